@@ -13,26 +13,26 @@ import (
 	"steadyfit/memory"
 )
 
-// assemble derives the cells, the calibration and the ledger from the runs.
-func (p *Plan) assemble(r *Result, settled map[cellID]Cell, jobs []job) (err error) {
+// assemble derives everything in a result from its runs.
+func (p *Plan) assemble(r *Result, settled map[combinationID]Combination, jobs []job) (err error) {
 	r.Ended = time.Now()
 	r.Workloads, r.Remedies = p.Workloads, append([]Remedy{Remedies()[0]}, slices.DeleteFunc(slices.Clone(p.Remedies), func(x Remedy) bool { return x.ID == Baseline })...)
-	runs := make(map[cellID][]*RunResult)
+	runs := make(map[combinationID][]*RunResult)
 	for i := range r.Runs {
 		run := &r.Runs[i]
-		id := cellID{run.Runtime, run.Workload, run.Remedy}
+		id := combinationID{run.Runtime, run.Workload, run.Remedy}
 		runs[id] = append(runs[id], run)
 	}
-	wanted := make(map[cellID]bool)
+	wanted := make(map[combinationID]bool)
 	for _, j := range jobs {
-		wanted[j.cell()] = true
+		wanted[j.id()] = true
 	}
 	for _, runtime := range p.Runtimes {
 		for _, w := range p.Workloads {
-			base := runs[cellID{runtime, w.ID, Baseline}]
+			base := runs[combinationID{runtime, w.ID, Baseline}]
 			var variants []memory.Variant
 			for _, remedy := range r.Remedies {
-				with := runs[cellID{runtime, w.ID, remedy.ID}]
+				with := runs[combinationID{runtime, w.ID, remedy.ID}]
 				if remedy.ID != Baseline && len(with) > 0 && !slices.ContainsFunc(with, neverRan) {
 					pairs, _ := paired(with, base)
 					variants = append(variants, memory.Variant{Group: with[0].Group, Pairs: pairs})
@@ -40,11 +40,11 @@ func (p *Plan) assemble(r *Result, settled map[cellID]Cell, jobs []job) (err err
 			}
 			scatter := memory.ScatterOf(variants, uint64(p.Seed))
 			for _, remedy := range r.Remedies {
-				id := cellID{runtime, w.ID, remedy.ID}
+				id := combinationID{runtime, w.ID, remedy.ID}
 				if c, ok := settled[id]; ok {
-					r.Cells = append(r.Cells, c)
+					r.Combinations = append(r.Combinations, c)
 				} else if wanted[id] && len(runs[id]) > 0 {
-					r.Cells = append(r.Cells, p.cell(remedy, runs[id], base, scatter))
+					r.Combinations = append(r.Combinations, p.combine(remedy, runs[id], base, scatter))
 				}
 			}
 			if c, ok := calibrate(runtime, w, base); ok {
@@ -58,11 +58,9 @@ func (p *Plan) assemble(r *Result, settled map[cellID]Cell, jobs []job) (err err
 	return err
 }
 
-// neverRan reports whether nothing was measured because the remedy could not be applied.
 func neverRan(run *RunResult) bool { return unmeasurable(run.Failure) }
 
-// paired pairs each run with the baseline runs of the same pair and group, and also returns these
-// baseline runs.
+// paired pairs runs with the baseline runs of the same pair and group.
 func paired(runs, base []*RunResult) (pairs []memory.Pair, without []*RunResult) {
 	for _, run := range runs {
 		for _, b := range base {
@@ -75,9 +73,9 @@ func paired(runs, base []*RunResult) (pairs []memory.Pair, without []*RunResult)
 	return pairs, without
 }
 
-// cell summarizes the runs of one cell. scatter is the scatter of its workload.
-func (p *Plan) cell(remedy Remedy, runs, base []*RunResult, scatter memory.Scatter) Cell {
-	c := Cell{Runtime: runs[0].Runtime, Workload: runs[0].Workload, Remedy: remedy.ID, Figures: figures(runs)}
+// combine summarizes the runs of a combination. scatter is the scatter of its workload.
+func (p *Plan) combine(remedy Remedy, runs, base []*RunResult, scatter memory.Scatter) Combination {
+	c := Combination{Runtime: runs[0].Runtime, Workload: runs[0].Workload, Remedy: remedy.ID, Figures: figures(runs)}
 	for _, run := range runs {
 		c.Runs = append(c.Runs, run.ID)
 		if run.Failure != "" {
@@ -114,14 +112,14 @@ func (p *Plan) cell(remedy Remedy, runs, base []*RunResult, scatter memory.Scatt
 	comparison := scatter.Compare(pairs, goal(remedy, without), uint64(p.Seed))
 	if divided := remedy.dividesBatch(); divided > 1 && comparison.Goal == memory.LowerSlope {
 		perStep := comparison
-		// Slopes per sample scatter differently than those of the other cells, so that scatter does not help.
+		// The scatter of slopes per step does not apply to slopes per sample.
 		for i := range pairs {
 			pairs[i].Remedy.Verdict = perSample(pairs[i].Remedy.Verdict, divided)
 		}
 		comparison = memory.Compare(pairs, memory.LowerSlope, uint64(p.Seed))
 		comparison.Reason += ", for as many samples"
 		comparison.Peak, comparison.Reset, comparison.StepTime, comparison.GPU = perStep.Peak, perStep.Reset, perStep.StepTime, perStep.GPU
-		// A slope per step that stays the same is not worse, though it is larger per sample.
+		// A slope per step that stays the same is no harm, though it is larger per sample.
 		switch relief := comparison.Effect == memory.Works || comparison.Effect == memory.Partly; {
 		case relief, perStep.Effect == memory.Harmful:
 		case perStep.Effect == memory.Unclear:
@@ -149,9 +147,8 @@ func perSample(v memory.Verdict, divided int) memory.Verdict {
 	return v
 }
 
-// goal returns the amount that decides the effect of a cell: the slope where memory grows,
-// otherwise the remedy's own goal. A goal of the slope then becomes the peak. base are the runs
-// without the remedy.
+// goal returns the goal of a comparison: the slope if memory grows without the remedy,
+// otherwise the remedy's own goal, with the peak for the slope.
 func goal(remedy Remedy, base []*RunResult) memory.Goal {
 	outcomes := make([]memory.Outcome, len(base))
 	for i, b := range base {
@@ -168,12 +165,13 @@ func goal(remedy Remedy, base []*RunResult) memory.Goal {
 	return remedy.Goal
 }
 
-// worst lists the kinds of verdicts, the worst first.
+// worst has the kinds of verdicts, the worst first.
 var worst = []memory.Kind{memory.Crash, memory.Leak, memory.Inconclusive, memory.Sawtooth, memory.Jump, memory.Plateau, memory.Flat}
 
-// middle returns the run that represents several: the one with the middle slope among those with
-// the most frequent kind of verdict. Of equally frequent kinds it takes the worst. The result is
-// a leak only if memory.Leaks agrees. Of crashed runs, it is the one with the most samples.
+// middle returns the run that represents several: of those with the most frequent kind of
+// verdict, the one with the middle slope. Of equally frequent kinds it takes the worst. It
+// takes a leak only if memory.Leaks agrees. Of crashed runs, it takes the one with the most
+// samples.
 func middle(runs []*RunResult) *RunResult {
 	var most []*RunResult
 	outcomes := make([]memory.Outcome, len(runs))
@@ -202,7 +200,7 @@ func middle(runs []*RunResult) *RunResult {
 	return most[(len(most)-1)/2]
 }
 
-// split returns a note that runs have different verdicts, or nil if they agree.
+// split returns a note that the verdicts of runs differ, or nil.
 func split(runs []*RunResult) []string {
 	var parts []string
 	for _, kind := range worst {
@@ -216,7 +214,6 @@ func split(runs []*RunResult) []string {
 	return []string{fmt.Sprintf("its %d runs differ: %s", len(runs), strings.Join(parts, ", "))}
 }
 
-// samples returns the number of samples of a run.
 func (run *RunResult) samples() int {
 	if run.Series == nil {
 		return 0
@@ -224,8 +221,8 @@ func (run *RunResult) samples() int {
 	return run.Series.Len()
 }
 
-// Middle returns the run that represents the runs of a cell and gives the cell its verdict, or
-// nil if there are no runs.
+// Middle returns the run that represents several, or nil if there are none. It has the most
+// frequent kind of verdict and the middle slope.
 func Middle(runs []*RunResult) *RunResult {
 	if len(runs) == 0 {
 		return nil
@@ -281,7 +278,6 @@ func figures(runs []*RunResult) Figures {
 	return f
 }
 
-// traced returns the sum of layers in the traced step.
 func traced(run *RunResult, wanted func(memory.Layer) bool) (sum memory.Reading) {
 	for _, v := range run.Phases[worker.PhaseTraced].Values {
 		if v.Reading.OK && wanted(v.Layer) {
@@ -291,14 +287,13 @@ func traced(run *RunResult, wanted func(memory.Layer) bool) (sum memory.Reading)
 	return sum
 }
 
-// onGPU reports whether an allocator is that of a GPU. The allocator gpu_host_bfc allocates
-// memory of the host.
+// onGPU reports whether the allocator is a GPU's. The allocator gpu_host_bfc has memory of the
+// host.
 func onGPU(l memory.Layer) bool { return strings.Contains(string(l), "(GPU_") }
 
-// recovered returns the largest relative error of a calibrated slope.
+// recovered is the largest relative error of a calibration.
 const recovered = 0.05
 
-// calibrate reports whether a known slope was measured correctly.
 func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool) {
 	if w.Leak == nil || len(base) == 0 {
 		return Calibration{}, false
@@ -336,24 +331,23 @@ func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool
 	return c, true
 }
 
-// shownSamples is the number of samples of a run that a report needs.
+// shownSamples is the number of samples per curve in a report.
 const shownSamples = 96
 
-// shownLayers are the layers whose curves a report can draw.
 var shownLayers = []memory.Layer{memory.Anon, memory.MallocUsed, memory.GoHeap, memory.LiveBytes, memory.GPUProcess}
 
-// shownPhase are the layers of a phase that are kept in matrix.json, with their parts.
+// shownPhase has the layers of a phase that matrix.json has.
 var shownPhase = []memory.Layer{memory.RSS, memory.Anon, memory.File, memory.Peak, memory.MallocUsed, memory.MallocFree, memory.GoHeap, memory.Threads, memory.TFUsed, memory.TFPeak, memory.GPUAllocator, memory.GPUProcess}
 
-// thin drops the data that only runs.jsonl keeps: the layers and trends that no report shows,
-// and all curves except those of the middle run of each cell and of the first baseline of each
-// pair.
+// thin drops the data that only runs.jsonl has: layers and trends that no report shows, and all
+// curves except those of the middle run of each combination and of the first group of baseline
+// runs.
 func thin(r *Result) {
 	shown := make(map[int]bool)
-	runs := make(map[cellID][]*RunResult)
+	runs := make(map[combinationID][]*RunResult)
 	for i := range r.Runs {
 		run := &r.Runs[i]
-		id := cellID{run.Runtime, run.Workload, run.Remedy}
+		id := combinationID{run.Runtime, run.Workload, run.Remedy}
 		runs[id] = append(runs[id], run)
 	}
 	for id, all := range runs {

@@ -19,14 +19,14 @@ import (
 	"steadyfit/memory"
 )
 
-// Runtimes, by the names that results and flags use.
+// The runtimes, as results and flags name them.
 const (
 	Go      = "go"      // this project's packages
 	Galeone = "galeone" // the Go binding galeone/tensorflow, as its users use it
 	Keras   = "keras"   // Keras in Python
 )
 
-// Runtimes returns the names of all runtimes, in their order.
+// Runtimes returns the names of all runtimes.
 func Runtimes() []string { return []string{Go, Galeone, Keras} }
 
 // User is the ID of the workload that trains the user's own model. Baseline is the ID of the
@@ -39,50 +39,47 @@ const (
 // ErrUnknown means that no workload, remedy or runtime has the name.
 var ErrUnknown = errors.New("unknown")
 
-// Workload is a training loop or a part of one: its code, its length and its parameters.
+// Workload is a training loop or a part of one, with its length and parameters.
 type Workload struct {
 	// ID is short, as in "W4". What describes one step.
 	ID    string `json:"id"`
 	Title string `json:"title"`
 	What  string `json:"what"`
-	// Expected is the prediction that was made before anything was measured.
+	// Expected is a prediction from before the first measurement.
 	Expected string `json:"expected"`
 	// Model is the name of a built-in model, or empty.
 	Model string `json:"model,omitempty"`
-	// Steps is the length of a run, of which every Every-th step is sampled. Epoch is the number
-	// of steps per epoch, and Batch the number of samples per step.
+	// Steps is the number of steps of a run. One sample is taken every Every steps. Epoch is
+	// the number of steps per epoch, Batch the number of training samples per step.
 	Steps int `json:"steps"`
 	Every int `json:"every"`
 	Epoch int `json:"epoch"`
 	Batch int `json:"batch"`
-	// Budget is the growth in bytes per step that does not count as a leak.
+	// Budget is the growth in bytes per step that is not yet a leak.
 	Budget int64 `json:"budget_bytes"`
-	// Leak is the built-in slope in bytes per step, for calibration. It is 0 for a control
-	// without a leak and nil for a workload without calibration.
+	// Leak is the known growth in bytes per step of a calibration workload; nil for other
+	// workloads.
 	Leak *int64 `json:"leak_bytes,omitempty"`
-	// Limit is the memory limit of a child in bytes; 0 is no limit.
+	// Limit is the memory limit of the child process in bytes; 0 is no limit.
 	Limit int64 `json:"limit_bytes,omitempty"`
-	// Like is the ID of the workload whose code runs with these Params; empty for its own code.
+	// Like is the ID of the workload whose code runs with these Params; empty means ID.
 	Like string `json:"like,omitempty"`
-	// Params and Env are the parameters and environment variables that the workload sets. A
-	// remedy overrides them.
+	// Params and Env are parameters and environment variables of the child. Those of a remedy
+	// override them.
 	Params map[string]string `json:"knobs,omitempty"`
 	Env    map[string]string `json:"env,omitempty"`
-	// Defaults are the values, by runtime, of parameters that are not set. A remedy that sets
-	// the same value changes nothing.
+	// Defaults has the values, by runtime, of parameters that are not set.
 	Defaults map[string]map[string]string `json:"defaults,omitempty"`
-	// On has the differences of the workload on a runtime.
+	// On has the values that differ on a runtime.
 	On map[string]Variant `json:"on,omitempty"`
-	// NoSession means that the workload opens no session, so that session settings have no
-	// effect.
+	// NoSession means that session settings have no effect, as no session is opened.
 	NoSession bool `json:"no_session,omitempty" yaml:"no_session"`
-	// Takes lists the parameters that the workload takes, by runtime. All workloads also take gc
-	// and trim. The workload does not run on a runtime that is not listed.
+	// Takes lists the parameters of the workload by runtime, besides gc and trim. The workload
+	// does not run on other runtimes.
 	Takes map[string][]string `json:"takes"`
 }
 
-// Variant has the values of a workload that differ on one runtime; zero values mean no
-// difference.
+// Variant has the values of a workload that differ on one runtime. Zero values are ignored.
 type Variant struct {
 	Steps  int               `json:"steps,omitempty"`
 	Every  int               `json:"every,omitempty"`
@@ -97,7 +94,7 @@ func (w Workload) RunsOn(runtime string) bool {
 	return ok
 }
 
-// does reports whether the workload sets all of these parameters itself.
+// does reports whether the workload already sets all of these parameters to these values.
 func (w Workload) does(runtime string, params map[string]string) bool {
 	for name, value := range params {
 		set, ok := w.Params[name]
@@ -111,7 +108,6 @@ func (w Workload) does(runtime string, params map[string]string) bool {
 	return len(params) > 0
 }
 
-// on returns the workload with its differences on a runtime applied.
 func (w Workload) on(runtime string) Workload {
 	v := w.On[runtime]
 	w.Steps, w.Every, w.Epoch = cmp.Or(v.Steps, w.Steps), cmp.Or(v.Every, w.Every), cmp.Or(v.Epoch, w.Epoch)
@@ -120,7 +116,6 @@ func (w Workload) on(runtime string) Workload {
 	return w
 }
 
-// merged returns the entries of both maps; those of the second one override.
 func merged(a, b map[string]string) map[string]string {
 	all := make(map[string]string)
 	maps.Copy(all, a)
@@ -128,57 +123,54 @@ func merged(a, b map[string]string) map[string]string {
 	return all
 }
 
-// Remedy is a measure that people take against growing memory: its settings, and the signs in a
-// run that it took effect.
+// Remedy is a setting or a change of the training loop that is said to lower memory, with the
+// signs that it took effect.
 type Remedy struct {
 	ID string `json:"id"`
-	// Group is the section of the report, as in "lifetimes" or "allocator".
+	// Group is the section of the report, as in "allocator".
 	Group string `json:"group"`
 	Title string `json:"title"`
-	// Goal is the amount that the remedy is meant to lower.
+	// Goal is the amount that the remedy should lower.
 	Goal memory.Goal `json:"goal"`
 	// Env is added to the child's environment.
 	Env map[string]string `json:"env,omitempty"`
-	// Preload is an allocator that is loaded before all other libraries: "jemalloc", "tcmalloc"
-	// or "mimalloc".
+	// Preload is an allocator to load before all other libraries: "jemalloc", "tcmalloc" or
+	// "mimalloc".
 	Preload string `json:"preload,omitempty"`
 	// Device has settings for every session of the child.
 	Device *gpuopts.Options `json:"device,omitempty"`
-	// Traced lists kinds of operations, by their facts: true if a traced step has such
-	// operations when the remedy took effect, false if it has none.
+	// Traced has kinds of operations, by the names of facts. A traced step with the remedy has
+	// such an operation if the value is true, and none if it is false.
 	Traced map[string]bool `json:"traced,omitempty"`
-	// PoolThreads is the number of inter-op threads when the remedy took effect, which is fewer
-	// than without it. It is not checked if it is 0.
+	// PoolThreads is the number of inter-op threads with the remedy; 0 means any number.
 	PoolThreads int `json:"pool_threads,omitempty" yaml:"pool_threads"`
-	// OtherGraph means that the remedy changes the number of operations of some kind in a traced
-	// step, or the loss at the end.
+	// OtherGraph means that the remedy changes the operations of a traced step, or the final
+	// loss.
 	OtherGraph bool `json:"other_graph,omitempty" yaml:"other_graph"`
-	// OtherLoss means that the remedy changes the loss at the end.
+	// OtherLoss means that the remedy changes the final loss.
 	OtherLoss bool `json:"other_loss,omitempty" yaml:"other_loss"`
-	// Unseen is the reason why no run shows whether the remedy took effect; empty if one does.
+	// Unseen is the reason why no run can show that the remedy took effect; empty if one can.
 	Unseen string `json:"unseen,omitempty"`
 	// Params are parameters of the child.
 	Params map[string]string `json:"knobs,omitempty"`
 	// On has the settings for runtimes where they differ.
 	On map[string]Applied `json:"on,omitempty"`
-	// Runtimes lists the runtimes that the remedy makes sense for; empty means all.
+	// Runtimes lists the runtimes that can have the remedy; empty means all.
 	Runtimes []string `json:"runtimes,omitempty"`
-	// NeedsGPU means that the remedy can only be applied on a machine with a GPU.
-	NeedsGPU bool `json:"needs_gpu,omitempty" yaml:"needs_gpu"`
+	NeedsGPU bool     `json:"needs_gpu,omitempty" yaml:"needs_gpu"`
 }
 
-// Applied has settings that replace the Env, Device and Params of a remedy.
+// Applied has settings that replace Env, Device and Params of a remedy.
 type Applied struct {
 	Env    map[string]string `json:"env,omitempty"`
 	Device *gpuopts.Options  `json:"device,omitempty"`
 	Params map[string]string `json:"knobs,omitempty"`
 }
 
-// batchDivide is the only parameter that the parent applies, since it is the same for all
-// runtimes: it divides the batch of the Spec and changes nothing else (worker.Spec.SetSize).
+// batchDivide is the parameter that divides Batch. The parent applies it, because it works the
+// same way on all runtimes.
 const batchDivide = "batch_divide"
 
-// dividesBatch returns the divisor of the batch; 1 if the batch stays whole.
 func (r Remedy) dividesBatch() int {
 	n, err := strconv.Atoi(r.Params[batchDivide])
 	if err != nil || n < 1 {
@@ -187,7 +179,6 @@ func (r Remedy) dividesBatch() int {
 	return n
 }
 
-// on returns the remedy with its settings for a runtime.
 func (r Remedy) on(runtime string) Remedy {
 	if a, ok := r.On[runtime]; ok {
 		r.Env, r.Device, r.Params = a.Env, a.Device, a.Params
@@ -201,7 +192,7 @@ var workloadsYAML []byte
 //go:embed remedies.yaml
 var remediesYAML []byte
 
-// sets are the names in workloads.yaml that stand for several parameters, by runtime.
+// sets are the names in workloads.yaml that stand for several parameters.
 var sets = map[string]map[string][]string{
 	"$trainer": {
 		Go:      {"reset", "micro", "prefetch", "eager", "model"},
@@ -211,7 +202,7 @@ var sets = map[string]map[string][]string{
 	"$runtime": {Keras: {"intra", "inter", "jit", "grappler", "bf16"}},
 }
 
-// catalog parses the embedded tables. A test checks them for errors.
+// catalog parses the embedded tables. A test reports their errors.
 var catalog = sync.OnceValues(func() (all struct {
 	workloads []Workload
 	remedies  []Remedy
@@ -238,14 +229,13 @@ var catalog = sync.OnceValues(func() (all struct {
 	return all, err
 })
 
-// Workloads returns all workloads of the matrix, in the order of the report.
+// Workloads returns all workloads in the order of the report.
 func Workloads() []Workload {
 	all, _ := catalog()
 	return slices.Clone(all.workloads)
 }
 
-// Remedies returns all remedies of the matrix, in the order of the report. The first one is the
-// baseline.
+// Remedies returns all remedies in the order of the report. The first one is the baseline.
 func Remedies() []Remedy {
 	all, _ := catalog()
 	return slices.Clone(all.remedies)

@@ -53,14 +53,14 @@ func ledger(r *Result) ([]Claim, error) {
 	if err != nil {
 		return nil, err
 	}
-	cells, runs := make(map[cellID]*Cell), make(map[cellID][]*RunResult)
-	for i := range r.Cells {
-		c := &r.Cells[i]
-		cells[cellID{c.Runtime, c.Workload, c.Remedy}] = c
+	cells, runs := make(map[combinationID]*Combination), make(map[combinationID][]*RunResult)
+	for i := range r.Combinations {
+		c := &r.Combinations[i]
+		cells[combinationID{c.Runtime, c.Workload, c.Remedy}] = c
 	}
 	for i := range r.Runs {
 		run := &r.Runs[i]
-		id := cellID{run.Runtime, run.Workload, run.Remedy}
+		id := combinationID{run.Runtime, run.Workload, run.Remedy}
 		runs[id] = append(runs[id], run)
 	}
 	gpus := len(r.Environment.GPUs) > 0
@@ -74,9 +74,9 @@ func ledger(r *Result) ([]Claim, error) {
 			if c.GPU && !gpus {
 				continue
 			}
-			v := view{runtime: runtime, gpus: gpus, seed: uint64(r.Settings.Seed), cells: cells, runs: runs, used: make(map[string]bool)}
+			v := view{runtime: runtime, gpus: gpus, seed: uint64(r.Settings.Seed), combinations: cells, runs: runs, used: make(map[string]bool)}
 			if verdict, text := v.decide(c); verdict != "" {
-				entry.Verdicts = append(entry.Verdicts, ClaimVerdict{Runtime: runtime, Verdict: verdict, Text: text, Cells: slices.Sorted(maps.Keys(v.used))})
+				entry.Verdicts = append(entry.Verdicts, ClaimVerdict{Runtime: runtime, Verdict: verdict, Text: text, Combinations: slices.Sorted(maps.Keys(v.used))})
 			}
 		}
 		out = append(out, entry)
@@ -130,7 +130,7 @@ func (v view) among(runtimes []string) bool {
 
 // pairs returns the cells of a probe, each with the cell that it is compared with.
 func pairs(p claims.Probe) (list [][2]string) {
-	for _, from := range p.Cells {
+	for _, from := range p.Runs {
 		cells := []string{from}
 		if from == "own growth" || from == "fixed batch" {
 			cells = workloadsOf(from)

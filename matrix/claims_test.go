@@ -145,7 +145,7 @@ func made(runtime string, gpus []string, variants ...variant) *Result {
 	}
 	for _, a := range variants {
 		runs := a.runs(runtime)
-		c := Cell{Runtime: runtime, Workload: runs[0].Workload, Remedy: runs[0].Remedy, Verdict: &runs[0].Outcome.Verdict, Unverified: a.unverified}
+		c := Combination{Runtime: runtime, Workload: runs[0].Workload, Remedy: runs[0].Remedy, Verdict: &runs[0].Outcome.Verdict, Unverified: a.unverified}
 		c.Verdict = &runs[len(runs)/2].Outcome.Verdict
 		number := func(v float64) *int64 {
 			if v == 0 {
@@ -172,7 +172,7 @@ func made(runtime string, gpus []string, variants ...variant) *Result {
 				c.Comparison = &comparison
 			}
 		}
-		r.Cells = append(r.Cells, c)
+		r.Combinations = append(r.Combinations, c)
 		r.Runs = append(r.Runs, runs...)
 	}
 	for i := range r.Runs {
@@ -273,8 +273,8 @@ func TestClaims(t *testing.T) {
 		{"C8", "waiting objects", Go, nil, []variant{{name: "S1", kind: leak, slope: 100, cause: memory.GCLag}, {name: "S2", kind: leak, slope: 100, cause: memory.GCLag}}, HoldsInPart, "which only waits for the garbage collector"},
 		{"C8", "one of two", Keras, nil, []variant{{name: "S1", kind: leak, slope: 10}, {name: "S2"}}, HoldsInPart, ""},
 		{"C8", "an import error", Keras, nil, []variant{{name: "S1", failure: worker.Failed, died: importError}}, Undecided, ""},
-		{"C8", "a hang beside what is flat", Keras, nil, []variant{{name: "S1", failure: worker.Failed, died: "hang: nothing heard for 2m0s"}, {name: "S2"}}, Undecided, ""},
-		{"C8", "a hang beside what is flat twice", Keras, nil, []variant{{name: "S1", failure: worker.Failed, died: "hang: nothing heard for 2m0s"}, {name: "S1d"}, {name: "S2"}}, DoesNotHold, ""},
+		{"C8", "a hang beside what is flat", Keras, nil, []variant{{name: "S1", failure: worker.Failed, died: "hang: no message for 2m0s"}, {name: "S2"}}, Undecided, ""},
+		{"C8", "a hang beside what is flat twice", Keras, nil, []variant{{name: "S1", failure: worker.Failed, died: "hang: no message for 2m0s"}, {name: "S1d"}, {name: "S2"}}, DoesNotHold, ""},
 		{"C8", "out of memory later on", Keras, nil, []variant{{name: "S1", failure: worker.OutOfMemory, died: "killed by the kernel", stepped: true}}, HoldsInPart, "S1 alone"},
 		{"C8", "out of memory at once", Keras, nil, []variant{{name: "S1", failure: worker.OutOfMemory, died: "killed by the kernel"}}, Undecided, "no growth"},
 		{"C8", "malloc fails under a limit", Keras, nil, []variant{{name: "S1", failure: worker.Failed, died: "killed by signal aborted under a data limit of 768.0 MiB: what(): std::bad_alloc", stepped: true}}, HoldsInPart, "S1 alone"},
@@ -393,7 +393,7 @@ func TestClaims(t *testing.T) {
 				assert.Equal(t, test.want, v.Verdict, v.Text)
 				assert.Contains(t, v.Text, test.says)
 				assert.Equal(t, test.runtime, v.Runtime)
-				assert.NotEmpty(t, v.Cells)
+				assert.NotEmpty(t, v.Combinations)
 				assert.NotContains(t, v.Text, "%!")
 				return
 			}
@@ -443,7 +443,7 @@ func TestClaimsOfAPartialMatrix(t *testing.T) {
 	// The runs of --quick, with a cell that could not be compared and one that was refused.
 	r := made(Go, nil, variant{name: "W2", kind: leak, slope: 100, pairs: 3}, variant{name: "W2/batch-half", kind: leak, slope: 50, pairs: 1},
 		variant{name: "S3", loaded: 400, steady: 1000, closed: 900, pairs: 3}, variant{name: "S3/batch-half", peak: 600, pairs: 3})
-	r.Cells = append(r.Cells, Cell{Runtime: Go, Workload: "S3", Remedy: "bf16", Effect: memory.CouldNotApply, Reason: "no"})
+	r.Combinations = append(r.Combinations, Combination{Runtime: Go, Workload: "S3", Remedy: "bf16", Effect: memory.CouldNotApply, Reason: "no"})
 	verdicts := map[string]string{}
 	for _, c := range ledgerOf(t, r) {
 		for _, v := range c.Verdicts {

@@ -14,17 +14,15 @@ import (
 	"steadyfit/memory"
 )
 
-// read are prefixes of the environment variables that TensorFlow, Go or an allocator reads.
 var read = []string{"TF_", "ONEDNN_", "DNNL_", "XLA_", "CUDA_", "NVIDIA_", "GOGC", "GOMEMLIMIT", "GODEBUG", "GOMAXPROCS", "MALLOC_", "LD_PRELOAD", "OMP_", "GLIBC_TUNABLES", "KERAS_", "TCMALLOC_", "MIMALLOC_"}
 
-// reads reports whether the name of a variable has one of these prefixes.
+// reads reports whether TensorFlow, Go or an allocator reads a variable.
 func reads(name string) bool {
 	return slices.ContainsFunc(read, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) &&
 		!strings.HasPrefix(name, "TF_CLI_") // variables of Terraform
 }
 
-// ReadEnvironment describes the machine. gpus are the names of its GPUs. Unknown facts are
-// empty.
+// ReadEnvironment describes the machine with these GPUs. Unknown facts are empty.
 func ReadEnvironment(gpus []string) Environment {
 	e := Environment{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU(), Go: runtime.Version(),
 		TensorFlow: make(map[string]string), GPUs: append([]string{}, gpus...), Variables: make(map[string]string)}
@@ -53,7 +51,7 @@ func ReadEnvironment(gpus []string) Environment {
 	return e
 }
 
-// LoadAverage returns the load average over a minute; 0 if it is unknown.
+// LoadAverage returns the load average over a minute; 0 if unknown.
 func LoadAverage() float64 {
 	if l, err := load.Avg(); err == nil {
 		return l.Load1
@@ -61,7 +59,6 @@ func LoadAverage() float64 {
 	return 0
 }
 
-// finish adds the facts that the runs reported.
 func (e *Environment) finish(runs []RunResult) {
 	e.LoadAfter = LoadAverage()
 	for _, run := range runs {

@@ -35,27 +35,27 @@ const gcPeriod = 2 * time.Minute
 
 // view has the cells and runs of one runtime, and records which cells were used.
 type view struct {
-	runtime string
-	gpus    bool
-	seed    uint64
-	cells   map[cellID]*Cell
-	runs    map[cellID][]*RunResult
-	used    map[string]bool
+	runtime      string
+	gpus         bool
+	seed         uint64
+	combinations map[combinationID]*Combination
+	runs         map[combinationID][]*RunResult
+	used         map[string]bool
 }
 
-func (v view) id(name string) cellID {
+func (v view) id(name string) combinationID {
 	w, r, ok := strings.Cut(name, "/")
 	if !ok {
 		r = Baseline
 	}
-	return cellID{v.runtime, w, r}
+	return combinationID{v.runtime, w, r}
 }
 
-// cell returns a cell by a name such as "W4/close", or "W4" for the baseline. It returns nil if
-// the cell was not measured.
-func (v view) cell(name string) *Cell {
+// measured returns a measured by a name such as "W4/close", or "W4" for the baseline. It returns nil if
+// the measured was not measured.
+func (v view) measured(name string) *Combination {
 	id := v.id(name)
-	c := v.cells[id]
+	c := v.combinations[id]
 	if c == nil || c.Verdict == nil {
 		return nil
 	}
@@ -68,7 +68,7 @@ func (v view) on(name string) []string { return []string{v.id(name).workload} }
 
 // has reports whether a cell was measured, without recording a use.
 func (v view) has(name string) bool {
-	c := v.cells[v.id(name)]
+	c := v.combinations[v.id(name)]
 	return c != nil && c.Verdict != nil
 }
 
@@ -101,7 +101,7 @@ func (v view) died(name string) (starved, grown, all int) {
 // grows answers whether memory grows, or ran out after the first step. A sawtooth that does not
 // climb is no growth. A crash with another cause leaves the question open.
 func (v view) grows(name string) evidence {
-	c := v.cell(name)
+	c := v.measured(name)
 	if c == nil {
 		return evidence{}
 	}
@@ -157,7 +157,7 @@ func (v view) collected(workload string) (name string, lags bool) {
 func (v view) growsItself(workload string) evidence {
 	name, lags := v.collected(workload)
 	e := v.grows(name)
-	switch c := v.cells[v.id(name)]; {
+	switch c := v.combinations[v.id(name)]; {
 	case e.answer != yes:
 	case lags:
 		e.answer, e.text = unclear, join(e.text+lateUnknown, v.early(name))
@@ -217,8 +217,8 @@ func (v view) compared(name, other string) (c memory.Comparison, ok bool) {
 	if !v.has(name) || !v.has(other) {
 		return c, false
 	}
-	one := v.cell(name)
-	v.cell(other)
+	one := v.measured(name)
+	v.measured(other)
 	if id := v.id(other); id.remedy == Baseline && id.workload == v.id(name).workload {
 		if one.Comparison != nil {
 			c = *one.Comparison
@@ -260,8 +260,8 @@ func (v view) amounts(name, other string, get func(*RunResult) memory.Reading) (
 	if !v.has(name) || !v.has(other) {
 		return r, false
 	}
-	v.cell(name)
-	v.cell(other)
+	v.measured(name)
+	v.measured(other)
 	runs, others := v.paired(name, other)
 	var pairs []memory.Pair
 	for i := range runs {
@@ -320,7 +320,7 @@ func higher(r memory.Ratio) answer {
 
 // doubted changes the answer no to unclear for a remedy that may not have been applied.
 func (v view) doubted(name string, e evidence) evidence {
-	if c := v.cells[v.id(name)]; c != nil && c.Unverified != "" && e.answer == no {
+	if c := v.combinations[v.id(name)]; c != nil && c.Unverified != "" && e.answer == no {
 		e.answer, e.text = unclear, fmt.Sprintf("%s (whether the remedy took effect is not known: %s)", e.text, c.Unverified)
 	}
 	return e
@@ -350,10 +350,10 @@ func (v view) stops(name, other string) evidence {
 		return evidence{}
 	case growth.answer == unclear:
 		return evidence{unclear, growth.text, nil}
-	case v.cell(other).Verdict.Kind == memory.Crash:
+	case v.measured(other).Verdict.Kind == memory.Crash:
 		starved, _, all := v.died(name)
 		e := evidence{unclear, join(growth.text, fmt.Sprintf("%s: %d of %d runs ran out of memory", name, starved, all)), v.on(name)}
-		if starved == 0 && v.cell(name).Verdict.Kind != memory.Crash {
+		if starved == 0 && v.measured(name).Verdict.Kind != memory.Crash {
 			e.answer = yes
 		} else if 2*starved >= all {
 			e.answer = no
@@ -407,7 +407,7 @@ func (s spread) String() string {
 
 // jumps answers whether memory is higher after the first step than after loading.
 func (v view) jumps(name string) evidence {
-	if v.cell(name) == nil {
+	if v.measured(name) == nil {
 		return evidence{}
 	}
 	var amounts, parts spread
@@ -435,7 +435,7 @@ func (v view) jumps(name string) evidence {
 // does, in part if the memory stays until the process ends, no if it was not even kept between
 // steps.
 func (v view) releases(name string) evidence {
-	c := v.cell(name)
+	c := v.measured(name)
 	if c == nil {
 		return evidence{}
 	}

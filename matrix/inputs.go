@@ -15,8 +15,7 @@ import (
 	"steadyfit/internal/files"
 )
 
-// inputs are digests of everything outside the plan that the outcome of a run depends on. They
-// are taken once, before the first run.
+// inputs are digests of everything outside the plan that changes the outcome of a run.
 type inputs struct {
 	user      string            // the content of the user's model and data
 	runtimes  map[string]string // libraries and packages
@@ -56,7 +55,6 @@ func (p *Plan) readInputs() (inputs, error) {
 	return in, nil
 }
 
-// preloads are the allocators of the plan's remedies.
 func (p *Plan) preloads() []string {
 	var names []string
 	for _, r := range p.Remedies {
@@ -68,15 +66,14 @@ func (p *Plan) preloads() []string {
 	return slices.Compact(names)
 }
 
-// stamp adds the name, size and time of a file, which change when another version of a library
-// is installed.
+// stamp adds the name, size and time of a file. A new version of a library changes them.
 func stamp(sum hash.Hash, path string) {
 	if info, err := os.Stat(path); err == nil {
 		fmt.Fprintln(sum, path, info.Size(), info.ModTime().UnixNano())
 	}
 }
 
-// hashInput adds the content of a file or folder. A name that is no path (builtin:NAME) has no
+// hashInput adds the content of a file or folder. Other names, such as builtin:NAME, have no
 // content.
 func hashInput(sum hash.Hash, path string) error {
 	if _, err := os.Stat(path); path == "" || errors.Is(err, fs.ErrNotExist) {
@@ -85,8 +82,8 @@ func hashInput(sum hash.Hash, path string) error {
 	return files.Hash(sum, path)
 }
 
-// packages returns the names and versions of the Python packages beside TensorFlow: pip keeps a
-// folder NAME-VERSION.dist-info for each.
+// packages returns the names and versions of the installed Python packages, which are the names
+// of pip's folders NAME-VERSION.dist-info.
 func packages(libraries []string) []string {
 	var names []string
 	for _, library := range libraries {
@@ -99,8 +96,8 @@ func packages(libraries []string) []string {
 	return slices.Compact(names)
 }
 
-// inherited returns the environment variables that change what a child measures. Variables that
-// only change its log are left out.
+// inherited returns the environment variables that change the measurements of a child. TF_CPP_
+// variables only change its log.
 func inherited(environment []string) []string {
 	var found []string
 	for _, pair := range environment {

@@ -16,62 +16,60 @@ import (
 	"steadyfit/memory"
 )
 
-// Command starts the children of a runtime.
+// Command starts the child processes of a runtime.
 type Command struct {
 	// Args are the program and its arguments. Env is added to the environment.
 	Args, Env []string
-	// Identity identifies the build. A resumed matrix repeats the runs of another build.
+	// Identity identifies the build. Runs of another build are repeated.
 	Identity string
-	// Libraries are the TensorFlow libraries that the child uses.
+	// Libraries are the TensorFlow libraries of the child.
 	Libraries []string
 }
 
-// Plan says what to run. Workloads, Runtimes, Commands and Out must be set.
+// Plan says what to measure. Workloads, Runtimes, Commands and Out are required.
 type Plan struct {
 	Workloads []Workload
-	// Remedies to run beside the baseline, which always runs.
+	// Remedies are compared with the baseline, which always runs.
 	Remedies []Remedy
-	// Select reports whether a remedy is applied to a workload on a runtime; nil means always. A
-	// workload without a remedy runs as the baseline.
+	// Select reports whether a remedy is applied to a workload; nil means always.
 	Select   func(runtime, workload, remedy string) bool
 	Runtimes []string
 	// Commands start the children, by runtime.
 	Commands map[string]Command
-	// Models has the folder of each built-in model that the workloads name. User and Data are
-	// the model and dataset of the workload "user".
+	// Models has the folders of the built-in models. User and Data are the model and dataset of
+	// the workload "user".
 	Models     map[string]string
 	User, Data string
-	// Pairs is the number of runs of each remedy, each paired with one of the baseline; 0 means
-	// 5. Fewer than 2 give no comparison.
+	// Pairs is the number of runs of each combination, each paired with a baseline run; 0 means
+	// 5. A comparison needs at least 2.
 	Pairs int
 	// Group is the number of remedies that share a baseline run; 0 means 8.
 	Group int
-	// Seed of the data and of the bootstrap.
+	// Seed is the seed of the data and of the bootstrap.
 	Seed int64
-	// Limit is the memory limit of each child, unless its workload has its own limit; 0 is no
-	// limit.
+	// Limit is the memory limit of a child whose workload has none; 0 is no limit.
 	Limit memory.Bytes
-	// Timeout is the longest time between two messages of a child; 0 means two minutes.
+	// Timeout ends a child that sends no message for this long; 0 means two minutes.
 	Timeout time.Duration
-	// Jobs is the number of runs at the same time; 0 means 1. More of them disturb each other's
-	// step times.
+	// Jobs is the number of runs at the same time; 0 means 1. Parallel runs disturb each
+	// other's step times.
 	Jobs int
-	// Quick and Version are recorded in the result. Version is that of steadyfit.
+	// Quick and Version are copied to the result. Version is that of steadyfit.
 	Quick   bool
 	Version string
-	// GPUs names the GPUs of this machine. GPU reads the GPU memory of a process; nil if that is
-	// not possible.
+	// GPUs has the names of the GPUs. GPU reads the GPU memory of a process; nil if that is not
+	// possible.
 	GPUs []string
 	GPU  func(pid int) memory.Source
-	// Allocator returns the library of an allocator to preload; nil means to search the system's
-	// library path.
+	// Allocator returns the path of an allocator to preload; nil means to search the library
+	// path of the system.
 	Allocator func(name string) (path string, err error)
-	// Out is the folder for results. A run in this folder with the same key is reused.
+	// Out is the folder of results. A run with the same key in it is reused.
 	Out string
 	// Again repeats the failed runs in Out.
 	Again bool
-	// Progress is called before the first run, with a negative ID, and after each run. It may be
-	// nil.
+	// Progress is called before the first run (with a negative ID) and after each run. It may
+	// be nil.
 	Progress func(Progress)
 
 	inputs    inputs
@@ -80,12 +78,11 @@ type Plan struct {
 
 // Progress is the progress of a matrix.
 type Progress struct {
-	// Run is the run that has just ended.
+	// Run is the last run that ended.
 	Run RunResult
-	// Done is the number of completed runs out of Total. Reused of them are from an earlier
-	// matrix.
+	// Done of Total runs are complete. Reused of these are from an earlier matrix.
 	Done, Total, Reused int
-	// Left is an estimate of the remaining time; 0 before the first run of this process.
+	// Left estimates the remaining time; 0 before the first run of this process.
 	Left time.Duration
 }
 
@@ -104,7 +101,6 @@ func (p *Plan) defaults() {
 	}
 }
 
-// job is one run to do.
 type job struct {
 	runtime     string
 	workload    Workload
@@ -113,21 +109,20 @@ type job struct {
 	variants    []string // the remedies of the group
 }
 
-// together reports whether two jobs belong to the same pair of the same group. Such runs are
-// done one after the other.
+// together reports whether two jobs belong to the same pair of the same group, and thus run one
+// after the other.
 func (j job) together(other job) bool {
 	return j.runtime == other.runtime && j.workload.ID == other.workload.ID && j.pair == other.pair && j.group == other.group
 }
 
-// cellID is the key of a cell in maps.
-type cellID struct{ runtime, workload, remedy string }
+type combinationID struct{ runtime, workload, remedy string }
 
-func (j job) cell() cellID { return cellID{j.runtime, j.workload.ID, j.remedy.ID} }
+func (j job) id() combinationID { return combinationID{j.runtime, j.workload.ID, j.remedy.ID} }
 
-// expand returns the runs in their order, and the cells that need no run, with the reason. Odd
-// pairs run backwards, so that a machine that becomes slower favours neither side.
-func (p *Plan) expand() (jobs []job, settled map[cellID]Cell) {
-	settled = make(map[cellID]Cell)
+// expand returns the jobs in their order, and the combinations that need no run. Every second
+// pair has the reverse order, so that a machine that becomes slower favours no side.
+func (p *Plan) expand() (jobs []job, settled map[combinationID]Combination) {
+	settled = make(map[combinationID]Combination)
 	base := Remedies()[0]
 	for _, runtime := range p.Runtimes {
 		for _, w := range p.Workloads {
@@ -142,7 +137,7 @@ func (p *Plan) expand() (jobs []job, settled map[cellID]Cell) {
 				}
 				r = r.on(runtime)
 				if effect, reason := p.refuse(runtime, w, r); effect != "" {
-					settled[cellID{runtime, w.ID, r.ID}] = Cell{Runtime: runtime, Workload: w.ID, Remedy: r.ID, Effect: effect, Reason: reason}
+					settled[combinationID{runtime, w.ID, r.ID}] = Combination{Runtime: runtime, Workload: w.ID, Remedy: r.ID, Effect: effect, Reason: reason}
 					continue
 				}
 				remedies = append(remedies, r)
@@ -171,8 +166,8 @@ func (p *Plan) expand() (jobs []job, settled map[cellID]Cell) {
 	return jobs, settled
 }
 
-// Inapplicable returns the reasons why no remedy of the plan changes anything. It is empty if
-// one does, or if the plan has no remedies.
+// Inapplicable returns the reasons why no remedy of the plan can change anything. It is empty
+// if one can, or if the plan has no remedies.
 func (p *Plan) Inapplicable() []string {
 	var reasons []string
 	for _, r := range p.Remedies {
@@ -201,11 +196,9 @@ func (p *Plan) Inapplicable() []string {
 	return reasons
 }
 
-// common are the parameters that every workload has.
 var common = []string{"gc", "trim"}
 
-// refuse returns the reason why a remedy is not run on a workload, if it is known beforehand, or
-// "".
+// refuse returns the reason why a remedy does not run on a workload, or "".
 func (p *Plan) refuse(runtime string, w Workload, r Remedy) (memory.Effect, string) {
 	if len(r.Runtimes) > 0 && !slices.Contains(r.Runtimes, runtime) {
 		return memory.NotApplicable, fmt.Sprintf("it does not apply to the runtime %s", runtime)
@@ -240,7 +233,7 @@ func (p *Plan) refuse(runtime string, w Workload, r Remedy) (memory.Effect, stri
 	return "", ""
 }
 
-// run returns the run of a job. It does not set the folder for the child's files.
+// run returns the child of a job, without the folder for its files.
 func (p *Plan) run(j job) (runner.Job, error) {
 	w, r := j.workload, j.remedy
 	s := worker.Spec{
@@ -279,7 +272,7 @@ func (p *Plan) run(j job) (runner.Job, error) {
 	return run, nil
 }
 
-// key identifies a job and everything that its outcome depends on.
+// key identifies a job with everything that its outcome depends on.
 func (p *Plan) key(j job, run runner.Job) (string, error) {
 	user, limitKind := "", ""
 	if j.workload.ID == User {

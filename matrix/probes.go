@@ -37,8 +37,8 @@ var tests = map[string]test{
 	"higher":                compares(higher),
 	"halves":                each(view.halves),
 	"has a worse loss":      each(view.worsens),
-	"whole peak":            func(v view, p claims.Probe) []evidence { peak, _ := v.wholeSet(p.Cells); return []evidence{peak} },
-	"whole crash":           func(v view, p claims.Probe) []evidence { _, crash := v.wholeSet(p.Cells); return []evidence{crash} },
+	"whole peak":            func(v view, p claims.Probe) []evidence { peak, _ := v.wholeSet(p.Runs); return []evidence{peak} },
+	"whole crash":           func(v view, p claims.Probe) []evidence { _, crash := v.wholeSet(p.Runs); return []evidence{crash} },
 	"fails on the GPU":      each(view.failsOnGPU),
 	"has holes":             each(view.hasHoles),
 	"holds less of the GPU": each(view.holdsLess),
@@ -82,7 +82,7 @@ func (v view) wholeSet(parts []string) (peak, crash evidence) {
 			switch {
 			case 2*spared >= runs:
 				cure.answer = no
-			case spared > 0 || v.cell(name).Verdict.Kind == memory.Crash:
+			case spared > 0 || v.measured(name).Verdict.Kind == memory.Crash:
 			case lags:
 				cure.text += lateUnknown
 			default:
@@ -154,7 +154,7 @@ func (v view) growsWithBatch(w, _ string) evidence {
 // waitsIfItGrows is waits for runtimes where all tensors are left to the collector. The workload
 // must grow, and must have been run with a collection after each step.
 func (v view) waitsIfItGrows(w, _ string) evidence {
-	if c := v.cells[v.id(w)]; c != nil && c.Verdict != nil && c.Verdict.Kind == memory.Leak && v.has(w+"/gc-step") {
+	if c := v.combinations[v.id(w)]; c != nil && c.Verdict != nil && c.Verdict.Kind == memory.Leak && v.has(w+"/gc-step") {
 		return v.waits(w)
 	}
 	return evidence{}
@@ -164,7 +164,7 @@ func (v view) waitsIfItGrows(w, _ string) evidence {
 // after each step, or each epoch, stops the growth or keeps sawteeth down.
 func (v view) waits(w string) evidence {
 	e := v.grows(w)
-	c := v.cell(w)
+	c := v.measured(w)
 	if c == nil {
 		return e
 	}
@@ -316,7 +316,7 @@ func growsBeyond(v view, p claims.Probe) (all []evidence) {
 
 // isCured answers whether workloads grow and remedies stop that.
 func isCured(v view, p claims.Probe) (all []evidence) {
-	for _, w := range p.Cells {
+	for _, w := range p.Runs {
 		e := v.grows(w)
 		if e.answer == yes {
 			var cures []evidence
@@ -377,7 +377,7 @@ func (v view) failsOnGPU(name, other string) evidence {
 				n++
 			}
 		}
-		return n, all, v.cell(name).Verdict.Kind == memory.Crash
+		return n, all, v.measured(name).Verdict.Kind == memory.Crash
 	}
 	died, all, crash := count(name)
 	otherDied, otherAll, otherCrash := count(other)
@@ -396,7 +396,7 @@ func (v view) failsOnGPU(name, other string) evidence {
 // reaches a factor of two without fragmentation. A failed allocation counts as fragmentation.
 func (v view) hasHoles(name, other string) evidence {
 	slack := func(name string) float64 {
-		c := v.cell(name + "/memory-growth")
+		c := v.measured(name + "/memory-growth")
 		if c == nil || c.Figures.GPU == nil || c.Figures.GPUPool == nil || *c.Figures.GPUPool <= 0 {
 			return 0
 		}

@@ -12,17 +12,16 @@ import (
 )
 
 const (
-	// quickRun is the intended time of the steps of one run after Shorten.
+	// quickRun is the longest time for the steps of one run after Shorten.
 	quickRun = 8 * time.Second
-	// probeSteps and probeBatch are the steps and the batch of the run that measures the
+	// probeSteps and probeBatch are the length of the run that measures the speed of the
 	// machine.
 	probeSteps, probeBatch = 4, 8
 )
 
-// Shorten reduces the steps of the workloads to what a clear verdict needs, for a first answer
-// in a few minutes. It first measures a step of the image model, which takes several times as
-// long on machines where TensorFlow computes without oneDNN. On a slow machine, S3 gets smaller
-// batches and W2 fewer steps.
+// Shorten reduces the steps of the workloads to what a clear verdict needs, for an answer in a
+// few minutes. It first measures a step of the image model. On a slow machine, such as one
+// where TensorFlow computes without oneDNN, S3 gets smaller batches and W2 fewer steps.
 func (p *Plan) Shorten(ctx context.Context) error {
 	p.defaults()
 	if err := p.check(); err != nil {
@@ -41,8 +40,8 @@ func (p *Plan) Shorten(ctx context.Context) error {
 	return nil
 }
 
-// shorten shortens the workload for a machine on which a step of the image model takes perStep
-// for probeBatch images.
+// shorten shortens a workload. perStep is the time of a step of the image model with probeBatch
+// images.
 func (w *Workload) shorten(perStep time.Duration) {
 	switch w.ID {
 	case "W2":
@@ -59,8 +58,7 @@ func (w *Workload) shorten(perStep time.Duration) {
 	}
 }
 
-// probe measures the time of a step of the image model on probeBatch images, on the first
-// runtime of the plan.
+// probe measures a step of the image model with probeBatch images on the first runtime.
 func (p *Plan) probe(ctx context.Context) (time.Duration, error) {
 	w, err := FindWorkload("S3")
 	if err != nil {
@@ -84,7 +82,7 @@ func (p *Plan) probe(ctx context.Context) (time.Duration, error) {
 	if o.Failure != "" {
 		return 0, errors.New(string(o.Failure) + ": " + o.Cause)
 	}
-	// Take the fastest step: others were disturbed, or ran something for the first time.
+	// Other steps were disturbed, or ran something for the first time.
 	var fastest time.Duration
 	for _, sample := range o.Series.Samples() {
 		if took := sample.Get(memory.StepTime); took.OK && (fastest == 0 || time.Duration(took.Bytes) < fastest) {

@@ -10,10 +10,10 @@ import (
 	"steadyfit/memory"
 )
 
-// ErrRule means that the text of a rule is not valid.
+// ErrRule means that the text of a rule is invalid.
 var ErrRule = errors.New("not a rule")
 
-// Rule is a limit on workloads without a remedy, for continuous integration:
+// Rule limits the memory of workloads without a remedy, for continuous integration:
 // "slope>64KiB/epoch", "slope>1KiB/step", "peak>1GiB", "level>500MiB", or "leak".
 type Rule struct {
 	Amount string // "slope", "peak", "level" or "leak"
@@ -21,7 +21,7 @@ type Rule struct {
 	Epoch  bool // the limit of a slope is per epoch rather than per step
 }
 
-// ParseRule parses the text of a rule.
+// ParseRule parses the text of a rule. Its error is an ErrRule.
 func ParseRule(text string) (Rule, error) {
 	wrong := func(why string) (Rule, error) {
 		return Rule{}, fmt.Errorf("%w: %q: %s; expected slope>64KiB/epoch, slope>1KiB/step, peak>1GiB, level>500MiB or leak", ErrRule, text, why)
@@ -49,14 +49,14 @@ func ParseRule(text string) (Rule, error) {
 	return r, nil
 }
 
-// Check returns a sentence for each workload that breaks the rule. With a baseline from an
-// earlier matrix, the rule limits the difference to the same workload in the baseline. A slope
-// breaks a rule if its whole interval lies above the limit. A workload with a crashed run breaks
-// every rule. Workloads that leak on purpose are left out. See also [Rule.Undecided].
+// Check returns a sentence for each workload that breaks the rule. With a baseline, a result of
+// an earlier matrix, the rule limits the increase since then. A slope breaks a rule if its
+// whole interval is above the limit. A workload with a crashed run breaks every rule.
+// Calibration workloads with a leak are left out.
 func (r Rule) Check(result, baseline *Result) []string {
 	before := baselines(baseline)
 	var broken []string
-	for id, c := range r.cells(result) {
+	for id, c := range r.subjects(result) {
 		name := c.Runtime + " " + c.Workload
 		if n := len(c.Crashes); n > 0 {
 			broken = append(broken, fmt.Sprintf("%s: %d of %d runs crashed: %s", name, n, len(c.Runs), c.Crashes[0]))
@@ -77,14 +77,14 @@ func (r Rule) Check(result, baseline *Result) []string {
 	return broken
 }
 
-// Undecided returns a sentence for each thing that Check cannot decide: a possible leak, a slope
-// whose interval contains the limit, or an amount that was not measured here or in the baseline.
-// It also reports that no workload was measured.
+// Undecided returns a sentence for each workload that Check cannot decide: its slope has an
+// interval around the limit, it may leak, or an amount was not measured here or in the
+// baseline. It also reports that the rule applies to no workload.
 func (r Rule) Undecided(result, baseline *Result) []string {
 	before := baselines(baseline)
 	var open []string
 	n := 0
-	for id, c := range r.cells(result) {
+	for id, c := range r.subjects(result) {
 		n++
 		name := c.Runtime + " " + c.Workload
 		old, since := before[id]
@@ -112,37 +112,35 @@ func (r Rule) Undecided(result, baseline *Result) []string {
 	return open
 }
 
-// cells returns the cells that rules apply to.
-func (r Rule) cells(result *Result) iter.Seq2[cellID, Cell] {
+func (r Rule) subjects(result *Result) iter.Seq2[combinationID, Combination] {
 	asked := slices.ContainsFunc(result.Workloads, func(w Workload) bool { return w.Leak == nil })
-	return func(yield func(cellID, Cell) bool) {
-		for _, c := range result.Cells {
-			// Leave out calibration workloads if the matrix has others.
+	return func(yield func(combinationID, Combination) bool) {
+		for _, c := range result.Combinations {
+			// Calibration workloads count only if there are no others.
 			calibrates := slices.ContainsFunc(result.Workloads, func(w Workload) bool {
 				return w.ID == c.Workload && w.Leak != nil && (asked || *w.Leak > 0)
 			})
 			if c.Remedy != Baseline || c.Verdict == nil || calibrates {
 				continue
 			}
-			if !yield(cellID{c.Runtime, c.Workload, c.Remedy}, c) {
+			if !yield(combinationID{c.Runtime, c.Workload, c.Remedy}, c) {
 				return
 			}
 		}
 	}
 }
 
-func baselines(result *Result) map[cellID]Cell {
-	cells := make(map[cellID]Cell)
+func baselines(result *Result) map[combinationID]Combination {
+	cells := make(map[combinationID]Combination)
 	if result != nil {
-		for _, c := range result.Cells {
-			cells[cellID{c.Runtime, c.Workload, c.Remedy}] = c
+		for _, c := range result.Combinations {
+			cells[combinationID{c.Runtime, c.Workload, c.Remedy}] = c
 		}
 	}
 	return cells
 }
 
-// epoch returns the number of steps per epoch of a cell.
-func (id cellID) epoch(result *Result) float64 {
+func (id combinationID) epoch(result *Result) float64 {
 	for _, w := range result.Workloads {
 		if w.ID == id.workload {
 			return float64(w.on(id.runtime).Epoch)
@@ -151,7 +149,7 @@ func (id cellID) epoch(result *Result) float64 {
 	return 0
 }
 
-func (r Rule) breaks(c, old Cell, since bool, epoch float64) string {
+func (r Rule) breaks(c, old Combination, since bool, epoch float64) string {
 	amount := func(now, then *int64) string {
 		if now == nil || since && then == nil {
 			return ""
@@ -183,9 +181,9 @@ func (r Rule) breaks(c, old Cell, since bool, epoch float64) string {
 	return fmt.Sprintf("slope of %v per %s is above %v", memory.Bytes(slope.Estimate*scale), per, r.Limit)
 }
 
-// slope returns the slope per step of a cell, less that of the baseline if there is one. scale
-// converts it to the unit of the rule, per step or per epoch.
-func (r Rule) slope(c, old Cell, epoch float64) (slope memory.Interval, scale float64, per string) {
+// slope returns the slope per step, less that of the baseline. scale converts it to the unit of
+// the rule.
+func (r Rule) slope(c, old Combination, epoch float64) (slope memory.Interval, scale float64, per string) {
 	scale, per = 1.0, "step"
 	if r.Epoch {
 		scale, per = epoch, "epoch"

@@ -12,8 +12,8 @@ import (
 func ruled(kind memory.Kind, slope float64, peak int64) *Result {
 	v := memory.Verdict{Kind: kind, Slope: memory.Interval{Estimate: slope, Low: slope - 10, High: slope + 10}}
 	return &Result{
-		Workloads: []Workload{{ID: "user", Epoch: 100}},
-		Cells:     []Cell{{Runtime: Go, Workload: "user", Remedy: Baseline, Verdict: &v, Figures: Figures{Peak: &peak}}},
+		Workloads:    []Workload{{ID: "user", Epoch: 100}},
+		Combinations: []Combination{{Runtime: Go, Workload: "user", Remedy: Baseline, Verdict: &v, Figures: Figures{Peak: &peak}}},
 	}
 }
 
@@ -58,7 +58,7 @@ func TestRulesOnRunsThatDied(t *testing.T) {
 		r, err := ParseRule(text)
 		require.NoError(t, err)
 		result := ruled(memory.Flat, 0, 1)
-		result.Cells[0].Runs, result.Cells[0].Crashes = []int{1, 2, 3}, []string{"failed: killed"}
+		result.Combinations[0].Runs, result.Combinations[0].Crashes = []int{1, 2, 3}, []string{"failed: killed"}
 		assert.Equal(t, []string{"go user: 1 of 3 runs crashed: failed: killed"}, r.Check(result, nil), text)
 	}
 }
@@ -74,9 +74,9 @@ func TestWhatARuleCannotTell(t *testing.T) {
 	assert.Contains(t, leak.Undecided(unsure, nil)[0], "go user: whether it leaks is not known")
 	assert.Empty(t, peak.Undecided(unsure, nil))
 	assert.Empty(t, leak.Undecided(ruled(memory.Flat, 0, 1), nil))
-	unsure.Cells[0].Figures.Peak = nil
+	unsure.Combinations[0].Figures.Peak = nil
 	assert.Contains(t, peak.Undecided(unsure, nil)[0], "its peak was not measured")
-	unsure.Cells = nil
+	unsure.Combinations = nil
 	assert.Equal(t, []string{"no workload was measured that the rule applies to"}, leak.Undecided(unsure, nil))
 }
 
@@ -84,12 +84,12 @@ func TestSlopesAroundTheLimit(t *testing.T) {
 	slope, err := ParseRule("slope>100KiB/epoch")
 	require.NoError(t, err)
 	around := ruled(memory.Inconclusive, 1024, 1)
-	around.Cells[0].Verdict.NoiseFloor = 10
+	around.Combinations[0].Verdict.NoiseFloor = 10
 	assert.Empty(t, slope.Check(around, nil))
 	require.Len(t, slope.Undecided(around, nil), 1)
 	assert.Contains(t, slope.Undecided(around, nil)[0], "its slope is between 99.0 KiB and 101.0 KiB per epoch, which may be above 100.0 KiB")
 	below := ruled(memory.Flat, 0, 1)
-	below.Cells[0].Verdict.NoiseFloor = 10
+	below.Combinations[0].Verdict.NoiseFloor = 10
 	assert.Empty(t, slope.Undecided(below, nil))
 	assert.Contains(t, slope.Undecided(around, below)[0], "per epoch", "of the difference to the baseline")
 	assert.Contains(t, slope.Undecided(ruled(memory.Inconclusive, 0, 1), nil)[0], "its slope was not measured", "of too few samples")
@@ -97,7 +97,7 @@ func TestSlopesAroundTheLimit(t *testing.T) {
 	peak, err := ParseRule("peak>1B")
 	require.NoError(t, err)
 	silent := ruled(memory.Flat, 0, 1)
-	silent.Cells[0].Figures.Peak = nil
+	silent.Combinations[0].Figures.Peak = nil
 	now := ruled(memory.Flat, 0, 1<<30)
 	assert.Empty(t, peak.Check(now, silent), "it is on a difference")
 	assert.Contains(t, peak.Undecided(now, silent)[0], "the baseline has no peak")
@@ -110,9 +110,9 @@ func TestNoRuleOnCalibration(t *testing.T) {
 	result := ruled(memory.Flat, 0, 1<<30)
 	control := ruled(memory.Flat, 0, 2<<30)
 	none := int64(0)
-	control.Workloads[0].ID, control.Workloads[0].Leak, control.Cells[0].Workload = "W0", &none, "W0"
+	control.Workloads[0].ID, control.Workloads[0].Leak, control.Combinations[0].Workload = "W0", &none, "W0"
 	assert.Len(t, r.Check(control, nil), 1)
-	result.Workloads, result.Cells = append(result.Workloads, control.Workloads...), append(result.Cells, control.Cells...)
+	result.Workloads, result.Combinations = append(result.Workloads, control.Workloads...), append(result.Combinations, control.Combinations...)
 	assert.Empty(t, r.Check(result, nil))
 	assert.Empty(t, r.Undecided(result, nil))
 }

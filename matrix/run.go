@@ -20,10 +20,10 @@ import (
 	"steadyfit/memory"
 )
 
-// Run runs a plan and returns the result of all completed runs, including those of earlier
+// Run runs a plan and returns the result of all complete runs, including those of earlier
 // calls. An error means that the matrix could not continue: ctx ended, a child could not be
-// started or was ended from outside, or a disk is full. The result is not nil in this case. The
-// result and the folder have the runs before the error, and the next call resumes.
+// started or was ended from outside, or a disk is full. The result is not nil then, and the
+// next call resumes.
 func Run(ctx context.Context, p Plan) (*Result, error) {
 	if ctx == nil {
 		return nil, errors.New("matrix: the context is nil; give one, such as context.Background()")
@@ -60,7 +60,6 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 	return r, errors.Join(err, p.assemble(r, settled, jobs))
 }
 
-// doing is the state of a plan that runs.
 type doing struct {
 	plan *Plan
 	jobs []job
@@ -72,7 +71,6 @@ type doing struct {
 	reused    []bool
 }
 
-// report reports the progress after a run.
 func (d *doing) report(run RunResult) {
 	if d.plan.Progress == nil {
 		return
@@ -89,8 +87,8 @@ func (d *doing) report(run RunResult) {
 	d.plan.Progress(p)
 }
 
-// left estimates the time of the remaining runs. Each takes the mean of the runs of its workload
-// so far, or the mean of all runs.
+// left estimates the time of the remaining runs from the mean time of the runs of their
+// workload, or of all runs.
 func (d *doing) left() time.Duration {
 	type id struct{ runtime, workload string }
 	times := make(map[id][]float64)
@@ -118,8 +116,8 @@ func (d *doing) left() time.Duration {
 	return time.Duration(seconds / float64(max(d.plan.Jobs, 1)) * float64(time.Second))
 }
 
-// all does every job: the jobs of a pair of a group one after the other, and up to Plan.Jobs
-// pairs at the same time. It ends at the first error.
+// all does every job, up to Plan.Jobs pairs of runs at the same time. It ends at the first
+// error.
 func (d *doing) all(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -157,7 +155,6 @@ func (d *doing) all(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// one does a job and reports it.
 func (d *doing) one(ctx context.Context, id int) error {
 	run, reused, err := d.plan.one(ctx, id, d.jobs[id], d)
 	if err != nil {
@@ -170,7 +167,6 @@ func (d *doing) one(ctx context.Context, id int) error {
 	return nil
 }
 
-// check refuses a plan that cannot work, before anything runs.
 func (p *Plan) check() error {
 	if len(p.Workloads) == 0 || len(p.Runtimes) == 0 {
 		return errors.New("nothing to run: no workload or no runtime")
@@ -200,7 +196,6 @@ func (p *Plan) check() error {
 	return nil
 }
 
-// kindOfLimit returns how the children are held to their limits; "" if none has a limit.
 func (p *Plan) kindOfLimit() (kind string, err error) {
 	for _, w := range p.Workloads {
 		for _, runtime := range p.Runtimes {
@@ -212,7 +207,6 @@ func (p *Plan) kindOfLimit() (kind string, err error) {
 	return kind, err
 }
 
-// observe does a run in its own scratch folder.
 func (p *Plan) observe(ctx context.Context, j job, run runner.Job) (*runner.Observed, error) {
 	scratch, err := os.MkdirTemp(p.Out, "scratch-")
 	if err != nil {
@@ -233,7 +227,7 @@ func (p *Plan) observe(ctx context.Context, j job, run runner.Job) (*runner.Obse
 	return o, nil
 }
 
-// one returns the run of a job, which it reuses or runs.
+// one returns the run of a job. The result is true if the run is from an earlier matrix.
 func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bool, error) {
 	child, err := p.run(j)
 	if err != nil {
@@ -274,13 +268,13 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 	return &run, false, d.store.add(run)
 }
 
-// hungOtherwise reports whether a run hung with a timeout other than that of the plan.
+// hungOtherwise reports whether a run ended because of another timeout.
 func (p *Plan) hungOtherwise(run *RunResult) bool {
 	return strings.HasPrefix(run.Cause, runner.ErrHang.Error()) && !strings.Contains(run.Cause, p.Timeout.String())
 }
 
-// judge sets the outcome of a run for memory.Compare. It judges a reused run again, since this
-// program may judge differently.
+// judge sets the outcome of a run. It also judges a reused run, because this version may judge
+// differently.
 func (run *RunResult) judge(w Workload, seed uint64) {
 	v := run.Series.Judge(memory.Criteria{Budget: memory.Bytes(w.Budget), Seed: seed})
 	result := run.Series.Outcome(v)

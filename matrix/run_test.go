@@ -223,7 +223,7 @@ func TestALeakIsFoundAndItsRemedyWorks(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, r.Complete)
 	effects := map[string]memory.Effect{}
-	for _, c := range r.Cells {
+	for _, c := range r.Combinations {
 		effects[c.Workload+"/"+c.Remedy] = c.Effect
 	}
 	assert.Equal(t, memory.Works, effects["leak/close"])
@@ -240,7 +240,7 @@ func TestALeakIsFoundAndItsRemedyWorks(t *testing.T) {
 	require.NoError(t, WriteFile(path, r))
 	again, err := ReadFile(path)
 	require.NoError(t, err)
-	assert.Equal(t, r.Cells, again.Cells)
+	assert.Equal(t, r.Combinations, again.Combinations)
 
 	// ReadFile also reads a complete compressed file.
 	text, err := os.ReadFile(path)
@@ -253,7 +253,7 @@ func TestALeakIsFoundAndItsRemedyWorks(t *testing.T) {
 	require.NoError(t, os.WriteFile(path+".gz", small.Bytes(), 0o666))
 	again, err = ReadFile(path + ".gz")
 	require.NoError(t, err)
-	assert.Equal(t, r.Cells, again.Cells)
+	assert.Equal(t, r.Combinations, again.Combinations)
 	require.NoError(t, os.WriteFile(path+".gz", small.Bytes()[:small.Len()/2], 0o666))
 	_, err = ReadFile(path + ".gz")
 	require.ErrorContains(t, err, "matrix.json.gz")
@@ -289,10 +289,10 @@ func TestChildrenThatDieAreResults(t *testing.T) {
 		"killed":    {worker.Failed, "killed by SIGKILL"},
 		"aborts":    {worker.Failed, "Check failed: x == y"},
 		"mute":      {worker.Failed, "ended without a result"},
-		"hangs":     {worker.Failed, "nothing heard for"},
+		"hangs":     {worker.Failed, "no message for"},
 		"babbles":   {worker.Failed, "message of the child"},
 		"deaf":      {worker.Failed, "exit code 3"},
-		"closes":    {worker.Failed, "did not end within"},
+		"closes":    {worker.Failed, "did not exit within"},
 		"exhausted": {worker.OutOfMemory, "OOM when allocating"},
 	} {
 		t.Run(id, func(t *testing.T) {
@@ -307,8 +307,8 @@ func TestChildrenThatDieAreResults(t *testing.T) {
 			assert.Equal(t, want.failure, r.Runs[0].Failure)
 			assert.Contains(t, r.Runs[0].Cause, want.cause)
 			assert.Equal(t, memory.Crash, r.Runs[0].Outcome.Verdict.Kind)
-			require.Len(t, r.Cells, 1)
-			assert.Len(t, r.Cells[0].Crashes, 1)
+			require.Len(t, r.Combinations, 1)
+			assert.Len(t, r.Combinations[0].Crashes, 1)
 		})
 	}
 }
@@ -352,7 +352,7 @@ func TestSeveralRunsAtTheSameTime(t *testing.T) {
 	for i, run := range r.Runs {
 		assert.Equal(t, i, run.ID)
 	}
-	assert.Equal(t, memory.Works, r.Cells[1].Effect, r.Cells[1].Reason)
+	assert.Equal(t, memory.Works, r.Combinations[1].Effect, r.Combinations[1].Reason)
 	// Runs at the same time disturb each other: a control may be undecided, but never a leak.
 	require.Len(t, r.Calibration, 2)
 	assert.True(t, r.Calibration[0].OK, r.Calibration[0].Text)
@@ -395,7 +395,7 @@ func TestADiskThatIsFull(t *testing.T) {
 	r, err := Run(t.Context(), p)
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old))
 	require.ErrorIs(t, err, syscall.EFBIG)
-	require.ErrorContains(t, err, "finished runs are kept")
+	require.ErrorContains(t, err, "finished runs are saved")
 	require.ErrorContains(t, err, runsFile)
 	assert.False(t, r.Complete)
 	assert.Len(t, r.Runs, 2)
@@ -414,8 +414,8 @@ func TestAParameterThatTheChildDoesNotKnow(t *testing.T) {
 	p.Remedies = []Remedy{{ID: "pad", Goal: memory.LowerSlope, Params: map[string]string{"shapes": "pad"}}}
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
-	assert.Equal(t, memory.NotApplicable, r.Cells[1].Effect)
-	assert.Contains(t, r.Cells[1].Reason, "shapes=pad")
+	assert.Equal(t, memory.NotApplicable, r.Combinations[1].Effect)
+	assert.Contains(t, r.Combinations[1].Reason, "shapes=pad")
 }
 
 func TestAnInterruptedMatrixGoesOn(t *testing.T) {
@@ -472,8 +472,8 @@ func TestAnAllocatorThatIsMissing(t *testing.T) {
 	p.Remedies = []Remedy{{ID: "jemalloc", Preload: "jemalloc"}}
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
-	assert.Equal(t, memory.CouldNotApply, r.Cells[1].Effect)
-	assert.Contains(t, r.Cells[1].Reason, "no libjemalloc.so.2")
+	assert.Equal(t, memory.CouldNotApply, r.Combinations[1].Effect)
+	assert.Contains(t, r.Combinations[1].Reason, "no libjemalloc.so.2")
 }
 
 func TestAPreloadThatDidNotTake(t *testing.T) {
@@ -482,8 +482,8 @@ func TestAPreloadThatDidNotTake(t *testing.T) {
 	p.Remedies = []Remedy{{ID: "jemalloc", Preload: "jemalloc"}}
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
-	assert.Equal(t, memory.CouldNotApply, r.Cells[1].Effect)
-	assert.Contains(t, r.Cells[1].Reason, "not among the mappings")
+	assert.Equal(t, memory.CouldNotApply, r.Combinations[1].Effect)
+	assert.Contains(t, r.Combinations[1].Reason, "not among the mappings")
 }
 
 func TestAVariableThatTensorFlowDoesNotRead(t *testing.T) {
@@ -501,9 +501,9 @@ func TestAVariableThatTensorFlowDoesNotRead(t *testing.T) {
 	}
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
-	assert.NotEqual(t, memory.CouldNotApply, r.Cells[1].Effect, r.Cells[1].Reason)
-	assert.Equal(t, memory.CouldNotApply, r.Cells[2].Effect)
-	assert.Contains(t, r.Cells[2].Reason, "does not read TF_LONGER")
+	assert.NotEqual(t, memory.CouldNotApply, r.Combinations[1].Effect, r.Combinations[1].Reason)
+	assert.Equal(t, memory.CouldNotApply, r.Combinations[2].Effect)
+	assert.Contains(t, r.Combinations[2].Reason, "does not read TF_LONGER")
 }
 
 func TestARewriteThatLeftNoTrace(t *testing.T) {
@@ -519,7 +519,7 @@ func TestARewriteThatLeftNoTrace(t *testing.T) {
 	require.NoError(t, err)
 	effects := map[string]memory.Effect{}
 	reasons := map[string]string{}
-	for _, c := range r.Cells {
+	for _, c := range r.Combinations {
 		effects[c.Workload+"/"+c.Remedy], reasons[c.Workload+"/"+c.Remedy] = c.Effect, c.Reason
 	}
 	assert.NotEqual(t, memory.CouldNotApply, effects["traced/there"], reasons["traced/there"])
@@ -529,7 +529,7 @@ func TestARewriteThatLeftNoTrace(t *testing.T) {
 	assert.Contains(t, reasons["traced/still there"], "has 3 bfloat16 casts")
 	// The check does not apply to a child that traces nothing.
 	assert.NotEqual(t, memory.CouldNotApply, effects["flat/not there"])
-	for _, c := range r.Cells {
+	for _, c := range r.Combinations {
 		switch c.Workload + "/" + c.Remedy {
 		case "flat/there", "flat/not there", "flat/still there":
 			assert.Equal(t, "its step cannot be traced", c.Unverified)
@@ -540,7 +540,7 @@ func TestARewriteThatLeftNoTrace(t *testing.T) {
 		}
 	}
 
-	base := r.Cells[0]
+	base := r.Combinations[0]
 	require.NotNil(t, base.Figures.Pool)
 	assert.EqualValues(t, 5<<20, *base.Figures.Pool)
 	require.NotNil(t, base.Figures.GPUPool)
@@ -563,8 +563,8 @@ func TestTheGPUIsSampled(t *testing.T) {
 	}
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
-	require.NotNil(t, r.Cells[0].Figures.GPU)
-	assert.EqualValues(t, 3<<30, *r.Cells[0].Figures.GPU)
+	require.NotNil(t, r.Combinations[0].Figures.GPU)
+	assert.EqualValues(t, 3<<30, *r.Combinations[0].Figures.GPU)
 }
 
 func TestResultsOfAnotherKindAreRefused(t *testing.T) {
@@ -735,7 +735,7 @@ func TestAChildThatHangsAtItsEnd(t *testing.T) {
 	for _, run := range r.Runs {
 		assert.Empty(t, run.Failure, "what was measured counts: %s", run.Cause)
 	}
-	assert.Contains(t, r.Runs[0].Cause, "killed: all was done")
+	assert.Contains(t, r.Runs[0].Cause, "killed: it did not exit within")
 	assert.Empty(t, r.Runs[1].Cause)
 	require.NotEmpty(t, r.Runs[1].Facts["orphan"])
 	require.Eventually(t, func() bool {
@@ -814,8 +814,8 @@ func TestThePeakIsThatOfTheSteps(t *testing.T) {
 	require.NoError(t, err)
 	loaded := r.Runs[0].Phases[worker.PhaseLoaded]
 	assert.Greater(t, loaded.Get(memory.Peak).Bytes, 96*memory.MiB)
-	require.NotNil(t, r.Cells[0].Figures.Peak)
-	assert.Less(t, *r.Cells[0].Figures.Peak, int64(64<<20))
+	require.NotNil(t, r.Combinations[0].Figures.Peak)
+	assert.Less(t, *r.Combinations[0].Figures.Peak, int64(64<<20))
 }
 
 // A traced step may need more memory than a run with a limit has.
@@ -828,10 +828,10 @@ func TestNoTraceUnderALimit(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "false", r.Runs[0].Facts["traced"])
 	assert.NotContains(t, r.Runs[0].Phases, worker.PhaseTraced)
-	assert.Equal(t, "no step is traced under a memory limit", r.Cells[1].Unverified)
+	assert.Equal(t, "no step is traced under a memory limit", r.Combinations[1].Unverified)
 	assert.EqualValues(t, 4<<30, r.Settings.Limit)
 	assert.Contains(t, []string{"control group", "RLIMIT_DATA"}, r.Settings.LimitKind)
-	assert.NotEqual(t, memory.CouldNotApply, r.Cells[1].Effect)
+	assert.NotEqual(t, memory.CouldNotApply, r.Combinations[1].Effect)
 }
 
 func TestMemoryThatATrimGivesBack(t *testing.T) {
@@ -839,8 +839,8 @@ func TestMemoryThatATrimGivesBack(t *testing.T) {
 	p.Pairs = 1
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
-	assert.Equal(t, memory.Leak, r.Cells[0].Verdict.Kind)
-	assert.Equal(t, memory.Retention, r.Cells[0].Verdict.Cause)
+	assert.Equal(t, memory.Leak, r.Combinations[0].Verdict.Kind)
+	assert.Equal(t, memory.Retention, r.Combinations[0].Verdict.Cause)
 }
 
 func TestTheRunThatStandsForSeveral(t *testing.T) {
@@ -866,7 +866,7 @@ func TestTheRunThatStandsForSeveral(t *testing.T) {
 	} {
 		assert.Equal(t, c.want, middle(runs(c.kinds...)).ID, "%v", c.kinds)
 	}
-	c := (&Plan{Seed: 1}).cell(Remedy{ID: Baseline}, runs(memory.Leak, memory.Inconclusive, memory.Plateau), nil, memory.Scatter{})
+	c := (&Plan{Seed: 1}).combine(Remedy{ID: Baseline}, runs(memory.Leak, memory.Inconclusive, memory.Plateau), nil, memory.Scatter{})
 	assert.Equal(t, []string{"its 3 runs differ: 1 leak, 1 inconclusive, 1 plateau"}, c.Verdict.Notes)
 	assert.Equal(t, 1, Middle(runs(memory.Flat, memory.Leak, memory.Leak)).ID)
 	assert.Nil(t, Middle(nil))
@@ -885,10 +885,10 @@ func TestTheGoalIsThatOfThePairs(t *testing.T) {
 	}
 	for group, want := range []memory.Goal{memory.LowerPeak, memory.LowerSlope} {
 		runs := []*RunResult{run(4, group, 0, "a", memory.Flat), run(5, group, 1, "a", memory.Flat)}
-		c := p.cell(Remedy{ID: "a", Goal: memory.LowerSlope}, runs, base, memory.Scatter{})
+		c := p.combine(Remedy{ID: "a", Goal: memory.LowerSlope}, runs, base, memory.Scatter{})
 		require.NotNil(t, c.Comparison)
 		assert.Equal(t, want, c.Comparison.Goal)
-		c = p.cell(Remedy{ID: "a", Goal: memory.LowerGPU}, runs, base, memory.Scatter{})
+		c = p.combine(Remedy{ID: "a", Goal: memory.LowerGPU}, runs, base, memory.Scatter{})
 		assert.Equal(t, memory.LowerGPU, c.Comparison.Goal)
 	}
 }
@@ -935,20 +935,20 @@ func TestPartsOfABatchAreComparedPerSample(t *testing.T) {
 	base := []*RunResult{run(0, 0, 1000), run(1, 1, 1010), run(2, 2, 990)}
 	half, err := FindRemedy("batch-half")
 	require.NoError(t, err)
-	c := p.cell(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, memory.Scatter{})
+	c := p.combine(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, memory.Scatter{})
 	assert.Equal(t, memory.NoEffect, c.Effect, c.Reason)
 	assert.InDelta(t, 1, c.Comparison.Slope.Estimate, 0.01)
 	assert.Contains(t, c.Reason, "for as many samples")
 	assert.InDelta(t, 500, c.Figures.Slope.Estimate, 10, "a step is as it was measured")
-	c = p.cell(half, []*RunResult{run(3, 0, 1001), run(4, 1, 1009), run(5, 2, 992)}, base, memory.Scatter{})
+	c = p.combine(half, []*RunResult{run(3, 0, 1001), run(4, 1, 1009), run(5, 2, 992)}, base, memory.Scatter{})
 	assert.Equal(t, memory.NoEffect, c.Effect, "what a step leaves whatever its batch: %s", c.Reason)
-	c = p.cell(half, []*RunResult{run(3, 0, 100), run(4, 1, 101), run(5, 2, 99)}, base, memory.Scatter{})
+	c = p.combine(half, []*RunResult{run(3, 0, 100), run(4, 1, 101), run(5, 2, 99)}, base, memory.Scatter{})
 	assert.Equal(t, memory.Partly, c.Effect, c.Reason)
-	c = p.cell(half, []*RunResult{run(3, 0, 1060), run(4, 1, 940), run(5, 2, 1000)}, base, memory.Scatter{})
+	c = p.combine(half, []*RunResult{run(3, 0, 1060), run(4, 1, 940), run(5, 2, 1000)}, base, memory.Scatter{})
 	assert.Equal(t, memory.Unclear, c.Effect, "nobody can tell for a step: %s", c.Reason)
 	assert.Positive(t, c.Comparison.More)
 	half.Params = nil
-	assert.Equal(t, memory.Partly, p.cell(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, memory.Scatter{}).Effect)
+	assert.Equal(t, memory.Partly, p.combine(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, memory.Scatter{}).Effect)
 }
 
 // A sign that the runs without a remedy also show is no evidence for the remedy.
@@ -1039,8 +1039,8 @@ func TestAnUpdateOfParts(t *testing.T) {
 
 func TestARunThatWasGivenUpEarlier(t *testing.T) {
 	p := &Plan{Timeout: time.Minute}
-	assert.True(t, p.hungOtherwise(&RunResult{Failure: worker.Failed, Cause: "hang: nothing heard for 10s"}))
-	assert.False(t, p.hungOtherwise(&RunResult{Failure: worker.Failed, Cause: "hang: nothing heard for 1m0s"}))
+	assert.True(t, p.hungOtherwise(&RunResult{Failure: worker.Failed, Cause: "hang: no message for 10s"}))
+	assert.False(t, p.hungOtherwise(&RunResult{Failure: worker.Failed, Cause: "hang: no message for 1m0s"}))
 	assert.False(t, p.hungOtherwise(&RunResult{Failure: worker.Failed, Cause: "killed by SIGSEGV"}))
 	assert.False(t, p.hungOtherwise(&RunResult{}))
 }
@@ -1186,9 +1186,9 @@ func TestRemediesShareTheirScatter(t *testing.T) {
 		}
 	}
 	require.NoError(t, p.assemble(r, nil, jobs))
-	require.Len(t, r.Cells, 10)
-	assert.Equal(t, memory.CouldNotApply, r.Cells[0].Effect)
-	for _, c := range r.Cells[1:] {
+	require.Len(t, r.Combinations, 10)
+	assert.Equal(t, memory.CouldNotApply, r.Combinations[0].Effect)
+	for _, c := range r.Combinations[1:] {
 		assert.Equal(t, 9, c.Comparison.Peak.Pooled, c.Remedy)
 		assert.Zero(t, c.Comparison.Reset, "not measured")
 	}

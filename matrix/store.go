@@ -23,13 +23,11 @@ const (
 	ResultFile = "matrix.json"
 )
 
-// store keeps finished runs on disk.
 type store struct {
 	file *os.File
 	runs map[string]RunResult // by key
 }
 
-// errLocked means that another matrix writes to the folder.
 var errLocked = errors.New("another matrix is writing to it; wait for it to end, or give this one a folder of its own")
 
 func openStore(dir string) (*store, error) {
@@ -58,7 +56,6 @@ func openStore(dir string) (*store, error) {
 	return s, nil
 }
 
-// read reads the complete lines and returns the offset of their end.
 func (s *store) read() (end int64, err error) {
 	lines := bufio.NewReader(s.file)
 	for n := 1; ; n++ {
@@ -78,7 +75,6 @@ func (s *store) read() (end int64, err error) {
 	}
 }
 
-// add appends a run and syncs it to disk.
 func (s *store) add(run RunResult) error {
 	line, err := json.Marshal(run)
 	if err != nil {
@@ -94,7 +90,7 @@ func (s *store) add(run RunResult) error {
 	}
 	if err != nil {
 		// Remove a partial line, so that the file stays readable after a full disk.
-		return fmt.Errorf("results: %w; finished runs are kept, and the same command resumes",
+		return fmt.Errorf("results: %w; finished runs are saved, and the same command resumes",
 			errors.Join(err, s.file.Truncate(info.Size())))
 	}
 	s.runs[run.Key] = run
@@ -103,7 +99,6 @@ func (s *store) add(run RunResult) error {
 
 func (s *store) close() { s.file.Close() }
 
-// maxResult is the maximum size of a matrix.json in bytes.
 const maxResult = 64 << 20
 
 // ReadFile reads a matrix.json file, which may be compressed with gzip.

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock locks a file without waiting. It returns errLocked if another process holds the lock. The
-// kernel releases the lock when the process ends. A file system without locks is not an error.
+// lock locks a file until the process ends. It returns errLocked if another process has the
+// lock. A file system without locks is not an error.
 func lock(file *os.File) error {
 	for {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)

@@ -16,14 +16,14 @@ import (
 	"steadyfit/internal/lab/worker"
 )
 
-// goVariables are variables that Go reads. mallocVariables is the prefix of those of the C
-// library's malloc.
+// goVariables are read by Go, and variables with mallocVariables by the malloc of the C
+// library.
 var goVariables = []string{"GOGC", "GOMEMLIMIT"}
 
 const mallocVariables = "MALLOC_"
 
-// verify returns the reason why a remedy did not take effect in a run, or "". unseen lists what
-// could not be checked.
+// verify returns the reason why a remedy had no effect on a run, or "". unseen lists what it
+// could not check.
 func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen string) {
 	r := j.remedy
 	if r.Preload != "" && !strings.Contains(o.Maps, allocator.Libraries[r.Preload].File) {
@@ -72,7 +72,7 @@ func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen s
 	return "", strings.Join(slices.Compact(doubts), "; ")
 }
 
-// whyUntraced says why a run has no traced step.
+// whyUntraced returns the reason why a run has no traced step.
 func (p *Plan) whyUntraced(j job) string {
 	if p.limit(j.workload) > 0 {
 		return "no step is traced under a memory limit"
@@ -80,17 +80,15 @@ func (p *Plan) whyUntraced(j job) string {
 	return "its step cannot be traced"
 }
 
-// poolThreads is the name of the inter-op threads, of all sessions or of one (thread::ThreadPool
-// "Compute" in direct_session.cc and context.cc, with the prefix tf_ of posix_env.cc; seen in
-// TensorFlow 2.21). A thread without its own name has the name of the thread that started it, so
-// the count may be too high.
+// poolThreads is the name of the inter-op threads: thread::ThreadPool "Compute" in
+// direct_session.cc and context.cc, with the prefix tf_ of posix_env.cc (TensorFlow 2.21). A
+// thread without a name inherits that of its creator, so the count may be too high.
 const poolThreads = "tf_Compute"
 
-// factPool is the fact with the number of these threads at the end of the steps.
+// factPool is the fact with their number after the last step.
 const factPool = "threads " + poolThreads
 
-// verifyThreads returns the reason why TensorFlow's threads do not show that a remedy took
-// effect.
+// verifyThreads returns the reason why threads do not show that a remedy took effect, or "".
 func verifyThreads(r Remedy, o *runner.Observed) string {
 	steady, closed := o.Threads[worker.PhaseSteady], o.Threads[worker.PhaseClosed]
 	own := r.Device != nil && r.Device.PerSessionThreads
@@ -99,14 +97,14 @@ func verifyThreads(r Remedy, o *runner.Observed) string {
 	case steady[poolThreads] == 0:
 		return fmt.Sprintf("no thread is called %s", poolThreads)
 	case own && (closed == nil || closed[poolThreads] > 0):
-		// The pool of all sessions outlives them; the pool of one session does not.
+		// The pool that sessions share outlives them.
 		return "sessions are open to the end, so that it is not known whose threads there are"
 	}
 	return ""
 }
 
-// unseenThreads returns the reason why a remedy that leaves fewer threads may not have taken
-// effect: in a pair, the run without it has no more threads.
+// unseenThreads returns the reason why threads do not show that a remedy took effect: in a
+// pair, the run without it has no more threads.
 func unseenThreads(r Remedy, runs, base []*RunResult) string {
 	if r.PoolThreads == 0 || len(runs) != len(base) {
 		return ""
@@ -123,8 +121,8 @@ func unseenThreads(r Remedy, runs, base []*RunResult) string {
 	return ""
 }
 
-// unseenTrace returns the reason why the traced steps do not show that a remedy took effect:
-// the steps of the baseline run the same operations.
+// unseenTrace returns the reason why traced steps do not show that a remedy took effect: the
+// baseline has the same operations.
 func unseenTrace(r Remedy, base []*RunResult) string {
 	for _, fact := range slices.Sorted(maps.Keys(r.Traced)) {
 		for _, run := range base {
@@ -140,12 +138,11 @@ func unseenTrace(r Remedy, base []*RunResult) string {
 	return ""
 }
 
-// operationFacts are the facts about the operations of a traced step.
 var operationFacts = []string{worker.FactOperations, worker.FactBFloat16, worker.FactFloat16, worker.FactRecomputed, worker.FactClusters, worker.FactOneDNN, worker.FactCalls}
 
-// unseenGraph returns the reason why a remedy that changes the graph may not have taken effect:
-// in a pair, the traced steps have equal numbers of operations of each kind, and the losses at
-// the end are the same. Losses count only if all losses without the remedy are the same.
+// unseenGraph returns the reason why the graph does not show that a remedy took effect: in a
+// pair, the traced steps have equal numbers of operations of each kind, and the final losses
+// are equal. Losses are ignored if those of the baseline differ.
 func unseenGraph(r Remedy, runs, base []*RunResult) string {
 	if !r.OtherGraph || len(runs) != len(base) {
 		return ""
@@ -167,9 +164,8 @@ func unseenGraph(r Remedy, runs, base []*RunResult) string {
 	return ""
 }
 
-// unseenLoss returns the reason why a remedy that changes how numbers are computed may not have
-// taken effect: in a pair the losses are the same, or the losses without it differ among
-// themselves.
+// unseenLoss returns the reason why losses do not show that a remedy took effect: in a pair
+// they are equal, or those of the baseline differ.
 func unseenLoss(r Remedy, runs, base []*RunResult) string {
 	if !r.OtherLoss || len(runs) != len(base) {
 		return ""
@@ -189,8 +185,7 @@ func unseenLoss(r Remedy, runs, base []*RunResult) string {
 	return ""
 }
 
-// variables finds which environment variables a library reads, by searching the library for
-// their names.
+// variables finds the names of environment variables in libraries that read them.
 type variables struct {
 	needles []string
 	known   map[string]map[string]bool
@@ -206,9 +201,9 @@ func newVariables(p *Plan) *variables {
 	return v
 }
 
-// needle returns the text to search for in a library that reads a variable. oneDNN and mimalloc
-// add the prefixes oneDNN_ and DNNL_ or mimalloc_ themselves (getenv_int_user in oneDNN's
-// utils.cpp, mi_option_init in mimalloc's options.c).
+// needle returns the name of a variable in the library that reads it. oneDNN adds the prefixes
+// oneDNN_ and DNNL_ (getenv_int_user in utils.cpp), mimalloc adds mimalloc_ (mi_option_init in
+// options.c).
 func needle(name string) string {
 	for _, prefix := range []string{"ONEDNN_", "DNNL_"} {
 		if rest, ok := strings.CutPrefix(name, prefix); ok {
@@ -221,8 +216,7 @@ func needle(name string) string {
 	return name
 }
 
-// read reports whether libraries contain the name of a variable. It searches them once, for all
-// names.
+// read reports whether libraries contain the name of a variable. It searches each library once.
 func (v *variables) read(libraries []string, name string) (bool, error) {
 	if len(libraries) == 0 {
 		return false, errors.New("no library to look into")
@@ -240,7 +234,7 @@ func (v *variables) read(libraries []string, name string) (bool, error) {
 	return v.known[key][needle(name)], nil
 }
 
-// search marks the names that occur in a file, each followed by a zero byte.
+// search marks the names that a file contains, followed by a zero byte.
 func search(path string, names []string, found map[string]bool) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -269,8 +263,7 @@ func search(path string, names []string, found map[string]bool) error {
 	}
 }
 
-// unmeasurable reports whether a run failed because the remedy could not be applied. A crash is
-// a result.
+// unmeasurable reports whether a remedy could not be applied.
 func unmeasurable(f worker.Failure) bool {
 	return f == worker.NotApplicable || f == worker.CouldNotApply
 }

@@ -4,7 +4,7 @@
 ``steadyfit matrix`` starts this program for each run; it is not for use by hand. The
 same workloads exist in Go, with the same models, batches and shapes.
 
-The environment variable STEADYFIT_CELL describes the run in JSON. Messages go to file descriptor
+The environment variable STEADYFIT_RUN describes the run in JSON. Messages go to file descriptor
 3, one JSON object a line. After a message of kind "phase" or "step" the child waits for one
 byte from descriptor 4. Meanwhile the parent samples the waiting process, so that every sample
 is taken between steps. internal/lab/worker/worker.go describes the protocol.
@@ -64,7 +64,7 @@ import bench_models
 import builtin
 import export
 
-ENVIRONMENT = "STEADYFIT_CELL"
+ENVIRONMENT = "STEADYFIT_RUN"
 MESSAGES, ANSWERS = 3, 4
 
 NOT_APPLICABLE = "not applicable"
@@ -260,7 +260,7 @@ class Child:
     def check_params(self) -> None:
         """Refuse parameters that were set but never read."""
         for name in sorted(set(self.spec.params) - self._used):
-            self.refuse(name, "this workload has nothing that it changes")
+            self.refuse(name, "it changes nothing in this workload")
         if self.spec.config:
             raise ParameterError(NOT_APPLICABLE, "config", "...", "Keras takes no ConfigProto")
 
@@ -298,7 +298,7 @@ class Child:
         message["values"] = self.malloc.values()
         self._send(message)
         if not os.read(self._answers, 1):
-            raise Gone("the parent is gone")
+            raise Gone("the parent has ended")
         self._since = time.monotonic_ns()
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -307,7 +307,7 @@ class Child:
             while line:
                 line = line[os.write(self._messages, line) :]
         except BrokenPipeError as error:
-            raise Gone("the parent is gone") from error
+            raise Gone("the parent has ended") from error
 
 
 def failure_of(error: BaseException) -> str:

@@ -175,7 +175,7 @@ func (s *settings) measurementFlags() []flag {
 		{"remedies", "matrix", "remedies to apply, as in trim,W4/reuse,keras:clear-session (default: all)", "", &s.remedies},
 		{"runtime", "matrix", "runtimes: go, galeone, keras", "", &s.plan.Runtimes},
 		{"quick", "matrix", "a first answer in five minutes: W2, W4 and S3 with six remedies", "", &s.plan.Quick},
-		{"pairs", "matrix", "runs per cell, each paired with one without the remedy (default 5; 3 with --quick)", "", &s.plan.Pairs},
+		{"pairs", "matrix", "runs per workload and remedy, each with a baseline run (default 5; 3 with --quick)", "", &s.plan.Pairs},
 		{"jobs", "matrix", "runs at the same time; more than one disturbs step times", "", &s.plan.Jobs},
 		{"seed", "matrix", "seed of data, weights and intervals", "", &s.plan.Seed},
 		{"timeout", "matrix", "kill a run that is silent for this long", "", &s.plan.Timeout},

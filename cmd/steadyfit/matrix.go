@@ -185,7 +185,7 @@ func (s *settings) completePlan(ctx context.Context) error {
 	if p.Quick && p.Pairs == 0 {
 		p.Pairs = quickPairs
 	}
-	if err := s.selectCells(); err != nil {
+	if err := s.selectRuns(); err != nil {
 		return err
 	}
 	if err := s.checkUser(); err != nil {
@@ -225,8 +225,8 @@ func (s *settings) completePlan(ctx context.Context) error {
 	return nil
 }
 
-// selectCells adds the workloads and remedies that flags name.
-func (s *settings) selectCells() error {
+// selectRuns adds the workloads and remedies that flags name.
+func (s *settings) selectRuns() error {
 	p, workloads, remedies := &s.plan, s.workloads, s.remedies
 	switch {
 	case p.Quick && (workloads != nil || remedies != nil):
@@ -346,7 +346,7 @@ func (s *settings) runtimeCommand(name string) (c matrix.Command, err error) {
 		if err != nil {
 			return c, err
 		}
-		c.Args, sources = []string{program, cellCommand}, []string{program}
+		c.Args, sources = []string{program, runCommand}, []string{program}
 	case matrix.Galeone:
 		program, err := project(filepath.Join("out", "bench", "galeone"), "make bench-build")
 		if err != nil {
@@ -488,13 +488,13 @@ func renderReports(dir string, r *matrix.Result) error {
 	return nil
 }
 
-// cellCommand is the hidden command of the children of the runtime go.
-const cellCommand = "cell"
+// runCommand is the hidden command of the children of the runtime go.
+const runCommand = "matrix-run"
 
-func newCell(s *settings) *cobra.Command {
+func newMatrixRun(s *settings) *cobra.Command {
 	return &cobra.Command{
-		Use:    cellCommand,
-		Short:  "Run one cell of a matrix; started by matrix",
+		Use:    runCommand,
+		Short:  "Do one run of a matrix; started by matrix",
 		Hidden: true,
 		Args:   noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {

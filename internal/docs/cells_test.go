@@ -37,7 +37,7 @@ func effectsOf(t *testing.T, file string, of func(*memory.Comparison) memory.Rat
 	result, err := matrix.ReadFile(filepath.Join("../..", file))
 	require.NoError(t, err)
 	found := effects{}
-	for _, cell := range result.Cells {
+	for _, cell := range result.Combinations {
 		if cell.Runtime == "go" && cell.Comparison != nil {
 			if r := of(cell.Comparison); r.OK {
 				found[cell.Workload+"/"+cell.Remedy] = r

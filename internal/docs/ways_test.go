@@ -66,7 +66,7 @@ func waysTable(t *testing.T) string {
 					difference = fmt.Sprintf("%+.2f", 100*row.Difference.Mean)
 				}
 			}
-			for _, c := range result.Cells {
+			for _, c := range result.Combinations {
 				if c.Runtime == matrix.Go && c.Workload == workload && c.Remedy == remedy {
 					f := c.Figures
 					require.NotNil(t, f.Peak, id)

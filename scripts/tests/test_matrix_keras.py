@@ -208,7 +208,7 @@ def test_every_workload_is_described_and_tested():
 @pytest.mark.parametrize(
     ("workload", "params", "text"),
     [
-        ("W0", {"colour": "red"}, "colour=red: this workload has nothing that it changes"),
+        ("W0", {"colour": "red"}, "colour=red: it changes nothing in this workload"),
         ("W0", {"gc": "never"}, "gc=never: this workload has only epoch, step"),
         ("W0", {"del_": "1"}, "del=1: the loop fit is Keras's own"),
         ("W0", {"data": "disk"}, "data=disk"),
@@ -266,7 +266,7 @@ def test_a_child_whose_parent_is_gone_ends():
     assert list(messages) == [], "it went on without an answer"
     _, log = process.communicate()
     assert process.returncode == 1
-    assert "the parent is gone" in log
+    assert "the parent has ended" in log
 
 
 def test_another_process_goes_on_with_the_same_numbers(tmp_path):

@@ -10,16 +10,16 @@ import (
 	"steadyfit/data"
 )
 
-// The generated images have ten classes of equal size. An image is grey, plus the pattern of its
-// class, plus smooth noise of the same kind as the pattern, plus noise of single pixels.
-// Patterns and smooth noise are random values on a coarse grid with linear interpolation. The
-// task can be learnt, but not perfectly.
+// The generated images have ten classes of equal size. An image is grey, plus the pattern of
+// its class, plus smooth noise, plus noise of single pixels. Patterns and smooth noise are
+// random values on a coarse grid with linear interpolation. A model can learn the task, but not
+// perfectly.
 const (
 	imagesTrain, imagesTest = 320, 320
 
 	imageSize, imageChannels, imageClasses = 224, 3, 10
 
-	grid         = 8    // cells of the coarse grid in each direction
+	grid         = 8    // squares of the coarse grid in each direction
 	patternScale = 0.08 // standard deviations, on a scale where black is 0 and white is 1
 	smoothScale  = 0.16
 	pixelScale   = 0.10
@@ -27,15 +27,14 @@ const (
 	patternSeed, trainSeed, testSeed = 1, 2, 3
 )
 
-// makeImages writes both parts unless they exist.
 func makeImages(dir string) error {
 	return errors.Join(
 		makePart(filepath.Join(dir, "train"), imagesTrain, trainSeed),
 		makePart(filepath.Join(dir, "test"), imagesTest, testSeed))
 }
 
-// makePart writes a folder with x.npy (uint8 [n,224,224,3]) and y.npy (int64 [n]). It writes the
-// labels last, so a folder that has them is complete.
+// makePart writes x.npy (uint8 [n,224,224,3]) and then y.npy (int64 [n]). A folder with y.npy
+// is complete.
 func makePart(dir string, n int, seed uint64) error {
 	if _, err := os.Stat(filepath.Join(dir, "y.npy")); err == nil {
 		return nil
@@ -64,7 +63,6 @@ func writeArray(path string, n int, field data.Field) (err error) {
 	return w.Flush()
 }
 
-// images makes n images with their classes.
 func images(n int, seed uint64) (x []uint8, y []int64) {
 	const width = imageSize * imageSize * imageChannels
 	patterns := make([][]float32, imageClasses)
@@ -89,7 +87,7 @@ func images(n int, seed uint64) (x []uint8, y []int64) {
 	return x, y
 }
 
-// addSmooth adds normally distributed values on the grid, interpolated for the pixels between.
+// addSmooth adds normally distributed values on the grid, with linear interpolation.
 func addSmooth(values []float32, scale float64, random *rand.Rand) {
 	var at [grid + 1][grid + 1][imageChannels]float32
 	for i := range at {
@@ -99,11 +97,11 @@ func addSmooth(values []float32, scale float64, random *rand.Rand) {
 			}
 		}
 	}
-	const cell = imageSize / grid
+	const square = imageSize / grid
 	for r := range imageSize {
-		i, u := r/cell, float32(r%cell)/cell
+		i, u := r/square, float32(r%square)/square
 		for s := range imageSize {
-			j, v := s/cell, float32(s%cell)/cell
+			j, v := s/square, float32(s%square)/square
 			for c := range imageChannels {
 				above := at[i][j][c]*(1-v) + at[i][j+1][c]*v
 				below := at[i+1][j][c]*(1-v) + at[i+1][j+1][c]*v

@@ -1,25 +1,21 @@
-// Command accuracy measures the cost of a precision in accuracy. It trains each model in fp32
-// and in the lower precisions, on the same data, with the same seeds and number of epochs, and
-// compares the last validation accuracy with that of fp32, seed by seed.
+// Command accuracy measures the cost of lower precisions in accuracy. It trains each model in
+// fp32 and in each precision, with the same data, seeds and epochs, and compares the last
+// validation accuracy with that of fp32 for each seed.
 //
 //	go run ./internal/lab/accuracy -plan
 //	go run ./internal/lab/accuracy -seeds 5
 //
-// The precisions are: fp32, the reference; bf16 and fp16 by rewriting the graph of the same
-// SavedModel when it is loaded (--precision); bf16 and fp16 as exported, a SavedModel made under
-// the Keras policy mixed_bfloat16 or mixed_float16; and fp16 as exported with its loss scaled by
-// fit (--loss-scale dynamic).
+// bf16 and fp16 are measured as a rewrite of the fp32 SavedModel (--precision), and as a
+// SavedModel exported under the Keras policy mixed_bfloat16 or mixed_float16; the latter also
+// with --loss-scale dynamic.
 //
-// A seed decides the order of the data and all random numbers of a run. The initial weights of a
-// model are those of its export, the same for all precisions and seeds. So the interval shows
-// how the difference scatters over orders of the data, not over initial weights.
+// A seed sets the order of the data and the random numbers of a run. All runs of a model have
+// the initial weights of its export, so the interval does not show the scatter over initial
+// weights.
 //
-// Each run is a process of `steadyfit fit`; the result is in its history. Finished runs are kept
-// in the folder -work with their command line and a hash of the model, and are reused if these
-// are the same, so an interrupted measurement resumes. The results go to stdout as a table, and
-// to a JSON file.
-//
-// Package matrix and the benchmark measure speed.
+// Each run is a process of `steadyfit fit`. A later measurement reuses the run if its command
+// line and the hash of its model are the same, so an interrupted measurement resumes. Results
+// go to stdout as a table and to a JSON file.
 package main
 
 import (
@@ -44,16 +40,16 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("accuracy", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	show := flags.Bool("plan", false, "print what would run, and run nothing")
+	show := flags.Bool("plan", false, "print the command lines and run nothing")
 	o := options{}
 	flags.StringVar(&o.steadyfit, "steadyfit", "bin/steadyfit", "the program")
-	flags.StringVar(&o.work, "work", "out/accuracy", "folder for the made data and for finished runs")
-	flags.StringVar(&o.exported, "exported", "out/models", "folder of the models that do not ship, as make accuracy writes them")
+	flags.StringVar(&o.work, "work", "out/accuracy", "folder for generated data and finished runs")
+	flags.StringVar(&o.exported, "exported", "out/models", "folder of the models that make accuracy exports")
 	flags.StringVar(&o.fashion, "fashion", "/usr/share/datasets/fashion-mnist", "folder of Fashion-MNIST")
-	flags.IntVar(&o.seeds, "seeds", 5, "runs of each model in each precision, with the seeds 1, 2, ...")
+	flags.IntVar(&o.seeds, "seeds", 5, "runs of each model in each precision, with seeds 1, 2, ...")
 	result := flags.String("json", "", "file for the results")
-	models := flags.String("models", "", "only these models, as in digits,image-224")
-	precisions := flags.String("precisions", "", "only these precisions beside fp32, as in bf16-rewritten,bf16-exported")
+	models := flags.String("models", "", "only these models, such as digits,image-224")
+	precisions := flags.String("precisions", "", "only these precisions and fp32, such as bf16-rewritten,bf16-exported")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -84,7 +80,6 @@ func split(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
 }
 
-// options are the folders and files of the flags.
 type options struct {
 	steadyfit, work, exported, fashion string
 	seeds                              int

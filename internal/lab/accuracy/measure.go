@@ -23,27 +23,25 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// A result is the result of one run.
 type result struct {
 	Model     string `json:"model"`
 	Precision string `json:"precision"`
 	Seed      int    `json:"seed"`
-	// Accuracy is the last val_accuracy, and Loss the last val_loss.
+	// Accuracy and Loss are the last val_accuracy and val_loss.
 	Accuracy float64 `json:"val_accuracy"`
 	Loss     float64 `json:"val_loss"`
-	// SkippedSteps is the number of steps that the loss scale skipped, if the run reports it.
+	// SkippedSteps is the number of steps that the loss scale skipped; nil if unknown.
 	SkippedSteps *float64 `json:"skipped_steps,omitempty"`
 	Seconds      float64  `json:"seconds"`
-	// Ended is the end time of the run. Commit is the commit of the source, from measure.Commit;
-	// empty if it is not known.
+	// Ended is the end time. Commit is the commit of the source, or empty.
 	Ended  time.Time `json:"ended,omitzero"`
 	Commit string    `json:"commit,omitempty"`
-	// ModelHash is the hex SHA-256 of the model's files, with the weights.
+	// ModelHash is the hex SHA-256 of the model's files.
 	ModelHash string   `json:"model_sha256,omitempty"`
 	Args      []string `json:"args,omitempty"`
 }
 
-// measure runs the missing runs. The report has all results so far, also after an error.
+// measure runs the missing runs. The report has all results so far, even after an error.
 func measure(ctx context.Context, p *plan, stderr io.Writer) (*report, error) {
 	if err := os.MkdirAll(p.runs(), 0o777); err != nil {
 		return nil, err
@@ -81,7 +79,6 @@ func measure(ctx context.Context, p *plan, stderr io.Writer) (*report, error) {
 	return newReport(p, results, string(version.Stdout)), errors.Join(failed, err)
 }
 
-// hash returns the hash of a model's files.
 func (p *plan) hash(path string) (string, error) {
 	if hash, ok := p.hashes[path]; ok {
 		return hash, nil
@@ -103,8 +100,8 @@ func (p *plan) hash(path string) (string, error) {
 	return hash, nil
 }
 
-// finished returns the result of an earlier run with the same model hash and arguments. Without
-// one, the error is fs.ErrNotExist.
+// finished returns the result of an earlier run with the same model hash and arguments, or
+// fs.ErrNotExist.
 func (p *plan) finished(j *job, hash string) (*result, error) {
 	text, err := os.ReadFile(p.file(j))
 	if err != nil {
@@ -112,20 +109,19 @@ func (p *plan) finished(j *job, hash string) (*result, error) {
 	}
 	var r result
 	if err := json.Unmarshal(text, &r); err != nil {
-		return nil, fmt.Errorf("%s: %w; remove it to run again", p.file(j), err)
+		return nil, fmt.Errorf("%s: %w; remove the file to repeat the run", p.file(j), err)
 	}
 	if !slices.Equal(r.Args, j.args) {
-		return nil, fmt.Errorf("%s is of another command line: %w", p.file(j), fs.ErrNotExist)
+		return nil, fmt.Errorf("%s has another command line: %w", p.file(j), fs.ErrNotExist)
 	}
 	if r.ModelHash != hash {
-		return nil, fmt.Errorf("%s is of another model: %w", p.file(j), fs.ErrNotExist)
+		return nil, fmt.Errorf("%s has another model: %w", p.file(j), fs.ErrNotExist)
 	}
 	return &r, nil
 }
 
 func (p *plan) file(j *job) string { return filepath.Join(p.runs(), j.name()+".json") }
 
-// do runs a job and stores its result. hash is that of its model.
 func (p *plan) do(ctx context.Context, j *job, hash string) (*result, error) {
 	history := filepath.Join(p.runs(), j.name()+".history.jsonl")
 	if err := os.Remove(history); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -147,7 +143,6 @@ func (p *plan) do(ctx context.Context, j *job, hash string) (*result, error) {
 	return r, files.Replace(p.file(j), append(text, '\n'))
 }
 
-// readHistory reads the final values from a history.
 func readHistory(path string) (*result, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -11,15 +11,14 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// A precision is one way to train a model.
 type precision struct {
 	Name string `json:"name"`
-	// suffix is the end of the name of the exported model. flag is the value of --precision and
-	// lossScale that of --loss-scale, if they are not empty.
+	// suffix is the end of the name of the exported model. flag and lossScale are the values of
+	// --precision and --loss-scale.
 	suffix, flag, lossScale string
 }
 
-// precisions begin with the reference for the comparison.
+// precisions begins with the reference.
 var precisions = []precision{
 	{"fp32", "", "fp32", ""},
 	{"bf16-rewritten", "", "bf16", ""},
@@ -29,18 +28,17 @@ var precisions = []precision{
 	{"fp16-scaled", "-scaled", "fp32", "dynamic"},
 }
 
-// A model is a model to train, with its data.
 type model struct {
 	Name string `json:"name"`
 	Data string `json:"data"`
-	// Batch is in samples; an epoch covers all data.
+	// Batch is the number of samples per step. An epoch uses all data.
 	Batch       int `json:"batch"`
 	Epochs      int `json:"epochs"`
 	train, test func(*options) string
 	flags       []string
 }
 
-// shipped is the prefix of models and data that are built into the program.
+// shipped is the prefix of the built-in models and data.
 const shipped = savedmodels.BuiltinPrefix
 
 func builtin(name string) func(*options) string {
@@ -53,19 +51,18 @@ func made(part string) func(*options) string {
 	return func(o *options) string { return filepath.Join(o.data(), part) }
 }
 
-// models take about an hour in all, with 5 seeds on two cores.
+// With 5 seeds, all models take about an hour on two cores.
 var models = []model{
-	{Name: "digits", Data: "digits: 1438 samples, tested on 359", Batch: 32, Epochs: 30,
+	{Name: "digits", Data: "digits: 1438 training samples, 359 test samples", Batch: 32, Epochs: 30,
 		train: builtin("digits"), test: builtin("digits")},
-	{Name: "digits-cnn", Data: "digits: 1438 samples, tested on 359", Batch: 32, Epochs: 15,
+	{Name: "digits-cnn", Data: "digits: 1438 training samples, 359 test samples", Batch: 32, Epochs: 15,
 		train: builtin("digits"), test: builtin("digits")},
-	{Name: "fashion-cnn", Data: "Fashion-MNIST: 60000 samples, tested on 10000", Batch: 64, Epochs: 2,
+	{Name: "fashion-cnn", Data: "Fashion-MNIST: 60000 training samples, 10000 test samples", Batch: 64, Epochs: 2,
 		train: fashion, test: fashion},
-	{Name: "image-224", Data: fmt.Sprintf("made images: %d samples, tested on %d", imagesTrain, imagesTest), Batch: 32, Epochs: 4,
+	{Name: "image-224", Data: fmt.Sprintf("generated images: %d training samples, %d test samples", imagesTrain, imagesTest), Batch: 32, Epochs: 4,
 		train: made("train"), test: made("test"), flags: []string{"--scale", "0,1"}},
 }
 
-// A job is one run of fit.
 type job struct {
 	model     model
 	precision precision
@@ -86,8 +83,8 @@ type plan struct {
 	hashes map[string]string // hashes of models by path
 }
 
-// newPlan lists the runs seed by seed, so that early results cover all precisions. Without
-// names, it takes all models or precisions.
+// newPlan lists the runs by seed, so that early results cover all precisions. Empty names mean
+// all models or precisions.
 func newPlan(o options, onlyModels, onlyPrecisions []string) (*plan, error) {
 	if o.seeds < 2 {
 		return nil, fmt.Errorf("-seeds %d: an interval needs at least 2", o.seeds)
@@ -108,12 +105,12 @@ func newPlan(o options, onlyModels, onlyPrecisions []string) (*plan, error) {
 	}
 	for _, name := range onlyModels {
 		if !slices.ContainsFunc(models, func(m model) bool { return m.Name == name }) {
-			return nil, fmt.Errorf("-models: there is no %q", name)
+			return nil, fmt.Errorf("-models: unknown model %q", name)
 		}
 	}
 	for _, name := range onlyPrecisions {
 		if !slices.ContainsFunc(precisions, func(q precision) bool { return q.Name == name }) {
-			return nil, fmt.Errorf("-precisions: there is no %q", name)
+			return nil, fmt.Errorf("-precisions: unknown precision %q", name)
 		}
 	}
 	return p, nil
@@ -134,7 +131,6 @@ func newJob(o *options, m model, q precision, seed int) job {
 	return job{model: m, precision: q, seed: seed, path: path, args: args}
 }
 
-// print writes the command lines.
 func (p *plan) print(w io.Writer) {
 	for _, j := range p.jobs {
 		fmt.Fprintf(w, "%s %s\n", p.steadyfit, strings.Join(j.args, " "))

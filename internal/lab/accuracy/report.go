@@ -14,16 +14,14 @@ import (
 	"steadyfit/internal/stats"
 )
 
-// confidence is the confidence level of each interval.
 const confidence = 0.95
 
-// report is the JSON file.
+// report is the content of the JSON file.
 type report struct {
-	// Versions is the output of `steadyfit version` without paths.
 	Versions []string `json:"versions"`
 	CPU      string   `json:"cpu"`
 	Cores    int      `json:"cores"`
-	// Confidence is that of the intervals. Seeds says what differs between the runs.
+	// Confidence is the level of the intervals. Seeds describes what a seed changes.
 	Confidence float64  `json:"confidence"`
 	Seeds      string   `json:"seeds"`
 	Models     []model  `json:"models"`
@@ -31,20 +29,19 @@ type report struct {
 	Runs       []result `json:"runs"`
 }
 
-// A row is one precision of one model.
+// A row is a precision of a model.
 type row struct {
 	Model     string `json:"model"`
 	Precision string `json:"precision"`
-	// Mean and Deviation are those of the accuracy over Seeds runs.
+	// Mean and Deviation are those of the accuracy over the seeds.
 	Seeds     int     `json:"seeds"`
 	Mean      float64 `json:"mean"`
 	Deviation float64 `json:"standard_deviation"`
-	// Difference is the difference to fp32 over the seeds that both have. It is nil for fp32,
-	// and with fewer than two seeds.
+	// Difference is the paired difference to fp32; nil for fp32 and for fewer than two seeds.
 	Difference *interval `json:"difference,omitempty"`
 }
 
-// An interval is the mean of paired differences, with Student's interval.
+// An interval is a mean with Student's interval.
 type interval struct {
 	Pairs int     `json:"pairs"`
 	Mean  float64 `json:"mean"`
@@ -52,7 +49,7 @@ type interval struct {
 	High  float64 `json:"high"`
 }
 
-// pairedInterval needs at least two differences. If all are equal, the interval has no width.
+// pairedInterval needs at least two differences.
 func pairedInterval(differences []float64) *interval {
 	mean, low, high := stats.Mean(differences, confidence)
 	return &interval{Pairs: len(differences), Mean: mean, Low: low, High: high}
@@ -60,9 +57,9 @@ func pairedInterval(differences []float64) *interval {
 
 func newReport(p *plan, results []result, version string) *report {
 	r := &report{Cores: runtime.NumCPU(), Confidence: confidence, Runs: results,
-		Seeds: "order of the data; initial weights are those of the export, alike in all runs"}
+		Seeds: "order of the data; all runs have the initial weights of the export"}
 	for line := range strings.Lines(version) {
-		// The last parentheses hold the platform, or the path of the library.
+		// The last parentheses have the platform or the path of the library.
 		line = strings.TrimSpace(line)
 		if at := strings.LastIndex(line, " ("); at > 0 {
 			line = line[:at]
@@ -109,7 +106,6 @@ func newReport(p *plan, results []result, version string) *report {
 	return r
 }
 
-// accuracies returns those of a model in a precision, by seed.
 func accuracies(results []result, model, precision string) map[int]float64 {
 	found := make(map[int]float64)
 	for _, r := range results {
@@ -120,7 +116,7 @@ func accuracies(results []result, model, precision string) map[int]float64 {
 	return found
 }
 
-// table writes Markdown, in percent and percentage points.
+// table writes a Markdown table in percent and percentage points.
 func (r *report) table(w io.Writer) {
 	fmt.Fprintln(w, "| model | precision | seeds | val_accuracy, % | difference to fp32, points | 95% interval |")
 	fmt.Fprintln(w, "|---|---|---|---|---|---|")
@@ -134,7 +130,6 @@ func (r *report) table(w io.Writer) {
 	}
 }
 
-// write writes the JSON file.
 func (r *report) write(path string) error {
 	text, err := json.MarshalIndent(r, "", " ")
 	if err != nil {

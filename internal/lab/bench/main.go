@@ -1,15 +1,15 @@
-// Command bench measures the cost of training a model in steadyfit and in other programs that
-// train the same model: `make bench`, `make bench-scaling`.
+// Command bench measures the cost of training a model in steadyfit and in other programs: `make
+// bench`, `make bench-scaling`.
 //
 //	go run ./internal/lab/bench [-workloads NAMES] [-variants NAMES] [-turns N] [-out DIR]
 //	go run ./internal/lab/bench scaling [the same flags]
 //
-// A variant is a program that trains a model. A workload is a model and the batches of an epoch,
-// written as .npy files. In a turn, every variant trains every workload in its own process: one
-// epoch to warm up, then the measured ones. The order of the variants differs from turn to turn,
-// so that a machine that becomes slower favours none of them; ratios are taken within turns. All
-// variants train the same weights with the same optimizer on the same batches in the same order.
-// A variant whose loss differs over the first epoch is refused.
+// A variant is a program that trains a model. A workload is a model and the batches of an epoch
+// in .npy files. In a turn, every variant trains every workload in a new process: a warm-up
+// epoch, then the measured epochs. The order of the variants changes from turn to turn, and
+// ratios are taken within turns, so that a machine that becomes slower favours no variant. All
+// variants train the same weights with the same optimizer on the same batches. A variant with
+// another loss in the first epoch is refused.
 //
 // Figures go to DIR/bench.json, DIR/bench.txt (Go benchmark format, for benchstat) and
 // DIR/bench.svg, and a table to the terminal. docs/explanation/speed.md explains them.
@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case childTrainings:
 		err = trainingsChild(ctx, args, stderr)
 	default:
-		err = usage("%q: expected no word, or scaling", mode)
+		err = usage("%q: expected no argument, or scaling", mode)
 	}
 	switch {
 	case err == nil:
@@ -70,12 +70,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// usageError is an error in the command line.
 type usageError struct{ error }
 
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// options are the flags that bench and scaling share.
 type options struct {
 	variants, out string
 	turns         int
@@ -88,21 +86,21 @@ type options struct {
 }
 
 func (o *options) register(f *flag.FlagSet, variants []string, turns int) {
-	f.StringVar(&o.variants, "variants", strings.Join(variants, ","), "variants to run; there are "+strings.Join(variantNames(), ", "))
+	f.StringVar(&o.variants, "variants", strings.Join(variants, ","), "variants to run, of: "+strings.Join(variantNames(), ", "))
 	f.StringVar(&o.variants, "arms", strings.Join(variants, ","), "old name of -variants")
-	f.IntVar(&o.turns, "turns", turns, "turns, each of which runs every variant once")
-	f.IntVar(&o.steps, "steps", 0, "steps in an epoch, for all workloads; 0 is that of each workload")
-	f.IntVar(&o.epochs, "epochs", 0, "epochs that are measured, for all workloads; 0 is that of each workload")
+	f.IntVar(&o.turns, "turns", turns, "number of turns; each runs every variant once")
+	f.IntVar(&o.steps, "steps", 0, "steps per epoch; 0 means the number of each workload")
+	f.IntVar(&o.epochs, "epochs", 0, "measured epochs; 0 means the number of each workload")
 	f.StringVar(&o.out, "out", filepath.Join("docs", "results"), "folder for the results")
-	f.DurationVar(&o.timeout, "timeout", 10*time.Minute, "time for one process")
+	f.DurationVar(&o.timeout, "timeout", 10*time.Minute, "time limit of a process")
 	f.StringVar(&o.python, "python", filepath.Join(".runtime", "venv", "bin", "python"), "Python with Keras")
 	f.StringVar(&o.steadyfit, "steadyfit", filepath.Join("bin", "steadyfit"), "the command steadyfit")
-	f.StringVar(&o.programs, "programs", filepath.Join("out", "bench"), "folder of what internal/lab/bench/build.sh built")
-	f.StringVar(&o.models, "models", filepath.Join("out", "bench", "models"), "folder for the models, exported with twins")
+	f.StringVar(&o.programs, "programs", filepath.Join("out", "bench"), "folder of the programs that internal/lab/bench/build.sh built")
+	f.StringVar(&o.models, "models", filepath.Join("out", "bench", "models"), "folder for the models, exported with XLA-compiled signatures")
 	f.StringVar(&o.data, "data", filepath.Join("out", "bench", "data"), "folder for the batches")
 }
 
-// parse reads the flags and returns a benchmark of these workloads.
+// parse reads the flags into a benchmark.
 func (o *options) parse(f *flag.FlagSet, args []string, stderr io.Writer) (*benchmark, error) {
 	f.SetOutput(stderr)
 	if err := f.Parse(args); err != nil {
@@ -116,19 +114,18 @@ func (o *options) parse(f *flag.FlagSet, args []string, stderr io.Writer) (*benc
 	}
 	b := &benchmark{options: *o, log: stderr}
 	if o.turns < 1 || o.steps < 0 || o.epochs < 0 {
-		return nil, usage("-turns %d -steps %d -epochs %d: expected at least 1 turn, and nothing below 0", o.turns, o.steps, o.epochs)
+		return nil, usage("-turns %d -steps %d -epochs %d: expected at least 1 turn, and no negative number", o.turns, o.steps, o.epochs)
 	}
 	for name := range strings.SplitSeq(o.variants, ",") {
 		i := slices.IndexFunc(variants, func(a variant) bool { return a.name == name })
 		if i < 0 {
-			return nil, usage("-variants %s: there is no variant %q; there are %s", o.variants, name, strings.Join(variantNames(), ", "))
+			return nil, usage("-variants %s: unknown variant %q; use some of %s", o.variants, name, strings.Join(variantNames(), ", "))
 		}
 		b.variants = append(b.variants, variants[i])
 	}
 	return b, nil
 }
 
-// sized returns the workload with the number of steps and epochs of the flags.
 func (o *options) sized(w Workload) Workload {
 	if o.steps > 0 {
 		w.Steps = o.steps
@@ -151,7 +148,7 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	for name := range strings.SplitSeq(*names, ",") {
 		i := slices.IndexFunc(workloads, func(w Workload) bool { return w.Name == name })
 		if i < 0 {
-			return usage("-workloads %s: there is no workload %q; there are %s", *names, name, strings.Join(workloadNames(), ", "))
+			return usage("-workloads %s: unknown workload %q; use some of %s", *names, name, strings.Join(workloadNames(), ", "))
 		}
 		b.workloads = append(b.workloads, o.sized(workloads[i]))
 	}
@@ -163,13 +160,13 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	err = b.measure(ctx, r, func() error { return r.write(o.out) })
 	if len(r.Runs) > 0 {
 		r.table(stdout)
-		fmt.Fprintf(stdout, "\nThe figures of each run are in %s and bench.txt beside it, a picture in bench.svg.\n", filepath.Join(o.out, "bench.json"))
+		fmt.Fprintf(stdout, "\nFigures of each run: %s, and bench.txt in the same folder. Picture: bench.svg.\n", filepath.Join(o.out, "bench.json"))
 	}
 	return errors.Join(err, r.failed())
 }
 
 func warnOfLoad(e matrix.Environment, stderr io.Writer) {
 	if cores := runtime.NumCPU(); e.LoadBefore > 0.5*float64(cores) {
-		fmt.Fprintf(stderr, "bench: warning: the load average is %.1f on %d cores before the first run; times will be too long, and scatter\n", e.LoadBefore, cores)
+		fmt.Fprintf(stderr, "bench: warning: the load average is %.1f on %d cores before the first run; step times will be too long and scatter\n", e.LoadBefore, cores)
 	}
 }

@@ -61,11 +61,11 @@ func TestOtherWork(t *testing.T) {
 	}{
 		{"the same", false, func(*Run) {}, ""},
 		{"another order of additions", false, func(r *Run) { r.WarmupLoss *= 1.0005 }, ""},
-		{"another loss", false, func(r *Run) { r.WarmupLoss = 0.51 }, "its mean loss over the first 10 steps is 0.51, that of c 0.5; they may differ by 0.001 of that"},
+		{"another loss", false, func(r *Run) { r.WarmupLoss = 0.51 }, "its mean loss over the first 10 steps is 0.51, that of c is 0.5; the largest relative difference is 0.001"},
 		{"random numbers", true, func(r *Run) { r.WarmupLoss = 0.51 }, ""},
-		{"another loss with random numbers", true, func(r *Run) { r.WarmupLoss = 0.6 }, "its mean loss over the first 10 steps is 0.6, that of c 0.5; they may differ by 0.05 of that"},
-		{"no number", false, func(r *Run) { r.WarmupLoss = math.NaN() }, "its mean loss over the first 10 steps is NaN, that of c 0.5; they may differ by 0.001 of that"},
-		{"fewer steps", false, func(r *Run) { r.Steps = 19 }, "it did 19 steps, expected 20"},
+		{"another loss with random numbers", true, func(r *Run) { r.WarmupLoss = 0.6 }, "its mean loss over the first 10 steps is 0.6, that of c is 0.5; the largest relative difference is 0.05"},
+		{"no number", false, func(r *Run) { r.WarmupLoss = math.NaN() }, "its mean loss over the first 10 steps is NaN, that of c is 0.5; the largest relative difference is 0.001"},
+		{"fewer steps", false, func(r *Run) { r.Steps = 19 }, "it ran 19 steps, expected 20"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r, w := base, sampleWorkload

@@ -9,7 +9,6 @@ import (
 	"strings"
 )
 
-// Sizes of the picture, in pixels.
 const (
 	pictureWidth = 860
 	pictureLeft  = 190 // right end of the names
@@ -17,7 +16,6 @@ const (
 	rowHeight    = 18
 )
 
-// scale is a logarithmic axis of ratios.
 type scale struct{ low, high float64 }
 
 func (s scale) at(ratio float64) float64 {
@@ -25,7 +23,6 @@ func (s scale) at(ratio float64) float64 {
 	return pictureLeft + (pictureRight-pictureLeft)*min(max(share, 0), 1)
 }
 
-// ticks returns 1, 2 and 5 times powers of ten within the axis.
 func (s scale) ticks() []float64 {
 	var out []float64
 	for power := math.Pow(10, math.Floor(math.Log10(s.low))); power <= s.high; power *= 10 {
@@ -38,7 +35,7 @@ func (s scale) ticks() []float64 {
 	return out
 }
 
-// family returns the style of a variant's bar.
+// family returns the CSS class of a variant's bar.
 func family(variant string) string {
 	for _, f := range []string{"steadyfit", "keras", "tf-"} {
 		if strings.HasPrefix(variant, f) {
@@ -48,9 +45,9 @@ func family(variant string) string {
 	return "go"
 }
 
-// picture draws the time of a step of each variant relative to the C loop: a bar from 1, to the
-// left if the variant is faster, with its interval. The colours follow the viewer's light or
-// dark mode.
+// picture draws the step time of each variant relative to the C loop, as a bar from 1 with an
+// interval. Faster variants are to the left. The colours follow the viewer's light or dark
+// mode.
 func (r *Report) picture(w io.Writer) {
 	s := scale{1, 1}
 	rows := make(map[string][]Row)

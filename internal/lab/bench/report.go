@@ -26,56 +26,54 @@ import (
 type Report struct {
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended"`
-	// Commit is the commit of the source, with "+" if files differ from it; empty outside of a
-	// repository.
+	// Commit is the commit of the source; see measure.Commit.
 	Commit      string             `json:"commit,omitempty"`
 	Environment matrix.Environment `json:"environment"`
-	// Turns is the number of requested turns, and Done that of completed ones.
+	// Done of the requested Turns are complete.
 	Turns     int        `json:"turns"`
 	Done      int        `json:"turns_done"`
 	Workloads []Workload `json:"workloads"`
-	// Summary has a row for each variant of each workload, computed from Runs.
+	// Summary has a row for each variant of each workload.
 	Summary []Row    `json:"summary"`
 	Absent  []Absent `json:"absent"`
 	Runs    []Run    `json:"runs"`
 }
 
-// Absent is a variant without figures on a workload.
+// Absent is a variant without figures.
 type Absent struct {
 	Workload string `json:"workload"`
 	Variant  string `json:"arm"`
 	Reason   string `json:"reason"`
-	// Failed is true if the variant ran, and crashed or did different work than the others.
+	// Failed means that the variant crashed or did different work than the others.
 	Failed bool `json:"failed,omitempty"`
 }
 
-// Estimate is a median over turns with a 95% interval. Low and High are 0 if there is no
-// interval, as with a single turn.
+// Estimate is a median over turns with a 95% interval. A single turn has no interval: Low and
+// High are 0.
 type Estimate struct {
 	Value float64 `json:"value"`
 	Low   float64 `json:"low,omitempty"`
 	High  float64 `json:"high,omitempty"`
 }
 
-// Row is a variant on a workload. Amounts are medians over the turns; 0 is unknown.
+// Row has medians over the turns; 0 is unknown.
 type Row struct {
 	Workload string `json:"workload"`
 	Variant  string `json:"arm"`
 	Turns    int    `json:"turns"`
-	// StepNS is the time of a step; of each run, it takes the median over the epochs.
+	// StepNS is the time of a step, from the median epoch of each run.
 	StepNS         Estimate `json:"step_ns"`
 	StepsPerSecond float64  `json:"steps_per_second"`
-	// ToBase and ToKeras are ratios of that time to those of the variants c and keras-fit,
-	// paired by turn: 2 means twice the time. 0 is unknown.
+	// ToBase and ToKeras are the ratios of StepNS to that of the variants c and keras-fit in
+	// the same turn: 2 means twice the time.
 	ToBase  Estimate `json:"to_c,omitzero"`
 	ToKeras Estimate `json:"to_keras_fit,omitzero"`
-	// CPUNS is the processor time of a step, summed over all processors. FirstStepNS is the time
-	// from the start of the process to the end of the first step.
+	// CPUNS is the processor time of a step on all processors. FirstStepNS is the time from the
+	// start of the process to the end of its first step.
 	CPUNS       float64 `json:"cpu_ns"`
 	FirstStepNS float64 `json:"first_step_ns,omitempty"`
-	// Anon is the anonymous memory after the last step and Peak the largest resident memory, in
-	// bytes. Growth is the slope of the anonymous memory over the measured epochs, in bytes per
-	// step.
+	// Anon is the anonymous memory after the last step, Peak the largest resident memory, both
+	// in bytes. Growth is the slope of anonymous memory in bytes per step.
 	Anon   float64 `json:"anon_bytes"`
 	Peak   float64 `json:"peak_bytes"`
 	Growth float64 `json:"growth_bytes_per_step"`
@@ -94,7 +92,6 @@ func (r *Report) isAbsent(workload, variant string) bool {
 	return slices.ContainsFunc(r.Absent, func(a Absent) bool { return a.Workload == workload && a.Variant == variant })
 }
 
-// failed is the error about variants that ran without a usable result.
 func (r *Report) failed() error {
 	var names []string
 	for _, a := range r.Absent {
@@ -108,7 +105,6 @@ func (r *Report) failed() error {
 	return fmt.Errorf("failed or refused: %s", strings.Join(names, ", "))
 }
 
-// finish computes the summary after a number of turns.
 func (r *Report) finish(done int) {
 	r.Done, r.Ended, r.Environment.LoadAfter = done, time.Now().UTC(), matrix.LoadAverage()
 	r.Summary = nil
@@ -151,7 +147,6 @@ func (r *Report) finish(done int) {
 	}
 }
 
-// growth returns the slope of the anonymous memory per step.
 func growth(run *Run, steps int) float64 {
 	var at, held []float64
 	for i, anon := range run.Anon {
@@ -160,10 +155,10 @@ func growth(run *Run, steps int) float64 {
 	return measure.TheilSen(at, held)
 }
 
-// overTurns returns the median of positive amounts with the interval of their geometric mean.
+// overTurns returns the median with the interval of the geometric mean.
 func overTurns(column map[int]float64) Estimate {
 	var logs []float64
-	for _, turn := range slices.Sorted(maps.Keys(column)) { // a fixed order gives sums with the same bits
+	for _, turn := range slices.Sorted(maps.Keys(column)) { // a fixed order gives reproducible sums
 		logs = append(logs, math.Log(column[turn]))
 	}
 	e := Estimate{Value: middle(column)}
@@ -174,7 +169,7 @@ func overTurns(column map[int]float64) Estimate {
 	return e
 }
 
-// ratio returns the ratio of two variants in the same turns.
+// ratio pairs two variants by turn.
 func ratio(own, base map[int]float64) Estimate {
 	ratios := make(map[int]float64)
 	for turn, v := range own {
@@ -188,7 +183,6 @@ func ratio(own, base map[int]float64) Estimate {
 	return overTurns(ratios)
 }
 
-// write writes bench.json, bench.txt and bench.svg.
 func (r *Report) write(dir string) error {
 	text, err := json.MarshalIndent(r, "", " ")
 	if err != nil {
@@ -231,7 +225,6 @@ func (r *Report) benchmark(w io.Writer) {
 	}
 }
 
-// table writes the summary for the terminal.
 func (r *Report) table(out io.Writer) {
 	e := r.Environment
 	fmt.Fprintf(out, "%s, %d cores, %d of %d turns; load average %.1f before, %.1f after\n", e.CPU, e.Cores, r.Done, r.Turns, e.LoadBefore, e.LoadAfter)
@@ -259,11 +252,10 @@ func (r *Report) table(out io.Writer) {
 	case r.Done == 1:
 		fmt.Fprintln(out, "\n~ One turn gives no intervals.")
 	case r.Done < 4:
-		fmt.Fprintf(out, "\n~ Intervals from %d turns are wide; take 5 or more.\n", r.Done)
+		fmt.Fprintf(out, "\n~ Intervals from %d turns are wide; use at least 5 turns.\n", r.Done)
 	}
 }
 
-// chosen lists the choices of the variants with --auto.
 func (r *Report) chosen(workload string) []string {
 	var lines []string
 	for _, run := range r.Runs {
@@ -274,7 +266,7 @@ func (r *Report) chosen(workload string) []string {
 	return lines
 }
 
-// number formats an amount in a unit with at least three significant digits; 0 is unknown.
+// number formats an amount with at least three significant digits; 0 is unknown.
 func number(v, unit float64) string {
 	if v == 0 {
 		return "-"
@@ -285,7 +277,6 @@ func number(v, unit float64) string {
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
-// cells returns two cells of a table: the value and the interval.
 func (e Estimate) cells(unit float64) string {
 	interval := ""
 	if e.High > 0 {

@@ -23,38 +23,33 @@ import (
 	"steadyfit/internal/lab/measure"
 )
 
-// scalingVariants are compared at each size.
 var scalingVariants = []string{"c", "steadyfit", "steadyfit-fused", "keras-fit"}
 
-// Scaling is the content of scaling.json. A measurement of some parts leaves the others
-// unchanged.
+// Scaling is the content of scaling.json. A measurement of some parts keeps the others.
 type Scaling struct {
-	// Batches has dense-784-10 at batch sizes from 1 to 4096. Widths has a hidden layer of 64 to
-	// 4096 units at batch size 32.
-	Batches *Report `json:"batches,omitempty"`
-	Widths  *Report `json:"widths,omitempty"`
-	// Trainings has the measurements of trainings at the same time.
+	// Batches has dense-784-10 with batch sizes from 1 to 4096. Widths has hidden layers of 64
+	// to 4096 units with batch size 32.
+	Batches   *Report     `json:"batches,omitempty"`
+	Widths    *Report     `json:"widths,omitempty"`
 	Trainings []Trainings `json:"trainings,omitempty"`
 }
 
-// Trainings is one measurement of trainings that run at the same time.
+// Trainings is a measurement of simultaneous trainings.
 type Trainings struct {
 	Turn int `json:"turn"`
-	// Each of Processes processes runs Each trainings, each with its own session.
+	// Each of the Processes runs Each trainings, every one with its own session.
 	Processes int `json:"processes"`
 	Each      int `json:"trainings_each"`
-	// StepsPerSecond is the sum over all trainings, from the end of the last warm-up to the end
-	// of the last training.
+	// StepsPerSecond is the sum over all trainings after the last warm-up.
 	StepsPerSecond float64 `json:"steps_per_second"`
-	// CPUNS is the processor time of a step. Anon is the anonymous memory of all processes in
-	// bytes.
+	// CPUNS is the processor time of a step. Anon is the anonymous memory of all processes.
 	CPUNS float64 `json:"cpu_ns"`
 	Anon  int64   `json:"anon_bytes"`
 }
 
 const scaled = "dense-784-10"
 
-// batchWorkloads have about 40,000 samples per epoch, and at most 500 steps.
+// batchWorkloads have about 40,000 samples and at most 500 steps per epoch.
 func batchWorkloads() []Workload {
 	var out []Workload
 	for batch := 1; batch <= 4096; batch *= 4 {
@@ -80,7 +75,7 @@ func scaling(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	var o options
 	flags := flag.NewFlagSet("bench scaling", flag.ContinueOnError)
 	parts := flags.String("parts", "batches,widths,trainings", "what to measure")
-	most := flags.Int("trainings", 8, "most trainings at the same time")
+	most := flags.Int("trainings", 8, "maximum number of simultaneous trainings")
 	o.register(flags, scalingVariants, 3)
 	b, err := o.parse(flags, args, stderr)
 	if err != nil {
@@ -89,7 +84,7 @@ func scaling(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	chosen := strings.Split(*parts, ",")
 	for _, part := range chosen {
 		if part != "batches" && part != "widths" && part != "trainings" {
-			return usage("-parts %s: there is no part %q; there are batches, widths and trainings", *parts, part)
+			return usage("-parts %s: unknown part %q; use some of batches, widths and trainings", *parts, part)
 		}
 	}
 	if err := os.MkdirAll(o.out, 0o777); err != nil {
@@ -140,7 +135,6 @@ func scaling(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return err
 }
 
-// readScaling returns the earlier measurements; empty if there are none.
 func readScaling(file string) (Scaling, error) {
 	var s Scaling
 	text, err := os.ReadFile(file)
@@ -151,12 +145,13 @@ func readScaling(file string) (Scaling, error) {
 		return s, err
 	}
 	if err := json.Unmarshal(text, &s); err != nil {
-		return s, fmt.Errorf("%s, whose other parts are kept, cannot be read: %w; remove it to start from scratch", file, err)
+		return s, fmt.Errorf("%s cannot be read, but its other parts must be kept: %w; remove it to start from scratch", file, err)
 	}
 	return s, nil
 }
 
-// concurrent measures 1, 2, 4, ... trainings in one process, and in separate processes.
+// concurrent measures 1, 2, 4, ... simultaneous trainings, in one process and in separate
+// processes.
 func (b *benchmark) concurrent(ctx context.Context, s *Scaling, most int, save func() error) error {
 	var err error
 	if b.self, err = os.Executable(); err != nil {
@@ -188,14 +183,14 @@ func (b *benchmark) concurrent(ctx context.Context, s *Scaling, most int, save f
 	return nil
 }
 
-// trained is the last message of a child with trainings.
+// trained is the last message of a child.
 type trained struct {
 	Steps int   `json:"steps"`
 	CPU   int64 `json:"cpu_ns"`
 	Anon  int64 `json:"anon_bytes"`
 }
 
-// trainings starts processes, and starts their trainings when all of them are warm.
+// trainings starts processes, and then the trainings when all processes are warm.
 func (b *benchmark) trainings(ctx context.Context, p *prepared, processes, each int) (t Trainings, err error) {
 	deadline := time.Now().Add(b.timeout)
 	var all []*child.Process
@@ -246,14 +241,11 @@ func (b *benchmark) trainings(ctx context.Context, p *prepared, processes, each 
 	return t, nil
 }
 
-// trainingsEnv is the variable with the number of trainings of a child.
 const trainingsEnv = "STEADYFIT_BENCH_TRAININGS"
 
-// childTrainings is the argument that starts a child process with several trainings.
 const childTrainings = "trainings"
 
-// trainingsChild warms up several trainings, sends a message, waits for a request, and runs them
-// at the same time.
+// trainingsChild warms up its trainings, reports that, waits for a request, and runs them.
 func trainingsChild(ctx context.Context, args []string, stderr io.Writer) error {
 	var n int
 	parent, err := child.Connect(trainingsEnv, &n)
@@ -282,14 +274,13 @@ func trainingsChild(ctx context.Context, args []string, stderr io.Writer) error 
 			}
 			list = append(list, t)
 		}
-		// together runs epochs of all trainings at the same time.
 		together := func(epochs int) error {
 			errs := make([]error, len(list))
 			var group sync.WaitGroup
 			for i, t := range list {
 				group.Go(func() {
 					for range epochs * len(t.calls) {
-						if _, errs[i] = t.call(ctx); errs[i] != nil {
+						if _, errs[i] = t.execute(ctx); errs[i] != nil {
 							return
 						}
 					}
@@ -337,7 +328,7 @@ func trainingsTable(out io.Writer, list []Trainings) {
 			columns[way][i][t.Turn] = v
 		}
 	}
-	fmt.Fprintf(out, "\ntrainings of %s, batch 32, at the same time\n", scaled)
+	fmt.Fprintf(out, "\nsimultaneous trainings of %s, batch 32\n", scaled)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "processes\ttrainings in each\tsteps/s\t[95%]\tto one training\t[95%]\tCPU us/step\tanon MB\t\n")
 	for _, way := range ways {

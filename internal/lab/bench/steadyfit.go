@@ -14,11 +14,9 @@ import (
 	"steadyfit/tfbind"
 )
 
-// childSteadyfit is the argument that starts a child process of the variants that step a
-// session.
+// childSteadyfit is the argument of the child process of steadyfit variants.
 const childSteadyfit = "steadyfit"
 
-// passFlags are the flags of a child that trains.
 type passFlags struct {
 	model, data, signature string
 	batch, steps, epochs   int
@@ -51,7 +49,7 @@ type training struct {
 	next    int
 }
 
-// open loads the model and divides the samples into the feeds of the calls.
+// open loads the model and splits the samples into batches for one execution each.
 func (p *passFlags) open(ctx context.Context, all data.Batch) (*training, error) {
 	if all.Size != p.batch*p.steps {
 		return nil, fmt.Errorf("the data has %d samples, expected %d batches of %d", all.Size, p.steps, p.batch)
@@ -89,8 +87,8 @@ func (p *passFlags) open(ctx context.Context, all data.Batch) (*training, error)
 	return t, nil
 }
 
-// call executes the next call and returns its loss.
-func (t *training) call(ctx context.Context) (float32, error) {
+// execute runs one execution and returns the loss.
+func (t *training) execute(ctx context.Context) (float32, error) {
 	b := t.calls[t.next]
 	t.next = (t.next + 1) % len(t.calls)
 	if err := t.step.Feed(b); err != nil {
@@ -105,7 +103,7 @@ func (t *training) call(ctx context.Context) (float32, error) {
 
 func (t *training) close() error { return errors.Join(t.step.Close(), t.session.Close()) }
 
-// steadyfitChild is a variant that steps a session, without package fit.
+// steadyfitChild trains with a session, without package fit.
 func steadyfitChild(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var p passFlags
 	if err := p.parse(childSteadyfit, args, stderr); err != nil {
@@ -117,11 +115,11 @@ func steadyfitChild(ctx context.Context, args []string, stdout, stderr io.Writer
 			return err
 		}
 		n := len(t.calls)
-		r, err := measure.Run(measure.Plan{Warmup: n, Steps: n * p.epochs, Chunks: p.epochs}, func() (float32, error) { return t.call(ctx) })
+		r, err := measure.Run(measure.Plan{Warmup: n, Steps: n * p.epochs, Chunks: p.epochs}, func() (float32, error) { return t.execute(ctx) })
 		if err := errors.Join(err, t.close()); err != nil {
 			return err
 		}
-		info, err := tfbind.Load("") // it is loaded already
+		info, err := tfbind.Load("") // already loaded
 		if err != nil {
 			return err
 		}

@@ -13,7 +13,6 @@ import (
 	"steadyfit/internal/lab/measure"
 )
 
-// benchmark describes what to measure.
 type benchmark struct {
 	options
 	variants  []variant
@@ -22,34 +21,33 @@ type benchmark struct {
 	log       io.Writer
 }
 
-// sameLoss is the largest difference of the losses of the first epoch, relative to the first
-// variant, for the same work. Another order of additions changes a step by about 1e-6, and the
-// difference grows with the steps.
+// sameLoss is the largest relative difference of the first epoch's loss between variants that
+// do the same work. Another order of additions changes a step by about 1e-6, and the difference
+// grows with the steps.
 const (
 	sameLoss = 1e-3
-	// sameRandomLoss is the same for models that draw random numbers in a step.
+	// sameRandomLoss is sameLoss for models that draw random numbers.
 	sameRandomLoss = 0.05
 )
 
-// otherWork describes how the work of a run differs from that of the first variant; it is empty
-// if both did the same.
+// otherWork returns the reason why a run did different work than the first variant, or "".
 func otherWork(w Workload, base, r *Run) string {
 	if want := w.Steps * w.Epochs; r.Steps != want {
-		return fmt.Sprintf("it did %d steps, expected %d", r.Steps, want)
+		return fmt.Sprintf("it ran %d steps, expected %d", r.Steps, want)
 	}
 	tolerance := sameLoss
 	if w.Random {
 		tolerance = sameRandomLoss
 	}
-	// The negation also refuses NaN.
+	// also true for NaN
 	if !(math.Abs(r.WarmupLoss-base.WarmupLoss) <= tolerance*math.Abs(base.WarmupLoss)) {
-		return fmt.Sprintf("its mean loss over the first %d steps is %.6g, that of %s %.6g; they may differ by %g of that", w.Steps, r.WarmupLoss, base.Variant, base.WarmupLoss, tolerance)
+		return fmt.Sprintf("its mean loss over the first %d steps is %.6g, that of %s is %.6g; the largest relative difference is %g", w.Steps, r.WarmupLoss, base.Variant, base.WarmupLoss, tolerance)
 	}
 	return ""
 }
 
-// order returns the order of n variants in a turn. Odd turns go backwards, and every second turn
-// starts one variant later.
+// order returns the order of n variants in a turn. Odd turns are reversed, and every second
+// turn starts one variant later.
 func order(n, turn int) []int {
 	out := make([]int, n)
 	for i := range out {
@@ -61,7 +59,7 @@ func order(n, turn int) []int {
 	return out
 }
 
-// measure runs all turns and calls save after each. After an error, r has the runs before it.
+// measure runs all turns and calls save after each. After an error, r has the complete runs.
 func (b *benchmark) measure(ctx context.Context, r *Report, save func() error) error {
 	var err error
 	if b.self == "" {
@@ -103,7 +101,6 @@ func (b *benchmark) measure(ctx context.Context, r *Report, save func() error) e
 	return nil
 }
 
-// turn runs every variant once on a workload.
 func (b *benchmark) turn(ctx context.Context, r *Report, p *prepared, turn int) error {
 	var runs []*Run // by variant
 	for range b.variants {
@@ -145,7 +142,6 @@ func (b *benchmark) turn(ctx context.Context, r *Report, p *prepared, turn int) 
 	return nil
 }
 
-// column returns an amount of the runs of a variant, by turn.
 func (r *Report) column(workload, variant string, amount func(*Run) float64) map[int]float64 {
 	values := make(map[int]float64)
 	for i := range r.Runs {

@@ -17,17 +17,15 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// stepsPerExecution is the setting of the variants that execute several steps in a call.
+// stepsPerExecution is the setting of the variants with several steps per execution.
 const stepsPerExecution = 50
 
-// variant is a program that trains a model.
 type variant struct {
 	name string
-	// role is that of the signature that the variant runs or compiles itself. The variant skips
-	// a model without this role.
+	// role returns the signature that a model needs for the variant.
 	role func(savedmodels.Roles) string
-	// command returns the command of the child; nil for variants of `steadyfit fit`. With auto,
-	// fit chooses how steps run.
+	// command returns the command of the child; nil means `steadyfit fit`. With auto, fit
+	// chooses the configuration itself.
 	command func(b *benchmark, p *prepared) []string
 	auto    bool
 }
@@ -37,7 +35,7 @@ func trainN(r savedmodels.Roles) string    { return r.TrainN }
 func trainXLA(r savedmodels.Roles) string  { return r.TrainXLA }
 func trainNXLA(r savedmodels.Roles) string { return r.TrainNXLA }
 
-// variants lists all variants. The first one and keras-fit are the references.
+// The first variant and keras-fit are references.
 var variants = []variant{
 	{name: "c", role: train, command: graphCommand("cloop")},
 	{name: "galeone", role: train, command: graphCommand("galeone", "-impl", "galeone")},
@@ -63,7 +61,7 @@ const (
 	kerasVariant = "keras-fit"
 )
 
-// defaultVariants leaves out two variants that differ little from galeone.
+// defaultVariants leaves out two variants that hardly differ from galeone.
 var defaultVariants = func() []string {
 	var names []string
 	for _, a := range variants {
@@ -82,7 +80,7 @@ func variantNames() []string {
 	return names
 }
 
-// unable returns the reason why a variant cannot run a workload; empty if it can.
+// unable returns the reason why a variant cannot run a workload, or "".
 func (b *benchmark) unable(a variant, p *prepared) string {
 	name := a.role(p.model.Roles)
 	if name == "" {
@@ -96,7 +94,7 @@ func (b *benchmark) unable(a variant, p *prepared) string {
 	want := []int64{int64(p.Batch)}
 	if name == p.model.Roles.TrainN || name == p.model.Roles.TrainNXLA {
 		if p.Steps%stepsPerExecution > 0 {
-			return fmt.Sprintf("an epoch of %d steps is not made of calls of %d", p.Steps, stepsPerExecution)
+			return fmt.Sprintf("an epoch of %d steps is no multiple of %d steps per execution", p.Steps, stepsPerExecution)
 		}
 		want = []int64{stepsPerExecution, int64(p.Batch)}
 	}
@@ -110,17 +108,17 @@ func (b *benchmark) unable(a variant, p *prepared) string {
 	return ""
 }
 
-// chosen is the folder with the choices of --auto.
+// chosen is the folder of the configurations that --auto chose.
 func (b *benchmark) chosen() string { return filepath.Join(b.data, "auto") }
 
-// choose runs `steadyfit bench` to choose how steps run. These trainings are too short for fit
-// to measure within the share of time that it allows itself.
+// choose runs `steadyfit bench` to choose a configuration. The measured trainings are too short
+// for fit, which measures only within a share of the training time.
 func (b *benchmark) choose(ctx context.Context, p *prepared) error {
 	_, _, err := b.child(ctx, []string{b.steadyfit, "bench", "--model", p.model.Dir, "--batch", strconv.Itoa(p.Batch), "--steps", "200", "--auto", "on", "--cache", b.chosen()})
 	return err
 }
 
-// graphCommand returns the command of variants that take tensors of a graph rather than
+// graphCommand returns the command of variants that need names of tensors instead of
 // signatures.
 func graphCommand(program string, words ...string) func(*benchmark, *prepared) []string {
 	return func(b *benchmark, p *prepared) []string {
@@ -158,7 +156,6 @@ func (p *prepared) flags(dash string) []string {
 	return []string{dash + "batch", strconv.Itoa(p.Batch), dash + "steps", strconv.Itoa(p.Steps), dash + "epochs", strconv.Itoa(p.Epochs)}
 }
 
-// run runs a variant once.
 func (b *benchmark) run(ctx context.Context, a variant, p *prepared) (Run, error) {
 	if a.command == nil {
 		return b.fit(ctx, a, p)
@@ -174,7 +171,7 @@ func (b *benchmark) run(ctx context.Context, a variant, p *prepared) (Run, error
 	return r, nil
 }
 
-// began records the Unix time of the end of the first step.
+// began sets FirstStepNS from the Unix time of the end of the first step.
 func (r *Run) began(unix int64) {
 	if unix > 0 {
 		r.FirstStepNS = unix - r.Started.UnixNano()
@@ -182,7 +179,6 @@ func (r *Run) began(unix int64) {
 	r.Sample.FirstStep = 0
 }
 
-// child runs a command to its end and returns its output.
 func (b *benchmark) child(ctx context.Context, command []string) ([]byte, Run, error) {
 	o, err := runner.Exec(ctx, b.timeout, command, "TF_CPP_MIN_LOG_LEVEL=2")
 	r := Run{Started: o.Started, Seconds: o.Seconds, processCPU: o.CPU}
@@ -197,16 +193,13 @@ func (b *benchmark) child(ctx context.Context, command []string) ([]byte, Run, e
 	return o.Stdout, r, err
 }
 
-// keptChoice is a part of the message of `steadyfit fit` about an earlier choice.
+// keptChoice is the part of the message of `steadyfit fit` that it uses an earlier choice.
 const keptChoice = "measured before"
 
-// fit runs `steadyfit fit` with its history, as users do. The command reports neither the time
-// to its first step nor its processor time. So fit first runs one epoch: its time without the
-// other steps is the time to the first step, and its processor time is subtracted from that of
-// the long run.
-//
-// The choice of --auto depends on the steps per epoch, so both runs have the same number. A
-// variant that does not run with the choice has no figures.
+// fit runs `steadyfit fit` twice, because the history has neither the time to the first step
+// nor the processor time. The first run has only one epoch. Its time without the other steps is
+// the time to the first step, and its processor time is subtracted from that of the long run.
+// Both runs need the same steps per epoch, because the choice of --auto depends on them.
 func (b *benchmark) fit(ctx context.Context, a variant, p *prepared) (Run, error) {
 	dir, err := os.MkdirTemp("", "steadyfit-bench-")
 	if err != nil {
@@ -230,7 +223,7 @@ func (b *benchmark) fit(ctx context.Context, a variant, p *prepared) (Run, error
 	}
 	for _, auto := range []string{one.Auto, r.Auto} {
 		if a.auto && !strings.Contains(auto, keptChoice) {
-			return r, fmt.Errorf("it does not run as was chosen: fit says %q, expected a choice that was %s", auto, keptChoice)
+			return r, fmt.Errorf("fit did not use the earlier choice: it reports %q, expected %q", auto, keptChoice)
 		}
 	}
 	f, err := os.Open(history)
@@ -262,28 +255,25 @@ func (b *benchmark) fit(ctx context.Context, a variant, p *prepared) (Run, error
 		return r, fmt.Errorf("%s has %d epochs, expected %d", history, epochs, 1+p.Epochs)
 	}
 	r.FirstStepNS = max(int64(one.Seconds*1e9-float64(p.Steps-1)*r.stepNS()), 0)
-	// With few steps, the difference would be noise.
+	// With few steps, the difference may be noise.
 	r.CPU = max(int64(r.processCPU-one.processCPU), 0)
 	r.Versions = map[string]string{"go": runtime.Version()}
 	return r, nil
 }
 
-// Run is one process of a variant.
+// Run is a process of a variant.
 type Run struct {
 	Workload string    `json:"workload"`
 	Variant  string    `json:"arm"`
 	Turn     int       `json:"turn"`
 	Started  time.Time `json:"started"`
-	// Seconds is the time of the whole process.
-	Seconds float64 `json:"seconds"`
-	// FirstStepNS is the time from the start of the process to the end of the first step; 0 is
-	// unknown.
+	Seconds  float64   `json:"seconds"`
+	// FirstStepNS is the time from the start to the end of the first step; 0 is unknown.
 	FirstStepNS int64 `json:"first_step_ns,omitempty"`
-	// Auto is the message of `steadyfit fit` about the choice of --auto.
+	// Auto is the message of `steadyfit fit` about --auto.
 	Auto string `json:"auto,omitempty"`
 	measure.Sample
 	processCPU time.Duration
 }
 
-// stepNS returns the median over the epochs.
 func (r *Run) stepNS() float64 { return measure.Median(r.StepNS) }

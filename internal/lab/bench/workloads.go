@@ -15,22 +15,21 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Workload is a model with the parameters of its training.
 type Workload struct {
 	Name  string `json:"name"`
 	Model string `json:"model"` // name in scripts/bench_models.py
 	Batch int    `json:"batch"`
 	// Steps is the number of steps per epoch, each with its own batch. Epochs is the number of
-	// measured epochs, after one to warm up.
+	// epochs after the warm-up.
 	Steps  int `json:"steps"`
 	Epochs int `json:"epochs"`
-	// Random means that the model draws random numbers in a step, which differ between variants.
+	// Random means that a step draws random numbers, which differ between variants.
 	Random bool `json:"random,omitempty"`
-	// DataBytes is the size of an epoch's batches, which every variant holds in memory.
+	// DataBytes is the size of the batches of an epoch, which every variant holds in memory.
 	DataBytes int64 `json:"data_bytes,omitempty"`
 }
 
-// workloads take one to a few seconds in the C loop.
+// A workload takes one to a few seconds in the C loop.
 var workloads = []Workload{
 	{Name: "dense-100-64-1", Model: "dense-100-64-1", Batch: 32, Steps: 500, Epochs: 20},
 	{Name: "dense-784-10", Model: "dense-784-10", Batch: 32, Steps: 500, Epochs: 20},
@@ -49,30 +48,27 @@ func workloadNames() []string {
 	return names
 }
 
-// classes is the upper bound of labels.
 const classes = 10
 
-// prepared is a workload with its files.
 type prepared struct {
 	Workload
 	model *savedmodels.Model
 	data  string // folder of x.npy and y.npy
 }
 
-// exporters are the programs that make the models.
+// exporters are the programs that export the models.
 var exporters = []string{
 	filepath.Join("scripts", "bench_models.py"), filepath.Join("scripts", "builtin.py"), filepath.Join("scripts", "export.py"),
 }
 
-// prepare exports the model if it is older than the programs that export it, and writes the
-// batches.
+// prepare exports the model if the exporters are newer, and writes the batches.
 func (b *benchmark) prepare(ctx context.Context, w Workload) (*prepared, error) {
 	dir := filepath.Join(b.models, w.Model)
 	if !newer(filepath.Join(dir, "saved_model.pb"), exporters...) {
 		fmt.Fprintf(b.log, "bench: exporting %s\n", w.Model)
 		cmd := exec.CommandContext(ctx, b.python, exporters[0], b.models, "--twins", "--only", w.Model)
 		if text, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("exporting %s with %s (make venv makes it): %w: %s", w.Model, b.python, err, text)
+			return nil, fmt.Errorf("exporting %s with %s (installed by make venv): %w: %s", w.Model, b.python, err, text)
 		}
 	}
 	m, err := savedmodels.Open(dir)
@@ -96,21 +92,21 @@ func newer(file string, than ...string) bool {
 	})
 }
 
-// writeData writes the batches of an epoch from a fixed seed: floats from 0 to 1, and integers
-// below classes.
+// writeData writes random batches from a fixed seed: floats from 0 to 1, and integers below
+// classes.
 func (p *prepared) writeData(sig *savedmodels.Signature) error {
 	if err := os.MkdirAll(p.data, 0o777); err != nil {
 		return err
 	}
 	for i, in := range sig.DataInputs() {
 		if in.Name != "x" && in.Name != "y" || in.UnknownRank || len(in.Shape) == 0 {
-			return fmt.Errorf("%s: input %s: expected x and y, each with a shape", p.Model, in.Name)
+			return fmt.Errorf("%s: input %s: expected the inputs x and y with known shapes", p.Model, in.Name)
 		}
 		a := data.Array{Shape: []int{p.Batch * p.Steps}}
 		n := a.Shape[0]
 		for _, d := range in.Shape[1:] {
 			if d < 1 {
-				return fmt.Errorf("%s: input %s: a size is open, beside that of the batch", p.Model, in.Name)
+				return fmt.Errorf("%s: input %s: only the batch dimension may be unknown", p.Model, in.Name)
 			}
 			a.Shape = append(a.Shape, int(d))
 			n *= int(d)

@@ -46,10 +46,10 @@ type Question struct {
 type Probe struct {
 	// Test names a test of package matrix, and Of the amount that it compares.
 	Test, Of string
-	// Cells are workloads or cells such as "S0/stream". "own growth" stands for all workloads
+	// Runs are workloads or cells such as "S0/stream". "own growth" stands for all workloads
 	// without intended growth, "fixed batch" for all with one batch size. With Remedies, each
 	// workload is combined with each remedy.
-	Cells, Remedies []string
+	Runs, Remedies []string
 	// Against is the cell to compare with; "/remedy" names a remedy of the same workload. If it
 	// is empty, that is the baseline of the workload.
 	Against   string

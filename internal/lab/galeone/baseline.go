@@ -16,7 +16,6 @@ import (
 	"steadyfit/internal/lab/measure"
 )
 
-// baseline is a variant of the benchmark.
 func baseline(args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("galeone", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -24,15 +23,15 @@ func baseline(args []string, stdout, stderr io.Writer) error {
 	input := flags.String("input", "nested", "nested or flat")
 	dir := flags.String("model", "", "folder of the SavedModel")
 	folder := flags.String("data", "", "folder with x.npy and y.npy: the batches of an epoch")
-	batch := flags.Int("batch", 0, "samples in a step")
-	steps := flags.Int("steps", 0, "steps in an epoch")
-	epochs := flags.Int("epochs", 0, "epochs, after one to warm up")
+	batch := flags.Int("batch", 0, "samples per step")
+	steps := flags.Int("steps", 0, "steps per epoch")
+	epochs := flags.Int("epochs", 0, "epochs after the warm-up epoch")
 	var feeds, fetches []string
 	flags.Func("feed", "TENSOR=FIELD, repeated", func(s string) error {
 		feeds = append(feeds, s)
 		return nil
 	})
-	flags.Func("fetch", "output's name, repeated; the first is the loss", func(s string) error {
+	flags.Func("fetch", "name of an output; repeatable, the loss first", func(s string) error {
 		fetches = append(fetches, s)
 		return nil
 	})
@@ -40,7 +39,7 @@ func baseline(args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if *dir == "" || len(feeds) == 0 || len(fetches) == 0 || *batch < 1 || *steps < 1 || *epochs < 1 {
-		return errors.New("all flags but -impl and -input are needed")
+		return errors.New("all flags except -impl and -input are required")
 	}
 	return measure.WithData(*folder, func(all data.Batch) error {
 		if all.Size != *batch**steps {
@@ -62,7 +61,6 @@ func baseline(args []string, stdout, stderr io.Writer) error {
 	})
 }
 
-// library has the parts of the two libraries that this loop uses.
 type library struct {
 	output func(tensor string) (tf.Output, error)
 	run    func(feeds map[tf.Output]*tf.Tensor, fetches []tf.Output) ([]*tf.Tensor, error)
@@ -99,7 +97,7 @@ func load(impl, dir string) (library, error) {
 	return library{}, fmt.Errorf("impl %q is not galeone or tfgo", impl)
 }
 
-// loop returns a function that trains on one batch after the other and returns the loss.
+// loop returns a function that trains on the next batch and returns the loss.
 func (b library) loop(all data.Batch, batch, steps int, input string, feeds, fetches []string) (func() (float32, error), error) {
 	makers := make([]map[tf.Output]func() (*tf.Tensor, error), steps)
 	for k := range makers {
@@ -152,8 +150,8 @@ func (b library) loop(all data.Batch, batch, steps int, input string, feeds, fet
 	}, nil
 }
 
-// maker returns a function that makes a new tensor of a batch from host memory, either from
-// nested slices, as in the binding's documentation, or from a flat slice, which is faster.
+// maker returns a function that creates a tensor of a batch, either from nested slices, as in
+// the binding's documentation, or from a flat slice, which is faster.
 func maker(batch data.Array, input string) (func() (*tf.Tensor, error), error) {
 	switch input {
 	case "nested":

@@ -14,17 +14,17 @@ import (
 	"steadyfit/internal/lab/loop"
 )
 
-// A burst is the set of tensors that all goroutines together make in a step.
+// A burst is the set of tensors that all goroutines create in a step.
 const (
 	burstTensors = 320
 	burstLeast   = 64 << 10 // bytes
 	burstMost    = 256 << 10
-	// burstSurvives means that one of so many tensors lives until the next step.
+	// burstSurvives: one of this many tensors lives until the next step.
 	burstSurvives = 10
 )
 
-// bursts makes tensors in several goroutines, each from a slice that it has just made, and drops
-// them out of order; some survive until the next step.
+// bursts creates tensors in several goroutines, each from a new slice, and drops them out of
+// order. Some survive until the next step.
 func bursts(j *job) (*loop.Loop, error) {
 	n := j.Int("goroutines", 8)
 	if n < 1 || burstTensors%n != 0 {
@@ -50,7 +50,6 @@ func bursts(j *job) (*loop.Loop, error) {
 	}), nil
 }
 
-// burster is the state of one goroutine.
 type burster struct {
 	tensors *tensors
 	random  *rand.Rand
@@ -77,7 +76,6 @@ func (m *burster) burst(n int) error {
 	return nil
 }
 
-// release drops all but a number of tensors, out of order.
 func (m *burster) release(but int) {
 	m.random.Shuffle(len(m.held), func(i, k int) { m.held[i], m.held[k] = m.held[k], m.held[i] })
 	for i := but; i < len(m.held); i++ {

@@ -9,19 +9,17 @@ import (
 	"steadyfit/internal/lab/synth"
 )
 
-// rows are samples for each input of a function: nested slices, one level per dimension, as in
-// the binding's documentation.
+// rows are samples for each input: nested slices with a level per dimension, as in the
+// binding's documentation.
 type rows struct {
 	columns []reflect.Value
 	n       int
 }
 
-// synth generates data for a signature.
 func (m *model) synth(signature string) (*synth.Synth, error) {
 	return synth.New(m.info, signature, m.Spec.Seed)
 }
 
-// rows generates n samples for a function.
 func (m *model) rows(f *function, n int, key uint64) (rows, error) {
 	s, err := m.synth(f.signature.Name)
 	if err != nil {
@@ -32,7 +30,6 @@ func (m *model) rows(f *function, n int, key uint64) (rows, error) {
 	return f.nested(b), nil
 }
 
-// nested returns the samples of a batch, which share its memory.
 func (f *function) nested(b data.Batch) rows {
 	r := rows{n: b.Size}
 	for _, t := range f.types {
@@ -42,7 +39,7 @@ func (f *function) nested(b data.Batch) rows {
 	return r
 }
 
-// nest turns a flat slice into slices of slices that share its memory.
+// nest returns slices of slices that share the memory of a flat slice.
 func nest(a data.Array) reflect.Value {
 	flat, shape := reflect.ValueOf(a.Values), a.Shape
 	if len(shape) == 1 {
@@ -69,8 +66,7 @@ func (r rows) batch(from, to int) []any {
 	return values
 }
 
-// at returns the batch of step n, from 1, pass after pass. The last batch of a pass may be
-// smaller.
+// at returns the batch of step n, which starts at 1. The last batch of a pass may be smaller.
 func (r rows) at(n, batch int) []any {
 	per := (r.n + batch - 1) / batch
 	from := (n - 1) % per * batch

@@ -1,18 +1,17 @@
 //go:build galeone
 
-// Command galeone trains in the style of users of galeone's fork of TensorFlow's Go binding, and
-// of tfgo on top of it. It makes tensors with NewTensor from nested slices. It closes nothing
-// except a Session, since the binding has no other Close: finalizers free tensors, graphs and
-// statuses when the Go heap has grown enough for a collection.
+// Command galeone trains like users of galeone's fork of TensorFlow's Go binding, or of tfgo on
+// top of it. It creates tensors with NewTensor from nested slices and closes nothing except a
+// Session, since the binding has no other Close. Finalizers free tensors, graphs and statuses
+// after the Go heap has grown enough for a collection.
 //
-// Started by a matrix, it does one run of a workload (package worker). A parameter that the
-// binding cannot support (closing or refilling a tensor) is not applicable. Started with flags,
-// it is a variant of the benchmark:
+// A matrix starts it for one run of a workload (package worker). A parameter that the binding
+// does not support, such as closing a tensor, is not applicable. With flags, it is a variant of
+// the benchmark:
 //
-//	galeone -impl galeone|tfgo -input nested|flat -model DIR -data DIR
-//	        -feed TENSOR=FIELD ... -fetch TENSOR ... -batch N -steps N -epochs N
+//	galeone -impl galeone|tfgo -input nested|flat -model DIR -data DIR -feed TENSOR=FIELD ... -fetch TENSOR ... -batch N -steps N -epochs N
 //
-// It links libtensorflow. It is only built with the tag galeone, with the settings in
+// It links libtensorflow and needs the build tag galeone and the settings in
 // internal/lab/bench/galeone.env.
 package main
 
@@ -35,7 +34,6 @@ import (
 	"steadyfit/internal/lab/worker"
 )
 
-// binding is the module that this command measures.
 const binding = "github.com/galeone/tensorflow/tensorflow/go"
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -52,7 +50,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// matrixRun is one run of a workload.
 func matrixRun() error {
 	tensors := &tensors{}
 	child, err := worker.Start(tensors)
@@ -67,7 +64,7 @@ func matrixRun() error {
 	return errors.Join(child.Done(result, failure), child.Close(), result)
 }
 
-// guarded does the run and turns panics into errors: the binding panics on some values.
+// guarded turns panics of the binding into errors.
 func guarded(child *worker.Child, tensors *tensors) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -83,7 +80,7 @@ func guarded(child *worker.Child, tensors *tensors) (err error) {
 		Load:   func() (string, error) { return tf.Version(), child.Fact("binding", binding+" "+version()) },
 		Open: func(context.Context) (*loop.Loop, error) {
 			j := &job{Child: child, tensors: tensors, random: rand.New(rand.NewPCG(uint64(child.Spec.Seed), 0))}
-			if id := child.Spec.Workload; id != "W1" && id != "W8" { // these workloads hold the tensors that they release
+			if id := child.Spec.Workload; id != "W1" && id != "W8" { // the other workloads do not release tensors that they hold
 				j.drop = j.Choice("release", "gc", "drop") == "drop"
 			}
 			l, err := open(j)
@@ -96,13 +93,12 @@ func guarded(child *worker.Child, tensors *tensors) (err error) {
 	})
 }
 
-// outOfMemory searches for TensorFlow's message, since the binding hides the code of an error.
+// outOfMemory searches the message, because the binding hides the code of an error.
 func outOfMemory(err error) bool {
 	return err != nil && slices.ContainsFunc([]string{"OOM when allocating", "RESOURCE_EXHAUSTED", "Resource exhausted"},
 		func(words string) bool { return strings.Contains(err.Error(), words) })
 }
 
-// version returns the version of the binding.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
@@ -114,17 +110,17 @@ func version() string {
 	return "unknown"
 }
 
-// job is the state for making a workload. The closures of the loop hold the references to native
-// objects, which end with the loop.
+// job is the state of a workload. The closures of the loop have the only references to native
+// objects.
 type job struct {
 	*worker.Child
 	tensors *tensors
 	random  *rand.Rand
-	drop    bool // set references to nil, rather than let them go out of scope
+	drop    bool // set references to nil
 }
 
-// collect returns when everything unreachable has been freed. A finalizer may make new objects
-// with finalizers (closing a session needs a status), so there are two rounds.
+// collect frees everything unreachable. It collects twice, because a finalizer may create
+// objects with finalizers: closing a session needs a status.
 func collect() {
 	count := []metrics.Sample{{Name: "/gc/finalizers/queued:finalizers"}, {Name: "/gc/finalizers/executed:finalizers"}}
 	for range 2 {

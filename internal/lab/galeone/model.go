@@ -17,14 +17,12 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// model is a SavedModel in a session, as LoadSavedModel returns it.
 type model struct {
 	*job
 	info  *savedmodels.Model
 	saved *tf.SavedModel
 }
 
-// function is a signature with its feeds and fetches.
 type function struct {
 	signature *savedmodels.Signature
 	inputs    []tf.Output
@@ -33,8 +31,7 @@ type function struct {
 	loss      int                  // index of that output, or -1
 }
 
-// find returns the model of the run, or the one that the parameter model names, without loading
-// it.
+// find returns the model of the run, or of the parameter model, without loading it.
 func (j *job) find() (*savedmodels.Model, error) {
 	name := j.Param("model", "")
 	if err := j.Err(); err != nil {
@@ -50,7 +47,6 @@ func (j *job) find() (*savedmodels.Model, error) {
 	return info, err
 }
 
-// open loads the model of the run.
 func (j *job) open() (*model, error) {
 	info, err := j.find()
 	if err != nil {
@@ -73,7 +69,6 @@ func (m *model) close() error {
 	return m.saved.Session.Close()
 }
 
-// trainable opens the model of the run with its train signature.
 func (j *job) trainable() (*model, *function, error) {
 	info, err := j.find()
 	if err != nil {
@@ -103,7 +98,6 @@ func (m *model) function(name string) (*function, error) {
 	return f, m.bind(f)
 }
 
-// bind looks up the function's tensors in the loaded graph.
 func (m *model) bind(f *function) error {
 	f.inputs, f.outputs = nil, nil
 	for _, t := range f.types {
@@ -126,8 +120,7 @@ func (m *model) bind(f *function) error {
 	return nil
 }
 
-// split returns the operation and the index of "op:index"; a name without an index means output
-// 0.
+// split splits "op:index"; the default index is 0.
 func split(tensor string) (op string, index int, err error) {
 	op, text, found := strings.Cut(tensor, ":")
 	if found {
@@ -138,7 +131,6 @@ func split(tensor string) (op string, index int, err error) {
 	return op, index, err
 }
 
-// output finds a tensor in a graph.
 func output(graph *tf.Graph, tensor string) (tf.Output, error) {
 	name, n, err := split(tensor)
 	if err != nil {
@@ -151,8 +143,7 @@ func output(graph *tf.Graph, tensor string) (tf.Output, error) {
 	return op.Output(n), nil
 }
 
-// call makes tensors of the values, runs the function and passes the results to read, which must
-// not keep them.
+// call runs a function on values. read must not keep the results.
 func (m *model) call(f *function, values []any, read func([]*tf.Tensor) error) error {
 	feeds := make(map[tf.Output]*tf.Tensor, len(values))
 	for i, v := range values {
@@ -165,7 +156,7 @@ func (m *model) call(f *function, values []any, read func([]*tf.Tensor) error) e
 	return m.run(m.saved.Session, feeds, f.outputs, read)
 }
 
-// run calls Session.Run, and releases results and feeds according to the parameter release.
+// run calls Session.Run, and releases results and feeds if the parameter release says so.
 func (j *job) run(session *tf.Session, feeds map[tf.Output]*tf.Tensor, fetches []tf.Output, read func([]*tf.Tensor) error) error {
 	results, err := session.Run(feeds, fetches, nil)
 	if err != nil {
@@ -184,8 +175,7 @@ func (j *job) run(session *tf.Session, feeds map[tf.Output]*tf.Tensor, fetches [
 	return err
 }
 
-// scalars calls a function with scalar results and reads them all, like a loop that prints its
-// progress. It returns the loss.
+// scalars runs a function and reads all results, like a loop that prints its progress.
 func (m *model) scalars(f *function, values []any) (loss float32, err error) {
 	err = m.call(f, values, func(results []*tf.Tensor) error {
 		for i, t := range results {
@@ -202,7 +192,6 @@ func (m *model) scalars(f *function, values []any) (loss float32, err error) {
 	return loss, err
 }
 
-// train is a loop whose steps train on batches.
 func (m *model) train(f *function, batch func(n int) ([]any, error)) *loop.Loop {
 	return &loop.Loop{
 		Step: func(_ context.Context, n int) (float64, error) {
@@ -217,7 +206,6 @@ func (m *model) train(f *function, batch func(n int) ([]any, error)) *loop.Loop 
 	}
 }
 
-// trainRows is train on n samples in memory.
 func (m *model) trainRows(f *function, n int) (*loop.Loop, error) {
 	data, err := m.rows(f, n, 0)
 	if err != nil {
@@ -226,7 +214,7 @@ func (m *model) trainRows(f *function, n int) (*loop.Loop, error) {
 	return m.train(f, func(n int) ([]any, error) { return data.at(n, m.Spec.Batch), nil }), nil
 }
 
-// save and restore write and read the variables in files with a prefix.
+// save and restore use files with a prefix.
 func (m *model) save(prefix string) error {
 	return m.saver(prefix, func(s *savedmodels.Saver) (fetches []tf.Output, _ []*tf.Operation, err error) {
 		o, err := output(m.saved.Graph, s.SaveTensor)
@@ -268,8 +256,8 @@ func (m *model) saver(prefix string, what func(*savedmodels.Saver) ([]tf.Output,
 	return err
 }
 
-// resetting adds the reset of the parameter reset to the end of each epoch. The model continues
-// with the same state.
+// resetting adds the action of the parameter reset to the end of each epoch. The state of the
+// model stays the same.
 func (m *model) resetting(l *loop.Loop, functions ...*function) *loop.Loop {
 	reset := m.Choice("reset", "none", "restore", "reload")
 	if reset == "none" {

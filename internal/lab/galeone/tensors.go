@@ -14,24 +14,22 @@ import (
 	"steadyfit/memory"
 )
 
-// tensors counts the binding's native objects that are not freed, since the binding does not
-// count them. The Go runtime only knows finalizers that a collection has queued, but the objects
-// that no collection has found yet are the important ones here. A weak pointer becomes nil when
-// the finalizer is queued.
+// tensors counts the native objects of the binding that are not freed. The Go runtime only
+// reports finalizers that a collection has queued, and not the unreachable objects before a
+// collection. tensors has weak pointers, which become nil when the finalizer is queued.
 //
-// It is a memory.Source of malloc's figures and the binding's objects. Bytes are those of
-// tensors. Graphs are only counted, since their size is unknown. A session is freed with its
-// graph.
+// It is a memory.Source. Bytes are those of tensors; the size of graphs is unknown. A session
+// is freed with its graph.
 type tensors struct {
 	mu     sync.Mutex
 	made   chunks
 	graphs []weak.Pointer[tf.Graph]
-	// The objects that the workload can still reach.
+	// objects that the workload can still reach
 	keptBytes, keptGraphs int64
 }
 
-// chunks is a list that never moves to a larger array: the old arrays would trigger the
-// collections that the test watches.
+// chunks is a list that never moves to a larger array, since old arrays would cause garbage
+// collections.
 type chunks struct {
 	all [][]madeTensor // of chunkSize each
 	n   int
@@ -52,7 +50,6 @@ func (c *chunks) append(m madeTensor) {
 	c.n++
 }
 
-// sweep drops collected objects and sums up the rest.
 func (c *chunks) sweep() (bytes int64) {
 	n := c.n
 	c.n = 0
@@ -65,7 +62,6 @@ func (c *chunks) sweep() (bytes int64) {
 	return bytes
 }
 
-// counted counts a new tensor and returns it.
 func (t *tensors) counted(x *tf.Tensor) *tf.Tensor {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,7 +79,7 @@ func (t *tensors) hold(bytes int64) {
 	t.keptBytes += bytes
 }
 
-// countedGraph counts a graph that the workload holds until releaseGraph.
+// countedGraph records that the workload holds a graph until releaseGraph.
 func (t *tensors) countedGraph(g *tf.Graph) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -97,7 +93,7 @@ func (t *tensors) releaseGraph() {
 	t.keptGraphs--
 }
 
-// size returns the size of the buffer. For strings, it leaves out their separate memory.
+// size returns the size of the buffer, without the separate memory of long strings.
 func size(x *tf.Tensor) int64 {
 	n := int64(unsafe.Sizeof([3]uint64{})) // a TF_TString
 	if dtype := x.DataType(); dtype != tf.String {
@@ -111,7 +107,6 @@ func size(x *tf.Tensor) int64 {
 
 var mallocSource = native.Malloc()
 
-// Sample is called between steps, on the goroutine that runs them.
 func (t *tensors) Sample(add func(memory.Layer, memory.Reading)) {
 	mallocSource.Sample(add)
 

@@ -57,7 +57,7 @@ func plain(j *job) (*loop.Loop, error) {
 	return m.resetting(l, f), nil
 }
 
-// repeated is a train step on the same samples each time.
+// repeated is a train step on the same batch.
 func repeated(j *job) (*loop.Loop, error) {
 	j.Choice("input", "tensor")
 	m, f, err := j.trainable()
@@ -67,12 +67,10 @@ func repeated(j *job) (*loop.Loop, error) {
 	return m.trainRows(f, j.Spec.Batch)
 }
 
-// untrained is a loop whose steps train nothing.
 func untrained(step func(n int) error, free func() error) *loop.Loop {
 	return &loop.Loop{Untrained: true, Close: free, Step: func(_ context.Context, n int) (float64, error) { return 0, step(n) }}
 }
 
-// session is a session on a graph of the workload.
 func (j *job) session(graph *tf.Graph) (*tf.Session, func() error, error) {
 	s, err := tf.NewSession(graph, &tf.SessionOptions{Config: j.Spec.Config})
 	if err != nil {
@@ -85,10 +83,10 @@ func (j *job) session(graph *tf.Graph) (*tf.Session, func() error, error) {
 	}, nil
 }
 
-// newGraph makes a graph whose finalizer runs as soon as it is unreachable. Go's allocator puts
-// small objects without pointers, such as a tf.Graph, into blocks of 16 bytes, and runs no
-// finalizer while another object of the block is reachable. So the graph shares its block with
-// objects that become garbage at once.
+// newGraph creates a graph whose finalizer runs as soon as the graph is unreachable. Go's
+// allocator puts small objects without pointers, such as a tf.Graph, into shared blocks of 16
+// bytes, and runs no finalizer while another object of the block is reachable. So newGraph
+// fills the block with objects that become garbage at once.
 func newGraph() *tf.Graph {
 	garbage()
 	garbage()
@@ -100,7 +98,7 @@ func newGraph() *tf.Graph {
 //go:noinline
 func garbage() *[8]byte { return new([8]byte) }
 
-// spread makes a graph of a placeholder and n operations on it.
+// spread creates a graph with a placeholder and n operations on it.
 func spread(dtype tf.DataType, op string, arguments, n int) (graph *tf.Graph, in tf.Output, out []tf.Output, err error) {
 	graph = newGraph()
 	x, err := graph.AddOperation(tf.OpSpec{Type: "Placeholder", Name: "x", Attrs: map[string]any{"dtype": dtype}})
@@ -118,7 +116,7 @@ func spread(dtype tf.DataType, op string, arguments, n int) (graph *tf.Graph, in
 	return graph, x.Output(0), out, nil
 }
 
-// leak is the size of the tensor that a calibration step keeps, in values of 4 bytes.
+// leak is the number of 4-byte values that a calibration step keeps.
 const leak = 65536 / 4
 
 // keeping is a train step and a fetched tensor of 64 KiB that stays reachable.
@@ -169,8 +167,8 @@ func keeping(j *job) (*loop.Loop, error) {
 	return l, nil
 }
 
-// sized returns the number of samples of step n: a draw from 1 to most, changed by the parameter
-// shapes. Other samples fill a batch up, since only the shape matters.
+// sized returns the number of samples of step n, from 1 to most, changed by the parameter
+// shapes. The values of additional samples have no effect.
 func (j *job) sized(most int, draw func(n int) int) func(n int) int {
 	shapes := j.Choice("shapes", "varying", "fixed", "pad", "bucket")
 	return func(n int) int {
@@ -187,7 +185,6 @@ func (j *job) sized(most int, draw func(n int) int) func(n int) int {
 	}
 }
 
-// predicting opens the model with its predict signature and n samples.
 func (j *job) predicting(n int) (*model, *function, rows, error) {
 	m, err := j.open()
 	if err != nil {
@@ -212,8 +209,8 @@ func varying(j *job) (*loop.Loop, error) {
 	return untrained(func(n int) error { return m.call(f, data.batch(0, size(n)), nil) }, m.close), nil
 }
 
-// compiled trains a model that XLA compiles for each size. No size repeats before all sizes have
-// been used.
+// compiled trains a model that XLA compiles for each size. Every size comes once before one
+// repeats.
 func compiled(j *job) (*loop.Loop, error) {
 	jit := j.Choice("jit", "on", "off")
 	most := 2 * j.Spec.Batch
@@ -295,7 +292,7 @@ func growing(j *job) (*loop.Loop, error) {
 	var out tf.Output
 	return untrained(func(n int) error {
 		if !sealed || n == 1 {
-			values[0] = float32(n) // no two constants are the same
+			values[0] = float32(n) // different constants
 			value, err := tf.NewTensor(values)
 			if err != nil {
 				return err
@@ -315,7 +312,6 @@ func growing(j *job) (*loop.Loop, error) {
 	}, free), nil
 }
 
-// outputs is the number of outputs of the graph for changing fetches.
 const outputs = 14
 
 // subsets fetches another set of outputs in each step.
@@ -374,7 +370,6 @@ func predictions(j *job) (*loop.Loop, error) {
 	}, m.close), nil
 }
 
-// The number of strings in a tensor and the range of their lengths.
 const (
 	wordCount    = 1000
 	wordShortest = 10
@@ -406,18 +401,17 @@ func words(j *job) (*loop.Loop, error) {
 		return j.run(session, feeds, out, func(results []*tf.Tensor) error {
 			back, ok := results[0].Value().([]string)
 			if !ok || !slices.Equal(back, values) {
-				return errors.New("the strings that came back are others")
+				return errors.New("the output has other strings than the input")
 			}
 			return nil
 		})
 	}, free), nil
 }
 
-// validationBatch is the batch of an evaluation.
 const validationBatch = 64
 
-// validated evaluates the model on other samples after each epoch. The last batch of an epoch is
-// a quarter full, like that of 1000 samples in batches of 32.
+// validated evaluates the model after each epoch. The last batch of an epoch is a quarter full,
+// like that of 1000 samples in batches of 32.
 func validated(j *job) (*loop.Loop, error) {
 	m, f, err := j.trainable()
 	if err != nil {
@@ -447,8 +441,7 @@ func validated(j *job) (*loop.Loop, error) {
 	return m.resetting(l, f, evaluate), nil
 }
 
-// recorded keeps the results of each step. It does not hold an epoch of 60,000 samples in
-// memory.
+// recorded keeps the results of each step.
 func recorded(j *job) (*loop.Loop, error) {
 	keep := j.Choice("history", "keep", "last") == "keep"
 	m, f, err := j.trainable()
@@ -513,7 +506,7 @@ func large(j *job) (*loop.Loop, error) {
 		for _, v := range values {
 			if rows, ok := v.([][]float32); ok {
 				for i := range rows {
-					rows[i] = slices.Clone(rows[i]) // as one reads rows
+					rows[i] = slices.Clone(rows[i]) // like rows from a reader
 				}
 			}
 		}
@@ -526,7 +519,6 @@ func large(j *job) (*loop.Loop, error) {
 	return l, nil
 }
 
-// forever returns the batches of a dataset, pass after pass.
 func forever(ds data.Dataset, batch int) iter.Seq2[data.Batch, error] {
 	return func(yield func(data.Batch, error) bool) {
 		for pass := 0; ; pass++ {
@@ -539,7 +531,7 @@ func forever(ds data.Dataset, batch int) iter.Seq2[data.Batch, error] {
 	}
 }
 
-// generated trains on images that a generator makes for each step.
+// generated trains on generated images.
 func generated(j *job) (*loop.Loop, error) {
 	j.Choice("input", "tensor")
 	augment, varying := j.Choice("augment", "0", "1") == "1", j.Choice("shapes", "fixed", "varying") == "varying"
@@ -568,8 +560,8 @@ func generated(j *job) (*loop.Loop, error) {
 	}), nil
 }
 
-// augmented returns new images. Some are mirrored; each is shifted (the edge repeats) and made a
-// little brighter or darker.
+// augmented returns new images: mirrored or not, shifted with a repeated edge, and with another
+// brightness.
 func (j *job) augmented(images [][][][]float32) [][][][]float32 {
 	const most = 16 // pixels
 	result := make([][][][]float32, len(images))

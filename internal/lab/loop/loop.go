@@ -1,6 +1,6 @@
-// Package loop runs the steps of one workload, with samples between them, for all runtimes in
-// Go. [Run] reads the parameters that every workload has (gc, trim), loads TensorFlow, opens the
-// workload, does its steps, closes it, and reports the facts that package worker defines.
+// Package loop runs the steps of a workload, with samples between them, for all runtimes in Go.
+// [Run] reads the parameters of all workloads (gc, trim), loads TensorFlow, opens the workload,
+// runs its steps, closes it, and reports the facts of package worker.
 package loop
 
 import (
@@ -18,37 +18,35 @@ import (
 	"steadyfit/tfbind"
 )
 
-// ErrSaved means that the state of the run is saved in the scratch folder, and another process
-// continues. A Loop returns it from Epoch; Run returns it after Child.Again.
+// ErrSaved means that the state of the run is in the scratch folder and another process
+// continues. Loop.Epoch returns it, and Run returns it after Child.Again.
 var ErrSaved = errors.New("another process continues")
 
-// Loop is a loaded workload.
+// Loop is a workload that is ready to run.
 type Loop struct {
-	// Step does step n, from 1, and returns its loss.
-	Step func(ctx context.Context, n int) (loss float64, err error)
-	// Untrained means that steps have no loss.
+	// Step runs step n, from 1, and returns its loss.
+	Step      func(ctx context.Context, n int) (loss float64, err error)
 	Untrained bool
-	// Epoch is called after step n, at the end of each epoch but the last. It may be nil.
+	// Epoch is called after step n at the end of each epoch except the last one. It may be nil.
 	Epoch func(ctx context.Context, n int) error
-	// Steps does all steps and calls after for each. If it is nil, Run calls Step.
+	// Steps runs all steps and calls after for each. If it is nil, Run calls Step.
 	Steps func(ctx context.Context, after func(ctx context.Context, n int, loss float64) error) error
-	// Trace makes the following steps write a tensorflow.RunMetadata to into. It is nil if steps
+	// Trace makes the next steps write a tensorflow.RunMetadata to into. It is nil if steps
 	// cannot be traced.
 	Trace func(into *[]byte)
 	// Close frees everything that can be freed explicitly.
 	Close func() error
 }
 
-// Program has the parts that differ between the runtimes.
+// Program has the parts that differ between runtimes.
 type Program struct {
-	// Linked means that TensorFlow is in the process before Run, so that the phase start has no
-	// sample.
+	// Linked means that the process has TensorFlow from its start, so that the phase start has
+	// no sample.
 	Linked bool
-	// Load loads TensorFlow and returns its version.
-	Load func() (version string, err error)
-	// Open makes the loop. It must read all parameters of the workload.
+	Load   func() (version string, err error)
+	// Open opens the loop. It must read all parameters of the workload.
 	Open func(context.Context) (*Loop, error)
-	// Collect frees the objects that Close left to the garbage collector. It may be nil.
+	// Collect frees the objects that Close leaves to the garbage collector. It may be nil.
 	Collect func()
 }
 
@@ -59,14 +57,13 @@ type run struct {
 	losses   losses
 }
 
-// The values of the parameters gc and trim.
 const (
 	eachStep  = "step"
 	eachEpoch = "epoch"
 )
 
-// Run does a run from the first phase to the last. The caller ends it with Child.Done, except
-// after ErrSaved. A process that continues an earlier one sends the phases again.
+// Run runs all phases. The caller then calls Child.Done, except after ErrSaved. A process that
+// continues an earlier one sends all phases again.
 func Run(ctx context.Context, c *worker.Child, p Program) error {
 	r := &run{c: c, gc: c.Choice("gc", "", eachEpoch, eachStep), trim: c.Choice("trim", "", eachEpoch)}
 	if err := c.Err(); err != nil {
@@ -97,15 +94,14 @@ func Run(ctx context.Context, c *worker.Child, p Program) error {
 	if p.Collect != nil {
 		p.Collect()
 	}
-	debug.FreeOSMemory() // memory of Go code is also freed explicitly
+	debug.FreeOSMemory() // return freed Go memory too
 	if err := c.Phase(worker.PhaseClosed); err != nil || !native.Trim() {
 		return err
 	}
 	return c.Phase(worker.PhaseTrimmed)
 }
 
-// work opens the loop, does its steps and closes it. None of its objects are reachable
-// afterwards.
+// work opens the loop, runs its steps and closes it. Its objects are unreachable afterwards.
 func (r *run) work(ctx context.Context, open func(context.Context) (*Loop, error)) error {
 	l, err := open(ctx)
 	if err != nil {
@@ -151,7 +147,7 @@ func (r *run) steps(ctx context.Context, l *Loop) error {
 	return nil
 }
 
-// after does the work between steps. It allocates nothing except at the end of an epoch.
+// after follows each step. It allocates nothing except at the end of an epoch.
 func (r *run) after(ctx context.Context, l *Loop, n int, loss float64) error {
 	first := r.done == 0
 	r.done = n
@@ -183,19 +179,18 @@ func (r *run) after(ctx context.Context, l *Loop, n int, loss float64) error {
 func (r *run) endEpoch(ctx context.Context, l *Loop, n int) (err error) {
 	if n < r.c.Spec.Steps && l.Epoch != nil {
 		if err = l.Epoch(ctx, n); err != nil && !errors.Is(err, ErrSaved) {
-			return fmt.Errorf("end of the epoch at step %d: %w", n, err)
+			return fmt.Errorf("end of epoch at step %d: %w", n, err)
 		}
 	}
 	if r.gc == eachEpoch {
 		runtime.GC()
 	}
 	if r.trim == eachEpoch && !native.Trim() {
-		return &worker.ParameterError{Failure: worker.CouldNotApply, Name: "trim", Value: r.trim, Reason: "the allocator of this process has no such call"}
+		return &worker.ParameterError{Failure: worker.CouldNotApply, Name: "trim", Value: r.trim, Reason: "the allocator of this process has no malloc_trim"}
 	}
 	return err
 }
 
-// steady reports the end of the steps, while the workload is open.
 func (r *run) steady() error {
 	errs := []error{r.c.Phase(worker.PhaseSteady)}
 	if n := r.c.Last(memory.Threads); n.OK {
@@ -207,8 +202,8 @@ func (r *run) steady() error {
 	return errors.Join(errs...)
 }
 
-// trace does one more step, and reports the memory of TensorFlow's allocators in it and the
-// effect of graph rewriting. It comes last, since a trace itself takes memory.
+// trace runs one more step, and reports the memory of TensorFlow's allocators and the
+// operations of the rewritten graph. A trace takes memory itself, so it comes last.
 func (r *run) trace(ctx context.Context, l *Loop) error {
 	var metadata []byte
 	l.Trace(&metadata)
@@ -216,7 +211,7 @@ func (r *run) trace(ctx context.Context, l *Loop) error {
 		return fmt.Errorf("traced step: %w", err)
 	}
 	if metadata == nil {
-		return nil // executed eagerly, without a graph
+		return nil // eager execution has no graph
 	}
 	seen, err := native.ReadTrace(metadata)
 	if err != nil {
@@ -252,8 +247,7 @@ func (r *run) trace(ctx context.Context, l *Loop) error {
 	return nil
 }
 
-// losses are those of the first and the last step. They may be NaN or infinite: a run that
-// diverged has trained.
+// losses may be NaN or infinite.
 type losses struct {
 	trained     bool
 	first, last float64
@@ -266,7 +260,6 @@ func (l *losses) add(loss float64) {
 	l.last = loss
 }
 
-// facts returns the losses by the names of package worker; none if nothing was trained.
 func (l *losses) facts() map[string]string {
 	if !l.trained {
 		return nil

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Commit returns the commit of the source in the working folder, with "+" if files differ from
-// it. It is empty outside of a repository.
+// Commit returns the commit of the working folder, with "+" if files differ from it. It is
+// empty outside of a repository.
 func Commit(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "git", "rev-parse", "HEAD").Output()
 	if err != nil {

@@ -1,10 +1,6 @@
-// Package measure has the code that the variants of the benchmark share, so that they do the
-// same work and print the same figures: the batches, the measured loop, the memory of the
-// process, and the result as a line in Go benchmark format, or as JSON for the command bench.
-// internal/lab/bench/cloop/cloop.c does the same in C, scripts/bench_keras.py in Python.
-//
-// It serves the benchmark only, except Median, which the matrix uses as well. Package memory
-// makes verdicts on memory.
+// Package measure has the code that the variants of the benchmark share: the batches, the
+// measured loop, the memory of the process, and the output in Go benchmark format or as JSON.
+// internal/lab/bench/cloop/cloop.c does the same in C, and scripts/bench_keras.py in Python.
 package measure
 
 import (
@@ -17,16 +13,14 @@ import (
 	"steadyfit/memory"
 )
 
-// A Feed is one input of the train step, in a synthetic batch.
+// A Feed is an input of the train step.
 type Feed struct {
 	Shape []int64
 	Limit uint32 // upper bound of integers
 }
 
-// DefaultLimit is the number of classes if it is not known.
 const DefaultLimit = 10
 
-// Elements returns the number of values in the feed.
 func (f Feed) Elements() int {
 	n := 1
 	for _, d := range f.Shape {
@@ -35,10 +29,9 @@ func (f Feed) Elements() int {
 	return n
 }
 
-// A generator is the linear congruential generator of synthetic batches:
-// s = 1664525 s + 1013904223 mod 2^32. Feed number i (in the order of input
-// names, from 0) starts at s = i + 1. A float is (s >> 8) / 2^24, in [0, 1); an
-// integer is (s >> 16) mod limit.
+// A generator is a linear congruential generator: s = 1664525 s + 1013904223 mod 2^32. Feed
+// number i, in the order of input names, starts at s = i + 1. A float is (s >> 8) / 2^24, in
+// [0, 1); an integer is (s >> 16) mod limit.
 type generator uint32
 
 func (g *generator) next() uint32 {
@@ -46,7 +39,7 @@ func (g *generator) next() uint32 {
 	return uint32(*g)
 }
 
-// Floats returns the synthetic batch of feed number i.
+// Floats returns the values of feed number i.
 func (f Feed) Floats(i int) []float32 {
 	g := generator(i + 1)
 	values := make([]float32, f.Elements())
@@ -56,7 +49,7 @@ func (f Feed) Floats(i int) []float32 {
 	return values
 }
 
-// Integers returns the synthetic batch of feed number i.
+// Integers returns the values of feed number i.
 func Integers[T int32 | int64](f Feed, i int) []T {
 	g := generator(i + 1)
 	values := make([]T, f.Elements())
@@ -66,22 +59,21 @@ func Integers[T int32 | int64](f Feed, i int) []T {
 	return values
 }
 
-// Memory is the kernel's report on this process, in bytes.
+// Memory is the memory of this process in bytes.
 type Memory struct {
-	RSS  int64 // VmRSS: resident memory, with file-backed pages such as those of the library
+	RSS  int64 // VmRSS: resident memory, including pages of files
 	Anon int64 // RssAnon: resident anonymous memory
-	Peak int64 // VmHWM: the highest RSS so far, with loading
+	Peak int64 // VmHWM: the highest RSS since the start
 }
 
-// ReadMemory reads the memory of this process. An unknown amount is an error, since variants
-// could not be compared without it.
+// ReadMemory reads the memory of this process. An unknown amount is an error.
 func ReadMemory() (Memory, error) {
 	u, err := memory.Read()
 	if err != nil {
 		return Memory{}, err
 	}
 	if !u.RSS.OK || !u.Anon.OK || !u.Peak.OK {
-		return Memory{}, fmt.Errorf("%w: of VmRSS, RssAnon and VmHWM at least one is missing in /proc/self/status", memory.ErrUnavailable)
+		return Memory{}, fmt.Errorf("%w: /proc/self/status lacks VmRSS, RssAnon or VmHWM", memory.ErrUnavailable)
 	}
 	return Memory{RSS: int64(u.RSS.Bytes), Anon: int64(u.Anon.Bytes), Peak: int64(u.Peak.Bytes)}, nil
 }
@@ -93,34 +85,30 @@ type Plan struct {
 	Chunks int // number of groups of timed steps; memory is read between them
 }
 
-// Result is one run of a variant.
 type Result struct {
 	Steps  int
 	Median time.Duration // median over the chunks' means, per step
 	Mean   time.Duration // per step
 	Memory Memory        // after the last step
 	Slope  float64       // bytes of anonymous memory per step, Theil-Sen over the chunks
-	// AnonLow and AnonHigh are the smallest and the largest anonymous memory after a chunk, so
-	// after the warm-up.
+	// AnonLow and AnonHigh are the smallest and the largest anonymous memory after a chunk.
 	AnonLow, AnonHigh int64
 	FirstLoss         float32 // of the first warm-up step
 	LastLoss          float32
-	// Times are the mean times of a step in each chunk, and Anons the anonymous memory
-	// after it.
+	// Times are the mean step times of the chunks, Anons the anonymous memory after each chunk.
 	Times []time.Duration
 	Anons []int64
-	// WarmupLoss is the mean over the warm-up, ChunkLoss that over the last chunk.
+	// WarmupLoss and ChunkLoss are the mean losses of the warm-up and of the last chunk.
 	WarmupLoss, ChunkLoss float64
-	// FirstStep is the time at the end of the first step.
-	FirstStep time.Time
-	// CPU is the processor time of the measured steps, summed over all threads.
+	FirstStep             time.Time
+	// CPU is the processor time of the measured steps on all threads.
 	CPU time.Duration
 }
 
-// Run calls step repeatedly and measures it. step returns the loss.
+// Run calls step, which returns the loss, and measures it.
 func Run(p Plan, step func() (float32, error)) (Result, error) {
 	if p.Steps < 1 || p.Warmup < 1 || p.Chunks < 1 || p.Steps < p.Chunks {
-		return Result{}, fmt.Errorf("plan %+v: at least one warm-up step and one step per chunk are needed", p)
+		return Result{}, fmt.Errorf("plan %+v: expected at least one warm-up step and one step per chunk", p)
 	}
 	var r Result
 	for i := range p.Warmup {
@@ -154,7 +142,7 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 		took := time.Since(start)
 		total += took
 		means[c] = float64(took) / float64(size)
-		// This is not timed: reading /proc takes about as long as a small step.
+		// not timed, because reading /proc takes about as long as a small step
 		m, err := ReadMemory()
 		if err != nil {
 			return Result{}, err
@@ -180,8 +168,7 @@ func Median(values []float64) float64 {
 	return stats.Median(values)
 }
 
-// TheilSen returns the median of the slopes between all pairs of points. A few disturbed samples
-// do not change it much.
+// TheilSen returns the median of the slopes between all pairs of points.
 func TheilSen(x, y []float64) float64 {
 	if len(x) < 2 {
 		return 0
@@ -189,7 +176,7 @@ func TheilSen(x, y []float64) float64 {
 	return stats.NewSlopes(x).Median(y)
 }
 
-// Print writes the result as one line in Go benchmark format.
+// Print writes the result in Go benchmark format.
 func (r Result) Print(w io.Writer, impl, model string, batch int64) error {
 	_, err := fmt.Fprintf(w, "BenchmarkStep/impl=%s/model=%s/batch=%d\t%d\t%d ns/op\t%d mean-ns/op\t%.1f steps/s\t%d rss-bytes\t%d anon-bytes\t%d peak-bytes\t%.1f anon-B/step\t%d anon-range-bytes\t%g first-loss\t%g last-loss\n",
 		impl, model, batch, r.Steps, r.Median.Nanoseconds(), r.Mean.Nanoseconds(), 1/r.Median.Seconds(),

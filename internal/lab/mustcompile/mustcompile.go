@@ -1,12 +1,10 @@
-// Package mustcompile makes copies of SavedModels whose train signature XLA must compile: it
-// marks functions in the model as tf.function(jit_compile=True) does, without Python. The
-// workload with varying shapes under XLA uses such a copy on every runtime.
+// Package mustcompile makes copies of SavedModels whose train signature XLA must compile.
+// [Copy] marks functions in the model as tf.function(jit_compile=True) does, without Python.
+// The workload with varying shapes under XLA uses such a copy on every runtime.
 //
-// Auto-clustering is different: it is a setting of a session (gpuopts), compiles a shape only
-// when it repeats, and gives up on functions with too many shapes (TensorFlow 2.21,
+// Auto-clustering, a setting of sessions in gpuopts, is different: it compiles a shape only
+// when the shape repeats, and gives up on functions with too many shapes (TensorFlow 2.21,
 // device_compilation_profiler.cc).
-//
-// [Copy] writes the copy of a model to a folder and opens it. It is loaded like any other model.
 package mustcompile
 
 import (
@@ -26,15 +24,15 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// Attribute marks a function, and each call of it, so that XLA compiles it for every shape.
+// Attribute marks a function and its calls, so that XLA compiles it for every shape.
 const Attribute = "_XlaMustCompile"
 
-// ErrNoFunction means that a signature calls no function that XLA could compile.
-var ErrNoFunction = errors.New("it is not a function that could be compiled")
+// ErrNoFunction means that a signature calls no function.
+var ErrNoFunction = errors.New("the signature calls no function that XLA can compile")
 
-// Copy writes a copy of a model, whose train signature must be compiled, to dir and opens it.
-// The folder must not hold files of a model (fs.ErrExist). After a failure, the caller removes
-// the files in it. The error is ErrNoFunction for a train signature that calls no function.
+// Copy writes a copy of a model to dir and opens it. dir must have no files of a model
+// (fs.ErrExist). After an error, the caller removes the files in dir. The error is
+// ErrNoFunction if the train signature calls no function.
 func Copy(model *savedmodels.Model, dir string) (*savedmodels.Model, error) {
 	if err := os.CopyFS(dir, os.DirFS(model.Dir)); err != nil {
 		return nil, err
@@ -60,7 +58,7 @@ func Copy(model *savedmodels.Model, dir string) (*savedmodels.Model, error) {
 		return nil, err
 	}
 	if model.Metadata != nil {
-		// The checksum is that of the original.
+		// The checksum of the original does not match the copy.
 		if err := os.RemoveAll(filepath.Join(dir, "assets.extra")); err != nil {
 			return nil, err
 		}
@@ -68,8 +66,8 @@ func Copy(model *savedmodels.Model, dir string) (*savedmodels.Model, error) {
 	return savedmodels.Open(dir)
 }
 
-// mark marks the function that a signature calls. Between the two is a wrapper, which only sorts
-// inputs and outputs.
+// mark marks the function that a signature calls through a wrapper, which only sorts inputs and
+// outputs.
 func mark(meta *pb.MetaGraphDef, name string) error {
 	for _, out := range meta.SignatureDef[name].GetOutputs() {
 		op, _, _ := strings.Cut(out.GetName(), ":")
@@ -89,7 +87,6 @@ func mark(meta *pb.MetaGraphDef, name string) error {
 	return ErrNoFunction
 }
 
-// nodeOf returns the node with a name.
 func nodeOf(nodes []*node_def_go_proto.NodeDef, name string) *node_def_go_proto.NodeDef {
 	for _, n := range nodes {
 		if n.Name == name {
@@ -99,7 +96,7 @@ func nodeOf(nodes []*node_def_go_proto.NodeDef, name string) *node_def_go_proto.
 	return nil
 }
 
-// functionOf returns the function that a node calls; nil if it calls none.
+// functionOf returns the function that a node calls, or nil.
 func functionOf(g *graph_go_proto.GraphDef, n *node_def_go_proto.NodeDef) *function_go_proto.FunctionDef {
 	if n.Op != "StatefulPartitionedCall" && n.Op != "PartitionedCall" {
 		return nil

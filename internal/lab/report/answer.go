@@ -11,38 +11,37 @@ import (
 	"steadyfit/memory"
 )
 
-// answer is the finding about a workload on a runtime.
+// answer has the remedies for a workload on a runtime.
 type answer struct {
 	Runtime  string
 	Workload matrix.Workload
-	Base     *matrix.Cell
+	Base     *matrix.Combination
 	growth   growth
-	// Removes, lowers and harms are cells by their effect on the growth (or on the crash), the
-	// cheapest first. nothing are cells that are meant for the growth but do not change it.
-	// unseen are those of them whose remedy may not have been applied.
-	Removes, lowers, nothing, unseen, harms, unclear []*matrix.Cell
-	// Peak are cells that lower the peak, regardless of the growth.
-	Peak []*matrix.Cell
+	// Removes, lowers, nothing, harms and unclear are the remedies by their effect on the
+	// growth or the crash; Removes has the cheapest first. unseen are those without an effect
+	// that may not have been applied.
+	Removes, lowers, nothing, unseen, harms, unclear []*matrix.Combination
+	// Peak are remedies that lower the peak, whether the workload grows or not.
+	Peak []*matrix.Combination
 }
 
-// Answer returns a itself, for types that embed it.
+// Answer returns a, for templates with a type that embeds answer.
 func (a answer) Answer() answer { return a }
 
-// Best returns the cheapest cell that removes the growth; nil if none does.
-func (a answer) Best() *matrix.Cell {
+// Best returns the cheapest remedy that removes the growth, or nil.
+func (a answer) Best() *matrix.Combination {
 	if len(a.Removes) == 0 {
 		return nil
 	}
 	return a.Removes[0]
 }
 
-// Dies reports whether the workload crashes. OnPurpose reports whether its growth is built in
-// for calibration.
+// OnPurpose reports whether the growth is that of a calibration.
 func (a answer) Dies() bool      { return a.growth == dies }
 func (a answer) Grows() bool     { return a.growth == grows }
 func (a answer) OnPurpose() bool { return a.Workload.Leak != nil && *a.Workload.Leak > 0 }
 
-// line is one fact of an answer: a term with its description on a page, or a sentence on a
+// line is a fact of an answer: a term with a description on a page, or a sentence on a
 // terminal.
 type line struct {
 	Class, Label string // on a page
@@ -53,13 +52,13 @@ type line struct {
 	After        string // text after the items on a page
 }
 
-// item is a remedy in a line, with the text before and after its name.
+// item is a remedy with the text before and after its name.
 type item struct{ ID, Title, Before, After string }
 
-// mostNames is the maximum number of remedies in a line without costs on a page.
+// mostNames is the maximum number of remedies on a page in a line without costs.
 const mostNames = 16
 
-func (v *view) line(class, label, text, color string, cells []*matrix.Cell, most int, describe func(*matrix.Cell) (before, after string)) line {
+func (v *view) line(class, label, text, color string, cells []*matrix.Combination, most int, describe func(*matrix.Combination) (before, after string)) line {
 	l := line{Class: class, Label: label, text: text, color: color}
 	for i, c := range cells {
 		if i == most {
@@ -75,11 +74,11 @@ func (v *view) line(class, label, text, color string, cells []*matrix.Cell, most
 	return l
 }
 
-func (v *view) names(class, label, text, color string, cells []*matrix.Cell) line {
+func (v *view) names(class, label, text, color string, cells []*matrix.Combination) line {
 	return v.line(class, label, text, color, cells, len(cells), nil)
 }
 
-// Names returns the items of a line without costs that a page shows; nil if they have costs.
+// Names returns the remedies of a line without costs, or nil.
 func (l line) Names() []item {
 	if len(l.Items) == 0 || l.Items[0].After != "" {
 		return nil
@@ -87,7 +86,7 @@ func (l line) Names() []item {
 	return l.Items[:min(len(l.Items), mostNames)]
 }
 
-// Rest is the number of items that a page leaves out.
+// Rest is the number of remedies that a page leaves out.
 func (l line) Rest() int {
 	if names := l.Names(); names != nil {
 		return len(l.Items) - len(names)
@@ -95,8 +94,7 @@ func (l line) Rest() int {
 	return l.More
 }
 
-// Lines returns the remedies that remove, lower, do not change, or worsen the growth of an
-// answer.
+// Lines returns the remedies of an answer by their effect.
 func (v *view) Lines(a answer) []line {
 	removed, text, nothing, did, most := "Removed by", "No remedy that was tried removes it.", "= Does nothing", "Did nothing: ", 3
 	if a.Dies() {
@@ -105,13 +103,13 @@ func (v *view) Lines(a answer) []line {
 	if len(a.unclear)+len(a.unseen) > 0 {
 		text = "No remedy is shown to " + map[bool]string{false: "remove", true: "save"}[a.Dies()] + " it."
 	}
-	first := v.line("works", "✓ "+removed, removed+" ", green, a.Removes, most, func(c *matrix.Cell) (string, string) { return "", v.Cost(c) })
+	first := v.line("works", "✓ "+removed, removed+" ", green, a.Removes, most, func(c *matrix.Combination) (string, string) { return "", v.Cost(c) })
 	first.After = v.Unlimited(a)
 	if len(a.Removes) == 0 {
 		first.Label, first.Note, first.color = removed, text, yellow
 	}
 	lines := []line{first,
-		v.line("partly", "◐ Lowered by", "Lowered by ", "", a.lowers, 2, func(c *matrix.Cell) (string, string) {
+		v.line("partly", "◐ Lowered by", "Lowered by ", "", a.lowers, 2, func(c *matrix.Combination) (string, string) {
 			left := ""
 			if c.Effect == memory.Partly && c.Comparison != nil && c.Comparison.Slope.OK {
 				left = "slope " + times(c.Comparison.Slope, false) + "; "
@@ -128,18 +126,17 @@ func (v *view) Lines(a answer) []line {
 
 func (l line) empty() bool { return len(l.Items) == 0 && l.Note == "" }
 
-func (v *view) unseenLine(cells []*matrix.Cell) line {
+func (v *view) unseenLine(cells []*matrix.Combination) line {
 	return v.names("unclear", "=? Not verified, no difference seen", "Not verified, no difference seen: ", "", cells)
 }
 
-// tried reports whether any remedy was tried against the growth.
 func (a answer) tried() bool {
 	return len(a.Removes)+len(a.lowers)+len(a.nothing)+len(a.unseen)+len(a.harms)+len(a.unclear) > 0
 }
 
-// onGrowth returns the effect of a cell on the growth: its own effect if it was meant for the
-// growth, otherwise that on its slope. A crash counts for every goal.
-func (v *view) onGrowth(c *matrix.Cell, g growth) memory.Effect {
+// onGrowth returns the effect on the growth. A remedy with another goal has that of its slope.
+// A crash counts for every goal.
+func (v *view) onGrowth(c *matrix.Combination, g growth) memory.Effect {
 	switch goal := v.goal(c); {
 	case c.Effect == memory.CouldNotApply, c.Effect == memory.NotApplicable, goal == memory.LowerSlope, goal == "", g == dies:
 		return c.Effect
@@ -149,7 +146,7 @@ func (v *view) onGrowth(c *matrix.Cell, g growth) memory.Effect {
 	return ""
 }
 
-func (v *view) goal(c *matrix.Cell) memory.Goal {
+func (v *view) goal(c *matrix.Combination) memory.Goal {
 	if c.Comparison != nil && c.Comparison.Goal != "" {
 		return c.Comparison.Goal
 	}
@@ -157,10 +154,10 @@ func (v *view) goal(c *matrix.Cell) memory.Goal {
 }
 
 func (v *view) answer(runtime string, w matrix.Workload) answer {
-	a := answer{Runtime: runtime, Workload: w, Base: v.cell(runtime, w.ID, matrix.Baseline)}
+	a := answer{Runtime: runtime, Workload: w, Base: v.combination(runtime, w.ID, matrix.Baseline)}
 	a.growth = growthOf(a.Base)
 	for _, m := range v.remedies {
-		c := v.cell(runtime, w.ID, m.ID)
+		c := v.combination(runtime, w.ID, m.ID)
 		if c == nil || m.ID == matrix.Baseline {
 			continue
 		}
@@ -189,21 +186,20 @@ func (v *view) answer(runtime string, w matrix.Workload) answer {
 		}
 	}
 	slices.SortStableFunc(a.Removes, v.byCost)
-	slices.SortStableFunc(a.lowers, func(x, y *matrix.Cell) int { return cmp.Compare(slopeLeft(x), slopeLeft(y)) })
-	slices.SortStableFunc(a.Peak, func(x, y *matrix.Cell) int {
+	slices.SortStableFunc(a.lowers, func(x, y *matrix.Combination) int { return cmp.Compare(slopeLeft(x), slopeLeft(y)) })
+	slices.SortStableFunc(a.Peak, func(x, y *matrix.Combination) int {
 		return cmp.Compare(x.Comparison.Peak.Estimate, y.Comparison.Peak.Estimate)
 	})
 	return a
 }
 
-// diesToo reports whether the workload crashes both without the remedy and with it.
-func diesToo(c *matrix.Cell) bool {
+// diesToo reports whether the workload crashes without the remedy and with it.
+func diesToo(c *matrix.Combination) bool {
 	d := c.Comparison
 	return d != nil && d.Pairs > 0 && 2*d.BaseCrashes >= d.Pairs && 2*d.RemedyCrashes >= d.Pairs
 }
 
-// answers returns the answers on a runtime in the order of the workloads. Those with intended
-// growth come last.
+// answers returns the answers on a runtime. Calibrations come last.
 func (v *view) answers(runtime string) []answer {
 	var list, calibration []answer
 	for _, w := range v.workloads {
@@ -219,7 +215,6 @@ func (v *view) answers(runtime string) []answer {
 	return append(list, calibration...)
 }
 
-// settled lists the answers that need no remedy, by the course of their memory.
 func settled(answers []answer) []labelled {
 	var list []labelled
 	for _, g := range []struct {
@@ -239,7 +234,7 @@ func settled(answers []answer) []labelled {
 	return list
 }
 
-// labelled is a list of answers or of remedies with a heading.
+// labelled is a list with a heading.
 type labelled struct {
 	Label   string
 	answers []answer
@@ -248,8 +243,8 @@ type labelled struct {
 
 func (l labelled) Answers() []answer { return l.answers }
 
-// tally counts the workloads that grow: "4 of 7 workloads grow, 1 dies; each has a remedy that
-// cures it". Intended growth does not count.
+// tally counts the workloads that grow, as "4 of 7 workloads grow, 1 dies; each has a remedy
+// that cures it". Calibrations do not count.
 func tally(answers []answer) string {
 	n, growing, dying, removed, open := 0, 0, 0, 0, false
 	for _, a := range answers {
@@ -294,18 +289,18 @@ func tally(answers []answer) string {
 	return text
 }
 
-// slopeLeft returns the ratio of slopes; it is infinite if it is not known.
-func slopeLeft(c *matrix.Cell) float64 {
+// slopeLeft returns the ratio of slopes; it is infinite if unknown.
+func slopeLeft(c *matrix.Combination) float64 {
 	if c.Comparison == nil || !c.Comparison.Slope.OK {
 		return math.Inf(1)
 	}
 	return c.Comparison.Slope.Estimate
 }
 
-// byCost compares the costs of two remedies: first the step time, in twentieths since finer
-// differences are noise, then the peak. A remedy that makes a step do less work comes last,
-// since its step time cannot be compared.
-func (v *view) byCost(a, b *matrix.Cell) int {
+// byCost compares the step time of two remedies, then their peak. Differences below a twentieth
+// are noise. A remedy whose steps do less work comes last, because its step time cannot be
+// compared.
+func (v *view) byCost(a, b *matrix.Combination) int {
 	cost := func(r memory.Ratio) float64 {
 		switch {
 		case !r.OK:
@@ -315,7 +310,7 @@ func (v *view) byCost(a, b *matrix.Cell) int {
 		}
 		return math.Round(20*r.Estimate) / 20
 	}
-	rank := func(c *matrix.Cell) []float64 {
+	rank := func(c *matrix.Combination) []float64 {
 		d, less, peak := cmp.Or(c.Comparison, &memory.Comparison{}), 0.0, math.Inf(1)
 		if v.lessWork(c.Remedy) {
 			less = 1
@@ -330,23 +325,21 @@ func (v *view) byCost(a, b *matrix.Cell) int {
 
 func alike(r memory.Ratio) bool { return r.OK && r.Low >= 0.9 && r.High <= 1.1 }
 
-// lessWork reports whether a step does less work with a remedy, so that its time cannot be
-// compared.
+// lessWork reports whether a step does less work with a remedy.
 func (v *view) lessWork(remedy string) bool {
 	params := v.remedy[remedy].Params
 	return params["batch_divide"] != "" || params["batch"] != ""
 }
 
-// barren lists the remedies that are meant for growth, were applied, and changed nothing on any
-// workload that grows by itself. Each has the workloads that show it.
+// barren lists the remedies that changed nothing on any growing workload, with the workloads.
 func (v *view) barren(answers []answer) []labelled {
 	var list []labelled
 	for _, m := range v.remedies {
 		var nothing []string
 		otherwise := false
 		for _, a := range answers {
-			has := func(cells []*matrix.Cell) bool {
-				return slices.ContainsFunc(cells, func(c *matrix.Cell) bool { return c.Remedy == m.ID })
+			has := func(cells []*matrix.Combination) bool {
+				return slices.ContainsFunc(cells, func(c *matrix.Combination) bool { return c.Remedy == m.ID })
 			}
 			switch {
 			case a.growth != grows || a.OnPurpose():
@@ -373,21 +366,20 @@ func (v *view) barren(answers []answer) []labelled {
 	return list
 }
 
-// Unlimited describes the memory and time of a crashed workload without the memory limit,
-// measured on the workload that it is a variant of; empty if that was not measured.
+// Unlimited describes the memory and time of a workload that crashes at its memory limit, from
+// the same workload without the limit.
 func (v *view) Unlimited(a answer) string {
 	like, ok := v.workload[a.Workload.Like]
 	if !a.Dies() || !ok || limitOf(like, a.Runtime) > 0 || v.Settings.Limit > 0 {
 		return ""
 	}
-	c := v.cell(a.Runtime, like.ID, matrix.Baseline)
+	c := v.combination(a.Runtime, like.ID, matrix.Baseline)
 	if c == nil || c.Figures.Peak == nil || c.Figures.StepTime == nil {
 		return ""
 	}
 	return fmt.Sprintf("Without the limit (%s): peak %s; %s per step.", like.ID, size(c.Figures.Peak), duration(c.Figures.StepTime))
 }
 
-// limitOf returns the memory limit in bytes of a workload on a runtime; 0 is no limit.
 func limitOf(w matrix.Workload, runtime string) int64 {
 	return cmp.Or(w.On[runtime].Limit, w.Limit)
 }

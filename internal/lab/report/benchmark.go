@@ -13,16 +13,15 @@ import (
 	"steadyfit/memory"
 )
 
-// Benchmark writes the runs in the format of Go benchmarks, one line each, so that benchstat can
-// summarize one matrix or compare two:
+// Benchmark writes the runs in the format of Go benchmarks, so that benchstat can summarize a
+// matrix or compare two:
 //
 //	BenchmarkMatrix/runtime=go/workload=W0/remedy=none-2 1 131000 ns/op 12.5 slope-B/step 372244480 peak-bytes 314572800 anon-bytes 311427072 closed-bytes
 //
-// The number at the end of a name is the number of cores, as in go test. An op is a step. slope
-// is that of anonymous memory, peak the largest resident memory, anon the anonymous memory after
-// the last step, and closed the anonymous memory after everything was freed. An amount that a
-// run does not have is left out. A run without any amount is a comment line with the reason,
-// which benchmark tools skip.
+// An op is a step, and the suffix -2 is the number of cores. slope is the growth of anonymous
+// memory, peak the largest resident memory; anon and closed are the anonymous memory after the
+// last step and after everything was freed. A missing amount is left out. A run without any
+// amount is a comment with the reason.
 func Benchmark(w io.Writer, r *matrix.Result) error {
 	out := bufio.NewWriter(w)
 	e := r.Environment
@@ -45,12 +44,12 @@ func Benchmark(w io.Writer, r *matrix.Result) error {
 	}
 	fmt.Fprint(out, "\nUnit slope-B/step better=lower\nUnit peak-bytes better=lower\nUnit anon-bytes better=lower\nUnit closed-bytes better=lower\n\n")
 	runs := slices.Clone(r.Runs)
-	order := map[cellKey]int{}
-	for i, c := range r.Cells {
-		order[cellKey{c.Runtime, c.Workload, c.Remedy}] = i + 1
+	order := map[combinationID]int{}
+	for i, c := range r.Combinations {
+		order[combinationID{c.Runtime, c.Workload, c.Remedy}] = i + 1
 	}
 	slices.SortStableFunc(runs, func(a, b matrix.RunResult) int {
-		return order[cellKey{a.Runtime, a.Workload, a.Remedy}] - order[cellKey{b.Runtime, b.Workload, b.Remedy}]
+		return order[combinationID{a.Runtime, a.Workload, a.Remedy}] - order[combinationID{b.Runtime, b.Workload, b.Remedy}]
 	})
 	for i := range runs {
 		run := &runs[i]
@@ -91,7 +90,7 @@ func benchmarkValues(run *matrix.RunResult) []string {
 	return values
 }
 
-// benchmarkName replaces characters that would end a name or one of its parts.
+// benchmarkName replaces characters that would end a name or a part of it.
 func benchmarkName(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsSpace(r) || unicode.IsControl(r) || r == '/' || r == '=' {
@@ -101,7 +100,7 @@ func benchmarkName(text string) string {
 	}, text)
 }
 
-// benchmarkKey matches a name that a configuration line may begin with.
+// benchmarkKey returns the name of a configuration line.
 func benchmarkKey(text string) string {
 	return strings.ToLower(strings.ReplaceAll(benchmarkName(text), ":", "_"))
 }

@@ -11,9 +11,8 @@ import (
 	"steadyfit/matrix"
 )
 
-// Claims writes the ledger in Markdown: a table of claims and verdicts per runtime, then each
-// claim with the answer of the literature, the figures, and the cells that they are from, or the
-// requirements of a test.
+// Claims writes the claims in Markdown: a table with the verdicts, then each claim with the
+// figures and their sources, or with what a test needs.
 func Claims(w io.Writer, r *matrix.Result) error {
 	out := bufio.NewWriter(w)
 	v := newView(r)
@@ -49,8 +48,8 @@ func Claims(w io.Writer, r *matrix.Result) error {
 		}
 		for _, d := range c.Verdicts {
 			fmt.Fprintf(out, "- **%s: %s.** %s", markdown(d.Runtime), markdown(d.Verdict), markdown(sentence(d.Text)))
-			if len(d.Cells) > 0 {
-				fmt.Fprintf(out, " (from %s)", markdown(strings.Join(d.Cells, ", ")))
+			if len(d.Combinations) > 0 {
+				fmt.Fprintf(out, " (from %s)", markdown(strings.Join(d.Combinations, ", ")))
 			}
 			fmt.Fprintln(out)
 		}
@@ -60,13 +59,13 @@ func Claims(w io.Writer, r *matrix.Result) error {
 		case c.Needs != "":
 			fmt.Fprintf(out, "- Not tested here. Needed: %s\n", needs)
 		case len(c.Verdicts) == 0:
-			fmt.Fprint(out, "- Not tested: what would test it was not part of this matrix.\n")
+			fmt.Fprint(out, "- Not tested: this matrix has no test of it.\n")
 		}
 	}
 	return out.Flush()
 }
 
-// claimRuntimes returns the runtimes on which a claim was tested, in the usual order.
+// claimRuntimes returns the runtimes that tested a claim.
 func (v *view) claimRuntimes() []string {
 	var list []string
 	for _, c := range v.Claims {
@@ -101,23 +100,21 @@ func claimVerdict(c matrix.Claim, runtime string) string {
 var escapeMarkdown = strings.NewReplacer("\\", "\\\\", "|", "\\|", "<", "&lt;", ">", "&gt;", "&", "&amp;",
 	"*", "\\*", "`", "\\`", "[", "\\[", "]", "\\]")
 
-// markdown escapes text and puts it on one line. Underscores within words have no meaning in
-// Markdown and remain.
+// markdown escapes text and puts it on one line. Underscores within words need no escape.
 func markdown(text string) string { return escapeMarkdown.Replace(oneLine(text)) }
 
-// On returns the verdict on a claim on a runtime.
-func (c claim) On(runtime string) (s struct{ Verdict, Class, Text, Cells string }) {
+// On returns the verdict of a runtime.
+func (c claim) On(runtime string) (s struct{ Verdict, Class, Text, From string }) {
 	s.Verdict = claimVerdict(c.Claim, runtime)
 	s.Class = map[string]string{matrix.Holds: "works", matrix.HoldsInPart: "partly", matrix.DoesNotHold: "harm", matrix.Undecided: "unclear"}[s.Verdict]
 	for _, d := range c.Verdicts {
 		if d.Runtime == runtime {
-			s.Text, s.Cells = sentence(d.Text), strings.Join(d.Cells, ", ")
+			s.Text, s.From = sentence(d.Text), strings.Join(d.Combinations, ", ")
 		}
 	}
 	return s
 }
 
-// claim is an entry of the ledger.
 type claim struct{ matrix.Claim }
 
 func (v *view) Ledger() (list []claim) {
@@ -127,7 +124,6 @@ func (v *view) Ledger() (list []claim) {
 	return list
 }
 
-// ClaimRuntimes returns the headings of the columns of the ledger.
 func (v *view) ClaimRuntimes() []string {
 	if names := v.claimRuntimes(); len(names) > 0 {
 		return names

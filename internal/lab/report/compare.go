@@ -13,40 +13,37 @@ import (
 	"steadyfit/memory"
 )
 
-// Agreement describes how far two matrices agree.
+// Agreement counts how far two matrices agree.
 type Agreement struct {
-	// Cells are in both matrices and were measured in at least one. Same of them have the same
-	// effect.
-	Cells int `json:"cells"`
-	Same  int `json:"same"`
-	// Open of the Same cells are unclear in both.
+	// Combinations were measured in at least one matrix and are in both. Same of them have the
+	// same effect.
+	Combinations int `json:"cells"`
+	Same         int `json:"same"`
+	// Open of the Same combinations are unclear in both.
 	Open int `json:"open"`
-	// Baselines were judged in both. SameBaselines of them are of the same class: they grow, do
-	// not grow, crash, or are inconclusive. SameKinds of these also have the same kind of
-	// verdict; the kinds of memory that does not grow differ by noise.
+	// Baselines have a verdict in both. SameBaselines of them have the same class: they grow,
+	// do not grow, crash, or are inconclusive. SameKinds of these have the same kind of
+	// verdict; the kinds of verdicts without growth differ by noise.
 	Baselines     int `json:"baselines"`
 	SameBaselines int `json:"same_baselines"`
 	SameKinds     int `json:"same_kinds"`
-	// OnlyA and OnlyB count cells that the other matrix lacks.
+	// OnlyA and OnlyB are missing in the other matrix.
 	OnlyA int `json:"only_a"`
 	OnlyB int `json:"only_b"`
-	// Disagreements are in the order of the first matrix. OtherKinds are workloads of the same
-	// class whose kinds differ.
+	// OtherKinds are baselines of the same class with different kinds of verdict.
 	Disagreements []Disagreement `json:"disagreements"`
 	OtherKinds    []Disagreement `json:"other_kinds"`
 }
 
-// Share returns the fraction of equal verdicts, of cells and of baselines, from 0 to 1; 1 if
-// there is nothing to compare.
+// Share returns the fraction of equal verdicts; 1 if there is nothing to compare.
 func (a Agreement) Share() float64 {
-	if a.Cells+a.Baselines == 0 {
+	if a.Combinations+a.Baselines == 0 {
 		return 1
 	}
-	return float64(a.Same+a.SameBaselines) / float64(a.Cells+a.Baselines)
+	return float64(a.Same+a.SameBaselines) / float64(a.Combinations+a.Baselines)
 }
 
-// Unexplained counts disagreements without an inconclusive verdict that are not near a
-// threshold.
+// Unexplained counts the disagreements without an explanation.
 func (a Agreement) Unexplained() int {
 	n := 0
 	for _, d := range a.Disagreements {
@@ -57,23 +54,21 @@ func (a Agreement) Unexplained() int {
 	return n
 }
 
-// Disagreement is a cell on which two matrices differ.
+// Disagreement is a combination on which two matrices differ.
 type Disagreement struct {
 	Runtime  string `json:"runtime"`
 	Workload string `json:"workload"`
 	Remedy   string `json:"remedy"`
-	// A and B are the effects, or the kinds of verdict of a baseline, with the figures behind
-	// them.
+	// A and B are the effects or kinds of verdict, with their figures.
 	A string `json:"a"`
 	B string `json:"b"`
-	// Why says that one side was undecided, or that the figures agree and lie on both sides of a
-	// threshold. If it is empty, the matrices contradict each other.
+	// Why explains the difference: one side was undecided, or the figures agree and lie on both
+	// sides of a threshold. It is empty if the matrices contradict each other.
 	Why string `json:"why"`
 }
 
-// Compare writes the agreement of two matrices. Where they differ, it writes both figures and
-// whether the difference is more than chance. Cells that neither matrix has measured, and those
-// that only one of them has, do not count.
+// Compare writes the agreement of two matrices, and their figures where they differ.
+// Combinations that neither has measured, or only one has, do not count.
 func Compare(w io.Writer, a, b *matrix.Result, o TextOptions) (Agreement, error) {
 	agreement := agree(newView(a), newView(b))
 	if o.Width == 0 {
@@ -101,12 +96,12 @@ func Compare(w io.Writer, a, b *matrix.Result, o TextOptions) (Agreement, error)
 	if agreement.Open > 0 {
 		open = fmt.Sprintf("; %d of them unclear in both", agreement.Open)
 	}
-	t.wrap("", "Remedies with the same effect: "+share(agreement.Same, agreement.Cells)+open+".")
+	t.wrap("", "Remedies with the same effect: "+share(agreement.Same, agreement.Combinations)+open+".")
 	t.wrap("", "Workloads as they are, of the same class (grows, does not grow, dies, inconclusive): "+share(agreement.SameBaselines, agreement.Baselines)+
 		fmt.Sprintf("; %d of them with the same kind of verdict.", agreement.SameKinds))
-	t.wrap("", "In sum: "+share(agreement.Same+agreement.SameBaselines, agreement.Cells+agreement.Baselines)+".")
+	t.wrap("", "In sum: "+share(agreement.Same+agreement.SameBaselines, agreement.Combinations+agreement.Baselines)+".")
 	if agreement.OnlyA+agreement.OnlyB > 0 {
-		t.wrap("", fmt.Sprintf("Not compared: %s only in A, %d only in B.", count(agreement.OnlyA, "cell"), agreement.OnlyB))
+		t.wrap("", fmt.Sprintf("Not compared: %s only in A, %d only in B.", count(agreement.OnlyA, "result"), agreement.OnlyB))
 	}
 	if len(agreement.OtherKinds) > 0 {
 		var list []string
@@ -138,9 +133,9 @@ func Compare(w io.Writer, a, b *matrix.Result, o TextOptions) (Agreement, error)
 
 func agree(a, b *view) Agreement {
 	var out Agreement
-	for i := range a.Cells {
-		x := &a.Cells[i]
-		y := b.cell(x.Runtime, x.Workload, x.Remedy)
+	for i := range a.Combinations {
+		x := &a.Combinations[i]
+		y := b.combination(x.Runtime, x.Workload, x.Remedy)
 		d := Disagreement{Runtime: x.Runtime, Workload: x.Workload, Remedy: x.Remedy}
 		switch {
 		case y == nil:
@@ -163,40 +158,40 @@ func agree(a, b *view) Agreement {
 			out.SameBaselines++
 		case x.Remedy == matrix.Baseline, !measured(x) && !measured(y):
 		case x.Effect == y.Effect:
-			out.Cells++
+			out.Combinations++
 			out.Same++
 			if x.Effect == memory.Unclear {
 				out.Open++
 			}
 		default:
-			out.Cells++
+			out.Combinations++
 			d.A, d.B, d.Why = effectFigures(a, x), effectFigures(b, y), whyEffect(a, b, x, y)
 			out.Disagreements = append(out.Disagreements, d)
 		}
 	}
-	for i := range b.Cells {
-		x := &b.Cells[i]
-		if a.cell(x.Runtime, x.Workload, x.Remedy) == nil {
+	for i := range b.Combinations {
+		x := &b.Combinations[i]
+		if a.combination(x.Runtime, x.Workload, x.Remedy) == nil {
 			out.OnlyB++
 		}
 	}
 	return out
 }
 
-// measured reports whether the cell has a result of runs.
-func measured(c *matrix.Cell) bool {
+// measured reports whether runs gave a result.
+func measured(c *matrix.Combination) bool {
 	return c.Comparison != nil || c.Effect != memory.NotApplicable && c.Effect != memory.CouldNotApply
 }
 
-func kindOf(c *matrix.Cell) memory.Kind {
+func kindOf(c *matrix.Combination) memory.Kind {
 	if c.Verdict == nil {
 		return ""
 	}
 	return c.Verdict.Kind
 }
 
-// classOf returns the class of a verdict, which does not depend on noise.
-func classOf(c *matrix.Cell) string {
+// classOf returns the class of a verdict, which noise does not change.
+func classOf(c *matrix.Combination) string {
 	switch growthOf(c) {
 	case grows:
 		return "grows"
@@ -208,13 +203,13 @@ func classOf(c *matrix.Cell) string {
 	return "inconclusive"
 }
 
-func (v *view) baselineFigures(c *matrix.Cell) string {
+func (v *view) baselineFigures(c *matrix.Combination) string {
 	text := classOf(c)
 	if kind := string(kindOf(c)); kind != "" && kind != text {
 		text += " (" + kind + ")"
 	}
 	if growthOf(c) == dies {
-		return text + ": " + v.death(c)
+		return text + ": " + v.crash(c)
 	}
 	if estimated(c) {
 		text += ", " + slopeText(c, false) + orEmpty(", ", spread(c))
@@ -226,7 +221,7 @@ func (v *view) baselineFigures(c *matrix.Cell) string {
 	return text
 }
 
-func effectFigures(v *view, c *matrix.Cell) string {
+func effectFigures(v *view, c *matrix.Combination) string {
 	text := cmp.Or(string(c.Effect), "no effect known")
 	if name, r := v.goalRatio(c); r.OK {
 		return fmt.Sprintf("%s, %s %s", text, name, times(r, true))
@@ -234,7 +229,6 @@ func effectFigures(v *view, c *matrix.Cell) string {
 	return text + orEmpty(": ", oneLine(c.Reason))
 }
 
-// which names the matrices for which a condition is true.
 func which(a, b bool) string {
 	switch {
 	case a && b:
@@ -245,16 +239,16 @@ func which(a, b bool) string {
 	return "B was"
 }
 
-// whyVerdict explains why two baselines were judged differently; empty if it finds no reason.
-func whyVerdict(a, b *view, x, y *matrix.Cell) string {
+// whyVerdict explains different verdicts on two baselines, or returns "".
+func whyVerdict(a, b *view, x, y *matrix.Combination) string {
 	if i, j := growthOf(x) == undecided, growthOf(y) == undecided; i || j {
 		return which(i, j) + " inconclusive"
 	}
-	// So many runs are of the other class that the next matrix may well have the other majority.
-	other := func(v *view, c, than *matrix.Cell) (n, all int) {
+	// If runs have the class of the other matrix, the next matrix may well have that majority.
+	other := func(v *view, c, than *matrix.Combination) (n, all int) {
 		for _, r := range v.runsOf(c) {
 			all++
-			if classOf(&matrix.Cell{Verdict: &r.Outcome.Verdict}) == classOf(than) {
+			if classOf(&matrix.Combination{Verdict: &r.Outcome.Verdict}) == classOf(than) {
 				n++
 			}
 		}
@@ -263,33 +257,33 @@ func whyVerdict(a, b *view, x, y *matrix.Cell) string {
 	i, n := other(a, x, y)
 	j, m := other(b, y, x)
 	if i+j > 0 {
-		return fmt.Sprintf("it is near a threshold: %d of %d runs of A were judged as B was, and %d of %d of B as A was", i, n, j, m)
+		return fmt.Sprintf("it is near a threshold: %d of %d runs of A have the verdict of B, and %d of %d runs of B have that of A", i, n, j, m)
 	}
 	s, okS := slope(x)
 	t, okT := slope(y)
 	if okS && okT && overlap(s, t) {
 		text := "the slopes agree, and a threshold lies between their verdicts"
 		if budget := a.workload[x.Workload].Budget; budget > 0 {
-			text += fmt.Sprintf(": what may grow is %s/step", memory.Bytes(budget))
+			text += fmt.Sprintf(": the budget is %s/step", memory.Bytes(budget))
 		}
 		return text
 	}
 	return ""
 }
 
-// nearly is the largest difference of two ratios from the same measurement.
+// nearly is the largest difference of two ratios of the same amount.
 const nearly = 0.05
 
-// whyEffect explains why a remedy was judged differently; empty if it finds no reason.
-func whyEffect(a, b *view, x, y *matrix.Cell) string {
+// whyEffect explains different effects of a remedy, or returns "".
+func whyEffect(a, b *view, x, y *matrix.Combination) string {
 	if i, j := x.Effect == memory.Unclear, y.Effect == memory.Unclear; i || j {
 		return which(i, j) + " unclear"
 	}
-	baseA, baseB := a.cell(x.Runtime, x.Workload, matrix.Baseline), b.cell(x.Runtime, x.Workload, matrix.Baseline)
+	baseA, baseB := a.combination(x.Runtime, x.Workload, matrix.Baseline), b.combination(x.Runtime, x.Workload, matrix.Baseline)
 	if a.goal(x) != b.goal(y) && baseA != nil && baseB != nil && kindOf(baseA) != kindOf(baseB) {
 		// The goal of a remedy depends on whether the workload grows.
 		if because := whyVerdict(a, b, baseA, baseB); because != "" {
-			return "the workload without it was judged differently: " + because
+			return "the verdict on the workload without the remedy differs: " + because
 		}
 	}
 	if x.Comparison == nil || y.Comparison == nil || x.Comparison.Goal != y.Comparison.Goal {
@@ -300,7 +294,6 @@ func whyEffect(a, b *view, x, y *matrix.Cell) string {
 	if !r.OK || !s.OK {
 		return ""
 	}
-	// A verdict on crashes does not depend on the ratio.
 	if x.Comparison.RemedyCrashes != y.Comparison.RemedyCrashes || x.Comparison.BaseCrashes != y.Comparison.BaseCrashes {
 		return ""
 	}
@@ -311,14 +304,13 @@ func whyEffect(a, b *view, x, y *matrix.Cell) string {
 	between := thresholdsWithin(x.Comparison.Goal, r, s)
 	switch len(between) {
 	case 0:
-		return text + "; whether single runs with it grow differs"
+		return text + "; they differ in whether single runs with the remedy grow"
 	case 1:
 		return text + "; the threshold " + between[0] + " lies within"
 	}
 	return text + "; the thresholds " + and(between) + " lie within"
 }
 
-// thresholdsWithin returns the thresholds of a goal between the ends of two intervals.
 func thresholdsWithin(goal memory.Goal, r, s memory.Ratio) (between []string) {
 	for _, t := range goal.Thresholds() {
 		if t > min(r.Low, s.Low) && t <= max(r.High, s.High) {
@@ -328,14 +320,14 @@ func thresholdsWithin(goal memory.Goal, r, s memory.Ratio) (between []string) {
 	return between
 }
 
-// howClose says how close two ratios are; empty if they are apart.
+// howClose describes how close two ratios are, or returns "".
 func howClose(r, s memory.Ratio) string {
 	apart, overlaps := math.Abs(r.Estimate-s.Estimate), overlap(r.Interval, s.Interval)
 	switch {
 	case apart <= nearly && overlaps:
 		return fmt.Sprintf("the intervals overlap, and the estimates differ by %.2f only", apart)
 	case apart <= nearly:
-		return fmt.Sprintf("the intervals do not overlap, but they are close, and the estimates differ by %.2f only", apart)
+		return fmt.Sprintf("the intervals do not overlap, but the estimates differ by %.2f only", apart)
 	case overlaps:
 		return fmt.Sprintf("the intervals overlap, and the estimates differ by %.2f", apart)
 	}

@@ -13,7 +13,7 @@ import (
 	"steadyfit/memory"
 )
 
-// Alarms are warnings that a reader must see first.
+// Alarms are warnings that stand above everything.
 func (v *view) Alarms() []string {
 	var list []string
 	for _, c := range v.Calibration {
@@ -22,7 +22,7 @@ func (v *view) Alarms() []string {
 		}
 	}
 	if len(v.Calibration) == 0 {
-		list = append(list, "There is no calibration: nothing shows that the instrument can be trusted.")
+		list = append(list, "The matrix has no calibration, so nothing shows that its measurements can be trusted.")
 	}
 	if !v.Complete {
 		list = append(list, fmt.Sprintf("The matrix is incomplete: it ended after %s, before all of its runs were done.", count(len(v.Runs), "run")))
@@ -30,7 +30,7 @@ func (v *view) Alarms() []string {
 	return list
 }
 
-// Calibrated is a sentence that the calibration succeeded; empty if it did not.
+// Calibrated is a sentence that the calibration succeeded, or "".
 func (v *view) Calibrated() string {
 	var leaks, controls int
 	var names []string
@@ -51,15 +51,15 @@ func (v *view) Calibrated() string {
 	}
 	var parts []string
 	if leaks > 0 {
-		parts = append(parts, fmt.Sprintf("a leak of known size was recovered to within %.2f%%", max(100*off, 0.01)))
+		parts = append(parts, fmt.Sprintf("a leak of known size was measured to within %.2f%%", max(100*off, 0.01)))
 	}
 	if controls > 0 {
-		parts = append(parts, "the control without a leak was called free of growth")
+		parts = append(parts, "the control without a leak shows no growth")
 	}
 	if len(parts) == 0 {
 		return ""
 	}
-	return "The instrument holds: " + strings.Join(parts, ", and ") + orEmpty(", on ", and(names)) + "."
+	return "The calibration succeeded: " + strings.Join(parts, ", and ") + orEmpty(", on ", and(names)) + "."
 }
 
 func calibrationText(c matrix.Calibration) string {
@@ -115,8 +115,7 @@ func (v *view) Machine() string {
 	return strings.Join(parts, " · ")
 }
 
-// When is the time and the size of the matrix in one line. Runs may be from an earlier matrix,
-// so the time is that of the first of them.
+// When is the time of the first run and the size of the matrix.
 func (v *view) When() string {
 	var parts []string
 	began, took := v.Started, v.seconds()
@@ -131,7 +130,7 @@ func (v *view) When() string {
 	remedies := len(v.remedies) - 1
 	parts = append(parts, fmt.Sprintf("%s × %s", count(len(v.workloads), "workload"), plural(remedies, "remedy", "remedies")))
 	if v.Settings.Pairs > 0 {
-		parts = append(parts, count(v.Settings.Pairs, "pair")+" per cell")
+		parts = append(parts, count(v.Settings.Pairs, "pair")+" per remedy")
 	}
 	runs := count(len(v.Runs), "run")
 	if took > 0 {
@@ -150,7 +149,7 @@ func (v *view) When() string {
 	return strings.Join(parts, " · ")
 }
 
-// workloadFacts describes in one line how a workload runs on a runtime.
+// workloadFacts describes the length and limits of a workload.
 func workloadFacts(w matrix.Workload, runtime string) string {
 	d := w.On[runtime] // 0 means no difference on this runtime
 	steps, every, epoch := cmp.Or(d.Steps, w.Steps), cmp.Or(d.Every, w.Every), cmp.Or(d.Epoch, w.Epoch)
@@ -211,7 +210,7 @@ func (v *view) Conditions() [][2]string {
 	for _, name := range slices.Sorted(maps.Keys(e.Variables)) {
 		variables = append(variables, name+"="+e.Variables[name])
 	}
-	settings := fmt.Sprintf("%s per cell, seed %d, intervals of slopes at %s%%", count(s.Pairs, "pair"), s.Seed, significant(100*cmp.Or(s.Confidence, memory.DefaultConfidence), 2))
+	settings := fmt.Sprintf("%s per remedy, seed %d, intervals of slopes at %s%%", count(s.Pairs, "pair"), s.Seed, significant(100*cmp.Or(s.Confidence, memory.DefaultConfidence), 2))
 	if s.Quick {
 		settings += ", the quick form"
 	}
@@ -222,13 +221,13 @@ func (v *view) Conditions() [][2]string {
 	if slices.ContainsFunc(v.workloads, func(w matrix.Workload) bool {
 		return slices.ContainsFunc(v.runtimes, func(runtime string) bool { return limitOf(w, runtime) > 0 })
 	}) {
-		limit += ", but for workloads that have one of their own"
+		limit += ", except for workloads with their own limit"
 	}
 	if s.LimitKind != "" {
-		limit += "; held by " + s.LimitKind
+		limit += "; enforced by " + s.LimitKind
 	}
 	rows = append(rows, [2]string{"Go", e.Go},
-		[2]string{"Variables", cmp.Or(strings.Join(variables, " "), "none that matters")},
+		[2]string{"Variables", cmp.Or(strings.Join(variables, " "), "none that a measurement depends on")},
 		[2]string{"Load before and after", fmt.Sprintf("%.2f, %.2f", e.LoadBefore, e.LoadAfter)},
 		[2]string{"Settings", settings}, [2]string{"Limit of each run", limit})
 	if took := v.seconds(); took > 0 {
@@ -240,7 +239,6 @@ func (v *view) Conditions() [][2]string {
 	return rows
 }
 
-// seconds is the time of all runs.
 func (v *view) seconds() (sum float64) {
 	for i := range v.Runs {
 		sum += v.Runs[i].Seconds

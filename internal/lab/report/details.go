@@ -19,15 +19,15 @@ type part struct {
 	Index  int // of the runtime
 	Rows   []row
 	Absent []labelled
-	// Why reports whether a row has a remark, Less whether a row has steps that do less work.
+	// Why means that a row has a remark, Less that a row has steps that do less work.
 	Why, Less bool
 	Native    []nativeColumn
 	Front     []row // rows with the lowest peak for their step time
 }
 
-// row is a cell with the data of its curve and of its point.
+// row is a row of a part, with the data of its curve and of its point.
 type row struct {
-	*matrix.Cell
+	*matrix.Combination
 	Why   string
 	Less  bool
 	Curve string // "step KiB step KiB ..." of the middle run, then of other runs, after "|"
@@ -36,7 +36,7 @@ type row struct {
 	Front int  // number on the front, from 1
 }
 
-// nativeColumn is a figure beside the phases. It is shown if a cell has it.
+// nativeColumn is a column of memory of TensorFlow. It is shown if a row has the figure.
 type nativeColumn struct {
 	Name   string
 	figure func(*matrix.Figures) *int64
@@ -50,7 +50,6 @@ var nativeColumns = []nativeColumn{
 	{"TensorFlow's GPU pool in a step", func(f *matrix.Figures) *int64 { return f.GPUPool }},
 }
 
-// Parts returns the details of a workload on each runtime that it ran on.
 func (p *page) Parts(w matrix.Workload) []part {
 	var list []part
 	for i, name := range p.runtimes {
@@ -63,9 +62,9 @@ func (p *page) Parts(w matrix.Workload) []part {
 
 func (v *view) part(runtime int, a answer) part {
 	p := part{answer: a, Index: runtime}
-	shown := []*matrix.Cell{a.Base}
+	shown := []*matrix.Combination{a.Base}
 	for _, m := range v.remedies {
-		c := v.cell(a.Runtime, a.Workload.ID, m.ID)
+		c := v.combination(a.Runtime, a.Workload.ID, m.ID)
 		switch {
 		case c == nil || m.ID == matrix.Baseline:
 			continue
@@ -84,22 +83,22 @@ func (v *view) part(runtime int, a answer) part {
 		}
 		p.Absent[i].Items = append(p.Absent[i].Items, m)
 	}
-	// The best effect comes first; remedies that work are ordered by cost.
-	slices.SortStableFunc(shown[1:], func(x, y *matrix.Cell) int {
+	// The best effect comes first. Remedies that work are ordered by cost.
+	slices.SortStableFunc(shown[1:], func(x, y *matrix.Combination) int {
 		if n := cmp.Compare(slices.Index(effects, x.Effect), slices.Index(effects, y.Effect)); n != 0 || x.Effect != memory.Works {
 			return n
 		}
 		return v.byCost(x, y)
 	})
 	for _, c := range shown {
-		r := row{Cell: c, Why: v.remark(c), Less: v.lessWork(c.Remedy)}
+		r := row{Combination: c, Why: v.remark(c), Less: v.lessWork(c.Remedy)}
 		r.Curve, r.Died = v.curves(c)
 		r.Point = c.Figures.Peak != nil && c.Figures.StepTime != nil && 2*len(c.Crashes) < max(len(c.Runs), 1)
 		p.Why, p.Less = p.Why || r.Why != "", p.Less || r.Point && r.Less
 		p.Rows = append(p.Rows, r)
 	}
 	for _, n := range nativeColumns {
-		if slices.ContainsFunc(shown, func(c *matrix.Cell) bool { return n.figure(&c.Figures) != nil }) {
+		if slices.ContainsFunc(shown, func(c *matrix.Combination) bool { return n.figure(&c.Figures) != nil }) {
 			p.Native = append(p.Native, n)
 		}
 	}
@@ -107,7 +106,7 @@ func (v *view) part(runtime int, a answer) part {
 	return p
 }
 
-// front numbers the rows that no other row beats in both peak and step time.
+// front numbers the rows with the lowest peak for their step time.
 func (p *part) front() {
 	var order []*row
 	for i := range p.Rows {
@@ -131,7 +130,6 @@ func (p *part) front() {
 	}
 }
 
-// Facts describes in one line how the workload runs. Kinds counts the runs with its verdict.
 func (p part) Facts() string { return workloadFacts(p.Workload, p.Runtime) }
 
 func (v *view) Kinds(p part) string {
@@ -145,19 +143,18 @@ func (p part) HasCurves() bool {
 	return slices.ContainsFunc(p.Rows, func(r row) bool { return r.Curve != "" })
 }
 
-// Word is the effect of a row; for the baseline, it is the verdict.
+// Word is the effect, or the verdict of the baseline.
 func (r row) Word() string {
 	if r.Remedy == matrix.Baseline {
-		return verdictWord(r.Cell)
+		return verdictWord(r.Combination)
 	}
-	return symbol(r.Cell) + " " + word(r.Cell)
+	return symbol(r.Combination) + " " + word(r.Combination)
 }
 
-func (r row) Class() string { return effectClass(r.Cell) }
+func (r row) Class() string { return effectClass(r.Combination) }
 
-// Range is the range of the slope, without its estimate.
 func (r row) Range() string {
-	_, bounds, ok := strings.Cut(slopeText(r.Cell, true), " [")
+	_, bounds, ok := strings.Cut(slopeText(r.Combination, true), " [")
 	if !ok {
 		return ""
 	}
@@ -165,12 +162,11 @@ func (r row) Range() string {
 }
 
 func (r row) Slope() string {
-	head, _, _ := strings.Cut(slopeText(r.Cell, true), " [")
+	head, _, _ := strings.Cut(slopeText(r.Combination, true), " [")
 	return head
 }
 
-// Ratios are the slope, peak, step time and level after close relative to those without the
-// remedy; empty if unknown.
+// Ratios are those of slope, peak, step time and memory after close; empty if unknown.
 func (r row) Ratios() [4]string {
 	var list [4]string
 	if d := r.Comparison; d != nil {
@@ -187,8 +183,8 @@ var phaseNames = []string{worker.PhaseStart, worker.PhaseLibrary, worker.PhaseLo
 
 func (v *view) PhaseNames() []string { return phaseNames }
 
-// Phases returns the anonymous memory of a cell between phases; nil if unknown.
-func (v *view) Phases(c *matrix.Cell) []string {
+// Phases returns the anonymous memory between phases; nil if unknown.
+func (v *view) Phases(c *matrix.Combination) []string {
 	var list []string
 	known := false
 	for _, name := range phaseNames {
@@ -202,11 +198,11 @@ func (v *view) Phases(c *matrix.Cell) []string {
 	return list
 }
 
-// PhaseLine is the phases of the first row that has them, in one line.
+// PhaseLine formats the phases of the first row that has them.
 func (v *view) PhaseLine(p part) string {
 	for _, r := range p.Rows {
 		var parts []string
-		for i, value := range v.Phases(r.Cell) {
+		for i, value := range v.Phases(r.Combination) {
 			if value != unknown {
 				parts = append(parts, phaseNames[i]+" "+value)
 			}
@@ -218,8 +214,8 @@ func (v *view) PhaseLine(p part) string {
 	return ""
 }
 
-// remark returns what the figures of a cell do not show.
-func (v *view) remark(c *matrix.Cell) string {
+// remark returns a text beside the figures.
+func (v *view) remark(c *matrix.Combination) string {
 	if c.Remedy == matrix.Baseline {
 		return ""
 	}
@@ -229,9 +225,9 @@ func (v *view) remark(c *matrix.Cell) string {
 	}
 	switch {
 	case diesToo(c):
-		parts = append(parts, "Dies without it and with it: "+v.death(c)+".")
+		parts = append(parts, "Dies without it and with it: "+v.crash(c)+".")
 	case len(c.Crashes) > 0 && !strings.Contains(c.Reason, "died"):
-		parts = append(parts, "Crashes: "+v.death(c)+".")
+		parts = append(parts, "Crashes: "+v.crash(c)+".")
 	}
 	if c.Unverified != "" {
 		parts = append(parts, "Not verified: "+strings.TrimSuffix(c.Unverified, ".")+".")
@@ -243,14 +239,14 @@ func (v *view) remark(c *matrix.Cell) string {
 }
 
 // mostPoints is the maximum number of points of a curve. mostRepeats is the maximum number of
-// curves of the baseline beside that of its middle run.
+// additional curves of the baseline.
 const mostPoints, mostRepeats = 24, 6
 
-// point is a step and the memory after it.
+// point is the memory after a step.
 type point struct{ x, y float64 }
 
-// thinned keeps at most that many points in the order of time: the lowest and the highest of
-// each section, so that extremes remain.
+// thinned returns at most that many points: the first, the last, and the lowest and highest of
+// each section.
 func thinned(list []point, most int) []point {
 	if len(list) <= most || most < 6 {
 		return list
@@ -281,9 +277,8 @@ func thinned(list []point, most int) []point {
 	return append(out, list[len(list)-1])
 }
 
-// curves returns the curve of the middle run of a cell and, for the baseline, those of other
-// runs; died reports whether the middle run ended early.
-func (v *view) curves(c *matrix.Cell) (text string, died bool) {
+// curves returns the curve of the middle run, and for the baseline those of other runs.
+func (v *view) curves(c *matrix.Combination) (text string, died bool) {
 	middle := matrix.Middle(v.runsOf(c))
 	if middle == nil {
 		return "", false

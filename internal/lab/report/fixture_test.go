@@ -88,9 +88,9 @@ func fixture(pairs int, seed uint64) *matrix.Result {
 	}
 	r := *fixtures[key]
 	r.Workloads, r.Remedies, r.Runs = slices.Clone(r.Workloads), slices.Clone(r.Remedies), slices.Clone(r.Runs)
-	r.Cells, r.Calibration, r.Claims = slices.Clone(r.Cells), slices.Clone(r.Calibration), slices.Clone(r.Claims)
-	for i := range r.Cells {
-		c := &r.Cells[i]
+	r.Combinations, r.Calibration, r.Claims = slices.Clone(r.Combinations), slices.Clone(r.Calibration), slices.Clone(r.Claims)
+	for i := range r.Combinations {
+		c := &r.Combinations[i]
 		c.Crashes = slices.Clone(c.Crashes)
 		if c.Comparison != nil {
 			comparison := *c.Comparison
@@ -173,13 +173,13 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 			var base []memory.Outcome
 			var baseIDs []int
 			for _, m := range result.Remedies {
-				c := matrix.Cell{Runtime: runtime, Workload: w.ID, Remedy: m.ID}
+				c := matrix.Combination{Runtime: runtime, Workload: w.ID, Remedy: m.ID}
 				if reason := fixtureAbsent(runtime, w.ID, m); reason != "" {
 					c.Effect, c.Reason = memory.NotApplicable, reason
 					if m.NeedsGPU || m.ID == "mimalloc" {
 						c.Effect = memory.CouldNotApply
 					}
-					result.Cells = append(result.Cells, c)
+					result.Combinations = append(result.Combinations, c)
 					continue
 				}
 				var outcomes []memory.Outcome
@@ -213,7 +213,7 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 					comparison := memory.Compare(list, goal, 1)
 					c.Comparison, c.Effect, c.Reason = &comparison, comparison.Effect, comparison.Reason
 				}
-				result.Cells = append(result.Cells, c)
+				result.Combinations = append(result.Combinations, c)
 			}
 		}
 		result.Calibration = append(result.Calibration,
@@ -222,14 +222,14 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 	}
 	result.Claims = []matrix.Claim{
 		{ID: "C2", Text: "intermediates of a step stay until they are released explicitly, more with larger batches", Says: "wrong for a compiled step: peak, not slope", Verdicts: []matrix.ClaimVerdict{
-			{Runtime: "go", Verdict: "does not hold", Text: "W0 is flat at 410 MiB; with half the batch it is flat too", Cells: []string{"W0/none", "W0/batch-half"}},
-			{Runtime: "keras", Verdict: "does not hold", Text: "W0 is flat", Cells: []string{"W0/none"}}}},
+			{Runtime: "go", Verdict: "does not hold", Text: "W0 is flat at 410 MiB; with half the batch it is flat too", Combinations: []string{"W0/none", "W0/batch-half"}},
+			{Runtime: "keras", Verdict: "does not hold", Text: "W0 is flat", Combinations: []string{"W0/none"}}}},
 		{ID: "C3", Text: "the language's GC is out of step with TensorFlow's memory", Says: "right, and in Go it is the main cause (tensorflow#57356)", Verdicts: []matrix.ClaimVerdict{
-			{Runtime: "go", Verdict: "holds in part", Text: "W2 is a saw-tooth 300 MiB deep and does not grow", Cells: []string{"W2/none"}},
-			{Runtime: "galeone", Verdict: "holds", Text: "W2 grows by 4.6 MiB per step; waiting native bytes carry it", Cells: []string{"W2/none", "W2/close"}},
-			{Runtime: "keras", Verdict: "does not hold", Text: "W2 is flat: CPython counts references", Cells: []string{"W2/none"}}}},
+			{Runtime: "go", Verdict: "holds in part", Text: "W2 is a saw-tooth 300 MiB deep and does not grow", Combinations: []string{"W2/none"}},
+			{Runtime: "galeone", Verdict: "holds", Text: "W2 grows by 4.6 MiB per step; waiting native bytes carry it", Combinations: []string{"W2/none", "W2/close"}},
+			{Runtime: "keras", Verdict: "does not hold", Text: "W2 is flat: CPython counts references", Combinations: []string{"W2/none"}}}},
 		{ID: "C10", Text: "clear_session each epoch stops growth, at some cost in speed", Says: "folk for a live model; the cost is unmeasured", Verdicts: []matrix.ClaimVerdict{
-			{Runtime: "keras", Verdict: "undecided", Text: "the interval of the ratio of slopes is [0.71, 1.3]", Cells: []string{"W4/clear-session"}}},
+			{Runtime: "keras", Verdict: "undecided", Text: "the interval of the ratio of slopes is [0.71, 1.3]", Combinations: []string{"W4/clear-session"}}},
 			Needs: "a GPU: steadyfit matrix --workloads W4 --remedies clear-session"},
 		{ID: "C12", Text: "LSTM and GRU layers keep previous computations", Says: "no evidence"},
 		{ID: "C16", Text: "dynamic shapes fragment memory until an allocation fails though enough is free", Says: "right, device pools", Needs: "a GPU: steadyfit matrix --workloads W3 --remedies cuda-async"},
@@ -434,7 +434,7 @@ func fixtureSeries(c course, w matrix.Workload, seed uint64) (*memory.Series, me
 	return s, v
 }
 
-func fixtureFigures(c *matrix.Cell, runs []matrix.RunResult) {
+func fixtureFigures(c *matrix.Combination, runs []matrix.RunResult) {
 	var slopes, seconds []float64
 	var alive []*matrix.RunResult
 	for i := range runs {

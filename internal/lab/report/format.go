@@ -16,7 +16,6 @@ import (
 	"steadyfit/memory"
 )
 
-// size formats an amount of memory; an unknown amount is a dash.
 func size(b *int64) string {
 	if b == nil {
 		return unknown
@@ -31,7 +30,7 @@ func reading(r memory.Reading) string {
 	return r.Bytes.String()
 }
 
-// duration formats the time of a step in nanoseconds, with three significant digits.
+// duration formats nanoseconds with three significant digits.
 func duration(ns *int64) string {
 	if ns == nil {
 		return unknown
@@ -48,7 +47,7 @@ func duration(ns *int64) string {
 	return significant(v, 3) + " ns"
 }
 
-// significant formats a number with that many significant digits, and without an exponent.
+// significant formats a number without an exponent.
 func significant(v float64, digits int) string {
 	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -57,17 +56,14 @@ func significant(v float64, digits int) string {
 	return strconv.FormatFloat(v, 'f', max(digits-before, 0), 64)
 }
 
-// typeset replaces the signs for terminals by typographic ones.
 var typeset = strings.NewReplacer("-", "−", "x", "×", "inf", "∞")
 
-// rate formats a slope per step, "+4.6 MiB/step", or with its bounds, "+4.6 MiB/step [4.5,
-// 4.7]".
+// rate formats a slope per step, "+4.6 MiB/step [4.5, 4.7]".
 func rate(s memory.Interval, bounds bool) string {
 	return typeset.Replace(memory.Rate(memory.Anon, s, memory.PerStep, bounds))
 }
 
-// slopeText formats the slope of a cell with its range.
-func slopeText(c *matrix.Cell, bounds bool) string {
+func slopeText(c *matrix.Combination, bounds bool) string {
 	s, ok := slope(c)
 	if !ok {
 		return unknown
@@ -75,9 +71,9 @@ func slopeText(c *matrix.Cell, bounds bool) string {
 	return rate(s, bounds)
 }
 
-// spread formats the range of the slopes of the runs of a cell, "4.5 to 4.7 over 5 runs", or the
-// interval of a single run, in the unit of slopeText.
-func spread(c *matrix.Cell) string {
+// spread formats the range of slopes, "4.5 to 4.7 over 5 runs", or the interval of a single
+// run, in the unit of slopeText.
+func spread(c *matrix.Combination) string {
 	s, ok := slope(c)
 	if !ok {
 		return ""
@@ -85,8 +81,7 @@ func spread(c *matrix.Cell) string {
 	text := rate(s, true)
 	i := strings.Index(text, "[")
 	low, high, _ := strings.Cut(strings.Trim(text[i:], "[]"), ", ")
-	// The unit is that of the largest of the three values; the estimate alone may have a smaller
-	// unit.
+	// The unit is that of the largest value, and the estimate alone may have a smaller one.
 	if unit := strings.Fields(text)[1]; !strings.HasSuffix(rate(s, false), " "+unit) {
 		high += " " + unit
 	}
@@ -101,7 +96,6 @@ func spread(c *matrix.Cell) string {
 	return fmt.Sprintf("interval %s to %s", low, high)
 }
 
-// times formats a ratio: "×0.61", with its interval if bounds is set.
 func times(r memory.Ratio, bounds bool) string {
 	if !r.OK {
 		return unknown
@@ -109,10 +103,9 @@ func times(r memory.Ratio, bounds bool) string {
 	return typeset.Replace(r.Times(bounds))
 }
 
-// Cost describes the cost of a remedy: "step time ×1.42; peak ×0.61". If the workload crashes
-// without the remedy, there is nothing to compare with, and Cost has absolute amounts: "peak 1.2
-// GiB; 140 ms per step".
-func (v *view) Cost(c *matrix.Cell) string {
+// Cost describes the cost of a remedy: "step time ×1.42; peak ×0.61". Without a baseline that
+// survives, it has amounts: "peak 1.2 GiB; 140 ms per step".
+func (v *view) Cost(c *matrix.Combination) string {
 	var parts []string
 	if c.Comparison != nil {
 		for _, part := range []struct {
@@ -152,8 +145,8 @@ func (v *view) Cost(c *matrix.Cell) string {
 	return strings.Join(parts, "; ")
 }
 
-// goalRatio returns the ratio of the amount that the remedy is meant to lower.
-func (v *view) goalRatio(c *matrix.Cell) (name string, r memory.Ratio) {
+// goalRatio returns the ratio of the amount that the remedy should lower.
+func (v *view) goalRatio(c *matrix.Combination) (name string, r memory.Ratio) {
 	if c.Comparison == nil {
 		return "", memory.Ratio{}
 	}
@@ -168,13 +161,13 @@ func (v *view) goalRatio(c *matrix.Cell) (name string, r memory.Ratio) {
 	return "slope", c.Comparison.Slope
 }
 
-// Verdict is the verdict on a cell in a few words.
-func (v *view) Verdict(c *matrix.Cell) string {
+// Verdict is the verdict in a few words.
+func (v *view) Verdict(c *matrix.Combination) string {
 	switch {
 	case c == nil:
 		return unknown
 	case growthOf(c) == dies:
-		return "dies: " + v.death(c)
+		return "dies: " + v.crash(c)
 	case c.Verdict == nil:
 		return unknown
 	}
@@ -204,8 +197,7 @@ func (v *view) Verdict(c *matrix.Cell) string {
 	return string(d.Kind)
 }
 
-// verdictWord returns a word for the kind of a verdict.
-func verdictWord(c *matrix.Cell) string {
+func verdictWord(c *matrix.Combination) string {
 	switch growthOf(c) {
 	case dies:
 		return "dies"
@@ -228,8 +220,8 @@ func verdictWord(c *matrix.Cell) string {
 	return string(c.Verdict.Kind)
 }
 
-// death returns the number of crashed runs of a cell and their most common cause.
-func (v *view) death(c *matrix.Cell) string {
+// crash returns the most common cause of the crashed runs, with their number.
+func (v *view) crash(c *matrix.Combination) string {
 	counts, best := map[string]int{}, ""
 	for _, cause := range c.Crashes {
 		counts[cause]++
@@ -247,22 +239,20 @@ func (v *view) death(c *matrix.Cell) string {
 	return best
 }
 
-// causes explain the layers that carry a growth, in words for readers who do not know package
-// memory.
+// causes explain memory.Cause to readers of a report.
 var causes = map[memory.Cause]string{
-	memory.GCLag:        "native objects that nothing refers to any more wait for the garbage collector, which does not see how large they are",
-	memory.Unreleased:   "native objects are made and never released",
-	memory.HostHistory:  "the program itself keeps what it makes, on the Go heap",
-	memory.RuntimeCache: "TensorFlow's allocators hold more with each step while the number of objects is the same: a cache or the graph grows",
-	memory.NativeHeap:   "malloc has handed out more with each step, and no layer above says to whom",
+	memory.GCLag:        "unreachable native objects wait for the garbage collector, which does not see their size",
+	memory.Unreleased:   "native objects are created and never released",
+	memory.HostHistory:  "the program itself keeps objects on the Go heap",
+	memory.RuntimeCache: "TensorFlow's allocators hold more with each step, and the number of objects stays the same: a cache or the graph grows",
+	memory.NativeHeap:   "memory in use of malloc grows with each step, and no layer above explains it",
 	memory.GoRuntime:    "the Go runtime holds more than its heap needs",
-	memory.Retention:    "memory is freed and kept by its allocator; malloc in use is flat",
-	memory.Files:        "pages of files came in",
-	memory.Unattributed: "no layer that was sampled goes along with it",
+	memory.Retention:    "an allocator keeps freed memory; memory in use of malloc is flat",
+	memory.Files:        "the process reads more pages of files",
+	memory.Unattributed: "no sampled layer grows with it",
 }
 
-// cause returns the layer that carries the growth and its explanation; both are empty if nothing
-// grew.
+// cause returns the layer that grows and the explanation; both are empty without growth.
 func cause(d *memory.Verdict) (layer, text string) {
 	if d == nil || d.Cause == "" {
 		return "", ""
@@ -274,12 +264,10 @@ func cause(d *memory.Verdict) (layer, text string) {
 	return string(d.Carrier), text
 }
 
-// release is the remedy that releases native objects explicitly.
+// release is the ID of the remedy that releases native objects explicitly.
 const release = "close"
 
-// why explains the cause of growth for the workload of an answer, in sentences. It adds the
-// remedy for objects that wait for the garbage collector and whether a collection was due, the
-// memory in TensorFlow's pool, and the notes of the verdict.
+// why explains the growth of an answer in sentences.
 func (v *view) why(a answer) (layer, text string) {
 	d := a.Base.Verdict
 	layer, text = cause(d)
@@ -303,7 +291,6 @@ func (v *view) why(a answer) (layer, text string) {
 	return layer, strings.TrimSpace(text + " " + notes(d))
 }
 
-// notes returns the notes of a verdict as sentences.
 func notes(d *memory.Verdict) string {
 	if d == nil {
 		return ""
@@ -315,19 +302,18 @@ func notes(d *memory.Verdict) string {
 	return strings.Join(list, " ")
 }
 
-// explicitly says how to release objects that wait for the garbage collector: by the remedy for
-// it or, on a runtime without one, by the same workload on the runtime that has one.
+// explicitly explains how to release objects that wait for the garbage collector. On a runtime
+// without such a remedy, it has the result of the runtime go.
 func (v *view) explicitly(a answer) string {
 	m, ok := v.remedy[release]
 	if !ok {
-		// The remedy was not part of the matrix, but the runtimes that have it are known.
 		m, _ = matrix.FindRemedy(release)
 	}
 	if len(m.Runtimes) == 0 || slices.Contains(m.Runtimes, a.Runtime) {
 		return "Release them explicitly."
 	}
-	text := fmt.Sprintf("There is nothing on %s that releases them explicitly.", a.Runtime)
-	other := v.cell(matrix.Go, a.Workload.ID, release)
+	text := fmt.Sprintf("No remedy on %s releases them explicitly.", a.Runtime)
+	other := v.combination(matrix.Go, a.Workload.ID, release)
 	if a.Runtime == matrix.Go || other == nil || !measured(other) || other.Verdict == nil {
 		return text
 	}
@@ -338,22 +324,21 @@ func (v *view) explicitly(a answer) string {
 	return text + "."
 }
 
-// symbols stand for effects where space is short.
 var symbols = map[memory.Effect]string{
 	memory.Works: "✓", memory.Partly: "◐", memory.NoEffect: "=", memory.Harmful: "✗",
 	memory.Unclear: "?", memory.NotApplicable: "·", memory.CouldNotApply: "!",
 }
 
-// unseenSymbol and unseenWord stand for a remedy without an effect that may not have been
-// applied, so that its effect is not known.
+// unseenSymbol and unseenWord are for a remedy without an effect that may not have been
+// applied.
 const unseenSymbol, unseenWord = "=?", "not verified"
 
-// unseen reports whether a remedy made no difference and it is not known whether it was applied.
-func unseen(c *matrix.Cell) bool {
+// unseen reports whether a remedy without an effect may not have been applied.
+func unseen(c *matrix.Combination) bool {
 	return c.Unverified != "" && (c.Effect == memory.NoEffect || diesToo(c))
 }
 
-func symbol(c *matrix.Cell) string {
+func symbol(c *matrix.Combination) string {
 	if unseen(c) {
 		return unseenSymbol
 	}
@@ -372,15 +357,15 @@ func effectWord(e memory.Effect) string {
 	return string(e)
 }
 
-// word is the word for a cell in a table.
-func word(c *matrix.Cell) string {
+// word is the effect in a table.
+func word(c *matrix.Combination) string {
 	if unseen(c) {
 		return unseenWord
 	}
 	return effectWord(c.Effect)
 }
 
-// effects are in the order of a legend, the best first.
+// effects are in the order of the legend.
 var effects = []memory.Effect{memory.Works, memory.Partly, memory.NoEffect, memory.Harmful,
 	memory.Unclear, memory.CouldNotApply, memory.NotApplicable}
 
@@ -393,7 +378,6 @@ func plural(n int, one, many string) string {
 	return strconv.Itoa(n) + " " + many
 }
 
-// and joins names as in a sentence.
 func and(names []string) string {
 	switch n := len(names); n {
 	case 0:
@@ -412,14 +396,13 @@ func orEmpty(prefix, text string) string {
 	return prefix + text
 }
 
-// sentence adds a capital letter at the beginning and a full stop at the end.
+// sentence adds a capital letter and a full stop.
 func sentence(text string) string {
 	text = strings.TrimSpace(text)
 	if text == "" {
 		return ""
 	}
 	first, n := utf8.DecodeRuneInString(text)
-	// A name such as "malloc_trim" or "x86" keeps its case.
 	if word, _, _ := strings.Cut(text, " "); !strings.ContainsAny(word, "_=0123456789./") {
 		text = string(unicode.ToUpper(first)) + text[n:]
 	}
@@ -429,12 +412,11 @@ func sentence(text string) string {
 	return text
 }
 
-// oneLine replaces characters that would break a line of text or a terminal.
+// oneLine replaces control characters and line breaks.
 func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 }
 
-// lasted formats a length of time to the second.
 func lasted(d time.Duration) string {
 	text := d.Round(time.Second).String()
 	if strings.HasSuffix(text, "m0s") {

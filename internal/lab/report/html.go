@@ -16,7 +16,7 @@ import (
 	"steadyfit/memory"
 )
 
-// The charts are drawn by uPlot 1.6.32 (MIT, uplot.LICENSE), from
+// uPlot 1.6.32 (MIT, uplot.LICENSE) draws the charts. It is from
 // https://registry.npmjs.org/uplot/-/uplot-1.6.32.tgz:
 //
 //	dist/uPlot.iife.min.js  sha256 19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f
@@ -37,18 +37,17 @@ var pageTemplate = template.Must(template.New("page.tmpl").Funcs(template.FuncMa
 		return template.JS("/* uPlot 1.6.32, MIT License, (c) 2022 Leon Sorokin */" + chart + asset("script.js"))
 	},
 	"size": size, "duration": duration, "sentence": sentence, "spread": spread,
-	"slope": func(c *matrix.Cell) string { return slopeText(c, false) },
+	"slope": func(c *matrix.Combination) string { return slopeText(c, false) },
 }).ParseFS(assets, "page.tmpl"))
 
-// page is the data of page.tmpl.
 type page struct {
 	*view
 	Runtimes []onRuntime
-	// Packed is the table and the details: HTML, in gzip, in base64, as a JSON string.
+	// Packed is the table and the details: HTML, compressed with gzip, in base64, as a JSON
+	// string.
 	Packed template.JS
 }
 
-// onRuntime has the answers on a runtime.
 type onRuntime struct {
 	Index   int
 	Name    string
@@ -56,10 +55,9 @@ type onRuntime struct {
 	Kept    []kept
 }
 
-// HTML writes the report as one file that loads nothing from elsewhere: the answers, the table
-// of all cells, the details of each workload with curves and figures, the ledger of claims and
-// the environment. The table and the details are compressed, and a script unpacks them, so that
-// the report of a full matrix takes less than 400 KB.
+// HTML writes the report as one file that loads nothing. The table and the details are
+// compressed, and a script unpacks them, so that the report of a full matrix takes less than
+// 400 KB.
 func HTML(w io.Writer, r *matrix.Result) error {
 	p := &page{view: newView(r)}
 	for i, name := range p.runtimes {
@@ -92,8 +90,8 @@ func (r onRuntime) Tally() string       { return tally(r.Answers) }
 func (r onRuntime) Settled() []labelled { return settled(r.Answers) }
 func (r onRuntime) MostKept() []kept    { return r.Kept[:min(len(r.Kept), mostKept)] }
 
-// Bad returns the answers on workloads that grow or crash. Peaks returns those with a remedy for
-// the peak of a workload that does not grow.
+// Bad returns the workloads that grow or crash, Peaks those without growth that have a remedy
+// for their peak.
 func (r onRuntime) Bad() []answer {
 	return slices.DeleteFunc(slices.Clone(r.Answers), func(a answer) bool { return !a.Grows() && !a.Dies() })
 }
@@ -102,39 +100,36 @@ func (r onRuntime) Peaks() []answer {
 	return slices.DeleteFunc(slices.Clone(r.Answers), func(a answer) bool { return len(a.Peak) == 0 || a.Grows() })
 }
 
-func (v *view) KeptLead(r onRuntime) string     { return v.keptLead(r.Kept) }
-func (v *view) Barren(r onRuntime) []labelled   { return v.barren(r.Answers) }
-func (v *view) AllWorkloads() []matrix.Workload { return v.workloads }
-func (v *view) Title(c *matrix.Cell) string     { return v.title(c.Remedy) }
+func (v *view) KeptLead(r onRuntime) string        { return v.keptLead(r.Kept) }
+func (v *view) Barren(r onRuntime) []labelled      { return v.barren(r.Answers) }
+func (v *view) AllWorkloads() []matrix.Workload    { return v.workloads }
+func (v *view) Title(c *matrix.Combination) string { return v.title(c.Remedy) }
 
-// Cause is the layer that carries the growth of an answer, or the cause of a crash.
+// Cause is the layer that grows, or the cause of a crash.
 func (v *view) Cause(a answer) (cause struct{ Layer, Text string }) {
 	if a.Dies() {
-		cause.Text = sentence(v.death(a.Base))
+		cause.Text = sentence(v.crash(a.Base))
 		return cause
 	}
 	return v.Why(a)
 }
 
-// Why is the layer that carries the growth of an answer.
+// Why is the layer that grows.
 func (v *view) Why(a answer) (cause struct{ Layer, Text string }) {
 	cause.Layer, cause.Text = v.why(a)
 	return cause
 }
 
-// Anchor is PartAnchor of an answer.
 func (v *view) Anchor(a answer) string {
 	return v.PartAnchor(slices.Index(v.runtimes, a.Runtime), a.Workload.ID)
 }
 
-// PartAnchor returns the anchor of the part of the page on a workload on a runtime.
 func (v *view) PartAnchor(runtime int, workload string) string {
 	i := slices.IndexFunc(v.workloads, func(w matrix.Workload) bool { return w.ID == workload })
 	return fmt.Sprintf("w%d-%d", i, runtime)
 }
 
-// CellAnchor returns the anchor of the row of a cell.
-func (v *view) CellAnchor(c *matrix.Cell) string {
+func (v *view) RowAnchor(c *matrix.Combination) string {
 	return v.rowAnchor(slices.Index(v.runtimes, c.Runtime), c.Workload, c.Remedy)
 }
 
@@ -143,13 +138,12 @@ func (v *view) rowAnchor(runtime int, workload, remedy string) string {
 	return fmt.Sprintf("%s-%d", v.PartAnchor(runtime, workload), i)
 }
 
-// effectHelp explains an effect in the legend.
 type effectHelp struct{ Symbol, Class, Word, Text string }
 
 func (v *view) Effects() []effectHelp {
 	var list []effectHelp
 	for _, e := range effects {
-		c := &matrix.Cell{Effect: e}
+		c := &matrix.Combination{Effect: e}
 		list = append(list, effectHelp{symbol(c), effectClass(c), word(c), effectMeaning[e]})
 		if e == memory.NoEffect {
 			c.Unverified = unseenMeaning
@@ -159,22 +153,20 @@ func (v *view) Effects() []effectHelp {
 	return list
 }
 
-// unseenMeaning explains unseenSymbol.
 const unseenMeaning = "no difference was seen, but nothing shows that the remedy was applied"
 
 // effectMeaning explains the thresholds of memory.Compare.
 var effectMeaning = map[memory.Effect]string{
-	memory.Works:         "of a slope at most a tenth is left (or less than half, and no run grows); a peak or level is lower by a fifth or more",
-	memory.Partly:        "lower beyond doubt and by 5% or more, but not as much as that",
-	memory.NoEffect:      "within 10% of what it is without the remedy, or lower by less than 5%",
+	memory.Works:         "a slope is at most a tenth (or less than half, and no run grows); a peak or level is lower by at least a fifth",
+	memory.Partly:        "lower by at least 5%, but not enough to count as works",
+	memory.NoEffect:      "within 10% of the amount without the remedy, or lower by less than 5%",
 	memory.Harmful:       "higher by more than 10%, or the runs die with it",
-	memory.Unclear:       "the interval holds both an effect and none",
-	memory.CouldNotApply: "it could not be set here; the reason stands beside it",
-	memory.NotApplicable: "the workload or the runtime has nothing that it could change",
+	memory.Unclear:       "the interval contains both an effect and no effect",
+	memory.CouldNotApply: "the remedy could not be applied on this machine; the reason is beside it",
+	memory.NotApplicable: "the remedy changes nothing on this workload or runtime",
 }
 
-// effectClass returns the CSS class of a cell.
-func effectClass(c *matrix.Cell) string {
+func effectClass(c *matrix.Combination) string {
 	switch {
 	case c.Remedy == matrix.Baseline:
 		return "base"
@@ -189,7 +181,7 @@ var growthClass = map[growth]string{grows: "harm", dies: "harm", settles: "partl
 
 func (a answer) Class() string { return growthClass[a.growth] }
 
-// Glance describes the baseline of a workload on a runtime in two words.
+// Glance describes the baseline of a workload in two words.
 func (v *view) Glance(runtime string, w matrix.Workload) (g struct {
 	answer
 	Word, Text string
@@ -213,7 +205,7 @@ func (v *view) Glance(runtime string, w matrix.Workload) (g struct {
 	return g
 }
 
-// group has the remedies of one group, with their cells on each workload of a runtime.
+// group has the rows of a group of remedies, with a cell for each workload.
 type group struct {
 	Name string
 	Rows []tableRow
@@ -226,21 +218,19 @@ type tableRow struct {
 
 type tableCell struct{ Href, Class, Symbol, Word, Figure, Time, Why string }
 
-// Columns returns the workloads that ran on a runtime.
 func (v *view) Columns(runtime string) []matrix.Workload {
 	return slices.DeleteFunc(slices.Clone(v.workloads), func(w matrix.Workload) bool {
-		return v.cell(runtime, w.ID, matrix.Baseline) == nil
+		return v.combination(runtime, w.ID, matrix.Baseline) == nil
 	})
 }
 
-// Groups returns the rows of the table of a runtime.
 func (v *view) Groups(runtime string) []group {
 	var list []group
 	columns := v.Columns(runtime)
 	for _, m := range v.remedies {
 		row, has := tableRow{Title: v.title(m.ID)}, false
 		for _, w := range columns {
-			c := v.cell(runtime, w.ID, m.ID)
+			c := v.combination(runtime, w.ID, m.ID)
 			row.Cells = append(row.Cells, v.tableCell(c))
 			has = has || c != nil && c.Effect != memory.NotApplicable
 		}
@@ -258,7 +248,7 @@ func (v *view) Groups(runtime string) []group {
 	return list
 }
 
-func (v *view) tableCell(c *matrix.Cell) tableCell {
+func (v *view) tableCell(c *matrix.Combination) tableCell {
 	if c == nil {
 		return tableCell{}
 	}
@@ -275,7 +265,7 @@ func (v *view) tableCell(c *matrix.Cell) tableCell {
 			t.Time = duration(c.Figures.StepTime)
 		}
 		if measured(c) {
-			t.Href = v.CellAnchor(c)
+			t.Href = v.RowAnchor(c)
 		}
 		return t
 	}
@@ -283,7 +273,7 @@ func (v *view) tableCell(c *matrix.Cell) tableCell {
 		t.Why = c.Reason
 		return t
 	}
-	t.Href = v.CellAnchor(c)
+	t.Href = v.RowAnchor(c)
 	d := c.Comparison
 	switch {
 	case diesToo(c):
@@ -306,7 +296,6 @@ func (v *view) tableCell(c *matrix.Cell) tableCell {
 	return t
 }
 
-// Calibrations returns the rows of the table of calibrations.
 func (v *view) Calibrations() (rows [][]string) {
 	for _, c := range v.Calibration {
 		verdict, class := "held", "works"

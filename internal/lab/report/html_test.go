@@ -98,14 +98,14 @@ func TestHTML(t *testing.T) {
 	}
 	for _, want := range []string{
 		"On galeone 4 of 7 workloads grow, 1 dies; each has a remedy that cures it.",
-		"The instrument holds: a leak of known size was recovered to within 0.04%, and the control without a leak was called free of growth, on go, galeone and keras.",
+		"The calibration succeeded: a leak of known size was measured to within 0.04%, and the control without a leak shows no growth, on go, galeone and keras.",
 		"16.0 GiB of memory · no GPU · TensorFlow 2.21.0 · Keras 3.15.0 · linux/amd64",
-		"waiting native bytes : native objects that nothing refers to any more wait for the garbage collector",
+		"waiting native bytes : unreachable native objects wait for the garbage collector",
 		"Dies without it and with it: killed by SIGKILL: memory limit of 1.5 GiB (3 of 3 runs).",
 		"3 of 3 runs without it crashed, and none with it.",
 		"Could not be applied: no GPU: allow_growth.",
 		"For a further test: a GPU: steadyfit matrix --workloads W4 --remedies clear-session",
-		"What would test it was not part of this matrix.",
+		"This matrix has no test of it.",
 		"Needed: a GPU: steadyfit matrix --workloads W3 --remedies cuda-async",
 	} {
 		has(t, text, want)
@@ -115,8 +115,8 @@ func TestHTML(t *testing.T) {
 
 	// Every measured cell has a row, and a link to it in the table.
 	v := newView(r)
-	for i := range r.Cells {
-		c := &r.Cells[i]
+	for i := range r.Combinations {
+		c := &r.Combinations[i]
 		if !measured(c) {
 			continue
 		}
@@ -140,12 +140,12 @@ func TestHTMLPools(t *testing.T) {
 	page := render(t, r)
 	has(t, page, `<td class="native">123.0 MiB</td>`)
 	hasNot(t, page, "GPU memory")
-	for i := range r.Cells {
-		r.Cells[i].Figures.Pool = nil
+	for i := range r.Combinations {
+		r.Combinations[i].Figures.Pool = nil
 	}
 	hasNot(t, render(t, r), `class="native"`)
 	gpu := int64(3 << 30)
-	r.Cells[0].Figures.GPU = &gpu
+	r.Combinations[0].Figures.GPU = &gpu
 	page = render(t, r)
 	has(t, page, "GPU memory")
 	has(t, page, `<td class="native">3.0 GiB</td>`)
@@ -154,7 +154,7 @@ func TestHTMLPools(t *testing.T) {
 // TestHTMLGPUGoal checks that a remedy for GPU memory is judged by GPU memory.
 func TestHTMLGPUGoal(t *testing.T) {
 	r := keptFixture()
-	c := &r.Cells[1]
+	c := &r.Combinations[1]
 	c.Effect = memory.Works
 	c.Comparison.Goal, c.Comparison.GPU = memory.LowerGPU, exactly(0.4, memory.Works)
 	text := visible(render(t, r))
@@ -222,10 +222,10 @@ func TestThin(t *testing.T) {
 	r := fixture(2, 1)
 	got, text := data(t, r)
 	require.Equal(t, r.Schema, got.Schema)
-	require.Len(t, got.Cells, len(r.Cells))
+	require.Len(t, got.Combinations, len(r.Combinations))
 	require.Len(t, got.Runs, len(r.Runs))
 	require.Equal(t, r.Environment, got.Environment)
-	require.Equal(t, r.Cells[3].Comparison, got.Cells[3].Comparison)
+	require.Equal(t, r.Combinations[3].Comparison, got.Combinations[3].Comparison)
 	hasNot(t, text, "<")
 	for i := range got.Runs {
 		want, have := &r.Runs[i], &got.Runs[i]
@@ -269,8 +269,8 @@ func TestHTMLHostile(t *testing.T) {
 	for i := range r.Remedies {
 		r.Remedies[i].Title, r.Remedies[i].Group = evil, memoryGroup(i, evil)
 	}
-	for i := range r.Cells {
-		c := &r.Cells[i]
+	for i := range r.Combinations {
+		c := &r.Combinations[i]
 		c.Reason = evil
 		if len(c.Crashes) > 0 {
 			c.Crashes[0] = evil
@@ -291,7 +291,7 @@ func TestHTMLHostile(t *testing.T) {
 		c := &r.Claims[i]
 		c.ID, c.Text, c.Says = evil, evil, evil
 		for j := range c.Verdicts {
-			c.Verdicts[j] = matrix.ClaimVerdict{Runtime: evil, Verdict: evil, Text: evil, Cells: []string{evil}}
+			c.Verdicts[j] = matrix.ClaimVerdict{Runtime: evil, Verdict: evil, Text: evil, Combinations: []string{evil}}
 		}
 	}
 	for i := range r.Calibration {
@@ -329,13 +329,13 @@ func TestHTMLAlarms(t *testing.T) {
 	require.Equal(t, 2, strings.Count(top, `class="alarm"`))
 	has(t, top, "Calibration failed on go, W1: A leak of 65536 B/step was measured as 40000")
 	has(t, top, "The matrix is incomplete")
-	hasNot(t, page, "The instrument holds")
+	hasNot(t, page, "The calibration succeeded")
 	if path := os.Getenv("STEADYFIT_REPORT"); path != "" {
 		require.NoError(t, os.WriteFile(path+".alarm.html", []byte(page), 0o644))
 	}
 
 	r.Calibration = nil
-	has(t, render(t, r), "There is no calibration")
+	has(t, render(t, r), "The matrix has no calibration")
 }
 
 // TestHTMLUnknown checks that an amount without a measurement is always a dash.
@@ -343,7 +343,7 @@ func TestHTMLUnknown(t *testing.T) {
 	r := fixture(2, 1)
 	r.Workloads, r.Runs, r.Claims = r.Workloads[:1], nil, nil
 	verdict := memory.Verdict{Kind: memory.Inconclusive, Reason: "too few samples"}
-	r.Cells = []matrix.Cell{
+	r.Combinations = []matrix.Combination{
 		{Runtime: "go", Workload: "W0", Remedy: matrix.Baseline, Verdict: &verdict},
 		{Runtime: "go", Workload: "W0", Remedy: "close", Effect: memory.Unclear, Comparison: &memory.Comparison{Effect: memory.Unclear, Goal: memory.LowerSlope, More: 4}, Verdict: &verdict},
 	}
@@ -351,13 +351,13 @@ func TestHTMLUnknown(t *testing.T) {
 	has(t, text, "? unclear – – – – – About 4 more pairs would decide.")
 	has(t, text, "Undecided W0 inconclusive: too few samples")
 	hasNot(t, text, "B/step [0")
-	has(t, text, "No curves were kept.")
+	has(t, text, "This result has no curves.")
 }
 
 func TestHTMLEmpty(t *testing.T) {
-	for _, r := range []*matrix.Result{{}, {Cells: []matrix.Cell{{Runtime: "x", Workload: "y", Remedy: "z"}}}} {
+	for _, r := range []*matrix.Result{{}, {Combinations: []matrix.Combination{{Runtime: "x", Workload: "y", Remedy: "z"}}}} {
 		page := render(t, r)
-		has(t, visible(page), "There is no calibration")
+		has(t, visible(page), "The matrix has no calibration")
 		data(t, r)
 		for _, write := range []func(io.Writer, *matrix.Result) error{
 			Benchmark, Claims, func(w io.Writer, r *matrix.Result) error { return Text(w, r, TextOptions{}) },
@@ -372,13 +372,13 @@ func TestHTMLEmpty(t *testing.T) {
 func scaled(workloads, remedies, measuring, runs int, runtimes ...string) *matrix.Result {
 	small := fixture(2, 1)
 	r := *small
-	r.Workloads, r.Remedies, r.Cells, r.Runs = nil, nil, nil, nil
-	byID, cells := map[int]matrix.RunResult{}, map[cellKey]matrix.Cell{}
+	r.Workloads, r.Remedies, r.Combinations, r.Runs = nil, nil, nil, nil
+	byID, cells := map[int]matrix.RunResult{}, map[combinationID]matrix.Combination{}
 	for _, run := range small.Runs {
 		byID[run.ID] = run
 	}
-	for _, c := range small.Cells {
-		cells[cellKey{c.Runtime, c.Workload, c.Remedy}] = c
+	for _, c := range small.Combinations {
+		cells[combinationID{c.Runtime, c.Workload, c.Remedy}] = c
 	}
 	name := func(id string, n int) string {
 		if n == 0 {
@@ -407,12 +407,12 @@ func scaled(workloads, remedies, measuring, runs int, runtimes ...string) *matri
 		r.Workloads = append(r.Workloads, w)
 		for _, runtime := range runtimes {
 			for _, m := range r.Remedies {
-				c := cells[cellKey{runtime, old, from[m.ID]}]
+				c := cells[combinationID{runtime, old, from[m.ID]}]
 				c.Workload, c.Remedy = w.ID, m.ID
 				ids := c.Runs
 				c.Runs = nil
-				if len(ids) > 0 && len(r.Cells)%7 >= measuring && m.ID != matrix.Baseline {
-					c = matrix.Cell{Runtime: runtime, Workload: w.ID, Remedy: m.ID, Effect: memory.NotApplicable, Reason: w.ID + " has nothing that it could change"}
+				if len(ids) > 0 && len(r.Combinations)%7 >= measuring && m.ID != matrix.Baseline {
+					c = matrix.Combination{Runtime: runtime, Workload: w.ID, Remedy: m.ID, Effect: memory.NotApplicable, Reason: w.ID + " has nothing that it could change"}
 					ids = nil
 				}
 				for n := range runs * min(len(ids), 1) {
@@ -421,7 +421,7 @@ func scaled(workloads, remedies, measuring, runs int, runtimes ...string) *matri
 					c.Runs = append(c.Runs, run.ID)
 					r.Runs = append(r.Runs, run)
 				}
-				r.Cells = append(r.Cells, c)
+				r.Combinations = append(r.Combinations, c)
 			}
 		}
 	}
@@ -444,13 +444,13 @@ func TestHTMLSize(t *testing.T) {
 		var b bytes.Buffer
 		require.NoError(t, HTML(&b, r))
 		page := b.String()
-		t.Logf("%d cells, %d runs: %.2f MB", len(r.Cells), len(r.Runs), float64(len(page))/1e6)
+		t.Logf("%d cells, %d runs: %.2f MB", len(r.Combinations), len(r.Runs), float64(len(page))/1e6)
 		if path := os.Getenv("STEADYFIT_REPORT"); path != "" && n == 2 {
 			require.NoError(t, os.WriteFile(path+".large.html", []byte(page), 0o644))
 		}
 		require.Less(t, len(page), test.most)
 		thin := Thin(r, Published)
-		require.Len(t, thin.Cells, len(r.Cells))
+		require.Len(t, thin.Combinations, len(r.Combinations))
 		require.Len(t, thin.Runs, len(r.Runs))
 	}
 }

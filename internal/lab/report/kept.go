@@ -10,32 +10,30 @@ import (
 	"steadyfit/memory"
 )
 
-// heldWorth is the smallest amount of memory that a workload must hold after everything was
-// closed, above that before the first step, to be listed: a library itself needs less.
+// heldWorth is the smallest amount that a workload must hold after close, above that before the
+// first step, to be listed. A library needs less.
 const heldWorth = 64 * memory.MiB
 
-// mostKept and mostReturns are the maximum numbers of workloads that a page lists as keeping
-// their memory, and of remedies for each.
+// mostKept is the maximum number of such workloads on a page, mostReturns that of remedies for
+// each.
 const mostKept, mostReturns = 6, 4
 
-// kept is a workload that does not grow and holds most of its memory after everything was
-// closed.
+// kept is a workload without growth that holds most of its memory after everything was closed.
 type kept struct {
 	answer
 	loaded, level, closed memory.Bytes
 	trimmed               *int64
-	// back are cells that hold at least a fifth less after the close and return a fifth of the
-	// level in the loop, the smallest first. fewer are those that took less memory from the
-	// beginning, and alittle those that hold a little less. same are those that are meant to
-	// return memory but change nothing, and unseen those of them that may not have been applied.
-	// Cells that make a step do less work are in no list.
-	back, fewer, alittle, same, unseen []*matrix.Cell
-	// compared counts the cells with a ratio.
+	// back are remedies with at least a fifth less memory after close, and a fifth less than in
+	// the loop. fewer also have less in the loop, and alittle a little less after close. same
+	// are meant to return memory but change nothing; unseen of those may not have been applied.
+	// Remedies whose steps do less work are in no list. The smallest amount comes first.
+	back, fewer, alittle, same, unseen []*matrix.Combination
+	// compared is the number of remedies with a ratio.
 	compared int
 }
 
-// keeps returns the workloads that keep their memory, the largest amount first and variants of
-// others last.
+// keeps returns the workloads that hold their memory, the largest amount first. Variants of
+// other workloads come last.
 func (v *view) keeps(all []answer) []kept {
 	var list []kept
 	for _, a := range all {
@@ -51,12 +49,12 @@ func (v *view) keeps(all []answer) []kept {
 			continue
 		}
 		for _, m := range v.remedies {
-			if c := v.cell(a.Runtime, a.Workload.ID, m.ID); c != nil && c.Comparison != nil && c.Comparison.Reset.OK && !v.lessWork(m.ID) {
+			if c := v.combination(a.Runtime, a.Workload.ID, m.ID); c != nil && c.Comparison != nil && c.Comparison.Reset.OK && !v.lessWork(m.ID) {
 				k.add(c, m.Goal)
 			}
 		}
-		for _, list := range [][]*matrix.Cell{k.back, k.fewer, k.alittle} {
-			slices.SortStableFunc(list, func(x, y *matrix.Cell) int {
+		for _, list := range [][]*matrix.Combination{k.back, k.fewer, k.alittle} {
+			slices.SortStableFunc(list, func(x, y *matrix.Combination) int {
 				return cmp.Compare(x.Comparison.Reset.Estimate, y.Comparison.Reset.Estimate)
 			})
 		}
@@ -68,7 +66,7 @@ func (v *view) keeps(all []answer) []kept {
 	return list
 }
 
-func (k *kept) add(c *matrix.Cell, goal memory.Goal) {
+func (k *kept) add(c *matrix.Combination, goal memory.Goal) {
 	k.compared++
 	to := &k.alittle
 	switch f := c.Figures; c.Comparison.Reset.Effect {
@@ -94,13 +92,13 @@ func (k *kept) add(c *matrix.Cell, goal memory.Goal) {
 
 func (k kept) held() memory.Bytes { return k.closed - k.loaded }
 
-// Figure and Of are the memory that is held after the close.
+// Figure and Of describe the memory that is held after close.
 func (k kept) Figure() string { return k.closed.String() }
 func (k kept) Of() string     { return fmt.Sprintf("held after the close, of %s in the loop", k.level) }
 
-// KeptLines returns the remedies that return the memory of a workload that keeps it.
+// KeptLines returns the remedies by how much memory they return.
 func (v *view) KeptLines(k kept) []line {
-	back := v.line("works", "✓ Comes back", "It comes back ", green, k.back, mostReturns, func(c *matrix.Cell) (string, string) {
+	back := v.line("works", "✓ Comes back", "It comes back ", green, k.back, mostReturns, func(c *matrix.Combination) (string, string) {
 		return "to " + size(c.Figures.Closed) + " with", v.afterClose(c)
 	})
 	if len(k.back) == 0 {
@@ -110,7 +108,7 @@ func (v *view) KeptLines(k kept) []line {
 		}
 	}
 	lines := []line{back,
-		v.line("works", "✓ Less is taken", "Less is taken to begin with: ", "", k.fewer, mostReturns, func(c *matrix.Cell) (string, string) {
+		v.line("works", "✓ Less is taken", "Less is taken to begin with: ", "", k.fewer, mostReturns, func(c *matrix.Combination) (string, string) {
 			return size(c.Figures.Closed) + " with", v.afterClose(c)
 		}),
 		v.names("partly", "◐ A little less", "A little less with ", "", k.alittle),
@@ -120,7 +118,7 @@ func (v *view) KeptLines(k kept) []line {
 	return slices.DeleteFunc(lines, line.empty)
 }
 
-// Course is the memory between the phases, in a sentence.
+// Course is the memory between phases in a sentence.
 func (k kept) Course() string {
 	text := fmt.Sprintf("%s before the first step, %s in the loop, %s after everything was closed", k.loaded, k.level, k.closed)
 	if k.trimmed != nil {
@@ -129,12 +127,11 @@ func (k kept) Course() string {
 	return text + "."
 }
 
-// bypass is the variable that makes TensorFlow's CPU kernels allocate from malloc rather than
-// from their pool (tensorflow/core/common_runtime/mkl_cpu_allocator.h).
+// bypass is the variable that makes TensorFlow's CPU kernels allocate from malloc instead of
+// their pool (tensorflow/core/common_runtime/mkl_cpu_allocator.h).
 const bypass = "TF_ONEDNN_USE_SYSTEM_ALLOCATOR"
 
-// Keeper names the allocator that keeps the memory, according to the figures of malloc and of
-// TensorFlow.
+// Keeper names the allocator that holds the memory.
 func (v *view) Keeper(k kept) string {
 	stays := func(layer memory.Layer) (memory.Bytes, bool) {
 		before, after := v.phase(k.Base, worker.PhaseLoaded, layer), v.phase(k.Base, worker.PhaseClosed, layer)
@@ -143,19 +140,19 @@ func (v *view) Keeper(k kept) string {
 	used, inUse := stays(memory.MallocUsed)
 	free, idle := stays(memory.MallocFree)
 	pool := k.Base.Figures.Pool
-	without := slices.IndexFunc(k.back, func(c *matrix.Cell) bool { return v.remedy[c.Remedy].Env[bypass] != "" })
+	without := slices.IndexFunc(k.back, func(c *matrix.Combination) bool { return v.remedy[c.Remedy].Env[bypass] != "" })
 	var text string
 	switch {
 	case pool != nil && 2*memory.Bytes(*pool) >= k.held():
-		text = fmt.Sprintf("Memory is freed and kept by its allocator, TensorFlow's pool, from which a step takes up to %s", size(pool))
+		text = fmt.Sprintf("TensorFlow's pool keeps freed memory; a step takes up to %s from it", size(pool))
 	case idle && !inUse:
-		return fmt.Sprintf("Memory is freed and kept by its allocator: malloc counts %s as free.", free)
+		return fmt.Sprintf("malloc keeps %s of freed memory.", free)
 	case without >= 0:
-		text = "Memory is freed and kept by its allocator, TensorFlow's pool: without the pool it comes back"
+		text = "TensorFlow's pool keeps freed memory: without the pool it comes back"
 	case inUse:
 		text = "TensorFlow keeps it, in a pool or in a cache"
 	default:
-		return "No figure tells who keeps it."
+		return "No figure shows which allocator keeps it."
 	}
 	if inUse {
 		text += fmt.Sprintf("; malloc, below it, still counts %s as handed out", used)
@@ -166,25 +163,23 @@ func (v *view) Keeper(k kept) string {
 	return text + "."
 }
 
-// afterClose describes the cost of holding less memory after the close, and the effect of a
-// trim: "45.0 MiB after malloc_trim; step time ×2.16".
-func (v *view) afterClose(c *matrix.Cell) string {
+// afterClose describes the effect of a trim and the cost: "45.0 MiB after malloc_trim; step
+// time ×2.16".
+func (v *view) afterClose(c *matrix.Combination) string {
 	if left := trimsTo(c); left != "" {
 		return left + "; " + v.Cost(c)
 	}
 	return v.Cost(c)
 }
 
-// trimsTo is the memory after the close and malloc_trim, if that is less than half.
-func trimsTo(c *matrix.Cell) string {
+func trimsTo(c *matrix.Combination) string {
 	if t := c.Figures.Trimmed; t != nil && c.Figures.Closed != nil && 2**t < *c.Figures.Closed {
 		return size(t) + " after malloc_trim"
 	}
 	return ""
 }
 
-// keptLead is the sentence about memory that stays after the close on a runtime; empty if none
-// does.
+// keptLead is a sentence about memory that stays after close on a runtime, or "".
 func (v *view) keptLead(list []kept) string {
 	if len(list) == 0 {
 		return ""

@@ -36,14 +36,14 @@ func keptFixture() *matrix.Result {
 	loaded.Set(memory.MallocFree, memory.Known(6*memory.MiB))
 	r.Runs = []matrix.RunResult{{ID: 1, Runtime: "go", Workload: "S3", Remedy: matrix.Baseline, Phases: map[string]memory.Sample{"loaded": loaded, "closed": closed}}}
 	add := func(remedy string, level, closed, trimmed int64, reset, time memory.Ratio) {
-		c := matrix.Cell{Runtime: "go", Workload: "S3", Remedy: remedy, Effect: reset.Effect, Verdict: &memory.Verdict{Kind: memory.Jump, Samples: 64, Start: 710 * memory.MiB, Level: 807 * memory.MiB},
+		c := matrix.Combination{Runtime: "go", Workload: "S3", Remedy: remedy, Effect: reset.Effect, Verdict: &memory.Verdict{Kind: memory.Jump, Samples: 64, Start: 710 * memory.MiB, Level: 807 * memory.MiB},
 			Figures: matrix.Figures{Loaded: amount(109), Level: amount(level), Closed: amount(closed), Trimmed: amount(trimmed)}}
 		if remedy == matrix.Baseline {
 			c.Runs = []int{1}
 		} else {
 			c.Comparison = &memory.Comparison{Goal: memory.LowerReset, Pairs: 3, Reset: reset, StepTime: time, Peak: exactly(1, memory.NoEffect), Effect: reset.Effect}
 		}
-		r.Cells = append(r.Cells, c)
+		r.Combinations = append(r.Combinations, c)
 	}
 	add(matrix.Baseline, 807, 789, 777, memory.Ratio{}, memory.Ratio{})
 	add("trim", 802, 783, 777, exactly(0.99, memory.NoEffect), exactly(1, memory.NoEffect))
@@ -60,7 +60,7 @@ func TestKept(t *testing.T) {
 	r := keptFixture()
 	for _, page := range []string{visible(render(t, r)), strings.Join(strings.Fields(inText(t, r, TextOptions{})), " ")} {
 		has(t, page, "109.0 MiB before the first step, 807.0 MiB in the loop, 789.0 MiB after everything was closed, 777.0 MiB after malloc_trim in addition.")
-		has(t, page, "Memory is freed and kept by its allocator, TensorFlow's pool: without the pool it comes back; malloc, below it, still counts 1.2 GiB as handed out and 27.0 MiB as free.")
+		has(t, page, "TensorFlow's pool keeps freed memory: without the pool it comes back; malloc, below it, still counts 1.2 GiB as handed out and 27.0 MiB as free.")
 		has(t, page, "45.0 MiB after malloc_trim; step time ×2.16")
 	}
 	page := render(t, r)
@@ -75,22 +75,22 @@ func TestKept(t *testing.T) {
 	hasNot(t, card, "half the batch") // its steps do less work
 
 	// The size of TensorFlow's pool shows the allocator that keeps the memory.
-	r.Cells[0].Figures.Pool = amount(640)
-	has(t, visible(render(t, r)), "TensorFlow's pool, from which a step takes up to 640.0 MiB; malloc, below it,")
-	r.Cells[0].Figures.Pool = nil
+	r.Combinations[0].Figures.Pool = amount(640)
+	has(t, visible(render(t, r)), "a step takes up to 640.0 MiB from it; malloc, below it,")
+	r.Combinations[0].Figures.Pool = nil
 
 	// Without a comparison, no remedy is said to return the memory or not.
-	r.Cells = r.Cells[:1]
+	r.Combinations = r.Combinations[:1]
 	text := visible(render(t, r))
 	has(t, text, "no setting was compared")
 	has(t, text, "TensorFlow keeps it, in a pool or in a cache; malloc")
 
 	// Memory that is returned, or that is little, is not kept.
 	for _, closed := range []int64{109 + 63, 120} {
-		r.Cells[0].Figures.Closed = amount(closed)
+		r.Combinations[0].Figures.Closed = amount(closed)
 		hasNot(t, render(t, r), "keeps its memory")
 	}
-	r.Cells[0].Figures.Closed = nil
+	r.Combinations[0].Figures.Closed = nil
 	hasNot(t, render(t, r), "keeps its memory")
 }
 
@@ -101,25 +101,25 @@ func TestKeptByMalloc(t *testing.T) {
 	s.Set(memory.MallocUsed, memory.Known(90*memory.MiB))
 	s.Set(memory.MallocFree, memory.Known(700*memory.MiB))
 	r.Runs[0].Phases["closed"] = s
-	has(t, visible(render(t, r)), "Memory is freed and kept by its allocator: malloc counts 700.0 MiB as free.")
+	has(t, visible(render(t, r)), "malloc keeps 700.0 MiB of freed memory.")
 	r.Runs = nil
-	r.Cells = slices.DeleteFunc(r.Cells, func(c matrix.Cell) bool { return strings.HasPrefix(c.Remedy, "system") })
-	has(t, visible(render(t, r)), "No figure tells who keeps it.")
+	r.Combinations = slices.DeleteFunc(r.Combinations, func(c matrix.Combination) bool { return strings.HasPrefix(c.Remedy, "system") })
+	has(t, visible(render(t, r)), "No figure shows which allocator keeps it.")
 }
 
 // TestSurvivors checks that the needs of a workload that crashes under a limit are shown beside
 // the remedies with which it survives.
 func TestSurvivors(t *testing.T) {
 	r := keptFixture()
-	r.Cells = r.Cells[:1]
-	r.Cells[0].Figures.Peak, r.Cells[0].Figures.StepTime = amount(1090), i64(136e6)
+	r.Combinations = r.Combinations[:1]
+	r.Combinations[0].Figures.Peak, r.Combinations[0].Figures.StepTime = amount(1090), i64(136e6)
 	r.Workloads = append(r.Workloads, matrix.Workload{ID: "S3m", Title: "images under a memory limit", Like: "S3", Limit: 768 << 20})
 	crashed := memory.Crashed("killed by the kernel: memory limit of 768.0 MiB")
-	r.Cells = append(r.Cells,
-		matrix.Cell{Runtime: "go", Workload: "S3m", Remedy: matrix.Baseline, Verdict: &crashed, Crashes: []string{"killed"}},
-		matrix.Cell{Runtime: "go", Workload: "S3m", Remedy: "batch-half", Effect: memory.Works, Figures: matrix.Figures{Peak: amount(717), StepTime: i64(70e6)},
+	r.Combinations = append(r.Combinations,
+		matrix.Combination{Runtime: "go", Workload: "S3m", Remedy: matrix.Baseline, Verdict: &crashed, Crashes: []string{"killed"}},
+		matrix.Combination{Runtime: "go", Workload: "S3m", Remedy: "batch-half", Effect: memory.Works, Figures: matrix.Figures{Peak: amount(717), StepTime: i64(70e6)},
 			Verdict: &memory.Verdict{Kind: memory.Flat}, Comparison: &memory.Comparison{Effect: memory.Works, Pairs: 2, BaseCrashes: 2}},
-		matrix.Cell{Runtime: "go", Workload: "S3m", Remedy: "trim", Effect: memory.NoEffect, Verdict: &crashed, Crashes: []string{"killed", "killed"},
+		matrix.Combination{Runtime: "go", Workload: "S3m", Remedy: "trim", Effect: memory.NoEffect, Verdict: &crashed, Crashes: []string{"killed", "killed"},
 			Comparison: &memory.Comparison{Effect: memory.NoEffect, Pairs: 2, BaseCrashes: 2, RemedyCrashes: 2}})
 	text := visible(render(t, r))
 	has(t, text, "✓ Survives with half the batch peak 717.0 MiB; 70.0 ms per smaller step Without the limit (S3): peak 1.1 GiB; 136 ms per step.")
@@ -136,14 +136,14 @@ func TestWaiting(t *testing.T) {
 	leak := func(cause memory.Cause) *memory.Verdict {
 		return &memory.Verdict{Kind: memory.Leak, Slope: memory.Interval{Estimate: 5e6, Low: 5e6, High: 5e6}, Samples: 96, Cause: cause, Carrier: memory.WaitingBytes, Layer: memory.Anon}
 	}
-	r.Cells = []matrix.Cell{
+	r.Combinations = []matrix.Combination{
 		{Runtime: "galeone", Workload: "W2", Remedy: matrix.Baseline, Verdict: leak(memory.GCLag), Figures: matrix.Figures{StepTime: i64(45e6)}},
 		{Runtime: "go", Workload: "W2", Remedy: matrix.Baseline, Verdict: leak(memory.Unreleased)}}
-	const nothing = "There is nothing on galeone that releases them explicitly."
+	const nothing = "No remedy on galeone releases them explicitly."
 	text := visible(render(t, r))
 	has(t, text, nothing)
 	hasNot(t, text, "The same workload on go")
-	r.Cells = append(r.Cells, matrix.Cell{Runtime: "go", Workload: "W2", Remedy: "close", Effect: memory.Works, Verdict: &memory.Verdict{Kind: memory.Flat, Level: 361 * memory.MiB, Samples: 96},
+	r.Combinations = append(r.Combinations, matrix.Combination{Runtime: "go", Workload: "W2", Remedy: "close", Effect: memory.Works, Verdict: &memory.Verdict{Kind: memory.Flat, Level: 361 * memory.MiB, Samples: 96},
 		Comparison: &memory.Comparison{Effect: memory.Works, Goal: memory.LowerSlope, Slope: exactly(0, memory.Works)}, Figures: matrix.Figures{StepTime: i64(40e6)}})
 	r.Remedies = []matrix.Remedy{{ID: "close", Title: "close tensors", Runtimes: []string{"go"}}}
 	want := nothing + " The same workload on go with “close tensors”: flat at 361.0 MiB; a step takes 40.0 ms, 45.0 ms here."
@@ -153,7 +153,7 @@ func TestWaiting(t *testing.T) {
 	const early = "Seen for 3 s at most, and Go may wait 120 s for a collection."
 	hasNot(t, visible(render(t, r)), early)
 	r.Runs = []matrix.RunResult{{ID: 1, Seconds: 2.9}}
-	r.Cells[0].Runs = []int{1}
+	r.Combinations[0].Runs = []int{1}
 	has(t, visible(render(t, r)), early)
 	has(t, inText(t, r, TextOptions{Width: 1000}), early)
 	r.Remedies[0].Runtimes = nil
@@ -178,8 +178,8 @@ func TestBarren(t *testing.T) {
 	}
 	require.Equal(t, "W4, W8 and W10", names()["gogc-20"])
 	require.NotContains(t, names(), "trim", "it works on W8")
-	for i := range r.Cells {
-		if c := &r.Cells[i]; c.Runtime == "go" && c.Workload != "W1" && c.Workload != "W4" && c.Remedy == matrix.Baseline {
+	for i := range r.Combinations {
+		if c := &r.Combinations[i]; c.Runtime == "go" && c.Workload != "W1" && c.Workload != "W4" && c.Remedy == matrix.Baseline {
 			c.Verdict = &memory.Verdict{Kind: memory.Flat}
 		}
 	}
@@ -192,9 +192,9 @@ func TestBarren(t *testing.T) {
 func TestUnverified(t *testing.T) {
 	const reason = "threads that share an operation have no name to count them by"
 	r := withoutCurves(fixture(2, 1))
-	change := func(change func(*matrix.Cell)) {
-		for i := range r.Cells {
-			if c := &r.Cells[i]; c.Runtime == "go" && c.Remedy == "gogc-20" && c.Comparison != nil {
+	change := func(change func(*matrix.Combination)) {
+		for i := range r.Combinations {
+			if c := &r.Combinations[i]; c.Runtime == "go" && c.Remedy == "gogc-20" && c.Comparison != nil {
 				change(c)
 			}
 		}
@@ -215,7 +215,7 @@ func TestUnverified(t *testing.T) {
 	terminal := TextOptions{Width: 1000}
 	require.Regexp(t, `Did nothing: .*gogc-20`, inText(t, r, terminal))
 
-	change(func(c *matrix.Cell) { c.Unverified = reason })
+	change(func(c *matrix.Combination) { c.Unverified = reason })
 	require.NotContains(t, list(card(), "= Does nothing", "=?"), "GOGC=20")
 	require.Contains(t, list(card(), "=? Not verified, no difference seen", "W8"), "GOGC=20")
 	for _, line := range strings.Split(inText(t, r, terminal), "\n") {
@@ -241,7 +241,7 @@ func TestUnverified(t *testing.T) {
 	has(t, visible(page), unseenSymbol+" "+unseenWord+" "+unseenMeaning)
 
 	// A remedy that makes a difference was applied.
-	change(func(c *matrix.Cell) {
+	change(func(c *matrix.Combination) {
 		c.Effect = memory.Partly
 		c.Comparison.Slope.Effect, c.Comparison.Effect = memory.Partly, memory.Partly
 	})
@@ -249,25 +249,25 @@ func TestUnverified(t *testing.T) {
 
 	// If the only remedy was not applied, it is not known whether a remedy helps.
 	r = keptFixture()
-	r.Cells = r.Cells[:2]
+	r.Combinations = r.Combinations[:2]
 	leak := &memory.Verdict{Kind: memory.Leak, Samples: 64, Slope: memory.Interval{Estimate: 5e6, Low: 5e6, High: 5e6}}
-	r.Cells[0].Verdict, r.Cells[1].Unverified = leak, reason
-	r.Cells[1].Comparison.Goal, r.Cells[1].Comparison.Slope = memory.LowerSlope, exactly(1, memory.NoEffect)
+	r.Combinations[0].Verdict, r.Combinations[1].Unverified = leak, reason
+	r.Combinations[1].Comparison.Goal, r.Combinations[1].Comparison.Slope = memory.LowerSlope, exactly(1, memory.NoEffect)
 	has(t, visible(render(t, r)), "no remedy is shown to cure that")
 	has(t, inText(t, r, terminal), "No remedy is shown to remove it.")
-	r.Cells[1].Unverified = ""
+	r.Combinations[1].Unverified = ""
 	has(t, visible(render(t, r)), "no remedy that was tried cures that")
 
 	// The same is true for memory that is kept after the close, and for crashes.
 	r = keptFixture()
-	r.Cells[1].Unverified = reason
+	r.Combinations[1].Unverified = reason
 	has(t, visible(render(t, r)), "=? Not verified, no difference seen malloc_trim each epoch")
 	hasNot(t, visible(render(t, r)), "= As much")
 	has(t, inText(t, r, terminal), "Not verified, no difference seen: trim.")
 	crashed := memory.Crashed("killed by the kernel")
-	r.Cells = r.Cells[:2]
-	r.Cells[0].Verdict, r.Cells[1].Verdict = &crashed, &crashed
-	r.Cells[1].Comparison = &memory.Comparison{Effect: memory.NoEffect, Pairs: 2, BaseCrashes: 2, RemedyCrashes: 2}
+	r.Combinations = r.Combinations[:2]
+	r.Combinations[0].Verdict, r.Combinations[1].Verdict = &crashed, &crashed
+	r.Combinations[1].Comparison = &memory.Comparison{Effect: memory.NoEffect, Pairs: 2, BaseCrashes: 2, RemedyCrashes: 2}
 	text = visible(render(t, r))
 	hasNot(t, text, "Dies too with")
 	has(t, text, "=? Not verified, no difference seen malloc_trim each epoch")
@@ -286,13 +286,13 @@ func TestFactsByRuntime(t *testing.T) {
 func TestSettings(t *testing.T) {
 	r := keptFixture()
 	r.Settings = matrix.Settings{Pairs: 3, Jobs: 2, Limit: 2 << 30, LimitKind: "control group"}
-	r.Cells[1].Unverified = "its step cannot be traced"
+	r.Combinations[1].Unverified = "its step cannot be traced"
 	text := visible(render(t, r))
 	has(t, text, "runs limited to 2.0 GiB · 2 runs at a time")
-	has(t, text, "Limit of each run 2.0 GiB; held by control group")
+	has(t, text, "Limit of each run 2.0 GiB; enforced by control group")
 	has(t, text, "2 runs at a time Limit of each run")
 	has(t, text, "Not verified: its step cannot be traced.")
 	has(t, inText(t, r, TextOptions{}), "Applied, but not verified\n  trim on go: its step cannot be traced")
 	r.Settings.Limit, r.Settings.LimitKind, r.Workloads[0].Limit = 0, "", 1<<30
-	has(t, visible(render(t, r)), "Limit of each run none, but for workloads that have one of their own")
+	has(t, visible(render(t, r)), "Limit of each run none, except for workloads with their own limit")
 }

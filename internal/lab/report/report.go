@@ -1,10 +1,5 @@
-// Package report shows the result of a matrix to people and to programs.
-//
-// [HTML] writes one file that works offline, [Text] the same answer for a terminal, [Claims] the
-// ledger of claims in Markdown, [Benchmark] the runs in the format of Go benchmarks, [Compare]
-// the differences of two matrices, and [Thin] makes a small copy of a result. All of them read a
-// matrix.Result and do not change it. An amount that was not measured is shown as a dash, never
-// as 0.
+// Package report renders the result of a matrix for people and for programs. No function
+// changes the result. An amount that was not measured is a dash, never 0.
 package report
 
 import (
@@ -21,27 +16,27 @@ import (
 // unknown stands for an amount that was not measured.
 const unknown = "–"
 
-// view is a result with indexes.
+// view is a result with indexes, and with methods for page.tmpl.
 type view struct {
 	*matrix.Result
-	runtimes  []string
-	workloads []matrix.Workload
-	remedies  []matrix.Remedy
-	cells     map[cellKey]*matrix.Cell
-	runs      map[int]*matrix.RunResult
-	remedy    map[string]matrix.Remedy
-	workload  map[string]matrix.Workload
+	runtimes     []string
+	workloads    []matrix.Workload
+	remedies     []matrix.Remedy
+	combinations map[combinationID]*matrix.Combination
+	runs         map[int]*matrix.RunResult
+	remedy       map[string]matrix.Remedy
+	workload     map[string]matrix.Workload
 }
 
-type cellKey struct{ runtime, workload, remedy string }
+type combinationID struct{ runtime, workload, remedy string }
 
 func newView(r *matrix.Result) *view {
-	v := &view{Result: r, cells: map[cellKey]*matrix.Cell{}, runs: map[int]*matrix.RunResult{},
+	v := &view{Result: r, combinations: map[combinationID]*matrix.Combination{}, runs: map[int]*matrix.RunResult{},
 		remedy: map[string]matrix.Remedy{}, workload: map[string]matrix.Workload{}}
 	for _, w := range r.Workloads {
 		v.addWorkload(w)
 	}
-	// The baseline comes first, even if it is not declared.
+	// The baseline comes first, even if the result does not list it.
 	baseline := matrix.Remedy{ID: matrix.Baseline, Title: "as it is"}
 	for _, m := range r.Remedies {
 		if m.ID == matrix.Baseline && m.Title != "" {
@@ -53,10 +48,10 @@ func newView(r *matrix.Result) *view {
 		v.addRemedy(m)
 	}
 	found := map[string]bool{}
-	for i := range r.Cells {
-		c := &r.Cells[i]
+	for i := range r.Combinations {
+		c := &r.Combinations[i]
 		found[c.Runtime] = true
-		v.cells[cellKey{c.Runtime, c.Workload, c.Remedy}] = c
+		v.combinations[combinationID{c.Runtime, c.Workload, c.Remedy}] = c
 		v.addWorkload(matrix.Workload{ID: c.Workload})
 		v.addRemedy(matrix.Remedy{ID: c.Remedy})
 	}
@@ -91,14 +86,13 @@ func (v *view) addRemedy(m matrix.Remedy) {
 	}
 }
 
-func (v *view) cell(runtime, workload, remedy string) *matrix.Cell {
-	return v.cells[cellKey{runtime, workload, remedy}]
+func (v *view) combination(runtime, workload, remedy string) *matrix.Combination {
+	return v.combinations[combinationID{runtime, workload, remedy}]
 }
 
 func (v *view) title(remedy string) string { return cmp.Or(v.remedy[remedy].Title, remedy) }
 
-// runsOf returns the runs of a cell that the result has.
-func (v *view) runsOf(c *matrix.Cell) []*matrix.RunResult {
+func (v *view) runsOf(c *matrix.Combination) []*matrix.RunResult {
 	var list []*matrix.RunResult
 	for _, id := range c.Runs {
 		if r := v.runs[id]; r != nil {
@@ -108,8 +102,8 @@ func (v *view) runsOf(c *matrix.Cell) []*matrix.RunResult {
 	return list
 }
 
-// phase returns the median of a layer between phases, over the runs of a cell that measured it.
-func (v *view) phase(c *matrix.Cell, name string, layer memory.Layer) memory.Reading {
+// phase returns the median of a layer between two phases.
+func (v *view) phase(c *matrix.Combination, name string, layer memory.Layer) memory.Reading {
 	var values []float64
 	for _, r := range v.runsOf(c) {
 		s := r.Phases[name]
@@ -123,17 +117,16 @@ func (v *view) phase(c *matrix.Cell, name string, layer memory.Layer) memory.Rea
 	return memory.Known(memory.Bytes(math.Round(measure.Median(values))))
 }
 
-// estimated reports whether a slope was estimated for a cell.
-func estimated(c *matrix.Cell) bool {
+func estimated(c *matrix.Combination) bool {
 	if c.Figures.Slope != (memory.Interval{}) {
 		return true
 	}
 	return c.Verdict != nil && c.Verdict.Kind != memory.Crash && c.Verdict.NoiseFloor+float64(c.Verdict.Samples) > 0
 }
 
-// slope returns the slope of a cell in bytes per step, with the range over its runs. For a
-// single run, it has the interval of its verdict.
-func slope(c *matrix.Cell) (memory.Interval, bool) {
+// slope returns the slope in bytes per step with the range over runs, or with the interval of a
+// single run.
+func slope(c *matrix.Combination) (memory.Interval, bool) {
 	if !estimated(c) {
 		return memory.Interval{}, false
 	}
@@ -143,8 +136,8 @@ func slope(c *matrix.Cell) (memory.Interval, bool) {
 	return c.Figures.Slope, true
 }
 
-// kinds counts the verdicts over the runs of a cell: "leak in 4 of 5 runs".
-func (v *view) kinds(c *matrix.Cell) string {
+// kinds counts the runs with the verdict of a combination: "in 4 of 5 runs".
+func (v *view) kinds(c *matrix.Combination) string {
 	if c.Verdict == nil {
 		return ""
 	}
@@ -163,18 +156,18 @@ func (v *view) kinds(c *matrix.Cell) string {
 	return fmt.Sprintf("in %d of %d runs", same, len(runs))
 }
 
-// growth is the class of a workload in an answer.
+// growth is the class of a workload by its verdict.
 type growth int
 
 const (
-	grows   growth = iota // no end of the growth was seen
-	dies                  // crashes
-	settles               // rises, then stops
+	grows growth = iota
+	dies
+	settles // a jump or a plateau
 	steady
 	undecided
 )
 
-func growthOf(c *matrix.Cell) growth {
+func growthOf(c *matrix.Combination) growth {
 	switch {
 	case c == nil, c.Effect == memory.CouldNotApply, c.Effect == memory.NotApplicable && c.Comparison == nil:
 		return undecided

@@ -15,17 +15,16 @@ import (
 	"steadyfit/memory"
 )
 
-// TextOptions are the options of Text. The zero value is 80 columns without colour.
+// TextOptions are the options of Text and Compare.
 type TextOptions struct {
 	// Width in columns, at least 40; 0 means 80.
 	Width int
-	// Color marks effects with the colours of a terminal.
+	// Color uses the colours of a terminal.
 	Color bool
 }
 
-// Text writes the answer for a terminal: the calibration, the workloads that grow on each
-// runtime with the remedies that remove the growth, a table of remedies, and the remedies that
-// could not be applied, with the reasons.
+// Text writes the answer for a terminal: the calibration, the growing workloads with their
+// remedies, a table of remedies, and those that could not be applied.
 func Text(w io.Writer, r *matrix.Result, o TextOptions) error {
 	if o.Width == 0 {
 		o.Width = 80
@@ -46,13 +45,13 @@ func Text(w io.Writer, r *matrix.Result, o TextOptions) error {
 	for _, name := range t.runtimes {
 		t.table(name)
 	}
-	t.reasons("Could not be applied", func(c *matrix.Cell) string {
+	t.reasons("Could not be applied", func(c *matrix.Combination) string {
 		if c.Effect != memory.CouldNotApply {
 			return ""
 		}
 		return cmp.Or(oneLine(c.Reason), "no reason given")
 	})
-	t.reasons("Applied, but not verified", func(c *matrix.Cell) string { return c.Unverified })
+	t.reasons("Applied, but not verified", func(c *matrix.Combination) string { return c.Unverified })
 	t.ledger()
 	return t.out.Flush()
 }
@@ -89,8 +88,7 @@ func (t *text) heading(text string) {
 	t.line(t.paint(clip(oneLine(text), t.width), bold))
 }
 
-// wrap writes a paragraph. Lines after the first are indented by the length of the first line's
-// beginning.
+// wrap writes a paragraph. Its lines are indented by the length of first.
 func (t *text) wrap(first, text string) { t.paragraph(first, text, "") }
 
 func (t *text) paragraph(first, text, color string) {
@@ -126,7 +124,7 @@ func (t *text) paragraph(first, text, color string) {
 
 func columns(text string) int { return utf8.RuneCountInString(text) }
 
-// clip2 returns the beginning of a text with that many columns, at least one.
+// clip2 returns the first columns of a text, at least one.
 func clip2(text string, width int) string {
 	n := 0
 	for i := range text {
@@ -138,7 +136,7 @@ func clip2(text string, width int) string {
 	return text
 }
 
-// clip shortens a text to that many columns and marks it as shortened.
+// clip shortens a text and marks it as shortened.
 func clip(text string, width int) string {
 	if columns(text) <= width {
 		return text
@@ -204,8 +202,7 @@ func (t *text) finding(a answer) {
 	t.lines(t.Lines(a), a.tried())
 }
 
-// lines writes the lines of an answer. notes selects whether lines without remedies are written
-// with their note.
+// lines writes the lines of an answer. Lines without remedies are written if notes is set.
 func (t *text) lines(lines []line, notes bool) {
 	for _, l := range lines {
 		if len(l.Items) == 0 {
@@ -232,13 +229,13 @@ func (t *text) lines(lines []line, notes bool) {
 	}
 }
 
-// table has a row per remedy and a column per workload, in as many blocks as the width requires.
+// table writes a row per remedy and a column per workload, in blocks that fit the width.
 func (t *text) table(runtime string) {
 	var remedies []matrix.Remedy
 	var workloads []matrix.Workload
 	rows, columnsOf := map[string]bool{}, map[string]bool{}
-	for i := range t.Cells {
-		c := &t.Cells[i]
+	for i := range t.Combinations {
+		c := &t.Combinations[i]
 		if c.Runtime == runtime && c.Remedy != matrix.Baseline && c.Effect != memory.NotApplicable && c.Effect != memory.CouldNotApply {
 			rows[c.Remedy], columnsOf[c.Workload] = true, true
 		}
@@ -263,9 +260,9 @@ func (t *text) table(runtime string) {
 	name = min(name, t.width/3)
 	const column, last = 8, 7
 	t.heading("Remedies on " + runtime)
-	t.wrap("", "Amount with the remedy over that without: s slope, p peak, c after close, g GPU memory. "+
-		"✓ works, ◐ partly, = no effect, =? no effect, and it is not verified that it was applied, ✗ harmful, ? unclear, ! could not apply, · not applicable. "+
-		"time: middle ratio of step times over all workloads; with ? where most of them are unclear.")
+	t.wrap("", "Ratio of the amount with the remedy to that without it: s slope, p peak, c after close, g GPU memory. "+
+		"✓ works, ◐ partly, = no effect, =? no effect, but perhaps not applied, ✗ harmful, ? unclear, ! could not apply, · not applicable. "+
+		"time: median ratio of step times over all workloads, with ? if most are unclear.")
 	per := max((t.width-name-last)/column, 1)
 	for block := range slices.Chunk(workloads, per) {
 		t.line("")
@@ -277,7 +274,7 @@ func (t *text) table(runtime string) {
 		for _, m := range remedies {
 			row := pad(clip(oneLine(m.ID), name), name) + "  " + pad(t.usualTime(runtime, m.ID), last-2)
 			for _, w := range block {
-				c := t.cell(runtime, w.ID, m.ID)
+				c := t.combination(runtime, w.ID, m.ID)
 				if c == nil {
 					row += strings.Repeat(" ", column)
 					continue
@@ -289,8 +286,8 @@ func (t *text) table(runtime string) {
 	}
 }
 
-// mark returns a cell in seven columns.
-func (t *text) mark(c *matrix.Cell) string {
+// mark describes the effect of a remedy in seven columns.
+func (t *text) mark(c *matrix.Combination) string {
 	text := cmp.Or(symbol(c), "?")
 	if c.Effect == memory.NotApplicable || c.Effect == memory.CouldNotApply {
 		return text
@@ -311,12 +308,12 @@ func (t *text) mark(c *matrix.Cell) string {
 	return text + map[string]string{"slope": "s", "peak": "p", "after close": "c", "GPU": "g"}[name] + strings.TrimPrefix(times(r, false), "×")
 }
 
-// usualTime returns the middle ratio of step times of a remedy.
+// usualTime returns the median ratio of step times.
 func (t *text) usualTime(runtime, remedy string) string {
 	var all []float64
 	unclear := 0
 	for _, w := range t.workloads {
-		if c := t.cell(runtime, w.ID, remedy); c != nil && c.Comparison != nil && c.Comparison.StepTime.OK {
+		if c := t.combination(runtime, w.ID, remedy); c != nil && c.Comparison != nil && c.Comparison.StepTime.OK {
 			all = append(all, c.Comparison.StepTime.Estimate)
 			if c.Comparison.StepTime.Effect == memory.Unclear {
 				unclear++
@@ -333,12 +330,12 @@ func (t *text) usualTime(runtime, remedy string) string {
 	return text
 }
 
-// reasons lists, under a heading, the cells for which of returns a reason, by reason.
-func (t *text) reasons(heading string, of func(*matrix.Cell) string) {
+// reasons lists the remedies for which a function returns a reason.
+func (t *text) reasons(heading string, of func(*matrix.Combination) string) {
 	var reasons []string
 	cells := map[string][]string{}
-	for i := range t.Cells {
-		c := &t.Cells[i]
+	for i := range t.Combinations {
+		c := &t.Combinations[i]
 		reason := oneLine(of(c))
 		if reason == "" {
 			continue
@@ -358,7 +355,6 @@ func (t *text) reasons(heading string, of func(*matrix.Cell) string) {
 	}
 }
 
-// ledger counts the claims by verdict.
 func (t *text) ledger() {
 	if len(t.Claims) == 0 {
 		return
@@ -377,6 +373,6 @@ func (t *text) ledger() {
 		t.wrap("  "+pad(c.ID, 4), c.Text+": "+strings.Join(parts, ", ")+".")
 	}
 	if len(untested) > 0 {
-		t.wrap("  ", "Not tested here: "+strings.Join(untested, ", ")+"; claims.md says what would test them.")
+		t.wrap("  ", "Not tested here: "+strings.Join(untested, ", ")+"; claims.md has what a test needs.")
 	}
 }

@@ -52,7 +52,7 @@ func TestTextAlarms(t *testing.T) {
 	first, _, _ := strings.Cut(got, "On go:")
 	require.Contains(t, first, "! Calibration failed on go, W1: The leak was missed; 2 of 2 runs were wrong.")
 	require.Contains(t, first, "! The matrix is incomplete")
-	require.NotContains(t, got, "The instrument holds")
+	require.NotContains(t, got, "The calibration succeeded")
 }
 
 func TestFormat(t *testing.T) {
@@ -82,8 +82,8 @@ var unboundedRatio = memory.Ratio{Interval: memory.Interval{Estimate: 1, High: m
 // TestUnbounded checks that a missing bound never appears as a number of 309 digits.
 func TestUnbounded(t *testing.T) {
 	r := fixture(2, 1)
-	for i := range r.Cells {
-		if c := r.Cells[i].Comparison; c != nil {
+	for i := range r.Combinations {
+		if c := r.Combinations[i].Comparison; c != nil {
 			c.Slope, c.Peak, c.Reset, c.StepTime = unboundedRatio, unboundedRatio, unboundedRatio, unboundedRatio
 		}
 	}
@@ -99,8 +99,8 @@ func TestUnbounded(t *testing.T) {
 	}
 	got, text := data(t, r)
 	require.Contains(t, text, `"unbounded":true`)
-	for i := range got.Cells {
-		if c := got.Cells[i].Comparison; c != nil {
+	for i := range got.Combinations {
+		if c := got.Combinations[i].Comparison; c != nil {
 			require.True(t, c.Peak.Unbounded)
 		}
 	}
@@ -195,7 +195,7 @@ func compare(t *testing.T, a, b *matrix.Result) (string, Agreement) {
 func TestCompareSame(t *testing.T) {
 	r := fixture(2, 1)
 	out, got := compare(t, r, r)
-	require.Equal(t, got.Cells, got.Same)
+	require.Equal(t, got.Combinations, got.Same)
 	require.Equal(t, 24, got.Baselines)
 	require.Equal(t, 24, got.SameBaselines)
 	require.Empty(t, got.Disagreements)
@@ -203,17 +203,17 @@ func TestCompareSame(t *testing.T) {
 	require.Equal(t, 24, got.SameKinds)
 	require.Empty(t, got.OtherKinds)
 	require.Contains(t, out, "24 of 24 (100.0%); 24 of them with the same kind of verdict.")
-	require.Contains(t, out, fmt.Sprintf("In sum: %d of %d (100.0%%).", got.Cells+24, got.Cells+24))
+	require.Contains(t, out, fmt.Sprintf("In sum: %d of %d (100.0%%).", got.Combinations+24, got.Combinations+24))
 	n := 0
-	for i := range r.Cells {
-		if r.Cells[i].Remedy != matrix.Baseline && measured(&r.Cells[i]) {
+	for i := range r.Combinations {
+		if r.Combinations[i].Remedy != matrix.Baseline && measured(&r.Combinations[i]) {
 			n++
 		}
 	}
-	require.Equal(t, n, got.Cells, "cells that were not measured do not count")
+	require.Equal(t, n, got.Combinations, "cells that were not measured do not count")
 	open := 0
-	for i := range r.Cells {
-		if r.Cells[i].Effect == memory.Unclear {
+	for i := range r.Combinations {
+		if r.Combinations[i].Effect == memory.Unclear {
 			open++
 		}
 	}
@@ -228,11 +228,11 @@ func TestCompare(t *testing.T) {
 	ratio := func(low, estimate, high float64) memory.Ratio {
 		return memory.Ratio{Interval: memory.Interval{Estimate: estimate, Low: low, High: high}, OK: true}
 	}
-	cell := func(effect memory.Effect, slope memory.Ratio) matrix.Cell {
-		return matrix.Cell{Runtime: "go", Workload: "W4", Remedy: "trim", Effect: effect, Comparison: &memory.Comparison{Effect: effect, Goal: memory.LowerSlope, Slope: slope, Pairs: 5}}
+	cell := func(effect memory.Effect, slope memory.Ratio) matrix.Combination {
+		return matrix.Combination{Runtime: "go", Workload: "W4", Remedy: "trim", Effect: effect, Comparison: &memory.Comparison{Effect: effect, Goal: memory.LowerSlope, Slope: slope, Pairs: 5}}
 	}
-	base := func(kind memory.Kind, slope memory.Interval) matrix.Cell {
-		return matrix.Cell{Runtime: "go", Workload: "W4", Remedy: matrix.Baseline, Verdict: &memory.Verdict{Kind: kind, Slope: slope, Samples: 64}, Figures: matrix.Figures{Slope: slope}, Runs: []int{1, 2}}
+	base := func(kind memory.Kind, slope memory.Interval) matrix.Combination {
+		return matrix.Combination{Runtime: "go", Workload: "W4", Remedy: matrix.Baseline, Verdict: &memory.Verdict{Kind: kind, Slope: slope, Samples: 64}, Figures: matrix.Figures{Slope: slope}, Runs: []int{1, 2}}
 	}
 	dead := cell(memory.Harmful, ratio(0.9, 0.91, 0.92))
 	dead.Comparison.RemedyCrashes = 3
@@ -240,25 +240,25 @@ func TestCompare(t *testing.T) {
 	peak.Comparison.Goal, peak.Comparison.Peak = memory.LowerPeak, ratio(0.2, 0.3, 0.4)
 	for _, test := range []struct {
 		name string
-		a, b []matrix.Cell
+		a, b []matrix.Combination
 		why  string // "" is a contradiction, "same" no disagreement
 	}{
-		{"unclear", []matrix.Cell{cell(memory.Works, ratio(0, 0.02, 0.05))}, []matrix.Cell{cell(memory.Unclear, ratio(-0.5, 0.1, 0.9))}, "B was unclear"},
-		{"overlap", []matrix.Cell{cell(memory.Works, ratio(0.03, 0.06, 0.09))}, []matrix.Cell{cell(memory.Partly, ratio(0.05, 0.1, 0.15))}, "the intervals overlap, and the estimates differ by 0.04 only; the threshold 0.1 lies within"},
-		{"close", []matrix.Cell{cell(memory.Works, ratio(0.07, 0.08, 0.09))}, []matrix.Cell{cell(memory.Partly, ratio(0.1, 0.11, 0.12))}, "the estimates differ by 0.03 only; the threshold 0.1 lies within"},
-		{"one run grew", []matrix.Cell{cell(memory.Works, ratio(0.2, 0.25, 0.3))}, []matrix.Cell{cell(memory.Partly, ratio(0.22, 0.26, 0.31))}, "whether single runs with it grow differs"},
-		{"contradiction", []matrix.Cell{cell(memory.Works, ratio(0, 0.01, 0.02))}, []matrix.Cell{cell(memory.NoEffect, ratio(0.98, 1, 1.02))}, ""},
-		{"death", []matrix.Cell{cell(memory.Partly, ratio(0.9, 0.91, 0.92))}, []matrix.Cell{dead}, ""},
-		{"not applied in one", []matrix.Cell{cell(memory.Works, ratio(0, 0.01, 0.02))}, []matrix.Cell{{Runtime: "go", Workload: "W4", Remedy: "trim", Effect: memory.CouldNotApply, Reason: "no library"}}, ""},
-		{"same", []matrix.Cell{cell(memory.Works, ratio(0, 0.01, 0.02))}, []matrix.Cell{cell(memory.Works, ratio(0, 0.09, 0.1))}, "same"},
-		{"other goal, contradiction", []matrix.Cell{base(memory.Leak, memory.Interval{Estimate: 100, Low: 90, High: 110}), cell(memory.NoEffect, ratio(0.98, 1, 1.02))},
-			[]matrix.Cell{base(memory.Flat, memory.Interval{}), peak}, ""},
-		{"other goal, near", []matrix.Cell{base(memory.Leak, memory.Interval{Estimate: 100, Low: 10, High: 110}), cell(memory.NoEffect, ratio(0.98, 1, 1.02))},
-			[]matrix.Cell{base(memory.Inconclusive, memory.Interval{}), peak}, "B was inconclusive"},
-		{"baselines overlap", []matrix.Cell{base(memory.Leak, memory.Interval{Estimate: 100, Low: 10, High: 110})}, []matrix.Cell{base(memory.Plateau, memory.Interval{Estimate: 20, Low: -5, High: 30})}, "the slopes agree"},
+		{"unclear", []matrix.Combination{cell(memory.Works, ratio(0, 0.02, 0.05))}, []matrix.Combination{cell(memory.Unclear, ratio(-0.5, 0.1, 0.9))}, "B was unclear"},
+		{"overlap", []matrix.Combination{cell(memory.Works, ratio(0.03, 0.06, 0.09))}, []matrix.Combination{cell(memory.Partly, ratio(0.05, 0.1, 0.15))}, "the intervals overlap, and the estimates differ by 0.04 only; the threshold 0.1 lies within"},
+		{"close", []matrix.Combination{cell(memory.Works, ratio(0.07, 0.08, 0.09))}, []matrix.Combination{cell(memory.Partly, ratio(0.1, 0.11, 0.12))}, "the estimates differ by 0.03 only; the threshold 0.1 lies within"},
+		{"one run grew", []matrix.Combination{cell(memory.Works, ratio(0.2, 0.25, 0.3))}, []matrix.Combination{cell(memory.Partly, ratio(0.22, 0.26, 0.31))}, "they differ in whether single runs with the remedy grow"},
+		{"contradiction", []matrix.Combination{cell(memory.Works, ratio(0, 0.01, 0.02))}, []matrix.Combination{cell(memory.NoEffect, ratio(0.98, 1, 1.02))}, ""},
+		{"death", []matrix.Combination{cell(memory.Partly, ratio(0.9, 0.91, 0.92))}, []matrix.Combination{dead}, ""},
+		{"not applied in one", []matrix.Combination{cell(memory.Works, ratio(0, 0.01, 0.02))}, []matrix.Combination{{Runtime: "go", Workload: "W4", Remedy: "trim", Effect: memory.CouldNotApply, Reason: "no library"}}, ""},
+		{"same", []matrix.Combination{cell(memory.Works, ratio(0, 0.01, 0.02))}, []matrix.Combination{cell(memory.Works, ratio(0, 0.09, 0.1))}, "same"},
+		{"other goal, contradiction", []matrix.Combination{base(memory.Leak, memory.Interval{Estimate: 100, Low: 90, High: 110}), cell(memory.NoEffect, ratio(0.98, 1, 1.02))},
+			[]matrix.Combination{base(memory.Flat, memory.Interval{}), peak}, ""},
+		{"other goal, near", []matrix.Combination{base(memory.Leak, memory.Interval{Estimate: 100, Low: 10, High: 110}), cell(memory.NoEffect, ratio(0.98, 1, 1.02))},
+			[]matrix.Combination{base(memory.Inconclusive, memory.Interval{}), peak}, "B was inconclusive"},
+		{"baselines overlap", []matrix.Combination{base(memory.Leak, memory.Interval{Estimate: 100, Low: 10, High: 110})}, []matrix.Combination{base(memory.Plateau, memory.Interval{Estimate: 20, Low: -5, High: 30})}, "the slopes agree"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			out, got := compare(t, &matrix.Result{Cells: test.a}, &matrix.Result{Cells: test.b})
+			out, got := compare(t, &matrix.Result{Combinations: test.a}, &matrix.Result{Combinations: test.b})
 			if test.why == "same" {
 				require.Empty(t, got.Disagreements)
 				return
@@ -283,7 +283,7 @@ func TestCompare(t *testing.T) {
 func TestCompareClasses(t *testing.T) {
 	result := func(kinds ...memory.Kind) *matrix.Result {
 		r := &matrix.Result{Workloads: []matrix.Workload{{ID: "W0", Budget: 2048}}}
-		c := matrix.Cell{Runtime: "go", Workload: "W0", Remedy: matrix.Baseline, Verdict: &memory.Verdict{Kind: kinds[0], Samples: 9, Reason: "too few turns"},
+		c := matrix.Combination{Runtime: "go", Workload: "W0", Remedy: matrix.Baseline, Verdict: &memory.Verdict{Kind: kinds[0], Samples: 9, Reason: "too few turns"},
 			Figures: matrix.Figures{Slope: memory.Interval{Estimate: 10, Low: 1, High: 20}}}
 		for i, kind := range kinds {
 			r.Runs = append(r.Runs, matrix.RunResult{ID: i + 1, Runtime: "go", Workload: "W0", Outcome: memory.Outcome{Verdict: memory.Verdict{Kind: kind}}})
@@ -292,7 +292,7 @@ func TestCompareClasses(t *testing.T) {
 		if kinds[0] == memory.Crash {
 			c.Crashes = []string{"killed"}
 		}
-		r.Cells = append(r.Cells, c)
+		r.Combinations = append(r.Combinations, c)
 		return r
 	}
 	for _, kind := range []memory.Kind{memory.Plateau, memory.Jump, memory.Sawtooth} {
@@ -308,8 +308,8 @@ func TestCompareClasses(t *testing.T) {
 		why  string
 	}{
 		{[]memory.Kind{memory.Flat}, []memory.Kind{memory.Inconclusive}, "B was inconclusive"},
-		{[]memory.Kind{memory.Flat, memory.Leak, memory.Plateau}, []memory.Kind{memory.Leak, memory.Leak}, "1 of 3 runs of A were judged as B was, and 0 of 2 of B as A was"},
-		{[]memory.Kind{memory.Flat, memory.Flat}, []memory.Kind{memory.Leak, memory.Leak}, "what may grow is 2.0 KiB/step"},
+		{[]memory.Kind{memory.Flat, memory.Leak, memory.Plateau}, []memory.Kind{memory.Leak, memory.Leak}, "1 of 3 runs of A have the verdict of B, and 0 of 2 runs of B have that of A"},
+		{[]memory.Kind{memory.Flat, memory.Flat}, []memory.Kind{memory.Leak, memory.Leak}, "the budget is 2.0 KiB/step"},
 		{[]memory.Kind{memory.Flat, memory.Crash}, []memory.Kind{memory.Crash, memory.Crash}, "1 of 2 runs of A"},
 		{[]memory.Kind{memory.Inconclusive, memory.Flat}, []memory.Kind{memory.Inconclusive, memory.Leak}, "same"},
 	} {
@@ -327,9 +327,9 @@ func TestCompareClasses(t *testing.T) {
 func TestCompareText(t *testing.T) {
 	a, b := fixture(3, 1), fixture(3, 2)
 	b.Complete = false
-	b.Cells = b.Cells[:len(b.Cells)-3]
-	for i := range b.Cells {
-		if c := &b.Cells[i]; c.Runtime == "go" && c.Workload == "W8" && c.Remedy == "trim" {
+	b.Combinations = b.Combinations[:len(b.Combinations)-3]
+	for i := range b.Combinations {
+		if c := &b.Combinations[i]; c.Runtime == "go" && c.Workload == "W8" && c.Remedy == "trim" {
 			c.Effect = memory.NoEffect
 			c.Comparison.Slope = memory.Ratio{Interval: memory.Interval{Estimate: 1, Low: 0.97, High: 1.02}, OK: true}
 		}

@@ -12,31 +12,29 @@ import (
 	"steadyfit/memory"
 )
 
-// ThinOptions limit the size of a copy of a result. The zero value keeps no samples and all
-// digits.
+// ThinOptions limit the size of a result. The zero value keeps no samples and all digits.
 type ThinOptions struct {
-	// Samples is the maximum number of samples in a series. If a series is longer, only the
-	// middle run of a cell and baselines keep samples.
+	// Samples is the maximum number of samples in a series. Of longer series, only those of
+	// middle runs and baselines are kept.
 	Samples int
-	// Digits is the number of significant digits of the figures of runs. Figures of cells have
-	// one digit more, samples one digit less. 0 keeps all digits. With Digits, runs of a remedy
-	// other than the middle one only keep the kind of their verdict.
+	// Digits is the number of significant digits of the figures of runs; 0 keeps all. Figures
+	// of combinations have one digit more, samples one digit less. With Digits, runs other than
+	// middle ones and baselines keep only the kind of their verdict.
 	Digits int
 }
 
 // Published are the options for results in a repository.
 var Published = ThinOptions{Samples: 10, Digits: 4}
 
-// Thin returns a copy of a result with all cells, claims and runs, which [HTML], [Text],
-// [Claims], [Benchmark] and [Compare] can read, in a tenth of the space. Series and phases keep
-// the layers that a report shows. Trends, logs, keys and all facts except those on matrix
-// operations are left out. The phases of a cell with a remedy are those of its middle run.
+// Thin returns a copy of a result that takes a tenth of the space and still serves all
+// functions of this package. It leaves out trends, logs, keys, most facts, and layers that no
+// report shows. A combination with a remedy keeps only the phases of its middle run.
 func Thin(r *matrix.Result, o ThinOptions) *matrix.Result {
 	v, out := newView(r), *r
-	out.Cells, out.Runs = slices.Clone(r.Cells), slices.Clone(r.Runs)
+	out.Combinations, out.Runs = slices.Clone(r.Combinations), slices.Clone(r.Runs)
 	middle, baseline := map[int]bool{}, map[int]bool{}
-	for i := range out.Cells {
-		c := &out.Cells[i]
+	for i := range out.Combinations {
+		c := &out.Combinations[i]
 		if m := matrix.Middle(v.runsOf(c)); m != nil {
 			middle[m.ID] = true
 		}
@@ -45,7 +43,7 @@ func Thin(r *matrix.Result, o ThinOptions) *matrix.Result {
 				baseline[id] = true
 			}
 		}
-		o.cell(c)
+		o.combination(c)
 	}
 	first := r.Started
 	for i := range out.Runs {
@@ -63,8 +61,8 @@ func Thin(r *matrix.Result, o ThinOptions) *matrix.Result {
 	return &out
 }
 
-// cell thins a cell. Documents quote cells, so they keep one more digit.
-func (o ThinOptions) cell(c *matrix.Cell) {
+// Documents quote these figures, so they have one more digit.
+func (o ThinOptions) combination(c *matrix.Combination) {
 	if c.Verdict != nil {
 		shown := c.Remedy == matrix.Baseline || c.Remedy == release
 		d := o.verdict(*c.Verdict, shown)
@@ -125,8 +123,8 @@ func (o ThinOptions) run(run *matrix.RunResult, middle, baseline bool) {
 	}
 }
 
-// verdict returns a verdict without its trends. Unless it is shown, it keeps only the fields for
-// a table of remedies.
+// verdict returns a verdict with the fields for a table of remedies, or with more if it is
+// shown.
 func (o ThinOptions) verdict(d memory.Verdict, shown bool) memory.Verdict {
 	d.Trends, d.Slope = nil, o.interval(d.Slope)
 	d.NoiseFloor = o.round(d.NoiseFloor)
@@ -155,8 +153,8 @@ func (o ThinOptions) reading(r memory.Reading) memory.Reading {
 	return r
 }
 
-// sample keeps anonymous memory. For baselines it also keeps malloc's figures, which show the
-// allocator that keeps memory.
+// sample keeps anonymous memory and, for baselines, malloc's figures, which show the allocator
+// that holds memory.
 func (o ThinOptions) sample(s memory.Sample, baseline bool) memory.Sample {
 	out := memory.Sample{Step: s.Step, At: s.At}
 	for _, value := range s.Values {

@@ -12,13 +12,12 @@ import (
 	"steadyfit/memory"
 )
 
-// limit holds a child to an amount of memory. It uses a control group, as containers and
-// services do, if this process may create one. Otherwise it uses RLIMIT_DATA, with which malloc
-// fails and no process is killed.
+// limit limits the memory of a child. It uses a control group, as containers do, if this
+// process may create one, otherwise RLIMIT_DATA. With RLIMIT_DATA, malloc fails and the kernel
+// kills no process.
 type limit struct {
-	size memory.Bytes // 0 is no limit
-	dir  string       // folder of the control group; empty for RLIMIT_DATA
-	// events is the file of the group that counts kills.
+	size   memory.Bytes // 0 is no limit
+	dir    string       // folder of the control group; empty for RLIMIT_DATA
 	events string
 }
 
@@ -37,8 +36,8 @@ func newLimit(size memory.Bytes) (*limit, error) {
 	return l, nil
 }
 
-// LimitKind returns how a child is held to a limit, "control group" or "RLIMIT_DATA"; empty for
-// no limit.
+// LimitKind returns the kind of limit that a child gets, "control group" or "RLIMIT_DATA";
+// empty for no limit.
 func LimitKind(size memory.Bytes) (string, error) {
 	l, err := newLimit(size)
 	switch {
@@ -51,7 +50,7 @@ func LimitKind(size memory.Bytes) (string, error) {
 	return "control group", nil
 }
 
-// group creates the control group, in version 1 or 2.
+// group creates a control group of version 1 or 2.
 func (l *limit) group() error {
 	own := cgroup.Find(os.DirFS("/"), "self", "memory")
 	if own.Version == 0 {
@@ -70,7 +69,7 @@ func (l *limit) group() error {
 	if err := l.write(limitFile, size); err != nil {
 		return err
 	}
-	// A kernel without swap accounting has no such file.
+	// A kernel without swap accounting lacks the file.
 	if err := l.write(swapFile, swap); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -78,7 +77,7 @@ func (l *limit) group() error {
 }
 
 func (l *limit) write(file, text string) error {
-	f, err := os.OpenFile(filepath.Join(l.dir, file), os.O_WRONLY, 0) // a missing file is a missing controller
+	f, err := os.OpenFile(filepath.Join(l.dir, file), os.O_WRONLY, 0) // the file is missing if the controller is
 	if err != nil {
 		return err
 	}
@@ -86,7 +85,6 @@ func (l *limit) write(file, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// apply limits a process that has just been started.
 func (l *limit) apply(pid int) (err error) {
 	switch {
 	case l.size == 0:
@@ -102,7 +100,6 @@ func (l *limit) apply(pid int) (err error) {
 	return nil
 }
 
-// killed reports whether the kernel has killed a process of the control group.
 func (l *limit) killed() bool {
 	kills, _ := cgroup.OOMKills(l.events)
 	return kills > 0
@@ -115,7 +112,6 @@ func (l *limit) String() string {
 	return fmt.Sprintf("memory limit of %v", l.size)
 }
 
-// close removes the control group, which is empty when the child has ended.
 func (l *limit) close() {
 	if l.dir != "" {
 		_ = os.Remove(l.dir)

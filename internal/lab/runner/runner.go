@@ -1,6 +1,5 @@
-// Package runner runs the child processes of the laboratory. [Job.Run] does a run of the matrix
-// and takes its samples; its child uses the protocol of package worker. [Exec] runs a command of
-// a benchmark to its end.
+// Package runner runs the child processes of the laboratory: [Job.Run] a run of the matrix with
+// its samples (package worker has the protocol), and [Exec] a command of a benchmark.
 package runner
 
 import (
@@ -23,53 +22,50 @@ import (
 	"steadyfit/memory"
 )
 
-// Job is one run.
+// Job is a run of the matrix.
 type Job struct {
-	// Args start the child. Env is added to the environment.
+	// Args start the child. Env is added to its environment.
 	Args, Env []string
 	Spec      worker.Spec
-	// Limit is the memory limit of the child; 0 is none.
-	Limit memory.Bytes
+	Limit     memory.Bytes
 	// Timeout is the longest time between two messages.
 	Timeout time.Duration
-	// GPU reads the GPU memory of a process; nil if that is not possible.
-	GPU func(pid int) memory.Source
+	GPU     func(pid int) memory.Source
 }
 
-// Observed is the parent's record of a run.
+// Observed is what the parent saw of a run.
 type Observed struct {
 	Series memory.Series
 	Phases map[string]memory.Sample
 	Facts  map[string]string
-	// Maps are the mappings of the process at the end of the steps.
+	// Maps are the memory mappings of the child after the last step.
 	Maps string
 	// Threads counts threads by phase (steady and closed) and name.
 	Threads map[string]map[string]int
-	// Failure and Cause are empty for a run that succeeded, but Cause is set if the child had to
-	// be killed after it was done. Log is the end of its standard error.
+	// Failure and Cause are empty for a successful run; Cause is set if the child did not end
+	// by itself after a success. Log is the end of its standard error.
 	Failure worker.Failure
 	Cause   string
 	Log     string
 }
 
-// seriesKeep is the maximum number of samples of a run.
 const seriesKeep = 512
 
 var (
-	// ErrHang means that a child sent nothing for longer than the timeout.
+	// ErrHang means that a child sent no message within the timeout.
 	ErrHang = errors.New("hang")
-	// ErrOutside means that something outside the matrix ended the child, which is no result of
-	// the run.
+	// ErrOutside means that a signal from outside ended the child, so that the run has no
+	// result.
 	ErrOutside = errors.New("ended from outside")
 )
 
-// grace is the longest time from the last message of a child to its end. It includes freeing
-// memory and writing a core file.
+// grace is the longest time from the last message of a child to its end, in which it frees
+// memory or writes a core file.
 const grace = 30 * time.Second
 
-// Run does the run to its end, in as many processes as necessary. The error is about causes
-// outside the child: a program that cannot be started, a limit that cannot be set, a full disk
-// (syscall.ENOSPC), a signal from outside, or ctx.
+// Run runs the job in as many processes as necessary. An error has a cause outside the child:
+// the program cannot start, the limit cannot be set, a disk is full (syscall.ENOSPC), a signal
+// from outside, or ctx.
 func (j Job) Run(ctx context.Context) (*Observed, error) {
 	o := &Observed{
 		Series:  memory.Series{Keep: seriesKeep},
@@ -91,8 +87,8 @@ func (j Job) Run(ctx context.Context) (*Observed, error) {
 	}
 }
 
-// process runs one process of a run. If another one is to continue, from is the number of
-// completed steps; otherwise it is 0.
+// process runs one process. from is the number of completed steps if another process must
+// continue, otherwise 0.
 func (o *Observed) process(ctx context.Context, j Job, l *limit) (from int, err error) {
 	p, err := child.Start(ctx, child.Command{Args: j.Args, Env: j.Env, Variable: worker.Env, Spec: j.Spec, KillWithParent: true})
 	if err != nil {
@@ -104,10 +100,10 @@ func (o *Observed) process(ctx context.Context, j Job, l *limit) (from int, err 
 		return 0, err
 	}
 	last, talk := o.converse(p, j)
-	p.Requests.Close() // A child that waits for an answer sees that the parent has gone.
+	p.Requests.Close() // A waiting child reads the end of the file and exits.
 	patience := min(grace, j.Timeout)
 	if talk == nil && !p.Wait(patience) {
-		talk = fmt.Errorf("%w: it did not end within %v after its last message", ErrHang, patience)
+		talk = fmt.Errorf("%w: it did not exit within %v after its last message", ErrHang, patience)
 	}
 	exit := p.End(nil)
 	o.Log = p.Log.String()
@@ -126,7 +122,7 @@ func (o *Observed) process(ctx context.Context, j Job, l *limit) (from int, err 
 	}
 	if last.Kind == worker.KindAgain {
 		if last.Step <= j.Spec.From {
-			o.Failure, o.Cause = worker.Failed, fmt.Sprintf("a process handed over after step %d, where it had begun", last.Step)
+			o.Failure, o.Cause = worker.Failed, fmt.Sprintf("a process stopped for another one at step %d, its first step", last.Step)
 			return 0, nil
 		}
 		return last.Step, nil
@@ -135,7 +131,7 @@ func (o *Observed) process(ctx context.Context, j Job, l *limit) (from int, err 
 		return 0, fullDisk(o.Cause, o.Log)
 	}
 	if talk != nil {
-		o.Cause = fmt.Sprintf("killed: all was done, and it did not end within %v", patience)
+		o.Cause = fmt.Sprintf("killed: it did not exit within %v after the last step", patience)
 	}
 	return 0, nil
 }
@@ -158,20 +154,20 @@ func cause(exit child.Exit, talk error, l *limit) string {
 	return why
 }
 
-// fullDisk returns an error if a child failed for lack of disk space: another run would fail,
-// too.
+// fullDisk returns an error if a child failed for lack of disk space, since another run would
+// fail too.
 func fullDisk(cause, log string) error {
 	for line := range strings.Lines(cause + "\n" + log) {
 		lower := strings.ToLower(line)
 		if strings.Contains(lower, "no space left on device") || strings.Contains(lower, "disk quota exceeded") {
-			return fmt.Errorf("%w: the child said: %.200s; free some space, and the same command resumes", syscall.ENOSPC, strings.TrimSpace(line))
+			return fmt.Errorf("%w: message of the child: %.200s; free some space and repeat the command, which resumes", syscall.ENOSPC, strings.TrimSpace(line))
 		}
 	}
 	return nil
 }
 
-// converse takes samples until the last message of the child. A nil message without an error
-// means that the child ended without a last message.
+// converse takes samples until the last message. A nil message means that the child ended
+// without it.
 func (o *Observed) converse(p *child.Process, j Job) (*worker.Message, error) {
 	options := memory.SamplerOptions{PID: p.PID()}
 	if j.GPU != nil {
@@ -189,7 +185,7 @@ func (o *Observed) converse(p *child.Process, j Job) (*worker.Message, error) {
 		line, err := p.Receive(time.Now().Add(j.Timeout))
 		switch {
 		case errors.Is(err, child.ErrDeadline):
-			return nil, fmt.Errorf("%w: nothing heard for %v", ErrHang, j.Timeout)
+			return nil, fmt.Errorf("%w: no message for %v", ErrHang, j.Timeout)
 		case errors.Is(err, io.EOF):
 			return nil, nil
 		case err != nil:
@@ -207,7 +203,7 @@ func (o *Observed) converse(p *child.Process, j Job) (*worker.Message, error) {
 			return &m, nil
 		case worker.KindPhase, worker.KindStep:
 		default:
-			return nil, fmt.Errorf("message of the child: kind %q is not known", m.Kind)
+			return nil, fmt.Errorf("message of the child: unknown kind %q", m.Kind)
 		}
 		if err := sampler.Sample(m.Step, &sample); err != nil {
 			return nil, nil
@@ -227,11 +223,11 @@ func (o *Observed) converse(p *child.Process, j Job) (*worker.Message, error) {
 	}
 }
 
-// complete adds the values that only the child knows to those of the system.
+// complete adds the values that only the child knows.
 func complete(sample *memory.Sample, m worker.Message) {
 	for layer, value := range m.Values {
 		if sample.Get(layer).OK {
-			continue // seen from outside
+			continue // the parent reads it
 		}
 		r := memory.Reading{}
 		if value != nil {
@@ -244,12 +240,11 @@ func complete(sample *memory.Sample, m worker.Message) {
 	}
 }
 
-// ends are the phases after the steps.
 var ends = []string{worker.PhaseSteady, worker.PhaseTraced, worker.PhaseClosed, worker.PhaseTrimmed}
 
 func (o *Observed) phase(name string, pid int, sample *memory.Sample) {
-	// In a run of several processes, the start is that of the first process, and the end that of
-	// the last one.
+	// With several processes, the start is that of the first process and the end that of the
+	// last one.
 	if _, there := o.Phases[name]; !there || slices.Contains(ends, name) {
 		o.Phases[name] = sample.Clone()
 	}
@@ -262,23 +257,20 @@ func (o *Observed) phase(name string, pid int, sample *memory.Sample) {
 	}
 }
 
-// threadNames counts the threads of a process by name.
 func threadNames(pid int) map[string]int {
 	paths, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", pid))
 	names := make(map[string]int)
 	for _, path := range paths {
-		if text, err := os.ReadFile(path); err == nil { // it fails for a thread that has just ended
+		if text, err := os.ReadFile(path); err == nil { // the thread may have ended
 			names[strings.TrimSpace(string(text))]++
 		}
 	}
 	return names
 }
 
-// logStore is the maximum size of a log in results, in bytes.
 const logStore = 2048
 
-// Excerpt returns the part of the log for the results: from the line that names the cause, or
-// the end of the log.
+// Excerpt returns the log from the line with the cause, or its end.
 func (o *Observed) Excerpt() string {
 	line := strings.TrimSuffix(child.CauseLine(o.Log), "...")
 	if i := strings.Index(o.Log, line); line != "" && i >= 0 && len(o.Log)-i > logStore {
@@ -287,7 +279,6 @@ func (o *Observed) Excerpt() string {
 	return o.Log[max(0, len(o.Log)-logStore):]
 }
 
-// Output is the result of a command.
 type Output struct {
 	Stdout  []byte
 	Log     string // the end of its standard error
@@ -296,7 +287,7 @@ type Output struct {
 	CPU     time.Duration // processor time of the process, in user and system mode
 }
 
-// Exec runs a command to its end, for at most timeout (0 is no limit).
+// Exec runs a command to its end, for at most timeout; 0 is no limit.
 func Exec(ctx context.Context, timeout time.Duration, args []string, env ...string) (Output, error) {
 	if timeout > 0 {
 		var cancel func()

@@ -12,15 +12,14 @@ import (
 	"steadyfit/data"
 )
 
-// Streamed is a dataset that is read from files, batch by batch. Each field has a file of raw
-// little-endian elements. It supports one pass at a time, and must be closed.
+// Streamed is a dataset in files, one of raw little-endian elements for each field. It supports
+// one pass at a time and must be closed.
 type Streamed struct {
 	Generated // fields and number of the samples
 	files     []*os.File
 }
 
-// Stream writes n samples into files in dir and opens them. It holds one chunk at a time in
-// memory.
+// Stream writes n samples to files in dir, chunk by chunk, and opens them.
 func Stream(s *Synth, n int, dir string) (*Streamed, error) {
 	d := &Streamed{Generated: Generated{Synth: s, Samples: n}}
 	for _, f := range s.Fields {

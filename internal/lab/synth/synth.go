@@ -1,5 +1,5 @@
-// Package synth generates the data of the laboratory's workloads from a seed: in memory, batch
-// by batch, or streamed from disk.
+// Package synth generates data for workloads from a seed: in memory, batch by batch, or
+// streamed from disk.
 package synth
 
 import (
@@ -13,16 +13,14 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Synth generates samples for a signature of a model. A model can learn them: a sample of class
-// k has larger values at every position that is k modulo the number of classes, and k is its
-// label.
+// Synth generates samples for a signature. A model can learn them: a sample with label k has
+// larger values at every position that is k modulo the number of classes.
 type Synth struct {
 	Fields  []Field
 	classes int
 	seed    uint64
 }
 
-// Field is an input of the signature.
 type Field struct {
 	Name  string
 	Shape []int // of one sample
@@ -31,11 +29,10 @@ type Field struct {
 	Label bool
 }
 
-// openSize is the size of a dimension, other than the batch, that the model leaves open.
+// openSize replaces an unknown dimension other than the batch.
 const openSize = 16
 
-// New returns a generator of data for a signature. A label is an input that the predict
-// signature does not take.
+// New returns a generator for a signature. Inputs that the predict signature lacks are labels.
 func New(model *savedmodels.Model, signature string, seed int64) (*Synth, error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
@@ -49,7 +46,7 @@ func New(model *savedmodels.Model, signature string, seed int64) (*Synth, error)
 	for _, t := range sig.DataInputs() {
 		f := Field{Name: t.Name, DType: t.DType, Width: 1, Label: predict.Input(t.Name) == nil}
 		if t.UnknownRank || len(t.Shape) == 0 {
-			return nil, fmt.Errorf("input %s of signature %s: no data can be made up for it: its shape is open or a scalar", t.Name, sig.Name)
+			return nil, fmt.Errorf("input %s of signature %s: cannot generate data for a scalar or an unknown shape", t.Name, sig.Name)
 		}
 		for _, d := range t.Shape[1:] {
 			if d < 0 {
@@ -59,7 +56,7 @@ func New(model *savedmodels.Model, signature string, seed int64) (*Synth, error)
 			f.Width *= int(d)
 		}
 		if f.array(0).Values == nil {
-			return nil, fmt.Errorf("input %s of signature %s: no data of type %s can be made up", t.Name, sig.Name, t.DType)
+			return nil, fmt.Errorf("input %s of signature %s: cannot generate data of type %s", t.Name, sig.Name, t.DType)
 		}
 		if f.Label && (t.DType == tfbind.Int64 || t.DType == tfbind.Int32) {
 			s.classes = max(s.classes, classesOf(predict))
@@ -69,7 +66,7 @@ func New(model *savedmodels.Model, signature string, seed int64) (*Synth, error)
 	return s, nil
 }
 
-// classesOf returns the number of classes of a classifier, if its outputs show it.
+// classesOf returns the number of classes of a classifier, or 0.
 func classesOf(predict *savedmodels.Signature) int {
 	for _, t := range predict.Outputs {
 		if n := len(t.Shape); t.DType == tfbind.Float32 && n == 2 && t.Shape[n-1] > 1 {
@@ -79,7 +76,6 @@ func classesOf(predict *savedmodels.Signature) int {
 	return 2
 }
 
-// array returns an array for n samples.
 func (f *Field) array(n int) data.Array {
 	a := data.Array{Shape: append([]int{n}, f.Shape...)}
 	switch f.DType {
@@ -95,7 +91,6 @@ func (f *Field) array(n int) data.Array {
 	return a
 }
 
-// Batch returns a batch for n samples.
 func (s *Synth) Batch(n int) data.Batch {
 	b := data.Batch{Size: n}
 	for i := range s.Fields {
@@ -104,7 +99,7 @@ func (s *Synth) Batch(n int) data.Batch {
 	return b
 }
 
-// Fill writes samples into a batch from Batch. The same key gives the same samples.
+// Fill writes samples into a batch from Batch. Equal keys give equal samples.
 func (s *Synth) Fill(b data.Batch, key uint64) {
 	var source rand.PCG // on the stack
 	source.Seed(s.seed, key)
@@ -131,17 +126,17 @@ func (s *Synth) Fill(b data.Batch, key uint64) {
 	}
 }
 
-// chunk is the number of samples of a large set with the same key.
+// chunk is the number of samples with the same key.
 const chunk = 1024
 
-// FillAll is Fill for a large set, in chunks. The samples are those that Stream writes.
+// FillAll fills a large batch with the samples that Stream writes.
 func (s *Synth) FillAll(b data.Batch, key uint64) {
 	for from := 0; from < b.Size; from += chunk {
 		s.Fill(b.Slice(from, min(from+chunk, b.Size)), key+uint64(from))
 	}
 }
 
-// floats fills values with numbers in [0, 1), plus one at the positions of the class.
+// floats fills values with numbers in [0, 1), plus 1 at the positions of the class.
 func (s *Synth) floats(source *rand.PCG, to []float32, class int) {
 	const scale = 1.0 / (1 << 24)
 	for i := range to {
@@ -175,7 +170,7 @@ func (s *Synth) InMemory(n int, key uint64) (*data.InMemory, error) {
 	return data.New("synthetic", b.Fields...)
 }
 
-// Generated is a dataset that generates each batch when it is needed, in one buffer per pass.
+// Generated is a dataset that generates each batch on demand, in one buffer per pass.
 type Generated struct {
 	*Synth
 	Samples int

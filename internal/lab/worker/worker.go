@@ -1,19 +1,19 @@
-// Package worker is the child's side of one run of the matrix: one workload with one remedy, in
+// Package worker is the child's side of a run of the matrix: one workload with one remedy in
 // its own process. Package matrix is the parent.
 //
-// The parent writes a [Spec] into the environment of the child and opens two pipes. When a
-// sample is due, the child writes one [Message] with the values that only it knows (its Go heap,
-// its allocator, its live objects) and waits. The parent reads the system's figures for the
-// waiting process, adds them to the same sample, and answers. So every sample is taken between
-// steps, in the same way for Go and for Python.
+// The parent starts the child with a [Spec] and two pipes. When a sample is due, the child
+// writes a [Message] with the values that only it knows (its Go heap, its allocator, its live
+// objects) and waits. The parent reads the system's figures of the waiting process, adds them
+// to the sample, and answers. So every sample is taken between steps, in the same way for Go
+// and Python.
 //
 // # The protocol
 //
-// The child reads the Spec as JSON from the environment variable STEADYFIT_CELL. It writes
+// The child reads the Spec as JSON from the environment variable STEADYFIT_RUN. It writes
 // messages as JSON lines to file descriptor 3. After a message of the kinds "phase" and "step"
 // it reads one byte from descriptor 4 before it continues. An end of file on descriptor 4 means
-// that the parent has ended; the child exits. Standard output is not used; standard error is
-// kept as the log.
+// that the parent has ended, and the child exits. Standard output is not used; standard error
+// becomes the log.
 package worker
 
 import (
@@ -31,68 +31,61 @@ import (
 	"steadyfit/memory"
 )
 
-// Env is the environment variable that holds the Spec.
-const Env = "STEADYFIT_CELL"
+// Env is the environment variable with the Spec.
+const Env = "STEADYFIT_RUN"
 
-// Spec describes the run of a child.
 type Spec struct {
-	// Workload is the ID of the workload, as in "W3".
 	Workload string `json:"workload"`
-	// Steps is the number of steps to run, Every the number of steps between two samples, and
-	// Epoch the number of steps in an epoch. The workload defines what a step is.
+	// A run has Steps steps and Epoch steps per epoch. A sample is due every Every steps. The
+	// workload defines a step.
 	Steps int `json:"steps"`
 	Every int `json:"every"`
 	Epoch int `json:"epoch"`
-	// From is the number of steps that an earlier process of the same run has done. Its state is
-	// in Scratch; see [Child.Again].
+	// From is the number of steps that an earlier process of the run completed. Its state is in
+	// Scratch; see [Child.Again].
 	From int `json:"from,omitempty"`
-	// Batch is the number of samples in a train step.
+	// Batch is the number of samples per train step.
 	Batch int `json:"batch"`
-	// Samples is the size of the data set; 0 means Epoch times Batch. See SetSize.
+	// Samples is the size of the dataset; 0 means Epoch times Batch. See SetSize.
 	Samples int `json:"samples,omitempty"`
-	// Seed of all random numbers; the same for both runs of a pair.
+	// Seed is the seed of all random numbers.
 	Seed int64 `json:"seed"`
-	// Model is the folder of the SavedModel; empty for workloads without one.
+	// Model is the folder of the SavedModel; it may be empty.
 	Model string `json:"model,omitempty"`
-	// Data is the dataset of the user's workload.
-	Data string `json:"data,omitempty"`
-	// Config is a serialized tensorflow.ConfigProto for every session.
+	// Data is the dataset of the workload "user".
+	Data   string `json:"data,omitempty"`
 	Config []byte `json:"config,omitempty"`
 	// Params are the parameters of workload and remedy; see [Child.Param].
 	Params map[string]string `json:"knobs,omitempty"`
-	// Trace asks for one more step after the last one, which is traced; see the facts. A trace
-	// takes memory itself, so a run with a limit has none.
+	// Trace asks for an additional traced step at the end. A trace takes memory itself, so a
+	// run with a memory limit has none.
 	Trace bool `json:"trace,omitempty"`
-	// Scratch is a folder for files of the child, empty at its start. The parent removes it.
+	// Scratch is an empty folder for files of the child. The parent removes it.
 	Scratch string `json:"scratch,omitempty"`
 }
 
-// SetSize returns the number of samples in the data set of a workload: that of an epoch of whole
-// batches.
+// SetSize returns the number of samples in the dataset of a workload.
 //
-// Runs with different batches have the same set, the same number of steps, and epochs of the
-// same number of steps. So only the memory of a step differs. With half the batch, a pass over
-// the set takes two epochs. A workload whose step takes all samples (W2, W4, W10), or that
-// generates them (S3), has no set.
+// Runs with different batches have the same dataset, the same number of steps, and epochs of
+// the same number of steps, so only the memory of a step differs. With half the batch, a pass
+// over the dataset takes two epochs. Workloads that use all samples in a step (W2, W4, W10) or
+// generate them (S3) have no dataset.
 func (s *Spec) SetSize() int { return cmp.Or(s.Samples, s.Epoch*s.Batch) }
 
-// WholeBatch is the batch that the set was made for. Batch may be a part of it.
+// WholeBatch is the batch before a remedy divides it.
 func (s *Spec) WholeBatch() int { return s.SetSize() / s.Epoch }
 
-// Kind is the kind of a Message.
 type Kind string
 
-// The kinds of messages.
 const (
-	// KindFact reports a fact about the run. A fact verifies a remedy or appears in the report.
+	// KindFact reports a fact, which verifies a remedy or appears in the report.
 	KindFact Kind = "fact"
-	// KindPhase asks for a sample between two phases: see the Phase constants.
+	// KindPhase asks for a sample between two phases.
 	KindPhase Kind = "phase"
-	// KindStep asks for a sample between steps.
-	KindStep Kind = "step"
-	// KindEnd is the last message: the run is done, or has failed.
+	KindStep  Kind = "step"
+	// KindEnd is the last message of a run.
 	KindEnd Kind = "end"
-	// KindAgain is also a last message: this process has saved its state, and another one
+	// KindAgain is the last message of a process that saved its state, so that another process
 	// continues.
 	KindAgain Kind = "again"
 )
@@ -104,36 +97,35 @@ const (
 	PhaseLoaded  = "loaded"  // data and model are loaded; the parent resets the peak
 	PhaseFirst   = "first"   // the first step is done
 	PhaseSteady  = "steady"  // the last step is done
-	PhaseTraced  = "traced"  // one more step was traced: TFUsed and TFPeak
+	PhaseTraced  = "traced"  // one more step was traced
 	PhaseClosed  = "closed"  // everything that can be freed explicitly was freed
 	PhaseTrimmed = "trimmed" // malloc_trim was called after PhaseClosed
 )
 
-// Facts that children on all runtimes report under the same names, if they know them.
+// Facts have the same names on all runtimes. A child leaves out unknown facts.
 const (
-	// FactAllocator names the malloc of the process: "glibc", "jemalloc", "tcmalloc",
-	// "mimalloc" or "unknown".
+	// FactAllocator is the malloc of the process: "glibc", "jemalloc", "tcmalloc", "mimalloc"
+	// or "unknown".
 	FactAllocator = "allocator"
-	// FactLossFirst and FactLossLast are the losses of the first and the last step of a run that
-	// trains, in the format of strconv.ParseFloat, which includes "NaN" and "+Inf".
+	// FactLossFirst and FactLossLast are the losses of the first and the last step, in the
+	// format of strconv.ParseFloat, which includes "NaN" and "+Inf".
 	FactLossFirst = "loss_first"
 	FactLossLast  = "loss_last"
-	// FactSplit is reported by a run with micro-batches: SplitExact or SplitInexact.
+	// FactSplit is SplitExact or SplitInexact, for a run with micro-batches.
 	FactSplit = "split"
 )
 
-// The values of FactSplit.
 const (
 	// SplitExact means that the update is that of the whole batch, except for rounding.
 	SplitExact = "exact"
-	// SplitInexact means that the update differs, since the model draws numbers per sample
+	// SplitInexact means that the update differs, because the model draws numbers per sample
 	// (Dropout) or mixes the samples of a batch (session.Plan.CheckSplit).
 	SplitInexact = "inexact"
 )
 
-// The facts about a traced step (Spec.Trace): the number of operations that ran; the numbers of
-// those that graph rewriting inserted, that oneDNN ran, and that call functions that were not
-// inlined; and the numbers of matrix products and convolutions, gradients included, by type.
+// Facts about a traced step: the number of operations; of those, the numbers that graph
+// rewriting inserted, that oneDNN ran, and that call functions; and the numbers of matrix
+// products and convolutions by type, including gradients.
 const (
 	FactOperations = "operations"
 	FactBFloat16   = "bfloat16 casts"
@@ -148,42 +140,37 @@ const (
 	FactMatrixFloat16  = "matrix operations in float16"
 )
 
-// Failure is the kind of reason for which a run failed.
+// Failure is the kind of a failure.
 type Failure string
 
-// The failures.
 const (
-	// NotApplicable means that the parameter cannot change anything in this workload.
+	// NotApplicable means that the parameter changes nothing in this workload.
 	NotApplicable Failure = "not applicable"
 	// CouldNotApply means that the parameter could not be set on this machine.
 	CouldNotApply Failure = "could not apply"
 	// OutOfMemory means that TensorFlow returned RESOURCE_EXHAUSTED.
 	OutOfMemory Failure = "out of memory"
-	// Failed is any other failure.
-	Failed Failure = "failed"
+	Failed      Failure = "failed"
 )
 
-// Message is a line from the child.
 type Message struct {
 	Kind Kind `json:"kind"`
-	// Name is that of a fact or phase; Value is that of a fact.
+	// Name is the name of a fact or phase, Value the value of a fact.
 	Name  string `json:"name,omitempty"`
 	Value string `json:"value,omitempty"`
-	// Step is the number of completed steps.
-	Step int `json:"step,omitempty"`
-	// StepNS is the time per step since the last sample, in nanoseconds.
+	Step  int    `json:"step,omitempty"`
+	// StepNS is the time per step since the last sample in nanoseconds.
 	StepNS int64 `json:"step_ns,omitempty"`
 	// Values are the layers that the child knows; null is unknown.
 	Values map[memory.Layer]*int64 `json:"values,omitempty"`
-	// Failure and Text are the kind and the reason of a failure; both are empty without one.
+	// Failure and Text are the kind and the reason of a failure.
 	Failure Failure `json:"failure,omitempty"`
 	Text    string  `json:"text,omitempty"`
 }
 
-// ErrParameter means that a run cannot use a parameter.
+// ErrParameter means that a run cannot use a parameter. The error is a *ParameterError.
 var ErrParameter = errors.New("parameter")
 
-// ParameterError is the error about a parameter that a run cannot use.
 type ParameterError struct {
 	Failure Failure // NotApplicable or CouldNotApply
 	Name    string
@@ -195,10 +182,9 @@ func (e *ParameterError) Error() string {
 	return fmt.Sprintf("%s: %s=%s: %s", e.Failure, e.Name, e.Value, e.Reason)
 }
 
-// Is reports whether target is ErrParameter.
 func (e *ParameterError) Is(target error) bool { return target == ErrParameter }
 
-// Child is the child's side of a run. It must be used from one goroutine.
+// Child is the child's side of a run. It must be used by one goroutine.
 type Child struct {
 	Spec Spec
 
@@ -213,12 +199,12 @@ type Child struct {
 	last    int
 }
 
-// Start reads the Spec from the environment. sources add the layers that only the child knows,
-// beside those of the Go runtime. The result must be closed.
+// Start reads the Spec from the environment. sources read the layers that only the child knows.
+// The result must be closed.
 func Start(sources ...memory.Source) (*Child, error) {
 	text := os.Getenv(Env)
 	if text == "" {
-		return nil, fmt.Errorf("%s is not set: this command is started by steadyfit matrix, not by hand", Env)
+		return nil, fmt.Errorf("%s is not set: only steadyfit matrix can start this command", Env)
 	}
 	c := &Child{
 		out:  os.NewFile(3, "messages"),
@@ -233,7 +219,7 @@ func Start(sources ...memory.Source) (*Child, error) {
 		return nil, fmt.Errorf("%s: steps %d, every %d, epoch %d: expected at least 1 each", Env, c.Spec.Steps, c.Spec.Every, c.Spec.Epoch)
 	}
 	if n := c.Spec.Samples; n < 0 || n%c.Spec.Epoch != 0 {
-		return nil, fmt.Errorf("%s: %d samples: expected a whole number for each of the %d steps of an epoch", Env, n, c.Spec.Epoch)
+		return nil, fmt.Errorf("%s: %d samples: expected a multiple of the %d steps of an epoch", Env, n, c.Spec.Epoch)
 	}
 	c.last = c.Spec.From
 	var err error
@@ -243,15 +229,15 @@ func Start(sources ...memory.Source) (*Child, error) {
 	return c, nil
 }
 
-// Param returns the value of a parameter, or the default if neither workload nor remedy sets it.
-// A parameter that is set but never read is an error, since a remedy that was not applied must
-// not appear as one without effect.
+// Param returns the value of a parameter, or otherwise if it is not set. A parameter that is
+// set but never read is an error: the report must not show the remedy as one without an effect.
 func (c *Child) Param(name, otherwise string) string {
 	c.used[name] = true
 	return cmp.Or(c.Spec.Params[name], otherwise)
 }
 
-// Int is Param for a number. It keeps an error for [Child.Err], and then returns the default.
+// Int is Param for an integer. For another value it returns otherwise, and [Child.Err] returns
+// the error.
 func (c *Child) Int(name string, otherwise int) int {
 	text := c.Param(name, strconv.Itoa(otherwise))
 	n, err := strconv.Atoi(text)
@@ -262,8 +248,8 @@ func (c *Child) Int(name string, otherwise int) int {
 	return n
 }
 
-// Choice is Param for one of several words; the first is the default. For another word, it keeps
-// a ParameterError for [Child.Err] and returns the default.
+// Choice is Param for one of several words; the first is the default. For another word it
+// returns the default, and [Child.Err] returns a ParameterError.
 func (c *Child) Choice(name string, words ...string) string {
 	v := c.Param(name, words[0])
 	if !slices.Contains(words, v) {
@@ -273,7 +259,7 @@ func (c *Child) Choice(name string, words ...string) string {
 	return v
 }
 
-// Err returns the first error of the parameters that were read.
+// Err returns the first error of Int and Choice.
 func (c *Child) Err() error { return c.err }
 
 func (c *Child) fail(err error) { c.err = cmp.Or(c.err, err) }
@@ -282,28 +268,27 @@ func (c *Child) fail(err error) { c.err = cmp.Or(c.err, err) }
 func (c *Child) Unused() error {
 	for _, name := range slices.Sorted(maps.Keys(c.Spec.Params)) {
 		if !c.used[name] {
-			return &ParameterError{NotApplicable, name, c.Spec.Params[name], "this workload has nothing that it changes"}
+			return &ParameterError{NotApplicable, name, c.Spec.Params[name], "it changes nothing in this workload"}
 		}
 	}
 	return nil
 }
 
-// Last returns an amount of the last sample, as this process measured it.
+// Last returns an amount of the last sample, without those of the parent.
 func (c *Child) Last(layer memory.Layer) memory.Reading { return c.sample.Get(layer) }
 
-// Fact reports a fact about the run.
 func (c *Child) Fact(name, value string) error {
 	return c.send(Message{Kind: KindFact, Name: name, Value: value})
 }
 
-// Phase takes a sample between two phases, and restarts the clock of the next step. It adds more
-// to the readings of the child's sources.
+// Phase takes a sample between two phases, with additional values, and restarts the clock of
+// the next step.
 func (c *Child) Phase(name string, more ...memory.Value) error {
 	return c.ask(Message{Kind: KindPhase, Name: name, Step: c.last}, more...)
 }
 
-// Step is called after each step with the number of completed steps, from 1, and takes a sample
-// when one is due. It does not allocate otherwise.
+// Step is called after each step with the number of completed steps. It takes a sample when one
+// is due, and allocates nothing otherwise.
 func (c *Child) Step(step int) error {
 	if step%c.Spec.Every != 0 {
 		return nil
@@ -316,8 +301,8 @@ func (c *Child) Step(step int) error {
 	return c.ask(m)
 }
 
-// Done ends the run, with an error if it failed. failure is the kind of failure (default
-// Failed); that of a *ParameterError overrides it.
+// Done ends the run. failure is the kind of err (default Failed) unless err is a
+// *ParameterError.
 func (c *Child) Done(err error, failure Failure) error {
 	m := Message{Kind: KindEnd}
 	if err == nil {
@@ -332,13 +317,12 @@ func (c *Child) Done(err error, failure Failure) error {
 	return c.send(m)
 }
 
-// Again ends this process after that many steps. The caller has saved the state in Spec.Scratch.
-// The parent starts another process with From set.
+// Again ends this process. The caller saved the state in Spec.Scratch, and the parent starts
+// another process with From set to steps.
 func (c *Child) Again(steps int) error {
 	return c.send(Message{Kind: KindAgain, Step: steps})
 }
 
-// Close closes the pipes.
 func (c *Child) Close() error {
 	return errors.Join(c.sampler.Close(), c.out.Close(), c.in.Close())
 }
@@ -356,14 +340,13 @@ func (c *Child) ask(m Message, more ...memory.Value) error {
 	}
 	var answer [1]byte
 	if _, err := c.in.Read(answer[:]); err != nil {
-		return fmt.Errorf("the parent is gone: %w", err)
+		return fmt.Errorf("the parent has ended: %w", err)
 	}
 	c.since = time.Now()
 	return nil
 }
 
-// write is send for messages with a sample. It builds the line by hand, so that sampling leaves
-// no garbage in the measured heap.
+// write builds the line by hand, so that sampling leaves no garbage in the measured heap.
 func (c *Child) write(m Message) error {
 	b := append(c.line[:0], `{"kind":"`...)
 	b = append(b, m.Kind...)

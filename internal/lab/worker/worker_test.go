@@ -87,9 +87,9 @@ func TestSetSize(t *testing.T) {
 
 func TestASpecThatCannotBe(t *testing.T) {
 	for text, want := range map[string]string{
-		"": "is not set", "{": "STEADYFIT_CELL",
+		"": "is not set", "{": "STEADYFIT_RUN",
 		`{"steps":1,"every":0,"epoch":1}`:              "every 0",
-		`{"steps":1,"every":1,"epoch":3,"samples":10}`: "10 samples: expected a whole number for each of the 3 steps",
+		`{"steps":1,"every":1,"epoch":3,"samples":10}`: "10 samples: expected a multiple of the 3 steps",
 		`{"steps":1,"every":1,"epoch":3,"samples":-3}`: "-3 samples",
 	} {
 		t.Setenv(Env, text)
@@ -100,7 +100,7 @@ func TestASpecThatCannotBe(t *testing.T) {
 
 func TestAParentThatIsGoneEndsTheChild(t *testing.T) {
 	c, _ := piped(t, Spec{Every: 1}, 0)
-	require.ErrorContains(t, c.Step(1), "the parent is gone")
+	require.ErrorContains(t, c.Step(1), "the parent has ended")
 }
 
 func TestAParameterThatNobodyAsksForIsNotApplicable(t *testing.T) {

@@ -14,10 +14,8 @@ import (
 )
 
 // eagerModel executes each operation of a signature by itself, as Keras does under
-// run_functions_eagerly. It releases a value as soon as no later operation needs it. Nothing
-// rewrites or fuses operations, and none run in parallel.
-//
-// It exists to measure the claim that this saves memory.
+// run_functions_eagerly, to measure the claim that this saves memory. It frees a value when no
+// later operation needs it. Operations are not rewritten or fused, and do not run in parallel.
 type eagerModel struct {
 	model    *savedmodels.Model
 	roles    savedmodels.Roles
@@ -29,14 +27,13 @@ type eagerModel struct {
 	save, restore   *program
 }
 
-// eagerSignature is a signature that takes batches and reports scalars.
 type eagerSignature struct {
 	*program
 	inputs  []savedmodels.Tensor
 	metrics []string
 }
 
-// openEager restores a model's variables. Programs can be made until settle is called. The
+// openEager restores the variables. More programs can be compiled until settle is called. The
 // result must be closed.
 func openEager(model *savedmodels.Model, options session.Options) (_ *eagerModel, err error) {
 	e := &eagerModel{model: model}
@@ -59,11 +56,10 @@ func openEager(model *savedmodels.Model, options session.Options) (_ *eagerModel
 	return e, nil
 }
 
-// load restores the variables. A session would also initialize tables and assets.
 func (e *eagerModel) load() (err error) {
 	saver := e.model.Saver
 	if saver == nil {
-		return e.compiler.refuse("saver", "the model has none, and so nothing restores its variables")
+		return e.compiler.refuse("saver", "the model has no saver to restore its variables")
 	}
 	prefix := []string{saver.FilenameTensor}
 	if e.save, err = e.compiler.part("save", prefix, []string{saver.SaveTensor}); err != nil {
@@ -75,14 +71,14 @@ func (e *eagerModel) load() (err error) {
 	return e.withPrefix(e.restore, filepath.Join(e.model.Dir, "variables", "variables"))
 }
 
-// settle drops the graph.
+// settle frees the graph.
 func (e *eagerModel) settle() {
 	if e.compiler != nil {
 		e.programs, e.compiler = e.compiler.programs, nil
 	}
 }
 
-// newEagerEngine opens a model for training and evaluation. The result must be closed.
+// newEagerEngine opens a model. The result must be closed.
 func newEagerEngine(model *savedmodels.Model, options session.Options) (engine, error) {
 	e, err := openEager(model, options)
 	if err != nil {
@@ -114,19 +110,18 @@ func (e *eagerModel) signature(name string) (eagerSignature, error) {
 	return s, err
 }
 
-// part returns the program of a signature that takes data.
 func (e *eagerModel) part(sig *savedmodels.Signature, want ...string) (*program, error) {
 	var feeds []string
 	for _, in := range sig.Inputs {
 		if savedmodels.IsReserved(in.Name) {
-			return nil, e.compiler.refuse(sig.Name, "it takes "+in.Name+", which is not fed here")
+			return nil, e.compiler.refuse(sig.Name, "it takes "+in.Name+", which this loop does not feed")
 		}
 		feeds = append(feeds, in.Op)
 	}
 	return e.compiler.part(sig.Name, feeds, want)
 }
 
-// Close frees everything.
+// Close frees all memory of the model.
 func (e *eagerModel) Close() error {
 	if e == nil {
 		return nil
@@ -148,7 +143,7 @@ func (e *eagerModel) Train(ctx context.Context, _ int64, b data.Batch, out []flo
 	return e.step(ctx, e.train, b, out)
 }
 
-// Trace is Train: eager execution runs no graph that could be traced.
+// Trace is Train, because eager execution has no graph to trace.
 func (e *eagerModel) Trace(ctx context.Context, step int64, b data.Batch, out []float64) ([]byte, error) {
 	return nil, e.Train(ctx, step, b, out)
 }
@@ -168,7 +163,7 @@ func (e *eagerModel) step(ctx context.Context, s eagerSignature, b data.Batch, o
 	return errors.Join(e.scalars(ctx, s.program, set, out), set.close())
 }
 
-// scalars runs a program on tensors, which remain the caller's, and reads its first results.
+// scalars runs a program on tensors of the caller and reads its first results.
 func (e *eagerModel) scalars(ctx context.Context, p *program, set tensors, out []float64) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -178,7 +173,7 @@ func (e *eagerModel) scalars(ctx context.Context, p *program, set tensors, out [
 
 // SetLearningRate is not supported.
 func (e *eagerModel) SetLearningRate(float64) error {
-	return fmt.Errorf("set the learning rate: %w that is executed eagerly", session.ErrNoSignature)
+	return fmt.Errorf("set the learning rate: %w in eager execution", session.ErrNoSignature)
 }
 
 func (e *eagerModel) Identity() map[string]string {
@@ -207,8 +202,8 @@ func (e *eagerModel) withPrefix(p *program, prefix string) error {
 	return errors.Join(p.runOn(tensors{name}, nil), name.Close())
 }
 
-// runOn runs a program on tensors and reads its first results. After an error, values stay in
-// its frames until the next run.
+// runOn runs a program on tensors and reads its first results. After an error, its frames keep
+// values until the next run.
 func (p *program) runOn(set tensors, out []float64) (err error) {
 	for i, x := range set {
 		if err := p.frame.Put(int32(i), x); err != nil {
@@ -231,7 +226,7 @@ func (p *program) runOn(set tensors, out []float64) (err error) {
 	return nil
 }
 
-// run executes the program. It releases the arguments in its frame and stores the results there.
+// run executes the program. It frees the arguments and stores the results in the frame.
 func (p *program) run() error {
 	if err := p.frame.Drop(p.unused...); err != nil {
 		return err
@@ -266,7 +261,7 @@ func (p *program) do(in *instruction) (err error) {
 	return p.frame.Drop(in.unneeded...)
 }
 
-// call passes arguments to a program and takes over its results.
+// call moves arguments to a program and its results to this frame.
 func (p *program) call(body *program, args []transfer, first int32) error {
 	for i, a := range args {
 		if err := a.pass(p.frame, body.frame, int32(i)); err != nil {

@@ -39,7 +39,7 @@ func TestEagerRunsLearnTheSame(t *testing.T) {
 func TestEagerParameter(t *testing.T) {
 	t.Parallel()
 	for params, text := range map[[2]string]string{
-		{"eager=1", "micro=2"}: "micro=2: gradients and apply are not executed eagerly",
+		{"eager=1", "micro=2"}: "micro=2: eager execution has no gradients and apply signatures",
 		{"eager=2", "micro=1"}: "eager=2",
 	} {
 		o := do(t, spec(t, "W0", "digits", params[:]...))

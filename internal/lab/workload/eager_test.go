@@ -302,7 +302,7 @@ func TestEagerRefuses(t *testing.T) {
 		node("unknown", "Unknown", nil, "x"),
 	}, function("again", []string{"x"}, nil, []string{"it"}, node("it", "PartitionedCall", graphdef.Attrs{"f": functionAttr("again")}, "x")))
 	for want, text := range map[string]string{
-		"x:0": "x: nothing feeds it", "a:0": "waits for itself", "dangling:0": "there is no value nowhere:0",
+		"x:0": "x: it is a placeholder that is not fed", "a:0": "depends on itself", "dangling:0": "unknown value nowhere:0",
 	} {
 		_, err := e.compiler.part("made up", nil, []string{want})
 		param(t, err, text)
@@ -315,7 +315,7 @@ func TestEagerRefuses(t *testing.T) {
 	require.ErrorIs(t, err, tfbind.ErrNotFound)
 	assert.ErrorContains(t, err, "unknown: definition of Unknown")
 	_, err = e.compiler.part("made up", nil, []string{"none:0"})
-	param(t, err, "there is no value none:0")
+	param(t, err, "unknown value none:0")
 }
 
 // compileAndOpen opens the plan of a model with options.

@@ -21,18 +21,19 @@ import (
 	"steadyfit/tfbind"
 )
 
-// program is a signature or a function as a list of instructions. It is compiled once and holds
-// no part of the SavedModel's graph. It does not call itself, so it needs one frame.
+// program is a signature or a function, compiled to a list of instructions. It holds no part of
+// the SavedModel's graph. It does not call itself, so it needs one frame.
 type program struct {
 	name string
-	// frame has a slot for each value. The arguments are in the first slots.
+	// frame has a slot for each value, the arguments first.
 	frame   *tfbind.EagerFrame
 	code    []instruction
 	results []transfer
-	unused  []int32 // slots of arguments that it does not use
+	unused  []int32 // slots of unused arguments
 }
 
-// transfer is a value that is passed on. It also stays in its slot if it is needed again.
+// transfer is a value to pass on. The value also stays in its slot if a later instruction needs
+// it.
 type transfer struct {
 	place int32
 	stays bool
@@ -45,16 +46,16 @@ func (t transfer) pass(from, to *tfbind.EagerFrame, at int32) error {
 	return from.Move(t.place, to, at)
 }
 
-// instruction is one operation of the graph, or a call of functions.
+// instruction is an operation of the graph, or a call of functions.
 type instruction struct {
 	node string
 	op   *tfbind.EagerOp
-	// variable means that the output is the handle of a variable, which is created once.
+	// variable means that the output is the handle of a variable, which made says was created.
 	variable, made bool
 
-	// body is called; with a condition, it is called while the condition holds.
+	// body is called, with a condition as often as it is true.
 	body, condition *program
-	// branches are called if the first argument is true, and if it is false.
+	// branches are the functions to call for a true and a false first argument.
 	branches []*program
 	args     []transfer
 	first    int32      // slot of the first result of a call
@@ -72,11 +73,11 @@ type draft struct {
 	outputs int
 }
 
-// compiler makes programs of a SavedModel's graph.
+// compiler compiles programs from a SavedModel's graph.
 type compiler struct {
 	dir       string
 	context   *tfbind.Eager
-	ops       map[string]*op_def_go_proto.OpDef // those of signatures, and functions
+	ops       map[string]*op_def_go_proto.OpDef // for the compiled programs
 	functions map[string]*function_go_proto.FunctionDef
 	main      []*node_def_go_proto.NodeDef
 	done      map[string]*program // functions by name; nil while one is being compiled
@@ -111,8 +112,8 @@ func newCompiler(model *savedmodels.Model, context *tfbind.Eager) (*compiler, er
 	return c, nil
 }
 
-// op returns the definition of an operation in this TensorFlow: a SavedModel leaves out those in
-// the bodies of loops.
+// op returns the definition of an operation. A SavedModel leaves out the operations in bodies
+// of loops, so it asks TensorFlow.
 func (c *compiler) op(name string) (*op_def_go_proto.OpDef, error) {
 	if def := c.ops[name]; def != nil {
 		return def, nil
@@ -129,13 +130,12 @@ func (c *compiler) op(name string) (*op_def_go_proto.OpDef, error) {
 	return def, nil
 }
 
-// refuse returns the error about a part that cannot be executed eagerly.
 func (c *compiler) refuse(where, reason string) error {
 	return &worker.ParameterError{Failure: worker.CouldNotApply, Name: "eager", Value: "1", Reason: fmt.Sprintf("%s: %s: %s", c.dir, where, reason)}
 }
 
-// part returns the program of a part of the main graph, from the fed inputs to the outputs or
-// operations in want.
+// part compiles a part of the main graph, from the fed inputs to the outputs or operations in
+// want.
 func (c *compiler) part(name string, inputs, want []string) (*program, error) {
 	b := c.body(name, c.main)
 	for _, in := range inputs {
@@ -145,7 +145,6 @@ func (c *compiler) part(name string, inputs, want []string) (*program, error) {
 	return b.compile(want, nil)
 }
 
-// function returns the program of a function.
 func (c *compiler) function(name string) (*program, error) {
 	p, ok := c.done[name]
 	if ok && p == nil {
@@ -172,7 +171,7 @@ func (c *compiler) function(name string) (*program, error) {
 	for _, node := range f.GetControlRet() {
 		also = append(also, node)
 	}
-	// Stateful operations are executed even if no other operation depends on them.
+	// Stateful operations run even if nothing depends on them.
 	for _, n := range f.GetNodeDef() {
 		op, err := c.op(n.GetOp())
 		if err != nil {
@@ -190,7 +189,7 @@ func (c *compiler) function(name string) (*program, error) {
 	return p, nil
 }
 
-// body is a program that is being compiled.
+// body is a program during compilation.
 type body struct {
 	*compiler
 	name       string
@@ -217,8 +216,8 @@ func (c *compiler) body(name string, nodes []*node_def_go_proto.NodeDef) *body {
 	return b
 }
 
-// compile lists the operations of want and also, and those that they need. It keeps the order of
-// the graph where possible, which is the order in which the source would execute them eagerly.
+// compile lists the operations in want and also with their dependencies, in the order of the
+// graph where possible. Eager execution of the source has the same order.
 func (b *body) compile(want, also []string) (*program, error) {
 	given := b.places
 	for _, name := range slices.Concat(want, also) {
@@ -261,13 +260,12 @@ func (b *body) need(name string) {
 	}
 }
 
-// emit adds a node after its dependencies.
 func (b *body) emit(n *node_def_go_proto.NodeDef) error {
 	if _, done := b.first[n.GetName()]; done {
 		return nil
 	}
 	if b.begun[n.GetName()] {
-		return b.refuse(n.GetName(), "it waits for itself, as loops of TensorFlow 1 do")
+		return b.refuse(n.GetName(), "it depends on itself, as in loops of TensorFlow 1")
 	}
 	b.begun[n.GetName()] = true
 	d := draft{instruction: &instruction{node: n.GetName()}, def: n}
@@ -306,13 +304,12 @@ func (b *body) emit(n *node_def_go_proto.NodeDef) error {
 	return nil
 }
 
-// resolve sets the operation or the functions of an instruction.
 func (b *body) resolve(d *draft, op *op_def_go_proto.OpDef) (err error) {
 	n := d.def
 	called := func(attr string) (*program, error) { return b.function(n.GetAttr()[attr].GetFunc().GetName()) }
 	switch n.GetOp() {
 	case "Placeholder":
-		return b.refuse(n.GetName(), "nothing feeds it")
+		return b.refuse(n.GetName(), "it is a placeholder that is not fed")
 	case "PartitionedCall", "StatefulPartitionedCall":
 		d.body, err = called("f")
 		return err
@@ -344,7 +341,7 @@ func (b *body) resolve(d *draft, op *op_def_go_proto.OpDef) (err error) {
 			return b.refuse(n.GetName(), n.GetOp()+" takes a function")
 		}
 		if d.variable && a.GetName() == "shared_name" && len(value.GetS()) == 0 {
-			value = graphdef.Text(n.GetName()) // as in a session
+			value = graphdef.Text(n.GetName()) // the default of a session
 		}
 		if value == nil {
 			continue
@@ -369,7 +366,6 @@ func attrOf(op *op_def_go_proto.OpDef, n *node_def_go_proto.NodeDef, name string
 	return nil
 }
 
-// width returns the number of tensors of an output.
 func width(op *op_def_go_proto.OpDef, out *op_def_go_proto.OpDef_ArgDef, n *node_def_go_proto.NodeDef) int {
 	switch {
 	case out.GetNumberAttr() != "":
@@ -380,13 +376,13 @@ func width(op *op_def_go_proto.OpDef, out *op_def_go_proto.OpDef_ArgDef, n *node
 	return 1
 }
 
-// place returns the slot of a value by its name in the graph: "node:1" in the main graph, and in
-// a function "argument" or "node:output:1".
+// place returns the slot of a value by its name: "node:1" in the main graph, and "argument" or
+// "node:output:1" in a function.
 func (b *body) place(ref string) (int32, error) {
 	parts := strings.Split(ref, ":")
 	first, ok := b.first[parts[0]]
 	if !ok {
-		return 0, b.refuse(b.name, "there is no value "+ref)
+		return 0, b.refuse(b.name, "unknown value "+ref)
 	}
 	n := b.nodes[parts[0]]
 	if n == nil || len(parts) == 1 {
@@ -394,10 +390,10 @@ func (b *body) place(ref string) (int32, error) {
 	}
 	index, err := strconv.Atoi(parts[len(parts)-1])
 	if err != nil {
-		return 0, b.refuse(b.name, "there is no value "+ref)
+		return 0, b.refuse(b.name, "unknown value "+ref)
 	}
 	if len(parts) == 3 {
-		op := b.ops[n.GetOp()] // known means that the node is compiled
+		op := b.ops[n.GetOp()] // a compiled node has a known operation
 		for _, out := range op.GetOutputArg() {
 			if out.GetName() == parts[1] {
 				break
@@ -408,7 +404,7 @@ func (b *body) place(ref string) (int32, error) {
 	return first + int32(index), nil
 }
 
-// finish makes the last instruction that needs a value release it.
+// finish makes the last instruction that needs a value free it.
 func (b *body) finish(given int32, results []int32) (*program, error) {
 	p := &program{name: b.name, code: make([]instruction, len(b.drafts))}
 	needed := make([]bool, b.places)
@@ -455,7 +451,6 @@ func (b *body) finish(given int32, results []int32) (*program, error) {
 	return p, err
 }
 
-// transfers passes values on. A value stays if it is needed later.
 func (b *body) transfers(places []int32, needed []bool) []transfer {
 	list := make([]transfer, len(places))
 	for i, at := range slices.Backward(places) {

@@ -17,7 +17,6 @@ import (
 	"steadyfit/tfbind"
 )
 
-// identity is a session on a graph that passes x of a type on to y.
 func (b *builder) identity(dtype tfbind.DType) (s *tfbind.Session, in, out tfbind.Output, err error) {
 	g := new(graphdef.Graph).Placeholder("x", dtype).Add("y", "Identity", graphdef.Attrs{"T": graphdef.Type(dtype)}, "x")
 	if s, err = b.graph(g); err != nil {
@@ -30,10 +29,10 @@ func (b *builder) identity(dtype tfbind.DType) (s *tfbind.Session, in, out tfbin
 	return s, xy[0], xy[1], nil
 }
 
-// constFloats values take 4 KiB.
+// constFloats is the number of values of 4 KiB.
 const constFloats = 4 << 10 / 4
 
-// newW5 adds a constant of 4 KiB and an Identity of it to the graph for each step.
+// newW5 adds a constant of 4 KiB and an Identity of it to the graph in each step.
 func newW5(_ context.Context, b *builder) (*loop.Loop, error) {
 	sealed := b.Choice("graph", "grow", "sealed") == "sealed"
 	s, err := b.graph(new(graphdef.Graph))
@@ -43,7 +42,7 @@ func newW5(_ context.Context, b *builder) (*loop.Loop, error) {
 	raw := make([]byte, constFloats*4)
 	var out []tfbind.Output
 	grow := func(n int) error {
-		binary.LittleEndian.PutUint32(raw, uint32(n)) // no two constants are the same
+		binary.LittleEndian.PutUint32(raw, uint32(n)) // different constants
 		id := strconv.Itoa(n)
 		def, err := new(graphdef.Graph).Constant("c"+id, tfbind.Float32, raw, constFloats).
 			Add("i"+id, "Identity", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}, "c"+id).Bytes()
@@ -121,20 +120,19 @@ func newW6(_ context.Context, b *builder) (*loop.Loop, error) {
 	}}, nil
 }
 
-// The strings of W12.
 const (
 	stringCount = 1000
 	stringShort = 10
 	stringLong  = 200
 )
 
-// newW12 makes tensors of strings, passes them through a graph, reads and closes them.
+// newW12 passes string tensors through a graph and closes them.
 func newW12(_ context.Context, b *builder) (*loop.Loop, error) {
 	s, in, fetch, err := b.identity(tfbind.String)
 	if err != nil {
 		return nil, err
 	}
-	var pool []string // twice the number of strings in a tensor
+	var pool []string // more strings than in a tensor
 	rng := rand.New(rand.NewPCG(uint64(b.Spec.Seed), 12))
 	for range 2 * stringCount {
 		n := stringShort + rng.IntN(stringLong-stringShort+1)
@@ -155,13 +153,13 @@ func newW12(_ context.Context, b *builder) (*loop.Loop, error) {
 		defer out.Close()
 		back, err := tfbind.Values[string](out[0])
 		if err == nil && !slices.Equal(back, values) {
-			err = errors.New("the strings that came back are others")
+			err = errors.New("the output has other strings than the input")
 		}
 		return 0, err
 	}}, nil
 }
 
-// The goroutines together make a burst of W8, so that a single one makes the same burst.
+// All goroutines together create a burst, so that its size does not depend on their number.
 const (
 	burstWorkers   = 8
 	burstTensors   = 320
@@ -170,17 +168,17 @@ const (
 	burstLarge     = 256 << 10 / 4 // floats
 )
 
-// burster allocates on its own thread: malloc has an arena per thread.
+// burster has its own thread, because malloc has an arena per thread.
 type burster struct {
 	rng     *rand.Rand
 	count   int
 	values  []float32
 	kept    tensors
-	work    chan tensors // tensors that another burster kept
+	work    chan tensors // tensors of another burster
 	results chan error
 }
 
-// newW8 makes bursts of tensors on several threads, and closes them out of order.
+// newW8 creates bursts of tensors on several threads and closes them out of order.
 func newW8(_ context.Context, b *builder) (*loop.Loop, error) {
 	n := b.Int("goroutines", burstWorkers)
 	if n < 1 || n > 64 {
@@ -205,7 +203,7 @@ func newW8(_ context.Context, b *builder) (*loop.Loop, error) {
 	return &loop.Loop{Step: func(context.Context, int) (float64, error) {
 		handed := make([]tensors, n)
 		for i := range all {
-			// Take them from the previous burster, so that another thread frees the memory.
+			// The previous burster's tensors, so that another thread frees the memory.
 			handed[i] = slices.Clone(all[(i+n-1)%n].kept)
 		}
 		for i, w := range all {
@@ -227,8 +225,8 @@ func (w *burster) run() {
 	close(w.results)
 }
 
-// burst makes tensors. Halfway it closes those that another burster kept, and then closes most
-// of its own in random order.
+// burst creates tensors. Halfway it closes those of another burster, and at the end most of its
+// own in random order.
 func (w *burster) burst(others tensors) error {
 	var mine tensors
 	var errs []error

@@ -13,10 +13,9 @@ import (
 	"steadyfit/tfbind"
 )
 
-// imagesPerPass is the number of batches that the generator makes in a pass.
 const imagesPerPass = 64
 
-// newS3 trains on images from a generator.
+// newS3 trains on generated images.
 func newS3(ctx context.Context, b *builder) (*loop.Loop, error) {
 	input, augment := b.Choice("input", "tensor", "buffer", "prefetch"), b.Choice("augment", "0", "1") == "1"
 	varying := b.Choice("shapes", "fixed", "varying") == "varying"
@@ -75,8 +74,8 @@ func newS3(ctx context.Context, b *builder) (*loop.Loop, error) {
 	return t.loop(next), nil
 }
 
-// trainParts makes tensors of each part of a batch, trains on them, and closes them unless the
-// workload keeps them.
+// trainParts creates tensors for each part of a batch, trains on them, and closes them unless
+// the workload keeps them.
 func (b *builder) trainParts(ctx context.Context, t *tensorTrainer, batch data.Batch, parts int, keep bool) (loss float64, err error) {
 	n := min(parts, batch.Size)
 	for i := range n {
@@ -103,8 +102,8 @@ func (b *builder) trainParts(ctx context.Context, t *tensorTrainer, batch data.B
 	return loss, err
 }
 
-// augmentation flips, crops and brightens the images of a batch. Each of the three makes a new
-// image, as is common in pipelines of such functions.
+// augmentation flips, crops and brightens images. Each of the three creates a new image, as in
+// common pipelines.
 func augmentation(s *synth.Synth, seed int64) (func(b data.Batch, key uint64), error) {
 	for i, f := range s.Fields {
 		if len(f.Shape) != 3 || f.DType != tfbind.Float32 || f.Label {
@@ -128,10 +127,9 @@ func augmentation(s *synth.Synth, seed int64) (func(b data.Batch, key uint64), e
 			}
 		}, nil
 	}
-	return nil, &worker.ParameterError{Failure: worker.NotApplicable, Name: "augment", Value: "1", Reason: fmt.Sprintf("no input of %d is an image", len(s.Fields))}
+	return nil, &worker.ParameterError{Failure: worker.NotApplicable, Name: "augment", Value: "1", Reason: fmt.Sprintf("none of the %d inputs is an image", len(s.Fields))}
 }
 
-// flip mirrors an image, left to right.
 func flip(image []float32, h, w, c int) []float32 {
 	out := make([]float32, len(image))
 	for y := range h {
@@ -143,7 +141,7 @@ func flip(image []float32, h, w, c int) []float32 {
 	return out
 }
 
-// crop moves an image up and left, and leaves the rest black.
+// crop moves an image up and left. The rest is black.
 func crop(image []float32, h, w, c, up, left int) []float32 {
 	out := make([]float32, len(image))
 	for y := range h - up {

@@ -19,7 +19,6 @@ import (
 	"steadyfit/session"
 )
 
-// inMemory is a loop over that many samples in memory.
 func (b *builder) inMemory(ctx context.Context, samples int) (*trainer, *loop.Loop, error) {
 	prefetch := b.Int("prefetch", 0)
 	t, err := b.trainer(ctx)
@@ -33,20 +32,19 @@ func (b *builder) inMemory(ctx context.Context, samples int) (*trainer, *loop.Lo
 	return t, t.loop(b.passes(data.Prefetch(ds, prefetch), b.Spec.Batch, b.Spec.From)), nil
 }
 
-// newInMemory is W0, S2 and S2l. An epoch of whole batches is a pass.
+// newInMemory is W0, S2 and S2l.
 func newInMemory(ctx context.Context, b *builder) (*loop.Loop, error) {
 	_, l, err := b.inMemory(ctx, b.Spec.SetSize())
 	return l, err
 }
 
-// almost returns the number of samples of an epoch whose last batch is a quarter full, like that
-// of 1000 samples in batches of 32.
+// almost returns the samples of an epoch whose last batch is a quarter full, like that of 1000
+// samples in batches of 32.
 func almost(s worker.Spec) int { return max(1, s.SetSize()-s.WholeBatch()*3/4) }
 
-// validationBatch is the number of samples in a validation step.
 const validationBatch = 64
 
-// newValidated is S1 and S1d: a validation on other samples at the end of each epoch.
+// newValidated is S1 and S1d: training with a validation after each epoch.
 func newValidated(ctx context.Context, b *builder) (*loop.Loop, error) {
 	t, l, err := b.inMemory(ctx, almost(b.Spec))
 	if err != nil {
@@ -75,7 +73,7 @@ func newValidated(ctx context.Context, b *builder) (*loop.Loop, error) {
 	return l, nil
 }
 
-// newS0 trains on a large set: in memory, streamed, or inside the graph.
+// newS0 trains on a large dataset in memory, streamed from files, or in the graph.
 func newS0(ctx context.Context, b *builder) (*loop.Loop, error) {
 	where, rows := b.Choice("data", "memory", "disk", "graph"), b.Int("rows", 1_000_000)
 	if where == "memory" {
@@ -106,7 +104,7 @@ func newS0(ctx context.Context, b *builder) (*loop.Loop, error) {
 	return t.loop(b.passes(data.Prefetch(ds, prefetch), b.Spec.Batch, b.Spec.From)), nil
 }
 
-// newW11 trains from a shuffling pipeline in the graph. An epoch of whole batches is a pass.
+// newW11 trains from a shuffling pipeline in the graph.
 func newW11(ctx context.Context, b *builder) (*loop.Loop, error) {
 	shuffle, prefetch := b.Int("shuffle", 1000), b.Int("prefetch", 0)
 	t, err := b.trainer(ctx)
@@ -124,7 +122,7 @@ func newW11(ctx context.Context, b *builder) (*loop.Loop, error) {
 	return t.loop(p.take), nil
 }
 
-// newS4 keeps the metrics of each step by name, as a logging callback does.
+// newS4 keeps the metrics of each step by name, like a logging callback.
 func newS4(ctx context.Context, b *builder) (*loop.Loop, error) {
 	keep := b.Choice("history", "keep", "last") == "keep"
 	t, l, err := b.inMemory(ctx, min(b.Spec.Epoch, 200)*b.Spec.WholeBatch())
@@ -151,11 +149,11 @@ func newS4(ctx context.Context, b *builder) (*loop.Loop, error) {
 	return l, nil
 }
 
-// sizes draws the number of samples of each step: from 1 to most, which is twice the batch.
+// sizes draws the number of samples of a step from 1 to most, which is twice the batch.
 type sizes struct {
 	most  int
 	rng   *rand.Rand
-	order []int // the remaining sizes, if none may repeat; nil to draw freely
+	order []int // the remaining sizes if none may repeat, otherwise nil
 	round func(n int) int
 }
 
@@ -170,7 +168,6 @@ func (b *builder) sizes() *sizes {
 	return z
 }
 
-// once draws all sizes before one repeats.
 func (z *sizes) once() {
 	z.order = z.rng.Perm(z.most)
 	for i := range z.order {
@@ -178,7 +175,6 @@ func (z *sizes) once() {
 	}
 }
 
-// next returns the number of samples of the next step.
 func (z *sizes) next() int {
 	if z.order == nil {
 		return z.round(1 + z.rng.IntN(z.most))
@@ -202,10 +198,10 @@ func newW3(ctx context.Context, b *builder) (*loop.Loop, error) {
 	}, nil
 }
 
-// newW9 trains on a random number of samples in each step, compiled by XLA.
+// newW9 trains on a random number of samples in each step, with XLA.
 func newW9(ctx context.Context, b *builder) (*loop.Loop, error) {
 	jit, z := b.Choice("jit", "on", "cluster", "off"), b.sizes()
-	z.once() // a program is compiled for each size
+	z.once() // XLA compiles each size
 	model, err := b.model()
 	if err != nil {
 		return nil, err
@@ -234,10 +230,10 @@ func newW9(ctx context.Context, b *builder) (*loop.Loop, error) {
 	return l, nil
 }
 
-// userSamples is the number of generated samples if the user gives no data.
+// userSamples is the number of generated samples without a dataset of the user.
 const userSamples = 1024
 
-// newUser trains a model of the user with package fit.
+// newUser trains the user's model with package fit.
 func newUser(ctx context.Context, b *builder) (*loop.Loop, error) {
 	prefetch := b.Int("prefetch", 0)
 	t, err := b.trainer(ctx)
@@ -255,14 +251,14 @@ func newUser(ctx context.Context, b *builder) (*loop.Loop, error) {
 		return nil, err
 	}
 	ds := data.Prefetch(memory, prefetch)
-	// A run in several processes continues at the next epoch of the fit.Loop, so an epoch of the
-	// loop is an epoch of the Spec, or a pass of whole batches if that is shorter.
+	// Another process continues at the next epoch of the fit.Loop. So an epoch of the loop is
+	// an epoch of the Spec, or a shorter pass of whole batches.
 	epoch := min(spec.Epoch, max(1, (ds.Len()+whole-1)/whole))
 	l := t.loop(func(context.Context) (data.Batch, error) { // for the traced step
 		for batch, err := range ds.Batches(data.Pass{Batch: spec.Batch}) {
 			return batch, err
 		}
-		return data.Batch{}, fmt.Errorf("%s: a pass has no batch of %d", ds.Name(), spec.Batch)
+		return data.Batch{}, fmt.Errorf("%s has fewer samples than a batch of %d", ds.Name(), spec.Batch)
 	})
 	l.Steps = func(ctx context.Context, after func(context.Context, int, float64) error) error {
 		first := spec.From / epoch
@@ -284,7 +280,7 @@ func newUser(ctx context.Context, b *builder) (*loop.Loop, error) {
 	return l, nil
 }
 
-// openData reads the user's data, with images and tables as the model takes them.
+// openData reads the user's data, with images and tables converted for the model.
 func openData(path string, model *savedmodels.Model) (*data.InMemory, error) {
 	images, scale, err := session.ImageOptions(model, model.Roles.Train, 0, 0)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// pipeline is a tf.data pipeline inside its own graph: slices of the tensors that it is fed, a
-// shuffle buffer, batches, and an iterator that restarts with each pass.
+// pipeline is a tf.data pipeline in its own graph: slices of the fed tensors, a shuffle buffer,
+// batches, and an iterator that restarts with each pass.
 type pipeline struct {
 	session *tfbind.Session
 	feeds   tfbind.Feeds // all samples, a tensor per field
@@ -22,12 +22,12 @@ type pipeline struct {
 	at      int
 }
 
-// pipeline opens a pipeline with a shuffle buffer of that many samples and a prefetch buffer of
-// batches. 0 means no buffer, and a prefetch of -1 leaves the size to TensorFlow. After an
-// earlier process, the pass restarts.
+// pipeline opens a pipeline with a shuffle buffer of samples and a prefetch buffer of batches.
+// 0 means no buffer, and a prefetch of -1 lets TensorFlow choose. A process that continues
+// restarts the pass.
 func (b *builder) pipeline(ctx context.Context, s *synth.Synth, samples, shuffle, prefetch int) (*pipeline, error) {
 	if samples < b.Spec.Batch {
-		return nil, fmt.Errorf("%d samples are no batch of %d", samples, b.Spec.Batch)
+		return nil, fmt.Errorf("%d samples are fewer than a batch of %d", samples, b.Spec.Batch)
 	}
 	p := &pipeline{batch: s.Batch(b.Spec.Batch), passLen: samples / b.Spec.Batch, feeds: make(tfbind.Feeds)}
 	var err error

@@ -1,12 +1,10 @@
-// Package workload has the workloads of the matrix on this project's own packages: the runtime
-// "go".
+// Package workload has the workloads of the matrix on the runtime "go", this project's own
+// packages. Some workloads make mistakes on purpose, such as leaving tensors open, because
+// their effect is measured.
 //
-// It is not for training models: to measure their effect, some workloads make mistakes on
-// purpose, such as leaving tensors open.
-//
-// A child process starts a worker.Child and calls [Run]. Run opens the workload of the Spec as a
-// loop.Loop, and package loop does the steps. At the end, Run compares the binding's counters
-// with the objects that the workload leaves open on purpose.
+// A child process calls [Run], which opens the workload of the Spec as a loop.Loop. At the end,
+// Run compares the counters of open native objects with what the workload leaves open on
+// purpose.
 package workload
 
 import (
@@ -26,13 +24,11 @@ import (
 	"steadyfit/tfbind"
 )
 
-// ErrUnknown means that no workload has the ID.
 var ErrUnknown = errors.New("unknown workload")
 
-// workload makes a loop.
 type workload struct {
 	open      func(context.Context, *builder) (*loop.Loop, error)
-	untrained bool // its steps train nothing
+	untrained bool // steps have no loss
 }
 
 var workloads = map[string]workload{
@@ -58,18 +54,18 @@ var workloads = map[string]workload{
 	"user": {open: newUser},
 }
 
-// IDs lists the workloads that Run can run, sorted.
+// IDs returns the sorted IDs of the workloads.
 func IDs() []string { return slices.Sorted(maps.Keys(workloads)) }
 
-// builder is the state for making a workload. It closes everything that was opened, also after
-// an error.
+// builder is the state of opening a workload. It closes everything at the end, even after an
+// error.
 type builder struct {
 	*worker.Child
 	closers []func() error
 	left    tfbind.Counts // left open on purpose
 }
 
-// onClose adds a function to call at the end. The last added function is called first.
+// onClose adds a function to call at the end, in reverse order.
 func (b *builder) onClose(f func() error) { b.closers = append(b.closers, f) }
 
 func (b *builder) close() error {
@@ -81,7 +77,7 @@ func (b *builder) close() error {
 	return errors.Join(errs...)
 }
 
-// model opens the Spec's model, or the one that the parameter model names.
+// model opens the Spec's model, or that of the parameter model.
 func (b *builder) model() (*savedmodels.Model, error) {
 	name := b.Param("model", "")
 	if err := b.Err(); err != nil {
@@ -97,7 +93,6 @@ func (b *builder) model() (*savedmodels.Model, error) {
 	return m, err
 }
 
-// graph opens a session on its own graph.
 func (b *builder) graph(g *graphdef.Graph) (*tfbind.Session, error) {
 	def, err := g.Bytes()
 	if err = errors.Join(b.Err(), err); err != nil {
@@ -119,7 +114,6 @@ func (b *builder) graph(g *graphdef.Graph) (*tfbind.Session, error) {
 	return s, nil
 }
 
-// outputs looks up outputs by name.
 func outputs(s *tfbind.Session, names ...string) ([]tfbind.Output, error) {
 	list := make([]tfbind.Output, len(names))
 	for i, name := range names {
@@ -131,14 +125,14 @@ func outputs(s *tfbind.Session, names ...string) ([]tfbind.Output, error) {
 	return list, nil
 }
 
-// Run does the child's workload from the first phase to the last. lib is the location of
-// TensorFlow, as in [tfbind.Load]. In addition to the facts of package loop it reports the fact
-// live: the native objects that remain after everything was closed. The caller ends the run with
-// Child.Done and [FailureOf], except after loop.ErrSaved.
+// Run runs all phases of the Spec's workload. lib is the location of TensorFlow, as in
+// [tfbind.Load]. It reports the facts of package loop and the fact live: the native objects
+// that remain at the end. The caller ends the run with Child.Done and [FailureOf], except after
+// loop.ErrSaved.
 func Run(ctx context.Context, c *worker.Child, lib string) error {
 	w, ok := workloads[c.Spec.Workload]
 	if !ok {
-		return fmt.Errorf("%w %q; there are %s", ErrUnknown, c.Spec.Workload, strings.Join(nearest.Sort(c.Spec.Workload, IDs()), ", "))
+		return fmt.Errorf("%w %q; use one of %s", ErrUnknown, c.Spec.Workload, strings.Join(nearest.Sort(c.Spec.Workload, IDs()), ", "))
 	}
 	var left tfbind.Counts
 	err := loop.Run(ctx, c, loop.Program{
@@ -161,8 +155,8 @@ func Run(ctx context.Context, c *worker.Child, lib string) error {
 				left = b.left
 				return err
 			}
-			// Otherwise the steps would reuse the free memory of loading, and their growth would
-			// not show.
+			// Otherwise the steps would reuse the free memory of loading, which would hide
+			// their growth.
 			debug.FreeOSMemory()
 			return l, nil
 		},
@@ -171,17 +165,17 @@ func Run(ctx context.Context, c *worker.Child, lib string) error {
 		return err
 	}
 	live := tfbind.Live()
-	live.Leaked, live.LeakedBytes = 0, 0 // the number depends on the garbage collector
+	live.Leaked, live.LeakedBytes = 0, 0 // they depend on the garbage collector
 	if err := c.Fact("live", describe(live)); err != nil {
 		return err
 	}
 	if live != left {
-		return fmt.Errorf("after everything was closed there are %s, expected %s", describe(live), describe(left))
+		return fmt.Errorf("after closing everything, open objects: %s, expected %s", describe(live), describe(left))
 	}
 	return nil
 }
 
-// FailureOf returns the failure to pass to Child.Done with an error of Run.
+// FailureOf returns the failure of an error of Run for Child.Done.
 func FailureOf(err error) worker.Failure {
 	switch {
 	case err == nil, errors.Is(err, worker.ErrParameter): // Done reads the failure from these errors
@@ -192,7 +186,7 @@ func FailureOf(err error) worker.Failure {
 	return worker.Failed
 }
 
-// describe returns the fact live: "0", or "2 tensors of 131072 bytes, 1 sessions".
+// describe formats the fact live: "0", or "2 tensors of 131072 bytes, 1 sessions".
 func describe(c tfbind.Counts) string {
 	var parts []string
 	for _, p := range []struct {

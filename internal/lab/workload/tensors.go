@@ -17,7 +17,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// tensors has a tensor for each input of a signature.
+// tensors are the inputs of a signature.
 type tensors []*tfbind.Tensor
 
 func (s tensors) close() error {
@@ -27,7 +27,7 @@ func (s tensors) close() error {
 	return nil
 }
 
-// leave counts tensors that are left open on purpose.
+// leave counts tensors that stay open on purpose.
 func (b *builder) leave(s tensors) {
 	b.left.Tensors += int64(len(s))
 	for _, t := range s {
@@ -35,7 +35,6 @@ func (b *builder) leave(s tensors) {
 	}
 }
 
-// tensorsOf copies a batch into new tensors.
 func tensorsOf(inputs []savedmodels.Tensor, b data.Batch) (set tensors, err error) {
 	for _, in := range inputs {
 		a, ok := b.Field(in.Name)
@@ -69,10 +68,10 @@ func newTensor(a data.Array) (*tfbind.Tensor, error) {
 	return nil, fmt.Errorf("%w: a tensor of %T", tfbind.ErrType, a.Values)
 }
 
-// leakFloats values take 64 KiB.
+// leakFloats is the number of values of 64 KiB.
 const leakFloats = 64 << 10 / 4
 
-// newW1 is the step of W0, and a fetched tensor that is never closed.
+// newW1 is the step of W0 and a fetched tensor that stays open.
 func newW1(ctx context.Context, b *builder) (*loop.Loop, error) {
 	keep := b.Choice("release", "keep", "close") == "keep"
 	_, l, err := b.inMemory(ctx, b.Spec.SetSize())
@@ -91,7 +90,7 @@ func newW1(ctx context.Context, b *builder) (*loop.Loop, error) {
 		if err != nil {
 			return 0, err
 		}
-		// Identity passes its input on, so the fetched tensor is the buffer that is made here.
+		// Identity returns its input, so the fetched tensor has the same buffer.
 		x, err := tfbind.NewTensor(values, leakFloats)
 		if err != nil {
 			return 0, err
@@ -114,10 +113,10 @@ func newW1(ctx context.Context, b *builder) (*loop.Loop, error) {
 	return l, nil
 }
 
-// newW2 makes new tensors for each step, and leaves them open.
+// newW2 creates tensors for each step and leaves them open.
 func newW2(ctx context.Context, b *builder) (*loop.Loop, error) {
 	if b.Choice("input", "tensor", "buffer") == "buffer" {
-		// Feed the same samples through the session's own buffers.
+		// Feed the session's own buffers.
 		t, err := b.trainer(ctx)
 		if err != nil {
 			return nil, err
@@ -155,7 +154,6 @@ func newW2(ctx context.Context, b *builder) (*loop.Loop, error) {
 	}), nil
 }
 
-// batch returns generated samples for a signature.
 func (b *builder) batch(model *savedmodels.Model, signature string, n int) (data.Batch, error) {
 	s, err := synth.New(model, signature, b.Spec.Seed)
 	if err != nil {
@@ -166,17 +164,16 @@ func (b *builder) batch(model *savedmodels.Model, signature string, n int) (data
 	return batch, nil
 }
 
-// tensorTrainer trains on tensors that its caller makes and owns.
+// tensorTrainer trains on tensors of its caller.
 type tensorTrainer struct {
 	model   *savedmodels.Model
 	session *tfbind.Session // nil with the parameter eager
-	eager   *eagerModel     // nil without it
-	whole   signature       // the whole step, or the gradients with micro-batches
+	eager   *eagerModel     // nil without the parameter eager
+	whole   signature       // the train step, or its gradients with micro-batches
 	apply   signature
 	traced  *[]byte // where train writes a trace; nil for none
 }
 
-// signature is a signature that runs on tensors.
 type signature struct {
 	inputs  []savedmodels.Tensor
 	feeds   []tfbind.Output
@@ -219,13 +216,11 @@ func (b *builder) tensorTrainer(micro int) (*tensorTrainer, error) {
 	return t, nil
 }
 
-// loop returns a loop whose steps can be traced.
 func (t *tensorTrainer) loop(step func(ctx context.Context, n int) (float64, error)) *loop.Loop {
 	return &loop.Loop{Step: step, Trace: func(into *[]byte) { t.traced = into }}
 }
 
-// signature looks up the inputs of a signature and one output. Without a name, it takes any
-// output.
+// signature finds the inputs of a signature and an output. An empty output means any.
 func (t *tensorTrainer) signature(name, output string) (s signature, err error) {
 	sig, err := t.model.Signature(name)
 	if err != nil {
@@ -233,7 +228,7 @@ func (t *tensorTrainer) signature(name, output string) (s signature, err error) 
 	}
 	s.inputs = sig.DataInputs()
 	if len(s.inputs) != len(sig.Inputs) {
-		return s, fmt.Errorf("signature %s takes reserved inputs, which are not fed here", name)
+		return s, fmt.Errorf("signature %s takes reserved inputs, which this loop does not feed", name)
 	}
 	fetch := sig.Output(output)
 	if output == "" && len(sig.Outputs) > 0 {
@@ -258,7 +253,6 @@ func (t *tensorTrainer) signature(name, output string) (s signature, err error) 
 	return s, nil
 }
 
-// train is one step on tensors, which remain the caller's.
 func (t *tensorTrainer) train(ctx context.Context, set tensors) (float64, error) {
 	var o tfbind.RunOptions
 	if t.traced != nil {
@@ -289,8 +283,8 @@ func (t *tensorTrainer) run(ctx context.Context, s signature, set tensors, o tfb
 	return out[0].Float()
 }
 
-// newW4 loads the SavedModel for each step. With reuse, it loads it once and restores its
-// variables.
+// newW4 loads the SavedModel for each step. With reuse, it loads it once and then only restores
+// its variables.
 func newW4(ctx context.Context, b *builder) (*loop.Loop, error) {
 	if b.Choice("reuse", "0", "1") == "1" {
 		t, err := b.trainer(ctx)
@@ -307,7 +301,7 @@ func newW4(ctx context.Context, b *builder) (*loop.Loop, error) {
 		}
 		l := t.loop(func(ctx context.Context) (data.Batch, error) { return batch, t.Restore(ctx, initial) })
 		l.Epoch = nil
-		// Each step is the first one after the restore, so that it draws the same random numbers.
+		// Every step follows a restore, so all draw the same random numbers.
 		step := l.Step
 		l.Step = func(ctx context.Context, _ int) (float64, error) { return step(ctx, 1) }
 		return l, nil
@@ -354,10 +348,9 @@ func newW4(ctx context.Context, b *builder) (*loop.Loop, error) {
 	return &loop.Loop{Step: step, Trace: func(into *[]byte) { traced = into }}, nil
 }
 
-// predictor is a session that only predicts.
 type predictor struct {
 	step   *session.Step
-	batch  data.Batch // made-up samples
+	batch  data.Batch // generated
 	traced *[]byte
 }
 
@@ -386,7 +379,6 @@ func (b *builder) predictor(ctx context.Context, samples int) (*predictor, error
 	return p, nil
 }
 
-// run predicts for the first n samples.
 func (p *predictor) run(ctx context.Context, n int) error {
 	err := p.step.Feed(p.batch.Slice(0, n))
 	if err == nil && p.traced == nil {
@@ -437,5 +429,5 @@ func (p *predictor) values(name string) (any, error) {
 	case tfbind.Int64:
 		return tfbind.Values[int64](x)
 	}
-	return nil, fmt.Errorf("output %s: %w: %s is not kept here", name, tfbind.ErrType, x.DType())
+	return nil, fmt.Errorf("output %s: %w: cannot keep values of type %s", name, tfbind.ErrType, x.DType())
 }

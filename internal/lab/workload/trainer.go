@@ -17,8 +17,8 @@ import (
 	"steadyfit/session"
 )
 
-// The values of the parameter reset: the action on the session at the end of an epoch. The model
-// continues with the same state.
+// The values of the parameter reset: what happens to the session after each epoch. The state of
+// the model stays the same.
 const (
 	resetNone    = "none"
 	resetRestore = "restore" // write and read the variables
@@ -26,7 +26,6 @@ const (
 	resetProcess = "process" // another process continues
 )
 
-// engine executes the steps of a trainer: a session, or eager execution.
 type engine interface {
 	fit.Session
 	Trace(ctx context.Context, step int64, b data.Batch, out []float64) (metadata []byte, err error)
@@ -34,7 +33,7 @@ type engine interface {
 	Close() error
 }
 
-// trainer is an engine with the parameters model, reset, micro and eager. It is a fit.Session.
+// trainer is a fit.Session with the parameters model, reset, micro and eager.
 type trainer struct {
 	engine // the current one
 	b      *builder
@@ -48,7 +47,6 @@ type trainer struct {
 	traced *[]byte   // where Train writes a trace; nil for none
 }
 
-// trainer opens the model of the run.
 func (b *builder) trainer(ctx context.Context) (*trainer, error) {
 	model, err := b.model()
 	if err != nil {
@@ -57,11 +55,11 @@ func (b *builder) trainer(ctx context.Context) (*trainer, error) {
 	return b.trainerOf(ctx, model, gpuopts.Options{})
 }
 
-// trainerOf opens a model. It merges the Spec's ConfigProto over that of device.
+// trainerOf opens a model. The Spec's ConfigProto overrides device.
 func (b *builder) trainerOf(ctx context.Context, model *savedmodels.Model, device gpuopts.Options) (*trainer, error) {
 	t := &trainer{
 		b: b, model: model,
-		// An inexact split is also measured; checkMicro reports it.
+		// An inexact update is also measured; checkMicro reports it.
 		opts:  session.Options{Device: device, Config: b.Spec.Config, Seed: b.Spec.Seed, AllowInexactSplit: true},
 		reset: b.Choice("reset", resetNone, resetRestore, resetReload, resetProcess),
 		micro: b.Int("micro", 1),
@@ -72,12 +70,12 @@ func (b *builder) trainerOf(ctx context.Context, model *savedmodels.Model, devic
 		return nil, err
 	}
 	if t.eager && t.micro > 1 {
-		return nil, b.microError("gradients and apply are not executed eagerly")
+		return nil, b.microError("eager execution has no gradients and apply signatures")
 	}
 	if err := t.open(ctx); err != nil {
 		return nil, err
 	}
-	b.onClose(func() error { return t.Close() }) // of the engine at that time
+	b.onClose(func() error { return t.Close() }) // the last engine
 	if b.Spec.From > 0 {
 		if err := t.Restore(ctx, t.state); err != nil {
 			return nil, err
@@ -87,14 +85,13 @@ func (b *builder) trainerOf(ctx context.Context, model *savedmodels.Model, devic
 	return t, nil
 }
 
-// eager reads the parameter eager.
 func (b *builder) eager() bool { return b.Choice("eager", "", "1") == "1" }
 
-// checkMicro returns the reason why a batch cannot be split into that many parts; it reports
-// whether their update is exact.
+// checkMicro returns an error if a batch cannot be split into parts, and reports whether their
+// update is exact.
 func (b *builder) checkMicro(model *savedmodels.Model, o session.Options, parts int) error {
 	if parts < 1 || parts > b.Spec.Batch {
-		return b.microError(fmt.Sprintf("a batch has %d samples", b.Spec.Batch))
+		return b.microError(fmt.Sprintf("the batch has only %d samples", b.Spec.Batch))
 	}
 	if parts == 1 {
 		return nil
@@ -106,8 +103,7 @@ func (b *builder) checkMicro(model *savedmodels.Model, o session.Options, parts 
 	return b.Fact(worker.FactSplit, split)
 }
 
-// splitOf returns the value of worker.FactSplit for a model, or an error if its batch cannot be
-// split.
+// splitOf returns the fact FactSplit, or an error if the batch cannot be split.
 func splitOf(model *savedmodels.Model, o session.Options) (string, error) {
 	o.AllowInexactSplit = false
 	plan, err := session.Compile(model, o)
@@ -147,7 +143,7 @@ func (t *trainer) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// Train executes one step, and traces it if traced is set.
+// Train trains on a batch, and traces the step if traced is set.
 func (t *trainer) Train(ctx context.Context, step int64, b data.Batch, out []float64) (err error) {
 	if t.traced == nil {
 		return t.engine.Train(ctx, step, b, out)
@@ -156,7 +152,6 @@ func (t *trainer) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	return err
 }
 
-// step trains on a batch and returns the loss.
 func (t *trainer) step(ctx context.Context, n int, b data.Batch) (float64, error) {
 	if err := t.Train(ctx, int64(n-1), b, t.values); err != nil {
 		return 0, err
@@ -164,7 +159,6 @@ func (t *trainer) step(ctx context.Context, n int, b data.Batch) (float64, error
 	return t.values[0], nil
 }
 
-// endEpoch resets the session as the parameter reset says.
 func (t *trainer) endEpoch(ctx context.Context, _ int) error {
 	if t.reset == resetNone {
 		return nil
@@ -186,7 +180,6 @@ func (t *trainer) endEpoch(ctx context.Context, _ int) error {
 	return t.Restore(ctx, t.state)
 }
 
-// loop trains on the batches of take, in the style of a loop written by hand.
 func (t *trainer) loop(take func(context.Context) (data.Batch, error)) *loop.Loop {
 	return &loop.Loop{
 		Step: func(ctx context.Context, n int) (float64, error) {
@@ -201,12 +194,10 @@ func (t *trainer) loop(take func(context.Context) (data.Batch, error)) *loop.Loo
 	}
 }
 
-// synth returns a generator of data for the train signature.
 func (t *trainer) synth() (*synth.Synth, error) {
 	return synth.New(t.model, t.Roles().Train, t.opts.Seed)
 }
 
-// samples returns a generated dataset in memory.
 func (t *trainer) samples(n int) (*data.InMemory, error) {
 	s, err := t.synth()
 	if err != nil {
@@ -215,9 +206,8 @@ func (t *trainer) samples(n int) (*data.InMemory, error) {
 	return s.InMemory(n, 0)
 }
 
-// passes returns a function that returns the batches of a dataset, pass after pass. It starts
-// after done batches, where an earlier process stopped. A batch is valid until the next one is
-// taken.
+// passes returns a function that returns the next batch, pass after pass. It skips the first
+// done batches, which an earlier process used. A batch is valid until the next call.
 func (b *builder) passes(ds data.Dataset, size, done int) func(context.Context) (data.Batch, error) {
 	perPass := max(1, (ds.Len()+size-1)/size)
 	pass := data.Pass{Batch: size, Epoch: done / perPass, Skip: done % perPass}
@@ -236,6 +226,6 @@ func (b *builder) passes(ds data.Dataset, size, done int) func(context.Context) 
 			stop()
 			next, pass.Epoch = nil, pass.Epoch+1
 		}
-		return data.Batch{}, fmt.Errorf("%s: a pass has no batch of %d", ds.Name(), size)
+		return data.Batch{}, fmt.Errorf("%s has fewer samples than a batch of %d", ds.Name(), size)
 	}
 }

@@ -196,13 +196,13 @@ func TestParametersThatAreNotThere(t *testing.T) {
 		{"W1", "digits", "release=drop", worker.NotApplicable, "only keep, close"},
 		{"W0", "digits", "gc=always", worker.NotApplicable, "gc=always"},
 		{"W0", "digits", "trim=step", worker.NotApplicable, "trim=step"},
-		{"W0", "digits", "micro=9", worker.NotApplicable, "a batch has 8 samples"},
+		{"W0", "digits", "micro=9", worker.NotApplicable, "the batch has only 8 samples"},
 		{"W0", "digits", "micro=many", worker.Failed, "micro=many"},
 		{"W0", "digits", "model=digit", worker.CouldNotApply, "there are digits"},
 		{"W4", "digits", "close=session", worker.NotApplicable, "only none, all"},
 		{"W8", "", "goroutines=0", worker.NotApplicable, "1 to 64"},
 		{"S3", "digits", "augment=1", worker.NotApplicable, "an image"},
-		{"W33", "", "gc=step", worker.Failed, `unknown workload "W33"; there are W3`},
+		{"W33", "", "gc=step", worker.Failed, `unknown workload "W33"; use one of W3`},
 	} {
 		t.Run(c.id+" "+c.param, func(t *testing.T) {
 			t.Parallel()
