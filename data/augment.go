@@ -9,27 +9,23 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Augmentation describes random changes of images in each epoch. The zero value changes
-// nothing.
+// Augmentation configures the random changes that InMemory.Augment makes to images. The zero
+// value makes none.
 type Augmentation struct {
 	// Flip mirrors half of the images left to right.
 	Flip bool
-	// Crop moves the image by up to this many pixels in each direction, uniformly. Pixels
-	// beyond an edge mirror the image. The effect equals padding by Crop and cropping at
-	// random.
+	// Crop shifts the image by at most this many pixels in each direction, which equals padding
+	// it by Crop pixels and cropping at random. Pixels beyond an edge mirror the image.
 	Crop int
-	// Jitter, from 0 to 1, multiplies brightness, contrast and, for colour images, saturation
-	// by one factor each, drawn uniformly from 1-Jitter to 1+Jitter. uint8 results are clamped
-	// to 0 to 255; float32 results are not clamped, since their range is unknown.
+	// Jitter, from 0 to 1, multiplies brightness, contrast and, for colour images, saturation by
+	// random factors between 1-Jitter and 1+Jitter. Only uint8 results are clamped (0 to 255).
 	Jitter float64
-	// Seed seeds the random numbers. The changes of a sample depend only on the seed, its row
-	// and the epoch. Turning one kind of change on or off does not affect the others.
+	// Seed seeds the random numbers. The changes depend only on Seed, the row and the epoch.
 	Seed uint64
 }
 
-// ParseAugmentation parses flip, crop:PIXELS and jitter:AMOUNT in any order, separated by
-// commas, as in "flip,crop:4,jitter:0.1". The text does not contain the seed. An empty text
-// changes nothing.
+// ParseAugmentation parses a comma-separated list of flip, crop:PIXELS and jitter:AMOUNT, such as
+// "flip,crop:4,jitter:0.1". Seed is not part of the text. Empty text gives the zero value.
 func ParseAugmentation(text string) (Augmentation, error) {
 	var a Augmentation
 	refuse := func(format string, args ...any) (Augmentation, error) {
@@ -84,10 +80,9 @@ func (a Augmentation) String() string {
 	return strings.Join(parts, ",")
 }
 
-// Augment returns the dataset with random changes to the images of a field, for training. A
-// sample of the field has the shape [height width] or [height width channels], of uint8 or
-// float32; Jitter needs 1 or 3 channels. Call it after Split: validation data should not be
-// augmented.
+// Augment returns a dataset that changes the images of a field at random, for training. Call
+// Augment after Split, so that validation images stay unchanged. Images are uint8 or float32 of
+// shape [height width] or [height width channels]; Jitter needs 1 or 3 channels.
 func (m *InMemory) Augment(field string, a Augmentation) (*InMemory, error) {
 	c, ok := m.column(field)
 	if !ok {
@@ -133,18 +128,16 @@ func augment[T uint8 | float32](m *InMemory, field, name string, shape []int, p 
 	})
 }
 
-// picture is the size of an image.
 type picture struct{ height, width, channels int }
 
-// draws are the random changes of one sample in one epoch.
 type draws struct {
 	flip                             bool
 	brightness, contrast, saturation float32
 	down, right                      int // pixels by which the image moves up and left
 }
 
-// draw draws all changes, used or not, so that they do not affect each other. The crop comes
-// last, since the number of its draws varies.
+// draw draws a number for every change, even for a disabled one, so that enabling a change does
+// not alter the others. The crop comes last, since it draws a varying number of numbers.
 func (a Augmentation) draw(s Sample) draws {
 	source := s.Random(a.Seed)
 	var d draws
@@ -164,7 +157,6 @@ func (a Augmentation) shift(source *rand.PCG) int {
 	return int(below(source, uint64(2*a.Crop+1))) - a.Crop
 }
 
-// move copies an image, flipping and moving it.
 func move[T uint8 | float32](p picture, d draws, dst, src []T) {
 	row := p.width * p.channels
 	for y := range p.height {
@@ -184,7 +176,8 @@ func move[T uint8 | float32](p picture, d draws, dst, src []T) {
 	}
 }
 
-// mirror maps a position up to n beyond the edges to one in the image: 1 0 | 0 1 2 | 2 1.
+// mirror returns the position in an image of n pixels for a position up to n pixels outside it:
+// positions -2 to 4 of 3 pixels are 1 0 | 0 1 2 | 2 1.
 func mirror(at, n int) int {
 	if at < 0 {
 		return -at - 1
@@ -195,12 +188,11 @@ func mirror(at, n int) int {
 	return at
 }
 
-// The weights of the colours in the grey value (ITU-R BT.601).
+// Weights of the colours in a grey value (ITU-R BT.601).
 const red, green, blue = 0.299, 0.587, 0.114
 
-// jitter changes brightness, then contrast around the mean grey, then saturation. The
-// conversions to float32 prevent fused multiply-adds, so that all machines round in the same
-// way.
+// jitter changes brightness, then contrast around the mean grey, then saturation. Conversions to
+// float32 prevent fused multiply-adds, so that every processor rounds alike.
 func jitter[T uint8 | float32](p picture, d draws, image []T, to func(float32) T) {
 	sum := 0.0
 	if p.channels == 3 {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// repeated is a dataset of n equal images.
+// repeated returns a dataset of n equal images.
 func repeated[T element](t testing.TB, n int, shape []int, image []T) *InMemory {
 	t.Helper()
 	var values []T
@@ -21,7 +21,7 @@ func repeated[T element](t testing.TB, n int, shape []int, image []T) *InMemory 
 	return m
 }
 
-// augmented returns the first field of a pass in one batch.
+// augmented returns the first field of a pass, read as one batch.
 func augmented[T element](t testing.TB, m *InMemory, a Augmentation, epoch int) []T {
 	t.Helper()
 	v, err := m.Augment("x", a)
@@ -33,7 +33,7 @@ func augmented[T element](t testing.TB, m *InMemory, a Augmentation, epoch int) 
 	return nil
 }
 
-// Within five standard deviations.
+// The tolerance is five standard deviations.
 func requireCount(t testing.TB, n int, p float64, got int, what string) {
 	t.Helper()
 	require.InDelta(t, float64(n)*p, got, 5*math.Sqrt(float64(n)*p*(1-p)), what)
@@ -56,7 +56,7 @@ func TestFlipMirrorsHalf(t *testing.T) {
 		}
 		requireCount(t, n, 0.5, flips, "flips")
 	}
-	// A sample is flipped in half of its epochs, too.
+	// Over many epochs, half of the changes to one sample are flips.
 	one := repeated(t, 1, []int{1, 2}, []uint8{1, 2})
 	flips := 0
 	for epoch := range 1000 {
@@ -103,7 +103,7 @@ func TestMirror(t *testing.T) {
 
 func TestJitter(t *testing.T) {
 	const n = 4000
-	// An image of one grey has no contrast and no saturation, only brightness.
+	// An image of one grey level has no contrast and no saturation.
 	flat := augmented[float32](t, repeated(t, n, []int{1, 2, 3}, []float32{100, 100, 100, 100, 100, 100}), Augmentation{Jitter: 0.2, Seed: 1}, 0)
 	var bins [10]int
 	for i := range n {
@@ -117,7 +117,7 @@ func TestJitter(t *testing.T) {
 	for _, count := range bins {
 		requireCount(t, n, 0.1, count, "a tenth of the range")
 	}
-	// Contrast: two greys keep their mean relative to the brightness.
+	// Contrast changes keep the mean of two grey levels, relative to the brightness.
 	two := augmented[float32](t, repeated(t, n, []int{1, 2}, []float32{50, 150}), Augmentation{Jitter: 0.2, Seed: 1}, 0)
 	sum := 0.0
 	for i := range n {
@@ -128,11 +128,11 @@ func TestJitter(t *testing.T) {
 		sum += contrast
 	}
 	require.InDelta(t, 1, sum/n, 5*0.4/math.Sqrt(12*n))
-	// Bytes are kept within their range.
+	// uint8 results are clamped to 0 to 255.
 	bytes := augmented[uint8](t, repeated(t, 200, []int{1, 2, 3}, []uint8{0, 0, 255, 255, 255, 255}), Augmentation{Jitter: 1, Seed: 1}, 0)
 	require.Contains(t, bytes, uint8(255))
 	require.Contains(t, bytes, uint8(0))
-	// Saturation 0 is grey; without a change the image stays.
+	// A saturation of 0 gives grey, and 1 leaves the image unchanged.
 	image := []float32{10, 20, 30, 200, 100, 50}
 	jitter(picture{1, 2, 3}, draws{brightness: 1, contrast: 1, saturation: 1}, image, func(v float32) float32 { return v })
 	require.InDeltaSlice(t, []float32{10, 20, 30, 200, 100, 50}, image, 1e-4)
@@ -141,7 +141,7 @@ func TestJitter(t *testing.T) {
 	require.Equal(t, image[0], image[2])
 }
 
-// The draws of a change do not depend on the other changes.
+// Enabling a change does not alter the draws of other changes.
 func TestDrawsAreIndependent(t *testing.T) {
 	all := Augmentation{Flip: true, Crop: 3, Jitter: 0.5, Seed: 11}
 	for row := range 200 {
@@ -155,7 +155,7 @@ func TestDrawsAreIndependent(t *testing.T) {
 	}
 }
 
-// A run that is resumed years later draws the same numbers; see shuffleOrder.
+// A training that is resumed years later must draw the same numbers (see shuffleOrder).
 func TestDrawsGolden(t *testing.T) {
 	a := Augmentation{Flip: true, Crop: 4, Jitter: 0.1, Seed: 42}
 	var got []string

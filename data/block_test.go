@@ -10,8 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Blocks do not change the batches of a pass, and joined batches equal the batches in them, for
-// any number of batches ahead, start of the pass, and number of workers.
+// Blocks do not change the batches of a pass. Joined batches equal their parts.
 func TestBlocksKeepOrder(t *testing.T) {
 	for _, c := range []struct{ samples, batch, block, ahead, skip, workers int }{
 		{40, 4, 5, 2, 0, 1}, {43, 4, 5, 2, 0, 2}, {43, 4, 5, 20, 3, 3}, {43, 4, 50, 64, 0, 2}, {7, 4, 3, 2, 0, 2}, {43, 4, 2, 1, 1, 2}, {3, 4, 2, 1, 0, 2},
@@ -31,7 +30,7 @@ func TestBlocksKeepOrder(t *testing.T) {
 					if b.Size == c.batch {
 						full++
 					}
-					if at == joined { // the next ones
+					if at == joined { // all parts of the joined batch were checked
 						first, joined, at = Batch{}, 0, 0
 						for n := c.block; n > 0 && joined == 0; n-- {
 							if j, ok := b.Join(n); ok {
@@ -43,7 +42,7 @@ func TestBlocksKeepOrder(t *testing.T) {
 						}
 					}
 					if joined == 0 {
-						continue // the last one
+						continue // a last batch that is not joined
 					}
 					require.True(t, b.IsPart(at, first))
 					require.False(t, b.IsPart(at+1, first))
@@ -59,7 +58,7 @@ func TestBlocksKeepOrder(t *testing.T) {
 	}
 }
 
-// A pass holds two blocks, or enough for the batches that are read ahead.
+// A pass holds two blocks, or as many as the batches ahead need.
 func TestBlocksAreBounded(t *testing.T) {
 	for _, c := range []struct{ block, ahead, want int }{{5, 1, 10}, {5, 4, 10}, {5, 9, 10}, {5, 10, 15}, {5, 14, 15}, {30, 64, 90}, {1, 4, 5}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -79,7 +78,7 @@ func TestBlocksAreBounded(t *testing.T) {
 	}
 }
 
-// A batch is unchanged until the consumer asks for the first batch after its block.
+// A batch stays unchanged until the consumer asks for the first batch after its block.
 func TestBlocksAreNotOverwritten(t *testing.T) {
 	ds := Prefetch(counted(t, 400), 8)
 	ds.SetBlock(4)

@@ -7,8 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Later batches and passes do not write to a batch that is kept, and reuse the memory of the
-// others.
+// Later batches do not overwrite a kept batch, and reuse the memory of all other batches.
 func TestKeptBatches(t *testing.T) {
 	m := counted(t, 12)
 	for name, ds := range map[string]Dataset{"memory": m, "prefetched": Prefetch(m, 2), "many": Prefetch(m, 20), "copied": Prefetch(struct{ Dataset }{m}, 2)} {
@@ -40,7 +39,7 @@ func TestKeptBatches(t *testing.T) {
 	}
 }
 
-// A pass ends if all of its batches are kept, and if its consumer leaves at a kept batch.
+// A pass also ends if the consumer keeps all batches, or leaves the loop after keeping one.
 func TestKeepAll(t *testing.T) {
 	m := counted(t, 400)
 	ds := Prefetch(m, 16)
@@ -66,7 +65,7 @@ func TestKeepAll(t *testing.T) {
 	assert.Equal(t, []int64{0, 1}, left)
 }
 
-// Keeping a batch keeps all of its block.
+// Keeping a batch keeps its whole block.
 func TestKeptBlocks(t *testing.T) {
 	m := counted(t, 120)
 	ds := Prefetch(m, 4)
@@ -81,7 +80,7 @@ func TestKeptBlocks(t *testing.T) {
 				b.Keep()
 				all, index = append(all, b.Fields[1].Values.([]int64)), append(index, b.Index)
 			}
-			if batches++; epoch == 1 && batches == 8 { // in the middle of a block that is kept
+			if batches++; epoch == 1 && batches == 8 { // inside a kept block
 				break
 			}
 		}

@@ -11,11 +11,9 @@ import (
 //go:embed builtin/*.npz
 var builtins embed.FS
 
-// Builtin returns the two parts of a dataset that is part of this module. A name that is not
-// in BuiltinNames returns fs.ErrNotExist.
-//
-// digits: 8x8 images of handwritten digits, x uint8 [64] from 0 to 16, and y int64 [], the
-// digit.
+// Builtin returns the training and test parts of a dataset embedded in this module. The name
+// "digits" has 8x8 images of handwritten digits: x is uint8 [64] from 0 to 16, and y is the digit
+// as int64. An unknown name is fs.ErrNotExist.
 func Builtin(name string) (train, test *InMemory, err error) {
 	if train, err = openBuiltin(name, "train", nil); err != nil {
 		return nil, nil, err
@@ -26,10 +24,9 @@ func Builtin(name string) (train, test *InMemory, err error) {
 	return train, test, nil
 }
 
-// BuiltinNames lists the names of the datasets for Builtin, sorted.
+// BuiltinNames returns the names that Builtin accepts, sorted.
 func BuiltinNames() []string {
-	// Glob fails only for an invalid pattern or an unreadable folder. The pattern is valid and
-	// the folder is embedded.
+	// Glob cannot fail: the pattern is valid and the folder is embedded.
 	files, _ := fs.Glob(builtins, "builtin/*-train.npz")
 	var names []string
 	for _, f := range files {
@@ -44,7 +41,7 @@ func openBuiltin(name, split string, l *limit) (*InMemory, error) {
 	}
 	raw, err := builtins.ReadFile("builtin/" + name + "-" + split + ".npz")
 	if err != nil {
-		return nil, fmt.Errorf("no builtin dataset %q; there are %q: %w", name, BuiltinNames(), fs.ErrNotExist)
+		return nil, fmt.Errorf("no builtin dataset %q; the names are %q: %w", name, BuiltinNames(), fs.ErrNotExist)
 	}
 	return readNPZ("builtin:"+name+"-"+split, bytes.NewReader(raw), int64(len(raw)), "", l, nil)
 }

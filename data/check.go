@@ -15,9 +15,8 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// CheckLabels reports the first label of a field that is not an integer from 0 to classes-1,
-// as a *RowError that is ErrLabel. If the field has several elements per sample, it checks all
-// of them. It reads the dataset once, in its own order.
+// CheckLabels reads the dataset and returns a *RowError (ErrLabel) for the first label that is
+// not an integer from 0 to classes-1. It checks every element of a label field.
 //
 // TensorFlow does not name the sample: its sparse cross-entropy fails on a CPU, and on a GPU
 // the loss becomes NaN (documented at tf.nn.sparse_softmax_cross_entropy_with_logits).
@@ -37,9 +36,9 @@ func CheckLabels(ds Dataset, field string, classes int) error {
 	})
 }
 
-// CheckIntegers reports the first value of a field that is not an integer from low to high, as
-// a *RowError that is ErrInteger. Floats with whole values below 2^53 count as integers. It
-// reads the dataset once, in its own order.
+// CheckIntegers reads the dataset and returns a *RowError (ErrInteger) for the first value of a
+// field that is not an integer from low to high. A float counts as an integer if it is whole and
+// below 2^53.
 func CheckIntegers(ds Dataset, field string, low, high int64) error {
 	if kind := kindOfField(ds, field); kind != nil && kind.Kind == dtype.String {
 		return fmt.Errorf("%s: field %q is of type string, expected integers: %w", ds.Name(), field, ErrField)
@@ -56,9 +55,9 @@ func CheckIntegers(ds Dataset, field string, low, high int64) error {
 	})
 }
 
-// CheckFinite reports the first NaN or infinity in the fields of floating-point numbers, as a
-// *RowError that is ErrNotFinite. It reads the dataset once, in its own order. For a field
-// made by Augment or Scale, it checks the original field; it does not check images.
+// CheckFinite reads the dataset and returns a *RowError (ErrNotFinite) for the first NaN or
+// infinity in a floating-point field. For a field made by Augment or Scale it checks the original
+// values. It does not check images.
 func CheckFinite(ds Dataset) error {
 	ds = beforeTame(ds)
 	var floats []string
@@ -75,9 +74,8 @@ func CheckFinite(ds Dataset) error {
 	})
 }
 
-// CheckMagnitude reports the first value of a field of floating-point numbers that is at least
-// limit or at most -limit, as a *RowError that is ErrNotFinite. It accepts fields of other
-// types. It reads the dataset once, in its own order.
+// CheckMagnitude reads the dataset and returns a *RowError (ErrNotFinite) for the first value of
+// a floating-point field whose magnitude is limit or more. Fields of other types pass.
 func CheckMagnitude(ds Dataset, field string, limit float64) error {
 	ds = beforeTame(ds)
 	kind := kindOfField(ds, field)
@@ -89,7 +87,6 @@ func CheckMagnitude(ds Dataset, field string, limit float64) error {
 	})
 }
 
-// kindOfField returns the element type of a field; nil if there is no such field.
 func kindOfField(ds Dataset, field string) *dtype.Type {
 	for _, f := range ds.Fields() {
 		if f.Name == field {
@@ -99,8 +96,7 @@ func kindOfField(ds Dataset, field string) *dtype.Type {
 	return nil
 }
 
-// outside returns a function that finds the first element that is not an integer from low to
-// high.
+// outside returns a function that finds the first element that is not an integer from low to high.
 func outside(low, high int64) func(vector) int {
 	return func(v vector) int {
 		kind := v.kind()
@@ -113,8 +109,8 @@ func outside(low, high int64) func(vector) int {
 	}
 }
 
-// beyond returns a function that finds the first float whose magnitude is limit or more, or
-// that is NaN.
+// beyond returns a function that finds the first float whose magnitude is limit or more. With
+// orNaN it also finds NaN.
 func beyond(limit float64, orNaN bool) func(vector) int {
 	return func(v vector) int {
 		switch v := v.(type) {
@@ -136,14 +132,14 @@ func firstBeyond[T float32 | float64](values []T, limit float64, orNaN bool) int
 	return -1
 }
 
-// walk applies find to the named fields of each sample. find returns the index of a bad
-// element, or -1. For the first one, walk returns the error of says, which has the expected
-// value, and adds the value and its place.
+// walk calls find for the named fields of each sample. find returns the index of an invalid
+// element, or -1. At the first invalid element, walk returns the error of says, completed with the
+// value and its location.
 func walk(ds Dataset, fields []string, find func(vector) int, says func(v vector, at int) RowError) error {
 	m, located := inMemory(ds)
 	if located {
-		// Selecting the fields avoids copying the others. Positions are known only in the
-		// order of the file.
+		// Selecting the fields avoids copying the others. The view is in file order, so that a
+		// position identifies a row.
 		narrow, err := m.Select(fields...)
 		if err != nil {
 			return err
@@ -184,8 +180,6 @@ func walk(ds Dataset, fields []string, find func(vector) int, says func(v vector
 	return nil
 }
 
-// inMemory returns the InMemory that is the source of a dataset's batches, with or without
-// prefetching.
 func inMemory(ds Dataset) (*InMemory, bool) {
 	if ahead, ok := ds.(*Prefetched); ok {
 		ds = ahead.ds
@@ -194,8 +188,8 @@ func inMemory(ds Dataset) (*InMemory, bool) {
 	return m, ok
 }
 
-// beforeTame returns an InMemory without the functions that keep finite values finite, and any
-// other dataset unchanged.
+// beforeTame returns an InMemory with the fields from before all functions that keep finite values
+// finite, such as Scale. Any other dataset is returned unchanged.
 func beforeTame(ds Dataset) Dataset {
 	m, ok := inMemory(ds)
 	if !ok {
@@ -213,7 +207,7 @@ func beforeTame(ds Dataset) Dataset {
 	return v
 }
 
-// locate replaces a position in the dataset by the place in the source file of the sample.
+// locate sets the file and row of an error whose Row is a position in the dataset.
 func (m *InMemory) locate(e *RowError, field string) {
 	if c, ok := m.column(field); ok {
 		e.File = c.file
@@ -229,7 +223,7 @@ func (m *InMemory) locate(e *RowError, field string) {
 	}
 }
 
-// elementIndex returns the index of a sample's element, as in [1,2]; it is empty for a scalar.
+// elementIndex returns the index of an element in a sample, such as "[1,2]"; "" for a scalar.
 func elementIndex(at int, shape []int) string {
 	if len(shape) == 0 {
 		return ""
@@ -237,7 +231,6 @@ func elementIndex(at int, shape []int) string {
 	return "[" + strings.Join(indexes(at, shape), ",") + "]"
 }
 
-// indexes returns the indexes of element at in an array of that shape.
 func indexes(at int, shape []int) []string {
 	index := make([]string, len(shape))
 	for d, size := range slices.Backward(shape) {
@@ -247,10 +240,9 @@ func indexes(at int, shape []int) []string {
 	return index
 }
 
-// CheckImages decodes every image of a dataset of OpenImages once, with the dataset's workers.
-// It returns the errors of the first eight images that cannot be decoded, in the order of the
-// files. It accepts other datasets. ctx is checked before each image. The goroutines have
-// ended when CheckImages returns.
+// CheckImages decodes each image of a dataset once, with the dataset's workers. It returns the
+// errors of the first eight unusable images in file order. Datasets without images pass. CheckImages
+// stops when ctx is done.
 func CheckImages(ctx context.Context, ds Dataset) error {
 	if ctx == nil {
 		return fmt.Errorf("checking images: the context is nil; pass one, such as context.Background(): %w", ErrOption)
@@ -283,7 +275,6 @@ func CheckImages(ctx context.Context, ds Dataset) error {
 	return fmt.Errorf("%s: images that cannot be used:\n%w", m.name, errors.Join(failed...))
 }
 
-// files returns the image files of a column.
 func (c *column) files() (*imageFiles, bool) {
 	for c != nil && c.made != nil {
 		if f, ok := c.made.(*imageFiles); ok {
@@ -294,7 +285,6 @@ func (c *column) files() (*imageFiles, bool) {
 	return nil, false
 }
 
-// checkFiles decodes the images of a dataset and returns the errors in the order of the files.
 func (m *InMemory) checkFiles(ctx context.Context, files *imageFiles) []error {
 	var mu sync.Mutex
 	var failed []failure

@@ -15,50 +15,49 @@ import (
 	"steadyfit/option"
 )
 
-// CSVOptions configure how a text table is read. The zero value reads a comma-separated table
+// CSVOptions configure how a table of text is read. The zero value reads a comma-separated table
 // without labels.
 type CSVOptions struct {
-	// Label is the column that becomes the field y: its name in the header, or its number from
-	// 1, where -1 is the last column. If it is empty, every column is a feature.
+	// Label is the column that becomes the field y: its name in the header, or its number from 1.
+	// -1 means the last column. Empty means that all columns are features.
 	Label string
-	// Classes are the names of the classes in the labels, in the order of their numbers. If it
-	// is empty, labels are numbers, or names that are numbered in sorted order. A validation
-	// file needs the ClassNames of the training file, since it may not contain every class.
+	// Classes are the names of the classes, in the order of their numbers. Empty means that
+	// labels are numbers, or names numbered in sorted order. For a validation file, set the
+	// ClassNames of the training file, since some classes may be missing there.
 	Classes []string
-	// Names are the class names of a model, in the order of their numbers. Labels that are not
-	// numbers must be among them, unless Classes is set.
+	// Names are the class names of a model, in the order of their numbers. Labels that are text
+	// must be among them, unless Classes is set.
 	Names []string
-	// Header states whether the first line has the names of the columns.
+	// Header states whether the first line contains column names.
 	Header Header
 	// Comma is the separator of columns; 0 means ','.
 	Comma rune
-	// Exact makes x float64 if it contains an integer, such as an identifier, that float32
-	// would round but float64 would not.
+	// Exact makes x float64 if an integer, such as an identifier, would be rounded by float32 but
+	// not by float64.
 	Exact bool
 	// Columns become separate fields if the header has all of them: the inputs of a model with
-	// several inputs, or with one of strings. The columns other than these and the label then
-	// become fields of text.
+	// several inputs or with text inputs. All other columns except the label become text fields.
 	Columns []Column
-	// Text reads the features as text: x is []string [columns].
+	// Text reads the features as text: x has the type []string and the shape [columns].
 	Text bool
 }
 
-// Column is a table column that becomes a field with one value per sample.
+// Column is a table column that becomes a field with one value per row.
 type Column struct {
 	Name string
-	// Text is false for numbers, which become float32 or, with CSVOptions.Exact, float64.
+	// Text selects strings instead of numbers (float32, or float64 with CSVOptions.Exact).
 	Text bool
 }
 
-// Header states whether the first line of a table has the names of the columns.
+// Header states whether the first line of a table contains column names.
 type Header int
 
 const (
-	// HeaderAuto treats the first line as a header if it has the name of the label or of an
-	// input (CSVOptions.Columns), or no number. For a model that takes text, a first line
-	// without such a name is ErrField, because it may be either.
+	// HeaderAuto detects a header: a first line without numbers, or with the name of the label or
+	// of a column in CSVOptions.Columns. For a text model, a first line without such a name is
+	// ErrField, because text may be a name or a value.
 	HeaderAuto Header = iota
-	// HeaderPresent treats the first line as a header, even if it has numbers.
+	// HeaderPresent treats the first line as a header, even if it contains numbers.
 	HeaderPresent
 	// HeaderAbsent treats the first line as a row.
 	HeaderAbsent
@@ -66,15 +65,14 @@ const (
 
 // OpenCSV reads a table from a file, which may be compressed with gzip.
 //
-// A column sample_weight becomes the field with that name, float32 [1]. All other columns but
-// the label become the field x, float32 [columns], or float64 with CSVOptions.Exact, unless
-// CSVOptions.Columns or CSVOptions.Text is set. The label becomes y: int64 if all labels are
-// integers, float32 if all are numbers, and otherwise the int64 numbers of the names that
-// ClassNames returns.
+// The label becomes y: int64 if all labels are integers, float32 if all are numbers, and otherwise
+// the int64 number of the name in ClassNames. A column sample_weight becomes a field of that name,
+// float32 [1]. The other columns become x, float32 [columns], unless CSVOptions.Exact, Columns or
+// Text is set.
 //
-// The error is a *RowError that is ErrFormat, with the file, line and column, for rows with
-// another length than the first; for cells that are empty, not numbers, NaN, infinite or too
-// large for float32; and for labels of mixed kinds.
+// An invalid row is a *RowError (ErrFormat) with its line and column: a row whose length differs
+// from the first row, a cell that is empty, not a number, NaN, infinite or too large for float32, or
+// labels that mix numbers and names.
 func OpenCSV(path string, o CSVOptions) (*InMemory, error) {
 	return openTable(path, o, nil, readCSV)
 }
@@ -87,7 +85,7 @@ func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error
 	}
 	t.lines = csv.NewReader(&rowLimit{r: text, comma: string(cmp.Or(o.Comma, ','))[0]})
 	t.lines.ReuseRecord = true
-	t.lines.FieldsPerRecord = -1 // row reports rows of another length
+	t.lines.FieldsPerRecord = -1 // table.row checks the number of cells
 	if c := o.Comma; c != 0 {
 		if c == '"' || c == '\r' || c == '\n' || c == utf8.RuneError || !utf8.ValidRune(c) {
 			return nil, t.failed(fmt.Errorf("%q cannot separate columns: %w", c, ErrField))
@@ -111,12 +109,11 @@ func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error
 	return t.dataset()
 }
 
-// table collects the rows of a file.
 type table struct {
 	file    string
 	options CSVOptions
 	lines   *csv.Reader
-	values  *limit // for the rows in memory
+	values  *limit // for the values in memory
 
 	columns   int
 	firstLine int
@@ -132,7 +129,7 @@ type table struct {
 	found  []string         // class names in the rows, if the options have none
 }
 
-// features are the values of one field other than the label.
+// features are the values of one field, excluding the label.
 type features struct {
 	name   string
 	text   bool
@@ -141,7 +138,6 @@ type features struct {
 	texts  []string
 }
 
-// failed adds the file's name to an error.
 func (t *table) failed(err error) error {
 	var row *RowError
 	if errors.As(err, &row) {
@@ -153,7 +149,7 @@ func (t *table) failed(err error) error {
 		return &RowError{
 			File: t.file, Unit: "line", Row: syntax.Line,
 			Found:    syntax.Err.Error(),
-			Expected: "a cell, or one in double quotes with its own quotes doubled",
+			Expected: "a cell; in a quoted cell, each quote is doubled",
 			Fix:      fmt.Sprintf("the row starts on line %d", syntax.StartLine),
 			Err:      ErrFormat,
 		}
@@ -161,7 +157,6 @@ func (t *table) failed(err error) error {
 	return fmt.Errorf("%s: %w", t.file, corrupt(err))
 }
 
-// bad returns the error about a cell.
 func (t *table) bad(column int, found, expected, fix string) error {
 	line, _ := t.lines.FieldPos(column)
 	return &RowError{
@@ -177,7 +172,7 @@ func (t *table) columnName(column int) string {
 	return fmt.Sprintf("%q (%d)", t.names[column], column+1)
 }
 
-// start reads the first line, which is a header or a row.
+// start reads the first line.
 func (t *table) start(record []string) error {
 	t.columns = len(record)
 	t.firstLine, _ = t.lines.FieldPos(0)
@@ -215,13 +210,12 @@ func (t *table) start(record []string) error {
 	return t.row(record)
 }
 
-// hasHeader reports whether the first line names the columns.
 func (t *table) hasHeader(first []string) (bool, error) {
 	if t.options.Header != HeaderAuto {
 		return t.options.Header == HeaderPresent, nil
 	}
 	text := t.options.Text
-	// A label like "3" does not indicate a header, since a row may contain a 3.
+	// A row may contain the text of a numeric label such as "3", so it does not indicate a header.
 	_, numberErr := strconv.Atoi(t.options.Label)
 	named := numberErr != nil && slices.Contains(first, t.options.Label)
 	for _, c := range t.options.Columns {
@@ -235,8 +229,7 @@ func (t *table) hasHeader(first []string) (bool, error) {
 	return header, nil
 }
 
-// labelColumn returns the column that CSVOptions.Label names, by its name or its number; -1 if
-// there is none.
+// labelColumn returns the index of the column that CSVOptions.Label selects, or -1.
 func (t *table) labelColumn() int {
 	if column := slices.Index(t.names, t.options.Label); column >= 0 {
 		return column
@@ -251,7 +244,7 @@ func (t *table) labelColumn() int {
 	return number + t.columns
 }
 
-// list makes labels the names of the given classes, if there are any.
+// list fixes the names and numbers of the classes, unless classes is empty.
 func (t *table) list(classes []string) (err error) {
 	if len(classes) > 0 {
 		t.listed = classes
@@ -260,7 +253,6 @@ func (t *table) list(classes []string) (err error) {
 	return err
 }
 
-// layOut maps each column to the field of its values.
 func (t *table) layOut() error {
 	x := &features{name: "x", text: t.options.Text}
 	t.fields = slices.Repeat([]*features{x}, t.columns)
@@ -305,7 +297,7 @@ func (t *table) header(names []string) error {
 			return t.bad(i, "no name", "a name for each column", `if these are the row numbers of pandas, save with index=False`)
 		}
 		if at, ok := first[name]; ok {
-			return t.bad(i, quote(name), "a unique name", fmt.Sprintf("column %d has the same name; if line %d is not a header, say so", at+1, t.firstLine))
+			return t.bad(i, quote(name), "a unique name", fmt.Sprintf("column %d has the same name; if line %d is not a header, declare that there is none", at+1, t.firstLine))
 		}
 		first[name] = i
 	}
@@ -318,7 +310,7 @@ func (t *table) noLabel(first []string) error {
 		return fmt.Errorf("no label column %s: the file has no header and has %d columns; give a number from 1, or -1 for the last: %w",
 			quote(t.options.Label), t.columns, ErrField)
 	}
-	// The label is usually among the last columns, so the message includes these.
+	// The label is usually one of the last columns, so the message includes the last ones.
 	const most = 12
 	shown := fmt.Sprintf("%q", first)
 	if len(first) > most {
@@ -332,7 +324,6 @@ func (t *table) noLabel(first []string) error {
 		quote(t.options.Label), t.columns, shown, hint, ErrField)
 }
 
-// row appends a row.
 func (t *table) row(record []string) error {
 	line, _ := t.lines.FieldPos(0)
 	if err := t.values.take(rowBytes + cellBytes*int64(len(record))); err != nil {
@@ -352,7 +343,7 @@ func (t *table) row(record []string) error {
 			if err := t.values.take(textBytes); err != nil {
 				return err
 			}
-			// A cell shares the memory of its whole row, so it is copied.
+			// A cell shares the memory of its row, so a copy is stored.
 			f.texts = append(f.texts, strings.Clone(cell))
 			continue
 		}
@@ -373,7 +364,6 @@ func (t *table) row(record []string) error {
 	return nil
 }
 
-// add appends a number.
 func (f *features) add(v float32, cell string, keepExact bool) {
 	exact := float64(v)
 	if keepExact && math.Abs(exact) >= 1<<24 {
@@ -395,7 +385,6 @@ func (f *features) add(v float32, cell string, keepExact bool) {
 	f.wide = append(f.wide, exact)
 }
 
-// array returns the values of n samples.
 func (f *features) array(n int) Array {
 	switch {
 	case f.text:
@@ -406,7 +395,6 @@ func (f *features) array(n int) Array {
 	return Array{Shape: []int{n, len(f.narrow) / n}, Values: f.narrow}
 }
 
-// number parses a cell, which must be a finite float32.
 func (t *table) number(column int, cell string) (float32, error) {
 	v, err := strconv.ParseFloat(cell, 32)
 	switch {
@@ -419,18 +407,18 @@ func (t *table) number(column int, cell string) (float32, error) {
 	case err != nil || !isDecimal(cell):
 		fix := "correct it, or encode the column as numbers"
 		if t.label < 0 {
-			fix += "; if the column is the label, name it as such"
+			fix += "; if the column is the label, select it as the label"
 		}
 		if len(t.line) == 0 && t.names == nil {
-			fix += "; if this line is a header, say so"
+			fix += "; if this line is a header, declare it as one"
 		}
 		return 0, t.bad(column, quote(cell), "a number", fix)
 	}
 	return float32(v), nil
 }
 
-// isNumber reports whether a cell is a decimal number, NaN or an infinity. NaN and infinities
-// are not names; they are rejected later.
+// isNumber reports whether a cell is a decimal number, NaN or an infinity. NaN and infinities are
+// rejected later, since they are not class names.
 func isNumber(cell string) bool {
 	v, err := strconv.ParseFloat(cell, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
@@ -439,7 +427,7 @@ func isNumber(cell string) bool {
 	return math.IsNaN(v) || math.IsInf(v, 0) || isDecimal(cell)
 }
 
-// isDecimal rejects the hexadecimal numbers and underscores that ParseFloat accepts.
+// isDecimal reports whether a text has no hexadecimal digits or underscores, which ParseFloat accepts.
 func isDecimal(number string) bool {
 	return strings.Trim(number, "0123456789+-.eE") == ""
 }
@@ -468,7 +456,7 @@ func (t *table) addLabel(column int, cell string) error {
 	case !known && numeric:
 		return t.bad(column, quote(cell), fmt.Sprintf("a name like %s in line %d", quote(t.found[0]), t.line[0]), "correct it, or list all classes")
 	case !known:
-		name := strings.Clone(cell) // a cell shares the memory of its whole row
+		name := strings.Clone(cell) // a cell shares the memory of its row
 		if err := t.values.take(classBytes + int64(len(name))); err != nil {
 			return err
 		}
@@ -503,7 +491,6 @@ func (t *table) addNumber(column int, cell string) error {
 	return nil
 }
 
-// dataset returns the dataset of all rows.
 func (t *table) dataset() (*InMemory, error) {
 	n := len(t.line)
 	if n == 0 {
@@ -529,8 +516,8 @@ func (t *table) dataset() (*InMemory, error) {
 	return newTable(t.file, t.line, fields, &y, classes, t.columnName(t.label))
 }
 
-// sortClasses numbers the classes in the order of their names, so that the numbers do not
-// depend on the order of the rows.
+// sortClasses renumbers the classes in sorted order, so that the numbers do not depend on the order
+// of the rows.
 func (t *table) sortClasses() []string {
 	sorted := slices.Sorted(slices.Values(t.found))
 	number := make([]int64, len(sorted))

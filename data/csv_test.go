@@ -15,7 +15,7 @@ import (
 	"steadyfit/internal/bounded"
 )
 
-// fieldsOf returns all values of a dataset by field.
+// fieldsOf returns the values of each field.
 func fieldsOf(t testing.TB, m *InMemory) map[string]Array {
 	t.Helper()
 	all := make(map[string]Array)
@@ -96,8 +96,8 @@ func TestCSVRowErrors(t *testing.T) {
 		{"long row", "a,b\n1,2\n\n3,4,5\n", CSVOptions{}, 4, "", "found 3 columns, expected 2 as in line 1"},
 		{"stray quote", "1,2\n3,4\"\n", CSVOptions{}, 2, "", "found bare \" in non-quoted-field, expected a cell"},
 		{"open quote", "1,2\n3,\"4\n5,6\n", CSVOptions{}, 3, "", "the row starts on line 2"},
-		{"half a header", "a,1\n1,2\n", CSVOptions{}, 1, "1", "if this line is a header, say so"},
-		{"label not named", "1,2,cat\n", CSVOptions{}, 1, "3", "if the column is the label, name it"},
+		{"half a header", "a,1\n1,2\n", CSVOptions{}, 1, "1", "if this line is a header, declare it as one"},
+		{"label not named", "1,2,cat\n", CSVOptions{}, 1, "3", "if the column is the label, select it"},
 		{"lines in quotes", "1,2\n\"\n3\",4\n5,x\n", CSVOptions{}, 4, "2", `found "x"`},
 		{"names twice", "a,a\n1,2\n", CSVOptions{}, 1, `2`, `found "a", expected a unique name; column 1 has the same name`},
 		{"no name", ",a\n0,2\n", CSVOptions{}, 1, `1`, "index=False"},
@@ -155,7 +155,6 @@ func TestCSVRefuses(t *testing.T) {
 	}
 }
 
-// countingReader counts the bytes that are read.
 type countingReader struct {
 	r io.Reader
 	n int
@@ -167,7 +166,7 @@ func (c *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A row that is too large is refused before all of it is read.
+// A row that is too large is rejected before all of it is read.
 func TestCSVRowWithoutEnd(t *testing.T) {
 	for _, c := range []struct {
 		name, text, found string
@@ -190,7 +189,7 @@ func TestCSVRowWithoutEnd(t *testing.T) {
 	}
 }
 
-// The values of a table may take more memory than its text.
+// The values of a table may need more memory than its text.
 func TestCSVValuesAreLimited(t *testing.T) {
 	for name, text := range map[string]string{
 		"rows":    "a,y\n" + strings.Repeat("1,0\n", 1000),
@@ -216,7 +215,7 @@ func TestCSVOfManyColumns(t *testing.T) {
 	require.Equal(t, []int{columns}, m.Fields()[0].Shape)
 }
 
-// Columns of a model with several inputs, or with one of text, are fields of their own.
+// The columns of a model with several inputs, or with a text input, become separate fields.
 func TestCSVFields(t *testing.T) {
 	columns := []Column{{"city", true}, {"age", false}}
 	text := "age,city,id,sample_weight,label\n3,\" Bern\",x1,0.5,yes\n4.5,,x2,2,no\n"
@@ -234,11 +233,11 @@ func TestCSVFields(t *testing.T) {
 	_, err = readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"), CSVOptions{Label: "label", Columns: columns}, nil)
 	require.ErrorContains(t, err, `no column "age", which is an input of the model`)
 
-	// One text per sample, from one column of several.
+	// One of several columns is the text input.
 	one := CSVOptions{Label: "label", Text: true, Columns: []Column{{"x", true}}}
 	_, err = readCSV("t.csv", strings.NewReader("review,label,age\ngood,1,2\n"), one, nil)
 	require.ErrorContains(t, err, `no column "x", which is an input of the model`)
-	// Weights are not features, even with one input.
+	// Weights are not features, even for a model with one input.
 	m, err = readCSV("t.csv", strings.NewReader("review,label,sample_weight\ngood,1,2\n"), one, nil)
 	require.NoError(t, err)
 	require.Equal(t, Array{[]int{1, 1}, []string{"good"}}, fieldsOf(t, m)["x"])
@@ -257,7 +256,7 @@ func TestCSVFields(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]Array{"x": {[]int{2, 1}, []string{"a good film", "too long"}}}, fieldsOf(t, m))
 
-	// Labels of text have the numbers of the model.
+	// Text labels get the class numbers of the model.
 	named := CSVOptions{Label: "y", Names: []string{"yes", "no"}}
 	m, err = readCSV("t.csv", strings.NewReader("a,y\n1,no\n2,no\n"), named, nil)
 	require.NoError(t, err)
@@ -295,7 +294,7 @@ func TestCSVFiles(t *testing.T) {
 	text := []byte("a,b,y\n1,2,0\n3,4,1\n")
 	packed := compressed(t, text)
 	options := Options{CSV: CSVOptions{Label: "y"}}
-	// Compression is detected from the content and not from the name.
+	// Compression is detected by the content, not by the name.
 	for name, raw := range map[string][]byte{"a.csv": text, "a.csv.gz": packed, "A.CSV": packed, "b.csv.gz": text} {
 		m, err := Open(write(t, name, raw), options)
 		require.NoError(t, err, name)
@@ -305,13 +304,13 @@ func TestCSVFiles(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoSplit)
 
 	wrong := bytes.Clone(packed)
-	wrong[len(wrong)-5] ^= 1 // in the checksum
+	wrong[len(wrong)-5] ^= 1 // a byte of the checksum
 	for _, raw := range [][]byte{packed[:len(packed)-4], packed[:len(packed)/2], packed[:5], wrong, append(bytes.Clone(packed), "more"...)} {
 		_, err := Open(write(t, "a.csv.gz", raw), options)
 		require.ErrorIs(t, err, ErrFormat)
 		require.ErrorContains(t, err, "a.csv.gz: damaged or truncated")
 	}
-	// By default, a file may hold 64 MiB, and 50 times its size.
+	// The default limit is 64 MiB plus 50 times the size of the file.
 	bomb := compressed(t, bytes.Repeat([]byte("\n"), 80<<20))
 	require.Less(t, 50*len(bomb), 16<<20)
 	_, err = Open(write(t, "bomb.csv.gz", bomb), Options{})
@@ -323,7 +322,7 @@ func TestCSVFiles(t *testing.T) {
 	require.ErrorIs(t, err, ErrTooLarge)
 }
 
-// Messages give positions in the file, also for derived datasets.
+// Messages contain positions in the file, also for derived datasets.
 func TestChecksNameTheLine(t *testing.T) {
 	m, err := readCSV("t.csv", strings.NewReader("a,y\n\n1,0\n2,1\n\n3,7\n4,0\n"), CSVOptions{Label: "y"}, nil)
 	require.NoError(t, err)

@@ -1,44 +1,33 @@
-// Package data feeds training loops: it reads datasets from files, checks them, and returns
-// them as flat typed batches.
+// Package data reads datasets from files, checks them, and returns flat typed batches for
+// training loops. It uses neither TensorFlow nor native code. A dataset is a fixed set of named
+// fields whose first dimension counts the samples; there are no other operations on tables.
 //
-// It does not depend on TensorFlow, sessions or native code. It is not a general dataframe: a
-// dataset is a fixed set of named fields whose first dimension counts the samples.
+// Open and the other readers check a file and return an InMemory. Split, Take, Select and Shuffle
+// derive datasets that share its values. Prefetch reads batches ahead. Batches iterates over one
+// pass. The memory for reading a file depends on its content, not on the sizes in its header.
 //
-// A reader (Open, OpenNPZ, OpenCSV, ...) checks a whole file and returns a dataset in memory.
-// Split, Take, Select and Shuffle derive datasets that share its values. Prefetch wraps any
-// Dataset, and Batches walks one pass. Reading a file takes memory for what the file holds,
-// not for what its header claims.
+// # Samples made on demand
 //
-// # Samples that are not in memory
+// Some datasets make a sample only when a batch needs it:
 //
-// An InMemory may also know only where its samples are, or how to make them:
+//   - OpenImages decodes image files. CheckImages decodes all of them beforehand.
+//   - Options.Map copies samples out of mapped .npy and .npz files. Opening such a file checks
+//     only its header and size.
+//   - Map, Scale and Augment apply a function to the samples of a field.
 //
-//   - OpenImages lists a folder, and decodes an image when a batch needs it.
-//   - Options.Map maps the arrays of .npy and .npz files; a batch copies its samples out.
-//   - Map, Scale and Augment put a function between a field and the batches.
-//
-// Images are checked when they are decoded (CheckImages decodes all of them beforehand). Of a
-// mapped file, only the header and the size are checked.
-//
-// Several goroutines, the workers (InMemory.Workers), make samples. Each takes the next few
-// samples in the order of the pass and writes them to their places in the batch. A sample
-// depends on the seeds, its row in the file and the epoch alone, so the number of workers does
-// not change the batches, and Pass.Epoch and Pass.Skip are all that a checkpoint has to store.
-// If several samples of a batch fail, the error is that of the first.
-//
-// Without Prefetch, the workers share each batch, and have ended when the consumer gets it;
-// with Prefetch, they work on as many batches as are read ahead.
+// Several goroutines (InMemory.Workers) make the samples of a batch. A sample depends only on the
+// seeds, its row in the file and the epoch, so the number of workers does not change the batches,
+// and a checkpoint needs only Pass.Epoch and Pass.Skip. If several samples of a batch fail, the
+// error of the first is returned.
 //
 // # Memory
 //
-// A pass has one buffer, or one more than the batches that are read ahead, which consumers
-// borrow (see Batch) and later passes reuse. Each worker has room for one sample per function
-// that the sample passes through, and the images that are being decoded take at most
-// ImageOptions.DecodeBytes. Only the lists of files and positions grow with the samples.
+// A pass without Prefetch has one batch buffer; a pass that reads n batches ahead has n+1. Later
+// passes reuse them. Each worker has memory for one sample per function. Decoding takes at most
+// ImageOptions.DecodeBytes. Only the lists of files and row numbers grow with the dataset.
 //
-// The goroutines of a pass end when it does: at its end, after an error, and when the consumer
-// leaves the loop. Close unmaps files; it waits for the samples that are being copied, and
-// later batches are fs.ErrClosed.
+// A pass ends its goroutines before the loop over it ends, however it ends. InMemory.Close unmaps
+// files; later batches fail with fs.ErrClosed.
 package data
 
 import (
@@ -48,11 +37,10 @@ import (
 
 // Array is a dense row-major array.
 type Array struct {
-	// Shape holds the size of each dimension; the first counts the samples.
+	// Shape is the size of each dimension. The first dimension counts the samples.
 	Shape []int
-	// Values is a flat slice whose length is the product of Shape. It is one of []float32,
-	// []float64, []int8, []int16, []int32, []int64, []uint8, []uint16, []uint32, []uint64,
-	// []bool, []string.
+	// Values is a slice of Shape's product of elements: []float32, []float64, []int8, []int16,
+	// []int32, []int64, []uint8, []uint16, []uint32, []uint64, []bool or []string.
 	Values any
 }
 
@@ -65,32 +53,31 @@ type Field struct {
 // FieldSpec describes a field of a dataset.
 type FieldSpec struct {
 	Name string
-	// Shape is the shape of one sample; empty for a scalar per sample.
+	// Shape is the shape of one sample; empty for one value per sample.
 	Shape []int
 	// Type is the name of the Go element type: "float32", "uint8", "string", ...
 	Type string
 }
 
-// Batch is a sequence of samples. Its arrays are valid until the iterator that produced the
-// batch advances or stops, unless Keep was called. The consumer may change the elements of
-// Values, but not Fields and Shape.
+// Batch is a sequence of samples. Its arrays are valid until the iterator advances or stops, or
+// longer after Keep. The consumer may change the elements of Values, but not Fields and Shape.
 type Batch struct {
 	// Fields are in the order of Dataset.Fields. Every field has Size samples.
 	Fields []Field
 	// Size is the number of samples; the last batch of a pass may be smaller.
 	Size int
-	// Index is the number of the batch in the pass, from 0, including skipped batches.
+	// Index is the number of the batch in the pass, from 0. Skipped batches count.
 	Index int
 
-	slab  *slab // has the samples, starting at its sample at; nil if another dataset made them
-	at    int
-	joins int   // number of batches from this one to the end of the slab
-	turn  int64 // the slab's turn when the batch was made
+	slab  *slab // memory of the samples; nil for batches of a dataset outside this package
+	at    int   // index of the first sample in the slab
+	joins int   // number of batches from this batch to the end of the slab
+	turn  int64 // slab.turn when the batch was made
 }
 
-// Borrowable reports whether the values of field i may be used without a copy while the batch
-// is valid, and longer after Keep. This is true for batches of an InMemory or a Prefetched
-// unless the slice in Values was replaced.
+// Borrowable reports whether the values of field i may be used without a copy as long as the
+// batch is valid. This is the case for batches of InMemory and Prefetched whose slices were not
+// replaced.
 func (b Batch) Borrowable(i int) bool {
 	if b.slab == nil || i >= min(len(b.slab.vectors), len(b.Fields)) {
 		return false
@@ -99,10 +86,9 @@ func (b Batch) Borrowable(i int) bool {
 	return beginsAt(b.Fields[i].Values, v, b.at*(v.len()/b.slab.samples))
 }
 
-// Join returns this batch and the next n-1 as one batch if the dataset places them
-// contiguously in memory (Prefetched.SetBlock); otherwise ok is false. All of them then stay
-// valid until the iterator advances past the last one. The samples of later batches are
-// undefined until the iterator reaches them.
+// Join returns this batch and the next n-1 as one batch if they are contiguous in memory
+// (Prefetched.SetBlock). All of them stay valid until the iterator advances past the last one. The
+// samples of a later batch are undefined until the iterator reaches it.
 func (b Batch) Join(n int) (joined Batch, ok bool) {
 	if n < 1 || n > b.joins || !b.borrowable() {
 		return Batch{}, false
@@ -112,11 +98,10 @@ func (b Batch) Join(n int) (joined Batch, ok bool) {
 	return joined, true
 }
 
-// Stale reports whether a Prefetched reuses, or is about to reuse, the memory of the batch for
-// later batches. A batch after Keep is never stale.
+// Stale reports whether a Prefetched may already overwrite the memory of the batch. A batch is
+// never stale after Keep.
 func (b Batch) Stale() bool { return b.slab != nil && b.slab.turn.Load() != b.turn }
 
-// borrowable reports whether all fields are Borrowable.
 func (b Batch) borrowable() bool {
 	for i := range b.Fields {
 		if !b.Borrowable(i) {
@@ -131,16 +116,16 @@ func (b Batch) IsPart(i int, joined Batch) bool {
 	return b.slab == joined.slab && b.at == joined.at+i*b.Size && b.at+b.Size <= joined.at+joined.Size && b.borrowable()
 }
 
-// Keep transfers the memory of the batch to its borrowers. The dataset uses other memory for
-// later batches, and the garbage collector frees this memory together with the block that the
-// batch is in (Prefetched.SetBlock). Only the consumer of the pass may call Keep.
+// Keep makes the batch valid for as long as it is referenced: the dataset uses other memory for
+// later batches. With Prefetched.SetBlock, the whole block stays in memory. Only the consumer of
+// the pass may call Keep.
 func (b Batch) Keep() {
 	if b.slab != nil {
 		b.slab.kept = true
 	}
 }
 
-// Field returns the field with a name.
+// Field returns the array of the field with this name.
 func (b Batch) Field(name string) (Array, bool) {
 	for _, f := range b.Fields {
 		if f.Name == name {
@@ -150,8 +135,8 @@ func (b Batch) Field(name string) (Array, bool) {
 	return Array{}, false
 }
 
-// Slice returns the samples from ... to-1 of the batch, in the same memory. Positions outside
-// the batch are limited to it.
+// Slice returns samples from ... to-1 of the batch in the same memory. Indices outside the batch
+// are clamped.
 func (b Batch) Slice(from, to int) Batch {
 	from = min(max(from, 0), b.Size)
 	to = min(max(to, from), b.Size)
@@ -173,24 +158,24 @@ func (b Batch) Slice(from, to int) Batch {
 type Pass struct {
 	// Batch is the number of samples per batch; at least 1.
 	Batch int
-	// Epoch is the number of the pass, from 0. A shuffled dataset derives the order only from
-	// its seed and Epoch, so any pass can be repeated at any time.
+	// Epoch is the number of the pass, from 0. The order of a shuffled dataset depends only on its
+	// seed, its length and Epoch.
 	Epoch int
-	// Skip is the number of batches at the start to skip without reading them.
+	// Skip is the number of batches to skip at the start. They are not read.
 	Skip int
 	// DropRemainder omits a last batch that is smaller than Batch.
 	DropRemainder bool
 }
 
-// Dataset is a finite collection of samples that can be read any number of times.
-// Implementations are safe for concurrent passes.
+// Dataset is a finite collection of samples. It can be read repeatedly, and passes may run
+// concurrently.
 type Dataset interface {
-	// Name describes the source of the samples, for messages.
+	// Name describes the source of the samples in messages.
 	Name() string
 	// Len returns the number of samples.
 	Len() int
 	// Fields describes the samples.
 	Fields() []FieldSpec
-	// Batches returns the batches of one pass. After an error it yields nothing more.
+	// Batches returns the batches of one pass. An error ends the pass.
 	Batches(Pass) iter.Seq2[Batch, error]
 }

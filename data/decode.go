@@ -20,16 +20,16 @@ import (
 	"golang.org/x/image/webp"
 )
 
-// imageFormat is an image format. Package image has a similar table, but other packages of a
-// program may change that one.
+// imageFormat is an image format. The registry of package image is not used, since other packages
+// of a program may change it.
 type imageFormat struct {
 	name string
-	// magic is the start of each file; ? is any byte.
+	// magic is the start of every file in this format; ? stands for any byte.
 	magic  string
 	config func(io.Reader) (image.Config, error)
 	decode func(io.Reader) (image.Image, error)
-	// density limits the pixels per byte of a file, so that a false header is detected before
-	// memory is allocated; 0 means no limit. Deflate expands one byte to at most 1032, of 8
+	// density is the maximum number of pixels per byte of a file; 0 means no limit. It detects a
+	// false header before memory is allocated. Deflate expands a byte to at most 1032 bytes of 8
 	// pixels each.
 	density int64
 }
@@ -38,14 +38,14 @@ var imageFormats = []imageFormat{
 	{"JPEG", "\xff\xd8", jpeg.DecodeConfig, jpeg.Decode, 8256},
 	{"PNG", "\x89PNG\r\n\x1a\n", png.DecodeConfig, png.Decode, 8256},
 	{"GIF", "GIF8?a", gif.DecodeConfig, gif.Decode, 8256},
-	// WebP has no limit: an image of one colour takes almost no bits per pixel.
+	// A WebP image of one colour takes almost no bits per pixel, so there is no limit.
 	{"WebP", "RIFF????WEBPVP8", webp.DecodeConfig, webp.Decode, 0},
 	{"BMP", "BM", bmp.DecodeConfig, bmp.Decode, 8256},
 	{"TIFF", "II*\x00", tiff.DecodeConfig, tiff.Decode, 8256},
 	{"TIFF", "MM\x00*", tiff.DecodeConfig, tiff.Decode, 8256},
 }
 
-// detect returns the format for the first bytes of a file.
+// detect identifies the format of a file by its first bytes.
 func detect(head []byte) (imageFormat, bool) {
 	for _, f := range imageFormats {
 		fits := len(head) >= len(f.magic)
@@ -59,7 +59,7 @@ func detect(head []byte) (imageFormat, bool) {
 	return imageFormat{}, false
 }
 
-// painter converts image files to samples, one at a time.
+// painter decodes image files and resizes them to samples. It is for one goroutine.
 type painter struct {
 	options ImageOptions
 	buffer  *bufio.Reader
@@ -74,15 +74,13 @@ func newPainter(o ImageOptions) *painter {
 	}
 }
 
-// imageSource is an image file, or an image in memory.
 type imageSource interface {
 	io.Reader
 	io.ReaderAt
 	io.Seeker
 }
 
-// paint decodes an image of size bytes into a sample. The memory for decoding counts against
-// the gate.
+// paint decodes an image of size bytes into a sample. The gate limits the memory of all painters.
 func (p *painter) paint(dst []uint8, r imageSource, size int64, decoding *gate) error {
 	var head [16]byte
 	n, err := r.ReadAt(head[:], 0)
@@ -114,7 +112,6 @@ func (p *painter) paint(dst []uint8, r imageSource, size int64, decoding *gate) 
 	return nil
 }
 
-// broken returns the error of an image that cannot be decoded.
 func (p *painter) broken(format imageFormat, err error) error {
 	if errors.As(err, new(*fs.PathError)) {
 		return onDisk(err)
@@ -122,7 +119,6 @@ func (p *painter) broken(format imageFormat, err error) error {
 	return fmt.Errorf("a damaged %s image (%w): replace or remove it: %w", format.name, err, ErrFormat)
 }
 
-// onDisk returns an error of reading without the path.
 func onDisk(err error) error { return fmt.Errorf("read error: %w", withoutPath(err)) }
 
 func (p *painter) config(format imageFormat, r imageSource) (c image.Config, err error) {
@@ -151,7 +147,8 @@ func (p *painter) decode(dst []uint8, format imageFormat, r imageSource) (err er
 	return nil
 }
 
-// rewind reads a file from its start, buffered except for TIFF, whose decoder seeks.
+// rewind returns a reader at the start of the file. It is buffered except for TIFF, whose decoder
+// seeks.
 func (p *painter) rewind(format imageFormat, r imageSource) (io.Reader, error) {
 	_, err := r.Seek(0, io.SeekStart)
 	if format.name == "TIFF" {
@@ -161,15 +158,14 @@ func (p *painter) rewind(format imageFormat, r imageSource) (io.Reader, error) {
 	return p.buffer, err
 }
 
-// recovered converts the panic of a decoder to an error. A damaged file may cause such a
-// panic.
+// recovered converts a panic of a decoder, which a damaged file may cause, to an error.
 func recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("the decoder failed: %v", p)
 	}
 }
 
-// cost estimates the memory in bytes for decoding and resizing.
+// cost estimates the number of bytes needed for decoding and resizing.
 func (p *painter) cost(format imageFormat, c image.Config, r io.ReaderAt) int64 {
 	perPixel := int64(4)
 	switch c.ColorModel {
@@ -187,18 +183,18 @@ func (p *painter) cost(format imageFormat, c image.Config, r io.ReaderAt) int64 
 	}
 	switch {
 	case format.name == "JPEG" && progressive(r):
-		perPixel *= 5 // coefficients of 4 bytes
+		perPixel *= 5 // the decoder also stores coefficients of 4 bytes
 	case format.name == "WebP":
 		perPixel = 8
 	}
 	bytes := perPixel * int64(c.Width) * int64(c.Height)
 	if p.options.Smooth {
-		bytes += 32 * int64(p.options.Width) * int64(c.Height) // four float64 per pixel between the two directions
+		bytes += 32 * int64(p.options.Width) * int64(c.Height) // an intermediate image of four float64 per pixel
 	}
 	return bytes
 }
 
-// progressive reports whether a JPEG file is progressive, according to its frame marker.
+// progressive reports whether the frame marker of a JPEG file says progressive.
 func progressive(r io.ReaderAt) bool {
 	at := int64(2)
 	for range 256 {
@@ -220,7 +216,6 @@ func progressive(r io.ReaderAt) bool {
 	return false
 }
 
-// draw resizes an image to the size of the sample.
 func (p *painter) draw(dst []uint8, picture image.Image) {
 	picture = opaque(picture)
 	from := picture.Bounds()
@@ -240,7 +235,7 @@ func (p *painter) draw(dst []uint8, picture image.Image) {
 	if p.options.Channels == 1 {
 		for i := range dst {
 			c := pixels[4*i : 4*i+3 : 4*i+3]
-			// The same formula as color.GrayModel with 16 bits.
+			// This formula equals color.GrayModel.
 			dst[i] = uint8((19595*uint32(c[0]) + 38470*uint32(c[1]) + 7471*uint32(c[2]) + 1<<15) >> 16)
 		}
 		return
@@ -250,7 +245,7 @@ func (p *painter) draw(dst []uint8, picture image.Image) {
 	}
 }
 
-// centre returns the largest central part of an image with the proportions of a size.
+// centre returns the largest central part of a rectangle with the proportions width:height.
 func centre(r image.Rectangle, width, height int) image.Rectangle {
 	w, h := r.Dx(), r.Dy()
 	if w*height > h*width {
@@ -262,7 +257,7 @@ func centre(r image.Rectangle, width, height int) image.Rectangle {
 	return image.Rect(left, top, left+w, top+h)
 }
 
-// opaque removes transparency and keeps the colours. It may change the image in place.
+// opaque removes transparency without changing the colours. It may modify the image.
 func opaque(picture image.Image) image.Image {
 	switch m := picture.(type) {
 	case *image.NRGBA:
@@ -287,7 +282,7 @@ func opaque(picture image.Image) image.Image {
 	return picture
 }
 
-// gate limits the number of bytes in use at one time.
+// gate limits the number of bytes in use by several goroutines.
 type gate struct {
 	limit int64
 
@@ -296,7 +291,7 @@ type gate struct {
 	used, peak int64
 }
 
-// enter waits until n more bytes are within the limit, or no bytes are in use.
+// enter waits until n more bytes fit in the limit, or no bytes are in use.
 func (g *gate) enter(n int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

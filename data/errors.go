@@ -6,41 +6,39 @@ import (
 	"strings"
 )
 
-// The errors of this package, for use with errors.Is. A missing or unreadable file is
-// fs.ErrNotExist or fs.ErrPermission.
+// Errors for errors.Is. A missing or unreadable file is fs.ErrNotExist or fs.ErrPermission.
 var (
 	// ErrFormat means that the data is malformed.
 	ErrFormat = errors.New("malformed data")
-	// ErrUnsupported means that this version cannot read the data.
+	// ErrUnsupported means that this package cannot read the data.
 	ErrUnsupported = errors.New("not supported")
 	// ErrField means that a field does not exist, exists twice, or has the wrong type.
 	ErrField = errors.New("wrong field")
-	// ErrNoSplit means that the dataset has no such part.
+	// ErrNoSplit means that the source does not have the part in Options.Split.
 	ErrNoSplit = errors.New("no such part")
 	// ErrTooLarge means that the data exceeds Options.MaxBytes or another limit.
 	ErrTooLarge = errors.New("larger than allowed")
 	// ErrLabel means that a label is not a class of the model.
 	ErrLabel = errors.New("label out of range")
-	// ErrInteger means that a value is not an integer in the range.
+	// ErrInteger means that a value is not an integer in the expected range.
 	ErrInteger = errors.New("not an integer in the range")
 	// ErrOption means that an option has an invalid value.
 	ErrOption = errors.New("invalid option")
-	// ErrNotFinite means that a value is NaN or infinite, or would be in the type of the
-	// model's input.
+	// ErrNotFinite means that a value is NaN, infinite, or too large for the model's input.
 	ErrNotFinite = errors.New("value is not finite")
 )
 
-// RowError reports a value that cannot be used for training.
+// RowError reports a value that training cannot use.
 type RowError struct {
-	// File is the name of the file, or of a dataset that was made in memory.
+	// File is the name of the file or dataset.
 	File string
-	// Unit is the unit of Row: "line" in a text file, from 1, or "sample", from 0.
+	// Unit is the unit of Row: "line" (from 1) of a text file, or "sample" (from 0).
 	Unit string
 	Row  int
-	// Column is a column of a text file, by name and number from 1, or a field with the index
-	// of the element. It is empty if the whole row is wrong.
+	// Column is the name and number of a column in a text file, or the name of a field and the
+	// index of an element. Empty means the whole row.
 	Column string
-	// Found, Expected and Fix complete the message.
+	// Found is the invalid value, Expected the valid ones, and Fix what the user can do.
 	Found, Expected, Fix string
 	// Err is the kind of error: ErrFormat, ErrLabel, ErrInteger or ErrNotFinite.
 	Err error
@@ -59,10 +57,10 @@ func (e *RowError) Error() string {
 	return b.String()
 }
 
-// Unwrap returns the kind of error.
+// Unwrap returns Err.
 func (e *RowError) Unwrap() error { return e.Err }
 
-// quote quotes a found value and shortens it so that a message stays on one line.
+// quote quotes a value for a message and truncates it to 40 bytes.
 func quote(text string) string {
 	const limit = 40
 	if len(text) > limit {

@@ -8,7 +8,7 @@ import (
 	"steadyfit/data"
 )
 
-// One pass over a dataset that ships with the module.
+// A pass over a builtin dataset.
 func Example() {
 	train, test, err := data.Builtin("digits")
 	if err != nil {
@@ -37,8 +37,7 @@ func Example() {
 	// 45 batches of 1438 samples
 }
 
-// Augment changes images in arrays, or decoded by OpenImages, in each epoch. One goroutine per
-// core does so while the batch before is in use.
+// Augment changes images in each epoch, whether they are in memory or decoded by OpenImages.
 func ExampleInMemory_Augment() {
 	images, err := data.New("images",
 		data.Field{Name: "x", Array: data.Array{Shape: []int{4, 1, 3, 1}, Values: []uint8{1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3}}})
@@ -103,7 +102,7 @@ func ExampleInMemory_Split() {
 	// Output: 1294 144
 }
 
-// A bad cell stops the file from being read, and the message says where it is.
+// An invalid cell is an error with its line and column.
 func ExampleOpenCSV() {
 	f, err := os.CreateTemp("", "*.csv")
 	if err != nil {

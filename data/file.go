@@ -19,36 +19,32 @@ import (
 
 // Options configure Open. The zero value reads the training part.
 type Options struct {
-	// Split selects a part, "train" or "test", of a source that has both: builtin datasets,
-	// MNIST's layout, .npz files or folders of .npy files with fields named x_train, y_train,
-	// x_test, y_test, and folders of images with class folders in folders named train, and
-	// test, validation or val. Empty means "train". "test" is ErrNoSplit for a source with one
-	// part.
+	// Split selects the part "train" (also for "") or "test" of a source with two parts: a builtin
+	// dataset, a folder in MNIST's layout, .npy or .npz arrays named x_train, y_train, x_test and
+	// y_test, or class folders inside the folders train and test (or validation, or val). For a
+	// source with one part, "test" is ErrNoSplit.
 	Split string
-	// CSV is for .csv files. Except for Header and Comma, it also applies to .jsonl files.
+	// CSV configures .csv and .jsonl files. Header and Comma apply only to .csv files.
 	CSV CSVOptions
-	// Images is for folders of images. Their size is required.
+	// Images configures folders of images. ImageOptions.Size is required for them.
 	Images ImageOptions
-	// Map maps the arrays of .npy files and of uncompressed .npz files into memory instead of
-	// reading them, so that the data may be larger than memory. Arrays that cannot be mapped
-	// are read: arrays with the other byte order, several dimensions in Fortran order, bools,
-	// and text. The dataset must be closed (InMemory.Close).
+	// Map maps .npy files and uncompressed .npz files into memory instead of reading them, so data
+	// may exceed memory; close the dataset (InMemory.Close). Arrays of bools, of text, in foreign
+	// byte order, and multidimensional arrays in Fortran order are read.
 	//
-	// The header and the size of a file are checked, but not the checksums of a .npz file. If
-	// a file changes, the samples change. If it becomes shorter, a pass that needs the missing
-	// part ends with an error on systems that report the fault (Linux, macOS).
+	// Checksums of .npz files are not verified. Changes to a mapped file change the samples. On
+	// Linux and macOS, reading a part that was cut off is an error.
 	Map bool
-	// MaxBytes limits the decompressed size of a source and the memory for its values; more is
-	// ErrTooLarge. Below 0 means no limit. A compressed file can hold a thousand times its
-	// size, so 0 means 64 MiB plus 50 times the size of the files. That default is at most
-	// half of the free memory, unless this is less than the size of the files.
+	// MaxBytes limits the decompressed size of a source and the memory for its values; a larger
+	// source is ErrTooLarge. Negative means no limit. 0 means 64 MiB plus 50 times the file size,
+	// but at most half of the free memory, or the file size if that is more.
 	MaxBytes int64
 }
 
-// formats is the list of formats for error messages.
+// formats lists the supported formats in error messages.
 const formats = ".npz, .npy, .csv, .jsonl (both also .gz), a folder in MNIST's layout (IDX), a folder of .npy files, a folder of images with a sub-folder per class, or builtin:NAME"
 
-// known are common formats that this version cannot read.
+// known lists common formats that Open does not support.
 var known = map[string]string{
 	".tfrecord":  "TFRecord",
 	".tfrecords": "TFRecord",
@@ -67,18 +63,17 @@ var known = map[string]string{
 	".json":      "JSON",
 }
 
-// Open reads the dataset at a path. The extension selects the format: .npz, .npy (x.npy
-// together with a y.npy beside it, or any other file as the field x), .csv, .jsonl, the last
-// two also with .gz. A folder has MNIST's layout, .npy files, or images (OpenImages).
-// builtin:NAME is a dataset of Builtin.
+// Open reads the dataset at a path. The extension of a file selects the format: .npz, .npy, .csv,
+// .csv.gz, .jsonl or .jsonl.gz. A folder contains images (OpenImages), .npy files or MNIST's files
+// (OpenIDX). builtin:NAME is a dataset of Builtin.
 //
-// Known formats that Open cannot read are ErrUnsupported. A path that does not exist is
-// fs.ErrNotExist.
+// The file x.npy is read together with a y.npy in its folder. Any other .npy file becomes the field
+// x. Other formats are ErrUnsupported. A path that does not exist is fs.ErrNotExist.
 func Open(path string, o Options) (*InMemory, error) {
 	switch o.Split {
 	case "", "train", "test":
 	default:
-		return nil, fmt.Errorf("%s: part %q: parts are named train and test: %w", path, o.Split, ErrNoSplit)
+		return nil, fmt.Errorf("%s: part %q: %w; the parts are train and test", path, o.Split, ErrNoSplit)
 	}
 	if name, ok := strings.CutPrefix(path, "builtin:"); ok {
 		return openBuiltin(name, o.Split, newLimit(o.MaxBytes))
@@ -121,7 +116,7 @@ func Open(path string, o Options) (*InMemory, error) {
 	return nil, fmt.Errorf("%s: the extension %q is %w; supported are %s", path, filepath.Ext(path), ErrUnsupported, formats)
 }
 
-// usualMaxBytes returns the default of Options.MaxBytes for files of that size.
+// usualMaxBytes returns the default of Options.MaxBytes for a source of size bytes.
 func usualMaxBytes(size int64, free memory.Reading) int64 {
 	const (
 		least = 64 << 20
@@ -134,8 +129,8 @@ func usualMaxBytes(size int64, free memory.Reading) int64 {
 	return most
 }
 
-// sizeOf returns the size of a file, or of the files in a folder. For a .npy file it is the
-// size of its folder, since other files in it may belong to the dataset.
+// sizeOf returns the size of a file, or the sum of the files in a folder. For a .npy file it sums
+// the folder, since y.npy may belong to x.npy.
 func sizeOf(path string, info fs.FileInfo) (size int64) {
 	switch {
 	case info.IsDir():
@@ -146,7 +141,7 @@ func sizeOf(path string, info fs.FileInfo) (size int64) {
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return 0 // opening the folder reports the error
+		return 0 // openFolder reports the error
 	}
 	for _, e := range entries {
 		if file, err := os.Stat(filepath.Join(path, e.Name())); err == nil && file.Mode().IsRegular() {
@@ -156,7 +151,6 @@ func sizeOf(path string, info fs.FileInfo) (size int64) {
 	return size
 }
 
-// openFolder detects the format of a folder by the names in it.
 func openFolder(path string, o Options, how reading) (*InMemory, error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -184,17 +178,17 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 	return nil, fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files or class folders of images; supported are %s: %w", path, formats, ErrUnsupported)
 }
 
-// onePart rejects the test part of a source that has only one part.
+// onePart returns an error if the test part of a source with one part is requested.
 func onePart(path, split string) error {
 	if split == "test" {
-		return fmt.Errorf("%s: %w as %q: the file has only one part; use the file of the other part, or split off a fraction", path, ErrNoSplit, split)
+		return fmt.Errorf("%s: part %q: %w: the file has only one part; use the file of the other part, or split off a fraction", path, split, ErrNoSplit)
 	}
 	return nil
 }
 
-// openFile opens a regular file that is not empty.
+// openFile opens a regular file. An empty file is an error.
 func openFile(path string) (*os.File, int64, error) {
-	// The check comes before opening, since opening a pipe would block.
+	// Opening a pipe would block, so the type is checked first.
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, 0, openError(path, err)
@@ -225,8 +219,7 @@ func openError(path string, err error) error {
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// withoutPath returns the error of a file operation without the path, for messages that start
-// with the path.
+// withoutPath removes the path from an error, for messages that already start with the path.
 func withoutPath(err error) error {
 	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
 		return pe.Err
@@ -234,7 +227,7 @@ func withoutPath(err error) error {
 	return err
 }
 
-// limit limits the decompressed bytes that may still be read of a dataset. nil means no limit.
+// limit counts the decompressed bytes that may still be read from a dataset. nil means no limit.
 type limit struct {
 	max, left int64
 }
@@ -246,7 +239,7 @@ func newLimit(max int64) *limit {
 	return &limit{max: max, left: max}
 }
 
-// again returns a new limit of the same size.
+// again returns a full limit of the same size.
 func (l *limit) again() *limit {
 	if l == nil {
 		return nil
@@ -254,9 +247,8 @@ func (l *limit) again() *limit {
 	return newLimit(l.max)
 }
 
-// expect returns an error if copies of count values of size bytes exceed the limit, before
-// they are read. It returns the bytes to allocate for them at once; without a limit these are
-// likely.
+// expect returns an error if copies of count values of size bytes exceed the limit. Otherwise it
+// returns the number of bytes to allocate in advance: all of them, or likely if there is no limit.
 func (l *limit) expect(count, size, copies int, likely int64) (int64, error) {
 	switch {
 	case count > maxInt/size:
@@ -280,7 +272,6 @@ func (l *limit) reader(r io.Reader) io.Reader {
 	return &limited{l, r}
 }
 
-// take counts n bytes against the limit.
 func (l *limit) take(n int64) error {
 	if l == nil {
 		return nil
@@ -304,13 +295,12 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// usualRatio is the compression ratio up to which the memory for the data is allocated at
-// once. Beyond it, memory grows as the bytes are read.
+// usualRatio is the assumed compression ratio. If a file expands further, memory grows as the bytes
+// are read.
 const usualRatio = 16
 
-// gunzip returns the content of a file of some size, decompressed if it is compressed with
-// gzip, and a likely number of bytes. It examines the first bytes instead of the name, since
-// browsers decompress downloads without renaming them.
+// gunzip decompresses r if its first bytes are those of gzip, and returns the likely number of
+// bytes. Names are not examined, since browsers decompress downloads without renaming them.
 func gunzip(r io.Reader, size int64) (io.Reader, int64, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	magic, err := b.Peek(2)
@@ -327,7 +317,6 @@ func gunzip(r io.Reader, size int64) (io.Reader, int64, error) {
 	return z, usualRatio * size, nil
 }
 
-// openPlain opens a regular file that is not empty, and decompresses it like gunzip.
 func openPlain(path string) (io.ReadCloser, int64, error) {
 	f, size, err := openFile(path)
 	if err != nil {
@@ -343,8 +332,8 @@ func openPlain(path string) (io.ReadCloser, int64, error) {
 	}{r, f}, likely, nil
 }
 
-// corrupt adds ErrFormat to an error of a decompressor. It does not change errors of this
-// package and of the disk.
+// corrupt adds ErrFormat to the error of a decompressor. Errors of this package and of the disk
+// stay unchanged.
 func corrupt(err error) error {
 	for _, ours := range []error{ErrFormat, ErrUnsupported, ErrField, ErrTooLarge} {
 		if errors.Is(err, ours) {
@@ -359,8 +348,7 @@ func corrupt(err error) error {
 
 var errMore = fmt.Errorf("more bytes than the header states: %w", ErrFormat)
 
-// atEnd returns an error if bytes are left. Reading to the end also makes a decompressor
-// compare its checksum.
+// atEnd returns an error if r has more bytes. Reading to the end also verifies a checksum.
 func atEnd(r io.Reader) error {
 	var b [1]byte
 	switch _, err := io.ReadFull(r, b[:]); err {
@@ -373,9 +361,8 @@ func atEnd(r io.Reader) error {
 	}
 }
 
-// parts maps the names of the fields to read to their names in the dataset. If all are named
-// like x_train and x_test, it selects one part and names its fields x; any other source has
-// one part.
+// parts selects the arrays of a part, and maps their names to field names: x_train to x. A source
+// has parts only if all names end in _train or _test.
 func parts(path, split string, names []string) (map[string]string, error) {
 	want := split
 	if want == "" {
@@ -395,7 +382,7 @@ func parts(path, split string, names []string) (map[string]string, error) {
 		return all, onePart(path, split)
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("%s: %w as %q: its fields are %q", path, ErrNoSplit, want, names)
+		return nil, fmt.Errorf("%s: part %q: %w: the fields are %q", path, want, ErrNoSplit, names)
 	}
 	return chosen, nil
 }

@@ -30,8 +30,8 @@ func TestOpenRefuses(t *testing.T) {
 		says string
 	}{
 		"missing.npz":                {fs.ErrNotExist, "check the path"},
-		"builtin:mnist":              {fs.ErrNotExist, `there are ["digits"]`},
-		"builtin:../digits":          {fs.ErrNotExist, `there are ["digits"]`},
+		"builtin:mnist":              {fs.ErrNotExist, `the names are ["digits"]`},
+		"builtin:../digits":          {fs.ErrNotExist, `the names are ["digits"]`},
 		"a.tfrecord":                 {ErrUnsupported, "TFRecord files are not supported; supported are .npz"},
 		"a.tfrecord.gz":              {ErrUnsupported, "TFRecord files are not supported"},
 		"a.parquet":                  {ErrUnsupported, "Parquet files are not supported"},
@@ -143,7 +143,7 @@ func TestCheckMagnitude(t *testing.T) {
 func TestCheckLabels(t *testing.T) {
 	for _, c := range []struct {
 		values any
-		found  string // empty: sound
+		found  string // empty means valid
 	}{
 		{[]int8{0, 2}, ""}, {[]int8{0, -1}, "-1"}, {[]int16{0, 3}, "3"}, {[]int32{0, 3}, "3"}, {[]int64{0, math.MinInt64}, "-9223372036854775808"},
 		{[]uint8{0, 3}, "3"}, {[]uint16{0, 3}, "3"}, {[]uint32{0, 3}, "3"}, {[]uint64{0, math.MaxUint64}, "18446744073709551615"}, {[]uint64{0, 2}, ""},
@@ -177,7 +177,7 @@ func TestCheckIntegers(t *testing.T) {
 	for _, c := range []struct {
 		values          any
 		low, high       int64
-		found, expected string // found is empty: sound
+		found, expected string // empty found means valid
 	}{
 		{[]int64{math.MinInt32, math.MaxInt32}, math.MinInt32, math.MaxInt32, "", ""},
 		{[]int64{0, math.MaxInt32 + 1}, math.MinInt32, math.MaxInt32, "2147483648", "an integer from -2147483648 to 2147483647"},

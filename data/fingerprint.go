@@ -6,13 +6,12 @@ import (
 	"path/filepath"
 )
 
-// Fingerprint returns a text that identifies a dataset of images without decoding them. It
-// depends on the names and sizes of the files, the classes and other fields, the order of the
-// first pass, and the changes made to the samples, but not on the path of the folder or the
-// number of workers. ok is false for a dataset without images, which can be read instead.
+// Fingerprint returns a text that identifies a dataset of images by the names and sizes of the
+// files, the fields and classes, the order of the first pass and the functions applied to the
+// samples. Images are not decoded. The path of the folder and the number of workers do not matter.
+// ok is false for a dataset without images.
 //
-// A resumed training compares fingerprints. They do not detect an image that was replaced by
-// another one with the same name and size.
+// Fingerprint does not detect an image replaced by another image of the same name and size.
 func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 	if !m.HasImages() {
 		return "", false, nil

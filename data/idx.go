@@ -11,13 +11,13 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// OpenIDX reads a folder in the layout of MNIST, Fashion-MNIST and others. The part "train"
-// (also for "") is in train-images-idx3-ubyte and train-labels-idx1-ubyte, and the part "test"
-// in the files whose names start with t10k. The files may be compressed with gzip (.gz).
+// OpenIDX reads a folder in the layout of MNIST. The part "train" (also for "") is in the files
+// train-images-idx3-ubyte and train-labels-idx1-ubyte, and the part "test" in files whose names
+// start with t10k. Files may be compressed with gzip (.gz).
 //
-// The fields are x, with the type and shape in the file (uint8 [28 28] for MNIST), and y,
-// int64 []. A file that is truncated, longer than its header states or in another format is
-// ErrFormat, and so is a folder with more images than labels.
+// The field x has the type and shape in the file (uint8 [28 28] for MNIST); y is int64. A file that
+// is truncated, too long or not in IDX format is ErrFormat, and so are unequal numbers of images
+// and labels.
 func OpenIDX(dir, split string) (*InMemory, error) {
 	return openIDX(dir, split, nil)
 }
@@ -29,7 +29,7 @@ func openIDX(dir, split string, l *limit) (*InMemory, error) {
 	case "test":
 		prefix = "t10k"
 	default:
-		return nil, fmt.Errorf("%s: %w as %q; the parts are train and test", dir, ErrNoSplit, split)
+		return nil, fmt.Errorf("%s: part %q: %w; the parts are train and test", dir, split, ErrNoSplit)
 	}
 	images, imagesFile, err := readIDXFile(dir, prefix+"-images", "idx3-ubyte", l)
 	if err != nil {
@@ -70,7 +70,7 @@ func openIDX(dir, split string, l *limit) (*InMemory, error) {
 	return m.opened(err)
 }
 
-// readIDXFile reads one of the two files, under whichever usual name it has.
+// readIDXFile reads the images or the labels from a file with one of the usual names.
 func readIDXFile(dir, stem, kind string, l *limit) (Array, string, error) {
 	for _, name := range []string{stem + "-" + kind, stem + "." + kind} {
 		for _, ext := range []string{"", ".gz"} {
@@ -93,14 +93,13 @@ func readIDXFile(dir, stem, kind string, l *limit) (Array, string, error) {
 	return Array{}, "", fmt.Errorf("%s: %w: %s-%s, plain or .gz", dir, fs.ErrNotExist, stem, kind)
 }
 
-// idxTypes maps the element types of IDX to NumPy's codes.
+// idxTypes maps IDX element types to NumPy types.
 var idxTypes = map[byte]string{
 	0x08: "u1", 0x09: "i1", 0x0b: "i2", 0x0c: "i4", 0x0d: "f4", 0x0e: "f8",
 }
 
-// readIDX reads one array to the end of r, which has about likely bytes. The header consists
-// of two zero bytes, the type, the number of dimensions, and each dimension as a big-endian
-// uint32.
+// readIDX reads one array up to the end of r. The header is two zero bytes, the type, the number of
+// dimensions, and each dimension as a big-endian uint32.
 func readIDX(r io.Reader, l *limit, likely int64) (Array, error) {
 	r = l.reader(r)
 	var magic [4]byte

@@ -22,7 +22,7 @@ func rawIDX(code byte, dims []uint32, values ...byte) []byte {
 	return append(raw, values...)
 }
 
-// mnist writes a folder in MNIST's layout, with changes: nil leaves a file out.
+// mnist writes a folder in MNIST's layout. changes replaces the content of files; nil omits a file.
 func mnist(t testing.TB, changes map[string][]byte) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,7 +57,7 @@ func TestOpenIDX(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Array{[]int{1}, []int64{4}}, fieldsOf(t, test)["y"])
 
-	// As the files are named on some mirrors.
+	// Some mirrors use these names.
 	dir = mnist(t, map[string][]byte{
 		"train-images-idx3-ubyte.gz": nil, "train-labels-idx1-ubyte.gz": nil,
 		"train-images.idx3-ubyte": rawIDX(0x0d, []uint32{1, 1, 1}, 0x3f, 0xc0, 0, 0),

@@ -14,36 +14,34 @@ import (
 	"steadyfit/option"
 )
 
-// ImageOptions configure how a folder of images is read. The size is required; the other
-// options have useful zero values.
+// ImageOptions configure how a folder of images is read. Only Size, or Height and Width, is
+// required.
 type ImageOptions struct {
-	// Size is the height and the width of the samples in pixels. Height and Width override it
-	// if they are not 0.
+	// Size is the height and width of the samples in pixels, unless Height and Width are set.
 	Size          int
 	Height, Width int
-	// Channels is 3 for red, green and blue (the default), or 1 for grey.
+	// Channels is 3 for red, green and blue (also for 0), or 1 for grey.
 	Channels int
-	// KeepAspect crops images around their centre to the proportions of the samples before
-	// resizing. Without it, images are stretched, as by Keras' image_dataset_from_directory.
+	// KeepAspect crops each image around its centre to the proportions of the samples. The default
+	// is to stretch images, as Keras' image_dataset_from_directory does.
 	KeepAspect bool
-	// Smooth averages over all pixels that a pixel of the sample covers (a triangle filter,
-	// like Pillow's BILINEAR), which is slower for large images. Without it, a pixel is
-	// interpolated between the nearest four, as by Keras.
+	// Smooth averages all pixels that one pixel of the sample covers, with a triangle filter like
+	// Pillow's BILINEAR; it is slower for large images. The default is to interpolate between the
+	// nearest four pixels, as Keras does.
 	Smooth bool
-	// Classes are the names of the class folders, in the order of their numbers. If it is
-	// empty, they are the sub-folders, sorted by name. A validation folder needs the
-	// ClassNames of the training folder.
+	// Classes are the names of the class folders, in the order of their numbers. Empty means all
+	// sub-folders, sorted. For a validation folder, set the ClassNames of the training folder.
 	Classes []string
-	// MaxPixels is the maximum number of pixels of an image; more is ErrTooLarge. 0 means 100
-	// million.
+	// MaxPixels is the maximum number of pixels of an image; 0 means 100 million. A larger image
+	// is ErrTooLarge.
 	MaxPixels int
-	// DecodeBytes limits the memory for decoding images by all workers together, estimated
-	// from the images' size and format; 0 means 256 MiB. A worker waits if its image does not
-	// fit. An image that is larger than the limit is decoded alone.
+	// DecodeBytes limits the estimated memory for decoding by all workers together; 0 means
+	// 256 MiB. A worker waits while its image does not fit. An image above the limit is decoded
+	// while all other workers wait.
 	DecodeBytes int64
 }
 
-// complete checks the options and sets the defaults.
+// complete checks the options and fills in the defaults.
 func (o ImageOptions) complete() (ImageOptions, error) {
 	o.Height, o.Width = cmp.Or(o.Height, o.Size), cmp.Or(o.Width, o.Size)
 	o.Channels = cmp.Or(o.Channels, 3)
@@ -63,29 +61,27 @@ func (o ImageOptions) complete() (ImageOptions, error) {
 	return o, nil
 }
 
-// imageExtensions are the extensions of image files. The content determines the format.
+// imageExtensions are the extensions of image files. The format is detected from the content.
 var imageExtensions = []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff"}
 
-// OpenImages lists a folder of images: each sub-folder is a class, with images in it and in its
-// sub-folders. The workers of the dataset (InMemory.Workers) read the images when a batch needs
-// them.
+// OpenImages lists a folder of images. Each sub-folder is a class; its images may be in nested
+// folders. The workers of the dataset (InMemory.Workers) decode an image when a batch needs it.
 //
-// The fields are x, uint8 [height width channels] from 0 to 255, and y, int64 [], the number of
-// the class in ClassNames. Files are in the order of their classes and names: shuffle them for
-// training.
+// The field x is uint8 [height width channels] from 0 to 255, and y is the int64 number of the class
+// in ClassNames. Samples are sorted by class and name, so shuffle them for training.
 //
-// It reads PNG, JPEG, GIF (the first picture), WebP, BMP and TIFF. Grey and paletted images
-// become colours; the upper 8 of 16 bits are used; transparency is dropped, and EXIF's
-// orientation ignored, as by Keras. Names that begin with a dot, Thumbs.db, desktop.ini, and
-// files beside the class folders that are not images are skipped. Any other file is an error
-// (ErrUnsupported). So are a folder without class folders, a class without images and an empty
-// file (ErrFormat), and a sub-folder that is not among Classes (ErrLabel).
+// Formats are PNG, JPEG, GIF (the first picture), WebP, BMP and TIFF. Grey and paletted images are
+// converted to colour, 16-bit channels are reduced to their upper 8 bits, transparency is dropped,
+// and the orientation in EXIF data is ignored, as in Keras. Names that begin with a dot, Thumbs.db
+// and desktop.ini are ignored, and so are files beside the class folders that are not images.
 //
-// An image that is damaged, or changed while it is in use, ends the pass that needs it with an
-// error that names the file. CheckImages finds them beforehand.
+// Other files inside a class folder are ErrUnsupported. A class folder that is not in
+// ImageOptions.Classes is ErrLabel. An empty file, a class without images and a folder without
+// classes are ErrFormat. A damaged image ends the pass that needs it with an error that names the
+// file.
 //
-// Decoders are the same on all machines, but resizing may round differently on another processor
-// architecture, and decoders may change with Go's version.
+// Resizing may round differently on another processor architecture, and decoders may change with
+// Go's version.
 func OpenImages(dir string, o ImageOptions) (*InMemory, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -100,7 +96,7 @@ func OpenImages(dir string, o ImageOptions) (*InMemory, error) {
 	var labels []int64
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		info, err := os.Stat(path) // unlike e.Info, it follows links to folders
+		info, err := os.Stat(path) // follows links to folders, unlike e.Info
 		switch {
 		case ignored(e.Name()):
 			continue
@@ -150,9 +146,9 @@ func isImage(path string) bool {
 	return slices.Contains(imageExtensions, strings.ToLower(filepath.Ext(path)))
 }
 
-// holdsImages reports whether a sub-folder of a folder has an image.
+// holdsImages reports whether a sub-folder of dir contains an image.
 func holdsImages(dir string) bool {
-	// Opening the folder reports read errors.
+	// WalkDir's own errors are ignored here: OpenImages reports them.
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err == nil && isImage(path) && filepath.Dir(path) != filepath.Clean(dir) {
 			return errFound
@@ -163,11 +159,11 @@ func holdsImages(dir string) bool {
 
 var errFound = errors.New("found")
 
-// heldOut are the possible names of the folder with the test part, beside train.
+// heldOut lists the possible names of the folder with the test part.
 var heldOut = []string{"test", "validation", "val"}
 
-// openImagePart is Open for a folder of images. The folder has parts if all of its sub-folders
-// are named like parts and have class folders; "train" may also be the name of a class.
+// openImagePart opens the part split of a folder of images. The folder has parts if all its
+// sub-folders have names of parts and contain class folders; "train" may also be a class.
 func openImagePart(dir, split string, o ImageOptions) (*InMemory, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -196,15 +192,15 @@ func openImagePart(dir, split string, o ImageOptions) (*InMemory, error) {
 			return OpenImages(filepath.Join(dir, name), o)
 		}
 	}
-	return nil, fmt.Errorf("%s: %w as %q: there is none of the folders %q beside train", dir, ErrNoSplit, split, heldOut)
+	return nil, fmt.Errorf("%s: part %q: %w: no folder %q beside train", dir, split, ErrNoSplit, heldOut)
 }
 
-// ignored reports whether a name is hidden, or is one that operating systems add to folders.
+// ignored reports whether a file is hidden or was added by an operating system.
 func ignored(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.EqualFold(name, "Thumbs.db") || strings.EqualFold(name, "desktop.ini")
 }
 
-// list quotes the first of some names.
+// list quotes the first names for a message.
 func list(names []string) string {
 	const most = 8
 	if len(names) > most {
@@ -221,13 +217,13 @@ type imageFiles struct {
 	decoding gate
 }
 
-// imageFile is a file, with its path relative to the folder.
+// imageFile is a file. Its path is relative to the folder of the dataset.
 type imageFile struct {
 	path string
 	size int64
 }
 
-// list adds the images of a class folder in the order of their names.
+// list appends the images of a class folder, sorted by name.
 func (f *imageFiles) list(path, relative string) error {
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -283,10 +279,8 @@ func (f *imageFiles) make(h *hand, dst vector, at int, s Sample) error {
 	return f.read(p, dst.(vec[uint8])[at:at+f.width()], s.Row)
 }
 
-// width returns the number of elements of a sample.
 func (f *imageFiles) width() int { return f.options.Height * f.options.Width * f.options.Channels }
 
-// read decodes a file into a sample. The error contains the path of the file.
 func (f *imageFiles) read(p *painter, dst []uint8, row int) error {
 	path := filepath.Join(f.dir, f.files[row].path)
 	file, err := os.Open(path)

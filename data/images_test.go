@@ -22,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// noise is a picture of random colours, seeded by its size.
+// noise returns an image of random colours.
 func noise(seed int) *image.RGBA {
 	rng := rand.New(rand.NewPCG(uint64(seed), 0))
 	m := image.NewRGBA(image.Rect(0, 0, 9+seed%7, 12-seed%5))
@@ -49,7 +49,7 @@ func imageFolder(t testing.TB, n int) string {
 	return dir
 }
 
-// put writes a file in a folder of a test, and makes the folders that lead to it.
+// put writes a file and creates its parent folders.
 func put(t testing.TB, dir, name string, content []byte) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
@@ -65,7 +65,7 @@ func pngOf(t testing.TB, m image.Image) []byte {
 	return file.Bytes()
 }
 
-// painted is an image in memory as a sample.
+// painted decodes an image in memory to a sample.
 func painted(raw []byte, o ImageOptions) ([]uint8, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -86,7 +86,7 @@ func TestOpenImages(t *testing.T) {
 		return m
 	}
 	put(t, dir, "rose/b.PNG", pngOf(t, fill(blue)))
-	put(t, dir, "rose/a.jpg", pngOf(t, fill(red))) // the name lies, as names do
+	put(t, dir, "rose/a.jpg", pngOf(t, fill(red))) // a PNG file with a wrong extension
 	put(t, dir, "lily/white/x.png", pngOf(t, fill(red)))
 	for _, passed := range []string{".git/config", "rose/.DS_Store", "rose/._a.jpg", "lily/Thumbs.db", "LICENSE.txt"} {
 		put(t, dir, passed, []byte("no image"))
@@ -128,7 +128,7 @@ func TestOpenImagesInParts(t *testing.T) {
 	_, err := Open(dir, o)
 	require.ErrorIs(t, err, ErrNoSplit)
 
-	// Things on rails, and a class of that name.
+	// A class may be named "train".
 	rails := t.TempDir()
 	put(t, rails, "train/1.png", small)
 	put(t, rails, "test/1.png", small)
@@ -184,7 +184,7 @@ func TestOpenImagesRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "a link to a folder")
 }
 
-// Files of Pillow have 8 by 6 pixels; see testdata/pillow_images.py.
+// The files written by Pillow have 8x6 pixels (see testdata/pillow_images.py).
 func TestImageFormats(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "images", "*.*"))
 	require.NoError(t, err)
@@ -201,7 +201,7 @@ func TestImageFormats(t *testing.T) {
 			case strings.HasSuffix(name, ".jpg"):
 				tolerance = 4
 			case strings.Contains(name, "lossy"):
-				tolerance = 40 // half the resolution for colours
+				tolerance = 40 // colours have half the resolution
 			}
 			for i := range 48 {
 				x, y := i%8, i/8
@@ -224,7 +224,7 @@ func TestImageFormats(t *testing.T) {
 	}
 }
 
-// Colours of 16 bits, with transparency and without.
+// Images with 16 bits per channel, with and without transparency.
 func TestImagesOf16Bits(t *testing.T) {
 	deep := image.NewNRGBA64(image.Rect(0, 0, 4, 4))
 	for i := range 16 {
@@ -238,7 +238,6 @@ func TestImagesOf16Bits(t *testing.T) {
 }
 
 func TestImagesAreResized(t *testing.T) {
-	// The left half is black, the right half white.
 	halves := image.NewGray(image.Rect(0, 0, 8, 4))
 	for i := range halves.Pix {
 		if i%8 >= 4 {
@@ -256,7 +255,7 @@ func TestImagesAreResized(t *testing.T) {
 		require.EqualValues(t, 0, got[0])
 		require.EqualValues(t, 255, got[31])
 	}
-	// One pixel in 8 is white: only averaging sees it.
+	// One of 8 pixels is white, which only averaging shows.
 	dots := image.NewGray(image.Rect(0, 0, 64, 64))
 	for i := range dots.Pix {
 		if i%64%8 == 4 && i/64%8 == 4 {
@@ -271,7 +270,7 @@ func TestImagesAreResized(t *testing.T) {
 	for _, v := range smooth {
 		require.InDelta(t, 255.0/64, int(v), 2)
 	}
-	// The middle 4 by 4 of 8 by 4 has both halves.
+	// The central 4x4 pixels of 8x4 contain both halves.
 	square, err := painted(raw, ImageOptions{Size: 4, Channels: 1, KeepAspect: true})
 	require.NoError(t, err)
 	require.Equal(t, []uint8{0, 0, 255, 255}, square[:4])
@@ -280,7 +279,7 @@ func TestImagesAreResized(t *testing.T) {
 	require.Len(t, tall, 4)
 }
 
-// claim is a .png file whose header claims that size.
+// claim changes the size in the header of a .png file.
 func claim(raw []byte, width, height uint32) []byte {
 	lie := bytes.Clone(raw)
 	binary.BigEndian.PutUint32(lie[16:], width)
@@ -328,7 +327,7 @@ func allocated() uint64 {
 	return s.TotalAlloc
 }
 
-// An image that is damaged ends the pass, with its name, after the batches before it.
+// A damaged image ends the pass, after the batches before it, with an error that names the file.
 func TestPassesWithADamagedImage(t *testing.T) {
 	dir := imageFolder(t, 30)
 	m, err := OpenImages(dir, ImageOptions{Size: 8})
@@ -375,7 +374,7 @@ func TestPassesWithADamagedImage(t *testing.T) {
 	require.ErrorIs(t, CheckImages(ctx, sound), context.Canceled)
 }
 
-// Checks of labels and finite values decode no image.
+// Checks of labels and of finite values decode no images.
 func TestChecksDecodeNothing(t *testing.T) {
 	dir := imageFolder(t, 9)
 	m, err := OpenImages(dir, ImageOptions{Size: 8})
@@ -406,7 +405,7 @@ func TestChecksDecodeNothing(t *testing.T) {
 	require.ErrorContains(t, err, "sample 1, column y: found 0.9")
 }
 
-// Decoders of all workers share a limit of memory; a larger image is decoded alone.
+// The decoders of all workers share one memory limit. An image above it is decoded alone.
 func TestDecodingIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	large := image.NewRGBA(image.Rect(0, 0, 100, 50))
@@ -533,13 +532,13 @@ func FuzzImage(f *testing.F) {
 	})
 }
 
-// BenchmarkImages decodes photographs of 500 by 375 pixels to 224 by 224.
+// BenchmarkImages decodes photographs of 500x375 pixels to 224x224.
 func BenchmarkImages(b *testing.B) {
 	photo := image.NewRGBA(image.Rect(0, 0, 500, 375))
 	rng := rand.New(rand.NewPCG(1, 0))
 	for y := range 375 {
 		for x := range 500 {
-			// Smooth shades with grain, which compress about as photographs do.
+			// Smooth gradients with noise compress about as well as photographs.
 			photo.SetRGBA(x, y, color.RGBA{uint8(x/2 + rng.IntN(16)), uint8(y/2 + rng.IntN(16)), uint8((x+y)/4 + rng.IntN(16)), 255})
 		}
 	}

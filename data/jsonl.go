@@ -13,17 +13,17 @@ import (
 	"strings"
 )
 
-// OpenJSONL reads a file of JSON lines, which may be compressed with gzip. Each line is one
-// object per sample, and all objects have the same names. Each name becomes a field of
-// numbers, text or bools, or of (nested) arrays of these with one shape in all lines.
+// OpenJSONL reads a file of JSON lines, which may be compressed with gzip. Each line is an object
+// with the same names. A name becomes a field whose values are numbers, text, bools or (nested)
+// arrays of one shape.
 //
-// The name CSVOptions.Label becomes y; text is numbered as in a table. If only one other name
-// remains besides sample_weight, it becomes x, unless it is in CSVOptions.Columns; several
-// names stay as they are. Numbers are int64 if all values of a field are integers, which must
-// be below 2^53. Otherwise they are float32, or float64 with CSVOptions.Exact.
+// CSVOptions.Label becomes y, and text labels are numbered as in OpenCSV. If only one other name
+// remains, not counting sample_weight, and CSVOptions.Columns does not contain it, it becomes x.
+// A field is int64 if all its numbers are integers, which must be below 2^53. Otherwise it is float32,
+// or float64 with CSVOptions.Exact.
 //
-// The error is a *RowError that is ErrFormat for lines that are not such objects, names or
-// shapes that differ from the first line, null, and numbers too large for float32.
+// An invalid line is a *RowError (ErrFormat): a line that is not an object, names or shapes that
+// differ from the first line, null, or a number too large for float32.
 func OpenJSONL(path string, o CSVOptions) (*InMemory, error) {
 	return openTable(path, o, nil, readJSONL)
 }
@@ -56,22 +56,21 @@ func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, err
 	return t.dataset(o)
 }
 
-// objects collects the samples of a file.
 type objects struct {
 	file   string
-	values *limit   // for the fields and lines
+	values *limit   // for the values in memory
 	names  []string // in the order of the first line
 	fields map[string]*jsonField
 	lines  []int // line of each sample
 }
 
-// jsonField has the values of one name.
+// jsonField is a field under construction.
 type jsonField struct {
 	samples int
-	shape   []int  // shape of one sample
-	kind    string // kind of the values, for messages
+	shape   []int  // of one sample
+	kind    string // type of the values, for messages
 	numbers []float64
-	real    bool // some numbers are not integers
+	real    bool // whether a number is not an integer
 	texts   []string
 	bools   []bool
 }
@@ -80,7 +79,6 @@ func (t *objects) bad(line int, name, found, expected, fix string) error {
 	return &RowError{File: t.file, Unit: "line", Row: line, Column: name, Found: found, Expected: expected, Fix: fix, Err: ErrFormat}
 }
 
-// add appends a line.
 func (t *objects) add(text []byte, line int) error {
 	const fix = `write a line such as {"text": "...", "label": 1}`
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -101,7 +99,7 @@ func (t *objects) add(text []byte, line int) error {
 			return t.bad(line, "", fmt.Sprintf("more than %d names", maxFields), "an object with the inputs of a model", "remove unused names")
 		}
 		if f == nil && len(t.lines) > 0 {
-			return t.bad(line, strconv.Quote(name), "this name", "those of the lines before: "+strings.Join(t.names[:min(8, len(t.names))], ", "), "give all lines the same names")
+			return t.bad(line, strconv.Quote(name), "an unknown name", "a name of the first line: "+strings.Join(t.names[:min(8, len(t.names))], ", "), "give all lines the same names")
 		}
 		if f == nil {
 			f = &jsonField{}
@@ -110,7 +108,7 @@ func (t *objects) add(text []byte, line int) error {
 		}
 		err = t.value(d, f, 0)
 		if f.samples++; err == nil && f.samples > len(t.lines)+1 {
-			err = wrong("this name again", "each name once")
+			err = wrong("a repeated name", "unique names")
 		}
 		var row *RowError
 		if errors.As(err, &row) {
@@ -132,21 +130,21 @@ func (t *objects) add(text []byte, line int) error {
 	}
 	if seen != len(t.names) {
 		missing := slices.IndexFunc(t.names, func(name string) bool { return t.fields[name].samples == len(t.lines) })
-		return t.bad(line, strconv.Quote(t.names[missing]), "no value", "one, as in the lines before", "give all lines the same names")
+		return t.bad(line, strconv.Quote(t.names[missing]), "no value", "a value, as in the first line", "give all lines the same names")
 	}
 	t.lines = append(t.lines, line)
 	return nil
 }
 
-// wrong returns the error for a value; add completes it with its place.
+// wrong returns an error for a value. objects.add completes it with the line and name.
 func wrong(found, expected string) error {
 	return &RowError{Found: found, Expected: expected, Fix: "correct the line, or remove it", Err: ErrFormat}
 }
 
-// aValue describes the values that a line may have for a name.
+// aValue describes the values that a line may contain for a name.
 const aValue = "a number, text, true, false, or an array"
 
-// value appends the next value of a line, which is inside depth arrays.
+// value appends the next value of a line, which is nested in depth arrays.
 func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	token, err := d.Token()
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
@@ -173,11 +171,11 @@ func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	}
 	switch {
 	case depth != len(f.shape):
-		return wrong(kind, "an array, as before")
+		return wrong(kind, "an array, as in the first line")
 	case f.kind == "":
 		f.kind = kind
 	case f.kind != kind:
-		return wrong(kind, f.kind+", as before")
+		return wrong(kind, f.kind+", as in the first line")
 	}
 	if err := t.values.take(textBytes); err != nil {
 		return err
@@ -193,7 +191,7 @@ func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	return nil
 }
 
-// array appends the elements of an array that is inside depth others, and reads its end.
+// array appends the elements of an array nested in depth arrays.
 func (t *objects) array(d *json.Decoder, f *jsonField, depth int) error {
 	const most = 64 // dimensions, as in NumPy
 	if depth == most {
@@ -202,7 +200,7 @@ func (t *objects) array(d *json.Decoder, f *jsonField, depth int) error {
 	if first := len(t.lines) == 0 && f.kind == ""; first && depth == len(f.shape) {
 		f.shape = append(f.shape, -1)
 	} else if depth >= len(f.shape) {
-		return wrong("an array", "a value, as before")
+		return wrong("an array", "a single value")
 	}
 	n := 0
 	for ; d.More(); n++ {
@@ -217,7 +215,7 @@ func (t *objects) array(d *json.Decoder, f *jsonField, depth int) error {
 		f.shape[depth] = n
 	}
 	if n != f.shape[depth] || n == 0 {
-		return wrong(fmt.Sprintf("an array of %d", n), fmt.Sprintf("one of %d", max(1, f.shape[depth])))
+		return wrong(fmt.Sprintf("an array of %d", n), fmt.Sprintf("an array of %d", max(1, f.shape[depth])))
 	}
 	return nil
 }
@@ -236,12 +234,11 @@ func (f *jsonField) number(text string) error {
 	return nil
 }
 
-// dataset returns the dataset of all lines.
 func (t *objects) dataset(o CSVOptions) (*InMemory, error) {
 	var label *jsonField
 	if o.Label != "" {
 		if label = t.fields[o.Label]; label == nil {
-			return nil, fmt.Errorf("%s: its objects have no name %s; they have %s: %w", t.file, quote(o.Label), strings.Join(t.names, ", "), ErrField)
+			return nil, fmt.Errorf("%s: the objects have no name %s; their names are %s: %w", t.file, quote(o.Label), strings.Join(t.names, ", "), ErrField)
 		}
 	}
 	var fields []Field
@@ -293,7 +290,6 @@ func (t *objects) dataset(o CSVOptions) (*InMemory, error) {
 	return newTable(t.file, t.lines, fields, &y, classes, strconv.Quote(o.Label))
 }
 
-// array returns the values of n samples.
 func (f *jsonField) array(n int, exact bool) Array {
 	a := Array{Shape: append([]int{n}, f.shape...)}
 	switch {

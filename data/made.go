@@ -13,44 +13,42 @@ import (
 
 // Sample identifies a sample of a pass.
 type Sample struct {
-	// Row is the number of the sample in its file or folder, from 0. It does not depend on the
-	// order of the pass.
+	// Row is the number of the sample in its file or folder, from 0, for any order of the pass.
 	Row int
-	// Epoch is the epoch of the Pass.
+	// Epoch is Pass.Epoch.
 	Epoch int
 }
 
-// Random returns random numbers that depend only on the seed, the row and the epoch. Its raw
-// output is the same on every machine and with every version of Go.
+// Random returns a random source that depends only on the seed, the row and the epoch. Its output is
+// the same on every machine and with every version of Go.
 func (s Sample) Random(seed uint64) *rand.PCG {
 	high := mix(mix(seed^sampleStream) + uint64(s.Epoch))
 	return rand.NewPCG(high, mix(high+uint64(s.Row)))
 }
 
-// sampleStream separates the numbers of Random from those of Shuffle with the same seed.
+// sampleStream makes the numbers of Random differ from those of Shuffle with the same seed.
 const sampleStream = 0x5a3d1e5eed
 
-// maker makes the values of a column when a batch needs them. Its methods are safe for
-// concurrent use; a hand has the state for one worker.
+// maker makes the values of a column when a batch needs them. Its methods are safe for concurrent
+// use.
 type maker interface {
-	// make writes a sample to dst, starting at element at.
+	// make writes the values of a sample to dst, starting at element at.
 	make(h *hand, dst vector, at int, s Sample) error
-	// under returns the column from which the values are made; nil for files.
+	// under returns the column that the values are computed from; nil for image files.
 	under() *column
-	// describe returns a text that identifies how the values are made.
+	// describe identifies the computation in fingerprints.
 	describe() string
-	// tame reports whether finite values stay finite.
+	// tame reports whether finite inputs give finite values.
 	tame() bool
 }
 
-// hand is the memory of one worker: space for the samples between two functions, and the state
-// that makers keep between samples.
+// hand is the memory of one worker: samples between two functions, and the state of makers.
 type hand struct {
 	between map[maker]vector
 	kept    map[maker]any
 }
 
-// hands returns one hand per worker, starting with the given ones.
+// hands returns one hand per worker. It reuses the hands in have.
 func (m *InMemory) hands(have []*hand) []*hand {
 	n := 1
 	if m.makes() {
@@ -64,39 +62,37 @@ func (m *InMemory) hands(have []*hand) []*hand {
 	return have[:n]
 }
 
-// makes reports whether any field is made when a batch needs it.
+// makes reports whether a field is made when a batch needs it.
 func (m *InMemory) makes() bool {
 	return slices.ContainsFunc(m.columns, func(c column) bool { return c.made != nil })
 }
 
-// Workers returns the dataset with n goroutines to make the samples of a pass (decode,
-// augment, map). n below 1, the default, means one per core (GOMAXPROCS). The number does not
-// change the batches. Stored samples are copied by one goroutine.
+// Workers returns the dataset with n goroutines per pass that decode, augment and map samples. n
+// below 1, the default, means GOMAXPROCS. The number of goroutines does not change the batches.
+// Stored samples are copied by one goroutine.
 func (m *InMemory) Workers(n int) *InMemory {
 	v := m.view()
 	v.workers = min(max(n, 0), MaxWorkers)
 	return v
 }
 
-// MaxWorkers is the maximum number of goroutines that Workers sets.
+// MaxWorkers is the maximum number of goroutines per pass.
 const MaxWorkers = 1024
 
-// Map returns the dataset with a field whose samples are made by f from the samples of the
-// existing field. They have the element type D and the given shape; S is the element type of
-// the existing field. Scale is an example.
+// Map returns the dataset with f applied to the samples of a field. S is the element type of the
+// field; D and shape are the element type and shape of the result. InMemory.Scale is an example.
 //
-// f writes all of dst and must not change src, which may be the dataset's own memory; both are
-// valid only during the call. Several goroutines call f at the same time. The result may
-// depend only on f's arguments (including random numbers of Sample.Random), since a resumed
-// run repeats it. An error ends the pass.
+// f must fill dst, must not change src, and must not retain them. Several goroutines call f at the
+// same time. Its result may depend only on its arguments, including random numbers of
+// Sample.Random, so that a resumed training gets the same samples. An error ends the pass.
 //
-// name identifies f in messages and in checkpoints, which compare it: change it when f
-// changes.
+// name identifies f in messages and checkpoints. Change name when f changes, so that a checkpoint
+// with the old f is rejected.
 func Map[D, S element](m *InMemory, field, name string, shape []int, f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
 	return mapField(m, field, name, shape, false, f)
 }
 
-// mapField implements Map; tame has the meaning of maker.tame.
+// mapField implements Map. tame is the result of maker.tame.
 func mapField[D, S element](m *InMemory, field, name string, shape []int, tame bool, f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
 	v, at, err := m.editable(field)
 	if err != nil {
@@ -122,7 +118,7 @@ func mapField[D, S element](m *InMemory, field, name string, shape []int, tame b
 	return v, nil
 }
 
-// stage makes samples from those of another column.
+// stage makes the samples of a column by applying a function to another column.
 type stage[D, S element] struct {
 	of    column
 	name  string
@@ -148,8 +144,7 @@ func (g *stage[D, S]) make(h *hand, dst vector, at int, s Sample) error {
 	return nil
 }
 
-// source returns the sample that the stage reads: either in place, or from the worker's
-// memory.
+// source returns the input of the function: stored memory, or a copy in the worker's memory.
 func (g *stage[D, S]) source(h *hand, s Sample) ([]S, error) {
 	c := &g.of
 	from := s.Row * c.width
@@ -167,9 +162,9 @@ func (g *stage[D, S]) source(h *hand, s Sample) ([]S, error) {
 	return room.(vec[S]), c.made.make(h, room, 0, s)
 }
 
-// Scale returns the dataset with a uint8 field converted to float32: 0 becomes low, 255
-// becomes high, and other values are interpolated. Scale("x", 0, 1) divides by 255. Call it
-// after Augment, which needs uint8.
+// Scale returns the dataset with a uint8 field converted linearly to float32, so that 0 becomes low
+// and 255 becomes high. Scale("x", 0, 1) divides by 255. Augment before scaling: after it, Jitter
+// does not clamp.
 func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	c, ok := m.column(field)
 	if !ok {
@@ -180,7 +175,7 @@ func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	}
 	var values [256]float32
 	for i := range values {
-		// The conversion prevents a fused multiply-add, which rounds differently.
+		// The conversion to float64 prevents a fused multiply-add, which rounds differently.
 		values[i] = float32(float64(low) + float64(float64(i)/255*(float64(high)-float64(low))))
 	}
 	name := fmt.Sprintf("scale %v,%v", low, high)
@@ -192,8 +187,8 @@ func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	})
 }
 
-// stored returns the column as a vector. For a mapped file it is a copy; for a column that is
-// made on demand it is an error.
+// stored returns the values of a column. Values in a mapped file are copied. A column made on demand
+// is an error.
 func (c *column) stored() (vector, error) {
 	switch v := c.values.(type) {
 	case nil:
@@ -206,12 +201,12 @@ func (c *column) stored() (vector, error) {
 	}
 }
 
-// chunkBytes is the approximate part of a batch that a worker takes at a time: large enough to
-// make taking cheap, and at most one image of usual size.
+// chunkBytes is the approximate size of a chunk: large enough to make the overhead of taking it small,
+// and about one image of usual size.
 const chunkBytes = 64 << 10
 
-// chunk returns the number of samples of a batch that a worker takes at a time. If possible, a
-// batch has at least four chunks per worker.
+// chunk returns the number of samples that a worker takes at a time: at least four chunks per worker
+// if the batch is large enough.
 func (m *InMemory) chunk(batch, workers int) int {
 	if workers == 1 {
 		return batch
@@ -223,8 +218,8 @@ func (m *InMemory) chunk(batch, workers int) int {
 	return max(1, min(chunkBytes/max(bytes, 1), batch/(4*workers)))
 }
 
-// share makes all workers write the samples at positions from ... to-1 of a pass to the
-// workspace. The workers have ended when it returns.
+// share lets all workers write the samples at positions from ... to-1 of a pass to w. The workers
+// have ended when share returns.
 func (m *InMemory) share(w *workspace, order []int, epoch, from, to int) error {
 	n := to - from
 	size := m.chunk(n, len(w.hands))
@@ -248,7 +243,7 @@ func (m *InMemory) share(w *workspace, order []int, epoch, from, to int) error {
 						failed = failure{at, err}
 					}
 					mu.Unlock()
-					next.Store(int64(n)) // the earlier chunks are already taken
+					next.Store(int64(n)) // ends the other workers; all earlier chunks are taken
 				}
 			}
 		})
@@ -257,7 +252,6 @@ func (m *InMemory) share(w *workspace, order []int, epoch, from, to int) error {
 	return failed.err
 }
 
-// failure is the error of the sample at a position.
 type failure struct {
 	at  int
 	err error

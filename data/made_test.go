@@ -16,7 +16,6 @@ import (
 	"go.uber.org/goleak"
 )
 
-// copied returns copies of the batches of a pass.
 func copied(t testing.TB, ds Dataset, p Pass) []Batch {
 	t.Helper()
 	var all []Batch
@@ -35,7 +34,7 @@ func copied(t testing.TB, ds Dataset, p Pass) []Batch {
 	return all
 }
 
-// pipeline is a folder of images with all kinds of stages.
+// pipeline returns a folder of images with a stage of every kind.
 func pipeline(t testing.TB, n int) *InMemory {
 	t.Helper()
 	m, err := OpenImages(imageFolder(t, n), ImageOptions{Size: 8})
@@ -47,12 +46,12 @@ func pipeline(t testing.TB, n int) *InMemory {
 	return m.Shuffle(5)
 }
 
-// The batches do not depend on the number of workers and of batches read ahead.
+// The batches depend neither on the number of workers nor on the number of batches read ahead.
 func TestStreamDoesNotDependOnWorkers(t *testing.T) {
 	m := pipeline(t, 47)
 	train, held, err := m.Split(0.7, 3)
 	require.NoError(t, err)
-	// A stage whose samples are small, so that workers take several at a time.
+	// The samples are small, so workers take several at a time.
 	small, err := Map(counted(t, 1000), "x", "spread", []int{2}, func(s Sample, dst []float64, src []float32) error {
 		source := s.Random(9)
 		for i, v := range src {
@@ -79,7 +78,7 @@ func TestStreamDoesNotDependOnWorkers(t *testing.T) {
 	}
 }
 
-// A stage depends on the row and the epoch of a sample, not on its place.
+// The result of a stage depends on the row and the epoch, not on the position in the pass.
 func TestSamplesDoNotDependOnTheOrder(t *testing.T) {
 	m := pipeline(t, 20)
 	byRow := func(ds *InMemory, epoch int) map[int64]any {
@@ -123,7 +122,7 @@ func TestResumeInTheMiddleOfAPass(t *testing.T) {
 	}
 }
 
-// Workers fill the buffers, and no more, for any speed of the consumer.
+// Workers fill all buffers of a pass and allocate no others, for any speed of the consumer.
 func TestWorkersAreBounded(t *testing.T) {
 	for _, workers := range []int{1, 2, 7} {
 		for _, ahead := range []int{1, 3} {
@@ -139,7 +138,7 @@ func TestWorkersAreBounded(t *testing.T) {
 				taken := 0
 				for range ds.Batches(Pass{Batch: batch}) {
 					taken++
-					synctest.Wait() // until no worker can get any further
+					synctest.Wait() // until every worker waits
 					require.EqualValues(t, min(20, taken+ahead)*batch, made.Load())
 					busy, idle := held(ds)
 					require.Equal(t, ahead+1, busy)
@@ -156,7 +155,7 @@ func TestWorkersAreBounded(t *testing.T) {
 	}
 }
 
-// The room between stages is kept from pass to pass, one sample for each worker.
+// The next pass reuses the memory between stages: one sample per worker.
 func TestHandsAreKept(t *testing.T) {
 	m := pipeline(t, 12).Workers(3)
 	ds := Prefetch(m, 2)
@@ -173,7 +172,7 @@ func TestHandsAreKept(t *testing.T) {
 	}
 }
 
-// failing is a dataset of which some samples cannot be made.
+// failing returns a dataset in which the given rows cannot be made.
 func failing(t *testing.T, n int, rows ...int) *InMemory {
 	t.Helper()
 	m, err := Map(counted(t, n), "x", "break", []int{1}, func(s Sample, dst, src []float32) error {
@@ -187,7 +186,7 @@ func failing(t *testing.T, n int, rows ...int) *InMemory {
 	return m
 }
 
-// Of several samples that fail, the error is that of the first in the order of the pass.
+// If several samples fail, the error of the first one in the pass is returned.
 func TestFirstFailureCounts(t *testing.T) {
 	for _, workers := range []int{1, 2, 7} {
 		for _, ahead := range []int{0, 1, 5} {
@@ -210,8 +209,7 @@ func TestFirstFailureCounts(t *testing.T) {
 	goleak.VerifyNone(t)
 }
 
-// Goroutines end with the pass: at the end, when the consumer leaves, after an
-// error, and when a context ends, which the consumer looks at.
+// Goroutines end with the pass: at its end, after an error, and when the consumer leaves the loop.
 func TestWorkersEnd(t *testing.T) {
 	sound := failing(t, 100)
 	for _, ahead := range []int{0, 1, 4} {
@@ -243,7 +241,7 @@ func TestWorkersEnd(t *testing.T) {
 		require.True(t, ok)
 		stop()
 		goleak.VerifyNone(t)
-		// And the next pass has all of its batches.
+		// The next pass has all batches.
 		require.Len(t, copied(t, ds, Pass{Batch: 7}), 15)
 	}
 }
@@ -384,7 +382,7 @@ func TestScale(t *testing.T) {
 	require.ErrorContains(t, err, "finite")
 }
 
-// CheckFinite reads stored values where the stages keep them finite, and makes them otherwise.
+// CheckFinite reads stored values if the stages keep them finite. Otherwise it reads the result.
 func TestCheckFiniteThroughStages(t *testing.T) {
 	x := make([]float32, 4*6*6)
 	m, err := New("set", Field{"x", Array{[]int{4, 6, 6}, x}})
@@ -403,7 +401,7 @@ func TestCheckFiniteThroughStages(t *testing.T) {
 	require.ErrorIs(t, CheckFinite(broken), ErrNotFinite)
 }
 
-// A pass of many batches allocates as often as one of few.
+// The number of allocations does not depend on the number of batches.
 func TestPassesWithWorkersDoNotAllocate(t *testing.T) {
 	_, err := counted(t, 4096).Augment("x", Augmentation{})
 	require.Error(t, err, "no images")

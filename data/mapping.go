@@ -11,17 +11,16 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// mapping is a file mapped into memory. Its bytes are only copied out, by copy. No slice of
-// them is kept, so unmapping is safe.
+// mapping is a file mapped into memory. Bytes leave it only through copy, so Close never unmaps
+// memory that is in use.
 type mapping struct {
 	path string
-	// mu lets Close wait for copies in progress.
+	// mu makes Close wait for copies in progress.
 	mu  sync.RWMutex
 	raw []byte // nil after Close
 }
 
-// openMapping maps a whole file. If files cannot be mapped, the error is errors.ErrUnsupported
-// or that of the system; the file can be read instead.
+// openMapping maps a whole file. The caller can read the file instead if it cannot be mapped.
 func openMapping(f *os.File, path string, size int64) (*mapping, error) {
 	if size != int64(int(size)) {
 		return nil, fmt.Errorf("%s: %d bytes exceed the address space of this machine: %w", path, size, ErrUnsupported)
@@ -33,10 +32,8 @@ func openMapping(f *os.File, path string, size int64) (*mapping, error) {
 	return &mapping{path: path, raw: raw}, nil
 }
 
-// copy fills dst with the bytes of the file, starting at byte at.
-//
-// The file may have become shorter, or its disk may fail. Reading a missing page is a fault
-// that ends the process, unless SetPanicOnFault turns it into a panic.
+// copy fills dst with the bytes of the file from byte at on. If the file was truncated or its disk
+// fails, the access is a fault, which SetPanicOnFault turns into a panic.
 func (m *mapping) copy(dst []byte, at int) (err error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -54,7 +51,6 @@ func (m *mapping) copy(dst []byte, at int) (err error) {
 	return nil
 }
 
-// Close unmaps the file. Closing twice is not an error.
 func (m *mapping) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,10 +65,9 @@ func (m *mapping) Close() error {
 	return nil
 }
 
-// array locates an array in .npy format that occupies size bytes of the file from offset on; r
-// reads the file. ok is false if its values cannot be copied unchanged: another byte order,
-// column-major order, text, and bools, which may have values other than 0 and 1 in a file. The
-// size is checked as when the file is read, and counts against the limit.
+// array locates a .npy array that occupies size bytes of the file from offset on. r reads the file.
+// ok is false for values that need conversion: foreign byte order, column-major order, text, and
+// bools, whose bytes may differ from 0 and 1 in a file. The array counts against the limit.
 func (m *mapping) array(r io.ReaderAt, offset, size int64, l *limit) (a array, ok bool, err error) {
 	section := io.NewSectionReader(r, offset, size)
 	h, err := readHeader(section)
@@ -108,15 +103,13 @@ func (m *mapping) array(r io.ReaderAt, offset, size int64, l *limit) (a array, o
 	return array{h.shape, mapped{m, t.kind, int(offset + start), n}}, true, nil
 }
 
-// mapped is a range of elements in a mapped file. The elements may be unaligned, as in a .npz
-// file.
+// mapped is a range of elements in a mapped file. Elements may be unaligned, as in .npz files.
 type mapped struct {
 	file      *mapping
 	of        *dtype.Type
 	offset, n int
 }
 
-// isMapped reports whether the values of a column are in a mapped file.
 func (c column) isMapped() bool {
 	_, ok := c.values.(mapped)
 	return ok

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mappedFields counts the fields that lie in a mapped file.
 func mappedFields(m *InMemory) int {
 	n := 0
 	for _, c := range m.columns {
@@ -26,7 +25,7 @@ func mappedFields(m *InMemory) int {
 	return n
 }
 
-// A mapped file has the same values as one that is read; what cannot be mapped is read.
+// A mapped file has the same values as a file that is read. Values that cannot be mapped are read.
 func TestMappedIsAsRead(t *testing.T) {
 	dir := t.TempDir()
 	for name, a := range map[string]Array{
@@ -49,7 +48,7 @@ func TestMappedIsAsRead(t *testing.T) {
 	}{
 		{filepath.Join(dir, "x.npy"), 2},
 		{dir, 2},
-		{filepath.Join("testdata", "types_stored.npz"), 12}, // not bools, nor big-endian ones of more than a byte
+		{filepath.Join("testdata", "types_stored.npz"), 12}, // bools and big-endian arrays are read
 		{filepath.Join("testdata", "types_deflated.npz"), 0},
 		{filepath.Join("testdata", "fortran.npy"), 0},
 		{filepath.Join("testdata", "extremes.npy"), 1},
@@ -147,7 +146,7 @@ func TestClosedMapping(t *testing.T) {
 	}
 	require.ErrorIs(t, CheckLabels(m, "x", 3), fs.ErrClosed)
 
-	// Closing in the middle of passes ends them.
+	// Close ends passes in progress.
 	again, err := Open(path, Options{Map: true})
 	require.NoError(t, err)
 	var passes sync.WaitGroup
@@ -169,7 +168,7 @@ func TestClosedMapping(t *testing.T) {
 	passes.Wait()
 }
 
-// A file that is cut off while it is mapped is an error, in every goroutine.
+// Truncating a mapped file gives an error in every goroutine.
 func TestTruncatedWhileMapped(t *testing.T) {
 	const n = 1 << 16
 	path := write(t, "x.npy", nil)

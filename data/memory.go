@@ -10,22 +10,20 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// InMemory is a dataset whose samples can be read in any order: their values are in memory or
-// in a mapped file, or are made when a batch needs them, such as decoded images. It is
-// immutable and safe for concurrent use: Shuffle, Split, Take, Select, Rename, Augment and
-// Workers return other datasets that share its values.
+// InMemory is a dataset with random access to its samples, which are in memory, in a mapped file, or
+// made on demand, such as decoded images. It is immutable and safe for concurrent use. Shuffle,
+// Split, Take, Select, Rename, Augment and Workers return datasets that share its values.
 //
-// A pass copies each batch into its own buffers, so a consumer may change a batch in place.
-// One set of buffers is kept for the next pass, and batches do not allocate.
+// A pass copies samples to buffers that later passes reuse, so a consumer may change a batch in place.
 type InMemory struct {
 	name    string
 	columns []column
-	// rows lists the samples of this dataset as indices in the columns; nil means all.
+	// rows lists the rows of the columns that belong to this dataset; nil means all rows.
 	rows []int
 	n    int
-	// lines has the line number of each stored sample in its text file; nil for other sources.
+	// lines are the line numbers of all rows in a text file; nil for other sources.
 	lines []int
-	// mappings are the mapped files of the columns; derived datasets share them.
+	// mappings are the mapped files. Derived datasets share them.
 	mappings []*mapping
 	workers  int // see Workers
 
@@ -35,26 +33,25 @@ type InMemory struct {
 	idle atomic.Pointer[workspace]
 }
 
-// column is a field with all stored samples.
+// column is a field with the values of all rows.
 type column struct {
 	name    string
-	shape   []int // shape of one sample
-	width   int   // number of elements of one sample
+	shape   []int // of one sample
+	width   int   // elements of one sample
 	kind    *dtype.Type
-	values  origin // nil if they are made
-	made    maker  // nil if they are stored
-	file    string // the file of the values, for messages
-	origin  string // the column of a table, for messages
+	values  origin // nil if made is set
+	made    maker  // nil if values is set
+	file    string // source file, for messages
+	origin  string // table column, for messages
 	classes []string
 }
 
-// New makes a dataset of arrays in memory. It takes ownership of their values without a copy:
-// the caller must not change them afterwards.
+// New makes a dataset of arrays in memory. It takes ownership of their values: the caller must not
+// change them afterwards.
 //
-// Every field has the number of samples as its first dimension, which must be the same for all
-// fields and at least one. Shapes that do not match the values are ErrFormat, element types
-// that Array does not list are ErrUnsupported, and names that are empty or used twice are
-// ErrField.
+// The first dimension of each field is the number of samples. It must be equal for all fields and
+// at least 1. A shape that does not match its values is ErrFormat, an element type that Array does
+// not support is ErrUnsupported, and an empty or repeated name is ErrField.
 func New(name string, fields ...Field) (*InMemory, error) {
 	if len(fields) == 0 {
 		return nil, fmt.Errorf("%s: a dataset needs at least one field: %w", name, ErrField)
@@ -76,7 +73,7 @@ func (m *InMemory) addArray(name string, a Array, file string) error {
 	return m.add(name, array{a.Shape, v}, file)
 }
 
-// add adds a field with values of a file to a dataset under construction.
+// add adds a field to a dataset under construction.
 func (m *InMemory) add(name string, a array, file string) error {
 	if name == "" {
 		return fmt.Errorf("%s: field %d has no name: %w", m.name, len(m.columns), ErrField)
@@ -107,10 +104,9 @@ func (m *InMemory) add(name string, a array, file string) error {
 	return nil
 }
 
-// Close unmaps the files of the dataset and of all datasets that share them. It waits for
-// samples that are being copied; later batches are fs.ErrClosed. A dataset without mapped
-// files stays usable. Closing twice is not an error. Without Close, files stay mapped until
-// the process ends.
+// Close unmaps the files of the dataset and of all datasets derived from the same source. It waits
+// for copies in progress. Later batches of mapped values are fs.ErrClosed. Closing again has no
+// effect. A dataset that is not closed keeps its files mapped until the process ends.
 func (m *InMemory) Close() error {
 	var err error
 	for _, f := range m.mappings {
@@ -119,13 +115,12 @@ func (m *InMemory) Close() error {
 	return err
 }
 
-// Name returns a description of the source of the samples.
+// Name describes the source of the samples.
 func (m *InMemory) Name() string { return m.name }
 
 // Len returns the number of samples; at least 1.
 func (m *InMemory) Len() int { return m.n }
 
-// Fields describes the samples, in the order of the fields of each batch.
 func (m *InMemory) Fields() []FieldSpec {
 	specs := make([]FieldSpec, len(m.columns))
 	for i, c := range m.columns {
@@ -134,8 +129,8 @@ func (m *InMemory) Fields() []FieldSpec {
 	return specs
 }
 
-// ClassNames returns the names of the classes for a field of class numbers; nil if the file
-// has numbers.
+// ClassNames returns the class names of a label field, indexed by class number. It is nil if the
+// labels in the file are numbers.
 func (m *InMemory) ClassNames(field string) []string {
 	if c, ok := m.column(field); ok {
 		return slices.Clone(c.classes)
@@ -143,8 +138,7 @@ func (m *InMemory) ClassNames(field string) []string {
 	return nil
 }
 
-// Batches returns the batches of one pass. See Dataset and Pass. A Pass with a Batch below 1
-// or a negative value yields an error.
+// Batches returns the batches of one pass. An invalid Pass yields an error.
 func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
 		if err := p.check(); err != nil {
@@ -156,7 +150,7 @@ func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
 			yield(Batch{}, err)
 			return
 		}
-		// One workspace is kept for the next pass: that of the pass that ends last.
+		// The next pass reuses the workspace of the pass that ended last.
 		defer m.idle.Store(w)
 		order := m.order(&w.order, p.Epoch)
 		batches := p.batches(m.n)
@@ -182,8 +176,8 @@ func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
 	}
 }
 
-// order returns the stored samples in the order of a pass, using room for the list if it needs
-// one; nil means the order in which they are stored.
+// order returns the rows in the order of a pass; nil means all rows in file order. A shuffled
+// dataset reuses the slice in room.
 func (m *InMemory) order(room *[]int, epoch int) []int {
 	if !m.shuffled {
 		return m.rows
@@ -201,8 +195,8 @@ func (m *InMemory) order(room *[]int, epoch int) []int {
 	return order
 }
 
-// fill writes the samples at positions from ... to-1 of a pass to the slab, starting at its
-// sample at. It returns the error of the first sample that fails.
+// fill writes the samples at positions from ... to-1 of a pass to the slab, starting at sample at of
+// the slab.
 func (m *InMemory) fill(h *hand, s *slab, at int, order []int, epoch, from, to int) error {
 	for i := range m.columns {
 		c := &m.columns[i]
@@ -248,16 +242,14 @@ func (m *InMemory) column(name string) (column, bool) {
 	return column{}, false
 }
 
-// noField returns the error for an unknown field.
 func (m *InMemory) noField(name string) error {
 	names := make([]string, len(m.columns))
 	for i, c := range m.columns {
 		names[i] = c.name
 	}
-	return fmt.Errorf("%s: no field %q; there are %q: %w", m.name, name, names, ErrField)
+	return fmt.Errorf("%s: no field %q; the names are %q: %w", m.name, name, names, ErrField)
 }
 
-// view returns a copy of the dataset for the caller to change.
 func (m *InMemory) view() *InMemory {
 	return &InMemory{
 		name: m.name, columns: m.columns, rows: m.rows, n: m.n, lines: m.lines,
@@ -266,7 +258,6 @@ func (m *InMemory) view() *InMemory {
 	}
 }
 
-// check returns an error for an invalid pass.
 func (p Pass) check() error {
 	if p.Batch < 1 {
 		return fmt.Errorf("batch size %d: %w", p.Batch, errPass)
@@ -279,7 +270,7 @@ func (p Pass) check() error {
 
 var errPass = errors.New("a pass needs a batch size of at least 1, and an epoch and a skip of at least 0")
 
-// batches returns the number of batches of a pass over n samples, including skipped ones.
+// batches returns the number of batches in a pass over n samples, including skipped batches.
 func (p Pass) batches(n int) int {
 	count := n / p.Batch
 	if n%p.Batch != 0 && !p.DropRemainder {
@@ -288,14 +279,13 @@ func (p Pass) batches(n int) int {
 	return count
 }
 
-// workspace is the memory of one pass.
 type workspace struct {
 	slab  *slab
 	order []int
 	hands []*hand
 }
 
-// workspace returns the workspace of an earlier pass if it has the right size, or a new one.
+// workspace returns the workspace of an earlier pass if its size matches, or a new one.
 func (m *InMemory) workspace(samples int) (*workspace, error) {
 	if w := m.idle.Swap(nil); w != nil && w.slab.samples == samples {
 		return w, nil
@@ -304,29 +294,25 @@ func (m *InMemory) workspace(samples int) (*workspace, error) {
 	return &workspace{slab: s, hands: m.hands(nil)}, err
 }
 
-// slab has the values of one batch or of several consecutive ones, and the Fields that refer
-// to them. Fields are cached, since an interface with a slice costs an allocation. A pass has
-// batches of at most two sizes, apart from joined ones.
+// slab contains the values of consecutive batches. It caches their Fields, since storing a slice in
+// an interface allocates.
 type slab struct {
 	samples int // capacity
 	names   []string
 	shapes  [][]int
 	vectors []vector
-	kept    bool         // see Batch.Keep
-	turn    atomic.Int64 // number of uses by Prefetched
+	kept    bool         // set by Batch.Keep
+	turn    atomic.Int64 // incremented when Prefetched reuses the slab
 	shown   map[part][]Field
-	handed  []handed // the ring's batches in this slab
+	handed  []handed // the batches of a ring in this slab
 }
 
-// part is a range of samples of a slab.
 type part struct{ at, size int }
 
-// batch returns size samples, starting at sample at.
 func (s *slab) batch(at, size, index int) Batch {
 	return Batch{Fields: s.fields(at, size), Size: size, Index: index, slab: s, at: at}
 }
 
-// fields returns the fields for size samples, starting at sample at.
 func (s *slab) fields(at, size int) []Field {
 	if fields, ok := s.shown[part{at, size}]; ok {
 		return fields
@@ -349,7 +335,7 @@ func (s *slab) fields(at, size int) []Field {
 	return fields
 }
 
-// newSlab makes a slab for samples of a dataset.
+// newSlab allocates a slab for a number of samples.
 func newSlab(ds Dataset, samples int) (*slab, error) {
 	s := &slab{samples: samples}
 	for _, f := range ds.Fields() {

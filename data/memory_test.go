@@ -10,8 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counted is a dataset of n samples whose values say which sample they are of:
-// x is [i*10, i*10+1], y is i.
+// counted returns a dataset of n samples: x is [10i, 10i+1] and y is i.
 func counted(t testing.TB, n int) *InMemory {
 	t.Helper()
 	x, y := make([]float32, 0, 2*n), make([]int64, n)
@@ -26,7 +25,7 @@ func counted(t testing.TB, n int) *InMemory {
 	return m
 }
 
-// samples walks a pass, checks each batch, and returns the samples in order.
+// samples runs a pass, checks each batch, and returns the samples in order.
 func samples(t testing.TB, ds Dataset, p Pass) []int64 {
 	t.Helper()
 	var all []int64
@@ -154,7 +153,7 @@ func TestSkipContinuesAShuffledPass(t *testing.T) {
 	}
 }
 
-// A consumer that normalises a batch in place must not change the dataset.
+// Changing a batch in place, for example to normalise it, must not change the dataset.
 func TestBatchMayBeChanged(t *testing.T) {
 	m := counted(t, 8)
 	for b, err := range m.Batches(Pass{Batch: 4}) {
@@ -190,7 +189,7 @@ func TestConcurrentPasses(t *testing.T) {
 	group.Wait()
 }
 
-// Allocations do not depend on the number of batches and passes.
+// The number of allocations does not depend on the number of batches and passes.
 func TestNoAllocationPerBatch(t *testing.T) {
 	m := counted(t, 4099)
 	view, _, err := m.Split(0.5, 1)
@@ -211,14 +210,14 @@ func TestNoAllocationPerBatch(t *testing.T) {
 	} {
 		require.LessOrEqual(t, walk(ds, 4), 5.0, name)
 		require.Equal(t, walk(ds, 2000), walk(ds, 4), name)
-		// A goroutine and a closure or two per pass, nothing per batch.
+		// A pass allocates its goroutine and closures; a batch allocates nothing.
 		ahead := Prefetch(ds, 3)
 		require.LessOrEqual(t, walk(ahead, 4), 30.0, "prefetched %s", name)
 	}
 }
 
-// The golden orders: a change of any of these breaks resuming and repeating a training. The
-// values come from a second implementation of order.go, in Python.
+// The expected orders come from a second implementation of order.go, in Python. Resumed and repeated
+// trainings depend on them.
 func TestOrderGolden(t *testing.T) {
 	for _, c := range []struct {
 		seed, stream uint64
@@ -251,8 +250,7 @@ func TestOrderIsAFairPermutation(t *testing.T) {
 		d := float64(k) - draws/24
 		chi2 += d * d / (draws / 24)
 	}
-	// 23 degrees of freedom: a fair shuffle stays below 49.7 in 99.9% of cases,
-	// and the seed is fixed.
+	// With 23 degrees of freedom, a fair shuffle stays below 49.7 in 99.9% of cases.
 	require.Less(t, chi2, 49.7)
 }
 
@@ -290,7 +288,7 @@ func TestSplit(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEqual(t, inB, samples(t, b3, Pass{Batch: 8}))
 
-	// A part of a part, shuffled, is still of the samples of that part.
+	// Parts of a shuffled part contain only samples of that part.
 	c, d, err := b.Split(0.5, 3)
 	require.NoError(t, err)
 	both = slices.Concat(samples(t, c.Shuffle(1), Pass{Batch: 3}), samples(t, d, Pass{Batch: 3}))
@@ -315,7 +313,7 @@ func TestTake(t *testing.T) {
 	require.Equal(t, 10, all.Len())
 	_, err = m.Take(0)
 	require.Error(t, err)
-	// Which samples are taken does not depend on the order of the calls.
+	// Take selects the same samples before and after Shuffle.
 	x, err := m.Shuffle(1).Take(3)
 	require.NoError(t, err)
 	require.Equal(t, samples(t, three.Shuffle(1), Pass{Batch: 3}), samples(t, x, Pass{Batch: 3}))

@@ -17,30 +17,29 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// The .npy format is NumPy's: a magic string, a version, the length of a header that is a
-// Python dict literal, and the values. github.com/sbinet/npyio is only for trusted files: it
-// allocates what a shape states, reads a truncated file without an error, and panics on a
-// header without a newline. The tests compare this reader with it on valid files.
+// A .npy file consists of a magic string, a version, a header length, a header that is a Python dict
+// literal, and the values. github.com/sbinet/npyio is only for trusted files: it allocates any size
+// that a shape states, accepts truncated files, and panics on a header without a newline. The tests
+// compare both readers on valid files.
 
 const npyMagic = "\x93NUMPY"
 
-// maxHeader limits a header, which has some 100 bytes for the supported types.
+// maxHeader limits the length of a header. Supported types have about 100 bytes.
 const maxHeader = 64 << 10
 
-// OpenNPZ reads an archive written by numpy.savez or savez_compressed. Its arrays keep their
-// names, which by convention are x and y. From an archive with x_train, y_train, x_test and
-// y_test it reads the training part (see Options).
+// OpenNPZ reads an archive written by numpy.savez or savez_compressed. Each array is a field with
+// the name of the array. If all names end in _train or _test, OpenNPZ reads the training part.
 //
-// It reads floats of 4 or 8 bytes, integers, bools and text of a fixed width, in either byte
-// order and in C or Fortran order. Text is the field's bytes (|S), or UTF-8 of its characters
-// (<U), without trailing zeros. Objects (which are Python pickles), dates, complex numbers and
-// float16 are ErrUnsupported; malformed files are ErrFormat.
+// Element types are floats of 4 or 8 bytes, integers, bools and text of fixed width, in any byte
+// order and in C or Fortran order. Trailing zeros of text are removed; <U is converted to UTF-8.
+// Python objects, dates, complex numbers and float16 are ErrUnsupported. A malformed file is
+// ErrFormat.
 func OpenNPZ(path string) (*InMemory, error) {
 	return openNPZ(path, "", reading{})
 }
 
-// OpenNPY reads one array per file. Each becomes a field named after the file: x from x.npy.
-// See OpenNPZ for the element types and errors.
+// OpenNPY reads one array per file, into a field with the name of the file: x for x.npy. Types and
+// errors are those of OpenNPZ.
 func OpenNPY(paths ...string) (*InMemory, error) {
 	if len(paths) == 0 {
 		return nil, fmt.Errorf("no .npy files: %w", ErrField)
@@ -48,20 +47,19 @@ func OpenNPY(paths ...string) (*InMemory, error) {
 	return openNPY(strings.Join(paths, " + "), paths, "", reading{})
 }
 
-// reading has the options for turning arrays in files into fields.
+// reading configures how arrays of files become fields.
 type reading struct {
 	limit *limit
-	// mapped leaves the values in the file if possible.
+	// mapped maps values into memory if possible.
 	mapped bool
 }
 
-// array is an array in a file or in memory.
 type array struct {
 	shape  []int
 	values origin
 }
 
-// openOneNPY is Open for a .npy file.
+// openOneNPY opens a .npy file as x, or x.npy together with y.npy.
 func openOneNPY(path string, how reading) (*InMemory, error) {
 	if strings.EqualFold(filepath.Base(path), "x.npy") {
 		y := filepath.Join(filepath.Dir(path), "y.npy")
@@ -97,7 +95,7 @@ func openNPY(name string, paths []string, split string, how reading) (*InMemory,
 	return m, nil
 }
 
-// opened returns the dataset, or unmaps its files after an error.
+// opened returns the dataset. After an error it unmaps the files instead.
 func (m *InMemory) opened(err error) (*InMemory, error) {
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
@@ -105,7 +103,6 @@ func (m *InMemory) opened(err error) (*InMemory, error) {
 	return m, nil
 }
 
-// openArray adds the array of a file as a field.
 func (m *InMemory) openArray(field, path string, how reading) error {
 	f, size, err := openFile(path)
 	if err != nil {
@@ -114,7 +111,7 @@ func (m *InMemory) openArray(field, path string, how reading) error {
 	defer f.Close()
 	if how.mapped {
 		mapped, err := openMapping(f, path, size)
-		if err == nil { // on an error, the file is read
+		if err == nil { // a file that cannot be mapped is read
 			a, ok, err := mapped.array(f, 0, size, how.limit)
 			if ok {
 				m.mappings = append(m.mappings, mapped)
@@ -140,13 +137,13 @@ func openNPZ(path, split string, how reading) (*InMemory, error) {
 	defer f.Close()
 	var mapped *mapping
 	if how.mapped {
-		mapped, _ = openMapping(f, path, size) // after an error, the file is read
+		mapped, _ = openMapping(f, path, size) // a file that cannot be mapped is read
 	}
 	return readNPZ(path, f, size, split, how.limit, mapped)
 }
 
-// readNPZ reads an archive of size bytes. If the archive is mapped, members that are not
-// compressed stay in the mapping, which the dataset then owns.
+// readNPZ reads an archive of size bytes. If mapped is set, uncompressed arrays stay in the mapping,
+// which the dataset then owns.
 func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) (*InMemory, error) {
 	m := &InMemory{name: name}
 	if mapped != nil {
@@ -160,10 +157,8 @@ func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, map
 	return m.opened(err)
 }
 
-// maxArrays limits the number of arrays in an archive.
 const maxArrays = 1024
 
-// readMembers adds the arrays of an archive as fields.
 func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) error {
 	archive, err := zip.NewReader(r, size)
 	if err != nil {
@@ -208,8 +203,8 @@ func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit
 	return nil
 }
 
-// plausible rejects an archive whose members are larger in total than deflate can compress to
-// its size, 1032 times as much: its members overlap, or their sizes are false.
+// plausible returns an error if the members are larger than deflate can compress to size bytes
+// (a factor of 1032): they overlap, or their sizes are false.
 func plausible(archive *zip.Reader, size int64) error {
 	const ratio = 1032
 	var total uint64
@@ -221,14 +216,13 @@ func plausible(archive *zip.Reader, size int64) error {
 	return nil
 }
 
-// readMember reads an array of an archive, or leaves it in the mapping; r reads the archive.
 func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, mapped *mapping) (array, error) {
 	if mapped != nil && f.Method == zip.Store && f.CompressedSize64 == f.UncompressedSize64 {
 		offset, err := f.DataOffset()
 		if err != nil {
 			return array{}, corrupt(err)
 		}
-		length := int64(f.UncompressedSize64) // plausible has limited it to 2^62
+		length := int64(f.UncompressedSize64) // plausible limits it to 2^62
 		if offset < 0 || length > size-offset {
 			return array{}, fmt.Errorf("%d bytes from byte %d on exceed the %d bytes of the archive: %w", length, offset, size, ErrFormat)
 		}
@@ -252,7 +246,7 @@ func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, mapped *mappin
 	return array{a.Shape, v}, err
 }
 
-// readNPY reads one array to the end of r, which has about likely bytes.
+// readNPY reads one array up to the end of r, which has about likely bytes.
 func readNPY(r io.Reader, l *limit, likely int64) (Array, error) {
 	r = l.reader(r)
 	h, err := readHeader(r)
@@ -314,7 +308,7 @@ func readHeader(r io.Reader) (h npyHeader, err error) {
 	return h, nil
 }
 
-// npyType returns the element type and byte order of a descr.
+// npyType returns the element type and byte order for the descr of a header.
 func npyType(descr string) (fileType, error) {
 	var order binary.ByteOrder = binary.LittleEndian
 	code := descr
@@ -350,9 +344,9 @@ func npyType(descr string) (fileType, error) {
 	return fileType{}, fmt.Errorf("%s %q: %w; %s", what, descr, ErrUnsupported, fix)
 }
 
-// textWidth returns the size in bytes of an element of text.
+// textWidth returns the number of bytes of a text element.
 func textWidth(code string) (int, bool) {
-	const most = 16 << 20 // bytes, as for a row of a table
+	const most = 16 << 20 // bytes, as for the row of a table
 	if code == "" || !strings.ContainsRune("USa", rune(code[0])) {
 		return 0, false
 	}
@@ -366,7 +360,7 @@ func textWidth(code string) (int, bool) {
 	return width, true
 }
 
-// readText reads text of a fixed width and removes trailing zeros.
+// readText reads text elements of fixed width without their trailing zeros.
 func readText(r io.Reader, l *limit, t fileType, count int, _ int64) (vector, error) {
 	one := make([]byte, t.size)
 	var text []byte
@@ -396,7 +390,7 @@ func readText(r io.Reader, l *limit, t fileType, count int, _ int64) (vector, er
 	return out, nil
 }
 
-// literal parses the Python dict of a header. After an error it returns zeros.
+// literal parses the Python dict of a header. After an error, its methods return zero values.
 type literal struct {
 	text string
 	pos  int
@@ -409,7 +403,7 @@ func (p *literal) fail(format string, args ...any) {
 	}
 }
 
-// peek returns the next byte that is not a space; 0 at the end or after an error.
+// peek returns the next byte that is not a space; 0 at the end and after an error.
 func (p *literal) peek() byte {
 	for p.err == nil && p.pos < len(p.text) {
 		if c := p.text[p.pos]; c != ' ' && c != '\n' {
@@ -486,7 +480,7 @@ func (p *literal) str() string {
 	return p.text[p.pos-n-1 : p.pos-1]
 }
 
-// descr parses a string or, for records, a list, which npyType rejects.
+// descr parses a string, or a list for records, which npyType rejects.
 func (p *literal) descr() string {
 	if p.peek() != '[' {
 		return p.str()
@@ -519,7 +513,7 @@ func (p *literal) tuple() []int {
 	p.need('(')
 	for p.err == nil && !p.take(')') {
 		shape = append(shape, p.number())
-		p.take('L') // Python 2 wrote long integers with L
+		p.take('L') // the suffix of a long integer in Python 2
 		if len(shape) > maxDims {
 			p.fail("more than %d dimensions", maxDims)
 		}

@@ -23,7 +23,7 @@ import (
 	"steadyfit/memory"
 )
 
-// rawNPY is a .npy file with this dict as its header.
+// rawNPY returns a .npy file with this header.
 func rawNPY(dict string, values ...byte) []byte {
 	raw := binary.LittleEndian.AppendUint16([]byte(npyMagic+"\x01\x00"), uint16(len(dict)))
 	return append(append(raw, dict...), values...)
@@ -150,7 +150,7 @@ func TestWriteNPYReadsBack(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, a, back)
 
-		// The second opinion.
+		// npyio must read the same values.
 		r, err := npy.NewReader(bytes.NewReader(file.Bytes()))
 		require.NoError(t, err)
 		require.Equal(t, len(a.Shape), len(r.Header.Descr.Shape))
@@ -219,13 +219,13 @@ func TestNPYRefuses(t *testing.T) {
 			require.ErrorContains(t, err, c.says)
 		})
 	}
-	// Python 2 wrote long integers with an L, and any spacing is a dict.
+	// Python 2 wrote long integers with an L, and a dict may contain any spaces.
 	a, err := readBytes(rawNPY(`{ "shape" : ( 2L , 1L ) ,"fortran_order":True, "descr":'|i1'}`, 1, 2))
 	require.NoError(t, err)
 	require.Equal(t, Array{[]int{2, 1}, []int8{1, 2}}, a)
 }
 
-// Reading takes memory for the values in the file, not for those that its header claims.
+// Reading allocates memory for the values in the file, not for the size in its header.
 func TestClaimsTakeNoMemory(t *testing.T) {
 	raw := rawNPY(dictOf("<f8", "(100000000000,)"), make([]byte, 1000)...)
 	var before, after runtime.MemStats
@@ -308,7 +308,7 @@ func TestNPZRefuses(t *testing.T) {
 	}
 }
 
-// A sound file of some kB that holds 4 MB is refused where that is too much.
+// A valid file of some kB that expands to 4 MB is rejected if MaxBytes is lower.
 func TestMaxBytes(t *testing.T) {
 	values := make([]byte, 4<<20)
 	path := write(t, "zeros.npz", archive(t, member{"x.npy", zip.Deflate, rawNPY(dictOf("|u1", fmt.Sprintf("(%d, 1024)", len(values)>>10)), values...)}))
@@ -319,7 +319,7 @@ func TestMaxBytes(t *testing.T) {
 	require.Equal(t, 4096, m.Len())
 }
 
-// A header over the limit is refused before memory is allocated.
+// A header over the limit is rejected before memory is allocated.
 func TestPromisesAreLimited(t *testing.T) {
 	idx := append([]byte{0, 0, 8, 1}, 0x10, 0, 0, 0) // 256 MiB
 	for name, read := range map[string]func(*limit) error{
@@ -352,7 +352,7 @@ func TestUsualMaxBytes(t *testing.T) {
 		{1000, memory.Known(memory.GiB), 64<<20 + 50_000},
 		{1 << 30, memory.Known(8 * memory.GiB), 4 << 30},
 		{1000, memory.Known(memory.MiB), 512 << 10},
-		{5 << 30, memory.Known(8 * memory.GiB), 5 << 30}, // a file that expands to nothing
+		{5 << 30, memory.Known(8 * memory.GiB), 5 << 30}, // an uncompressed file
 	} {
 		require.Equal(t, c.want, usualMaxBytes(c.size, c.free))
 	}
@@ -425,7 +425,7 @@ func FuzzNPY(f *testing.F) {
 		var a Array
 		var err error
 		bounded.Allocates(t, 1<<20+64*len(raw), func() { a, err = readBytes(raw) })
-		// Where the values may stay in the file, they are those that are read.
+		// Values that are mapped equal values that are read.
 		m := &mapping{path: "fuzz", raw: raw}
 		stays, ok, mapErr := m.array(bytes.NewReader(raw), 0, int64(len(raw)), nil)
 		if err != nil {
@@ -456,7 +456,7 @@ func FuzzNPY(f *testing.F) {
 	})
 }
 
-// FuzzNPZ changes an archive, and the content of a member of one whose sums are right.
+// FuzzNPZ changes an archive, or a member in an archive with correct checksums.
 func FuzzNPZ(f *testing.F) {
 	one := rawNPY(dictOf("<f4", "(2,)"), make([]byte, 8)...)
 	f.Add(archive(f, member{"x.npy", zip.Deflate, one}, member{"y.npy", zip.Store, one}), one)
@@ -485,7 +485,7 @@ func FuzzNPZ(f *testing.F) {
 	})
 }
 
-// written is an archive of the fields of a dataset.
+// written returns an archive of the fields of a dataset.
 func written(t testing.TB, m *InMemory) []byte {
 	var members []member
 	for b, err := range m.Batches(Pass{Batch: m.Len()}) {

@@ -5,19 +5,20 @@ import (
 	"math/rand/v2"
 )
 
-// splitStream is the random stream for Split. Epochs are not negative, so no pass uses it.
+// splitStream is the random stream of Split. It differs from every epoch, since epochs are not
+// negative.
 const splitStream = ^uint64(0)
 
-// shuffleOrder sets order to a random permutation of 0 ... len(order)-1 that depends only on
-// the seed, the stream and the length. A resumed run must get the same order on any machine
-// and with any version of Go. The permutation is therefore computed here: the raw output of
-// the generator is stable, but that of rand.Shuffle is not. TestOrderGolden compares it.
+// shuffleOrder fills order with a random permutation that depends only on the seed, the stream and
+// the length. A resumed training needs the same order on any machine and with any version of Go.
+// rand.Shuffle does not promise that, but the raw output of the generator does. TestOrderGolden
+// checks the result.
 func shuffleOrder(order []int, seed, stream uint64) {
 	for i := range order {
 		order[i] = i
 	}
-	// Seeds and epochs are often consecutive (1, 2, 3 ...), and PCG's first outputs are
-	// related for neighbouring states, so the seed is mixed.
+	// The seed is mixed because seeds are often consecutive, and the first outputs of PCG are
+	// correlated for neighbouring states.
 	high := mix(seed)
 	source := rand.NewPCG(high, mix(high+stream))
 	for i := len(order) - 1; i > 0; i-- {
@@ -26,8 +27,7 @@ func shuffleOrder(order []int, seed, stream uint64) {
 	}
 }
 
-// below draws a uniform number from 0 ... n-1. It draws as many low bits as n-1 has until they
-// are below n, which takes at most two draws on average.
+// below returns a uniform number from 0 to n-1, by rejection: two draws on average at most.
 func below(source *rand.PCG, n uint64) uint64 {
 	mask := uint64(1)<<bits.Len64(n-1) - 1
 	for {
@@ -37,8 +37,7 @@ func below(source *rand.PCG, n uint64) uint64 {
 	}
 }
 
-// mix is the output function of SplitMix64, a bijection that hides relations between its
-// inputs.
+// mix is the output function of SplitMix64, a bijection that removes correlations.
 func mix(v uint64) uint64 {
 	v += 0x9e3779b97f4a7c15
 	v = (v ^ v>>30) * 0xbf58476d1ce4e5b9

@@ -8,18 +8,15 @@ import (
 	"sync"
 )
 
-// Prefetch returns the dataset with up to n batches of each pass read ahead while the consumer
-// works on an earlier one; n is at most MaxAhead. Order, content and errors are those of ds;
-// an error comes after the batches before it. With n below 1, nothing is read ahead. SetAhead
-// changes n later.
+// Prefetch returns the dataset with up to n batches of each pass read ahead; n is at most MaxAhead,
+// and below 1 it disables reading ahead. SetAhead changes n later. The batches and errors are those
+// of ds, in the same order.
 //
-// The workers of an InMemory (InMemory.Workers) write directly to the batches that the
-// consumer gets. Batches of any other Dataset are copied by one goroutine per pass.
+// The workers of an InMemory write directly to the batches. For any other Dataset, one goroutine
+// per pass copies batches.
 //
-// A pass has n+1 batches (whole blocks with SetBlock) in addition to the memory of ds and its
-// workers, and leaves them to the next pass. When the consumer leaves the loop, the goroutines
-// first finish what they are reading, a few samples or a batch of another Dataset, and end
-// before the loop does.
+// A pass allocates n+1 batches (whole blocks with SetBlock) for itself and later passes. When the
+// consumer leaves the loop, the goroutines finish the read in progress and end before the loop ends.
 func Prefetch(ds Dataset, n int) *Prefetched {
 	return &Prefetched{ds: ds, ahead: min(max(n, 0), MaxAhead)}
 }
@@ -28,85 +25,85 @@ func Prefetch(ds Dataset, n int) *Prefetched {
 const MaxAhead = 1 << 14
 
 const (
-	// aheadBytes is the size of the batches that AheadFor reads ahead, unless this is below
-	// leastAhead or above mostAhead batches.
+	// aheadBytes is the size of the batches that AheadFor reads ahead. leastAhead and mostAhead
+	// limit their number.
 	aheadBytes            = 4 << 20
 	leastAhead, mostAhead = 2, 64
-	// fewAhead is the number of batches up to which release wakes goroutines for each batch.
+	// fewAhead is the maximum number of batches ahead for which release wakes a goroutine at
+	// every batch.
 	fewAhead = 8
 )
 
-// AheadFor returns how many batches of that many samples to read ahead: 4 MiB of them, but at
-// least 2 and at most 64. Passing a batch and waking its consumer takes some microseconds, as
-// long as a short step; with more batches it is less frequent.
+// AheadFor returns how many batches of batch samples to read ahead: 4 MiB, but at least 2 and at most
+// 64 batches. Several batches reduce the cost of waking the consumer, which takes some microseconds,
+// as long as a short step.
 func AheadFor(ds Dataset, batch int) int {
 	bytes := max(Prefetch(ds, 0).BatchBytes(batch), 1)
 	return int(min(max(aheadBytes/bytes, leastAhead), mostAhead))
 }
 
-// Prefetched is a dataset whose batches are read ahead; Prefetch makes it. It is safe for
+// Prefetched is a dataset whose batches are read ahead. It is made by Prefetch and safe for
 // concurrent use. Concurrent passes have separate buffers.
 type Prefetched struct {
 	ds Dataset
 
-	// mu guards the fields below and every ring. It is not held while a batch is read or a
-	// buffer is made, so SetAhead never waits for one.
+	// mu guards the fields below and all rings. It is not held during reading and allocation, so
+	// SetAhead does not wait for them.
 	mu    sync.Mutex
 	ahead int
 	block int
-	rings []*ring // of the passes in progress
-	idle  *ring   // left by a pass for the next one
+	rings []*ring // of passes in progress
+	idle  *ring   // for the next pass
 }
 
-// ring is the memory of one pass, shared by its consumer and its goroutines.
+// ring is the memory of one pass. The consumer and the goroutines share it.
 type ring struct {
 	of      *Prefetched
-	memory  *InMemory // the dataset, if it is one
-	samples int       // samples of a batch
-	block   int       // batches in a slab
+	memory  *InMemory // the dataset if it is an InMemory
+	samples int       // samples per batch
+	block   int       // batches per slab
 	slabs   []*slab   // all slabs of the pass
-	making  int       // number of slabs being made, not in slabs
+	making  int       // number of slabs being allocated, not yet in slabs
 	free    []*slab
-	queue   []*handed // batches that are ready or being made, in order
-	left    bool      // the consumer has left the loop
-	failed  bool      // no more batches are begun
-	err     error     // error of making a slab; it comes after the batches in queue
+	queue   []*handed // batches that are ready or being read, in order
+	left    bool      // whether the consumer has left the loop
+	failed  bool      // whether an error prevents further batches
+	err     error     // error of allocating a slab, returned after the batches in queue
 	running int       // number of goroutines
-	// work wakes goroutines that wait for a free slab or a chunk. ready wakes the consumer
-	// that waits for a batch or for the end of the goroutines.
+	// work wakes goroutines that wait for a free slab or a chunk. ready wakes the consumer, which
+	// waits for a batch or for the end of the goroutines.
 	work, ready sync.Cond
 
 	pass     Pass
-	batches  int     // batches of the pass, including skipped ones
-	upcoming int     // the batch to begin next
-	current  *slab   // slab of the batch begun last
-	open     *handed // the batch with chunks to take; nil if there is none
-	order    []int   // order of the stored samples; nil is as they are stored
+	batches  int     // batches of the pass, including skipped batches
+	upcoming int     // number of the next batch to begin
+	current  *slab   // slab of the newest batch
+	open     *handed // newest batch, while it has chunks to take
+	order    []int   // rows in the order of the pass; nil means file order
 	room     []int   // memory for order
 	hands    []*hand
 }
 
-// handed is a batch in a slab.
+// handed is the state of a batch in a slab.
 type handed struct {
 	slab    *slab
 	at      int // index of its first sample in the slab
 	size    int
 	index   int
-	last    bool // the last batch of the slab
-	pending int  // chunks that are not done; the batch is ready at 0
-	chunk   int  // samples of a chunk
-	next    int  // the first sample that is not taken
+	last    bool // whether it is the last batch of the slab
+	pending int  // chunks in progress; the batch is ready at 0
+	chunk   int  // samples per chunk
+	next    int  // first sample that no worker has taken
 	err     error
-	errAt   int // the first sample of the chunk that returned err
+	errAt   int // first sample of the chunk that returned err
 }
 
-// Name returns a description of the source of the samples.
+// Name describes the source of the samples.
 func (d *Prefetched) Name() string { return d.ds.Name() }
 
 // Len returns the number of samples.
 func (d *Prefetched) Len() int { return d.ds.Len() }
 
-// Fields describes the samples.
 func (d *Prefetched) Fields() []FieldSpec { return d.ds.Fields() }
 
 // Source returns the underlying dataset.
@@ -119,24 +116,22 @@ func (d *Prefetched) Ahead() int {
 	return d.ahead
 }
 
-// SetBlock makes later passes over an InMemory place up to n consecutive batches contiguously
-// in memory, so that they can be joined (Batch.Join). A pass then has whole blocks: enough for
-// the batches that are read ahead and the one in use by the consumer, and at least two. A
-// block is free once the consumer is done with all of it. With n below 2, the default, each
-// batch has separate memory.
+// SetBlock makes later passes over an InMemory store n consecutive batches contiguously, for
+// Batch.Join. n below 2, the default, means no blocks. A pass then allocates whole blocks: at least
+// two, and enough for the current batch and the batches ahead. A block is reused after the consumer
+// has used all its batches.
 func (d *Prefetched) SetBlock(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.block = max(n, 1)
 }
 
-// SetAhead changes how many batches are read ahead, also for passes in progress; n below 1
-// means 0. It never waits for a batch, and may be called inside the loop over the batches.
+// SetAhead changes how many batches are read ahead, also for passes in progress; n below 1 means 0.
+// It does not wait, and may be called inside the loop over the batches.
 //
-// Lowering the number loses no batch: free buffers are dropped at once, the others when the
-// consumer is done with them. At 0, a pass in progress keeps one buffer (a block, with
-// SetBlock), which is filled when the consumer is done with the batch in it. A pass that began
-// at 0 has no goroutine and does not get one.
+// A lower n loses no batch: free buffers are dropped at once, and the others after their use. At 0,
+// a pass in progress keeps one buffer (one block with SetBlock). A pass that began at 0 never reads
+// ahead.
 func (d *Prefetched) SetAhead(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -150,9 +145,8 @@ func (d *Prefetched) SetAhead(n int) {
 	}
 }
 
-// BatchBytes returns the size of one batch of that many samples. A string counts as 16 bytes,
-// since its text is not copied. A pass that reads n batches ahead has n+1 of them (with
-// SetBlock, whole blocks), and none if n is 0. The result is 0 for fields that cannot be read.
+// BatchBytes returns the size of a batch of batch samples in bytes, or 0 for fields of unknown type.
+// A string counts as 16 bytes, since its text is not copied.
 func (d *Prefetched) BatchBytes(batch int) int64 {
 	samples := min(max(batch, 0), d.Len())
 	var total int64
@@ -170,7 +164,7 @@ func (d *Prefetched) BatchBytes(batch int) int64 {
 	return total
 }
 
-// Batches returns the batches of one pass. See Dataset and Pass.
+// Batches returns the batches of one pass.
 func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
 		if d.Ahead() == 0 {
@@ -202,9 +196,8 @@ func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
 	}
 }
 
-// begin starts a pass in the ring left by an earlier pass, if it has the right size, or in a
-// new one. It makes all slabs at once, so that the memory of a pass does not depend on how
-// slow its consumer is.
+// begin starts a pass with the ring of an earlier pass if its size matches, or with a new ring. It
+// allocates all slabs at once, so that the memory of a pass does not depend on the consumer's speed.
 func (d *Prefetched) begin(p Pass) (*ring, error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.Name(), err)
@@ -252,7 +245,7 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 	return r, nil
 }
 
-// most returns the maximum number of slabs of a pass that reads that many batches ahead.
+// most returns the maximum number of slabs of a pass that reads ahead batches ahead.
 func (r *ring) most(ahead int) int {
 	if r.block == 1 {
 		return ahead + 1
@@ -265,7 +258,6 @@ func (r *ring) joins(h *handed) int {
 	return min(r.block-h.at/r.samples, r.of.Len()/r.pass.Batch-h.index)
 }
 
-// newSlab makes a slab for the batches of a ring.
 func (d *Prefetched) newSlab(r *ring) (*slab, error) {
 	s, err := newSlab(d, r.samples*r.block)
 	if err == nil {
@@ -304,7 +296,6 @@ func (r *ring) pull(ds Dataset) {
 	}
 }
 
-// end ends a goroutine.
 func (r *ring) end() {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -312,8 +303,8 @@ func (r *ring) end() {
 	r.ready.Broadcast()
 }
 
-// take waits for a chunk: n samples of a batch, starting at its sample at. It is the only
-// place where goroutines wait. The batch is nil if no work is left.
+// take waits for a chunk to make: n samples of batch b from sample at on. b is nil if no work is
+// left. Goroutines wait only here.
 func (r *ring) take() (b *handed, at, n int) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -334,7 +325,7 @@ func (r *ring) take() (b *handed, at, n int) {
 				r.waitForSlab()
 				continue
 			}
-			// This is the slab that has been free for the longest time.
+			// The first free slab has been unused for the longest time.
 			r.current = r.free[0]
 			r.free = slices.Delete(r.free, 0, 1)
 			r.current.turn.Add(1)
@@ -363,8 +354,8 @@ func (r *ring) next() *handed {
 	return b
 }
 
-// done ends a chunk. If several chunks failed, the first one in the batch counts. All chunks
-// before a failed one were taken as well, and the batch waits for all of them.
+// done ends a chunk. The error of the first failed chunk in the batch is kept; all chunks before it
+// are in progress or done, and the batch waits for them.
 func (r *ring) done(b *handed, at int, err error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -378,8 +369,8 @@ func (r *ring) done(b *handed, at int, err error) {
 	}
 }
 
-// waitForSlab makes a slab if the pass may have more, and waits otherwise. The caller holds
-// mu; waitForSlab unlocks it in the meantime.
+// waitForSlab allocates a slab if the pass may have more, or waits for a free slab. The caller holds
+// mu, which waitForSlab releases while it allocates.
 func (r *ring) waitForSlab() {
 	if len(r.slabs)+r.making >= r.most(r.of.ahead) {
 		r.work.Wait()
@@ -399,8 +390,7 @@ func (r *ring) waitForSlab() {
 	r.work.Broadcast()
 }
 
-// receive waits until the next batch is ready. It returns nil at the end, with an error if
-// there was one.
+// receive waits until the next batch is ready. It returns nil at the end of the pass.
 func (r *ring) receive() (*handed, error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -417,8 +407,8 @@ func (r *ring) receive() (*handed, error) {
 	}
 }
 
-// release frees the slab of a batch that the consumer is done with. If more than fewAhead
-// batches are read ahead, it wakes waiting goroutines only once half of the slabs are free.
+// release frees the slab of a batch after its use. With more than fewAhead batches ahead, it wakes
+// goroutines only when half of the slabs are free.
 func (r *ring) release(h *handed) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -437,7 +427,7 @@ func (r *ring) release(h *handed) {
 	}
 }
 
-// leave ends the pass: it waits for the goroutines to end, and keeps the ring.
+// leave ends the pass after its goroutines have ended, and keeps the ring for the next pass.
 func (r *ring) leave() {
 	d := r.of
 	d.mu.Lock()
@@ -447,7 +437,7 @@ func (r *ring) leave() {
 	for r.running > 0 {
 		r.ready.Wait()
 	}
-	clear(r.queue) // what it points to keeps slabs in memory
+	clear(r.queue) // so that the array does not reference slabs
 	r.queue, r.open, r.current = r.queue[:0], nil, nil
 	r.slabs = slices.DeleteFunc(r.slabs, func(s *slab) bool { return s.kept })
 	r.free = append(r.free[:0], r.slabs...)
@@ -455,7 +445,7 @@ func (r *ring) leave() {
 	r.keep()
 }
 
-// keep leaves the ring, whose slabs are all free, to the next pass. The caller holds mu.
+// keep makes the ring available to the next pass. All slabs are free, and the caller holds mu.
 func (r *ring) keep() {
 	if r.of.ahead == 0 {
 		r.of.idle = nil
@@ -465,7 +455,7 @@ func (r *ring) keep() {
 	r.of.idle = r
 }
 
-// trim drops free slabs while the pass has too many. The caller holds mu.
+// trim drops free slabs that the pass no longer needs. The caller holds mu.
 func (r *ring) trim() {
 	for len(r.free) > 0 && len(r.slabs) > r.most(r.of.ahead) {
 		last := len(r.free) - 1
@@ -475,13 +465,13 @@ func (r *ring) trim() {
 	}
 }
 
-// forget drops a slab that is not free. The caller holds mu.
+// forget drops a slab that is in use. The caller holds mu.
 func (r *ring) forget(s *slab) {
 	r.slabs = slices.DeleteFunc(r.slabs, func(other *slab) bool { return other == s })
 }
 
-// load copies a batch of a dataset that may be from another package. A batch that does not
-// match the Fields of its dataset is an error.
+// load copies a batch from a dataset of any implementation. A batch that contradicts the Fields of
+// its dataset is an error.
 func (s *slab) load(b Batch) error {
 	if b.Size < 1 || b.Size > s.samples || len(b.Fields) != len(s.vectors) {
 		return fmt.Errorf("%d samples of %d fields, but the dataset declared at most %d samples of %d fields: %w",

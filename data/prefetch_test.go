@@ -19,13 +19,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// source is a dataset of one sample per batch that counts what was drawn from
-// it, fails at one batch, and may promise something else than it gives.
+// source is a dataset with one sample per batch. It counts the batches drawn from it, can fail at one
+// batch, and can contradict its declared fields.
 type source struct {
 	n, failAt int
 	promised  []FieldSpec
-	slow      chan struct{} // where not nil, each batch waits for it
-	value     []int32       // of the batch drawn last
+	slow      chan struct{} // if not nil, each batch waits for it
+	value     []int32       // of the newest batch
 	drawn     int
 	ended     bool
 }
@@ -61,7 +61,7 @@ func newSource(n int) *source {
 	return &source{n: n, failAt: -1, promised: []FieldSpec{{"x", nil, "int32"}}}
 }
 
-// held is the number of buffers of the passes under way and of the idle ring.
+// held returns the number of buffers in passes in progress and in the idle ring.
 func held(d *Prefetched) (busy, idle int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -74,8 +74,8 @@ func held(d *Prefetched) (busy, idle int) {
 	return busy, idle
 }
 
-// wide is a dataset whose batches of one sample are large enough to be allocated
-// one by one, so that a weak pointer tells when one is freed.
+// wide returns a dataset whose batches are large enough for separate allocations, so that a weak
+// pointer shows when one is freed.
 func wide(t *testing.T, n int) *InMemory {
 	t.Helper()
 	m, err := New("wide", Field{"x", Array{[]int{n, 1000}, make([]int32, 1000*n)}})
@@ -87,7 +87,7 @@ type buffers map[weak.Pointer[int32]]bool
 
 func (s buffers) add(b Batch) { s[weak.Make(&b.Fields[0].Values.([]int32)[0])] = true }
 
-// alive counts those that a collection does not free.
+// alive counts the buffers that a collection does not free.
 func (s buffers) alive() int {
 	runtime.GC()
 	n := 0
@@ -111,8 +111,7 @@ func TestPrefetchKeepsOrder(t *testing.T) {
 	require.Equal(t, Describe(m), Describe(Prefetch(m, 1)))
 }
 
-// With nothing to read ahead, the batches are those of the dataset: none is read before the
-// consumer asks for it, and none copied.
+// Without reading ahead, batches are neither read early nor copied.
 func TestPrefetchOfNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, n := range []int{0, -1, math.MinInt} {
@@ -123,7 +122,7 @@ func TestPrefetchOfNone(t *testing.T) {
 			for b, err := range ds.Batches(Pass{Batch: 1}) {
 				require.NoError(t, err)
 				taken++
-				// A pass that began without reading ahead stays so.
+				// A pass that began without reading ahead never reads ahead.
 				ds.SetAhead(2)
 				synctest.Wait()
 				require.Equal(t, taken, s.drawn)
@@ -141,8 +140,8 @@ func TestPrefetchOfNone(t *testing.T) {
 	})
 }
 
-// For any speed of the consumer, n batches are ready, at most one more is being read, and all
-// of them are in n+1 buffers.
+// At any speed of the consumer, n batches are ready and at most one more is being read, in n+1
+// buffers.
 func TestPrefetchIsBounded(t *testing.T) {
 	const n = 3
 	synctest.Test(t, func(t *testing.T) {
@@ -155,7 +154,7 @@ func TestPrefetchIsBounded(t *testing.T) {
 			require.EqualValues(t, taken, value[0])
 			buffers[&value[0]] = true
 			taken++
-			synctest.Wait() // until the goroutine can get no further
+			synctest.Wait() // until the goroutine waits
 			require.Equal(t, min(s.n, taken+n+1), s.drawn)
 			require.EqualValues(t, taken-1, value[0], "the consumer's batch was overwritten")
 		}
@@ -176,7 +175,7 @@ func TestPrefetchReusesBuffersOfThePassBefore(t *testing.T) {
 	require.Len(t, buffers, 3)
 }
 
-// SetAhead never changes the batches of a pass.
+// SetAhead does not change the batches of a pass.
 func TestSetAheadKeepsOrder(t *testing.T) {
 	m := counted(t, 100).Shuffle(3)
 	for seed := range uint64(30) {
@@ -244,9 +243,8 @@ func TestSetAheadFromOtherGoroutines(t *testing.T) {
 	setters.Wait()
 }
 
-// Where the source is faster than the consumer, as many batches are read as there
-// are buffers for: at once after raising, and after lowering when enough were
-// consumed.
+// If the source is faster than the consumer, all buffers are filled: at once after raising the
+// number, and after lowering it once enough batches are consumed.
 func TestSetAheadIsBounded(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -254,8 +252,8 @@ func TestSetAheadIsBounded(t *testing.T) {
 			s := newSource(60)
 			ahead := 1 + rng.IntN(5)
 			ds := Prefetch(s, ahead)
-			// The batches that have a buffer, the consumer's and those before it
-			// included; the source has drawn one more and waits for a buffer.
+			// These are all batches with a buffer up to the current one. The source has drawn one more and
+			// waits for a buffer.
 			loaded := 0
 			taken := 0
 			for b, err := range ds.Batches(Pass{Batch: 1}) {
@@ -282,7 +280,7 @@ func TestSetAheadIsBounded(t *testing.T) {
 	}
 }
 
-// A buffer that a pass drops is garbage once the consumer is done with its batches.
+// A dropped buffer becomes garbage when the consumer has used its batches.
 func TestSetAheadFreesBuffers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ds := Prefetch(wide(t, 60), 6)
@@ -316,7 +314,7 @@ func TestSetAheadFreesBuffers(t *testing.T) {
 	})
 }
 
-// Where the consumer is faster than the source, free buffers are dropped at once.
+// If the consumer is faster than the source, free buffers are dropped at once.
 func TestSetAheadFreesWhatIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(3)
@@ -343,7 +341,7 @@ func TestSetAheadFreesWhatIsFree(t *testing.T) {
 	})
 }
 
-// After SetAhead(0), a pass continues with one buffer, and the next one reads nothing ahead.
+// After SetAhead(0), a pass continues with one buffer, and the next pass reads nothing ahead.
 func TestSetAheadToNone(t *testing.T) {
 	for _, at := range []int{1, 5, 20} {
 		synctest.Test(t, func(t *testing.T) {
@@ -402,7 +400,7 @@ func TestSetAheadShrinksWhatIsKept(t *testing.T) {
 	runtime.KeepAlive(ds)
 }
 
-// BatchBytes is the size of the values that a pass holds.
+// BatchBytes equals the size of the values that a pass holds.
 func TestBatchBytes(t *testing.T) {
 	var fields []Field
 	for i, v := range []any{
@@ -448,13 +446,13 @@ func TestAheadFor(t *testing.T) {
 	require.Equal(t, 16, AheadFor(of(1024), 1000), "no more than there are samples")
 }
 
-// Workers that read many batches ahead wait until half of them are consumed: a pass ends for any
-// number of batches, also if it crosses fewAhead meanwhile.
+// With many batches ahead, workers wait until half of them are consumed. A pass must end for any
+// number of batches, also when SetAhead crosses fewAhead.
 func TestPrefetchComesToItsEnd(t *testing.T) {
 	for _, ahead := range []int{1, 2, 3, 7, 64} {
 		for _, wrap := range []func(Dataset) Dataset{
 			func(ds Dataset) Dataset { return ds },
-			func(ds Dataset) Dataset { return struct{ Dataset }{ds} }, // none of ours
+			func(ds Dataset) Dataset { return struct{ Dataset }{ds} }, // not an InMemory
 		} {
 			ds := Prefetch(wrap(counted(t, 500)), ahead)
 			for epoch := range 3 {

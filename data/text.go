@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// openTable opens a file, which may be compressed, and calls read.
+// openTable opens a file, decompresses it if necessary, and calls read.
 func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader, CSVOptions, *limit) (*InMemory, error)) (*InMemory, error) {
 	r, _, err := openPlain(path)
 	if err != nil {
@@ -18,25 +18,25 @@ func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader,
 	return read(path, r, o, l)
 }
 
-// maxFields limits the fields of a table; models have far fewer inputs.
+// maxFields limits the number of fields of a table. Models have far fewer inputs.
 const maxFields = 4096
 
-// maxRow limits the bytes of a row, and maxColumns its cells: encoding/csv holds a whole row,
-// and some 40 bytes for each of its cells.
+// maxRow limits the bytes of a row, and maxColumns its cells: encoding/csv stores a whole row, and
+// about 40 bytes per cell.
 const (
 	maxRow     = 16 << 20
 	maxColumns = 1 << 20
 )
 
-// rowLimit returns an error for rows that are too large. A row is a line, or several lines if
-// it has line breaks in quotes.
+// rowLimit returns an error for a row that is too large. A row with line breaks in quotes spans
+// several lines.
 type rowLimit struct {
 	r     io.Reader
 	comma byte
 
-	line   int // line breaks so far
-	from   int // line breaks before the row
-	bytes  int // bytes of the row so far
+	line   int // line breaks read
+	from   int // line breaks before the current row
+	bytes  int // bytes of the current row
 	commas int
 	quoted bool
 }
@@ -71,7 +71,7 @@ func (l *rowLimit) tooLarge(most int, unit string) error {
 		Expected: "a row of a table", Fix: "put each sample on a line of its own", Err: ErrFormat}
 }
 
-// textReader skips a byte order mark, and returns an error for binary files and UTF-16.
+// textReader skips a byte order mark. Binary files and UTF-16 are errors.
 func textReader(r io.Reader) (io.Reader, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	head, err := b.Peek(512)
@@ -94,8 +94,7 @@ func textReader(r io.Reader) (io.Reader, error) {
 	return b, nil
 }
 
-// The memory that a table needs in addition to the cells of a row, the number in a cell, the
-// text of a cell, and the name of a class.
+// Memory in bytes that counts against the limit in addition to the text.
 const (
 	rowBytes   = 16
 	cellBytes  = 4
@@ -103,7 +102,7 @@ const (
 	classBytes = 100
 )
 
-// numbered returns the number of each class.
+// numbered maps each class name to its number.
 func numbered(classes []string) (map[string]int64, error) {
 	numbers := make(map[string]int64, len(classes))
 	for i, name := range classes {
@@ -115,7 +114,7 @@ func numbered(classes []string) (map[string]int64, error) {
 	return numbers, nil
 }
 
-// newTable makes a dataset of the samples at some lines of a file. y is nil without a label.
+// newTable makes a dataset of the rows at some lines of a file. y is nil if there is no label.
 func newTable(file string, lines []int, fields []Field, y *Array, classes []string, label string) (*InMemory, error) {
 	if y != nil {
 		fields = append(fields, Field{"y", *y})

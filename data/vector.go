@@ -10,37 +10,36 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// element lists the element types of Array.Values.
+// element is an element type of Array.Values.
 type element interface {
 	float32 | float64 | int8 | int16 | int32 | int64 |
 		uint8 | uint16 | uint32 | uint64 | bool | string
 }
 
-// origin is the storage of a column's values: a vector, or a mapped file.
+// origin is where the values of a column are stored: in a vector or a mapped file.
 type origin interface {
 	len() int
 	kind() *dtype.Type
-	// copyTo copies elements from ... to-1 to dst[at:]; dst has the same element type.
+	// copyTo copies elements from ... to-1 to dst[at:].
 	copyTo(dst vector, at, from, to int) error
-	// gatherTo copies the samples listed in rows, each of width elements, to dst[at:].
+	// gatherTo copies the samples rows, of width elements each, to dst[at:].
 	gatherTo(dst vector, at int, rows []int, width int) error
 }
 
-// vector is a flat slice of any element type. The type switch then happens once per dataset
-// instead of once per batch.
+// vector is a slice of any element type. The type switch happens once per dataset, in vectorOf.
 type vector interface {
 	origin
-	// element returns the address of element i.
+	// element returns a pointer to element i.
 	element(i int) unsafe.Pointer
-	// values returns the slice of elements from ... to-1. It allocates the slice header that
-	// the interface points to, so callers cache the result.
+	// values returns the slice of elements from ... to-1. Callers cache it, since the conversion to
+	// an interface allocates.
 	values(from, to int) any
-	// copyValues copies n elements of src to the start. It reports false if src is not a slice
-	// of n elements of the same type.
+	// copyValues copies the n elements of src, and returns false if src has another length or
+	// element type.
 	copyValues(src any, n int) bool
 	// extend returns the vector with n more elements of undefined value.
 	extend(n int) vector
-	// fromFortran converts a vector from column-major to row-major order.
+	// fromFortran converts column-major order to row-major order.
 	fromFortran(shape []int) vector
 }
 
@@ -81,8 +80,8 @@ func (v vec[T]) gatherTo(dst vector, at int, rows []int, width int) error {
 }
 
 func (v vec[T]) fromFortran(shape []int) vector {
-	// The loop follows the order of the result, and moves the source position by the
-	// column-major stride of the dimension that advances.
+	// The loop follows the order of the result. The source position moves by the column-major
+	// stride of the dimension that advances.
 	stride := make([]int, len(shape))
 	step := 1
 	for d, n := range shape {
@@ -107,7 +106,6 @@ func (v vec[T]) fromFortran(shape []int) vector {
 	return out
 }
 
-// vectorOf wraps the values of an Array.
 func vectorOf(values any) (vector, error) {
 	switch v := values.(type) {
 	case []float32:
@@ -138,7 +136,7 @@ func vectorOf(values any) (vector, error) {
 	return nil, fmt.Errorf("values of type %T: %w", values, ErrUnsupported)
 }
 
-// arrayVector wraps the values of an Array whose shape matches them.
+// arrayVector returns the values of an Array. A shape that does not match them is an error.
 func arrayVector(a Array) (vector, error) {
 	v, err := vectorOf(a.Values)
 	if err != nil {
@@ -154,13 +152,13 @@ func arrayVector(a Array) (vector, error) {
 	return v, nil
 }
 
-// makeVector makes a vector of an element type that a FieldSpec can have.
+// makeVector allocates a vector of n elements.
 func makeVector(kind *dtype.Type, n int) vector {
-	v, _ := vectorOf(kind.Make(n)) // every type with a slice type is supported
+	v, _ := vectorOf(kind.Make(n)) // vectorOf supports every type that Make supports
 	return v
 }
 
-// kindOf returns the element type with the name in a FieldSpec.
+// kindOf returns the element type for FieldSpec.Type.
 func kindOf(name string) (*dtype.Type, error) {
 	if t := dtype.ByName(name); t != nil && t.Slice != nil {
 		return t, nil
@@ -168,16 +166,15 @@ func kindOf(name string) (*dtype.Type, error) {
 	return nil, fmt.Errorf("element type %q: %w", name, ErrUnsupported)
 }
 
-// appendText appends an element as text that parses to the same value.
 func appendText(b []byte, v vector, i int) []byte { return v.kind().AppendText(b, v.element(i)) }
 
-// beginsAt reports whether a slice begins at element at of the vector.
+// beginsAt reports whether the slice values starts at element at of v.
 func beginsAt(values any, v vector, at int) bool {
 	kind, first, n := dtype.Data(values)
 	return kind == v.kind() && n > 0 && at < v.len() && first == v.element(at)
 }
 
-// bytesOf returns the memory of elements from ... to-1 of a vector of numbers or bools.
+// bytesOf returns the memory of elements from ... to-1 of a vector, which must not be of strings.
 func bytesOf(v vector, from, to int) []byte {
 	if from == to {
 		return nil
@@ -186,7 +183,7 @@ func bytesOf(v vector, from, to int) []byte {
 	return unsafe.Slice((*byte)(v.element(from)), (to-from)*size)
 }
 
-// elements returns the product of a shape.
+// elements returns the number of elements of an array with this shape.
 func elements(shape []int) (int, error) {
 	n, empty := 1, slices.Contains(shape, 0)
 	for _, d := range shape {
@@ -206,16 +203,16 @@ func elements(shape []int) (int, error) {
 
 const maxInt = int(^uint(0) >> 1)
 
-// fileType describes how the elements of a binary file are stored.
+// fileType describes how a binary file stores elements.
 type fileType struct {
 	kind  *dtype.Type
-	size  int // bytes of an element in the file
+	size  int // bytes per element
 	order binary.ByteOrder
-	utf32 bool // text of four bytes per character
+	utf32 bool // text with four bytes per character
 }
 
-// readArray reads an array of that shape from r to its end, and counts it against the limit. r
-// has about likely bytes.
+// readArray reads an array up to the end of r, which has about likely bytes, and counts it against
+// the limit.
 func readArray(r io.Reader, l *limit, t fileType, shape []int, fortran bool, likely int64) (Array, error) {
 	n, err := elements(shape)
 	if err != nil {
@@ -245,10 +242,10 @@ func readArray(r io.Reader, l *limit, t fileType, shape []int, fortran bool, lik
 	return Array{Shape: shape, Values: v.values(0, n)}, nil
 }
 
-// readNumbers reads count numbers or bools. A header may state any count, so memory is
-// allocated in advance only for the bytes that likely follow, and for more as they are read.
+// readNumbers reads count numbers or bools. Since count may be false, memory is allocated in advance
+// only for likely bytes, and grows as more bytes are read.
 func readNumbers(r io.Reader, _ *limit, t fileType, count int, likely int64) (vector, error) {
-	const chunk = 64 << 10 // a multiple of every size
+	const chunk = 64 << 10 // a multiple of all element sizes
 	v := makeVector(t.kind, int(min(int64(count), likely/int64(t.size))))
 	for at := 0; at < count; {
 		n := min(chunk/t.size, count-at)
@@ -274,7 +271,7 @@ func readNumbers(r io.Reader, _ *limit, t fileType, count int, likely int64) (ve
 	return v, nil
 }
 
-// reorder reverses the bytes of each element, unless this machine has that byte order.
+// reorder reverses the bytes of each element if order is not the byte order of this machine.
 func reorder(raw []byte, size int, order binary.ByteOrder) {
 	if size == 1 || native(order) {
 		return
@@ -284,13 +281,13 @@ func reorder(raw []byte, size int, order binary.ByteOrder) {
 	}
 }
 
-// native reports whether this machine has that byte order.
+// native reports whether order is the byte order of this machine.
 func native(order binary.ByteOrder) bool {
 	probe := []byte{1, 0}
 	return order.Uint16(probe) == binary.NativeEndian.Uint16(probe)
 }
 
-// writeNumbers writes the elements as little-endian bytes.
+// writeNumbers writes the elements in little-endian byte order.
 func writeNumbers(w io.Writer, v vector) error {
 	raw := bytesOf(v, 0, v.len())
 	if size := v.kind().Size; size > 1 && !native(binary.LittleEndian) {

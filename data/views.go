@@ -9,21 +9,19 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Shuffle returns the dataset with a random order for each epoch, which depends only on the
-// seed, the epoch and the number of samples, on every machine. It costs 8 bytes per sample.
+// Shuffle returns the dataset in a random order that depends only on the seed, the epoch and the
+// number of samples. It needs 8 bytes per sample.
 func (m *InMemory) Shuffle(seed uint64) *InMemory {
 	v := m.view()
 	v.shuffled, v.seed = true, seed
 	return v
 }
 
-// Split returns two datasets that share no sample and together have all of them. The first gets
-// the fraction, rounded to a whole sample, drawn at random by the seed; both keep the order of
-// the samples. For a validation part of 10%:
+// Split divides the dataset at random into two datasets. The first has the given fraction of the
+// samples, and both keep the order of the samples. An empty part is an error. For a validation part
+// of 10%:
 //
 //	train, validation, err := all.Split(0.9, seed)
-//
-// A fraction that leaves one of them without samples is an error.
 func (m *InMemory) Split(fraction float64, seed uint64) (first, second *InMemory, err error) {
 	if !(fraction > 0 && fraction < 1) {
 		return nil, nil, fmt.Errorf("%s: cannot split at %v: the fraction must be above 0 and below 1", m.name, fraction)
@@ -41,8 +39,8 @@ func (m *InMemory) Split(fraction float64, seed uint64) (first, second *InMemory
 	return first, second, nil
 }
 
-// Take returns the first n samples in the order of the file, or all if there are fewer. The
-// result does not depend on whether Shuffle is called before or after. n below 1 is an error.
+// Take returns the first n samples in file order, or all if there are fewer. The order of calls to
+// Take and Shuffle does not matter. n below 1 is an error.
 func (m *InMemory) Take(n int) (*InMemory, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("%s: cannot take %d samples: at least 1 is needed", m.name, n)
@@ -57,7 +55,7 @@ func (m *InMemory) Take(n int) (*InMemory, error) {
 	return m.pick(at, fmt.Sprintf("first %d of %d samples", n, m.n)), nil
 }
 
-// pick returns the samples at some positions of this dataset.
+// pick returns a view of the samples at some positions.
 func (m *InMemory) pick(at []int, what string) *InMemory {
 	v := m.view()
 	v.name = fmt.Sprintf("%s (%s)", m.name, what)
@@ -70,7 +68,7 @@ func (m *InMemory) pick(at []int, what string) *InMemory {
 	return v
 }
 
-// Select returns the dataset with only these fields, in this order.
+// Select returns the dataset with only the named fields, in this order.
 func (m *InMemory) Select(fields ...string) (*InMemory, error) {
 	if len(fields) == 0 {
 		return nil, fmt.Errorf("%s: a dataset needs at least one field: %w", m.name, ErrField)
@@ -90,7 +88,7 @@ func (m *InMemory) Select(fields ...string) (*InMemory, error) {
 	return v, nil
 }
 
-// Drop returns the dataset without these fields.
+// Drop returns the dataset without the named fields.
 func (m *InMemory) Drop(fields ...string) (*InMemory, error) {
 	var left []string
 	for _, c := range m.columns {
@@ -106,7 +104,7 @@ func (m *InMemory) Drop(fields ...string) (*InMemory, error) {
 	return m.Select(left...)
 }
 
-// Rename returns the dataset with one field under another name.
+// Rename returns the dataset with a field renamed.
 func (m *InMemory) Rename(from, to string) (*InMemory, error) {
 	v, at, err := m.editable(from)
 	if err != nil {
@@ -119,8 +117,8 @@ func (m *InMemory) Rename(from, to string) (*InMemory, error) {
 	return v, nil
 }
 
-// Reshape returns the dataset with another shape for the samples of a field. The number of
-// elements stays the same. Reshape("x", 8, 8, 1) turns rows of 64 pixels into images.
+// Reshape returns the dataset with another sample shape for a field. The number of elements must stay
+// the same: Reshape("x", 8, 8, 1) turns rows of 64 pixels into images.
 func (m *InMemory) Reshape(field string, shape ...int) (*InMemory, error) {
 	v, at, err := m.editable(field)
 	if err != nil {
@@ -135,7 +133,7 @@ func (m *InMemory) Reshape(field string, shape ...int) (*InMemory, error) {
 	return v, nil
 }
 
-// editable returns a view whose columns the caller may change, and the index of a field.
+// editable returns a view with a copy of the columns, and the index of a field.
 func (m *InMemory) editable(field string) (v *InMemory, at int, err error) {
 	at = slices.IndexFunc(m.columns, func(c column) bool { return c.name == field })
 	if at < 0 {
@@ -146,7 +144,7 @@ func (m *InMemory) editable(field string) (v *InMemory, at int, err error) {
 	return v, at, nil
 }
 
-// HasImages reports whether the dataset decodes image files (OpenImages).
+// HasImages reports whether a field is decoded from image files.
 func (m *InMemory) HasImages() bool {
 	return slices.ContainsFunc(m.columns, func(c column) bool {
 		_, ok := c.files()
@@ -154,14 +152,13 @@ func (m *InMemory) HasImages() bool {
 	})
 }
 
-// sampleWeight is the name of the field that WithSampleWeights adds, and of the input of a
-// SavedModel that takes weights.
+// sampleWeight is the field of WithSampleWeights, and the model input for weights.
 const sampleWeight = "sample_weight"
 
-// WithSampleWeights adds the field sample_weight: float32, the weight of each sample's class.
-// A class that weights does not list has weight 1, as with Keras's class_weight. The label
-// field needs one integer per sample. Negative and non-finite weights are errors, and so is a
-// dataset that already has a sample_weight.
+// WithSampleWeights adds the field sample_weight, float32, with the weight of each sample's class. A
+// class without an entry in weights has weight 1, as with Keras' class_weight. labelField must have
+// one integer per sample. A weight that is negative or not finite is an error, and so is an existing
+// field sample_weight.
 func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64) (*InMemory, error) {
 	c, ok := m.column(labelField)
 	if !ok {
@@ -201,7 +198,7 @@ func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64
 	return v, nil
 }
 
-// Describe returns a dataset in one line:
+// Describe returns a description of a dataset in one line:
 //
 //	digits-train.npz: 1438 samples; x uint8 [64], y int64 []
 func Describe(ds Dataset) string {

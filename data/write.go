@@ -14,11 +14,11 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Writer writes named arrays to a file, batch by batch.
+// Writer writes batches of named arrays to a file.
 type Writer interface {
-	// Write writes the samples of a batch. All batches must have the same fields.
+	// Write writes a batch. All batches must have the same fields.
 	Write(fields ...Field) error
-	// Flush writes buffered output. It must be called after the last batch.
+	// Flush writes buffered output. Call it after the last batch.
 	Flush() error
 }
 
@@ -28,9 +28,9 @@ type csvWriter struct {
 	row     []string
 }
 
-// NewCSVWriter writes a table with a header and one row per sample. A field with one value per
-// sample is a column with its name. A larger field has one column per element, as in name_0 or
-// name_1_2. Floats have as many digits as needed to read back the same value.
+// NewCSVWriter writes a table with a header and one row per sample. A field with several values per
+// sample has one column per element, such as name_0 or name_1_2. Floats have enough digits to be read
+// back exactly.
 func NewCSVWriter(w io.Writer) Writer { return &csvWriter{w: csv.NewWriter(w)} }
 
 func (c *csvWriter) Write(fields ...Field) error {
@@ -80,10 +80,9 @@ type jsonlWriter struct {
 	line []byte
 }
 
-// NewJSONLWriter writes one JSON object per sample and line. Each field is a number, or nested
-// arrays in the sample's shape. Floats have as many digits as needed to read back the same
-// value. NaN and infinities, which JSON does not have, are the strings "NaN", "Infinity" and
-// "-Infinity", as in the JSON of protocol buffers.
+// NewJSONLWriter writes one JSON object per line and sample. A field is a value, or nested arrays in
+// the shape of the sample. Floats have enough digits to be read back exactly. NaN and infinities are
+// the strings "NaN", "Infinity" and "-Infinity", as in the JSON of protocol buffers.
 func NewJSONLWriter(w io.Writer) Writer { return &jsonlWriter{w: bufio.NewWriter(w)} }
 
 func (j *jsonlWriter) Write(fields ...Field) error {
@@ -118,7 +117,7 @@ func (j *jsonlWriter) Write(fields ...Field) error {
 
 func (j *jsonlWriter) Flush() error { return j.w.Flush() }
 
-// appendJSON appends width elements, starting at element at, as arrays of a shape.
+// appendJSON appends width elements, starting at element at, as nested arrays.
 func appendJSON(line []byte, v vector, at, width int, shape []int) ([]byte, error) {
 	if len(shape) == 0 {
 		return appendJSONValue(line, v, at)
@@ -156,13 +155,13 @@ func appendJSONValue(line []byte, v vector, at int) ([]byte, error) {
 type npyWriter struct {
 	w                *bufio.Writer
 	samples, written int
-	shape            []int // shape of one sample
+	shape            []int // of one sample
 	kind             *dtype.Type
 }
 
-// NewNPYWriter writes one field of the given number of samples like numpy.save, in C order and
-// little-endian. Flush fails if there were more or fewer samples. Strings are ErrUnsupported:
-// NumPy would store them with a fixed width.
+// NewNPYWriter writes one field in the format of numpy.save, in C order and little-endian. Flush
+// fails unless exactly samples samples were written. Strings are ErrUnsupported, since NumPy stores
+// text with a fixed width.
 func NewNPYWriter(w io.Writer, samples int) Writer {
 	return &npyWriter{w: bufio.NewWriter(w), samples: samples}
 }
@@ -196,7 +195,7 @@ func (n *npyWriter) Flush() error {
 	return n.w.Flush()
 }
 
-// WriteNPY writes an array like numpy.save. See NewNPYWriter.
+// WriteNPY writes an array in the format of numpy.save. Strings are ErrUnsupported.
 func WriteNPY(w io.Writer, a Array) error {
 	v, err := arrayVector(a)
 	if err != nil {
@@ -221,7 +220,7 @@ func writeNPYHeader(w io.Writer, kind *dtype.Type, shape []int) error {
 		tuple += ","
 	}
 	header := fmt.Sprintf("{'descr': '%s%s', 'fortran_order': False, 'shape': (%s), }", mark, kind.NumPy, tuple)
-	// The values start at a multiple of 64 bytes, so that they can be mapped.
+	// Aligning the values to 64 bytes allows mapping them.
 	const before = len(npyMagic) + 2 + 2
 	header += strings.Repeat(" ", 63-(before+len(header))%64) + "\n"
 	start := binary.LittleEndian.AppendUint16([]byte(npyMagic+"\x01\x00"), uint16(len(header)))
@@ -229,8 +228,7 @@ func writeNPYHeader(w io.Writer, kind *dtype.Type, shape []int) error {
 	return err
 }
 
-// rows checks that all fields are arrays with the same number of samples, and returns that
-// number.
+// rows checks that all fields have the same number of samples, and returns that number.
 func rows(fields []Field) (int, []vector, error) {
 	if len(fields) == 0 {
 		return 0, nil, fmt.Errorf("nothing to write: %w", ErrField)

@@ -240,7 +240,7 @@ func (p *Preprocessing) Dataset(ds data.Dataset, field string) (data.Dataset, er
 		for i, f := range d.fields {
 			names[i] = f.Name
 		}
-		return nil, fmt.Errorf("%s: no field %q; there are %q: %w", ds.Name(), field, names, data.ErrField)
+		return nil, fmt.Errorf("%s: no field %q; the names are %q: %w", ds.Name(), field, names, data.ErrField)
 	}
 	for b, err := range ds.Batches(data.Pass{Batch: min(2, max(ds.Len(), 1))}) {
 		if err != nil {

@@ -185,7 +185,7 @@ func TestPreprocessingErrors(t *testing.T) {
 	require.ErrorContains(t, err, "2 samples went in, and float32 of shape [64] came out")
 	_, err = lost.Dataset(ds, "pixels")
 	require.ErrorIs(t, err, data.ErrField)
-	require.ErrorContains(t, err, `no field "pixels"; there are ["x" "y"]`)
+	require.ErrorContains(t, err, `no field "pixels"; the names are ["x" "y"]`)
 
 	narrow := openPreprocessing(t, floats().Constant("weights", tfbind.Float32, make([]byte, 4*63*2), 63, 2).
 		Add("y", "MatMul", typed(tfbind.Float32), "x", "weights"), session.PreprocessingOptions{})
