@@ -8,12 +8,11 @@ import (
 	"steadyfit/internal/cgroup"
 )
 
-// Available returns the memory that this process can still allocate: the machine's available
-// memory (MemAvailable of /proc/meminfo) or the rest of its control groups' limit, whichever is
-// less. It is unknown if neither is known.
+// Available returns the memory that this process can still allocate: the machine's available memory
+// (MemAvailable of /proc/meminfo), or the rest of the limit of its control groups if that is less.
 func Available() Reading {
 	var left Reading
-	if m, err := mem.VirtualMemory(); err == nil && m.Total > 0 { // gopsutil ignores a file that it cannot read
+	if m, err := mem.VirtualMemory(); err == nil && m.Total > 0 { // Total is 0 if gopsutil cannot read the file
 		left = Known(Bytes(m.Available))
 	}
 	if group := cgroup.ReadMemory(os.DirFS("/"), "self").Left; group.Known() {

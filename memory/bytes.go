@@ -11,7 +11,7 @@ import (
 // Bytes is a number of bytes.
 type Bytes int64
 
-// Sizes in powers of 1024.
+// Units in powers of 1024.
 const (
 	KiB Bytes = 1 << 10
 	MiB Bytes = 1 << 20
@@ -22,13 +22,12 @@ const (
 // ErrSize means that a text is not a size.
 var ErrSize = errors.New("not a size")
 
-// binaryUnits are the units of 1024, largest first.
 var binaryUnits = []struct {
 	name string
 	size Bytes
 }{{"TiB", TiB}, {"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}}
 
-// units are the units that ParseBytes accepts.
+// units lists the units of ParseBytes.
 var units = map[string]float64{
 	"": 1, "b": 1,
 	"k": 1 << 10, "kib": 1 << 10, "kb": 1e3,
@@ -37,12 +36,12 @@ var units = map[string]float64{
 	"t": 1 << 40, "tib": 1 << 40, "tb": 1e12,
 }
 
-// String formats the size with one decimal in the largest unit in which it is at least 1: "512
-// B", "1.2 GiB", "-3.0 KiB".
+// String formats the size with one decimal in the largest unit that fits: "512 B", "1.2 GiB",
+// "-3.0 KiB".
 func (b Bytes) String() string {
 	size := math.Abs(float64(b))
 	for _, u := range binaryUnits {
-		// 1048575 bytes would round to 1024.0 KiB, so the next unit is used.
+		// The next unit is used from 1023.95 on, which would be printed as 1024.0.
 		if size >= float64(u.size)-float64(u.size)/2048 {
 			return fmt.Sprintf("%.1f %s", float64(b)/float64(u.size), u.name)
 		}
@@ -50,10 +49,9 @@ func (b Bytes) String() string {
 	return fmt.Sprintf("%d B", int64(b))
 }
 
-// ParseBytes reads a size such as "600MiB", "1.5 GiB", "2G", "300MB" or "4096". K, M, G and
-// T, alone or followed by iB, are powers of 1024; KB, MB, GB and TB are powers of 1000. Case
-// does not matter, and a fraction of a byte is rounded. Anything else, such as a negative
-// size, is ErrSize.
+// ParseBytes parses a size such as "600MiB", "1.5 GiB", "2G", "300MB" or "4096". K, M, G, T, KiB,
+// MiB, GiB and TiB are powers of 1024; KB, MB, GB and TB are powers of 1000. Case does not matter.
+// Other texts and negative sizes are ErrSize.
 func ParseBytes(text string) (Bytes, error) {
 	trimmed := strings.TrimSpace(text)
 	end := strings.IndexFunc(trimmed, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })

@@ -10,55 +10,52 @@ import (
 	"steadyfit/internal/stats"
 )
 
-// Cause is the source of growth, as far as the sampled layers show it.
+// Cause is the likely source of growth, inferred from the sampled layers.
 type Cause string
 
-// The causes, in the order in which they are checked. The first one that fits is the closest to
-// what a program can change.
+// Causes, in the order in which they are checked. Causes that a program can change come first.
 const (
-	// GCLag: unreachable native objects wait for the garbage collector, which does not know
-	// their size.
+	// GCLag: unreachable native objects wait for the garbage collector, which does not know the
+	// size of their native memory.
 	GCLag Cause = "garbage collection lag"
-	// Unreleased: native objects are created and not released.
+	// Unreleased: the program creates native objects and does not release them.
 	Unreleased Cause = "unreleased objects"
-	// HostHistory: the Go heap grows, so the program retains objects.
+	// HostHistory: the live Go heap grows, so the program retains Go objects.
 	HostHistory Cause = "host history"
-	// RuntimeCache: TensorFlow's allocators hold more while the number of objects is constant,
-	// so a cache or the graph grows.
+	// RuntimeCache: TensorFlow's allocators grow at a constant number of native objects, so a
+	// cache or the graph grows.
 	RuntimeCache Cause = "runtime cache or graph"
-	// NativeHeap: malloc has allocated more, and no other layer shows for whom.
+	// NativeHeap: malloc in use grows, and no other layer explains it.
 	NativeHeap Cause = "native heap"
-	// GoRuntime: the Go runtime holds more than live objects need: uncollected garbage, stacks,
-	// fragmentation, memory that is not yet returned.
+	// GoRuntime: the Go runtime grows while the live heap does not: garbage, stacks,
+	// fragmentation, or memory not yet returned to the system.
 	GoRuntime Cause = "go runtime"
-	// Retention: resident memory grows while malloc in use is flat, so freed memory is
-	// retained. [Verdict.Trimmed] proves it.
+	// Retention: resident memory grows while malloc in use is flat, so malloc retains freed
+	// memory. [Verdict.Trimmed] can confirm it.
 	Retention Cause = "retention"
-	// Files: pages of files became resident.
+	// Files: more pages of mapped files became resident.
 	Files Cause = "file pages"
-	// Unattributed: no sampled layer grows with the judged one.
+	// Unattributed: no other sampled layer grows.
 	Unattributed Cause = "unattributed"
 )
 
 const (
-	// carries is the least part of the growth that a carrier must have.
+	// carries is the minimum share of the growth for the layer that carries it.
 	carries = 0.5
-	// flatShare is the largest part of the growth that a flat layer may have.
+	// flatShare is the maximum share of the growth for a layer that counts as flat.
 	flatShare = 0.25
 )
 
-// Trend is the slope of one layer in the judged part, in the unit of the layer.
+// Trend is the slope of one layer in the judged part of a series.
 type Trend struct {
 	Layer Layer    `json:"layer"`
 	Slope Interval `json:"slope"`
-	// Share is the growth of this layer as a part of the growth of the judged layer; 0 for
-	// layers that are not bytes.
+	// Share is this layer's growth divided by the judged layer's growth; 0 for counts and times.
 	Share float64 `json:"share"`
 }
 
-// attribute fills in the trends of all layers and finds the layer that carries the growth.
-// Growth is the slope if the series leaks or may leak, and the rise if it jumped or levelled
-// off.
+// attribute estimates the trends of all layers and finds the carrier and cause of the growth. The
+// growth is the slope for a leak or possible leak, and the rise for a jump or plateau.
 func (s *Series) attribute(v *Verdict, c Criteria) {
 	if v.NoiseFloor == 0 {
 		return // no slope was estimated
@@ -97,8 +94,7 @@ func (s *Series) attribute(v *Verdict, c Criteria) {
 	}
 }
 
-// slopeOf estimates the slope of a layer. Constant layers, which are most of them, cost
-// nothing.
+// slopeOf estimates the slope of a layer. Most layers are constant and need no estimate.
 func slopeOf(x, y []float64, c Criteria) Interval {
 	step := quantum(y)
 	if step == 0 {
@@ -115,8 +111,8 @@ type attribution struct {
 	byRise  bool
 }
 
-// hidden finds objects that fill memory that is already held. If their growth would itself be a
-// leak, the verdict becomes inconclusive.
+// hidden finds objects that grow inside memory that the process already holds. If their growth alone
+// would be a leak, the verdict becomes inconclusive.
 func (a attribution) hidden() {
 	v := a.verdict
 	for _, layer := range []Layer{LiveBytes, WaitingBytes, LiveCount} {
@@ -127,16 +123,16 @@ func (a attribution) hidden() {
 		amount := Rate(layer, t.Slope, v.Per, true)
 		if span := v.To - v.From; layer.unit() == inBytes && t.Slope.Low > float64(v.Budget) && t.Slope.Low*span > float64(MiB) {
 			v.Kind, v.More = Inconclusive, whole(v.Per, span)
-			v.Reason = fmt.Sprintf("it stands still, but %s grows by %s, inside of memory that is held already", layer, amount)
+			v.Reason = fmt.Sprintf("the level is constant, but %s grows by %s inside memory that is already held", layer, amount)
 			return
 		}
-		v.Notes = append(v.Notes, fmt.Sprintf("%s grows all the same, by %s, inside of memory that is held already", layer, amount))
+		v.Notes = append(v.Notes, fmt.Sprintf("%s also grows, by %s, inside memory that is already held", layer, amount))
 		return
 	}
 }
 
-// up returns the layer, or the part of a layer, that carries most of the growth. Counts carry
-// it if they certainly grow.
+// up returns the layer that carries the growth, and reports whether it does: it, or one of its parts,
+// has most of the growth. A count carries growth if it certainly grows.
 func (a attribution) up(whole Layer) (Layer, bool) {
 	var best Trend
 	for layer, t := range a.trends {
@@ -155,8 +151,7 @@ func (a attribution) up(whole Layer) (Layer, bool) {
 
 func (a attribution) find() {
 	v := a.verdict
-	// Growth of the Go heap may be garbage. It counts as retained only if live objects are
-	// unknown.
+	// Growth of the Go heap may be garbage, so the live heap decides if it was sampled.
 	live := GoLive
 	if _, ok := a.trends[GoLive]; !ok {
 		live = GoHeap
@@ -181,9 +176,9 @@ func (a attribution) find() {
 	used, known := a.trends[MallocUsed]
 	switch {
 	case v.Carrier.Whole() == GoHeap && v.Cause == GoRuntime && v.Kind == Leak:
-		// If it is garbage, the growth ends at the next collection.
+		// Growth by garbage ends at the next collection.
 		v.Kind, v.More = Inconclusive, whole(v.Per, v.To-v.From)
-		v.Reason = "the Go heap grows, but not what was live after a collection: garbage that waits for the next one, or too few collections to tell"
+		v.Reason = "the Go heap grows, but its live part does not: the growth is garbage, or there were too few collections to decide"
 	case v.Cause != "":
 	case known && math.Abs(used.Share) < flatShare:
 		v.Cause, v.Carrier = Retention, v.Layer
@@ -202,7 +197,7 @@ func (a attribution) find() {
 	a.notes()
 }
 
-// notes adds notes for questions that the verdict raises.
+// notes adds explanations to the verdict.
 func (a attribution) notes() {
 	v := a.verdict
 	if v.Cause == Unattributed {
@@ -212,7 +207,7 @@ func (a attribution) notes() {
 				missing = append(missing, string(layer))
 			}
 		}
-		note := "no sampled layer grows along"
+		note := "no other sampled layer grows"
 		if len(missing) > 0 {
 			note += "; not sampled: " + strings.Join(missing, ", ")
 		}
@@ -221,22 +216,21 @@ func (a attribution) notes() {
 	if a.byRise {
 		return
 	}
-	_, counted := a.trends[LiveCount] // with a count, objects would be the cause
+	_, counted := a.trends[LiveCount] // a growing count would have been the cause
 	if t, ok := a.trends[GCCycles]; ok && !counted && t.Slope == (Interval{}) && (v.Cause == NativeHeap || v.Cause == Unattributed || v.Cause == RuntimeCache) {
-		v.Notes = append(v.Notes, "no garbage collection ran in the judged part: native objects that are left to it were not released")
+		v.Notes = append(v.Notes, "no garbage collection ran in the judged part: native objects that were not closed were not released")
 	}
 	if t, ok := a.trends[Threads]; ok && t.Slope.Low > 0 {
 		v.Notes = append(v.Notes, "the number of threads grows, and each has a stack")
 	}
 }
 
-// retained judges the memory without malloc's free memory, if that is sampled. glibc's malloc
-// fragments: under TensorFlow without oneDNN its free memory varies by tens of MiB from step to
-// step, and rises for hundreds of steps although the program holds nothing more.
+// retained judges the series without malloc's free memory, if that was sampled. glibc's malloc
+// fragments: under TensorFlow without oneDNN, its free memory varies by tens of MiB per step and rises
+// for hundreds of steps although the program holds nothing more.
 //
-// An inconclusive verdict is replaced by the verdict on the rest in two cases: both the whole
-// and the rest grow, or the whole may not grow and malloc hands out no more. malloc counts
-// address space as free, and after a trim not all of it is resident.
+// The result replaces an inconclusive verdict if both series grow, or if the whole may be flat and
+// malloc in use does not grow. After a trim, part of the free memory is not resident.
 func (s *Series) retained(v Verdict, c Criteria) Verdict {
 	if v.Layer != Anon && v.Layer != RSS || v.NoiseFloor == 0 {
 		return v
@@ -266,11 +260,11 @@ func (s *Series) retained(v Verdict, c Criteria) Verdict {
 		return v
 	}
 	w.Net = v.Net
-	w.Notes = append(w.Notes, fmt.Sprintf("what malloc holds free was left out; with it, the slope is %s", Rate(v.Layer, v.Slope, v.Per, true)))
+	w.Notes = append(w.Notes, fmt.Sprintf("malloc's free memory is excluded; including it, the slope is %s", Rate(v.Layer, v.Slope, v.Per, true)))
 	return w
 }
 
-// tolerated is the slope that counts as no growth: the budget, or 1 MiB in the judged part.
+// tolerated is the slope that counts as no growth: the budget, or 1 MiB over the judged part.
 func (v Verdict) tolerated() float64 {
 	if v.Budget > 0 || v.To <= v.From {
 		return float64(v.Budget)
@@ -278,22 +272,20 @@ func (v Verdict) tolerated() float64 {
 	return float64(MiB) / (v.To - v.From)
 }
 
-// Kept is the part of a growth, above Start, that remained when the program had closed
-// everything, and after a trim of the allocator. It is negative if more was released than had
-// grown, since closing also frees memory from before the start. So it is a lower bound.
+// Kept is the growth above Start that remained after everything was closed, and after a trim of the
+// allocator. Closing also frees memory from before Start, so Kept is a lower bound and may be negative.
 type Kept struct {
 	Closed  Bytes `json:"closed"`
 	Trimmed Bytes `json:"trimmed"`
 }
 
-// Trimmed adds the field Kept and a note to a verdict: what remained of the growth. It takes
-// one sample from after all sessions and tensors were closed, and one from after the allocator
-// was then trimmed. It does not change verdicts without growth, or with samples without the
-// judged layer.
+// Trimmed adds Kept and a note to a verdict with growth. closed is a sample after all sessions and
+// tensors were closed; trimmed is a sample after a trim of the allocator that followed. Without the
+// judged layer in both samples, the verdict is unchanged.
 //
-// If half of the growth or more remained after closing, and the trim returned as much, freed
-// memory was retained: the cause becomes Retention if none was known. If the trim returned
-// less, the rest is in pools that a trim does not reach, or was not released.
+// If at least half of the growth remained after closing and the trim returned it, the cause is
+// Retention, unless another cause is known. If the trim returned less, the rest is in pools that a
+// trim does not reach, or was not released.
 func (v Verdict) Trimmed(closed, trimmed *Sample) Verdict {
 	a, b := closed.Get(v.Layer), trimmed.Get(v.Layer)
 	rose := v.Kind == Leak || v.Kind == Jump || v.Kind == Plateau || v.Kind == Inconclusive && v.Slope.Low > 0
@@ -306,14 +298,14 @@ func (v Verdict) Trimmed(closed, trimmed *Sample) Verdict {
 	var note string
 	switch {
 	case left < growth*carries:
-		note = fmt.Sprintf("closing everything gave back most of %s grown: %s was left above the start", amount(growth), amount(max(left, 0)))
+		note = fmt.Sprintf("closing everything released most of the growth of %s: %s remained above the start", amount(growth), amount(max(left, 0)))
 	case back >= growth*carries:
 		if v.Cause == "" || v.Cause == Unattributed || v.Cause == Retention {
 			v.Cause, v.Carrier = Retention, cmp.Or(v.Carrier, v.Layer)
 		}
-		note = fmt.Sprintf("closing everything left %s of %s grown, and a trim gave %s back: freed memory was kept", amount(left), amount(growth), amount(back))
+		note = fmt.Sprintf("after closing everything, %s of the growth of %s remained, and a trim returned %s: malloc had retained freed memory", amount(left), amount(growth), amount(back))
 	default:
-		note = fmt.Sprintf("closing everything left %s of %s grown, and a trim gave back only %s: it sits in pools that a trim does not reach, or was not released",
+		note = fmt.Sprintf("after closing everything, %s of the growth of %s remained, and a trim returned only %s: the rest is in pools that a trim does not reach, or was not released",
 			amount(left), amount(growth), amount(max(back, 0)))
 	}
 	v.Notes = append(slices.Clone(v.Notes), note)

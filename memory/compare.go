@@ -10,22 +10,20 @@ import (
 	"steadyfit/internal/stats"
 )
 
-// Outcome is the result of one run for [Compare]. Values that were not measured are unknown.
+// Outcome is the result of a run for [Compare]. Amounts that were not measured are unknown.
 type Outcome struct {
 	Verdict Verdict `json:"verdict"`
-	// Peak is the largest resident memory. Reset is the level after the session was reset or
-	// closed. StepTime is the mean time of a step in nanoseconds, including occasional work
-	// (collections, resets, new processes).
+	// Peak is the largest resident memory. Reset is the resident memory after the session was
+	// reset or closed. StepTime is the mean nanoseconds per step, including resets and collections.
 	Peak     Reading `json:"peak"`
 	Reset    Reading `json:"reset"`
 	StepTime Reading `json:"step_time"`
-	// GPU is the largest GPU memory that the process held.
+	// GPU is the largest GPU memory of the process.
 	GPU Reading `json:"gpu,omitzero"`
 }
 
-// Outcome returns the outcome of the run of the series: its verdict, the maximum of the layer
-// Peak (or of RSS without it), the maximum of GPUProcess, and the mean step time of the judged
-// part. The caller sets the level after a reset.
+// Outcome returns the verdict, the maxima of the layers Peak (or RSS) and GPUProcess, and the mean
+// step time of the judged part. The caller sets Outcome.Reset.
 func (s *Series) Outcome(v Verdict) Outcome {
 	o := Outcome{Verdict: v, Peak: s.Max(Peak), GPU: s.Max(GPUProcess), StepTime: s.stepTime(v)}
 	if !o.Peak.OK {
@@ -34,9 +32,8 @@ func (s *Series) Outcome(v Verdict) Outcome {
 	return o
 }
 
-// stepTime returns the mean time of a step in the judged part. The layer StepTime leaves out
-// the time between samples that was not spent in steps, as for sampling or a new process. Time
-// beyond the usual amount of that is added.
+// stepTime returns the mean step time of the judged part. The layer StepTime excludes time between
+// steps. Such gaps are added where they are longer than usual, as for a reset.
 func (s *Series) stepTime(v Verdict) Reading {
 	samples := s.Samples()
 	if v.Per != PerMinute {
@@ -51,7 +48,7 @@ func (s *Series) stepTime(v Verdict) Reading {
 			continue
 		}
 		elapsed := float64(samples[i].At.Sub(samples[i-1].At))
-		if !took.OK { // the first of a process
+		if !took.OK { // the first sample of a process
 			inSteps, steps = inSteps+elapsed, steps+n
 			continue
 		}
@@ -68,27 +65,27 @@ func (s *Series) stepTime(v Verdict) Reading {
 	return Known(Bytes((inSteps + max(more, 0)) / steps))
 }
 
-// Pair is a run without a remedy and a run with it, one right after the other.
+// Pair is a run without a remedy and a run with it, made one right after the other.
 type Pair struct {
 	Base   Outcome `json:"base"`
 	Remedy Outcome `json:"remedy"`
 }
 
-// Goal is the amount that a remedy should lower.
+// Goal is the amount that a remedy is meant to lower.
 type Goal string
 
-// The goals.
+// Goals of remedies.
 const (
 	LowerSlope Goal = "slope"
 	LowerPeak  Goal = "peak"
 	LowerReset Goal = "reset"
-	LowerGPU   Goal = "gpu" // the peak of GPU memory
+	LowerGPU   Goal = "gpu" // peak GPU memory
 )
 
-// Effect is the effect of a remedy.
+// Effect is what a remedy did to its goal.
 type Effect string
 
-// The values of Effect. Only the caller, which applies the remedy, sets CouldNotApply.
+// Effects. Compare does not return CouldNotApply; a caller that fails to apply a remedy sets it.
 const (
 	Works         Effect = "works"
 	Partly        Effect = "partly"
@@ -96,28 +93,26 @@ const (
 	Harmful       Effect = "harmful"
 	NotApplicable Effect = "not applicable"
 	CouldNotApply Effect = "could not apply"
-	// Unclear means that the interval includes both an effect and no effect.
+	// Unclear means that the interval allows both an effect and no effect.
 	Unclear Effect = "unclear"
 )
 
-// The thresholds of an effect, as ratios of the amount with the remedy to the amount without
-// it. They apply to whole intervals, not to estimates.
+// Thresholds for the interval of the ratio of an amount with the remedy to the amount without it.
 const (
-	// slopeGone: a remedy works if at most a tenth of a slope remains, or if less than half
-	// remains and no run with the remedy grows (slopeHalf).
+	// slopeGone: a remedy of a slope works below a tenth, or below half (slopeHalf) if no run with
+	// the remedy grows.
 	slopeGone = 0.1
 	slopeHalf = 0.5
-	// amountLower: a remedy works if a peak or level is at least a fifth lower.
+	// amountLower: a remedy of a peak or level works below this ratio.
 	amountLower = 0.8
-	// alike: amounts within 10% of each other count as equal.
+	// alikeLow and alikeHigh bound the ratios that count as no effect.
 	alikeLow  = 0.9
 	alikeHigh = 1.1
-	// noticeable: a reduction of less than 5% does not count, even if it is certain.
+	// noticeable: a certain reduction of less than 5% counts as no effect.
 	noticeable = 0.95
 )
 
-// Thresholds returns the ratios, in ascending order, between which the effect on a goal is the
-// same.
+// Thresholds returns the ratios at which the effect on a goal changes, in ascending order.
 func (g Goal) Thresholds() []float64 {
 	if g == LowerSlope {
 		return []float64{slopeGone, slopeHalf, alikeLow, noticeable, 1, alikeHigh}
@@ -125,73 +120,67 @@ func (g Goal) Thresholds() []float64 {
 	return []float64{amountLower, alikeLow, noticeable, 1, alikeHigh}
 }
 
-// Ratio is the amount with the remedy divided by the amount without it, and its interval.
+// Ratio is the amount with the remedy divided by the amount without it, with its interval.
 type Ratio struct {
 	Interval
-	// OK is false if fewer than two pairs have the amount.
+	// OK is false if fewer than two pairs measured the amount.
 	OK bool `json:"ok"`
-	// Unbounded means that the pairs give no upper bound. High is then the largest float64,
-	// since JSON has no infinity.
+	// Unbounded means that there is no upper bound. High is then the largest float64, since JSON
+	// has no infinity.
 	Unbounded bool `json:"unbounded,omitempty"`
-	// Pooled is the number of remedies whose deviations determine the interval ([Scatter]); 0
-	// if only its own pairs do.
+	// Pooled is the number of remedies whose scatter determines the interval ([Scatter]); 0 means
+	// that only the pairs of this remedy do.
 	Pooled int `json:"pooled,omitempty"`
-	// Effect is the effect on this amount alone.
+	// Effect is the effect on this amount, whatever the goal.
 	Effect Effect `json:"effect,omitempty"`
 }
 
-// Comparison is the effect of a remedy on a workload.
+// Comparison is the effect of a remedy on one workload.
 type Comparison struct {
 	Effect Effect `json:"effect"`
 	Goal   Goal   `json:"goal"`
 	// Reason explains the effect in a sentence.
 	Reason string `json:"reason"`
-	// Pairs is the number of pairs. More is the number of further pairs that would decide an
+	// Pairs is the number of pairs. More is the number of additional pairs that would decide an
 	// unclear effect.
 	Pairs int `json:"pairs"`
 	More  int `json:"more,omitempty"`
-	// Slope, Peak, Reset, StepTime and GPU are the ratios. A StepTime of 1.2 means a fifth more
-	// time per step.
+	// Slope, Peak, Reset, StepTime and GPU are the ratios. A StepTime of 1.2 is 20% more time per
+	// step.
 	Slope    Ratio `json:"slope"`
 	Peak     Ratio `json:"peak"`
 	Reset    Ratio `json:"reset"`
 	StepTime Ratio `json:"step_time"`
 	GPU      Ratio `json:"gpu,omitzero"`
-	// BaseCrashes and RemedyCrashes count the crashed runs. Their pairs are not part of the
-	// ratios.
+	// BaseCrashes and RemedyCrashes count crashed runs, whose pairs are not part of the ratios.
 	BaseCrashes   int     `json:"base_crashes"`
 	RemedyCrashes int     `json:"remedy_crashes"`
 	Confidence    float64 `json:"confidence"`
 }
 
-// compareConfidence is the confidence of the intervals of ratios.
 const compareConfidence = 0.95
 
-// Compare returns the effect of a remedy, from at least two pairs of runs; five are better.
+// Compare returns the effect of a remedy from at least two pairs of runs; five are better.
 //
-// Each ratio is that of the means over the pairs, with an interval by Student's t, on the
-// logarithm for positive amounts. Its deviation comes from a bootstrap over pairs, so
-// disturbances of both runs of a pair cancel. Fewer than 5 pairs have too few distinct draws.
-// Their deviation follows from the differences of the pairs (the delta method), and is at least
-// the precision of each amount: a page, or the noise floor of its slope. [Scatter.Compare]
-// estimates the deviation better if a workload has several remedies.
+// Each ratio is a ratio of means over the pairs. Its interval uses Student's t, on the logarithm for
+// positive amounts, with a deviation from a bootstrap over pairs. Fewer than 5 pairs have too few
+// distinct draws, so the delta method is used, with the precision of the amounts as a lower bound.
+// [Scatter.Compare] is more precise if a workload has several remedies.
 //
-// The remedy works if the whole interval of the goal is below a threshold: 0.1 for a
-// slope, or 0.5 if no run with the remedy grew, and 0.8 for other amounts. Partly is
-// below 1 with an estimate of at most 0.95; no effect is between 0.9 and 1.1, or a
-// reduction by less than 5%; harmful is above 1.1. All else is unclear, with the number
-// of pairs that would decide. A slope is not applicable unless the runs without the
+// The whole interval decides the effect. A remedy works if it is below 0.8, and for a slope below
+// 0.1, or below 0.5 if no run with the remedy grew. It works partly below 1 with an estimate of at
+// most 0.95. It has no effect between 0.9 and 1.1, or if the reduction is below 5%. It is harmful
+// above 1.1. Otherwise the effect is unclear. A slope is only compared if the runs without the
 // remedy leak ([Leaks]).
 //
-// Crashes are decided first. A remedy with which most runs crash is harmful, or without effect
-// if as many crash without it. A remedy that prevents most crashes works. A lower peak or level
-// does not last if memory grows with the remedy: the effect is harmful if the runs leak only
-// with the remedy and the slope is certainly higher, and unclear if one run leaks and most may.
+// Crashes decide first: a remedy works if it prevents most crashes, and is harmful if most runs
+// crash only with it. A remedy that lowers an amount is harmful if only runs with it leak and
+// the slope is certainly higher, and unclear if that is possible.
 func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	return Scatter{}.Compare(pairs, goal, seed)
 }
 
-// Compare is [Compare] with the deviations that the remedies of a workload share.
+// Compare is like the function [Compare], with the scatter of all remedies of a workload.
 func (s Scatter) Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	c := comparing{Comparison: Comparison{Goal: goal, Pairs: len(pairs), Confidence: compareConfidence}}
 	for _, p := range pairs {
@@ -225,18 +214,17 @@ func (s Scatter) Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	return c.Comparison
 }
 
-// comparing is the state of one comparison.
 type comparing struct {
 	Comparison
 	with, without []Outcome
-	alive         []Pair // without crashes
-	cause         string // cause of a crash with the remedy
-	// excused counts the runs with the remedy whose growth is only memory that malloc holds
-	// free. Their slopes leave it out.
+	alive         []Pair // pairs without a crash
+	cause         string // reason of a crash with the remedy
+	// excused counts runs with the remedy in which only malloc's free memory grows. Their slopes
+	// exclude it.
 	excused int
 }
 
-// slopes returns the pairs whose slopes are compared; none if no run leaks.
+// slopes returns the pairs whose slopes are compared; nil if no run leaks.
 func (c *comparing) slopes() []Pair {
 	if !Leaks(c.without) {
 		return nil
@@ -255,7 +243,7 @@ func (c *comparing) slopes() []Pair {
 	return pairs
 }
 
-// decide sets the effect on the goal, and its reason.
+// decide sets the effect and its reason.
 func (c *comparing) decide() {
 	alive := len(c.alive)
 	var r Ratio
@@ -291,8 +279,8 @@ func (c *comparing) decide() {
 	}
 }
 
-// decideByCrashes sets the effect if at least half of the runs crashed, with or without the
-// remedy. It reports whether it did.
+// decideByCrashes sets the effect if at least half of the runs with or without the remedy crashed,
+// and reports whether it did.
 func (c *comparing) decideByCrashes() bool {
 	n, with, without := len(c.with), c.RemedyCrashes, c.BaseCrashes
 	switch {
@@ -308,10 +296,10 @@ func (c *comparing) decideByCrashes() bool {
 	return true
 }
 
-// qualify adds to the reason of a lower amount that memory may grow with the remedy.
+// qualify adds to the reason that memory may grow with the remedy.
 func (c *comparing) qualify(grows int) {
 	grown, grownWithout := count(c.alive, true, Verdict.mayGrow), count(c.alive, false, Verdict.mayGrow)
-	floor := 0.0 // of the slopes with the remedy
+	floor := 0.0 // noise floor of the slopes with the remedy
 	for _, p := range c.alive {
 		floor = max(floor, p.Remedy.Verdict.NoiseFloor)
 	}
@@ -324,8 +312,8 @@ func (c *comparing) qualify(grows int) {
 	}
 }
 
-// addedSlope returns the mean increase of the slope with the remedy over the pairs. It is
-// unknown with fewer than two pairs.
+// addedSlope returns the mean increase of the slope by the remedy. It is unknown for fewer than two
+// pairs.
 func (c *comparing) addedSlope() Interval {
 	if len(c.alive) < 2 {
 		return Interval{}
@@ -338,7 +326,7 @@ func (c *comparing) addedSlope() Interval {
 	return Interval{mean, low, high}
 }
 
-// count counts the verdicts, with or without the remedy, for which is holds.
+// count counts the verdicts with or without the remedy that satisfy is.
 func count(pairs []Pair, remedy bool, is func(Verdict) bool) (n int) {
 	for _, p := range pairs {
 		if remedy && is(p.Remedy.Verdict) || !remedy && is(p.Base.Verdict) {
@@ -348,7 +336,6 @@ func count(pairs []Pair, remedy bool, is func(Verdict) bool) (n int) {
 	return n
 }
 
-// mayGrow reports whether a run leaks or may leak.
 func (v Verdict) mayGrow() bool { return v.Kind == Leak || v.Kind == Inconclusive }
 
 // fragments reports whether only malloc's free memory grows.
@@ -358,16 +345,15 @@ func (v Verdict) fragments() bool {
 		v.Net != nil && v.Net.Low <= float64(v.Budget) && v.Net.High <= v.tolerated()
 }
 
-// Leaks reports, as one answer for all runs, whether they leak: at least half of the runs that
-// did not crash do. A tie counts as a leak, since a remedy that is needed half of the time is
-// needed. [Compare] applies it to the runs without the remedy before it compares slopes. A
-// caller that chooses the goal should apply it to the same runs.
+// Leaks reports whether at least half of the runs that did not crash leak. Half counts as a leak,
+// since a remedy is then needed half of the time. Compare applies Leaks to the runs without the
+// remedy before it compares slopes.
 func Leaks(outcomes []Outcome) bool {
 	leaks, came := leaking(outcomes)
 	return leaks > 0 && 2*leaks >= came
 }
 
-// leaking counts the runs that leak and those that did not crash.
+// leaking returns the number of runs that leak and the number of runs that did not crash.
 func leaking(outcomes []Outcome) (leaks, came int) {
 	for i := range outcomes {
 		switch outcomes[i].Verdict.Kind {
@@ -382,7 +368,7 @@ func leaking(outcomes []Outcome) (leaks, came int) {
 	return leaks, came
 }
 
-// effect returns the effect of a ratio on its own. works is the threshold of Works.
+// effect returns the effect of a ratio. works is the threshold of Works.
 func (r Ratio) effect(works float64) Effect {
 	switch {
 	case !r.OK:
@@ -399,8 +385,8 @@ func (r Ratio) effect(works float64) Effect {
 	return Unclear
 }
 
-// morePairs returns the number of additional pairs that would move the nearest threshold out of
-// the interval. The interval's width falls with the square root of their number.
+// morePairs returns the number of additional pairs that would exclude the nearest threshold from the
+// interval, whose width falls with the square root of the number of pairs.
 func morePairs(r Ratio, pairs int) int {
 	distance := math.Inf(1)
 	for _, threshold := range []float64{alikeLow, 1, alikeHigh} {
@@ -413,7 +399,7 @@ func morePairs(r Ratio, pairs int) int {
 	return max(int(math.Ceil(float64(pairs)*(factor-1))), 1)
 }
 
-// String formats the comparison in a line: "works: the slope is x0.01 [-0.02, 0.03] of that
+// String formats the comparison in a line, such as "works: the slope is x0.01 [-0.02, 0.03] of that
 // without it; step time x1.42 [1.39, 1.45]; 5 pairs".
 func (c Comparison) String() string {
 	text := string(c.Effect)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// arm makes the outcomes of n runs with noise of 3%.
+// arm returns the outcomes of n runs with noise of 3%.
 func arm(m maker, n int, kind Kind, slope, peak, step float64) []Outcome {
 	list := make([]Outcome, n)
 	for i := range list {
@@ -100,8 +100,7 @@ func TestCompareCrashes(t *testing.T) {
 	require.Equal(t, Unclear, c.Effect, c)
 }
 
-// With 5 pairs that differ by 3% the interval should hold the truth in about 95
-// of 100 comparisons.
+// With 5 pairs that differ by 3%, about 95% of the intervals must contain the truth.
 func TestCompareCovers(t *testing.T) {
 	m := newMaker(1, 4)
 	const n = 200
@@ -120,8 +119,8 @@ func TestCompareCovers(t *testing.T) {
 	require.LessOrEqual(t, wrong, n/50)
 }
 
-// Two pairs have only three different bootstrap draws, and the quartiles of the slopes were
-// often equal. The interval must not be that narrow.
+// Two pairs have only three different bootstrap draws, so the quartiles of the slopes were often
+// equal. The interval must not be that narrow.
 func TestCompareFewPairs(t *testing.T) {
 	m := newMaker(1, 5)
 	const rounds = 400
@@ -146,7 +145,7 @@ func TestCompareFewPairs(t *testing.T) {
 		require.LessOrEqual(t, misses, 3*rounds*8/100, "%d pairs", n)
 	}
 
-	// Even equal pairs are known no better than what was measured.
+	// The precision of the measurements also bounds the intervals of equal pairs.
 	one := Outcome{Verdict: Verdict{Kind: Leak, NoiseFloor: 100, Slope: Interval{Estimate: 1000}}, Peak: Known(GiB), StepTime: Known(1e6)}
 	c := Compare([]Pair{{one, one}, {one, one}}, LowerSlope, 1)
 	for _, r := range []Ratio{c.Slope, c.Peak, c.StepTime} {
@@ -182,7 +181,7 @@ func TestCompareGPU(t *testing.T) {
 	require.False(t, c.GPU.OK)
 }
 
-// A goal chosen by Leaks never gets the answer that there is no slope.
+// If Leaks holds, Compare never answers that there is no slope to lower.
 func TestLeaks(t *testing.T) {
 	m := newMaker(1, 7)
 	for leaks := range 5 {
@@ -223,8 +222,7 @@ func TestOutcome(t *testing.T) {
 	require.False(t, o.GPU.OK)
 }
 
-// Work between two samples, outside of steps, is part of the step time; the sampling itself is
-// not.
+// Work between two samples counts as step time, but the sampling itself does not.
 func TestStepTimeHasAllThatIsDone(t *testing.T) {
 	const sampling, reset = 300 * time.Microsecond, time.Second
 	series := func(process bool) *Series {
@@ -246,6 +244,6 @@ func TestStepTimeHasAllThatIsDone(t *testing.T) {
 	}
 	plain, renewed := series(false), series(true)
 	require.Equal(t, Known(Bytes(time.Millisecond)), plain.Outcome(plain.Judge(Criteria{})).StepTime)
-	// 5 times a second, over 1,000 steps of a millisecond.
+	// Five renewals in 1,000 steps of a millisecond.
 	require.InEpsilon(t, float64(6*time.Millisecond), float64(renewed.Outcome(renewed.Judge(Criteria{})).StepTime.Bytes), 0.01)
 }

@@ -35,13 +35,12 @@ func ExampleWatch() {
 	w := memory.Watch(ctx, memory.Options{Every: time.Second})
 	// ... the program's work ...
 	w.Stop()
-	fmt.Println(w.Verdict().Kind) // after so short a time
+	fmt.Println(w.Verdict().Kind) // there are too few samples
 	// Output: inconclusive
 }
 
 func ExampleSeries_Judge() {
-	// Any program can bring its own samples: here 300 steps, each of which leaves
-	// 64 KiB of malloc behind.
+	// A program can add its own samples. Here, each of 300 steps leaves 64 KiB in malloc.
 	var series memory.Series
 	start := time.Now()
 	for step := range 300 {
@@ -70,7 +69,7 @@ func ExampleNewSampler() {
 		return
 	}
 	defer sampler.Close()
-	var sample memory.Sample // filled again each time, so that sampling does not allocate
+	var sample memory.Sample // reused, so that sampling does not allocate
 	for step := range 3 {
 		if err := sampler.Sample(step, &sample); err != nil {
 			fmt.Println(err)
@@ -90,7 +89,7 @@ func ExampleCompare() {
 	}
 	var pairs []memory.Pair
 	for i := range 5 {
-		disturbed := memory.Bytes(i) * 1000 // what slows one run down slows its neighbour down
+		disturbed := memory.Bytes(i) * 1000 // affects both runs of a pair
 		pairs = append(pairs, memory.Pair{
 			Base:   run(memory.Leak, 19e6, 200_000+disturbed),
 			Remedy: run(memory.Flat, float64(i), 300_000+disturbed),

@@ -2,16 +2,15 @@ package memory
 
 import "slices"
 
-// Forecast extrapolates an amount that is measured after each step of a loop. It compares the
-// median of the newer half of its samples with that of the older half, so a sawtooth or a
-// single step change is not a trend. The zero value is empty. It is for one goroutine.
+// Forecast extrapolates an amount measured after each step. It compares the medians of the older and
+// the newer half of the latest samples, so a sawtooth or one step change does not count as growth. It
+// is for one goroutine.
 type Forecast struct {
 	steps   [forecastLength]int64
 	amounts [forecastLength]Bytes
 	n, next int
 }
 
-// forecastLength is the number of samples of a Forecast.
 const forecastLength = 64
 
 // Add adds the amount after a step.
@@ -21,11 +20,11 @@ func (f *Forecast) Add(step int64, amount Bytes) {
 	f.n = min(f.n+1, forecastLength)
 }
 
-// Reset removes all samples, as is needed after a sudden change of the amount.
+// Reset removes all samples. Call it after a sudden change of the amount.
 func (f *Forecast) Reset() { f.n, f.next = 0, 0 }
 
-// StepsTo returns the number of steps, after the last one, until the amount reaches the limit.
-// ok is false if the amount does not grow or there are too few samples.
+// StepsTo returns the number of steps until the amount reaches the limit. ok is false if the amount
+// does not grow or there are too few samples.
 func (f *Forecast) StepsTo(limit Bytes) (steps int64, ok bool) {
 	if f.n < forecastLength {
 		return 0, false

@@ -25,10 +25,10 @@ func TestForecast(t *testing.T) {
 	assert.False(t, ok)
 	_, ok = feed(func(n int64) Bytes { return 100*MiB - Bytes(n)*KiB })
 	assert.False(t, ok)
-	// A saw-tooth whose level stays.
+	// A sawtooth without growth.
 	_, ok = feed(func(n int64) Bytes { return 100*MiB + Bytes(n%8)*MiB })
 	assert.False(t, ok)
-	// A single high sample.
+	// A single high value.
 	_, ok = feed(func(n int64) Bytes {
 		if n == 99 {
 			return 190 * MiB

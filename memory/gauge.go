@@ -2,21 +2,19 @@ package memory
 
 import "fmt"
 
-// CgroupWorkingSet is CgroupUsed without the file pages that the kernel drops first
-// (inactive_file in memory.stat). Kubelet evicts by this amount, and file access hardly affects
-// it. Only a [Gauge] reads it.
+// CgroupWorkingSet is CgroupUsed without the file pages that the kernel drops first (inactive_file in
+// memory.stat). Kubelet evicts by this amount. Only a [Gauge] reads it.
 const CgroupWorkingSet Layer = "cgroup working set"
 
-// Gauge reads one amount of this process, fast enough for each step of a loop: in about a
-// microsecond on Linux, and ten for CgroupWorkingSet. It is for one goroutine at a time and
-// must be closed.
+// Gauge reads one layer of this process after each step: in about 1 us on Linux, and 10 us for
+// CgroupWorkingSet. It is for one goroutine at a time, and must be closed.
 type Gauge struct {
 	layer Layer
 	gauge
 }
 
-// NewGauge opens a gauge of RSS, Anon, CgroupUsed or CgroupWorkingSet. Another layer is an
-// error, and so is a layer that this machine does not report (ErrUnavailable).
+// NewGauge opens a gauge of RSS, Anon, CgroupUsed or CgroupWorkingSet. Other layers are an error; a
+// layer that this machine does not report is ErrUnavailable.
 func NewGauge(layer Layer) (*Gauge, error) {
 	g := &Gauge{layer: layer}
 	switch layer {
@@ -40,12 +38,12 @@ func (g *Gauge) Layer() Layer { return g.layer }
 // Read returns the current amount.
 func (g *Gauge) Read() Reading { return g.read(g.layer) }
 
-// Uncertainty returns the most by which the amount may exceed Read, since Linux counts pages on
-// each processor and adds them up in batches. For RSS and Anon a batch is 32 pages, or twice
-// the number of processors if that is more (percpu_counter_batch, Linux 6.2; 64 page faults per
-// thread before): 256 KiB with 2 processors, 32 MiB with 64. Linux 6.16 and later add up
-// exactly for RSS and Anon but not for Peak. For control groups a batch is 64 pages.
+// Uncertainty returns the most by which the amount may exceed Read. Linux counts pages per processor
+// and adds them up in batches: for RSS and Anon, 32 pages or twice the number of processors if that is
+// more (percpu_counter_batch, Linux 6.2; 64 page faults per thread before), so 256 KiB with 2
+// processors and 32 MiB with 64. Linux 6.16 and later count RSS and Anon exactly. For control groups
+// a batch is 64 pages.
 func (g *Gauge) Uncertainty() Bytes { return uncertainty(g.layer) }
 
-// Close closes the files. Later readings are unknown.
+// Close closes the files. Read then returns unknown readings.
 func (g *Gauge) Close() error { return g.close() }

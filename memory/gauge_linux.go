@@ -11,11 +11,10 @@ import (
 	"steadyfit/internal/cgroup"
 )
 
-// gauge keeps the files of one layer open.
 type gauge struct {
 	file *os.File // /proc/self/statm, or the usage file of the control group
-	// stat is memory.stat of the same group, and inactive is the start of its line of inactive
-	// file pages. Both are only used for CgroupWorkingSet.
+	// stat is the group's memory.stat, and inactive the position of inactive_file in it, for
+	// CgroupWorkingSet.
 	stat     *os.File
 	inactive string
 	buffer   [statusSize]byte
@@ -32,7 +31,8 @@ func (g *gauge) open(layer Layer) (err error) {
 	return nil
 }
 
-// openGroup uses the first folder that has the files; without one, the amount is unknown.
+// openGroup opens the files of the first folder that has them. If there is none, the amount stays
+// unknown.
 func (g *gauge) openGroup(c cgroup.Controller, layer Layer) {
 	used, _, inactive := c.MemoryFiles()
 	g.inactive = inactive + " "
@@ -68,7 +68,7 @@ func (g *gauge) read(layer Layer) Reading {
 	if err != nil {
 		return Reading{}
 	}
-	// size, resident, shared (files and shmem), in pages.
+	// The fields are size, resident and shared (files and shmem), in pages.
 	_, text, _ = bytes.Cut(text, []byte(" "))
 	first, text, _ := bytes.Cut(text, []byte(" "))
 	second, _, _ := bytes.Cut(text, []byte(" "))
@@ -98,6 +98,6 @@ func uncertainty(layer Layer) Bytes {
 	if layer == CgroupUsed || layer == CgroupWorkingSet {
 		batch = 64
 	}
-	// Only the processors that this process may run on add to the uncertainty.
+	// Pages are counted on the processors that this process may use.
 	return Bytes(runtime.NumCPU() * batch * os.Getpagesize())
 }

@@ -29,7 +29,7 @@ func TestGauge(t *testing.T) {
 			during := g.Read()
 			require.NoError(t, syscall.Munmap(b))
 			after := g.Read()
-			// The race detector and the collector take and give memory meanwhile.
+			// The race detector and the garbage collector also allocate and free memory.
 			assert.InDelta(t, size, int64(during.Bytes-before.Bytes), 16<<20)
 			assert.InDelta(t, size, int64(during.Bytes-after.Bytes), 16<<20)
 
@@ -48,7 +48,7 @@ func TestGauge(t *testing.T) {
 	assert.ErrorContains(t, err, "malloc in use")
 }
 
-// The inactive file pages in memory.stat of both versions are subtracted; without the file, the
+// The inactive file pages in memory.stat of both versions are subtracted. If the file is missing, the
 // amount is unknown.
 func TestGaugeOfAWorkingSet(t *testing.T) {
 	const (
@@ -101,7 +101,7 @@ func TestGaugeUncertainty(t *testing.T) {
 	assert.GreaterOrEqual(t, int(g.Uncertainty()), runtime.NumCPU()*32*os.Getpagesize())
 }
 
-// The peak since the start of the process is known even after a reset of the peak.
+// Peak includes the time before ResetPeak.
 func TestReadKnowsThePeakBeforeAReset(t *testing.T) {
 	s, err := NewSampler(SamplerOptions{})
 	require.NoError(t, err)

@@ -11,18 +11,18 @@ import (
 	"steadyfit/internal/stats"
 )
 
-// Judge returns the verdict on the series. Its cost does not depend on the length of the run:
-// some milliseconds, and as much for each layer that changes.
+// Judge returns the verdict on the series. It takes some milliseconds per layer that changes, for a
+// series of any length.
 //
-// The warm-up is cut off first. AICc chooses a model, which shows whether there was a step or a
-// curve that levels off, and where it ended; the rest is examined again, a few times at most.
-// The slope of the rest is the estimate of Theil and Sen, with a moving-block bootstrap
-// interval, widened by one quantum over the span. It is a leak only if the lower bound exceeds
-// the budget, the last third is not less steep, and neither a saturating curve, nor a single
-// step, nor a few step changes before a constant level explain the growth better. A late rise
-// is inconclusive. So are growth of the Go heap that no collection has confirmed, and constant
-// memory that native objects fill. The test of Mann and Kendall is not used, since it raises
-// false alarms on data of this kind (Machida, Andrzejak, Matias and Vicente 2013).
+// Judge first cuts off the warm-up, such as a step or a curve that levels off, which the choice of a
+// model by AICc reveals. It then estimates the slope of the rest by Theil and Sen, with an interval
+// from a moving-block bootstrap, widened by one quantum over the span.
+//
+// A verdict of Leak needs a lower bound above the budget, a last third that is not less steep, and
+// no better explanation by a saturating curve or a few step changes. A late rise is inconclusive.
+// So are growth of the Go heap that no collection confirmed, and constant memory that native objects
+// fill. The test of Mann and Kendall is not used, since it raises false alarms on such data (Machida,
+// Andrzejak, Matias and Vicente 2013).
 func (s *Series) Judge(c Criteria) Verdict {
 	if c.Layer == "" {
 		if c.Layer = Anon; !s.Max(Anon).OK {
@@ -40,14 +40,13 @@ func (s *Series) Judge(c Criteria) Verdict {
 	return v
 }
 
-// trial is the state of one judgement.
 type trial struct {
 	Criteria
 	x, y    []float64 // the whole series
-	from    int       // where the judged part begins
+	from    int       // start of the judged part
 	quantum float64
-	models  models // the models of the judged part
-	// ramp is the last curve that was cut off; its model is empty if there is none.
+	models  models // fitted to the judged part
+	// ramp is the last curve that was cut off. Its model is empty if there is none.
 	ramp   fitted
 	cuts   int
 	jumps  []Change
@@ -74,9 +73,9 @@ func judge(x, y []float64, c Criteria) Verdict {
 		t.inconclusive(more, "%d samples are too few", len(y))
 		return *v
 	}
-	// A warm-up can hide a sawtooth, so the search is repeated without the first part.
+	// A warm-up can hide a sawtooth, so the search is repeated without it.
 	for _, from := range []int{0, len(y) / 4, len(y) / 2} {
-		// A fall of a page or two may be a page that came and went.
+		// A fall of a page or two may be the release of single pages.
 		if s, ok := findSawtooth(x[from:], y[from:]); ok && s.depth > 2*t.grainOf(y[from:]) {
 			t.from = from
 			t.judgeSawtooth(s)
@@ -91,7 +90,7 @@ func judge(x, y []float64, c Criteria) Verdict {
 	return *v
 }
 
-// quantum is the smallest difference between two unequal values; 0 if there is none.
+// quantum returns the smallest difference of two unequal values; 0 if there is none.
 func quantum(y []float64) float64 {
 	sorted := slices.Compact(slices.Sorted(slices.Values(y)))
 	least := math.Inf(1)
@@ -104,11 +103,11 @@ func quantum(y []float64) float64 {
 	return least
 }
 
-// pageSize is the smallest allocation of the kernel on most machines.
+// pageSize is the page size of most machines in bytes.
 const pageSize = 4096
 
-// grain is the amount by which rounding alone can move a value: the quantum, but at most a
-// page, since without noise the smallest difference can be a real jump.
+// grain returns the amount by which rounding can move a value: the quantum, but at most a page,
+// since the smallest difference of a series without noise may be a real change.
 func (c Criteria) grain(y []float64) float64 {
 	grain := 1.0
 	if c.Layer.unit() == inBytes {
@@ -120,7 +119,7 @@ func (c Criteria) grain(y []float64) float64 {
 	return grain
 }
 
-// grainOf is the grain of the judged part, where memory may grow in large pieces.
+// grainOf returns the grain of the judged part. The quantum of the whole series can be larger.
 func (t *trial) grainOf(tail []float64) float64 { return max(quantum(tail), t.quantum) }
 
 func (t *trial) end() float64   { return t.x[len(t.x)-1] }
@@ -128,15 +127,15 @@ func (t *trial) span() float64  { return t.end() - t.x[t.from] }
 func (t *trial) total() float64 { return t.end() - t.x[0] }
 
 const (
-	// warmUpRounds is how many times a warm-up may be cut off. Each round fits one model.
+	// warmUpRounds is the maximum number of times that a warm-up is cut off.
 	warmUpRounds = 4
-	// leastTail is the part of the series that must remain after a curve was cut off.
-	// leastAfterStep is lower, because the end of a step change is easier to locate.
-	// leastAfterSeveral allows for another step change.
+	// leastTail is the minimum part of the series after a curve was cut off. leastAfterStep is
+	// lower because the end of a step is easier to locate. leastAfterSeveral leaves time for
+	// another step.
 	leastTail         = 1.0 / 3
 	leastAfterStep    = 0.1
 	leastAfterSeveral = 0.4
-	// fewTail is the number of samples that must remain.
+	// fewTail is the minimum number of samples after a cut.
 	fewTail = 12
 )
 
@@ -162,7 +161,7 @@ func (t *trial) cutWarmUp() {
 			from = t.edge(from, best.change)
 		}
 		if len(t.x)-from < fewTail || t.end()-t.x[min(from, len(t.x)-1)] < least*t.total() {
-			// A step with a slope counts if the slope does not exceed it.
+			// A step with a slope counts as a step if the slope adds less than the step.
 			t.late = best.model == stepModel || best.model == stepLinearModel && math.Abs(best.change) > math.Abs(best.slope)*t.span()/2
 			return
 		}
@@ -181,7 +180,6 @@ func (t *trial) cutWarmUp() {
 	t.models = choose(t.x[t.from:], t.y[t.from:], t.quantum)
 }
 
-// firstAbove returns the index of the first value above limit.
 func firstAbove(x []float64, limit float64) int {
 	i, found := slices.BinarySearch(x, limit)
 	if found {
@@ -190,8 +188,8 @@ func firstAbove(x []float64, limit float64) int {
 	return i
 }
 
-// edge returns the sample after the largest change in the direction of a step, near the sample
-// where a model of bins found it.
+// edge returns the index after the largest change in the direction of a step, near the place where a
+// model of bins located the step.
 func (t *trial) edge(from int, change float64) int {
 	reach := 2 * ((len(t.x)-t.from)/modelPoints + 1)
 	edge, most := from, 0.0
@@ -203,8 +201,8 @@ func (t *trial) edge(from int, change float64) int {
 	return edge
 }
 
-// height returns the height of a step: the difference of the medians of both sides, unless the
-// sides slope.
+// height returns the height of a step: the difference of the medians of both sides, or the fitted
+// change if the sides slope.
 func (t *trial) height(f fitted, from int) float64 {
 	if f.model != stepModel || from == t.from {
 		return f.change
@@ -212,8 +210,8 @@ func (t *trial) height(f fitted, from int) float64 {
 	return stats.Median(t.y[from:]) - stats.Median(t.y[t.from:from])
 }
 
-// settled returns the place from which a saturating curve is within the noise of its end. It is
-// infinite if the curve needs more than half of the series for two thirds of its rise.
+// settled returns the place from which a saturating curve is within the noise of its final level. It
+// is infinite if two thirds of the rise take more than half of the series.
 func (t *trial) settled(f fitted) float64 {
 	if f.at > t.span()/2 {
 		return math.Inf(1)
@@ -223,13 +221,13 @@ func (t *trial) settled(f fitted) float64 {
 	return min(f.origin+f.at*constants, t.end()-leastTail*t.total()*1.01)
 }
 
-// around returns the standard deviation of the judged part around a model.
+// around returns the standard deviation of the judged part around a fit.
 func (t *trial) around(f fitted) float64 {
 	return math.Sqrt(f.squares / float64(min(len(t.x)-t.from, modelPoints)))
 }
 
-// bend returns the place at which to cut a parabola: its vertex, or a third of it if it
-// flattens without reaching the vertex.
+// bend returns the place at which to cut a parabola: its vertex, or a third of the series if it has
+// no vertex there.
 func (t *trial) bend(f fitted) float64 {
 	begin := t.x[t.from]
 	if f.change != 0 {
@@ -244,8 +242,7 @@ func (t *trial) bend(f fitted) float64 {
 	return math.Inf(1)
 }
 
-// tolerance returns the slope that counts as no growth. swing is the range over which the
-// amount varies.
+// tolerance returns the slope that counts as no growth. swing is the usual variation of the amount.
 func (t *trial) tolerance(level, swing float64) float64 {
 	if t.Budget > 0 {
 		return float64(t.Budget)
@@ -257,7 +254,6 @@ func (t *trial) tolerance(level, swing float64) float64 {
 	return max(least, 0.01*math.Abs(level), swing, 4*t.quantum) / t.span()
 }
 
-// measured stores the trend in the verdict.
 func (t *trial) measured(f trend, noise float64) {
 	v := &t.result
 	half := f.half + t.grainOf(t.y[t.from:])/t.span()
@@ -282,18 +278,18 @@ func (t *trial) judgeSawtooth(s sawtooth) {
 	v.Depth, v.Falls = Bytes(s.depth), len(s.falls)
 	switch tolerance := t.tolerance(float64(v.Level), 2*s.depth); {
 	case v.Slope.Low > float64(t.Budget) && f.bends:
-		t.inconclusive(t.total(), "it still climbs, but less and less")
+		t.inconclusive(t.total(), "the growth slows down")
 	case v.Slope.Low > float64(t.Budget):
 		v.Kind = Leak
 	case v.Slope.High <= tolerance:
 		v.Kind = Sawtooth
 	default:
-		t.undecided("it goes up and down too few times to decide whether it climbs", tolerance)
+		t.undecided("too few rises and falls to decide whether the sawtooth climbs", tolerance)
 	}
 }
 
-// scatter measures the distances of the values from the line. swing is two deviations of normal
-// noise, or more if the noise has rare peaks; noise is one deviation.
+// scatter returns the variation around the line. noise is one robust standard deviation; swing is
+// two, or more if the noise has rare peaks.
 func (f trend) scatter(x, y []float64) (swing, noise float64) {
 	rest := make([]float64, len(x))
 	for i := range x {
@@ -321,13 +317,13 @@ func (t *trial) judgeTail() {
 	line, level, both := t.models.get(linearModel), t.models.get(constantModel), t.models.get(saturatingLinearModel)
 	levelsOff := curve.change > 0 && (v.Model == saturatingModel || curve.score+evidence <= line.score) &&
 		t.models.apart(line, curve) > t.grainOf(y)/2 && (both.slope <= 0 || both.score+evidence > curve.score)
-	// Growth within the noise counts only if the line is also the better model.
+	// Growth within the noise counts only if a line is also the better model.
 	slight := v.Slope.Estimate*t.span() < 2*noise
 	step := t.models.best
 	switch {
 	case t.late && step.change > 0 && !t.grewBefore() && !t.within(step.at, step.change):
 		v.Jumps = append(v.Jumps, Change{At: step.at, Amount: Bytes(step.change)})
-		t.inconclusive(t.total()/2, "it changed by %s near the end, too late to decide whether that continues", v.Layer.amount(step.change))
+		t.inconclusive(t.total()/2, "the level changed by %s near the end, too late to decide whether the growth continues", v.Layer.amount(step.change))
 	case t.Budget > 0 && v.Slope.High <= tolerance:
 		t.settle(noise)
 	case levelsOff:
@@ -335,17 +331,17 @@ func (t *trial) judgeTail() {
 	case v.Slope.High <= tolerance && (!grows || slight && line.score+evidence > level.score):
 		t.settle(noise)
 	case !grows:
-		t.undecided("the growth may be none or too much: the interval holds both", tolerance)
+		t.undecided("the interval includes both no growth and too much growth", tolerance)
 	case f.bends:
-		t.inconclusive(t.total(), "it still rises, but less and less")
+		t.inconclusive(t.total(), "the growth slows down")
 	case t.unexplained():
 		v.Kind = Leak
 	default:
-		t.inconclusive(t.total(), "it rises no more than the rest of the warm-up would")
+		t.inconclusive(t.total(), "the growth is no more than the rest of the warm-up would add")
 	}
 }
 
-// grewBefore reports whether the growth was there before a late step.
+// grewBefore reports whether the series already grew before a late step.
 func (t *trial) grewBefore() bool {
 	end := firstAbove(t.x, t.models.best.at)
 	x, y := t.x[t.from:end], t.y[t.from:end]
@@ -357,8 +353,7 @@ func (t *trial) grewBefore() bool {
 	return !f.bends && f.slope-f.half-grain/(x[len(x)-1]-x[0]) > float64(t.Budget)
 }
 
-// unexplained reports whether the tail grows by more than the curve that was cut off would
-// still grow.
+// unexplained reports whether the tail grows by more than the rest of the curve that was cut off.
 func (t *trial) unexplained() bool {
 	if t.ramp.model == "" {
 		return true
@@ -367,8 +362,8 @@ func (t *trial) unexplained() bool {
 	return t.result.Slope.Low-max(rest, 0)/t.span() > float64(t.Budget)
 }
 
-// within reports whether a change is compatible with growth within the budget from there on: a
-// leak would have added more by the end.
+// within reports whether a change at this place allows growth within the budget since then: a leak
+// would have added more.
 func (t *trial) within(at, change float64) bool {
 	return math.Abs(change) < float64(t.Budget)*(t.end()-at)
 }
@@ -384,11 +379,11 @@ func (t *trial) settle(noise float64) {
 		}
 	}
 	change := math.Abs(float64(v.Level - v.Start))
-	// One jump accounts for most of the change.
+	// A jump needs one change that makes up most of the rise.
 	jumped := len(t.jumps) == 1 && math.Abs(float64(v.Level-v.Start-last.Amount)) <= 0.25*math.Abs(float64(last.Amount))
 	switch {
 	case upward > 1 && t.span() < leastAfterSeveral*t.total() && !t.within(last.At, float64(last.Amount)):
-		t.inconclusive(t.total()/2, "it went up %d times, and the last time is too near the end", upward)
+		t.inconclusive(t.total()/2, "the level rose in %d steps, and the last step is too near the end", upward)
 	case t.cuts == 0 || change < max(3*noise, 2*t.quantum):
 		v.Kind = Flat
 	case jumped:
@@ -398,17 +393,17 @@ func (t *trial) settle(noise float64) {
 	}
 }
 
-// judgeCurve judges a tail that is the beginning of a saturating curve.
+// judgeCurve judges a tail that looks like the beginning of a saturating curve.
 func (t *trial) judgeCurve(curve fitted, tolerance, noise float64) {
 	elapsed := t.end() - curve.origin
 	rest := curve.change * math.Exp(-elapsed/curve.at)
 	v := &t.result
-	// Residuals of a line are mostly the bend of the curve. Noise does not hide certain growth.
+	// The bend of the curve must not count as noise around a line.
 	noise = min(noise, t.around(curve))
 	if v.Slope.Low > float64(t.Budget) {
 		noise = 0
 	}
-	// next is the amount that another span of this length would still add.
+	// next is the amount that the curve would add in another span of this length.
 	if next := rest * (1 - math.Exp(-t.span()/curve.at)); next <= max(tolerance*t.span(), noise) && curve.at < t.span()/2 {
 		v.Kind = Plateau
 		v.Level = Bytes(curve.value(t.end()))
@@ -417,16 +412,15 @@ func (t *trial) judgeCurve(curve fitted, tolerance, noise float64) {
 		}
 		return
 	}
-	t.inconclusive(max(5*curve.at-elapsed, t.total()/4), "it still rises, but levels off")
+	t.inconclusive(max(5*curve.at-elapsed, t.total()/4), "the level still rises, but flattens")
 }
 
-// undecided estimates the number of steps that would decide. The half width of the interval
-// falls with the power 1.5 of the span: with the span, and with the square root of the number
-// of samples.
+// undecided makes the verdict inconclusive and estimates the number of steps that would decide. The
+// width of the interval falls with the power 1.5 of the span.
 func (t *trial) undecided(reason string, tolerance float64) {
 	v := &t.result
 	distance := max(tolerance-v.Slope.Estimate, v.Slope.Estimate-float64(t.Budget))
-	// The estimate may be wrong by its standard error, in the unfavourable direction.
+	// The estimate may be too far from the threshold by its standard error.
 	distance = max(distance-0.4*v.NoiseFloor, 0.05*v.NoiseFloor)
 	factor := max(math.Pow(1.1*v.NoiseFloor/distance, 2.0/3), 1.25)
 	t.inconclusive((factor-1)*t.span(), "%s", reason)
@@ -437,7 +431,7 @@ func (t *trial) inconclusive(more float64, reason string, args ...any) {
 	t.result.More = whole(t.Per, more)
 }
 
-// whole rounds a number of steps up; minutes stay unchanged.
+// whole rounds a number of steps up. Minutes stay unchanged.
 func whole(per Per, more float64) float64 {
 	if per == PerMinute {
 		return more

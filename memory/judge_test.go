@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// made is a series of one layer with values by step, a second apart.
+// made returns a series of one layer with a value per step and one second between samples.
 func made(n int, value func(step int) float64) *Series {
 	c := course{step: 1, y: make([]float64, n)}
 	for i := range c.y {
@@ -121,15 +121,15 @@ func TestSawThatClimbsIsALeak(t *testing.T) {
 	require.Contains(t, v.String(), "on top of")
 }
 
-// Memory that goes back page by page is a saw around its line; a control without a
-// leak was called one.
-func TestAStaircaseOfPagesHasNoTeeth(t *testing.T) {
+// Memory that shrinks page by page once looked like a sawtooth, so a control without a leak was
+// called a leak.
+func TestMemoryReturnedByPagesIsNoSawtooth(t *testing.T) {
 	v := made(160, func(i int) float64 { return 100*mib - page*float64(i/20) }).Judge(Criteria{Budget: 2 * KiB})
 	require.Equal(t, Flat, v.Kind, v)
 }
 
-// Two pages near the end of a control were called inconclusive, although a leak above
-// the budget would have added more since.
+// A change of two pages near the end once made a control inconclusive, although a leak above the budget
+// would have added more.
 func TestALateChangeWithinTheBudget(t *testing.T) {
 	late := func(amount float64) Verdict {
 		return made(160, func(i int) float64 {
@@ -144,15 +144,15 @@ func TestALateChangeWithinTheBudget(t *testing.T) {
 	require.Equal(t, Inconclusive, late(64*page).Kind, late(64*page))
 }
 
-// A trim at the end of each epoch gives memory back that the next steps take again,
-// and the last sample came right after one: runs with that remedy were inconclusive.
+// A trim at the end of each epoch returns memory that the next steps allocate again. Series whose last
+// sample followed a trim were once inconclusive.
 func TestSeriesThatEndsInADip(t *testing.T) {
 	dips := func(slope float64) Verdict {
 		noise := newMaker(1, 8).noise("pages", 80, page)
 		return made(80, func(i int) float64 {
 			y := 66*mib + noise[i] + slope*float64(i)
 			if i >= 7 {
-				y -= 8.3 * mib // the first trim
+				y -= 8.3 * mib // first trim
 			}
 			if i%8 == 7 {
 				y -= mib
@@ -169,7 +169,7 @@ func TestSeriesThatEndsInADip(t *testing.T) {
 	require.InEpsilon(t, 128*1024, v.Slope.Estimate, 0.1)
 }
 
-// stairs goes up by a height at some samples, on top of a slope.
+// stairs returns a series with step changes on top of a slope.
 func stairs(n int, height, slope float64, at ...int) *Series {
 	return made(n, func(i int) float64 {
 		y := 66*mib + slope*float64(i)
@@ -182,9 +182,9 @@ func stairs(n int, height, slope float64, at ...int) *Series {
 	})
 }
 
-// A workload whose threads took two arenas of 8 MiB was called a leak in one of five
-// runs, and one that jumped twice within the first third inconclusive.
-func TestStairs(t *testing.T) {
+// A workload whose threads took two arenas of 8 MiB was once called a leak in a fifth of its runs, and
+// was inconclusive with two jumps in the first third.
+func TestStepChanges(t *testing.T) {
 	v := stairs(80, 7.7*mib, 0, 15, 46).Judge(Criteria{Budget: 32 * KiB})
 	require.Equal(t, Plateau, v.Kind, v)
 	require.Len(t, v.Jumps, 2)
@@ -194,7 +194,7 @@ func TestStairs(t *testing.T) {
 
 	v = stairs(80, 7.7*mib, 0, 15, 71).Judge(Criteria{Budget: 32 * KiB})
 	require.Equal(t, Inconclusive, v.Kind, v)
-	require.Contains(t, v.Reason, "went up 2 times")
+	require.Contains(t, v.Reason, "rose in 2 steps")
 	require.GreaterOrEqual(t, v.More, 40.0)
 	require.Equal(t, Inconclusive, stairs(80, 7.7*mib, 0, 5, 46).Judge(Criteria{}).Kind, "at that interval the next is still to come")
 
@@ -216,7 +216,7 @@ func TestTooFewSamples(t *testing.T) {
 	require.Equal(t, "inconclusive: 10 samples are too few; about 22 steps more would decide", v.String())
 }
 
-// The number of steps in More must suffice most of the time.
+// Verdict.More steps must suffice in most cases.
 func TestMoreStepsDecide(t *testing.T) {
 	decided, asked := 0, 0
 	for i := range 60 {
@@ -253,7 +253,7 @@ func TestPerMinute(t *testing.T) {
 	v := s.Judge(Criteria{Per: PerMinute})
 	require.Equal(t, Leak, v.Kind)
 	require.InEpsilon(t, 3.1*mib, v.Slope.Estimate, 0.03)
-	require.Regexp(t, `^leak: \+3\.\d MiB/min \[\d\.\d, \d\.\d\], carried by no layer that was sampled \(99% interval, 300 samples over 4m59s of anon\)$`, v.String())
+	require.Regexp(t, `^leak: \+3\.\d MiB/min \[\d\.\d, \d\.\d\], carried by no sampled layer \(99% interval, 300 samples over 4m59s of anon\)$`, v.String())
 }
 
 func TestVerdictText(t *testing.T) {
@@ -273,7 +273,7 @@ func TestVerdictText(t *testing.T) {
 			v.Slope = Interval{3.1 * mib, 2.9 * mib, 3.4 * mib}
 			v.Trends = []Trend{{Layer: GoHeap, Share: 0.01}}
 		}, "leak: +3.1 MiB/step [2.9, 3.4], carried by malloc in use (not the Go heap) (99% interval, 200 samples over 1000 steps of anon)"},
-		{func(v *Verdict) { v.Kind, v.Cause, v.Slope = Leak, Retention, Interval{2048, 1024, 3072} }, "leak: +2.0 KiB/step [1.0, 3.0], freed memory that is kept (malloc in use is flat) (99% interval, 200 samples over 1000 steps of anon)"},
+		{func(v *Verdict) { v.Kind, v.Cause, v.Slope = Leak, Retention, Interval{2048, 1024, 3072} }, "leak: +2.0 KiB/step [1.0, 3.0], retained freed memory (malloc in use is flat) (99% interval, 200 samples over 1000 steps of anon)"},
 		{func(v *Verdict) { *v = Crashed("killed for lack of memory") }, "crash: killed for lack of memory"},
 		{func(v *Verdict) { *v = Verdict{} }, "no verdict"},
 	} {
@@ -292,7 +292,7 @@ func TestVerdictJSON(t *testing.T) {
 	require.Equal(t, v, back)
 }
 
-// layered makes a series of several layers.
+// layered returns a series of several layers.
 func layered(n int, layers map[Layer]func(i int) float64) *Series {
 	s := &Series{}
 	var sample Sample
@@ -339,7 +339,7 @@ func TestCause(t *testing.T) {
 			require.Contains(t, v.String(), "carried by malloc in use (not the Go heap)")
 			require.Contains(t, v.Notes[0], "no garbage collection ran")
 		case "nothing known":
-			require.Equal(t, "no sampled layer grows along; not sampled: go heap, malloc in use, live native bytes", v.Notes[0])
+			require.Equal(t, "no other sampled layer grows; not sampled: go heap, malloc in use, live native bytes", v.Notes[0])
 			require.Contains(t, v.Notes[1], "threads")
 		}
 	}
@@ -374,7 +374,7 @@ func TestGrowthInsideOfHeldMemoryIsNoted(t *testing.T) {
 	}).Judge(Criteria{})
 	require.Equal(t, Flat, v.Kind)
 	require.Len(t, v.Notes, 1)
-	require.Contains(t, v.Notes[0], "live native count grows all the same, by +1.0/step")
+	require.Contains(t, v.Notes[0], "live native count also grows, by +1.0/step")
 }
 
 func TestMemoryThatIsHeldIsFilled(t *testing.T) {
@@ -384,7 +384,7 @@ func TestMemoryThatIsHeldIsFilled(t *testing.T) {
 		})
 		v := s.Judge(Criteria{Budget: MiB})
 		require.Equal(t, Inconclusive, v.Kind, v)
-		require.Contains(t, v.Reason, "it stands still, but "+string(layer)+" grows by +4.0 MiB/step")
+		require.Contains(t, v.Reason, "the level is constant, but "+string(layer)+" grows by +4.0 MiB/step")
 		require.Positive(t, v.More)
 		v = s.Judge(Criteria{Budget: 8 * MiB})
 		require.Equal(t, Flat, v.Kind, "as much is no leak: %v", v)
@@ -392,8 +392,7 @@ func TestMemoryThatIsHeldIsFilled(t *testing.T) {
 	}
 }
 
-// Growth of the Go heap may be garbage; only memory that was live after a collection is
-// retained.
+// Growth of the Go heap may be garbage. Only memory that was live after a collection is retained.
 func TestGarbageIsNoLeak(t *testing.T) {
 	noise := newMaker(1, 8).noise("gaussian", 300, 0.01*mib)
 	heap := func(i int) float64 { return 40*mib + 0.1*mib*float64(i) + noise[i] }
@@ -402,7 +401,7 @@ func TestGarbageIsNoLeak(t *testing.T) {
 	}
 	v := series(func(int) float64 { return 40 * mib }).Judge(Criteria{})
 	require.Equal(t, Inconclusive, v.Kind, v)
-	require.Contains(t, v.Reason, "not what was live after a collection")
+	require.Contains(t, v.Reason, "its live part does not")
 	require.Equal(t, GoRuntime, v.Cause)
 	require.Equal(t, GoHeap, v.Carrier)
 	v = series(heap).Judge(Criteria{})
@@ -410,14 +409,14 @@ func TestGarbageIsNoLeak(t *testing.T) {
 	require.Equal(t, HostHistory, v.Cause)
 }
 
-// A bend is no noise: half of a curve that is still rising is no plateau.
+// A bend does not count as noise, so half of a rising curve is not a plateau.
 func TestBendIsNoNoise(t *testing.T) {
 	v := made(24, func(i int) float64 { return 300*mib + 600*mib*(1-math.Exp(-float64(i)/11)) }).Judge(Criteria{Budget: 256 * KiB})
 	require.Equal(t, Inconclusive, v.Kind, v)
-	require.Contains(t, v.Reason, "still rises")
+	require.Contains(t, v.Reason, "the growth slows down")
 }
 
-// held is a sample of one layer.
+// held returns a sample of one layer.
 func held(step int, layer Layer, b Bytes) *Sample {
 	s := Sample{Step: step}
 	s.Set(layer, Known(b))
@@ -433,13 +432,13 @@ func TestTrimmed(t *testing.T) {
 		closed, trimmed Bytes
 		note            string
 	}{
-		{"kept by the allocator", Jump, Unattributed, Retention, 300 * MiB, 120 * MiB, "closing everything left 200.0 MiB of 200.0 MiB grown, and a trim gave 180.0 MiB back: freed memory was kept"},
-		{"kept, after a leak", Leak, Retention, Retention, 280 * MiB, 120 * MiB, "freed memory was kept"},
-		{"in use until it was closed", Leak, NativeHeap, NativeHeap, 300 * MiB, 120 * MiB, "freed memory was kept"},
-		{"in a pool", Plateau, NativeHeap, NativeHeap, 290 * MiB, 280 * MiB, "a trim gave back only 10.0 MiB: it sits in pools"},
-		{"in a pool, and the trim took", Inconclusive, Unattributed, Unattributed, 290 * MiB, 291 * MiB, "a trim gave back only 0 B"},
-		{"given back", Plateau, RuntimeCache, RuntimeCache, 150 * MiB, 150 * MiB, "closing everything gave back most of 200.0 MiB grown: 50.0 MiB was left"},
-		{"all given back", Plateau, RuntimeCache, RuntimeCache, 90 * MiB, 40 * MiB, "0 B was left above the start"},
+		{"kept by the allocator", Jump, Unattributed, Retention, 300 * MiB, 120 * MiB, "after closing everything, 200.0 MiB of the growth of 200.0 MiB remained, and a trim returned 180.0 MiB: malloc had retained freed memory"},
+		{"kept, after a leak", Leak, Retention, Retention, 280 * MiB, 120 * MiB, "malloc had retained freed memory"},
+		{"in use until it was closed", Leak, NativeHeap, NativeHeap, 300 * MiB, 120 * MiB, "malloc had retained freed memory"},
+		{"in a pool", Plateau, NativeHeap, NativeHeap, 290 * MiB, 280 * MiB, "a trim returned only 10.0 MiB: the rest is in pools"},
+		{"in a pool, and the trim took", Inconclusive, Unattributed, Unattributed, 290 * MiB, 291 * MiB, "a trim returned only 0 B"},
+		{"given back", Plateau, RuntimeCache, RuntimeCache, 150 * MiB, 150 * MiB, "closing everything released most of the growth of 200.0 MiB: 50.0 MiB remained"},
+		{"all given back", Plateau, RuntimeCache, RuntimeCache, 90 * MiB, 40 * MiB, "0 B remained above the start"},
 	} {
 		v := grown
 		v.Kind, v.Cause = c.kind, c.cause
@@ -466,13 +465,13 @@ func TestSlowCurveWithinTheBudgetPasses(t *testing.T) {
 	}
 	v = curve(100 * mib).Judge(Criteria{})
 	require.Equal(t, Inconclusive, v.Kind, v)
-	require.Contains(t, v.Reason, "still rises")
+	require.Contains(t, v.Reason, "the growth slows down")
 	v = curve(10 * mib).Judge(Criteria{})
 	require.Equal(t, Plateau, v.Kind, "the little that is to come does not matter: %v", v)
 	require.Contains(t, v.String(), "since the start, levelling off: +")
 }
 
-// Any samples give a verdict that can be written as JSON, which has no infinity.
+// Every series has a verdict that can be written as JSON, which has no infinity.
 func TestEveryCourseHasAVerdict(t *testing.T) {
 	n := 600
 	if raceEnabled {

@@ -7,64 +7,63 @@ import (
 	"time"
 )
 
-// Layer names one amount of a [Sample] in reports and JSON. The name implies the unit: names
-// that end in " count" are counts, names that end in " time" are nanoseconds, and all others
-// are bytes. A source may add its own layers by that rule.
+// Layer names an amount of a [Sample]. The name determines the unit: names that end in " count" are
+// counts, names that end in " time" are nanoseconds, and all other amounts are bytes. A [Source] may
+// add layers with other names.
 type Layer string
 
-// The layers of the operating system, from /proc/PID/status on Linux. PSS is expensive and only
-// read on request ([SamplerOptions.PSS]).
+// Layers of the operating system, from /proc/PID/status on Linux. PSS is expensive and only read with
+// [SamplerOptions.PSS].
 const (
-	RSS    Layer = "rss"           // resident: Anon + File + Shared
-	Anon   Layer = "anon"          // anonymous memory: heaps, stacks
-	File   Layer = "file"          // pages of files, mostly libraries
+	RSS    Layer = "rss"           // resident memory: Anon + File + Shared
+	Anon   Layer = "anon"          // anonymous memory: heaps and stacks
+	File   Layer = "file"          // resident pages of files, mostly libraries
 	Shared Layer = "shared memory" // shmem and tmpfs
 	Swap   Layer = "swap"          // anonymous memory that was swapped out
 	PSS    Layer = "pss"           // RSS with shared pages divided among their users
-	Peak   Layer = "peak rss"      // largest RSS (VmHWM) since the start or Sampler.ResetPeak
+	Peak   Layer = "peak rss"      // largest RSS since the start or Sampler.ResetPeak (VmHWM)
 
 	Threads     Layer = "thread count"
-	CgroupUsed  Layer = "cgroup in use" // memory of the whole control group, page cache included
-	CgroupLimit Layer = "cgroup limit"  // smallest limit on it or a group above; absent if there is none
+	CgroupUsed  Layer = "cgroup in use" // memory of the control group, including the page cache
+	CgroupLimit Layer = "cgroup limit"  // lowest limit of the group and its parents; unknown without a limit
 )
 
-// The layers of the Go runtime, from runtime/metrics; absent for another process.
+// Layers of the Go runtime, from runtime/metrics; unknown for another process.
 const (
 	GoHeap       Layer = "go heap"               // objects, live or not yet swept
-	GoLive       Layer = "go heap live"          // reachable at the last collection
-	GoTotal      Layer = "go total"              // held by the Go runtime
+	GoLive       Layer = "go heap live"          // objects reachable at the last collection
+	GoTotal      Layer = "go total"              // memory held by the Go runtime
 	CleanupCount Layer = "waiting cleanup count" // cleanups and finalizers that are due
 	GCCycles     Layer = "gc cycle count"        // collections since the start
 	Goroutines   Layer = "goroutine count"
 )
 
-// The layers of a [Source] that attribution uses. They may have a part named by [Layer.Of].
+// Layers of a [Source] that attribution uses. [Layer.Of] names parts of them.
 const (
-	MallocUsed   Layer = "malloc in use"   // handed out to the program
-	MallocFree   Layer = "malloc free"     // free, but held from the system
-	MallocArenas Layer = "malloc arenas"   // taken from the system
-	TFUsed       Layer = "tensorflow used" // in use, by TensorFlow's own allocators
-	TFPeak       Layer = "tensorflow peak" // the most that was in use in a step
+	MallocUsed   Layer = "malloc in use"   // allocated by the program
+	MallocFree   Layer = "malloc free"     // free, but not returned to the system
+	MallocArenas Layer = "malloc arenas"   // obtained from the system
+	TFUsed       Layer = "tensorflow used" // allocated by TensorFlow's own allocators
+	TFPeak       Layer = "tensorflow peak" // largest TFUsed during a step
 
-	LiveBytes    Layer = "live native bytes"    // of native objects that are not released
-	LiveCount    Layer = "live native count"    // their number
-	WaitingBytes Layer = "waiting native bytes" // of those, unreachable ones that wait for the garbage collector
-	WaitingCount Layer = "waiting native count" // their number
+	LiveBytes    Layer = "live native bytes"    // bytes of native objects that are not released
+	LiveCount    Layer = "live native count"    // number of these objects
+	WaitingBytes Layer = "waiting native bytes" // bytes of unreachable native objects that wait for the garbage collector
+	WaitingCount Layer = "waiting native count" // number of these objects
 
-	GPUUsed      Layer = "gpu used"         // of the whole device
-	GPUProcess   Layer = "gpu process used" // of this process
+	GPUUsed      Layer = "gpu used"         // memory in use on the whole device
+	GPUProcess   Layer = "gpu process used" // device memory of this process
 	GPUAllocator Layer = "gpu allocator used"
 )
 
-// StepTime is the time per step since the previous sample, without the sampling itself. The
-// first sample does not have it.
+// StepTime is the mean time per step since the previous sample, excluding the sampling. The first
+// sample does not have it.
 const StepTime Layer = "step time"
 
-// Of names a part of the layer: TFUsed.Of("mklcpu") is "tensorflow used (mklcpu)". The part has
-// the unit of the whole.
+// Of names a part of the layer in the same unit: TFUsed.Of("mklcpu") is "tensorflow used (mklcpu)".
 func (l Layer) Of(part string) Layer { return l + Layer(" ("+part+")") }
 
-// Whole returns the layer of which l is a part, or l itself.
+// Whole returns the layer without a part name.
 func (l Layer) Whole() Layer {
 	if i := strings.Index(string(l), " ("); i >= 0 && strings.HasSuffix(string(l), ")") {
 		return l[:i]
@@ -72,7 +71,6 @@ func (l Layer) Whole() Layer {
 	return l
 }
 
-// unit is the unit of the amounts of a layer.
 type unit int
 
 const (
@@ -91,7 +89,7 @@ func (l Layer) unit() unit {
 	return inBytes
 }
 
-// Format formats an amount of the layer in its unit: "1.2 GiB", "17", "1.52ms".
+// Format formats an amount in the unit of the layer: "1.2 GiB", "17", "1.52ms".
 func (l Layer) Format(r Reading) string {
 	if !r.OK {
 		return r.String()

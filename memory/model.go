@@ -10,11 +10,11 @@ import (
 	"steadyfit/internal/stats"
 )
 
-// Model is a shape of a series.
+// Model is the shape of a function fitted to a series.
 type Model string
 
-// The models to compare. A step and a saturating curve can be combined with a slope: otherwise
-// a leak that begins with a warm-up would fit one of them best.
+// Steps and curves can be combined with a slope. Otherwise they would fit a leak that begins with a
+// warm-up best.
 const (
 	constantModel         Model = "constant"
 	linearModel           Model = "linear"
@@ -25,9 +25,9 @@ const (
 	stepLinearModel       Model = "one step and linear"
 )
 
-// shapes lists the models, simplest first, with their numbers of parameters, including the
-// variance. The place of a step counts as three parameters, because a free place fits noise
-// that much better (Ninomiya 2015).
+// shapes lists the models, simplest first, with their numbers of parameters, including the variance.
+// The place of a step counts as three parameters, because a free place fits noise that much better
+// (Ninomiya 2015).
 var shapes = []struct {
 	model      Model
 	parameters float64
@@ -37,25 +37,22 @@ func (m Model) saturates() bool { return m == saturatingModel || m == saturating
 func (m Model) steps() bool     { return m == stepModel || m == stepLinearModel }
 
 const (
-	// modelPoints is the maximum number of points to which models are fitted.
+	// modelPoints is the maximum number of points for fitting a model.
 	modelPoints = 120
-	// evidence is the difference in AICc by which a model must be better than a simpler one.
-	// From 4 to 7 the simpler one has considerably less support (Burnham & Anderson 2002,
-	// section 2.6).
+	// evidence is the minimum advantage in AICc of a model over a simpler one. From 4 to 7, the
+	// simpler model has considerably less support (Burnham & Anderson 2002, section 2.6).
 	evidence = 6
 )
 
-// fitted is a model with its parameters: level + slope*x + change*shape(x).
+// fitted is a model and its parameters: level + slope*x + change*shape(x).
 type fitted struct {
 	model        Model
 	level, slope float64
-	// change is the height of the step or of the curve, or the coefficient of the
-	// parabola.
+	// change is the height of the step or curve, or the coefficient of the parabola.
 	change float64
-	// at is the place of the step, between two points, or the time constant.
-	at     float64
-	origin float64 // the first x
-	// squares is the sum of the squared residuals.
+	// at is the place of the step, between two points, or the time constant of the curve.
+	at                  float64
+	origin              float64 // the first x
 	squares, parameters float64
 	score               float64 // AICc
 }
@@ -89,10 +86,9 @@ func squares(f fitted, x, y []float64) float64 {
 	return sum
 }
 
-// fit fits a model by least squares: first the constant or the line, then the shape to the
-// rest. It removes from the shape the part that a constant or line can follow, so one product
-// gives the height (Frisch & Waugh 1933). At least three points follow the place of a step,
-// since fewer could be noise.
+// fit fits a model by least squares: first the constant or line, then the shape to the residuals. The
+// shape is made orthogonal to the line first, so one product gives its height (Frisch & Waugh 1933).
+// At least three points follow a step, since fewer may be noise.
 func fit(model Model, x, y []float64) fitted {
 	n := len(x)
 	base := fitted{model: constantModel, origin: x[0]}
@@ -143,9 +139,8 @@ func fit(model Model, x, y []float64) fitted {
 	return best
 }
 
-// bestTimeConstant tries time constants from the distance of two points to three times the
-// series, each 30% above the one before. Then it refines the best one by golden-section search,
-// to some thousandths.
+// bestTimeConstant tries time constants up to three times the length of the series, in steps of 30%,
+// and refines the best by golden-section search.
 func bestTimeConstant(x []float64, fit func(tau float64) fitted) fitted {
 	span := x[len(x)-1] - x[0]
 	const ratio = 1.3
@@ -173,11 +168,11 @@ func bestTimeConstant(x []float64, fit func(tau float64) fitted) fitted {
 	return best
 }
 
-// models are the fits of all models to one series, with their scores.
+// models are the fits of all models to one series.
 type models struct {
 	best fitted
 	all  []fitted // in the order of shapes
-	n    float64  // the number of fitted points
+	n    float64  // number of points
 }
 
 func fitAll(x, y []float64) models {
@@ -194,24 +189,22 @@ func (m *models) get(model Model) fitted {
 	return m.all[slices.IndexFunc(m.all, func(f fitted) bool { return f.model == model })]
 }
 
-// apart returns the distance of two fits, as a deviation per point.
+// apart returns the distance of two fits per point, as a standard deviation.
 func (m *models) apart(worse, better fitted) float64 {
 	return math.Sqrt(max(worse.squares-better.squares, 0) / m.n)
 }
 
-// closest returns the fit with the smallest residuals.
 func (m *models) closest() fitted {
 	return slices.MinFunc(m.all, func(a, b fitted) int { return cmp.Compare(a.squares, b.squares) })
 }
 
-// choose fits all models and scores them by AICc, the information criterion of Akaike corrected
-// for small samples (Hurvich & Tsai 1989; Burnham & Anderson 2002). It chooses the simplest
-// model within the evidence of the best one. Three rules prevent overconfidence:
+// choose fits all models and scores them by AICc, Akaike's information criterion for small samples
+// (Hurvich & Tsai 1989; Burnham & Anderson 2002). It chooses the simplest model whose score is within
+// evidence of the best. Three rules prevent overconfidence:
 //
-//   - Points that even the closest model misses by far are left out.
-//   - Correlated noise counts as fewer points, n(1-r)/(1+r) for the correlation r of
-//     neighbours around the closest model.
-//   - A variance below that of rounding to the quantum is not believed.
+//   - Outliers of the closest model are left out.
+//   - n points with correlated noise count as n(1-r)/(1+r), where r is the correlation of neighbours.
+//   - The variance is at least that of rounding to the quantum.
 func choose(x, y []float64, quantum float64) models {
 	x, y = bins(x, y, modelPoints)
 	y = withoutOutliers(y)
@@ -239,7 +232,7 @@ func choose(x, y []float64, quantum float64) models {
 		least = min(least, f.score)
 	}
 	for _, f := range m.all {
-		// Of equally simple models, the one with the better score is chosen.
+		// Of equally simple models, the better score wins.
 		if f.score <= least+evidence && (m.best.model == "" || f.parameters == m.best.parameters && f.score < m.best.score) {
 			m.best = f
 		}
@@ -247,9 +240,8 @@ func choose(x, y []float64, quantum float64) models {
 	return m
 }
 
-// trimmed leaves out the points whose residual is beyond four deviations, if at most three are
-// in a row. A longer run belongs to the series, and so does a run at the beginning or one of
-// that length at the end.
+// trimmed leaves out points whose residual exceeds four deviations. Runs of more than three such
+// points, and such runs at the ends, are kept, since they are a feature of the series.
 func trimmed(x, y, r []float64) (kx, ky []float64) {
 	const longest = 3
 	n := len(r)
@@ -271,9 +263,8 @@ func trimmed(x, y, r []float64) (kx, ky []float64) {
 	return kx, ky
 }
 
-// withoutOutliers replaces single values that differ from both neighbours, in the same
-// direction and by four deviations, by the mean of the neighbours. Otherwise least squares
-// would bend towards them. Edges and slopes stay unchanged.
+// withoutOutliers replaces a value that differs from both neighbours by four deviations, in the same
+// direction, by their mean, so that it does not bend a least-squares fit.
 func withoutOutliers(y []float64) []float64 {
 	if len(y) < 3 {
 		return y
@@ -289,8 +280,8 @@ func withoutOutliers(y []float64) []float64 {
 	return out
 }
 
-// neighbourNoise estimates the standard deviation of white noise from the differences of
-// neighbours, whose median is 0.95 deviations.
+// neighbourNoise estimates the standard deviation of white noise from the median difference of
+// neighbours, which is 0.95 deviations.
 func neighbourNoise(y []float64) float64 {
 	differences := make([]float64, len(y)-1)
 	for i := range differences {

@@ -13,18 +13,18 @@ import (
 	"steadyfit/internal/cgroup"
 )
 
-// statusSize is larger than /proc/PID/status has ever been.
+// statusSize exceeds the size of every known /proc/PID/status.
 const statusSize = 8 << 10
 
-// highest is the largest peak of this process before ResetPeak.
+// highest is the largest Peak of this process before calls of ResetPeak.
 var highest atomic.Int64
 
-// ownStatus is the open status file of this process.
+// ownStatus is /proc/self/status, kept open.
 var ownStatus atomic.Pointer[os.File]
 
-// Read returns the current memory of this process. It reads /proc/self/status once, in about 10
-// us, and does not allocate, so it can be called in each step. Amounts that this kernel does
-// not report are unknown. If it reports none, the error is ErrUnavailable.
+// Read returns the current memory of this process. It takes about 10 us and does not allocate, so it
+// can be called after each step. Amounts that the kernel does not report are unknown. If it reports
+// none, the error is ErrUnavailable.
 func Read() (Usage, error) {
 	file := ownStatus.Load()
 	if file == nil {
@@ -45,8 +45,7 @@ func Read() (Usage, error) {
 	return u.Usage, err
 }
 
-// ReadPID is Read for another process. The error is ErrEnded if there is no such process, or if
-// it has ended and its parent has not collected it.
+// ReadPID is Read for another process. A process that does not exist or has ended is ErrEnded.
 func ReadPID(pid int) (Usage, error) {
 	var p process
 	if err := p.open(pid); err != nil {
@@ -65,7 +64,7 @@ func readStatus(file *os.File, buffer []byte) (status, error) {
 	return parseStatus(text)
 }
 
-// unreadable translates the error of a system call on a file of /proc.
+// unreadable converts an error of reading /proc to ErrEnded or ErrUnavailable.
 func unreadable(err error) error {
 	_, mounted := os.Stat("/proc/self")
 	if mounted == nil && (errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.ENOENT)) {
@@ -74,8 +73,7 @@ func unreadable(err error) error {
 	return fmt.Errorf("%w: %w; mount /proc", ErrUnavailable, err)
 }
 
-// readAll reads the start of a file into the buffer. It does not allocate. A nil file is an
-// error.
+// readAll reads the start of a file into the buffer without allocating. A nil file is an error.
 func readAll(file *os.File, buffer []byte) ([]byte, error) {
 	n, err := file.ReadAt(buffer, 0)
 	if errors.Is(err, io.EOF) {
@@ -84,14 +82,14 @@ func readAll(file *os.File, buffer []byte) ([]byte, error) {
 	return buffer[:n], err
 }
 
-// status is the part of /proc/PID/status about memory.
+// status is the memory part of /proc/PID/status.
 type status struct {
 	Usage
 	shared, swap, threads Reading
 }
 
-// parseStatus parses /proc/PID/status, whose kB are units of 1024 bytes. A process that is
-// ending, or has ended and is not yet collected, has a state but no memory.
+// parseStatus parses /proc/PID/status, whose kB are 1024 bytes. A process that has ended has a state
+// but no memory.
 func parseStatus(text []byte) (status, error) {
 	kB := func(name string) Reading { return kilobytes(lineAfter(text, name)) }
 	s := status{
@@ -104,10 +102,9 @@ func parseStatus(text []byte) (status, error) {
 	case len(lineAfter(text, "State:")) > 0:
 		return s, ErrEnded
 	}
-	return s, fmt.Errorf("%w: the process's status says nothing about memory", ErrUnavailable)
+	return s, fmt.Errorf("%w: the status of the process contains no memory amounts", ErrUnavailable)
 }
 
-// kilobytes parses "   1696 kB".
 func kilobytes(text []byte) Reading {
 	text, ok := bytes.CutSuffix(bytes.TrimSpace(text), []byte(" kB"))
 	if !ok {
@@ -118,7 +115,7 @@ func kilobytes(text []byte) Reading {
 	return r
 }
 
-// number parses digits without allocating; anything else, such as "max", is unknown.
+// number parses digits without allocating. Other texts, such as "max", are unknown.
 func number(text []byte) Reading {
 	var n Bytes
 	for _, c := range text {
@@ -130,8 +127,8 @@ func number(text []byte) Reading {
 	return Reading{Bytes: n, OK: len(text) > 0}
 }
 
-// process holds the open files of one process. They stay bound to that process: reading fails
-// if the process ends and its ID is reused.
+// process holds the open files of a process. They stay bound to it: if the process ends and its ID is
+// reused, reading fails.
 type process struct {
 	dir            string
 	status, rollup *os.File
@@ -172,11 +169,11 @@ func (p *process) resetPeak() error {
 }
 
 func (p *process) close() error {
-	p.rollup.Close() // closing nil has no effect
+	p.rollup.Close() // no effect if nil
 	return p.status.Close()
 }
 
-// lineAfter returns the text after a name at the start of a line, up to the end of the line.
+// lineAfter returns the rest of the line that starts with name.
 func lineAfter(text []byte, name string) []byte {
 	for rest := text; ; {
 		at := bytes.Index(rest, []byte(name))
@@ -192,8 +189,8 @@ func lineAfter(text []byte, name string) []byte {
 	}
 }
 
-// group holds the open files of a process's control groups: the usage of its own group, and the
-// limits of it and its parents. Without control groups both amounts are unknown.
+// group holds the open files of control groups: the usage of the process's group, and the limits of
+// the group and its parents.
 type group struct {
 	used   *os.File
 	limits []*os.File
@@ -215,7 +212,7 @@ func (g *group) open(pid int) {
 
 func (g *group) read() (used, limit Reading) {
 	for _, file := range g.limits {
-		// Version 1 writes "no limit" as the largest number of whole pages.
+		// Version 1 represents "no limit" by the largest number of whole pages.
 		if l := amountIn(file, g.buffer[:]); l.OK && l.Bytes < 1<<62 && (!limit.OK || l.Bytes < limit.Bytes) {
 			limit = l
 		}
@@ -229,7 +226,7 @@ func (g *group) close() {
 	}
 }
 
-// amountIn reads a file with one number; "max" and a nil file are unknown.
+// amountIn reads a file with one number. "max" and a nil file are unknown.
 func amountIn(file *os.File, buffer []byte) Reading {
 	text, err := readAll(file, buffer)
 	if err != nil {

@@ -30,7 +30,7 @@ func TestReadSeesMemoryComeIn(t *testing.T) {
 	if !before.Anon.OK {
 		t.Skip("this kernel does not tell anonymous memory apart (RssAnon in /proc/self/status)")
 	}
-	block := take(t, 64*MiB) // not of the Go heap, which may have pages left over
+	block := take(t, 64*MiB) // outside the Go heap, which may have free pages
 	after, err := Read()
 	require.NoError(t, err)
 	require.Greater(t, after.Anon.Bytes-before.Anon.Bytes, 32*MiB)
@@ -78,7 +78,7 @@ func TestReadPID(t *testing.T) {
 	require.ErrorIs(t, err, ErrEnded)
 }
 
-// sleeper starts a process that does nothing until its input ends.
+// sleeper starts a process that waits for the end of its input.
 func sleeper(t *testing.T) *exec.Cmd {
 	t.Helper()
 	child := exec.Command("cat")
@@ -89,9 +89,9 @@ func sleeper(t *testing.T) *exec.Cmd {
 	require.NoError(t, child.Start())
 	t.Cleanup(func() {
 		input.Close()
-		_ = child.Wait() // the test may have waited already
+		_ = child.Wait() // fails if the test has already waited
 	})
-	// It answers once it runs.
+	// cat answers once it runs.
 	_, err = input.Write([]byte("x"))
 	require.NoError(t, err)
 	_, err = output.Read(make([]byte, 1))
@@ -114,12 +114,12 @@ func TestSamplerOfAnotherProcess(t *testing.T) {
 		require.LessOrEqual(t, pss.Bytes, sample.Get(RSS).Bytes+64*KiB)
 	}
 
-	// It has ended, and nobody has collected it yet: its files can still be read.
+	// The process has ended but was not waited for, so its files can still be read.
 	require.NoError(t, child.Process.Kill())
 	require.Eventually(t, func() bool { return s.Sample(2, &sample) != nil }, 5*time.Second, time.Millisecond)
 	require.ErrorIs(t, s.Sample(2, &sample), ErrEnded)
 	require.False(t, sample.Get(RSS).OK)
-	_ = child.Wait() // it was killed
+	_ = child.Wait() // reports the kill
 	require.ErrorIs(t, s.Sample(3, &sample), ErrEnded)
 	_, err = NewSampler(SamplerOptions{PID: child.Process.Pid})
 	require.ErrorIs(t, err, ErrEnded)

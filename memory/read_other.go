@@ -10,11 +10,11 @@ import (
 	ps "github.com/shirou/gopsutil/v3/process"
 )
 
-// Read returns the current memory of this process; on this system, only the resident memory. If
-// it is not reported, the error is ErrUnavailable.
+// Read returns the resident memory of this process; other amounts are unknown on this system. If
+// nothing is reported, the error is ErrUnavailable.
 func Read() (Usage, error) { return ReadPID(os.Getpid()) }
 
-// ReadPID is Read for another process. If it does not exist, the error is ErrEnded.
+// ReadPID is Read for another process. A process that does not exist is ErrEnded.
 func ReadPID(pid int) (Usage, error) {
 	var p process
 	if err := p.open(pid); err != nil {

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// TestingT is the part of *testing.T and *testing.B that RequireFlat uses.
+// TestingT is the part of testing.TB that RequireFlat uses.
 type TestingT interface {
 	Helper()
 	Logf(format string, args ...any)
@@ -14,21 +14,18 @@ type TestingT interface {
 }
 
 const (
-	// firstSteps is the number of steps before the first verdict of RequireFlat, and mostSteps
-	// the maximum.
+	// firstSteps is the number of steps before the first verdict, and mostSteps the maximum.
 	firstSteps = 64
 	mostSteps  = 4096
 )
 
-// RequireFlat calls step with 0, 1, 2, ... and fails the test unless growth above budget, in
-// bytes per step, is certainly excluded. A jump or a curve at the beginning counts as warm-up.
-// It judges after 64 steps, and continues for as many steps as the verdict needs, up to 4096.
-// If the verdict is still undecided, the test fails with the number of steps that would decide.
-// A budget of 0 allows growth within the noise.
+// RequireFlat calls step with 0, 1, 2, ... and fails the test unless memory grows by at most budget
+// bytes per step. With a budget of 0, growth must be within the noise. Growth that ends is warm-up.
+// RequireFlat judges after 64 steps and continues as long as the verdict is undecided, up to 4096
+// steps. A test that stays undecided fails with the number of steps that would decide.
 //
-// It judges anonymous resident memory: native memory and the Go heap. It does not run a garbage
-// collection, so uncollected memory counts. Do not call it in a test with t.Parallel, since the
-// whole process counts.
+// RequireFlat judges the anonymous memory of the whole process, including uncollected garbage. It does
+// not run the garbage collector. Do not call it in a parallel test.
 //
 //	func TestTrainingDoesNotLeak(t *testing.T) {
 //		memory.RequireFlat(t, 64*memory.KiB, func(step int) { trainOneBatch() })
@@ -45,9 +42,9 @@ func report(t TestingT, v Verdict, err error, budget Bytes) {
 	case err != nil:
 		t.Errorf("memory cannot be measured here: %v", err)
 	case v.Kind == Leak:
-		t.Errorf("memory is not flat: %v, where the budget is %v/step", v, budget)
+		t.Errorf("memory is not flat: %v; the budget is %v/step", v, budget)
 	case v.Kind == Inconclusive:
-		t.Errorf("it is undecided after %.0f steps whether memory stays within %v/step; about %.0f would decide: %v", v.To, budget, v.To+v.More, v)
+		t.Errorf("after %.0f steps, it is undecided whether memory grows by more than %v/step; about %.0f steps would decide: %v", v.To, budget, v.To+v.More, v)
 	default:
 		t.Logf("memory: %v", v)
 		return
@@ -55,7 +52,7 @@ func report(t TestingT, v Verdict, err error, budget Bytes) {
 	t.FailNow()
 }
 
-// runFlat does steps until the verdict is clear or most steps are done.
+// runFlat does steps until the verdict is clear, at most most steps.
 func runFlat(budget Bytes, most int, step func(step int)) (v Verdict, err error) {
 	sampler, err := NewSampler(SamplerOptions{})
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// recorder is a TestingT that notes what is said.
+// recorder is a TestingT that records messages.
 type recorder struct {
 	logs, errors []string
 	failed       bool
@@ -21,7 +21,7 @@ func (r *recorder) Errorf(format string, a ...any) {
 }
 func (r *recorder) FailNow() { r.failed = true }
 
-// take maps and touches memory that the Go runtime knows nothing of.
+// take maps and touches memory outside the Go runtime.
 func take(t *testing.T, size Bytes) []byte {
 	t.Helper()
 	block, err := syscall.Mmap(-1, 0, int(size), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
@@ -52,7 +52,7 @@ func TestRequireFlatFindsALeakOfKnownSize(t *testing.T) {
 	var r recorder
 	RequireFlat(&r, 64*KiB, leak)
 	require.True(t, r.failed)
-	// The amount is tested above; this one is rounded.
+	// The amount is rounded here; the lines above check it exactly.
 	require.Regexp(t, `^memory is not flat: leak: \+2[56]\d KiB/step`, r.errors[0])
 }
 
@@ -74,12 +74,11 @@ func TestRequireFlatPassesAJump(t *testing.T) {
 	})
 	require.False(t, r.failed, r.errors)
 	require.NoError(t, syscall.Munmap(held))
-	// Another change of some KiB by the runtime makes it a plateau.
+	// A small change by the Go runtime can turn the jump into a plateau.
 	require.Regexp(t, `(jump: |plateau at .*, )\+6\d`, r.logs[0])
 }
 
-// Memory with large random changes, in which a growth of the budget is not visible in few
-// steps.
+// With large random changes, a few steps cannot show whether memory grows by more than the budget.
 func TestRequireFlatSaysHowManyStepsItNeeds(t *testing.T) {
 	m := newMaker(1, 8)
 	var held [][]byte
@@ -99,7 +98,7 @@ func TestRequireFlatSaysHowManyStepsItNeeds(t *testing.T) {
 	var r recorder
 	report(&r, v, nil, KiB)
 	require.True(t, r.failed)
-	require.Regexp(t, `^it is undecided after 200 steps whether memory stays within 1\.0 KiB/step; about \d{3,} would decide: inconclusive`, r.errors[0])
+	require.Regexp(t, `^after 200 steps, it is undecided whether memory grows by more than 1\.0 KiB/step; about \d{3,} steps would decide: inconclusive`, r.errors[0])
 	for _, block := range held {
 		require.NoError(t, syscall.Munmap(block))
 	}

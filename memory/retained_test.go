@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fragmented is a series in which malloc holds free memory that swings and creeps up.
+// fragmented returns a series in which malloc's free memory varies and slowly grows.
 func fragmented(n int, used, other, free func(int) float64) *Series {
 	return layered(n, map[Layer]func(int) float64{
 		MallocUsed: used, MallocFree: free,
@@ -31,7 +31,7 @@ func TestFragmentationIsLeftOut(t *testing.T) {
 		require.NotNil(t, v.Net)
 		require.Less(t, v.Net.High, float64(256*KiB))
 
-		// A leak is a leak, inside of malloc and outside.
+		// Growth inside or outside malloc is a leak.
 		v = fragmented(28, grows(40*mib), none, swings).Judge(Criteria{Budget: 256 * KiB})
 		require.Equal(t, Leak, v.Kind, "%v", v)
 		require.InEpsilon(t, 40*mib, v.Slope.Estimate, 0.1)
@@ -41,7 +41,7 @@ func TestFragmentationIsLeftOut(t *testing.T) {
 	}
 }
 
-// A remedy works if what still grows is free memory that malloc keeps.
+// A remedy works if only malloc's free memory still grows.
 func TestCompareLeavesFragmentationOut(t *testing.T) {
 	var pairs []Pair
 	for seed := range 5 {
@@ -61,7 +61,7 @@ func TestCompareLeavesFragmentationOut(t *testing.T) {
 	require.Less(t, c.Slope.High, 0.1)
 	require.Contains(t, c.Reason, "not counting freed memory that malloc keeps, which grew in 5 of 5 runs with the remedy")
 
-	// Where that is what grows without the remedy, it is not left out.
+	// Free memory counts if it is what grows without the remedy.
 	for i := range pairs {
 		pairs[i].Base = pairs[i].Remedy
 	}
@@ -70,7 +70,7 @@ func TestCompareLeavesFragmentationOut(t *testing.T) {
 	require.InDelta(t, 1, c.Slope.Estimate, 0.2)
 }
 
-// Objects that fill a pool, which malloc handed out before, are no fragmentation.
+// Objects that fill a pool from malloc are not fragmentation.
 func TestFragmentationHidesNoObjects(t *testing.T) {
 	noise := newMaker(1, 200).noise("gaussian", 200, 20*mib)
 	layers := map[Layer]func(int) float64{
@@ -80,5 +80,5 @@ func TestFragmentationHidesNoObjects(t *testing.T) {
 	layers[Anon] = func(i int) float64 { return 60*mib + layers[MallocUsed](i) + layers[MallocFree](i) }
 	v := layered(200, layers).Judge(Criteria{Budget: MiB})
 	require.Equal(t, Inconclusive, v.Kind, "%v", v)
-	require.Contains(t, v.Reason, "it stands still, but live native bytes grows by +4.0 MiB/step")
+	require.Contains(t, v.Reason, "the level is constant, but live native bytes grows by +4.0 MiB/step")
 }

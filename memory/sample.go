@@ -8,23 +8,21 @@ import (
 	"time"
 )
 
-// Sample is the memory of a process at one moment. The zero value is empty.
+// Sample is the memory of a process at one moment.
 type Sample struct {
-	// Step is the number of steps done, as counted by the caller.
+	// Step is the number of steps done, counted by the caller.
 	Step int
-	// At is the time of the sample.
-	At time.Time
-	// Values has one entry per sampled layer, including unknown ones.
+	At   time.Time
+	// Values has an entry for each sampled layer, including layers with an unknown reading.
 	Values []Value
 }
 
-// Value is the reading of one layer.
 type Value struct {
 	Layer   Layer
 	Reading Reading
 }
 
-// Get returns the reading of a layer; unknown if the sample lacks it.
+// Get returns the reading of a layer. A layer that is not in the sample is unknown.
 func (s *Sample) Get(layer Layer) Reading {
 	for i := range s.Values {
 		if s.Values[i].Layer == layer {
@@ -34,7 +32,6 @@ func (s *Sample) Get(layer Layer) Reading {
 	return Reading{}
 }
 
-// Set adds or replaces the reading of a layer.
 func (s *Sample) Set(layer Layer, r Reading) {
 	for i := range s.Values {
 		if s.Values[i].Layer == layer {
@@ -45,7 +42,7 @@ func (s *Sample) Set(layer Layer, r Reading) {
 	s.Values = append(s.Values, Value{layer, r})
 }
 
-// Clone returns a copy that shares nothing with s.
+// Clone returns a deep copy.
 func (s *Sample) Clone() Sample {
 	c := *s
 	c.Values = slices.Clone(s.Values)
@@ -58,8 +55,8 @@ type sampleJSON struct {
 	Values map[Layer]*Bytes `json:"values"`
 }
 
-// MarshalJSON writes {"step": 3, "at": RFC 3339, "values": {"rss": 1024, "pss": null}};
-// null is an unknown layer.
+// MarshalJSON writes {"step": 3, "at": RFC 3339, "values": {"rss": 1024, "pss": null}}. null means
+// unknown.
 func (s Sample) MarshalJSON() ([]byte, error) {
 	j := sampleJSON{s.Step, s.At, make(map[Layer]*Bytes, len(s.Values))}
 	for i := range s.Values {
@@ -71,7 +68,7 @@ func (s Sample) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// UnmarshalJSON reads the result of MarshalJSON, with layers sorted by name.
+// UnmarshalJSON reads the output of MarshalJSON. The layers are sorted by name.
 func (s *Sample) UnmarshalJSON(text []byte) error {
 	var j sampleJSON
 	if err := json.Unmarshal(text, &j); err != nil {

@@ -7,36 +7,33 @@ import (
 	"time"
 )
 
-// Source adds layers to each sample, such as an allocator's statistics, counts of live objects,
-// or the memory of a GPU. Sample is called once per sample, from the sampling goroutine, and
-// should not allocate.
+// Source adds layers to each sample, such as allocator statistics, counts of live objects or GPU
+// memory. The sampling goroutine calls Sample once per sample. Sample should not allocate.
 type Source interface {
-	// Sample calls add once for every layer of the source, always in the same order, with an
-	// unknown Reading if there is no value. It must not retain add.
+	// Sample calls add for every layer of the source, always in the same order. It passes an
+	// unknown Reading if a layer has no value, and must not retain add.
 	Sample(add func(Layer, Reading))
 }
 
-// SourceFunc makes a [Source] of a function.
+// SourceFunc is a function that implements [Source].
 type SourceFunc func(add func(Layer, Reading))
 
 // Sample calls f.
 func (f SourceFunc) Sample(add func(Layer, Reading)) { f(add) }
 
-// SamplerOptions configure a Sampler. The zero value samples this process.
+// SamplerOptions configure a Sampler. The zero value samples this process without sources.
 type SamplerOptions struct {
-	// PID is the process ID; 0 means this process. Another process has no layers of the Go
-	// runtime. Sources always report this process.
+	// PID is the process ID; 0 means this process. Another process has no Go runtime layers.
+	// Sources always describe this process.
 	PID int
-	// PSS adds the proportional set size to each sample. The kernel then reads all pages of the
-	// process, which takes about 75 us plus a millisecond per GiB.
-	PSS bool
-	// Sources add further layers.
+	// PSS adds the proportional set size to each sample. The kernel then visits all pages of the
+	// process, which takes about 75 us plus 1 ms per GiB.
+	PSS     bool
 	Sources []Source
 }
 
-// Sampler takes samples of one process. It keeps the files of /proc open, so a sample costs
-// about 12 us without sources, and does not allocate. It is for one goroutine at a time and
-// must be closed.
+// Sampler takes samples of one process. A sample takes about 12 us without sources and does not
+// allocate. Sampler is for one goroutine at a time, and must be closed.
 type Sampler struct {
 	options SamplerOptions
 	process process
@@ -44,16 +41,16 @@ type Sampler struct {
 	// metrics is empty for another process.
 	metrics []metrics.Sample
 
-	into *Sample // the destination of add during a call of Sample
-	next int     // the expected index of the next value
+	into *Sample // destination of set during Sample
+	next int     // expected index of the next value in into
 	add  func(Layer, Reading)
 
 	lastStep int
 	lastEnd  time.Time
 }
 
-// NewSampler opens a sampler. The error is ErrEnded if there is no such process, or
-// ErrUnavailable if the system reports nothing.
+// NewSampler opens the files of a process. If there is no such process, the error is ErrEnded; if the
+// system reports nothing, it is ErrUnavailable.
 func NewSampler(options SamplerOptions) (*Sampler, error) {
 	s := &Sampler{options: options}
 	s.add = s.set
@@ -72,11 +69,8 @@ func NewSampler(options SamplerOptions) (*Sampler, error) {
 	return s, nil
 }
 
-// Sample takes a sample and overwrites into, whose memory it reuses. step is the number of
-// steps done. Layers that this machine or process does not have are unknown.
-//
-// The error is ErrEnded if the process has ended, even if its parent has not collected it yet.
-// Sources are read nevertheless.
+// Sample overwrites into with a new sample, and reuses its memory. step is the number of steps done.
+// If the process has ended, the error is ErrEnded; the sources are read nevertheless.
 func (s *Sampler) Sample(step int, into *Sample) error {
 	begin := time.Now()
 	into.Step, into.At = step, begin
@@ -111,7 +105,7 @@ func (s *Sampler) Sample(step int, into *Sample) error {
 	return err
 }
 
-// set writes the next value.
+// set writes the next value of the sample.
 func (s *Sampler) set(layer Layer, r Reading) {
 	if s.next < len(s.into.Values) {
 		s.into.Values[s.next] = Value{layer, r}
@@ -121,12 +115,11 @@ func (s *Sampler) set(layer Layer, r Reading) {
 	s.next++
 }
 
-// ResetPeak resets the layer Peak to the current RSS, by writing 5 to /proc/PID/clear_refs
-// (Linux 4.0). The error is ErrUnavailable if the system refuses; Peak then still counts from
-// the start of the process.
+// ResetPeak sets the layer Peak to the current RSS by writing 5 to /proc/PID/clear_refs (Linux 4.0). If
+// the system refuses, the error is ErrUnavailable and Peak still counts from the start of the process.
 func (s *Sampler) ResetPeak() error { return s.process.resetPeak() }
 
-// Close closes the files. Sample must not be called afterwards.
+// Close closes the files. Do not call Sample afterwards.
 func (s *Sampler) Close() error {
 	s.group.close()
 	if err := s.process.close(); err != nil {
@@ -135,7 +128,7 @@ func (s *Sampler) Close() error {
 	return nil
 }
 
-// The indices of goMetrics.
+// Indices in goMetrics.
 const (
 	metricObjects = iota
 	metricLive
@@ -185,14 +178,14 @@ func (s *Sampler) goRuntime() {
 }
 
 func (s *Sampler) metric(i int) Reading {
-	// A metric that this version of Go does not have is of kind KindBad.
+	// KindBad means that this version of Go does not have the metric.
 	if v := s.metrics[i].Value; v.Kind() == metrics.KindUint64 {
 		return Known(Bytes(v.Uint64()))
 	}
 	return Reading{}
 }
 
-// minus returns a-b, but at least 0, since the two are read at different times.
+// minus returns a-b, but at least 0, since both are read at slightly different times.
 func minus(a, b Reading) Reading {
 	if !a.OK || !b.OK {
 		return Reading{}

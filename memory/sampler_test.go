@@ -102,8 +102,8 @@ func TestLayers(t *testing.T) {
 	require.Equal(t, "unknown", RSS.Format(Reading{}))
 }
 
-// BenchmarkSample is the cost of a sample with all default layers, which should
-// stay below 1% of 50 steps of 150 us: 75 us.
+// BenchmarkSample measures a sample with all default layers. It should take less than 75 us: 1% of 50
+// steps of 150 us.
 func BenchmarkSample(b *testing.B) {
 	for _, c := range []struct {
 		name    string
@@ -124,7 +124,7 @@ func BenchmarkSample(b *testing.B) {
 	}
 }
 
-// BenchmarkJudge is the cost of a verdict on a full series of one layer.
+// BenchmarkJudge measures the verdict on a full series of one layer.
 func BenchmarkJudge(b *testing.B) {
 	m := newMaker(1, 1)
 	c := course{y: m.noise("gaussian", 2000, 1e6), step: 1}.tilt(1e4)

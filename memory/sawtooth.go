@@ -9,26 +9,26 @@ import (
 )
 
 const (
-	// fallsNeeded is the number of falls that make a sawtooth.
+	// fallsNeeded is the minimum number of falls in a sawtooth.
 	fallsNeeded = 3
-	// fallDepth is the least depth of a fall, as a part of the range of the series.
+	// fallDepth is the minimum depth of a fall, as a part of the range of the series.
 	fallDepth = 0.5
-	// riseLength is the least ratio of the lengths of a rise and a fall.
+	// riseLength is the minimum ratio of the lengths of a rise and a fall.
 	riseLength = 3
-	// gradual is the largest part of a rise that one sample may add.
+	// gradual is the maximum part of a rise between two samples.
 	gradual = 0.4
 )
 
-// sawtooth is a series that repeatedly rises slowly and falls at once, such as memory that a
-// collector, or the end of each epoch, returns.
+// sawtooth is a series that repeatedly rises slowly and falls suddenly, such as memory that a garbage
+// collector returns.
 type sawtooth struct {
-	falls []int // the first sample after each fall
+	falls []int // index of the first sample after each fall
 	depth float64
 }
 
-// findSawtooth searches for falls around a line, so it also finds a sawtooth that climbs. The
-// range leaves out the outermost hundredths. The asymmetry of rises and falls distinguishes a
-// sawtooth from noise.
+// findSawtooth searches for falls around a line, so that it also finds a sawtooth that climbs. Slow
+// rises and sudden falls distinguish a sawtooth from noise. The outermost hundredths of the values do
+// not count for the range.
 func findSawtooth(x, y []float64) (sawtooth, bool) {
 	n := len(y)
 	if n < 4*fallsNeeded {
@@ -55,17 +55,16 @@ func findSawtooth(x, y []float64) (sawtooth, bool) {
 	return sawtooth{falls: c.falls, depth: stats.Median(c.depths)}, rise >= riseLength && rise >= riseLength*stats.Median(c.lengths)
 }
 
-// turns are a series cut into rises and falls.
+// turns are the rises and falls of a series.
 type turns struct {
 	values         []float64
-	rises, lengths []float64 // the samples of each rise, and of each fall
-	depths         []float64 // the depth of each fall
-	falls          []int     // the sample after the largest change of each fall
-	steep, slow    int       // falls at once, and gradual rises
+	rises, lengths []float64 // number of samples of each rise and each fall
+	depths         []float64 // depth of each fall
+	falls          []int     // index after the largest change of each fall
+	steep, slow    int       // number of sudden falls and gradual rises
 }
 
-// walk goes from turning point to turning point: a turning point is where the series reverses
-// by the threshold.
+// walk finds the turning points: the places where the series reverses by at least the threshold.
 func (c *turns) walk(threshold float64) {
 	r := c.values
 	low, high, rising := 0, 0, true
@@ -104,7 +103,7 @@ func (c *turns) fall(high, low int) {
 	c.falls, c.lengths, c.depths = append(c.falls, at), append(c.lengths, float64(low-high)), append(c.depths, depth)
 }
 
-// steepest returns the sample after the largest change between two samples. sign is 1 for a
+// steepest returns the largest change between two samples, and the index after it. sign is 1 for a
 // rise and -1 for a fall.
 func (c *turns) steepest(from, to int, sign float64) (at int, change float64) {
 	at = from + 1
@@ -116,8 +115,8 @@ func (c *turns) steepest(from, to int, sign float64) (at int, change float64) {
 	return at, change
 }
 
-// trend returns the slope over the falls: the mean between two falls counts as one point. With
-// few falls, the uncertainty of the slope is at least the depth of one fall over all of them.
+// trend estimates the slope from the means between falls. With few falls, the uncertainty is at least
+// the depth of a fall divided by the distance of the first and last fall.
 func (s sawtooth) trend(x, y []float64, grain, confidence float64, seed uint64) trend {
 	var tx, ty []float64
 	for k := 1; k < len(s.falls); k++ {
@@ -133,7 +132,7 @@ func (s sawtooth) trend(x, y []float64, grain, confidence float64, seed uint64) 
 	span := tx[last] - tx[0]
 	if len(tx) >= 8 {
 		t := estimate(tx, ty, grain, confidence, seed)
-		// A mean depends on the places of the samples between the falls.
+		// A mean depends on where the samples lie between two falls.
 		perFall := float64(s.falls[len(s.falls)-1]-s.falls[0]) / float64(len(tx))
 		t.half = max(t.half, 2*s.depth/perFall/span)
 		return t

@@ -12,30 +12,29 @@ import (
 )
 
 const (
-	// bootstrapPairs is the least number of pairs for a bootstrap. Two pairs have only three
-	// different draws, so the quartiles are often equal.
+	// bootstrapPairs is the minimum number of pairs for a bootstrap. Fewer pairs have too few
+	// different draws: two pairs have three.
 	bootstrapPairs = 5
-	// clockGrain is the precision of a median time, in nanoseconds.
+	// clockGrain is the precision of a step time in nanoseconds.
 	clockGrain = 100
-	// floorDeviations is a noise floor in deviations: the interval of 99% of a normal
-	// distribution.
+	// floorDeviations is the number of standard deviations in a noise floor: the half width of a
+	// 99% interval of a normal distribution.
 	floorDeviations = 2.576
 )
 
-// amount is one of the amounts by which pairs are compared.
+// amount is an amount that Compare compares.
 type amount struct {
 	goal  Goal
 	name  string
 	ratio func(*Comparison) *Ratio
-	// get returns a value and the deviation of its measurement.
+	// get returns the value of a run and the standard deviation of its measurement.
 	get func(Outcome) (value, known float64, ok bool)
 }
 
-// lowerStepTime is not a goal of a remedy.
+// lowerStepTime identifies the step time, which is not the goal of a remedy.
 const lowerStepTime Goal = "step time"
 
-// amounts ends with the slope. All amounts except the slope are positive, and are compared by
-// their logarithms.
+// amounts lists the compared amounts. All except the slope are positive and compared by logarithms.
 var amounts = []amount{
 	{LowerPeak, "peak", func(c *Comparison) *Ratio { return &c.Peak }, reading(pageSize, func(o Outcome) Reading { return o.Peak })},
 	{LowerReset, "level after the reset", func(c *Comparison) *Ratio { return &c.Reset }, reading(pageSize, func(o Outcome) Reading { return o.Reset })},
@@ -46,7 +45,7 @@ var amounts = []amount{
 	}},
 }
 
-// reading returns a get function for an amount with a known grain.
+// reading returns a function amount.get for values with a known precision.
 func reading(grain float64, get func(Outcome) Reading) func(Outcome) (value, known float64, ok bool) {
 	return func(o Outcome) (value, known float64, ok bool) {
 		r := get(o)
@@ -54,23 +53,21 @@ func reading(grain float64, get func(Outcome) Reading) func(Outcome) (value, kno
 	}
 }
 
-// deviating is the ratio of two means and its deviation; both are logarithms if logarithm is
-// set.
+// deviating is a ratio of means with its deviation. Both are logarithms if logarithm is set.
 type deviating struct {
 	ratio, deviation float64
-	// floor is the least deviation, from the precision of the values.
+	// floor is the minimum deviation, from the precision of the values.
 	floor     float64
 	pairs     int
 	logarithm bool
 }
 
-// comparable reports whether the deviation may be like that of other remedies. The deviation of
-// a slope depends on the rest of the slope: a remedy that removes most of the slope also
-// removes most of its scatter.
+// comparable reports whether other remedies may have a similar deviation. A remedy that removes most
+// of a slope also removes most of its scatter.
 func (d deviating) comparable() bool { return d.logarithm || d.ratio > slopeHalf }
 
-// of returns the ratio of the means over the pairs with the amount in both runs. ok is false
-// with fewer than two such pairs, or without a ratio.
+// of returns the ratio of means over the pairs that measured the amount in both runs. ok is false for
+// fewer than two such pairs.
 func (a amount) of(pairs []Pair, random *rand.Rand) (d deviating, ok bool) {
 	var base, remedy []float64
 	var knownBase, knownRemedy float64 // sums of squares
@@ -99,8 +96,8 @@ func (a amount) of(pairs []Pair, random *rand.Rand) (d deviating, ok bool) {
 		d.deviation = bootstrap(base, remedy, random, d.logarithm)
 		return d, !math.IsNaN(d.deviation)
 	}
-	// To first order, a pair changes the ratio by its remedy minus the ratio times its base,
-	// divided by the mean of the base.
+	// To first order, a pair changes the ratio by its remedy minus ratio*base, divided by the mean of
+	// the base.
 	moves := make([]float64, n)
 	for i := range moves {
 		moves[i] = (remedy[i] - ratio*base[i]) / meanBase
@@ -113,8 +110,7 @@ func (a amount) of(pairs []Pair, random *rand.Rand) (d deviating, ok bool) {
 	return d, !math.IsNaN(d.deviation)
 }
 
-// bootstrap returns the deviation of a ratio of means, or of its logarithm, over random draws
-// of pairs.
+// bootstrap returns the deviation of a ratio of means, or of its logarithm, over random draws of pairs.
 func bootstrap(base, remedy []float64, random *rand.Rand, logarithm bool) float64 {
 	n := len(base)
 	draws := make([]float64, 0, 2000)
@@ -138,59 +134,53 @@ func bootstrap(base, remedy []float64, random *rand.Rand, logarithm bool) float6
 	slices.Sort(draws)
 	deviation := stat.StdDev(draws, nil)
 	if !logarithm {
-		// The quartiles tolerate a draw with a mean of the base near 0.
+		// Quartiles tolerate a draw whose mean base is near 0.
 		deviation = (stat.Quantile(0.75, stat.Empirical, draws, nil) - stat.Quantile(0.25, stat.Empirical, draws, nil)) / 1.349
 	}
 	return deviation * math.Sqrt(float64(n)/float64(n-1))
 }
 
-// Variant holds the pairs of one remedy for [ScatterOf]. Variants of a group were compared with
-// the same runs without a remedy.
+// Variant holds the pairs of one remedy. Variants with the same Group share their runs without a
+// remedy.
 type Variant struct {
 	Group int
 	Pairs []Pair
 }
 
-// Scatter describes how far the pairs of a workload scatter, estimated from all its remedies.
-// Three pairs alone show little of that: Student's t is 4.3 for them, and a deviation that is
-// small by chance looks like certainty. The zero value contains no estimate.
-//
-// See [ScatterOf] for the method and its limits.
+// Scatter is an estimate of how far the pairs of a workload scatter, from all its remedies. Three
+// pairs alone show little: Student's t is 4.3 for them, and a deviation that is small by chance looks
+// like certainty. The zero value is no estimate. [ScatterOf] describes the method.
 type Scatter struct {
-	common [5]common // of amounts
+	common [5]common // in the order of amounts
 }
 
-// common is the common estimate of the deviations of one amount, on the amount's scale.
+// common is the estimate for one amount, on the scale of the amount.
 type common struct {
-	variants int     // number of fitted variants; 0 without an estimate
+	variants int     // number of variants used; 0 means no estimate
 	variance float64 // variance of one pair
-	freedom  float64 // its degrees of freedom: more if the variants' deviations are more alike
-	limit    float64 // degrees of freedom that all variants have
+	freedom  float64 // degrees of freedom of variance; higher if the variants' deviations are similar
+	limit    float64 // degrees of freedom of all variants together
 }
 
 const (
-	// commonVariants is the least number of variants for fitting a distribution of deviations.
+	// commonVariants is the minimum number of variants for an estimate.
 	commonVariants = 8
 	// sharedBase is the correlation of squared differences from a shared value.
 	sharedBase = 0.25
 )
 
-// ScatterOf estimates the scatter from the remedies of one workload on one runtime. With fewer
-// than 8 remedies it makes no estimate. Pairs with a crash, and slopes of runs that do not
-// leak, do not count.
+// ScatterOf estimates the scatter of one workload on one runtime from at least 8 remedies; with fewer,
+// it returns no estimate. Pairs with a crash, and slopes of runs that do not leak, are not used.
 //
-// The deviations are modelled as draws from a scaled inverse chi-squared distribution, which is
-// fitted to them (G. K. Smyth, Linear models and empirical Bayes methods, 2004). Each deviation
-// is shrunk towards the common one, more if they are more alike. As a safety margin, they count
-// as less alike than they look, by one standard error. Deviations within a group are assumed to
-// have a correlation of a quarter, as squares of differences from a shared value have.
+// The deviations of the remedies are modelled as draws from a scaled inverse chi-squared distribution
+// (G. K. Smyth, Linear models and empirical Bayes methods, 2004). Each deviation is shrunk towards the
+// common one, more strongly if all are similar. As a safety margin, their similarity is reduced by one
+// standard error. Deviations within a group are assumed to have a correlation of a quarter.
 //
-// Slopes of which less than half remains scatter less, and are excluded. The precision of the
-// values (a page, a noise floor) is a lower bound of the result. A remedy that scatters much
-// more than the others gets intervals that are too narrow: if a quarter of simulated remedies
-// scatter ten times as much as the rest, an eighth of their intervals miss the truth, instead
-// of a twentieth.
-// miss the truth, instead of a twentieth.
+// Slopes reduced by more than half scatter less and are excluded. The precision of the values is a
+// lower bound. A remedy that scatters much more than the others gets too narrow intervals: if a quarter
+// of simulated remedies scatter ten times as much as the rest, an eighth of their intervals miss the
+// truth, instead of a twentieth.
 func ScatterOf(variants []Variant, seed uint64) (s Scatter) {
 	alive := make([]Variant, len(variants))
 	var leaking []Variant
@@ -217,7 +207,6 @@ func ScatterOf(variants []Variant, seed uint64) (s Scatter) {
 	return s
 }
 
-// common fits the distribution of the variants' deviations.
 func (a amount) common(variants []Variant, seed uint64) common {
 	random := rand.New(rand.NewPCG(seed, uint64(len(variants))))
 	var logs, corrections, variances, freedoms []float64
@@ -238,13 +227,13 @@ func (a amount) common(variants []Variant, seed uint64) common {
 	if n < commonVariants {
 		return common{}
 	}
-	alike := -1.0 // mean number of variants that share the base of a variant
+	alike := -1.0 // mean number of other variants in the group of a variant
 	for _, k := range groups {
 		alike += k * k / n
 	}
 	c := common{variants: len(logs), limit: stat.Mean(freedoms, nil) * n / (1 + sharedBase*alike)}
 	center, spread := stat.MeanVariance(logs, nil)
-	// Shared runs make deviations look more alike than they are.
+	// Shared runs make deviations more similar.
 	spread /= 1 - sharedBase*alike/(n-1)
 	more := spread - stat.Mean(corrections, nil)
 	c.variance = stat.Mean(variances, freedoms)
@@ -256,22 +245,20 @@ func (a amount) common(variants []Variant, seed uint64) common {
 	return c
 }
 
-// moderate shrinks the deviation of a mean over pairs towards the common one, and returns the
-// resulting degrees of freedom.
+// moderate shrinks a deviation towards the common one, and returns the resulting degrees of freedom.
 func (c common) moderate(deviation float64, pairs int) (moderated, freedom float64) {
 	n := float64(pairs)
 	own := n - 1
 	if c.variants == 0 {
 		return deviation, own
 	}
-	if math.IsInf(c.freedom, 1) { // all deviations are the same
+	if math.IsInf(c.freedom, 1) { // all deviations are equal
 		return math.Sqrt(c.variance / n), max(c.limit, own)
 	}
 	variance := (c.freedom*c.variance + own*deviation*deviation*n) / (c.freedom + own)
 	return math.Sqrt(variance / n), min(c.freedom+own, max(c.limit, own))
 }
 
-// interval returns the ratio with its interval.
 func (c common) interval(d deviating, ok bool) Ratio {
 	if !ok {
 		return Ratio{}
@@ -296,8 +283,7 @@ func (c common) interval(d deviating, ok bool) Ratio {
 // trigamma is the second derivative of the logarithm of the gamma function.
 func trigamma(x float64) float64 { return mathext.Zeta(2, x) }
 
-// inverseTrigamma returns x with trigamma(x) = y, for y > 0. trigamma(x) lies between 1/x and
-// 1/x+1/x².
+// inverseTrigamma returns x with trigamma(x) = y for y > 0. trigamma(x) is between 1/x and 1/x+1/x².
 func inverseTrigamma(y float64) float64 {
 	low, high := 1/y, 1/y+1/math.Sqrt(y)
 	for high-low > 1e-9*high {

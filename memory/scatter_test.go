@@ -11,9 +11,8 @@ import (
 	"steadyfit/internal/stats"
 )
 
-// workload makes the arms of a workload as the matrix runs them: groups of 8 remedies that
-// share the runs without one. No remedy does anything; deviation is that of the runs
-// with one.
+// workload returns the variants of a workload as the matrix runs them: groups of 8 remedies that share
+// the runs without a remedy. The remedies have no effect; deviation is the scatter of runs with one.
 func workload(m maker, arms, pairs int, deviation func(arm int) float64) []Variant {
 	list := make([]Variant, arms)
 	var base []Outcome
@@ -38,8 +37,8 @@ func workload(m maker, arms, pairs int, deviation func(arm int) float64) []Varia
 	return list
 }
 
-// rounds returns how many workloads the tests below simulate, and whether that suffices to
-// measure how often an interval misses the truth.
+// rounds returns the number of workloads to simulate, and whether it suffices to measure how often an
+// interval misses the truth.
 func rounds() (n int, rates bool) {
 	if raceEnabled || testing.Short() {
 		return 15, false
@@ -47,17 +46,17 @@ func rounds() (n int, rates bool) {
 	return 300, true
 }
 
-// The intervals hold the truth as often as they promise, whether all remedies scatter
-// alike or not, and are narrower than those from three pairs by themselves.
+// Intervals contain the truth as often as their confidence states, whether or not all remedies scatter
+// alike, and are narrower than intervals from three pairs alone.
 func TestScatterCovers(t *testing.T) {
 	rounds, rates := rounds()
 	for _, c := range []struct {
 		name     string
 		pairs    int
 		arms     int
-		differ   float64 // deviation of the logarithm of an arm's deviation
-		misses   float64 // at most
-		narrower float64 // the median width, of that without, at most
+		differ   float64 // standard deviation of the logarithm of a variant's deviation
+		misses   float64 // maximum share of intervals that miss the truth
+		narrower float64 // maximum ratio of the median width to that of three pairs alone
 	}{
 		{"alike", 3, 25, 0, 0.06, 0.7},
 
@@ -99,7 +98,7 @@ func TestScatterCovers(t *testing.T) {
 	}
 }
 
-// Remedies that scatter ten times as much as the others do not borrow their certainty.
+// Remedies that scatter ten times as much as the others must not get narrow intervals.
 func TestScatterOfTwoKinds(t *testing.T) {
 	rounds, rates := rounds()
 	m := newMaker(3, 100)
@@ -146,7 +145,7 @@ func TestScatterKnowsNothing(t *testing.T) {
 	require.Zero(t, commonOf(learnt, LowerReset), "not measured")
 	require.Zero(t, ScatterOf(arms, 1).Compare(nil, LowerPeak, 1).Peak)
 
-	// Runs that die, and amounts without scatter, are left out.
+	// Crashed runs and amounts without scatter are left out.
 	arms = append(arms, slices.Clone(workload(m, 1, 3, alike))...)
 	for i := range arms[0].Pairs {
 		arms[0].Pairs[i].Remedy.Verdict = Crashed("killed")
@@ -168,8 +167,8 @@ func TestInverseTrigamma(t *testing.T) {
 	require.InEpsilon(t, math.Pi*math.Pi/6, trigamma(1), 1e-12)
 }
 
-// Slopes: remedies that remove them do not affect remedies without effect, noise floors are not
-// scatter, and the other intervals contain the truth.
+// Remedies that remove a slope do not affect remedies without effect, noise floors are not scatter, and
+// the other intervals contain the truth.
 func TestScatterOfSlopes(t *testing.T) {
 	rounds, rates := rounds()
 	for _, floor := range []float64{0, 2000} {
@@ -179,7 +178,7 @@ func TestScatterOfSlopes(t *testing.T) {
 		for range rounds {
 			var base []Outcome
 			run := func(kind Kind, slope, deviation float64) Outcome {
-				// Heavier tails than normal: Student's t with 5 degrees of freedom.
+				// Student's t with 5 degrees of freedom has heavier tails than a normal distribution.
 				z := m.NormFloat64()
 				noise := m.NormFloat64() / math.Sqrt((2*m.ExpFloat64()+2*m.ExpFloat64()+z*z)/5)
 				return Outcome{Verdict: Verdict{Kind: kind, Slope: Interval{Estimate: slope + deviation*noise}, NoiseFloor: floor}}
@@ -225,7 +224,7 @@ func TestScatterOfSlopes(t *testing.T) {
 	}
 }
 
-// Amounts that come in large steps can deviate all alike.
+// Amounts that come in large steps can have equal deviations.
 func TestScatterThatIsTheSame(t *testing.T) {
 	var arms []Variant
 	for range commonVariants {

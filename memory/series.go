@@ -11,26 +11,24 @@ import (
 	"time"
 )
 
-// DefaultKeep is the number of samples that a Series holds by default.
+// DefaultKeep is the default of Series.Keep.
 const DefaultKeep = 2048
 
-// minimumKeep is the number of samples that suffices for a verdict after thinning.
+// minimumKeep is the minimum of Series.Keep. It leaves enough samples for a verdict.
 const minimumKeep = 64
 
-// ErrSeries means that a text is not a series in JSON.
+// ErrSeries means that a JSON text is not a series.
 var ErrSeries = errors.New("not a series of memory samples")
 
-// Series holds the samples of one run in the order of time. The zero value is empty and holds
-// up to [DefaultKeep] samples. It is for one goroutine at a time.
+// Series holds the samples of one run in the order of time. It is for one goroutine at a time.
 //
-// Its memory is bounded: 8 bytes per sample and layer, allocated when a layer is first seen. A
-// full series drops one of each two neighbours, chosen at random with a fixed seed, and then
-// stores one of each 2, 4, 8 ... new samples. The result is a stratified random sample of
-// measured values: slopes and levels stay unbiased, noise and page quantisation keep their
-// shape, and a sawtooth does not turn into a slow wave. The first and the latest sample always
-// remain. [Series.Max] and [Series.Min] cover all samples ever appended.
+// Its memory is bounded: 8 bytes per sample and layer, allocated when a layer first appears. A full
+// series drops one of each two neighbours, chosen at random with a fixed seed, and then stores one of
+// each 2, 4, 8 ... new samples. Slopes and levels stay unbiased, noise keeps its shape, and a sawtooth
+// does not become a slow wave. The first and the latest sample always remain. [Series.Max] and
+// [Series.Min] cover all samples.
 type Series struct {
-	// Keep is the maximum number of samples to hold, at least 64; 0 means DefaultKeep. It must
+	// Keep is the maximum number of stored samples; at least 64, and 0 means DefaultKeep. It must
 	// not change after the first sample.
 	Keep int
 
@@ -38,27 +36,27 @@ type Series struct {
 	index  map[Layer]int
 	steps  []int
 	times  []time.Time
-	// columns has one value per row for each layer; absent if unknown.
+	// columns has the values of all rows for each layer.
 	columns [][]int64
 	low     []int64
 	high    []int64
 
-	total    int // samples appended
-	stride   int // one of this many samples is stored; a power of 2
-	position int // of the next sample in its stride
-	chosen   int // the position that is stored
+	total    int // number of appended samples
+	stride   int // one of stride samples is stored; a power of 2
+	position int // position of the next sample in its stride
+	chosen   int // position of the sample to store
 	random   *rand.Rand
 
-	// latest is the newest sample, if it is not among the rows.
+	// latest is the newest sample if it is not stored in the rows.
 	latest    Sample
 	hasLatest bool
 }
 
-// absent stands for an unknown value. It is not 0, so filling a new column makes its pages
-// resident from the start.
+// absent stands for an unknown value. It is not 0, so that filling a new column makes its pages
+// resident.
 const absent = math.MinInt64
 
-// Append adds a copy of a sample. A sample older than the latest is dropped.
+// Append adds a copy of a sample. A sample older than the latest one is ignored.
 func (s *Series) Append(sample *Sample) {
 	if s.stride == 0 {
 		s.begin()
@@ -91,7 +89,7 @@ func (s *Series) Append(sample *Sample) {
 	}
 }
 
-// reserve allocates the columns of a sample, so that they do not appear in later samples.
+// reserve allocates the columns of a sample in advance, so that they do not appear as growth.
 func (s *Series) reserve(sample *Sample) {
 	if s.stride == 0 {
 		s.begin()
@@ -121,7 +119,7 @@ func (s *Series) last() (step int, at time.Time) {
 	return s.steps[len(s.steps)-1], s.times[len(s.times)-1]
 }
 
-// column finds the column of a layer, and adds one for a new layer.
+// column returns the index of the column of a layer, which it adds if necessary.
 func (s *Series) column(layer Layer) int {
 	i, ok := s.index[layer]
 	if !ok {
@@ -149,7 +147,7 @@ func (s *Series) store(sample *Sample) {
 	}
 }
 
-// thin drops one of each two rows.
+// thin drops one of each two neighbouring rows.
 func (s *Series) thin() {
 	newest := len(s.steps) - 1
 	kept, from := 0, 0
@@ -176,7 +174,6 @@ func (s *Series) thin() {
 	s.position, s.chosen = 0, s.random.IntN(s.stride)
 }
 
-// sample returns a row as a Sample.
 func (s *Series) sample(row int) Sample {
 	sample := Sample{Step: s.steps[row], At: s.times[row], Values: make([]Value, len(s.layers))}
 	for i, layer := range s.layers {
@@ -188,7 +185,6 @@ func (s *Series) sample(row int) Sample {
 	return sample
 }
 
-// Len returns the number of stored samples.
 func (s *Series) Len() int {
 	if s.hasLatest {
 		return len(s.steps) + 1
@@ -196,10 +192,9 @@ func (s *Series) Len() int {
 	return len(s.steps)
 }
 
-// Total returns the number of samples that were appended.
+// Total returns the number of samples appended.
 func (s *Series) Total() int { return s.total }
 
-// Samples returns copies of the stored samples.
 func (s *Series) Samples() []Sample {
 	list := make([]Sample, 0, s.Len())
 	for row := range s.steps {
@@ -211,9 +206,8 @@ func (s *Series) Samples() []Sample {
 	return list
 }
 
-// Thin returns a copy with at most this many samples, evenly spread, including the first and
-// the latest. edit changes each of them. Times are tenths of a second since the first sample.
-// The total is that of s, and so are the extremes, changed by edit.
+// Thin returns a copy with at most samples samples, evenly spread from the first to the latest. edit
+// changes each of them, and the extremes of s. Times are rounded to tenths of a second.
 func (s *Series) Thin(samples int, edit func(Sample) Sample) *Series {
 	all := s.Samples()
 	n := min(len(all), max(samples, 0))
@@ -232,7 +226,7 @@ func (s *Series) Thin(samples int, edit func(Sample) Sample) *Series {
 	return out
 }
 
-// Max returns the largest value of a layer in all samples that were appended.
+// Max returns the largest value of a layer in all appended samples.
 func (s *Series) Max(layer Layer) Reading {
 	if i, ok := s.index[layer]; ok && s.high[i] != absent {
 		return Known(Bytes(s.high[i]))
@@ -240,7 +234,7 @@ func (s *Series) Max(layer Layer) Reading {
 	return Reading{}
 }
 
-// Min returns the smallest value of a layer in all samples that were appended.
+// Min returns the smallest value of a layer in all appended samples.
 func (s *Series) Min(layer Layer) Reading {
 	if i, ok := s.index[layer]; ok && s.high[i] != absent {
 		return Known(Bytes(s.low[i]))
@@ -248,8 +242,8 @@ func (s *Series) Min(layer Layer) Reading {
 	return Reading{}
 }
 
-// points returns the known values of a layer over steps, or over minutes since the first
-// sample, with x strictly increasing.
+// points returns the known values of a layer over steps, or over minutes since the first sample. x
+// increases strictly.
 func (s *Series) points(layer Layer, per Per) (x, y []float64) {
 	column, ok := s.index[layer]
 	if !ok {
@@ -283,9 +277,9 @@ type seriesJSON struct {
 	Max     map[Layer]int64    `json:"max"`
 }
 
-// MarshalJSON writes columns. "samples" is the number of samples taken, and "start" the time of
-// the first. "steps" and "seconds" since the start have one entry per stored sample. "layers"
-// has one list per layer, with null for unknown values. "min" and "max" cover all samples.
+// MarshalJSON writes columns: "steps" and "seconds" since "start" have one entry per stored sample, and
+// "layers" has one list per layer, with null for unknown values. "samples" is the number of samples
+// appended; "min" and "max" cover all of them.
 func (s *Series) MarshalJSON() ([]byte, error) {
 	j := seriesJSON{Samples: s.total, Steps: []int{}, Seconds: []float64{},
 		Layers: map[Layer][]*int64{}, Min: map[Layer]int64{}, Max: map[Layer]int64{}}
@@ -295,7 +289,7 @@ func (s *Series) MarshalJSON() ([]byte, error) {
 			j.Start = samples[0].At
 		}
 		j.Steps = append(j.Steps, samples[i].Step)
-		// Microseconds are finer than sampling is.
+		// Microseconds are finer than the precision of sampling.
 		j.Seconds = append(j.Seconds, math.Round(samples[i].At.Sub(j.Start).Seconds()*1e6)/1e6)
 	}
 	for _, layer := range s.layers {
@@ -314,7 +308,7 @@ func (s *Series) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// UnmarshalJSON reads the result of MarshalJSON. Lists of unequal length are ErrSeries.
+// UnmarshalJSON reads the output of MarshalJSON. Lists of different lengths are ErrSeries.
 func (s *Series) UnmarshalJSON(text []byte) error {
 	var j seriesJSON
 	if err := json.Unmarshal(text, &j); err != nil {
@@ -332,7 +326,7 @@ func (s *Series) UnmarshalJSON(text []byte) error {
 		return fmt.Errorf("%w: %d steps, %d times, %d samples", ErrSeries, n, len(j.Seconds), j.Samples)
 	}
 	slices.SortFunc(layers, cmp.Compare[Layer])
-	// A file may contain thousands of series, so little more than their samples is reserved.
+	// A file may contain thousands of series, so little spare capacity is reserved.
 	*s = Series{Keep: min(max(2*n, minimumKeep), max(DefaultKeep, n+1))}
 	sample := Sample{Values: make([]Value, len(layers))}
 	for row := range n {

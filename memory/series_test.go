@@ -55,9 +55,8 @@ func TestSeriesRemembersExtremesThatItDropped(t *testing.T) {
 	require.Equal(t, Reading{}, s.Min(PSS))
 }
 
-// Taking exactly each n-th sample of a saw-tooth folds it into a slow wave,
-// which looks like growth.
-func TestThinningDoesNotFoldASaw(t *testing.T) {
+// Taking exactly each n-th sample of a sawtooth gives a slow wave, which looks like growth.
+func TestThinningKeepsASawtooth(t *testing.T) {
 	for _, period := range []int{1024, 1027, 513, 258} {
 		s := &Series{Keep: 128}
 		appendAll(s, 60_000, func(i int) Bytes { return 100*MiB + Bytes(i%period)*10*MiB/Bytes(period) })

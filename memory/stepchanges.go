@@ -9,26 +9,24 @@ import (
 )
 
 const (
-	// fewSteps is the maximum number of step changes; with more, the slope shows growth.
+	// fewSteps is the maximum number of step changes. More steps are growth with a slope.
 	fewSteps = 3
-	// stepsMake is the least part of all growth that the steps must account for.
+	// stepsMake is the minimum share of all growth for the steps together.
 	stepsMake = 0.75
-	// lowStep is the minimum share of all growth for another step change, once the found ones
-	// explain enough. besideSteps is the minimum share for growth between them.
+	// lowStep is the minimum share of all growth for another step once the found steps explain
+	// enough. besideSteps is the minimum share for growth between the steps.
 	lowStep     = 0.1
 	besideSteps = 0.1
-	// stepsLeave is the largest part of a line's squared residuals that may remain with steps:
-	// noisy growth cut in four leaves about as much as a line does.
+	// stepsLeave is the maximum ratio of the squared residuals with steps to those around a line.
+	// Noisy growth cut into four pieces gives about 1.
 	stepsLeave = 0.5
-	// oneStep is the largest distance of the pieces of one step, in bins.
+	// oneStep is the maximum distance of the parts of one step, in bins.
 	oneStep = 2
 )
 
-// judgeStepChanges judges a series with certain or possible growth again, since it may have
-// grown in a few steps. No model has more than one step, so a line or a curve through several
-// looks like growth. If much of the run follows the last step, only that part is judged;
-// otherwise the verdict is inconclusive. A series that also grows between its steps keeps its
-// verdict.
+// judgeStepChanges judges a growing series again, since a few step changes look like growth to models
+// with at most one step. If the last step is long ago, only the part after it is judged; otherwise the
+// verdict is inconclusive. A series that also grows between its steps keeps its verdict.
 func (t *trial) judgeStepChanges() {
 	from := 0
 	if len(t.jumps) > 0 {
@@ -39,7 +37,7 @@ func (t *trial) judgeStepChanges() {
 		return
 	}
 	last := at[len(at)-1]
-	// At regular intervals, another step would have followed.
+	// If steps come at regular intervals, another one must be excluded.
 	interval := 0.0
 	for i := 1; i < len(at); i++ {
 		interval = max(interval, t.x[at[i]]-t.x[at[i-1]])
@@ -73,16 +71,16 @@ func (t *trial) judgeStepChanges() {
 		return
 	}
 	v.Jumps = jumps
-	t.inconclusive(max(t.total()/2, interval-since), "it went up %d times, and the last time is too near the end", len(jumps))
+	t.inconclusive(max(t.total()/2, interval-since), "the level rose in %d steps, and the last step is too near the end", len(jumps))
 }
 
-// stepChanges returns the first samples after the few steps that make up most of the growth
-// since a sample, or nil. The values after a step stay above all values before it, except for
-// single outliers, by more than noise or a slope explains.
+// stepChanges returns the indices after the few steps that make up most of the growth, or nil. The
+// values after a step, except single outliers, exceed all values before it by more than noise or a
+// slope explains.
 func (t *trial) stepChanges(from int) []int {
 	_, y := bins(t.x[from:], t.y[from:], modelPoints)
 	y = withoutOutliers(y)
-	least := slices.Clone(y) // minimum of each sample and all later ones
+	least := slices.Clone(y) // minimum of each sample and all later samples
 	for i := len(y) - 2; i >= 0; i-- {
 		least[i] = min(least[i], least[i+1])
 	}
@@ -90,7 +88,7 @@ func (t *trial) stepChanges(from int) []int {
 		at     int
 		height float64
 	}
-	// Noise hides five deviations of each step, and adds them once to the whole.
+	// Noise reduces each visible step by up to five deviations.
 	width := 5 * neighbourNoise(y)
 	var rises []rise
 	most := y[0]
@@ -133,7 +131,7 @@ func (t *trial) stepChanges(from int) []int {
 	return at
 }
 
-// riseNear returns the sample after the largest rise near the beginning of a bin.
+// riseNear returns the index after the largest rise near the start of a bin.
 func riseNear(y []float64, bin int) int {
 	per := (len(y) + modelPoints - 1) / modelPoints
 	if per <= 1 {
@@ -148,9 +146,8 @@ func riseNear(y []float64, bin int) int {
 	return at
 }
 
-// withoutSteps returns the steps as changes, and the series since a sample without them; nil if
-// a line explains the series as well. Removing steps also removes information about the slope,
-// so the interval of the slope is wider by a factor.
+// withoutSteps returns the steps, and the series without them; nil if a line explains the series as
+// well. Removing steps loses information about the slope, so its interval becomes wider by a factor.
 func (t *trial) withoutSteps(from int, at []int) (jumps []Change, rest []float64, wider float64) {
 	x, y := t.x[from:], withoutOutliers(t.y[from:])
 	bounds := []int{0}
@@ -158,8 +155,7 @@ func (t *trial) withoutSteps(from int, at []int) (jumps []Change, rest []float64
 		bounds = append(bounds, i-from)
 	}
 	bounds = append(bounds, len(y))
-	// These give the slope between the steps, which is the same for all, and the middle of each
-	// level.
+	// These sums give the slope between the steps and the middle of each level.
 	var within, along, around float64
 	mx, my := make([]float64, len(at)+1), make([]float64, len(at)+1)
 	for k := range mx {

@@ -15,18 +15,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// course is a made series whose truth is known.
+// course is an artificial series with a known truth.
 type course struct {
 	name string
 	want Kind
 	y    []float64
 	step float64 // steps between samples
-	sd   float64 // of the noise
+	sd   float64 // standard deviation of the noise
 }
 
 const page = 4096
 
-// series is the course as samples of anonymous memory.
+// series returns the course as samples of anonymous memory.
 func (c course) series() *Series {
 	s := &Series{}
 	start := time.Unix(1_700_000_000, 0)
@@ -40,7 +40,6 @@ func (c course) series() *Series {
 	return s
 }
 
-// tilt adds a slope in bytes per step.
 func (c course) tilt(slope float64) course {
 	y := make([]float64, len(c.y))
 	for i := range y {
@@ -57,12 +56,12 @@ func newMaker(seed, n int) maker { return maker{rand.New(rand.NewPCG(uint64(seed
 
 func (m maker) between(low, high float64) float64 { return low + (high-low)*m.Float64() }
 
-// logBetween is uniform in the logarithm.
+// logBetween returns a number whose logarithm is uniformly distributed.
 func (m maker) logBetween(low, high float64) float64 {
 	return math.Exp(m.between(math.Log(low), math.Log(high)))
 }
 
-// noises are what real samples scatter like.
+// noises are kinds of noise that real samples have.
 var noises = []string{"gaussian", "correlated", "heavy-tailed", "spikes", "pages", "none"}
 
 func (m maker) noise(kind string, n int, sd float64) []float64 {
@@ -77,20 +76,20 @@ func (m maker) noise(kind string, n int, sd float64) []float64 {
 		case "correlated":
 			last = rho*last + math.Sqrt(1-rho*rho)*g
 			r[i] = sd * last
-		case "heavy-tailed": // Student's t with 2 degrees of freedom: no variance
+		case "heavy-tailed": // Student's t with 2 degrees of freedom, whose variance is infinite
 			r[i] = sd * g / math.Sqrt(m.ExpFloat64())
 		case "spikes":
 			if r[i] = sd * g; m.Float64() < 0.05 {
 				r[i] += sd * m.between(10, 50)
 			}
-		case "pages": // most samples tie
+		case "pages": // most samples are equal
 			r[i] = page * math.Round(0.5*g)
 		}
 	}
 	return r
 }
 
-// base is a level with noise.
+// base returns a constant level with noise.
 func (m maker) base(noise string) course {
 	n := int(m.logBetween(60, 800))
 	c := course{name: noise, want: Flat, step: math.Round(m.logBetween(1, 100)), sd: m.logBetween(page, 2e6)}
@@ -108,7 +107,7 @@ func (m maker) base(noise string) course {
 	return c
 }
 
-// unit is what heights are multiples of.
+// unit is the unit of the heights of steps and curves.
 func (c course) unit() float64 { return max(c.sd, page) }
 
 func (m maker) jump(c course) course {
@@ -131,7 +130,7 @@ func (m maker) ramp(c course) course {
 	return c
 }
 
-// longRamp has not ended when the series ends: anything but a leak is right.
+// longRamp returns a curve that still rises at the end. Every verdict except Leak is right.
 func (m maker) longRamp(c course) course {
 	c.name, c.want = "long ramp, "+c.name, ""
 	tau := m.between(0.2, 0.6) * float64(len(c.y))
@@ -158,7 +157,7 @@ func (m maker) saw(c course) course {
 	return c
 }
 
-// mixture is a jump while loading, a curve while warming up, and noise.
+// mixture returns a jump while loading, followed by a warm-up curve and noise.
 func (m maker) mixture(c course) course {
 	c.name, c.want = "mixture, "+c.name, ""
 	n := len(c.y)
@@ -170,8 +169,8 @@ func (m maker) mixture(c course) course {
 	return c
 }
 
-// dips falls for a sample or two at regular intervals, as after a trim that the next
-// steps undo; half of these courses end in a dip.
+// dips returns a level that falls for one or two samples at regular intervals, as after a trim. Half of
+// these courses end in a dip.
 func (m maker) dips(c course) course {
 	c.name, c.want = "dips, "+c.name, Flat
 	period, width := 6+m.IntN(15), 1+m.IntN(2)
@@ -188,21 +187,21 @@ func (m maker) dips(c course) course {
 	return c
 }
 
-// stairs goes up two or three times in the first half, as when new threads take
-// arenas of their own, and then stands still.
+// stairs returns a level with two or three step changes in the first half, as when new threads allocate
+// arenas.
 func (m maker) stairs(c course) course {
 	c.name, c.want = "stairs, "+c.name, Plateau
 	return m.climb(c, 0.05, 0.5)
 }
 
-// lateStairs has its step changes anywhere: any verdict but a leak is right, since a change in
-// each third of a run looks like three single changes.
+// lateStairs returns a level with step changes at any place. Every verdict except Leak is right, since
+// one change in each third of a run may be three single changes.
 func (m maker) lateStairs(c course) course {
 	c.name, c.want = "late stairs, "+c.name, ""
 	return m.climb(c, 0.05, 0.95)
 }
 
-// climb adds two or three stairs of like height between two parts of the course.
+// climb adds two or three step changes of similar height within a part of the course.
 func (m maker) climb(c course, from, to float64) course {
 	height := m.logBetween(10, 1000) * c.unit()
 	for range 2 + m.IntN(2) {
@@ -214,7 +213,6 @@ func (m maker) climb(c course, from, to float64) course {
 	return c
 }
 
-// tally counts verdicts by truth.
 type tally struct {
 	sync.Mutex
 	kinds map[string]map[Kind]int
@@ -232,7 +230,7 @@ func (t *tally) add(name string, kind Kind) {
 	t.kinds[name][kind]++
 }
 
-// parallel calls f for 0..n-1 on all processors.
+// parallel calls f for 0 to n-1 on all processors.
 func parallel(n int, f func(i int)) {
 	var wait sync.WaitGroup
 	workers := runtime.GOMAXPROCS(0)
@@ -246,23 +244,23 @@ func parallel(n int, f func(i int)) {
 	wait.Wait()
 }
 
-// courses are what a run without a leak may look like.
+// courses make series without a leak.
 var courses = []func(maker, course) course{
 	func(_ maker, c course) course { return c },
 	maker.jump, maker.ramp, maker.longRamp, maker.saw, maker.mixture, maker.dips, maker.stairs, maker.lateStairs,
 }
 
-// make makes the i-th course without a leak, all courses with all noises in turn.
+// make returns the i-th course without a leak. It cycles through all courses and noises.
 func (m maker) make(i int) course {
 	return courses[(i/len(noises))%len(courses)](m, m.base(noises[i%len(noises)]))
 }
 
-// TestErrorRates judges thousands of made series: each without a leak, and again
-// with a leak of 4 times the noise floor that the engine stated for it.
+// TestErrorRates judges thousands of artificial series without a leak, and again with a leak of 4 times
+// the noise floor that Judge reported.
 func TestErrorRates(t *testing.T) {
 	n := 2700
 	if raceEnabled || testing.Short() {
-		n = 108 // for the race detector's sake; the rates need the whole number
+		n = 108 // the race detector is slow, and only the full number gives rates
 	}
 	var without, with tally
 	parallel(n, func(i int) {
@@ -323,16 +321,15 @@ func TestErrorRates(t *testing.T) {
 	require.GreaterOrEqual(t, firm, 0.99)
 	require.GreaterOrEqual(t, rate(&with, "stairs", Leak), 0.95)
 	require.GreaterOrEqual(t, rate(&with, "late stairs", Leak), 0.95)
-	require.GreaterOrEqual(t, rate(&with, "dips", Leak), 0.88) // what dips may hide is none
+	require.GreaterOrEqual(t, rate(&with, "dips", Leak), 0.88) // dips can hide a leak
 	require.GreaterOrEqual(t, rate(&with, "ramp", Leak), 0.92)
 	require.GreaterOrEqual(t, rate(&with, "ramp", Leak, Inconclusive), 0.98)
 	require.GreaterOrEqual(t, rate(&with, "mixture", Leak), 0.8)
 	require.GreaterOrEqual(t, rate(&with, "mixture", Leak, Inconclusive), 0.97)
 }
 
-// The noise floor is half of a 99% interval, which for white noise is known: a
-// slope by least squares has the deviation sd * sqrt(12/n) / span. The estimate
-// must not be so wide that leaks of 4 times as much are found for that reason.
+// For white noise, the 99% interval of a least-squares slope is known: the deviation is sd *
+// sqrt(12/n) / span. The noise floor must not be much wider, or it would hide leaks of 4 times as much.
 func TestNoiseFloorIsHonest(t *testing.T) {
 	n := 400
 	if raceEnabled || testing.Short() {
@@ -362,7 +359,7 @@ func TestNoiseFloorIsHonest(t *testing.T) {
 	require.LessOrEqual(t, misses, max(n*3/100, 1))
 }
 
-// expectedError is the deviation of a slope by least squares in white noise.
+// expectedError returns the standard deviation of a least-squares slope in white noise.
 func (c course) expectedError(sd float64) float64 {
 	n := float64(len(c.y))
 	return sd * math.Sqrt(12/n) / (n * c.step)

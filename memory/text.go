@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// String formats the verdict in a line: the kind, the slope with its interval, the carrier, and
-// the confidence.
+// String formats the verdict in a line: kind, slope, interval, carrier and confidence.
 func (v Verdict) String() string {
 	text, ok := v.finding()
 	if !ok {
@@ -25,7 +24,7 @@ func (v Verdict) String() string {
 	return text
 }
 
-// finding returns the part of the text that depends on the kind.
+// finding returns the part of the text that depends on the kind of verdict.
 func (v Verdict) finding() (text string, ok bool) {
 	amount := func(b Bytes) string { return v.Layer.amount(float64(b)) }
 	slope := Rate(v.Layer, v.Slope, v.Per, true)
@@ -70,13 +69,13 @@ func (v Verdict) finding() (text string, ok bool) {
 	return text, text != ""
 }
 
-// carriedBy names the carrier. It excludes the Go heap if that is certain.
+// carriedBy describes the carrier. It mentions that the Go heap is not the carrier if that is certain.
 func (v Verdict) carriedBy() string {
 	switch v.Cause {
 	case Unattributed:
-		return "carried by no layer that was sampled"
+		return "carried by no sampled layer"
 	case Retention:
-		return "freed memory that is kept (malloc in use is flat)"
+		return "retained freed memory (malloc in use is flat)"
 	}
 	text := "carried by " + string(v.Carrier)
 	for _, t := range v.Trends {
@@ -123,8 +122,8 @@ func duration(minutes float64) string {
 	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
 }
 
-// Rate formats a slope of a layer, "+3.1 MiB/min", or with its bounds, "+3.1 MiB/min [2.9,
-// 3.4]". It uses the largest unit that suits all numbers.
+// Rate formats the slope of a layer as "+3.1 MiB/min", or with bounds as "+3.1 MiB/min [2.9, 3.4]". All
+// numbers have the same unit.
 func Rate(layer Layer, s Interval, per Per, bounds bool) string {
 	unit, size := "", 1.0
 	largest := math.Abs(s.Estimate)
@@ -134,7 +133,7 @@ func Rate(layer Layer, s Interval, per Per, bounds bool) string {
 	switch layer.unit() {
 	case inBytes:
 		unit = " B"
-		for _, u := range binaryUnits[1:] { // a slope has no TiB
+		for _, u := range binaryUnits[1:] { // slopes are not printed in TiB
 			if largest >= float64(u.size) {
 				unit, size = " "+u.name, float64(u.size)
 				break
@@ -159,8 +158,8 @@ func Rate(layer Layer, s Interval, per Per, bounds bool) string {
 	return text
 }
 
-// Times formats the ratio, "x0.52", or with its bounds, "x0.52 [0.49, 0.55]". A missing upper
-// bound is "inf", and a ratio that is not OK is "unknown".
+// Times formats the ratio as "x0.52", or with bounds as "x0.52 [0.49, 0.55]". A missing upper bound is
+// "inf". A ratio that is not OK is "unknown".
 func (r Ratio) Times(bounds bool) string {
 	if !r.OK {
 		return Reading{}.String()
@@ -172,7 +171,7 @@ func (r Ratio) Times(bounds bool) string {
 			return strconv.FormatFloat(v, 'g', 2, 64)
 		case math.Abs(v) >= 10:
 			return decimal(v, 1)
-		case v < 0.01 && r.Low > 0: // not a slope that may be 0
+		case v < 0.01 && r.Low > 0: // excludes slopes, which may be 0
 			text = decimal(v, 3)
 		}
 		if strings.Trim(text, "0.") == "" {
@@ -185,14 +184,14 @@ func (r Ratio) Times(bounds bool) string {
 		return text
 	}
 	high := number(r.High)
-	// Files from before Unbounded existed only have the largest float64.
+	// Files written before Unbounded existed contain the largest float64 instead.
 	if r.Unbounded || r.High >= math.MaxFloat64 {
 		high = "inf"
 	}
 	return fmt.Sprintf("%s [%s, %s]", text, number(r.Low), high)
 }
 
-// decimal formats a number with digits after the point. Zero has no sign.
+// decimal formats a number. Zero has no sign.
 func decimal(v float64, digits int) string {
 	text := strconv.FormatFloat(v, 'f', digits, 64)
 	if strings.Trim(text, "-0.") == "" {
@@ -201,8 +200,7 @@ func decimal(v float64, digits int) string {
 	return text
 }
 
-// digits returns the number of digits after the point: three significant digits, and at least
-// two for a number below 1.
+// digits returns the number of digits after the point for three significant digits.
 func digits(v float64) int {
 	switch {
 	case v >= 100:

@@ -47,8 +47,7 @@ func TestTimes(t *testing.T) {
 	require.Equal(t, "x19.8", Ratio{Interval: Interval{Estimate: 19.8}, OK: true}.Times(false))
 }
 
-// Amounts below what they are known by give no upper bound; JSON has a number in its
-// place, and says that it is none.
+// Amounts below their precision give no upper bound. JSON then contains a number and "unbounded".
 func TestUnboundedRatio(t *testing.T) {
 	of := func(peak Bytes) Outcome { return Outcome{Verdict: Verdict{Kind: Flat}, Peak: Known(peak)} }
 	for _, test := range []struct {

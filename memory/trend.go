@@ -11,30 +11,27 @@ import (
 )
 
 const (
-	// trendPoints is the maximum number of points for estimating a slope. Longer series are
-	// divided into this many bins, since the number of pairs grows with the square. The middle
-	// of a bin excludes outliers.
+	// trendPoints is the maximum number of points for a slope, since the number of pairs grows with
+	// its square. Longer series are divided into this many bins.
 	trendPoints = 60
-	// resamples is the number of block bootstraps, enough for a standard error within 5%.
+	// resamples is the number of bootstrap samples, enough for a standard error within 5%.
 	resamples = 200
-	// shortfall is the factor by which the block bootstrap underestimates with so few points,
-	// as measured on white noise.
+	// shortfall is the factor by which the block bootstrap underestimates the deviation with so few
+	// points, measured on white noise.
 	shortfall = 1.2
 )
 
-// trend is the slope of a series and its uncertainty.
 type trend struct {
 	slope, intercept float64
-	// half is half of the width of the slope's interval.
+	// half is the half width of the slope's interval.
 	half float64
 	// bends reports whether the last third is certainly less steep than the rest, by at least a
 	// third.
 	bends bool
 }
 
-// bins divides a series into at most n runs of about equal length. It returns the mean place of
-// each run, and the mean of the middle half of its values, which excludes outliers nearly as
-// well as the median and scatters less.
+// bins divides a series into at most n runs of similar length. For each run it returns the mean place,
+// and the mean of the middle half of the values: it excludes outliers, and scatters less than a median.
 func bins(x, y []float64, n int) (bx, by []float64) {
 	per := (len(x) + n - 1) / n
 	if per <= 1 {
@@ -52,13 +49,12 @@ func bins(x, y []float64, n int) (bx, by []float64) {
 	return bx, by
 }
 
-// estimate returns the trend of a series at a confidence such as 0.99. The grain is the amount
-// by which rounding can move a value.
+// estimate returns the trend of a series. The grain is the amount by which rounding can move a value.
 //
-// The interval comes from a moving-block bootstrap (Künsch 1989): blocks of neighbouring
-// residuals, long enough to preserve their correlation, are drawn at random and added to the
-// fitted line, and the slope is estimated again. Student's t has two degrees of freedom fewer
-// than there are independent blocks, so few or long blocks give a wide interval.
+// The interval comes from a moving-block bootstrap (Künsch 1989). Blocks of neighbouring residuals,
+// long enough to preserve their correlation, are drawn at random and added to the fitted line, and the
+// slope is estimated again. Student's t has two degrees of freedom fewer than there are independent
+// blocks, so few or long blocks give a wide interval.
 func estimate(x, y []float64, grain, confidence float64, seed uint64) trend {
 	x, y = bins(x, y, trendPoints)
 	n := len(x)
@@ -73,7 +69,7 @@ func estimate(x, y []float64, grain, confidence float64, seed uint64) trend {
 		r[i] -= t.intercept
 	}
 	random := rand.New(rand.NewPCG(seed, uint64(n)))
-	// deviation returns the deviation of a statistic over resamples, times Student's t.
+	// deviation is the deviation of a statistic over bootstrap samples, times Student's t.
 	deviation := func(r []float64, confidence float64, statistic func([]float64) float64) float64 {
 		block := blockLength(r)
 		drawn, estimates := make([]float64, n), make([]float64, resamples)
@@ -94,15 +90,15 @@ func estimate(x, y []float64, grain, confidence float64, seed uint64) trend {
 	if after >= before*2/3 {
 		return t
 	}
-	// The noise is measured around a parabola, since a bend around a line would count as noise.
+	// The bend of a series must not count as noise, so the noise is measured around a parabola.
 	residuals(fit(quadraticModel, x, y), x, y, r)
 	bend := deviation(r, 0.998, func(y []float64) float64 { return first.Median(y[:cut]) - last.Median(y[cut:]) })
-	// Rounding can move each end of the last third by one grain.
+	// Rounding can move both ends of the last third by a grain.
 	t.bends = before-after > bend+2*grain/(x[n-1]-x[cut])
 	return t
 }
 
-// draw fills out with blocks of r. The scale compensates for the two fitted parameters.
+// draw fills out with random blocks of r. The scale compensates for the two fitted parameters.
 func draw(out, r []float64, block int, random *rand.Rand) {
 	scale := math.Sqrt(float64(len(r)) / max(float64(len(r)-2), 1))
 	for at := 0; at < len(out); at += block {
@@ -113,16 +109,15 @@ func draw(out, r []float64, block int, random *rand.Rand) {
 	}
 }
 
-// blockLength returns the number of correlated neighbours by the rule of Politis and White
-// (2004, corrected by Patton, Politis and White 2009): 1 for white noise, more for longer
-// correlation, and at most a quarter of the series.
+// blockLength returns the number of correlated neighbours by the rule of Politis and White (2004,
+// corrected by Patton, Politis and White 2009): 1 for white noise, and at most a quarter of the series.
 func blockLength(r []float64) int {
 	n := len(r)
 	variance := covariance(r, 0)
 	if variance == 0 {
 		return 1
 	}
-	// After this many insignificant lags in a row, the correlation counts as zero.
+	// After this many insignificant lags, the correlation counts as zero.
 	quiet := max(5, int(math.Sqrt(math.Log10(float64(n)))))
 	limit := 2 * math.Sqrt(math.Log10(float64(n))/float64(n))
 	window, run := 0, 0
@@ -139,7 +134,7 @@ func blockLength(r []float64) int {
 	window = min(2*window, n-1)
 	spectrum, bias := variance, 0.0
 	for lag := 1; lag <= window; lag++ {
-		// The flat-top window is 1 up to one half, then falls to 0.
+		// The flat-top window is 1 up to a half, then falls to 0.
 		weight := min(1, 2*(1-float64(lag)/float64(window)))
 		c := 2 * weight * covariance(r, lag)
 		spectrum += c
@@ -152,7 +147,7 @@ func blockLength(r []float64) int {
 	return int(min(max(math.Ceil(length), 1), float64(max(n/4, 1))))
 }
 
-// covariance returns the covariance of values around 0 at a lag.
+// covariance returns the autocovariance of values with mean 0 at a lag.
 func covariance(r []float64, lag int) float64 {
 	sum := 0.0
 	for i := lag; i < len(r); i++ {

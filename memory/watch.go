@@ -8,24 +8,22 @@ import (
 	"time"
 )
 
-// Options configure [Watch]. The zero value watches this process once per second.
+// Options configure [Watch]. The zero value samples this process once per second.
 type Options struct {
-	// Every is the time between samples; 0 means a second.
+	// Every is the time between samples; 0 means one second.
 	Every time.Duration
-	// Sampler selects the process and further layers. Sources are called from the sampling
-	// goroutine.
+	// Sampler selects the process and the sources, which the sampling goroutine calls.
 	Sampler SamplerOptions
-	// Steps returns the number of steps done. It is called from the sampling goroutine. Without
-	// it, slopes are per minute unless Criteria set Per.
+	// Steps returns the number of steps done. The sampling goroutine calls it. If it is nil, slopes
+	// are per minute unless Criteria.Per is set.
 	Steps func() int
-	// Keep bounds the number of samples, as in [Series].
-	Keep int
-	// Criteria are the criteria of the verdict.
+	// Keep is Series.Keep.
+	Keep     int
 	Criteria Criteria
 }
 
-// Watcher samples a process in the background. Its methods are safe for concurrent use, during
-// the watch and after it.
+// Watcher samples a process in the background. Its methods are safe for concurrent use, also after
+// the end.
 type Watcher struct {
 	options Options
 	sampler *Sampler
@@ -37,12 +35,11 @@ type Watcher struct {
 	err    error
 }
 
-// Watch starts sampling and returns at once. It samples until ctx is done, Stop is called, or
-// the process has ended; then it takes a last sample and ends its goroutine. Its memory is
-// bounded and allocated at the start, so it does not appear in its own samples.
+// Watch starts sampling and returns at once. It samples until ctx is done, Stop is called or the
+// process ends, and then takes a last sample. Its memory is bounded and allocated at the start, so it
+// does not appear as growth.
 //
-// Watch does not fail: if nothing can be sampled, the verdict is inconclusive and
-// [Watcher.Err] has the reason.
+// If nothing can be sampled, the verdict is inconclusive and [Watcher.Err] returns the reason.
 func Watch(ctx context.Context, options Options) *Watcher {
 	if options.Every <= 0 {
 		options.Every = time.Second
@@ -86,7 +83,6 @@ func (w *Watcher) run(ctx context.Context, sample *Sample) {
 	}
 }
 
-// sample takes a sample. An error ends the watch.
 func (w *Watcher) sample(sample *Sample) error {
 	step := 0
 	if w.options.Steps != nil {
@@ -105,24 +101,23 @@ func (w *Watcher) sample(sample *Sample) error {
 	return nil
 }
 
-// Stop ends the watch and waits for its goroutine. It can be called again.
+// Stop ends the watch and waits for its goroutine. Calling it again has no effect.
 func (w *Watcher) Stop() {
 	w.stop()
 	<-w.done
 }
 
-// Done is closed when the watch has ended.
+// Done returns a channel that is closed when the watch has ended.
 func (w *Watcher) Done() <-chan struct{} { return w.done }
 
-// Err returns the reason why nothing is sampled, or why the watch ended before Stop:
-// ErrUnavailable or ErrEnded. It is nil after Stop.
+// Err returns the error that prevented sampling or ended the watch early: ErrUnavailable or ErrEnded.
 func (w *Watcher) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
 }
 
-// Verdict judges the samples so far.
+// Verdict judges the samples taken so far.
 func (w *Watcher) Verdict() Verdict {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -140,7 +135,7 @@ func (w *Watcher) Samples() []Sample {
 	return w.series.Samples()
 }
 
-// MarshalJSON writes the series, as [Series.MarshalJSON] does.
+// MarshalJSON writes the series like [Series.MarshalJSON].
 func (w *Watcher) MarshalJSON() ([]byte, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
