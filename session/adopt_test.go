@@ -12,7 +12,7 @@ type closing struct{ times int }
 
 func (c *closing) Close() error { c.times++; return nil }
 
-// What is made of a session that was closed meanwhile is closed, and not kept.
+// An object made from a session that was closed in the meantime is closed.
 func TestAdopt(t *testing.T) {
 	s, c, o := &Session{}, &closing{}, &stateOps{}
 	put := func(n *native) { n.state = o }

@@ -12,7 +12,7 @@ import (
 	"steadyfit/session"
 )
 
-// To pin memory takes a piece of Go's that a garbage collection may have taken away.
+// Pinning memory takes an object that a garbage collection may have freed.
 func TestTrainOnLentBatchDoesNotAllocate(t *testing.T) {
 	s := open(t, "dense-100-64-1", session.Options{})
 	out := make([]float64, len(s.TrainMetrics()))
@@ -25,4 +25,17 @@ func TestTrainOnLentBatchDoesNotAllocate(t *testing.T) {
 			}
 		}))
 	}
+}
+
+func TestEvaluateInMicroBatchesAllocatesOnlySlices(t *testing.T) {
+	s := open(t, "dense-100-64-1", session.Options{})
+	require.NoError(t, s.SetMicroBatches(2))
+	b := batches(t, random(t, 64, 100), 64, 1)[0]
+	out := make([]float64, len(s.EvaluateMetrics()))
+	slices := testing.AllocsPerRun(20, func() { b.Slice(0, 32); b.Slice(32, 64) })
+	assert.Equal(t, slices, testing.AllocsPerRun(20, func() {
+		if err := s.Evaluate(t.Context(), b, out); err != nil {
+			t.Error(err)
+		}
+	}))
 }

@@ -14,8 +14,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// A large batch of a dataset is read where it is: the step has no buffer for it, and trains
-// as on a copy, the last batch of a pass and evaluation included.
+// Large batches of a dataset, including the last batch of a pass and those of an evaluation,
+// are read in place. The training is the same as on copies.
 func TestLargeBatchesAreReadInPlace(t *testing.T) {
 	const batch, width = 256, 100
 	ds := random(t, 2*batch+200, width)
@@ -57,8 +57,8 @@ func TestLargeBatchesAreReadInPlace(t *testing.T) {
 	}
 }
 
-// keeper is a model whose train step puts its input into a queue, as train_n does with those
-// of several steps; evaluate takes one out and reports its sum.
+// keeper returns a model whose train and train_n put their input into a queue. evaluate takes
+// an element from the queue and reports its sum.
 func keeper(t testing.TB) *savedmodels.Model {
 	t.Helper()
 	float := graphdef.Type(tfbind.Float32)
@@ -90,8 +90,7 @@ func keeper(t testing.TB) *savedmodels.Model {
 	}, nil)
 }
 
-// What a model keeps of a batch is not changed by the batches that come later, nor is it in
-// the next ones, which are copied.
+// If a model keeps memory of a batch, later batches do not change that memory. They are copied.
 func TestBatchThatTheModelKeeps(t *testing.T) {
 	const batch, batchCount = 16 << 10, 12
 	values := make([]float32, batch*batchCount)
@@ -121,7 +120,7 @@ func TestBatchThatTheModelKeeps(t *testing.T) {
 	require.GreaterOrEqual(t, tfbind.Live().StepBytes-before, int64(2*4*batch))
 }
 
-// The same of the batches of a call.
+// The same for the batches of an execution of several steps.
 func TestCallThatTheModelKeeps(t *testing.T) {
 	const batch, calls, n = 16 << 10, 6, 2
 	values := make([]float32, batch*calls*n)
@@ -150,7 +149,7 @@ func TestCallThatTheModelKeeps(t *testing.T) {
 	}
 }
 
-// A call that could not run leaves the next one as it is.
+// A failed execution does not affect the next one.
 func TestCallAfterOneThatFailed(t *testing.T) {
 	ds := random(t, 2*5*64, 100)
 	plain, many := open(t, "dense-100-64-1", session.Options{}), open(t, "dense-100-64-1", session.Options{StepsPerExecution: 5})
@@ -170,7 +169,7 @@ func TestCallAfterOneThatFailed(t *testing.T) {
 	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
 }
 
-// Batches that the dataset has reused since they were gathered are not trained on.
+// Training fails on batches whose memory the dataset has reused since Stack.
 func TestCallOnBatchesThatAreGone(t *testing.T) {
 	const block = 4
 	ds := random(t, 12*block*64, 100)
@@ -184,7 +183,7 @@ func TestCallOnBatchesThatAreGone(t *testing.T) {
 		if b.Index < block {
 			require.NoError(t, s.Stack(b.Index, block, b))
 		}
-		if b.Index == 3*block { // of two blocks, the first has this one
+		if b.Index == 3*block { // the third block reuses the memory of the first
 			require.ErrorIs(t, s.TrainN(t.Context(), 0, block, out), session.ErrStack)
 			break
 		}
@@ -192,8 +191,8 @@ func TestCallOnBatchesThatAreGone(t *testing.T) {
 	assert.True(t, before == variables(t, s), "nothing has run")
 }
 
-// Batches that lie in one piece are read there by a call of several steps, which trains as
-// the same steps on copies, one by one: where calls do not begin with such a piece, too.
+// Contiguous batches are read in place by an execution of several steps, also if an execution
+// begins in the middle of a block. The training is the same as with single steps on copies.
 func TestJoinedBatchesAreReadInPlace(t *testing.T) {
 	const block, batch = 5, 64
 	for name, ds := range map[string]*data.InMemory{"digits": digits(t).(*data.InMemory), "dense-100-64-1": random(t, 14*batch+7, 100)} {
@@ -205,7 +204,7 @@ func TestJoinedBatchesAreReadInPlace(t *testing.T) {
 			from.SetBlock(block)
 			before := tfbind.Live().StepBytes
 			out := make([]float64, len(many.TrainMetrics()))
-			done, have, n := 0, 0, block-skip // the first call is a smaller one
+			done, have, n := 0, 0, block-skip // the first execution has fewer steps
 			for b, err := range from.Batches(data.Pass{Batch: batch, Skip: skip}) {
 				require.NoError(t, err)
 				if n = min(n, len(copies)-done); n == 0 {
@@ -227,8 +226,8 @@ func TestJoinedBatchesAreReadInPlace(t *testing.T) {
 	}
 }
 
-// Two calls to a block, of batches that are no multiple of 64 bytes: the second cannot be
-// read in place.
+// A block has two executions, and batches are not a multiple of 64 bytes. The second execution
+// is not aligned and cannot be read in place.
 func TestJoinedBatchesOutOfLine(t *testing.T) {
 	const batch = 133
 	ds := random(t, 10*batch, 100)
@@ -255,8 +254,7 @@ func TestJoinedBatchesOutOfLine(t *testing.T) {
 	assert.Less(t, copied, int64(3*batch*100*4))
 }
 
-// Batches whose values somebody has put others in the place of are copied, those before
-// them included.
+// If a caller replaced the values of a batch, that batch and the earlier ones are copied.
 func TestJoinedBatchesThatAreNot(t *testing.T) {
 	ds := random(t, 32*5, 100)
 	plain, many := open(t, "dense-100-64-1", session.Options{}), open(t, "dense-100-64-1", session.Options{StepsPerExecution: 5})
@@ -277,7 +275,7 @@ func TestJoinedBatchesThatAreNot(t *testing.T) {
 	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
 }
 
-// What a batch cannot be fed for is said before anything runs, and leaves nothing behind.
+// A batch that does not fit is an error before anything runs. It leaves no borrowed memory.
 func TestJoinedBatchesThatDoNotFit(t *testing.T) {
 	const samples = 4 * 8
 	x := make([]float64, samples*64)

@@ -20,8 +20,8 @@ import (
 	"steadyfit/session"
 )
 
-// handed is how often the threads have gone to sleep that TensorFlow hands operations to;
-// see poolThreads in package matrix for their name.
+// handed returns how often the threads that run TensorFlow's operations have gone to sleep; see
+// poolThreads in package matrix for their name.
 func handed(t *testing.T) int {
 	t.Helper()
 	tasks, err := filepath.Glob("/proc/self/task/*")
@@ -47,8 +47,7 @@ func handed(t *testing.T) int {
 	return sum
 }
 
-// Steps in the calling thread leave the variables that others leave, bit for bit, and hand
-// nothing to other threads.
+// CallerRuns gives the same variables bit for bit and hands no operations to other threads.
 func TestCallerRuns(t *testing.T) {
 	ctx := context.Background()
 	bs := batches(t, digits(t), 32, 19)
@@ -79,7 +78,7 @@ func TestCallerRuns(t *testing.T) {
 			const steps = 1000
 			run := func(s *session.Session) int {
 				losses(t, s, bs[:1], 0)
-				// Threads of the session before go to sleep when they have nothing more to do.
+				// Wait until the threads of the previous session are idle.
 				before := -1
 				require.Eventually(t, func() bool {
 					now := handed(t)
@@ -100,7 +99,7 @@ func TestCallerRuns(t *testing.T) {
 				most = steps / 10
 			}
 			assert.LessOrEqual(t, run(caller), most)
-			// Also after the model was loaded anew.
+			// The same after a reload.
 			p, err := caller.Snapshot(ctx)
 			require.NoError(t, err)
 			defer p.Close()
@@ -111,7 +110,7 @@ func TestCallerRuns(t *testing.T) {
 	}
 }
 
-// A call of many steps does not go ever deeper into the stack of the calling thread.
+// Executions of many steps do not use more and more of the calling thread's stack.
 func TestCallerRunsLongCalls(t *testing.T) {
 	bs := batches(t, digits(t), 1, 1)
 	const n = 2000

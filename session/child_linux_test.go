@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// asChild makes the test binary what run does, if the variable is set, to its value.
+// asChild runs run instead of the tests if the environment variable is set. kind is its value.
 func asChild(variable string, run func(kind string) error) {
 	kind := os.Getenv(variable)
 	if kind == "" {
@@ -25,7 +25,7 @@ func asChild(variable string, run func(kind string) error) {
 	os.Exit(0)
 }
 
-// process is what a child says of itself: started anew, it is still the same one.
+// process identifies a child process. It stays the same when the process restarts itself.
 type process struct {
 	PID  int
 	Args []string
@@ -35,8 +35,8 @@ func thisProcess() process { return process{os.Getpid(), os.Args} }
 
 func (p process) identity() process { return p }
 
-// runChild has a child do that, and reads what it prints as JSON; with its log, and the
-// error that it ended with.
+// runChild runs a child and reads its output as JSON. It also returns the child's log and
+// error.
 func runChild[T interface{ identity() process }](t *testing.T, variable, kind string, env ...string) (o T, log string, err error) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "an argument")

@@ -18,8 +18,7 @@ import (
 	"steadyfit/session"
 )
 
-// pictures makes a folder of n files, which are 32 PNG images of 256 by 256 pixels under
-// several names.
+// pictures writes a folder of n files with 32 different PNG images of 256 by 256 pixels.
 func pictures(t testing.TB, n int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -36,7 +35,7 @@ func pictures(t testing.TB, n int) string {
 			require.NoError(t, os.Link(name(i%32), name(i)))
 			continue
 		}
-		// Smooth shades with grain, so that there is something to decode.
+		// Smooth colors with noise make images that take time to decode.
 		for y := range 256 {
 			for x := range 256 {
 				picture.SetRGBA(x, y, color.RGBA{uint8(x/2 + i + rng.IntN(16)), uint8(y/2 + rng.IntN(16)), uint8((x+y)/4 + rng.IntN(16)), 255})
@@ -49,8 +48,9 @@ func pictures(t testing.TB, n int) string {
 	return dir
 }
 
-// BenchmarkDataWait trains image-224 on batches of 32 PNG images that are decoded, changed
-// and read ahead as `steadyfit fit` does by default. An op is a step; wait-% is the share of
+// BenchmarkDataWait trains image-224 on batches of 32 PNG images, which are decoded, augmented
+// and read ahead as `steadyfit fit` does by default. An op is a step. wait-% is the share of
+// the time in which a step waited for its batch.
 // the time in which a step waited for its batch.
 //
 //	go test ./session -run '^$' -bench DataWait -benchtime 40x

@@ -20,10 +20,11 @@ import (
 	"steadyfit/session"
 )
 
-// page is what a tmpfs gives room in.
+// page is the unit in which a tmpfs allocates.
 const page = 4 << 10
 
-// smallDisk mounts 1 MiB; the model digits takes 39 pages and two for an index.
+// smallDisk mounts a file system of 1 MiB. The model digits takes 39 pages and two for an
+// index.
 func smallDisk(t *testing.T) string {
 	root := t.TempDir()
 	err := syscall.Mount("steadyfit-test", root, "tmpfs", 0, "size=1m")
@@ -35,7 +36,7 @@ func smallDisk(t *testing.T) string {
 	return root
 }
 
-// leave fills a disk but for some bytes.
+// leave fills a disk except for free bytes.
 func leave(t *testing.T, root string, bytes int64) (empty func()) {
 	t.Helper()
 	var s syscall.Statfs_t
@@ -45,7 +46,7 @@ func leave(t *testing.T, root string, bytes int64) (empty func()) {
 	return func() { require.NoError(t, os.Remove(filler)) }
 }
 
-// requireFull looks at an error of a full disk.
+// requireFull checks the error of a full disk.
 func requireFull(t *testing.T, err error, path string) {
 	t.Helper()
 	require.ErrorIs(t, err, syscall.ENOSPC)
@@ -68,8 +69,8 @@ func TestSaveOnAFullDisk(t *testing.T) {
 	out := make([]float64, len(s.TrainMetrics()))
 	require.NoError(t, s.Train(ctx, 0, b, out))
 
-	// Room for nothing, for a part of the values, and for all of them without the
-	// index: then TensorFlow leaves the values where they are.
+	// There is free space for nothing, for some of the values, or for all values but not the
+	// index. In the last case TensorFlow does not remove the values.
 	for _, room := range []int64{0, 8 * page, 38 * page, 39 * page} {
 		empty := leave(t, root, room)
 		for _, dir := range []string{fresh, old} {
@@ -90,7 +91,7 @@ func TestSaveOnAFullDisk(t *testing.T) {
 		empty()
 	}
 
-	// What the model is stays, and can be saved once there is room.
+	// The model is unchanged and can be saved when there is free space.
 	want := make([]float64, len(out))
 	require.NoError(t, s.Save(ctx, filepath.Join(fresh, "v")))
 	require.NoError(t, s.Evaluate(ctx, b, want))
@@ -110,7 +111,7 @@ func TestSaveModelOnAFullDisk(t *testing.T) {
 	b := batches(t, digits(t), 32, 1)[0]
 	require.NoError(t, s.Train(ctx, 0, b, make([]float64, len(s.TrainMetrics()))))
 
-	// The graph does not fit; it does, and the values do not.
+	// There is no free space for the graph, or for the graph but not the values.
 	for _, room := range []int64{page, int64(len(before["saved_model.pb"])) + 12*page} {
 		empty := leave(t, root, room)
 		err := s.SaveModel(ctx, dir)
@@ -131,7 +132,7 @@ func TestSaveModelOnAFullDisk(t *testing.T) {
 	require.NotEqual(t, before, contents(t, dir))
 }
 
-// A disk that is too small for the model is said before the training.
+// CheckOutput reports a disk that is too small for the model before the training.
 func TestCheckOutputOnAFullDisk(t *testing.T) {
 	root := smallDisk(t)
 	model, err := savedmodels.Builtin("digits")
@@ -172,8 +173,8 @@ func TestSaveOnADiskThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// A disk that is too small for two checkpoints ends the run, or not, and in either
-// case it is the disk and not memory.
+// On a disk that is too small for two checkpoints, the run ends or continues depending on the
+// options. The error is never about memory.
 func TestCheckpointsOnAFullDisk(t *testing.T) {
 	for _, policy := range []fit.ErrorPolicy{fit.Stop, fit.Continue} {
 		root := smallDisk(t)
@@ -208,7 +209,7 @@ func TestCheckpointsOnAFullDisk(t *testing.T) {
 	}
 }
 
-// contents is what is in a folder.
+// contents returns the content of the files in a folder by name.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	found := map[string]string{}

@@ -24,24 +24,24 @@ import (
 	"steadyfit/tfbind"
 )
 
-// environmentEnv makes the test binary a program that uses device options: "start"
-// has it started anew for them, "open" leaves them to Open, and "gpu" asks for a GPU.
+// environmentEnv makes the test binary a program that uses device options. "start" calls
+// UseEnvironment, "open" calls only Open, and "gpu" asks for a GPU.
 const environmentEnv = "STEADYFIT_TEST_ENVIRONMENT"
 
 func init() { asChild(environmentEnv, environmentChild) }
 
 type environmentOutcome struct {
 	process
-	// Started is what the process was started with, Has what it has.
+	// Started and Has are variables of the environment, at the first start and now.
 	Started, Has []string
-	// Late are errors of what comes too late.
+	// Late are the errors of options that are set too late.
 	Late []string
-	// NoGPU is the error of a model that was opened with options that ask for a GPU.
+	// NoGPU is the error of Open with options that ask for a GPU.
 	NoGPU string
 }
 
-// lateInChild come too late where the variables are other than in the tests' process: that
-// of the log's level is not set, and that of the order of GPUs is.
+// lateInChild are too late in a child but not in the tests' process. The child has another log
+// level and another order of GPUs.
 var lateInChild = []gpuopts.Options{{LogLevel: gpuopts.LogFatal}, {VisibleGPUs: []int{1}}}
 
 var environmentOptions = gpuopts.Options{
@@ -80,7 +80,7 @@ func environmentChild(kind string) error {
 			return err
 		}
 		o := environmentOptions
-		o.VisibleGPUs = nil // where there is none, asking for one is an error
+		o.VisibleGPUs = nil // without a GPU, asking for one is an error
 		s, err := compileAndOpen(context.Background(), model, Options{Device: o})
 		if err != nil {
 			return err
@@ -119,7 +119,7 @@ func environmentChild(kind string) error {
 	return json.NewEncoder(os.Stdout).Encode(o)
 }
 
-// The program is started anew in the same process, with what TensorFlow reads.
+// The program restarts in the same process with the environment that TensorFlow reads.
 func TestUseEnvironment(t *testing.T) {
 	if !InProcess(t, "") {
 		return
@@ -157,7 +157,7 @@ func startAnewInAChild(string) error {
 	})
 }
 
-// The parent of a supervised process would lose one that is started anew.
+// Restart fails in a supervised process, because the parent would lose it.
 func TestRestartInAChild(t *testing.T) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), anewEnv+"=1")
@@ -168,7 +168,7 @@ func TestRestartInAChild(t *testing.T) {
 	assert.Equal(t, anewOutcome{Missing: "jemalloc: a supervised process cannot restart", Conflict: true, Set: true}, o)
 }
 
-// Open sets what is missing as long as TensorFlow is not open.
+// Open sets missing variables before TensorFlow is open.
 func TestOpenSetsTheEnvironment(t *testing.T) {
 	if !InProcess(t, "") {
 		return
@@ -180,14 +180,14 @@ func TestOpenSetsTheEnvironment(t *testing.T) {
 	assert.NotContains(t, log, "oneDNN custom operations are on")
 }
 
-// each are settings that a session has of its own.
+// each are settings that can differ between sessions.
 var each = []gpuopts.Options{
 	{InterThreads: 1, PerSessionThreads: true}, {Executor: gpuopts.SingleThreaded}, {GrapplerOff: true},
 	{Grappler: gpuopts.Grappler{Remapping: gpuopts.Off}}, {MemoryOptimization: gpuopts.MemoryNone},
 	{Precision: gpuopts.BFloat16}, {Precision: gpuopts.Float16CPU}, {XLA: gpuopts.XLAOn1}, {DeferredDeletion: 1},
 }
 
-// late are settings that TensorFlow takes once, with what is said of each when it has.
+// late are settings that TensorFlow reads once, with the error of setting them later.
 var late = []struct {
 	options gpuopts.Options
 	says    []string
@@ -211,15 +211,14 @@ var late = []struct {
 	{gpuopts.Options{HostMemoryLimit: 64}, []string{"Options.HostMemoryLimit 64"}},
 }
 
-// Options that make no sense without a GPU are refused where there is none, and those that
-// say how one is used are not.
+// Options that require a GPU fail without one. Options about how to use GPUs do not.
 func TestOpenAsksForAGPU(t *testing.T) {
 	o, log, err := runChild[environmentOutcome](t, environmentEnv, "gpu", "CUDA_VISIBLE_DEVICES=-1")
 	require.NoError(t, err, log)
 	assert.Equal(t, "Options.GPUAllocator BFC asks for a GPU: TensorFlow has no GPU here, only CPU\n", o.NoGPU)
 }
 
-// What TensorFlow has settled is refused with the reason, and what to do.
+// An error reports which setting is too late and what to do.
 func TestTooLate(t *testing.T) {
 	if !InProcess(t, "") {
 		return
@@ -227,7 +226,7 @@ func TestTooLate(t *testing.T) {
 	ctx := context.Background()
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
-	// The first session of the process, or a later one with nothing to ask.
+	// This session may be the first of the process.
 	s, err := compileAndOpen(ctx, model, Options{})
 	require.NoError(t, err)
 	defer s.Close()
@@ -248,7 +247,7 @@ func TestTooLate(t *testing.T) {
 	assert.ErrorIs(t, UseEnvironment(gpuopts.Options{OneDNN: gpuopts.Off}), gpuopts.ErrTooLate)
 	assert.NoError(t, UseEnvironment(gpuopts.Options{InterThreads: 3}), "there is no variable for that")
 
-	// These are each session's own.
+	// These settings can differ between sessions.
 	for _, own := range each {
 		s, err := compileAndOpen(ctx, model, Options{Device: own})
 		if assert.NoError(t, err, "%+v", own) {
@@ -256,7 +255,7 @@ func TestTooLate(t *testing.T) {
 		}
 	}
 
-	// A variable that is set now is too late as well.
+	// A variable that is set after TensorFlow was opened is too late too.
 	t.Setenv("TF_ENABLE_ONEDNN_OPTS", "0")
 	_, err = compileAndOpen(ctx, model, Options{Device: gpuopts.Options{OneDNN: gpuopts.Off}})
 	assert.ErrorIs(t, err, gpuopts.ErrTooLate)
@@ -271,7 +270,7 @@ func TestTooLateInAChild(t *testing.T) {
 	assert.Contains(t, o.Late[1], "Options.VisibleGPUs 1: TensorFlow sets up its GPUs once per process, and the first session did so with TensorFlow's default")
 }
 
-// What docs/reference/devices.md says of when TensorFlow takes a setting is what was tried above.
+// docs/reference/devices.md and late agree on when TensorFlow reads a setting.
 func TestTooLateIsWhatTheDocumentSays(t *testing.T) {
 	text, err := os.ReadFile("../docs/reference/devices.md")
 	require.NoError(t, err)

@@ -75,7 +75,7 @@ func ResolvePrecision(o *gpuopts.Options) (warning *option.Error, err error) {
 	o.Precision = gpuopts.Float16CPU
 	return &option.Error{Option: "Options.Precision", Value: gpuopts.Float16,
 		Reason: fmt.Sprintf("TensorFlow has no GPU here, only %s, and emulates float16 there with float32, which is slow", strings.Join(types, ", ")),
-		Fix:    "{Options.Precision bfloat16} is for CPUs"}, nil
+		Fix:    "use {Options.Precision bfloat16}"}, nil
 }
 
 // deviceTypes returns the sorted types of TensorFlow's devices, such as "CPU".

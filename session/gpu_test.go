@@ -10,7 +10,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// The driver is asked where there is a GPU, and not after the session has ended.
+// The driver is queried only if there is a GPU, and not after Close.
 func TestGPUBytes(t *testing.T) {
 	if !gputest.Child(t, "-DNEW") {
 		return
@@ -28,7 +28,7 @@ func TestGPUBytes(t *testing.T) {
 	require.Zero(t, bytes)
 }
 
-// Without a driver, nothing is told rather than 0.
+// Without a driver, GPUBytes reports false.
 func TestGPUBytesNotTold(t *testing.T) {
 	driver, _ := gpu.Open()
 	require.NoError(t, driver.Close())

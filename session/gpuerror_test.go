@@ -12,9 +12,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// What TensorFlow says of GPUs that are asked for and not there is told apart from what
-// else it may say. The texts are those of TensorFlow 2.21, of device_id_utils.cc and
-// gpu_device.cc.
+// gpuError recognizes the errors for missing GPUs. The texts are from device_id_utils.cc and
+// gpu_device.cc of TensorFlow 2.21.
 func TestGPUError(t *testing.T) {
 	visible, limits := gpuopts.Options{VisibleGPUs: []int{3}}, gpuopts.Options{VirtualGPUs: [][]int{{512}, {512}}}
 	const noSuch = "'visible_device_list' listed an invalid Device id '3' but visible device count is 1"
@@ -33,7 +32,7 @@ func TestGPUError(t *testing.T) {
 		{limits, tfbind.Unknown, tooMany, false, true, "give a limit for each"},
 		{visible, tfbind.InvalidArgument, "visible_device_list contained a duplicate entry: 0,0", false, false, "duplicate"},
 		{visible, tfbind.NotFound, "Could not find SavedModel .pb", false, false, "Could not find"},
-		{gpuopts.Options{MemoryGrowth: true}, tfbind.InvalidArgument, noSuch, false, false, noSuch}, // Options.Config says so
+		{gpuopts.Options{MemoryGrowth: true}, tfbind.InvalidArgument, noSuch, false, false, noSuch}, // set through Options.Config
 	} {
 		err := error(&tfbind.Error{Op: "load", Code: c.code, Message: c.text})
 		got := gpuError(c.options, fmt.Errorf("open: %w", err))

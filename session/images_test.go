@@ -47,7 +47,7 @@ func TestImageOptions(t *testing.T) {
 	require.ErrorIs(t, err, savedmodels.ErrNoSignature)
 }
 
-// Weights whose shape the data has to give are missed before anything is loaded.
+// Sample weights with an open shape need a field, and the error comes before loading.
 func TestWeightsWithoutASize(t *testing.T) {
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestWeightsWithoutASize(t *testing.T) {
 	assert.NoError(t, err, "ones of a known shape are fed")
 }
 
-// Labels are read as integers anyway: only features decide.
+// Only features determine the options, since labels are always read as integers.
 func TestCSVOptions(t *testing.T) {
 	for dtype, want := range map[tfbind.DType]bool{tfbind.Float32: false, tfbind.BFloat16: false, tfbind.Float64: true, tfbind.Int32: true, tfbind.Uint8: true} {
 		model, err := savedmodels.Builtin("lstm")

@@ -12,8 +12,8 @@ import (
 
 const oneDNNVariable = "TF_ENABLE_ONEDNN_OPTS"
 
-// InProcess reports whether the test runs in a process in which TF_ENABLE_ONEDNN_OPTS has
-// that value; empty is for one in which it is not set. If not, it runs the test in one.
+// InProcess reports whether TF_ENABLE_ONEDNN_OPTS has the value in this process; empty means
+// that it is not set. If not, InProcess runs the test in a child process that has the value.
 func InProcess(t *testing.T, value string) bool {
 	t.Helper()
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, oneDNNVariable+"=") })

@@ -19,7 +19,7 @@ var (
 	_ fit.Stateful   = (*session.Session)(nil)
 )
 
-// spoiled is the batch with an infinite pixel, whose gradients are not finite.
+// spoiled returns the batch with an infinite pixel, which makes its gradients infinite.
 func spoiled(t testing.TB, b data.Batch) data.Batch {
 	t.Helper()
 	x, ok := b.Field("x")
@@ -36,7 +36,7 @@ func spoiled(t testing.TB, b data.Batch) data.Batch {
 	}}
 }
 
-// scaled is what a train step says of the scale.
+// scaled has the results of a train step that concern the scale.
 type scaled struct {
 	scale, skippedSteps float64
 	skipped             bool
@@ -63,7 +63,7 @@ func TestLossScaleIsDynamic(t *testing.T) {
 		for _, b := range []data.Batch{bad, bad, bad} {
 			seen = append(seen, trainScaled(t, s, b))
 		}
-		// At the smallest scale there is nothing left to lower.
+		// The smallest scale cannot be lowered.
 		assert.Equal(t, []scaled{{2, 1, true}, {1, 2, true}, {1, 3, false}}, seen, parts)
 		assert.Equal(t, before, evaluated(t, s, good), "a skipped step changes no weight")
 
@@ -76,7 +76,7 @@ func TestLossScaleIsDynamic(t *testing.T) {
 	}
 }
 
-// evaluated is the loss of a batch, by which a change of the weights shows.
+// evaluated returns the loss of a batch, which changes with the weights.
 func evaluated(t testing.TB, s *session.Session, b data.Batch) float64 {
 	t.Helper()
 	out := make([]float64, len(s.EvaluateMetrics()))
@@ -111,7 +111,7 @@ func TestLossScaleFixed(t *testing.T) {
 	_, stuck = s.Stuck()
 	assert.False(t, stuck)
 
-	// It stays as it is, whatever a checkpoint or a snapshot has.
+	// Neither a checkpoint nor a snapshot changes a fixed scale.
 	other := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Initial: 64}})
 	trainScaled(t, other, spoiled(t, good))
 	trainScaled(t, other, spoiled(t, good))
@@ -126,7 +126,7 @@ func TestLossScaleFixed(t *testing.T) {
 	assert.Equal(t, scaled{128, 2, false}, trainScaled(t, s, good))
 }
 
-// A scale far too high ends the training, rather than to leave everything as it was.
+// A fixed scale that is far too high ends the training with an error.
 func TestLossScaleFixedTooHighDiverges(t *testing.T) {
 	s := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Fixed: 1e30}})
 	loop := fit.Loop{Session: s, Batch: 32, Epochs: 2, StepsPerEpoch: 3}
@@ -135,7 +135,7 @@ func TestLossScaleFixedTooHighDiverges(t *testing.T) {
 	require.ErrorContains(t, err, "the gradients are not finite at loss scale 1e+30, which cannot be lowered, and the last 3 train steps")
 }
 
-// How far it was with the scale is resumed, too: else it would grow later.
+// The number of applied steps is restored too, which determines when the scale grows.
 func TestLossScaleIsResumed(t *testing.T) {
 	run := func(dir string, stop int64) []float64 {
 		s := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Initial: 4, GrowthInterval: 4}})
@@ -209,7 +209,7 @@ func TestLossScaleInTheGraphIsTold(t *testing.T) {
 	require.Nil(t, state, "it is in the variables")
 }
 
-// Of a split batch it is what apply made of it.
+// With micro-batches, apply reports the scale.
 func TestLossScaleInTheGraphInParts(t *testing.T) {
 	good := batches(t, digits(t), 32, 1)[0]
 	s := open(t, "digits-fp16", session.Options{})
@@ -223,7 +223,7 @@ func TestLossScaleInTheGraphInParts(t *testing.T) {
 	require.False(t, s.Skipped())
 }
 
-// A model that is fed 1 says so, as one with that scale does.
+// A model that takes a loss scale has it in its identity, even if it is 1.
 func TestLossScaleOfOneIsIdentity(t *testing.T) {
 	model := altered(t, "digits-scaled", untold("train"))
 	for _, scale := range []session.LossScale{{}, {Fixed: 1}} {
@@ -255,14 +255,15 @@ func TestLossScaleOptions(t *testing.T) {
 	}
 }
 
-// A dynamic scale is decided on after each step.
+// Several steps per execution are not possible with a dynamic scale, which changes after each
+// step.
 func TestLossScaleIsNotFused(t *testing.T) {
 	model, err := savedmodels.Builtin("digits-scaled")
 	require.NoError(t, err)
 	_, err = session.Compile(model, session.Options{StepsPerExecution: 4})
 	require.ErrorIs(t, err, session.ErrStack)
 
-	// Inside the graph it is no matter how many steps a call has.
+	// A scale inside the graph allows several steps per execution.
 	good := batches(t, digits(t), 32, 1)[0]
 	bad := spoiled(t, good)
 	s := open(t, "digits-fp16", session.Options{StepsPerExecution: 3})

@@ -11,7 +11,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// TestMain asserts that nothing native and no goroutine is left behind.
+// TestMain checks that no native object and no goroutine is left.
 func TestMain(m *testing.M) {
 	if _, err := tfbind.Load(""); err != nil {
 		fmt.Fprintf(os.Stderr, "these tests need TensorFlow: %v\n", err)

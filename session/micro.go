@@ -219,7 +219,7 @@ func (s *Session) trainParts(ctx context.Context, step int64, b data.Batch, out 
 // evaluateIn returns the number of micro-batches of an evaluation. It is 1 if the signature has
 // a fixed batch size.
 func (s *Session) evaluateIn(size int) int {
-	if s.parts <= 1 || batchOf(s.evaluate.signature, 0) >= 0 {
+	if s.parts <= 1 || s.evaluate.batch >= 0 {
 		return 1
 	}
 	return min(s.parts, size)

@@ -25,7 +25,7 @@ import (
 
 const dropout = "dropout-200-512-256-1"
 
-// noted opens a copy of a built-in model with other notes; nil removes them.
+// noted opens a copy of a built-in model with other exporter's notes; nil removes the notes.
 func noted(t testing.TB, name string, notes map[string]any) *savedmodels.Model {
 	t.Helper()
 	model, err := savedmodels.Builtin(name)
@@ -35,7 +35,7 @@ func noted(t testing.TB, name string, notes map[string]any) *savedmodels.Model {
 	return writeNotes(t, dir, notes)
 }
 
-// altered opens a copy of a built-in model with other signatures.
+// altered opens a copy of a built-in model with changed signatures.
 func altered(t testing.TB, name string, change func(map[string]*pb.SignatureDef)) *savedmodels.Model {
 	t.Helper()
 	dir := noted(t, name, nil).Dir
@@ -53,7 +53,7 @@ func altered(t testing.TB, name string, change func(map[string]*pb.SignatureDef)
 	return model
 }
 
-// untold takes grads_finite from signatures.
+// untold removes the output grads_finite from signatures.
 func untold(signatures ...string) func(map[string]*pb.SignatureDef) {
 	return func(all map[string]*pb.SignatureDef) {
 		for _, name := range signatures {
@@ -86,7 +86,7 @@ func tensorInfo(op string, d tfbind.DType, dims ...int64) *pb.TensorInfo {
 	return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d), TensorShape: shape}
 }
 
-// writeModel opens what it makes of a serialized graph and its signatures.
+// writeModel writes a SavedModel with a serialized graph and signatures, and opens it.
 func writeModel(t testing.TB, dir string, def []byte, signatures map[string]*pb.SignatureDef, saver *pb.SaverDef) *savedmodels.Model {
 	t.Helper()
 	graph := &graph_go_proto.GraphDef{}
@@ -101,9 +101,9 @@ func writeModel(t testing.TB, dir string, def []byte, signatures map[string]*pb.
 	return model
 }
 
-// reporter is a model that learns nothing and reports what it was fed: its loss is a
-// reduction of x, by weights; size counts the samples, and low is the lower half of the
-// first number of the seed, number the second. All of its signatures take the learning rate, apply included.
+// reporter returns a model that learns nothing and reports its inputs. loss is a reduction of x
+// with weights. size counts the samples. low is the lower half of the seed's first number, and
+// number is the second. All signatures take the learning rate, including apply.
 func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any) *savedmodels.Model {
 	t.Helper()
 	float, double := tfbind.Float32, tfbind.Float64
@@ -155,7 +155,6 @@ func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any)
 	return writeNotes(t, dir, notes)
 }
 
-// What of a model says whether its batches may be split.
 func TestCheckSplit(t *testing.T) {
 	fixture := func(name string) *savedmodels.Model {
 		m, err := savedmodels.Open(filepath.Join("../savedmodels/testdata", name))
@@ -203,7 +202,7 @@ func TestCheckSplit(t *testing.T) {
 	}
 }
 
-// A model with dropout is not split unless one insists; then its state repeats.
+// A model with dropout is split only with AllowInexactSplit. Its results then repeat.
 func TestDropoutInParts(t *testing.T) {
 	ctx := context.Background()
 	model, err := savedmodels.Builtin(dropout)
@@ -230,7 +229,7 @@ func TestDropoutInParts(t *testing.T) {
 	assert.Equal(t, want, losses(t, s, bs, 3))
 }
 
-// The parts of a batch draw other random numbers, which are the same in every run.
+// Micro-batches draw different random numbers, which are the same in each run.
 func TestPartsHaveTheirOwnSeeds(t *testing.T) {
 	ctx := context.Background()
 	s := openModel(t, reporter(t, "", true, nil), session.Options{Seed: 1234567, AllowInexactSplit: true})
@@ -246,12 +245,13 @@ func TestPartsHaveTheirOwnSeeds(t *testing.T) {
 	}
 	half := func(n uint64) float64 { return float64(n & math.MaxUint32) }
 	assert.InDelta(t, 1234567, train(1), 0)
-	// The first outputs of SplitMix64 seeded with 1234567, from its reference in C.
+	// The first outputs of SplitMix64 with the seed 1234567, from its reference implementation
+	// in C.
 	assert.InDelta(t, (1234567+half(6457827717110365317))/2, train(2), 1)
 	assert.InDelta(t, (1234567+half(6457827717110365317)+half(3203168211198807973))/3, train(3), 1)
 }
 
-// Each feed of a train step by hand gets the seed of Train at the same step.
+// Each Feed of a train step has the seed of Train at the same step.
 func TestFeedsHaveTheirOwnSeeds(t *testing.T) {
 	ctx := context.Background()
 	s := openModel(t, reporter(t, "", true, nil), session.Options{Seed: 42})
@@ -280,8 +280,8 @@ func TestFeedsHaveTheirOwnSeeds(t *testing.T) {
 	assert.Equal(t, []float64{42, 2}, out[1:3])
 }
 
-// What a split step and a split evaluation report is what the whole batch reports,
-// however the model reduces its loss.
+// Train and Evaluate report the same results with micro-batches as without, for every reduction
+// of the loss.
 func TestPartsReportTheWhole(t *testing.T) {
 	ctx := context.Background()
 	x, weights := []float32{1, 2, 3, 4, 5, 6, 7}, []float32{7, 1, 0, 2, 0.5, 3, 9}

@@ -18,9 +18,9 @@ import (
 	"steadyfit/tfbind"
 )
 
-// A GPU that is split is two devices, each with its limit, as read back. TensorFlow takes
-// how GPUs are used from the first session of a process, so this is the only one here
-// that asks for it.
+// A GPU with two limits appears as two devices with these limits. The first session of a
+// process determines how TensorFlow uses GPUs, so this is the only test here that asks for
+// GPUs.
 func TestOnGPUVirtualDevices(t *testing.T) {
 	driver, _ := gpu.Open()
 	t.Cleanup(func() { assert.NoError(t, driver.Close()) })
@@ -30,7 +30,7 @@ func TestOnGPUVirtualDevices(t *testing.T) {
 	if _, set := tfbind.FirstConfig(); set {
 		t.Skip("this needs to be the first session of the process, as in `make test-gpu`")
 	}
-	// There is one list of sizes, and so one GPU: CUDA reads this with the first session.
+	// The limits are for one GPU. CUDA reads this variable at the first session.
 	shown, _, _ := strings.Cut(os.Getenv("CUDA_VISIBLE_DEVICES"), ",")
 	if shown == "" {
 		shown = "0"

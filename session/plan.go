@@ -183,7 +183,7 @@ func (p *Plan) layOut() (err error) {
 		return refuse(err.Error(), "", err)
 	}
 	if least := p.full.steps; least > int64(want) && (p.fullXLA == nil || p.fullXLA.steps > int64(want)) {
-		return refuse(fmt.Sprintf("signature %s runs exactly %d steps per execution", p.full.signature.Name, least), fmt.Sprintf("ask for %d or more", least), ErrStack)
+		return refuse(fmt.Sprintf("signature %s runs exactly %d steps per execution", p.full.signature.Name, least), fmt.Sprintf("set %d or more", least), ErrStack)
 	}
 	return nil
 }
@@ -194,8 +194,8 @@ func (p *Plan) checkCompiled(train *savedmodels.Signature) error {
 	switch {
 	case p.opts.Device.Deterministic:
 		return gpuopts.Conflict("Options.Compiled true", "Options.Deterministic true",
-			"XLA has no deterministic form of some operations (the gradient of max pooling is one), and the first compiled step of a model with such an operation fails",
-			"use one option or the other")
+			"XLA cannot run some operations deterministically, such as the gradient of max pooling, and the first compiled step with such an operation fails",
+			"unset one of the two options")
 	case p.roles.TrainXLA == "" && p.roles.TrainNXLA == "":
 		return compiledError("export it with --xla-batch of scripts/export.py", "the model has neither %s_xla nor train_n_xla", p.roles.Train)
 	case p.roles.TrainXLA == "":

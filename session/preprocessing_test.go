@@ -23,7 +23,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// little is int32 as raw elements.
+// little returns the little-endian bytes of int32 values.
 func little(values ...int32) []byte {
 	var raw []byte
 	for _, v := range values {
@@ -32,15 +32,15 @@ func little(values ...int32) []byte {
 	return raw
 }
 
-// typed is an attribute T of that type.
+// typed returns an attribute T with a type.
 func typed(d tfbind.DType) graphdef.Attrs { return graphdef.Attrs{"T": graphdef.Type(d)} }
 
-// floats begins a graph that takes x and a seed.
+// floats returns a graph with the inputs x and seed.
 func floats() *graphdef.Graph {
 	return new(graphdef.Graph).Placeholder("x", tfbind.Float32).Placeholder("seed", tfbind.Int64)
 }
 
-// noisy is x and random numbers from 0 to 1.
+// noisy returns a graph that adds random numbers from 0 to 1 to x.
 func noisy() *graphdef.Graph {
 	return floats().
 		Add("shape", "Shape", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32), "out_type": graphdef.Type(tfbind.Int32)}, "x").
@@ -63,7 +63,7 @@ func openPreprocessing(t testing.TB, g *graphdef.Graph, o session.PreprocessingO
 	return s
 }
 
-// fieldOf is what the passes have as x, and the sizes of the batches.
+// fieldOf returns the values of field x in a pass and the sizes of the batches.
 func fieldOf[T any](t testing.TB, ds data.Dataset, p data.Pass) (values []T, sizes []int) {
 	t.Helper()
 	for b, err := range ds.Batches(p) {
@@ -204,9 +204,8 @@ func TestPreprocessingErrors(t *testing.T) {
 	require.ErrorIs(t, err, tfbind.ErrClosed)
 }
 
-// A sample that comes out in another size than the first ones is an error of its
-// batch, and the pass ends.
-// What a call, a condition or a loop runs is in a function of the graph's library.
+// A sample with another shape than the first ones is an error of its batch and ends the pass.
+// Calls, conditions and loops run functions of the graph's library.
 func TestPreprocessingWithFunctions(t *testing.T) {
 	float := graphdef.Type(tfbind.Float32)
 	call := graphdef.Attrs{
@@ -246,7 +245,7 @@ func TestPreprocessingWithFunctions(t *testing.T) {
 
 func TestPreprocessingOfChangingShapes(t *testing.T) {
 	index := graphdef.Type(tfbind.Int32)
-	// As many columns as the first number says.
+	// The result has as many columns as the first number.
 	g := new(graphdef.Graph).Placeholder("x", tfbind.Int32).
 		Constant("begin", tfbind.Int32, little(0, 0), 2).Constant("one", tfbind.Int32, little(1, 1), 2).
 		Constant("flat", tfbind.Int32, little(1), 1).Constant("all", tfbind.Int32, little(-1), 1).Constant("axis", tfbind.Int32, little(0)).
@@ -268,8 +267,8 @@ func TestPreprocessingOfChangingShapes(t *testing.T) {
 	require.ErrorContains(t, err, "samples of shape [2] came out, expected [1]")
 }
 
-// What a preprocessing graph draws depends on the seed, the epoch and the batch, and on nothing
-// that ran before or beside.
+// Random numbers depend only on the seed, the epoch and the batch, not on earlier or concurrent
+// runs.
 func TestPreprocessingDrawsByPosition(t *testing.T) {
 	ds := someDigits(t, 100)
 	seeded := func(seed int64) data.Dataset {
@@ -307,8 +306,8 @@ func TestPreprocessingDrawsByPosition(t *testing.T) {
 	}
 }
 
-// A training on preprocessed data goes on in the middle of an epoch as if nothing had
-// happened; one with another graph or seed is refused.
+// A resumed training on preprocessed data continues as if it had not been interrupted. A
+// different graph or seed is an error.
 func TestResumeWithPreprocessing(t *testing.T) {
 	train := func(seed int64, g *graphdef.Graph) data.Dataset {
 		ds, err := openPreprocessing(t, g, session.PreprocessingOptions{Input: "x", Output: "y", SeedInput: "seed", Seed: seed}).

@@ -14,9 +14,8 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// resetEnv makes the test binary a program that resets the image model: its value is
-// "release" for the release profile, "open" for asking for that too late, and
-// "default" for neither.
+// resetEnv makes the test binary a program that resets the image model: "release" with the
+// release profile, "open" with the profile set too late, and "default" without it.
 const resetEnv = "STEADYFIT_TEST_RESET"
 
 func init() { asChild(resetEnv, resetChild) }
@@ -80,9 +79,8 @@ func resetChild(kind string) error {
 	return json.NewEncoder(os.Stdout).Encode(o)
 }
 
-// TestReleaseProfile has what docs/explanation/recovery.md says of each depth of reset: what a
-// reload of the image model gives back under oneDNN's pool, without oneDNN, and under the
-// profile.
+// TestReleaseProfile measures the memory in docs/explanation/recovery.md: what a reload of the
+// image model returns with oneDNN's pool, without oneDNN, and with the profile.
 func TestReleaseProfile(t *testing.T) {
 	if RaceEnabled {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
@@ -104,8 +102,8 @@ func TestReleaseProfile(t *testing.T) {
 	assert.InEpsilonSlice(t, pool.Losses, profile.Losses, 1e-6)
 	closed := func(o resetOutcome) memory.Bytes { return o.Resets[1].Before.Bytes - o.Resets[1].Closed.Bytes }
 	assert.Less(t, closed(pool), pool.Resets[1].Before.Bytes/4, "TensorFlow's pool has started to give memory back: then the profile may go")
-	// malloc keeps little without the pool, and gives that back. Beside other work it was left
-	// with 75 MiB more than the profile, and the pool with 674 MiB more.
+	// Without the pool, malloc keeps little memory and returns it. On a busy machine, malloc
+	// kept 75 MiB more than the profile, and the pool 674 MiB more.
 	assert.Less(t, malloc.Resets[1].Before.Bytes, pool.Resets[1].Before.Bytes/2)
 	assert.Less(t, malloc.Resets[1].Closed.Bytes, profile.Resets[1].Closed.Bytes+96*memory.MiB)
 	assert.Greater(t, closed(profile), profile.Resets[1].Before.Bytes/2)
@@ -117,7 +115,7 @@ func TestReleaseProfile(t *testing.T) {
 	_, log, err = run("open")
 	require.Error(t, err)
 	assert.Contains(t, log, "TensorFlow was opened without")
-	// Where all is set there is nothing to do.
+	// If all variables are set, UseReleaseProfile does not restart.
 	_, log, err = run("open", ReleaseProfile()...)
 	require.NoError(t, err, log)
 }

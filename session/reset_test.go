@@ -20,7 +20,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Training through a reset of any depth is training without one, bit for bit.
+// Training with a reset of any depth is the same, bit for bit, as training without one.
 func TestResetsChangeNothing(t *testing.T) {
 	ctx := context.Background()
 	for _, name := range forDigits {
@@ -36,7 +36,7 @@ func TestResetsChangeNothing(t *testing.T) {
 				p, err := s.Snapshot(ctx)
 				require.NoError(t, err)
 				assert.Positive(t, p.Bytes())
-				// What is trained meanwhile is undone.
+				// Revert undoes these steps.
 				losses(t, s, bs[:2], 100)
 				r, err := s.Reset(ctx, depth, p)
 				require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestSnapshot(t *testing.T) {
 	require.NoError(t, err)
 	first := losses(t, s, bs, 0)
 
-	// As often as one likes, and into another session.
+	// A snapshot can be used several times and in other sessions.
 	require.NoError(t, s.Revert(ctx, p))
 	assert.Equal(t, first, losses(t, s, bs, 0))
 	other := open(t, "digits", session.Options{})
@@ -72,8 +72,7 @@ func TestSnapshot(t *testing.T) {
 	require.NoError(t, other.Revert(ctx, p))
 	assert.Equal(t, first, losses(t, other, bs, 0))
 
-	// It is the state that a checkpoint has: a model that was reset to what it was
-	// exported with begins as it did.
+	// A model reset to its original weights trains as it did at first.
 	r, err := other.Reset(ctx, session.ResetRestore, nil)
 	require.NoError(t, err)
 	assert.Equal(t, session.ResetRestore, r.Depth)
@@ -94,7 +93,7 @@ func TestSnapshot(t *testing.T) {
 	assert.ErrorIs(t, err, session.ErrSnapshot)
 	_, err = s.Reset(ctx, session.ResetProcess, nil)
 	assert.ErrorContains(t, err, "a session has no depth")
-	// The refused ones left the session alone.
+	// The rejected resets did not change the session.
 	losses(t, s, bs[:1], 0)
 
 	require.NoError(t, s.Close())
@@ -104,7 +103,7 @@ func TestSnapshot(t *testing.T) {
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
 }
 
-// A learning rate that was set is part of the state.
+// A snapshot includes the learning rate.
 func TestSnapshotHasTheLearningRate(t *testing.T) {
 	ctx := context.Background()
 	bs := batches(t, digits(t), 32, 2)
@@ -120,7 +119,7 @@ func TestSnapshotHasTheLearningRate(t *testing.T) {
 	assert.Equal(t, want, losses(t, s, bs, 0))
 }
 
-// Micro-batches make the update of the whole batch, and need less memory for it.
+// Micro-batches give the update of the whole batch and need less memory.
 func TestMicroBatches(t *testing.T) {
 	ctx := context.Background()
 	b := batches(t, digits(t), 30, 6)
@@ -133,7 +132,7 @@ func TestMicroBatches(t *testing.T) {
 		assert.Equal(t, parts, s.MicroBatches())
 		have := losses(t, s, b, 0)
 		assert.InDeltaSlice(t, want, have, 1e-4, "%d parts", parts)
-		// The split survives a reload, and can be taken back.
+		// The number of micro-batches survives a reload and can be reset to 1.
 		p, err := s.Snapshot(ctx)
 		require.NoError(t, err)
 		_, err = s.Reset(ctx, session.ResetReload, p)
@@ -149,14 +148,14 @@ func TestMicroBatches(t *testing.T) {
 	assert.ErrorIs(t, readOnly.SetMicroBatches(2), session.ErrNoSignature)
 }
 
-// copied opens a copy of a built-in model, and gives its folder.
+// copied opens a copy of a built-in model and returns its folder.
 func copied(t *testing.T, name string) (*session.Session, string) {
 	t.Helper()
 	model := noted(t, name, nil)
 	return openModel(t, model, session.Options{Seed: 1}), model.Dir
 }
 
-// A model that could not be loaded again is found before anything is closed.
+// A model that cannot be loaded again is detected before the session is closed.
 func TestReloadOfAnotherModel(t *testing.T) {
 	ctx := context.Background()
 	bs := batches(t, digits(t), 32, 2)
@@ -191,7 +190,7 @@ func TestReloadOfAnotherModel(t *testing.T) {
 	}
 }
 
-// What is lost when loading fails is the session, and not what it had learnt.
+// If loading fails, the session is lost, but not its snapshot.
 func TestReloadThatFails(t *testing.T) {
 	ctx := context.Background()
 	bs := batches(t, digits(t), 32, 2)
@@ -206,14 +205,14 @@ func TestReloadThatFails(t *testing.T) {
 	require.Len(t, weights, 1)
 	values, err := os.ReadFile(weights[0])
 	require.NoError(t, err)
-	values[len(values)/2] ^= 1 // which TensorFlow notices when it has closed what was open
+	values[len(values)/2] ^= 1 // TensorFlow detects this only while loading
 	require.NoError(t, os.WriteFile(weights[0], values, 0o600))
 	_, err = s.Reset(ctx, session.ResetReload, p)
 	require.ErrorIs(t, err, session.ErrLost)
 	require.ErrorIs(t, err, supervise.ErrRetry, "another process goes on")
 	require.ErrorContains(t, err, "open the model again and revert")
 
-	// It is closed, and says so.
+	// The session is closed.
 	out := make([]float64, 2)
 	for name, err := range map[string]error{
 		"train":    s.Train(ctx, 0, bs[0], out),
@@ -238,8 +237,8 @@ func TestReloadThatFails(t *testing.T) {
 	assert.Equal(t, losses(t, plain, bs, 2), losses(t, other, bs, 2))
 }
 
-// Close may come from another goroutine at any time: nothing is left open, and the race
-// detector has nothing to say.
+// Another goroutine may call Close at any time. Nothing remains open, and the race detector
+// reports nothing.
 func TestCloseFromAnotherGoroutine(t *testing.T) {
 	ctx := context.Background()
 	model, err := savedmodels.Builtin("digits")
@@ -283,12 +282,11 @@ func TestCloseFromAnotherGoroutine(t *testing.T) {
 	}
 }
 
-// soakEnv set to anything has a long run as long as it is meant to be (make soak).
+// soakEnv, if set, makes soak tests run for a long time (make soak).
 const soakEnv = "STEADYFIT_TEST_SOAK"
 
-// Reloading again and again takes no more memory than doing so a few times. What rises is
-// malloc's arenas: each keeps some MiB from the first load of an operating system's thread
-// that it is for, and there are at most 8 for each core.
+// Repeated reloads need no more memory than a few do. malloc's arenas grow at first: each keeps
+// some MiB from the first load by an operating system thread, and there are at most 8 per core.
 func TestReloadsStayFlat(t *testing.T) {
 	if session.RaceEnabled {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
@@ -296,7 +294,7 @@ func TestReloadsStayFlat(t *testing.T) {
 	whole := os.Getenv(soakEnv) != ""
 	reloads, budget := 60, 64*memory.KiB
 	if whole {
-		reloads, budget = 1000, 16*memory.KiB // a graph that stays takes 200 KiB
+		reloads, budget = 1000, 16*memory.KiB // a leaked graph takes 200 KiB
 	}
 	ctx := context.Background()
 	s := open(t, "digits", session.Options{})
@@ -321,7 +319,7 @@ func TestReloadsStayFlat(t *testing.T) {
 	inUse := series.Judge(memory.Criteria{Layer: memory.MallocUsed})
 	t.Logf("%d reloads in %v: %v; %v", reloads, time.Since(began).Round(time.Millisecond), v, inUse)
 	assert.NotEqual(t, memory.Leak, v.Kind, v)
-	if whole { // else arenas are still being filled
+	if whole { // in a short run the arenas still grow
 		assert.LessOrEqual(t, v.Slope.High, float64(budget), v)
 	}
 }

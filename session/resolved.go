@@ -134,7 +134,7 @@ func (s *Session) untraceable() string {
 }
 
 // errUndone means that the variables could not be restored after a traced step.
-var errUndone = errors.New("the state before the traced step could not be restored, so that the variables are in doubt")
+var errUndone = errors.New("the variables could not be restored after the traced step, and their values are unknown")
 
 // rehearse traces a train step and restores the variables.
 func (s *Session) rehearse(ctx context.Context, b data.Batch) (metadata []byte, err error) {
@@ -158,7 +158,7 @@ func (s *Session) rehearse(ctx context.Context, b data.Batch) (metadata []byte, 
 func (r Resolved) String() string {
 	parts := []string{r.devices()}
 	if r.StepsPerExecution > 1 {
-		parts = append(parts, fmt.Sprintf("the trace is of one step, not of the executions of %d steps by %s", r.StepsPerExecution, r.StepsSignature))
+		parts = append(parts, fmt.Sprintf("the trace shows a single step, but the training runs %d steps per execution of %s", r.StepsPerExecution, r.StepsSignature))
 	}
 	if r.Step != nil {
 		parts = append(parts, r.Step.parts()...)

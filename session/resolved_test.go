@@ -31,7 +31,6 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 const cpu0, gpu0 = "/job:localhost/replica:0/task:0/device:CPU:0", "/job:localhost/replica:0/task:0/device:GPU:0"
 
-// What fit prints, line by line.
 func TestResolvedText(t *testing.T) {
 	host := tfbind.Device{Name: cpu0, Type: "CPU", MemoryBytes: 256 << 20}
 	card := tfbind.Device{Name: gpu0, Type: "GPU", MemoryBytes: 8 << 30}
@@ -68,7 +67,7 @@ func TestResolvedText(t *testing.T) {
 	golden(t, "testdata/resolved.txt", text.String())
 }
 
-// golden compares a text with a file, and leaves it beside the file if they differ.
+// golden compares a text with a file. If they differ, it writes the text to a file beside it.
 func golden(t *testing.T, path, got string) {
 	t.Helper()
 	if *update {
@@ -83,7 +82,6 @@ func golden(t *testing.T, path, got string) {
 	require.Equal(t, string(want), got, "see %s.got", path)
 }
 
-// What was asked for and is not there is warned of, and nothing else.
 func TestResolvedMissing(t *testing.T) {
 	host := []tfbind.Device{{Name: cpu0, Type: "CPU"}}
 	both := []tfbind.Device{host[0], {Name: gpu0, Type: "GPU"}}
@@ -94,7 +92,7 @@ func TestResolvedMissing(t *testing.T) {
 	for name, c := range map[string]struct {
 		effects session.Resolved
 		options gpuopts.Options
-		want    []string // a piece of each warning
+		want    []string // a part of each warning
 	}{
 		"nothing asked":                         {session.Resolved{Devices: host, Step: &session.TracedStep{Operations: on, Matrix: matrix}}, gpuopts.Options{}, nil},
 		"not traced":                            {session.Resolved{Devices: host}, bf16, nil},
@@ -126,7 +124,7 @@ func TestResolvedMissing(t *testing.T) {
 	}
 }
 
-// What was traced is one step, also where calls run several.
+// The traced step is a single step, also with several steps per execution.
 func TestResolvedOfFusedSteps(t *testing.T) {
 	b := batches(t, digits(t), 32, 1)[0]
 	s := open(t, "digits", session.Options{StepsPerExecution: 4})
@@ -140,7 +138,7 @@ func TestResolvedOfFusedSteps(t *testing.T) {
 	assert.Zero(t, e.StepsPerExecution, "parts run step by step")
 }
 
-// The rewriting to bfloat16 takes oneDNN.
+// Rewriting to bfloat16 needs oneDNN.
 func TestResolvedOfBFloat16(t *testing.T) {
 	if runtime.GOARCH == "amd64" && !cpu.X86.HasAVX512F {
 		t.Skip("this needs a CPU whose oneDNN has bfloat16, which takes AVX-512")
@@ -161,7 +159,7 @@ func TestResolvedOfBFloat16(t *testing.T) {
 	}
 }
 
-// Resolved says what a step runs in, and leaves the training as it is, bit for bit.
+// Resolved reports how a step runs and leaves the training unchanged, bit for bit.
 func TestResolved(t *testing.T) {
 	ctx := context.Background()
 	for _, name := range forDigits {
@@ -221,7 +219,7 @@ func TestResolved(t *testing.T) {
 	})
 }
 
-// state is all that a snapshot has, as bytes of a checkpoint.
+// state returns all variables of a snapshot as the bytes of a checkpoint.
 func state(t *testing.T, s *session.Session) string {
 	t.Helper()
 	prefix := filepath.Join(t.TempDir(), "state")
@@ -231,8 +229,8 @@ func state(t *testing.T, s *session.Session) string {
 	return string(bytes)
 }
 
-// A rate that a step takes as an input need not be set for it, and stays unset; a step
-// that fails leaves the model as it was; state that could not be brought back is not touched.
+// The learning rate of a traced step need not be set and stays unset. A failed step leaves the
+// model unchanged. A step with state that cannot be restored does not run.
 func TestResolvedOfWhatCannotBeTraced(t *testing.T) {
 	ctx := context.Background()
 	s := openModel(t, reporter(t, "", false, nil), session.Options{})
@@ -242,7 +240,7 @@ func TestResolvedOfWhatCannotBeTraced(t *testing.T) {
 	require.NotNil(t, e.Step, e.Untraced)
 	assert.ErrorContains(t, s.Train(ctx, 0, b, make([]float64, 2)), "learning rate")
 
-	// A class that the model does not have.
+	// The label is a class that the model does not have.
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	s, plain := openModel(t, model, session.Options{}), openModel(t, model, session.Options{})
@@ -264,9 +262,8 @@ func TestResolvedOfWhatCannotBeTraced(t *testing.T) {
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
 }
 
-// linear is a model of y = x·w, all of it of one element type, inputs and outputs
-// included: its loss is the mean of (y - label)², and a step goes down its gradient. w is 0
-// at first.
+// linear returns a model of y = x·w with all values of one type. Its loss is the mean of (y -
+// label)². A step follows the gradient. w is 0 at first.
 func linear(t testing.TB, d tfbind.DType) *savedmodels.Model {
 	t.Helper()
 	of := graphdef.Attrs{"T": graphdef.Type(d)}
@@ -308,7 +305,7 @@ func linear(t testing.TB, d tfbind.DType) *savedmodels.Model {
 	}, &pb.SaverDef{FilenameTensorName: "prefix:0", SaveTensorName: "saved:0", RestoreOpName: "restore", Version: pb.SaverDef_V2})
 }
 
-// texts is a constant of one text.
+// texts returns the attributes of a string constant.
 func texts(text string) graphdef.Attrs {
 	return graphdef.Attrs{"dtype": graphdef.Type(tfbind.String), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{Tensor: &tensor_go_proto.TensorProto{
 		Dtype: types_go_proto.DataType_DT_STRING, StringVal: [][]byte{[]byte(text)},
@@ -316,7 +313,7 @@ func texts(text string) graphdef.Attrs {
 	}}}}
 }
 
-// saveVariables runs the operation begin of a graph, and has saved write a checkpoint.
+// saveVariables runs the operation begin of a graph and then saved, which writes a checkpoint.
 func saveVariables(t testing.TB, def []byte, prefix string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(prefix), 0o755))
@@ -343,8 +340,7 @@ func saveVariables(t testing.TB, def []byte, prefix string) {
 	require.NoError(t, out.Close())
 }
 
-// A model whose inputs and outputs are of 16 bits trains, evaluates and predicts from
-// float32.
+// A model with 16-bit inputs and outputs trains, evaluates and predicts from float32.
 func TestNarrowInputsAndOutputs(t *testing.T) {
 	ctx := context.Background()
 	for _, d := range []tfbind.DType{tfbind.Float32, tfbind.Float16, tfbind.BFloat16} {
@@ -360,8 +356,7 @@ func TestNarrowInputsAndOutputs(t *testing.T) {
 			l := losses(t, s, []data.Batch{b, b, b, b}, 0)
 			assert.Equal(t, 12.5, l[0])
 			assert.Less(t, l[3], l[2])
-			// After one step with x as it is, w would be (7, 8, 9) / 32; both types have
-			// room for that.
+			// After one step, w must be exactly (7, 8, 9) / 32, which both types can represent.
 			s = openModel(t, s.Model(), session.Options{})
 			losses(t, s, []data.Batch{b}, 0)
 			predict, err := s.Prepare("predict")
@@ -382,7 +377,7 @@ func TestNarrowInputsAndOutputs(t *testing.T) {
 			require.NotNil(t, e.Step, e.Untraced)
 			assert.Equal(t, map[tfbind.DType]int{d: 2}, e.Step.Matrix)
 			assert.Zero(t, e.Step.Casts)
-			// What float32 has room for and the type has not is refused, not fed as infinity.
+			// A value that is too large for the type is an error and is not fed as infinity.
 			b.Fields[0].Values.([]float32)[0] = 1e38
 			if err := s.Evaluate(ctx, b, out); d == tfbind.Float16 {
 				assert.ErrorIs(t, err, tfbind.ErrType)

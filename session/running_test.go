@@ -12,8 +12,8 @@ import (
 	"steadyfit/session"
 )
 
-// A metric with a state is the same in batches that are split, in calls of several steps, and
-// after a resume in mid-epoch.
+// A running metric is the same with micro-batches, with several steps per execution, and after
+// a resume in mid-epoch.
 func TestRunningMetrics(t *testing.T) {
 	all, _, err := data.Builtin("digits")
 	require.NoError(t, err)
@@ -41,7 +41,7 @@ func TestRunningMetrics(t *testing.T) {
 			assert.InDeltaSlice(t, whole.Metric(name), h.Metric(name), tolerance, name)
 		}
 	}
-	// The value is of all samples of the epoch, and not of the last batch.
+	// The metric covers all samples of the epoch, not only the last batch.
 	right := whole.Metric("accuracy")[0] * batch * steps
 	assert.InDelta(t, float64(int(right+0.5)), right, 1e-3)
 	assert.Greater(t, whole.Metric("accuracy")[1], whole.Metric("accuracy")[0])

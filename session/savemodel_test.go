@@ -13,8 +13,8 @@ import (
 	"steadyfit/session"
 )
 
-// What is left of models is removed, the model before comes back where there is none, and
-// nothing else is touched.
+// TidyModels removes unfinished models and restores a replaced model if the new one is missing.
+// It touches nothing else.
 func TestTidyModels(t *testing.T) {
 	dir := t.TempDir()
 	leave := func(names ...string) {

@@ -331,7 +331,7 @@ func (s *Session) beginTrain(out []float64) error {
 
 // compiledFor returns the XLA-compiled train signature for a batch size; nil if there is none.
 func (s *Session) compiledFor(samples int) *runner {
-	if c := s.compiled; c != nil && batchOf(c.signature, 0) == int64(samples) {
+	if c := s.compiled; c != nil && c.batch == int64(samples) {
 		return c
 	}
 	return nil
@@ -387,7 +387,7 @@ func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) (er
 		return err
 	}
 	if n := s.evaluateIn(b.Size); n > 1 {
-		_, err = r.inParts(ctx, b, n, 0, 0, r.find(r.names), out)
+		_, err = r.inParts(ctx, b, n, 0, 0, r.every, out)
 	} else {
 		_, err = r.on(ctx, b, out)
 	}

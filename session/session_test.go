@@ -22,7 +22,6 @@ import (
 	"steadyfit/tfbind"
 )
 
-// *Session is what a fit.Loop drives.
 var _ fit.Session = (*session.Session)(nil)
 
 func open(t testing.TB, name string, opts session.Options) *session.Session {
@@ -47,7 +46,7 @@ func digits(t testing.TB) data.Dataset {
 	return train
 }
 
-// batches collects copies of the first n batches.
+// batches copies the first n batches.
 func batches(t testing.TB, ds data.Dataset, size, n int) []data.Batch {
 	t.Helper()
 	next, stop := iter.Pull2(ds.Batches(data.Pass{Batch: size}))
@@ -89,7 +88,7 @@ func losses(t testing.TB, s *session.Session, bs []data.Batch, firstStep int64) 
 	return all
 }
 
-// forDigits are the built-in models that train on the built-in data.
+// forDigits are the built-in models for the built-in data.
 var forDigits = []string{"digits", "digits-cnn"}
 
 func TestTrainingLowersTheLoss(t *testing.T) {
@@ -113,13 +112,14 @@ func TestTrainingLowersTheLoss(t *testing.T) {
 	}
 }
 
-// Every model that ships trains and evaluates, and takes its micro-batches.
+// Every built-in model trains, evaluates, and can use micro-batches.
 func TestBuiltinModelsTrain(t *testing.T) {
 	for _, name := range savedmodels.BuiltinNames() {
 		t.Run(name, func(t *testing.T) {
 			ctx := context.Background()
 			s := open(t, name, session.Options{})
-			// The models' own rate takes the largest past the minimum in one step.
+			// With the models' own rate, the largest model would overshoot the minimum in one
+			// step.
 			require.NoError(t, s.SetLearningRate(1e-6))
 			b := ones(t, s.Model(), s.Roles().Train, 2)
 			out := make([]float64, len(s.EvaluateMetrics()))
@@ -137,7 +137,7 @@ func TestBuiltinModelsTrain(t *testing.T) {
 			require.NoError(t, s.Evaluate(ctx, b, out))
 			assert.Less(t, out[0], before)
 			before = out[0]
-			// The loss of a train step has the noise of dropout; this one has not.
+			// The loss of a train step includes dropout; the loss of an evaluation does not.
 			losses(t, s, []data.Batch{b, b, b}, 1)
 			require.NoError(t, s.Evaluate(ctx, b, out))
 			assert.Less(t, out[0], before)
@@ -145,7 +145,7 @@ func TestBuiltinModelsTrain(t *testing.T) {
 	}
 }
 
-// ones is a batch of the shapes that a signature takes.
+// ones returns a batch that fits a signature.
 func ones(t testing.TB, m *savedmodels.Model, signature string, batch int) data.Batch {
 	t.Helper()
 	sig, err := m.Signature(signature)
@@ -168,8 +168,8 @@ func ones(t testing.TB, m *savedmodels.Model, signature string, batch int) data.
 	return out
 }
 
-// Adam's slots, the step counter and the state of dropout are part of a saved
-// state: what follows repeats bit for bit, in the same and in a new session.
+// Save includes the state of Adam, the step counter and the state of dropout. Training after
+// Restore repeats bit for bit, in the same and in a new session.
 func TestRestoreRepeatsBitForBit(t *testing.T) {
 	for _, name := range forDigits {
 		t.Run(name, func(t *testing.T) {
@@ -207,13 +207,13 @@ func TestSaveModelContinuesTraining(t *testing.T) {
 	again := openModel(t, model, session.Options{})
 	assert.Equal(t, want, losses(t, again, bs[5:], 5))
 
-	// A model may be written over its own folder, and over an older one.
+	// SaveModel may replace the opened model and an older model.
 	require.NoError(t, again.SaveModel(ctx, dir))
 	left, err := os.ReadDir(filepath.Dir(dir))
 	require.NoError(t, err)
 	assert.Len(t, left, 1, "no temporary folders stay behind")
 
-	// Links to a model, and in it, are followed.
+	// Symbolic links to a model and inside a model are followed.
 	extra, linked, copied := t.TempDir(), filepath.Join(t.TempDir(), "latest"), filepath.Join(t.TempDir(), "out")
 	require.NoError(t, os.WriteFile(filepath.Join(extra, "notes.txt"), nil, 0o644))
 	require.NoError(t, os.Symlink(extra, filepath.Join(dir, "notes")))
@@ -338,7 +338,7 @@ func TestFeedNamesWhatIsMissing(t *testing.T) {
 	assert.ErrorContains(t, err, "takes x, y, and the data has image, label")
 }
 
-// What is nil is an error, not a crash.
+// Nil arguments are errors and do not crash.
 func TestNil(t *testing.T) {
 	s := open(t, "digits", session.Options{})
 	b := batches(t, digits(t), 4, 1)[0]
@@ -370,7 +370,7 @@ func TestNil(t *testing.T) {
 	} {
 		assert.ErrorContains(t, do(), "the model is nil", name)
 	}
-	// Nothing was changed.
+	// The failed calls changed nothing.
 	require.NoError(t, s.Train(ctx, 0, b, make([]float64, 2)))
 }
 
@@ -392,7 +392,7 @@ func TestOpenErrors(t *testing.T) {
 	_, err = compileAndOpen(ended, model, session.Options{})
 	assert.ErrorIs(t, err, cause)
 
-	// One of the weights has another value than was written.
+	// Change the value of a weight in the file.
 	dir := filepath.Join(t.TempDir(), "damaged")
 	require.NoError(t, os.CopyFS(dir, os.DirFS(model.Dir)))
 	path := filepath.Join(dir, "variables", "variables.data-00000-of-00001")
@@ -432,7 +432,7 @@ func TestConfigIsMergedOverDevice(t *testing.T) {
 	require.NoError(t, err)
 	for _, opts := range []session.Options{
 		{Config: []byte("no message")},
-		{Device: one, Config: []byte{0x28}}, // a field without its value
+		{Device: one, Config: []byte{0x28}}, // a truncated field
 	} {
 		_, err = compileAndOpen(context.Background(), model, opts)
 		assert.ErrorIs(t, err, tfbind.ErrInvalidArgument)
@@ -446,7 +446,7 @@ func TestDevices(t *testing.T) {
 	assert.Equal(t, "CPU", devices[0].Type)
 }
 
-// A traced step trains as one that is not, and tells of its operations.
+// A traced step trains like any other step and returns its operations.
 func TestTrace(t *testing.T) {
 	ctx := context.Background()
 	b := batches(t, digits(t), 32, 2)
@@ -467,9 +467,9 @@ func TestTrace(t *testing.T) {
 	assert.ErrorIs(t, err, session.ErrNoSignature)
 }
 
-// Runs that compute in another way are told apart.
+// Options that change how steps round change the identity.
 func TestIdentityHasThePrecision(t *testing.T) {
-	if !session.InProcess(t, "1") { // oneDNN is what rewrites to bfloat16
+	if !session.InProcess(t, "1") { // rewriting to bfloat16 needs oneDNN
 		return
 	}
 	plain := open(t, "digits", session.Options{}).Identity()
@@ -485,8 +485,8 @@ func TestIdentityHasThePrecision(t *testing.T) {
 	}
 }
 
-// TensorFlow 2.21 aborts the process on the two convolutions of this model, unless
-// common subgraphs are left alone.
+// TensorFlow 2.21 aborts the process on two convolutions of this model unless the elimination
+// of common subgraphs is off.
 func TestEvaluateInFloat16(t *testing.T) {
 	batch := batches(t, digits(t), 32, 1)[0]
 	loss := func(device gpuopts.Options) float64 {

@@ -115,7 +115,7 @@ func (p *Snapshot) fits(m *savedmodels.Model) error {
 	case p == nil || p.values == nil:
 		return fmt.Errorf("%w: it is closed", ErrSnapshot)
 	case p.model != m.Hash:
-		return fmt.Errorf("%w: it is of another model (%.12s, this is %.12s)", ErrSnapshot, p.model, m.Hash)
+		return fmt.Errorf("%w: it belongs to another model (SHA-256 %.12s, but this model has %.12s)", ErrSnapshot, p.model, m.Hash)
 	}
 	return nil
 }

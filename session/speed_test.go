@@ -13,12 +13,11 @@ import (
 	"steadyfit/tfbind"
 )
 
-// BenchmarkStep takes a train step of dense-100-64-1 on batches of 32 apart: what it costs
-// to run a graph of one operation (call), to copy a batch into the inputs (feed), to train
-// on one batch that is there (train) and on fifty in a call (fused), and to do so in a
-// fit.Loop that reads ahead and counts epochs of 500 steps (loop). With what the inputs
-// have, it runs the step for its loss and metrics (fetch), and for its effect alone, of which
-// nothing is read (target). An op is one step.
+// BenchmarkStep measures the parts of a train step of dense-100-64-1 on batches of 32: running
+// a graph of one operation (call), copying a batch into the inputs (feed), training on one
+// batch (train), on fifty per execution (fused), and in a fit.Loop that reads ahead, with
+// epochs of 500 steps (loop). With the inputs already set, it measures the step with its loss
+// and metrics (fetch), and the step without reading any result (target). An op is one step.
 //
 //	go test ./session -run '^$' -bench Step -count 5
 func BenchmarkStep(b *testing.B) {
@@ -93,8 +92,8 @@ func BenchmarkStep(b *testing.B) {
 	})
 }
 
-// bare is the train step of dense-100-64-1 on a batch that it is fed, with its outputs, or
-// with the operation that they are of as its only target.
+// bare returns the train step of dense-100-64-1 with its inputs set from a batch. The step
+// fetches its outputs or, with target, runs only the operation that computes them.
 func bare(t testing.TB, batch data.Batch, target bool) *tfbind.Step {
 	t.Helper()
 	model, err := savedmodels.Builtin("dense-100-64-1")
@@ -133,7 +132,7 @@ func bare(t testing.TB, batch data.Batch, target bool) *tfbind.Step {
 	return step
 }
 
-// identity is a step that hands a number through a graph of one operation.
+// identity returns a step that runs a graph of one operation.
 func identity(t testing.TB) *tfbind.Step {
 	t.Helper()
 	def, err := (&graphdef.Graph{}).Placeholder("x", tfbind.Float32).

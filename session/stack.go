@@ -192,7 +192,7 @@ func (s *Session) Stack(i, n int, b data.Batch) error {
 			return err
 		}
 		if s.Stackable(n, b.Size) != n || n < 2 {
-			return fmt.Errorf("stack: %w: %d steps on batches of %d samples; Stackable returns how many can", ErrStack, n, b.Size)
+			return fmt.Errorf("stack: %w: the model cannot run %d steps per execution on batches of %d samples; use the number from Stackable", ErrStack, n, b.Size)
 		}
 		f.next = f.choose(n, b.Size, s.opts.StepsPerExecution)
 		if err := f.next.begin(n, b); err != nil {

@@ -27,10 +27,9 @@ import (
 	"steadyfit/tfbind"
 )
 
-// *Session is what a fit.Loop puts several steps into one call of.
 var _ fit.Stacker = (*session.Session)(nil)
 
-// fused runs the batches in one call and returns the means.
+// fused runs the batches in one execution and returns the means of the metrics.
 func fused(t testing.TB, s *session.Session, bs []data.Batch, step int64) []float64 {
 	t.Helper()
 	require.Equal(t, len(bs), s.Stackable(len(bs), bs[0].Size))
@@ -42,7 +41,7 @@ func fused(t testing.TB, s *session.Session, bs []data.Batch, step int64) []floa
 	return out
 }
 
-// single runs the batches one by one and returns the means.
+// single runs the batches one by one and returns the means of the metrics.
 func single(t testing.TB, s *session.Session, bs []data.Batch, step int64) []float64 {
 	t.Helper()
 	out := make([]float64, len(s.TrainMetrics()))
@@ -60,7 +59,7 @@ func single(t testing.TB, s *session.Session, bs []data.Batch, step int64) []flo
 	return means
 }
 
-// variables are the bytes of all variables as a checkpoint has them.
+// variables returns all variables as the bytes of a checkpoint.
 func variables(t testing.TB, s *session.Session) string {
 	t.Helper()
 	prefix := filepath.Join(t.TempDir(), "v")
@@ -70,7 +69,7 @@ func variables(t testing.TB, s *session.Session) string {
 	return string(text)
 }
 
-// random makes a dataset for a model that takes x [B,width] and y [B,1], 0 or 1.
+// random returns a dataset with x [B,width] and y [B,1], which is 0 or 1.
 func random(t testing.TB, samples, width int) *data.InMemory {
 	t.Helper()
 	source := rand.New(rand.NewPCG(5, 6))
@@ -88,8 +87,8 @@ func random(t testing.TB, samples, width int) *data.InMemory {
 	return ds
 }
 
-// Steps in one call leave the variables that the same steps leave one by one, bit for
-// bit, those of the optimizer and of random generators included.
+// Several steps per execution leave the same variables, bit for bit, as single steps, including
+// those of the optimizer and of random generators.
 func TestFusedStepsAreTheSameSteps(t *testing.T) {
 	for name, ds := range map[string]data.Dataset{
 		"digits": digits(t), "digits-cnn": digits(t), dropout: random(t, 8*14, 200), "dense-100-64-1": random(t, 8*14, 100),
@@ -99,13 +98,13 @@ func TestFusedStepsAreTheSameSteps(t *testing.T) {
 			plain, many := open(t, name, session.Options{}), open(t, name, session.Options{StepsPerExecution: 5})
 			assert.Equal(t, plain.Identity(), many.Identity(), "the same run")
 			for from, next := 0, 0; from < len(bs); from = next {
-				next = min(from+5, len(bs)) // the last call is a smaller one
+				next = min(from+5, len(bs)) // the last execution has fewer steps
 				want, have := single(t, plain, bs[from:next], int64(from)), fused(t, many, bs[from:next], int64(from))
 				assert.InDeltaSlice(t, want, have, 1e-5*math.Abs(want[0])+1e-7)
 			}
 			assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
 
-			// Steps of either kind may follow each other, also after the model was loaded anew.
+			// Single steps and executions of several steps can alternate, also after a reload.
 			p, err := many.Snapshot(t.Context())
 			require.NoError(t, err)
 			defer p.Close()
@@ -126,7 +125,7 @@ func TestFusedStepsDoNotAllocate(t *testing.T) {
 			s := open(t, "digits", opts)
 			bs := batches(t, digits(t), 32, 2)
 			out := make([]float64, 2)
-			for _, n := range []int{16, 3} { // all of them, and a remainder
+			for _, n := range []int{16, 3} { // the maximum, and a remainder
 				assert.Zero(t, testing.AllocsPerRun(10, func() {
 					for i := range s.Stackable(n, 32) {
 						if err := s.Stack(i, n, bs[i%2]); err != nil {
@@ -142,7 +141,7 @@ func TestFusedStepsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// What is gathered is copied: the batch may change as soon as Stack returns.
+// Stack copies the batch, which may change when Stack returns.
 func TestStackCopies(t *testing.T) {
 	bs := batches(t, digits(t), 8, 3)
 	plain, many := open(t, "digits", session.Options{}), open(t, "digits", session.Options{StepsPerExecution: 3})
@@ -156,7 +155,7 @@ func TestStackCopies(t *testing.T) {
 	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
 }
 
-// A call whose batches were not all gathered runs nothing, and the next one is whole.
+// An execution with missing batches runs nothing and does not affect the next one.
 func TestStackErrors(t *testing.T) {
 	ctx := context.Background()
 	s := open(t, "digits", session.Options{StepsPerExecution: 3})
@@ -210,9 +209,9 @@ func TestStackErrors(t *testing.T) {
 	assert.ErrorIs(t, s.Stack(0, 3, bs[0]), tfbind.ErrClosed)
 }
 
-// stacked is a model that learns nothing and reports what it was fed: loss is the mean
-// of x by its weights; first and second are the numbers of the seed, rate is the learning
-// rate. Its train_n reports the means. change may spoil that.
+// stacked returns a model that learns nothing and reports its inputs: loss is the mean of x
+// with weights, first and second are the numbers of the seed, and rate is the learning rate.
+// train_n reports the means. change modifies train_n.
 func stacked(t testing.TB, change func(n *pb.SignatureDef)) *savedmodels.Model {
 	t.Helper()
 	float, double, index := tfbind.Float32, tfbind.Float64, graphdef.Type(tfbind.Int64)
@@ -277,8 +276,7 @@ func tensor(op string, d tfbind.DType, dims ...int64) *pb.TensorInfo {
 	return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d), TensorShape: shape}
 }
 
-// Each step of a call is fed the seed of its number, weights of its own, and the rate
-// of all.
+// Each step of an execution has its own seed and weights. All steps have the same rate.
 func TestFusedStepsTakeReservedInputs(t *testing.T) {
 	s := openModel(t, stacked(t, nil), session.Options{StepsPerExecution: 4, Seed: 7})
 	require.Equal(t, []string{"loss", "first", "rate", "second"}, s.TrainMetrics())
@@ -312,8 +310,8 @@ func TestFusedStepsTakeReservedInputs(t *testing.T) {
 	}))
 }
 
-// A train_n that would run other steps than train does is refused before anything is
-// loaded, and one of a fixed number of steps or samples is used for that.
+// A train_n that does something other than train is rejected before loading. A train_n of fixed
+// sizes is used only for these sizes.
 func TestCompileStack(t *testing.T) {
 	fixture := func(name string) *savedmodels.Model {
 		m, err := savedmodels.Open(filepath.Join("../savedmodels/testdata", name))
@@ -401,7 +399,7 @@ func TestChooseSteps(t *testing.T) {
 	}
 }
 
-// Compiled twins train where sizes fit, with nearly the same numbers.
+// XLA-compiled signatures train if their sizes fit, with nearly the same results.
 func TestCompiled(t *testing.T) {
 	s, plain := open(t, "digits", session.Options{Compiled: true, StepsPerExecution: 20}), open(t, "digits", session.Options{StepsPerExecution: 20})
 	assert.Equal(t, "train_xla, train_n_xla with up to 20 steps per call", s.Identity()["compiled"])

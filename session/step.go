@@ -136,6 +136,8 @@ func (st *Step) output(name string) (int, error) {
 type runner struct {
 	*Step
 	names      []string // names of the metrics, which are the first outputs
+	every      []int    // indices of all metrics
+	batch      int64    // see batchOf
 	reductions []reduction
 	part       []float64 // the metrics of a micro-batch
 	// finite is the index of the output grads_finite; -1 if there is none.
@@ -148,10 +150,10 @@ func (s *Session) runner(tf *tfbind.Session, signature string) (*runner, error) 
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{finite: -1}
+	r := &runner{finite: -1, batch: batchOf(sig, 0)}
 	fetch := sig.Metrics()
-	for _, m := range fetch {
-		r.names = append(r.names, m.Name)
+	for i, m := range fetch {
+		r.names, r.every = append(r.names, m.Name), append(r.every, i)
 		r.reductions = append(r.reductions, reductionOf(s.model, m.Name))
 	}
 	if t := gradsFinite(sig); t != nil {

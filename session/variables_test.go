@@ -14,10 +14,9 @@ import (
 	"steadyfit/session"
 )
 
-// *Session is what Loop.ResumeAnyway asks about another model.
 var _ fit.VariableChecker = (*session.Session)(nil)
 
-// Weights that fit are told from those of another architecture, without TensorFlow.
+// CheckVariables detects another architecture without TensorFlow.
 func TestCheckVariables(t *testing.T) {
 	weights := func(m *savedmodels.Model) string { return filepath.Join(m.Dir, "variables", "variables") }
 	digits, err := savedmodels.Builtin("digits")
@@ -28,7 +27,7 @@ func TestCheckVariables(t *testing.T) {
 		require.NoError(t, session.CheckVariables(other, weights(other)))
 		err = session.CheckVariables(digits, weights(other))
 		switch name {
-		case "digits", "digits-bf16", "digits-scaled": // the same ones
+		case "digits", "digits-bf16", "digits-scaled": // the same variables
 			assert.NoError(t, err, name)
 		case "digits-fp16":
 			assert.ErrorIs(t, err, session.ErrVariables, name)
@@ -43,7 +42,7 @@ func TestCheckVariables(t *testing.T) {
 	assert.ErrorContains(t, session.CheckVariables(&savedmodels.Model{Dir: "m"}, ""), "m cannot be saved or restored: the SavedModel has no saver")
 }
 
-// What a session saves fits its own model, and no other one.
+// Saved variables fit only their own model.
 func TestSavedVariablesFit(t *testing.T) {
 	ctx := context.Background()
 	for _, name := range forDigits {
