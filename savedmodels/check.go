@@ -197,6 +197,7 @@ func (m *Model) settle() {
 			Name: v.name, Container: v.container, DType: v.dtype, Shape: v.shape, UnknownRank: v.unknown,
 			Restored: k.restore.written[id], Saved: k.save.read[id], Trained: trained[id],
 		})
+		m.markFrozen(&m.Variables[len(m.Variables)-1], id)
 	}
 	slices.SortFunc(m.Variables, func(a, b Variable) int { return cmp.Compare(a.Name, b.Name) })
 }

@@ -21,7 +21,8 @@ var (
 	// ErrUnsafeOps means that the model has operations that access files, the network or
 	// Python.
 	ErrUnsafeOps = errors.New("model has unsafe operations")
-	// ErrChanged means that saved_model.pb has changed since Open.
+	// ErrChanged means that saved_model.pb or the values of frozen variables have changed since
+	// Open.
 	ErrChanged = errors.New("the model was replaced since it was opened")
 	// ErrUnknownBuiltin means that this module has no model with the given name.
 	ErrUnknownBuiltin = errors.New("no such built-in model")

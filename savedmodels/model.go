@@ -46,7 +46,8 @@ type Model struct {
 	LossOutput string
 
 	known knowledge
-	notes error // the error of reading Metadata
+	notes error  // the error of reading Metadata
+	base  string // see Base
 }
 
 // knowledge has the facts of the graph, from which roles and problems are derived.
@@ -57,6 +58,7 @@ type knowledge struct {
 	// load are the facts of loading the model without restoring its variables. save and restore
 	// are the facts of the saver.
 	load, save, restore facts
+	keys                map[int]string // names of the variables in checkpoints
 	// missing are the tensors that a signature names and the graph does not have.
 	missing map[string]bool
 	others  [][]string // tags of the unused metagraphs
@@ -105,6 +107,12 @@ type Variable struct {
 	Restored, Saved bool
 	// Trained reports whether a training signature may change the variable.
 	Trained bool
+	// Frozen reports whether the saver covers it and no signature changes it, except restore.
+	Frozen bool
+	// Weight reports whether a signature changes it and predictions or evaluations depend on it.
+	Weight bool
+	// Key is its name in checkpoints; empty if it is unknown or has several.
+	Key string
 }
 
 // Bytes returns the size of the variable's value; 0 if its shape is not fully known.
@@ -149,6 +157,7 @@ func Open(dir string) (*Model, error) {
 			ErrNotSavedModel, filepath.Join(dir, modelFile), m.Hash, metadataFile, n.SavedModelSHA256)
 	}
 	m.settle()
+	m.findBase()
 	return m, nil
 }
 
@@ -286,6 +295,9 @@ func (m *Model) gather(src *source) (err error) {
 	m.Saver = &Saver{saver.GetFilenameTensorName(), saver.GetSaveTensorName(), saver.GetRestoreOpName()}
 	inspect(&k.save, m.Saver.SaveTensor)
 	inspect(&k.restore, m.Saver.RestoreOp)
+	if err == nil {
+		k.keys, err = g.keys(m.Saver.RestoreOp)
+	}
 	return err
 }
 

@@ -137,11 +137,12 @@ func TestOpen(t *testing.T) {
 	require.Equal(t, Tensor{Name: "x", Op: "train_n_x:0", DType: tfbind.Float32, Shape: []int64{-1, -1, 3}}, s.Inputs[0])
 	require.Equal(t, Tensor{Name: "mae", Op: "StatefulPartitionedCall_4:1", DType: tfbind.Float32, Shape: []int64{}}, s.Outputs[1])
 
-	float := func(name string, trained bool, shape ...int64) Variable {
-		return Variable{Name: name, DType: tfbind.Float32, Shape: append([]int64{}, shape...), Restored: true, Saved: true, Trained: trained}
+	float := func(name, key string, trained, weight bool, shape ...int64) Variable {
+		return Variable{Name: name, DType: tfbind.Float32, Shape: append([]int64{}, shape...), Restored: true, Saved: true, Trained: trained, Weight: weight, Key: key + keySuffix}
 	}
 	require.Equal(t, []Variable{
-		float("b", true, 1), float("b_momentum", true, 1), float("rate", false), float("w", true, 3, 1), float("w_momentum", true, 3, 1),
+		float("b", "b", true, true, 1), float("b_momentum", "slots/1", true, false, 1), float("rate", "rate", false, false),
+		float("w", "w", true, true, 3, 1), float("w_momentum", "slots/0", true, false, 3, 1),
 	}, m.Variables)
 	require.EqualValues(t, 12, m.Variables[3].Bytes())
 }

@@ -14,8 +14,9 @@ import (
 )
 
 // CheckUnchanged checks that the model can be loaded from its folder again. The error is
-// ErrChanged if saved_model.pb differs from Hash, ErrNotSavedModel if the folder is damaged,
-// and the file system's error if a file cannot be read. Other weights than at Open are allowed.
+// ErrChanged if saved_model.pb differs from Hash or the frozen variables from Base,
+// ErrNotSavedModel if the folder is damaged, and the file system's error if a file cannot be
+// read. The values of other variables may differ from those at Open.
 func (m *Model) CheckUnchanged() error {
 	path := filepath.Join(m.Dir, modelFile)
 	hash := sha256.New()
@@ -28,6 +29,12 @@ func (m *Model) CheckUnchanged() error {
 	}
 	if err := m.checkWeights(); err != nil {
 		return err
+	}
+	if m.base != "" {
+		if base, _, err := m.BaseOf(m.weights()); err != nil || base != m.base {
+			return fmt.Errorf("%s: %w: its frozen variables have other values than when it was opened; restore the files, or start a new training with the new ones",
+				m.weights(), ErrChanged)
+		}
 	}
 	for _, folder := range []string{"variables", "assets"} {
 		entries, err := os.ReadDir(filepath.Join(m.Dir, folder))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"steadyfit/gpuopts"
@@ -159,7 +158,7 @@ func (s *Session) bringTo(ctx context.Context, to *Snapshot) error {
 	if to != nil {
 		return s.Revert(ctx, to)
 	}
-	return s.Restore(ctx, filepath.Join(s.model.Dir, "variables", "variables"))
+	return s.Restore(ctx, ownWeights(s.model))
 }
 
 func anonymous() memory.Reading {

@@ -16,10 +16,23 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Save writes all variables, including the optimizer's, to prefix.index and
-// prefix.data-00000-of-00001. ctx is checked before saving, which is not interrupted. An error
-// of the file system is a *SaveError.
+// Save writes the variables, including the optimizer's, to prefix.index and
+// prefix.data-00000-of-00001. It leaves out frozen variables (savedmodels.Variable.Frozen),
+// which are in the model's own files, and writes a hash of them. ctx is checked before saving,
+// which is not interrupted. An error of the file system is a *SaveError.
 func (s *Session) Save(ctx context.Context, prefix string) error {
+	if !s.partial() {
+		return s.saveAll(ctx, prefix)
+	}
+	err := s.runFiles(ctx, prefix, func(o *stateOps) tfbind.Operation { return o.save })
+	if err = s.saveError(prefix, err); err != nil && !errors.As(err, new(*SaveError)) {
+		err = fmt.Errorf("save %s: %w", prefix, err)
+	}
+	return err
+}
+
+// saveAll writes all variables with the model's saver.
+func (s *Session) saveAll(ctx context.Context, prefix string) error {
 	return s.withPrefix("save", prefix, func(saver *savedmodels.Saver, feeds tfbind.Feeds) error {
 		target, err := s.tf.Graph().Output(saver.SaveTensor)
 		if err != nil {
@@ -40,9 +53,29 @@ func (s *Session) Save(ctx context.Context, prefix string) error {
 	})
 }
 
-// Restore sets all variables from the files of Save. After an error, some of the variables may
-// be restored.
+// Restore sets all variables from the files of Save, or from a complete checkpoint such as the
+// weights of a SavedModel. Files of Save for a model with other frozen variables are ErrBase,
+// and nothing changes. After another error, some of the variables may be restored.
 func (s *Session) Restore(ctx context.Context, prefix string) error {
+	whole, foreign, err := s.isWhole(prefix)
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", prefix, err)
+	}
+	if whole {
+		s.foreign = foreign // also after an error, which may come late
+		return s.restoreAll(ctx, prefix)
+	}
+	if err := s.restoreBase(ctx); err != nil {
+		return err
+	}
+	if err := s.runFiles(ctx, prefix, func(o *stateOps) tfbind.Operation { return o.restore }); err != nil {
+		return fmt.Errorf("restore %s: %w", prefix, err)
+	}
+	return nil
+}
+
+// restoreAll sets all variables with the model's saver.
+func (s *Session) restoreAll(ctx context.Context, prefix string) error {
 	return s.withPrefix("restore", prefix, func(saver *savedmodels.Saver, feeds tfbind.Feeds) error {
 		target, err := s.tf.Graph().Operation(saver.RestoreOp)
 		if err != nil {
@@ -126,7 +159,11 @@ func (s *Session) saveError(prefix string, err error) error {
 	if !errors.As(err, &failed) || !slices.Contains(diskCodes, failed.Code) || remote(prefix) {
 		return err
 	}
-	needs := saveBytes(s.model)
+	vars, changing := stateVariables(s.model)
+	if s.partial() {
+		vars = vars[:changing]
+	}
+	needs := saveBytes(vars)
 	why := files.Writable(filepath.Dir(prefix), needs)
 	if why == nil {
 		return err
@@ -155,10 +192,10 @@ func newSaveError(op, path string, needs int64, err error) *SaveError {
 
 // saveBytes estimates the size of the files of Save. It counts names twice, because TensorFlow
 // writes them to two indexes and merges these.
-func saveBytes(m *savedmodels.Model) int64 {
+func saveBytes(vars []savedmodels.Variable) int64 {
 	const overhead, entry = 16 << 10, 64 // bytes per checkpoint, and per variable in an index
 	sum := int64(overhead)
-	for _, v := range m.Variables {
+	for _, v := range vars {
 		if v.Saved {
 			sum += v.Bytes() + 2*(int64(len(v.Name))+entry)
 		}

@@ -57,7 +57,7 @@ func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
 	if err := copyModel(s.model.Dir, whole); err != nil {
 		return err
 	}
-	if err := s.Save(ctx, filepath.Join(variables, "variables")); err != nil {
+	if err := s.saveAll(ctx, filepath.Join(variables, "variables")); err != nil {
 		return err
 	}
 	if err := files.SyncTree(whole); err != nil {
@@ -232,7 +232,7 @@ func (s *Session) modelError(dir string, err error) error {
 }
 
 func modelBytes(m *savedmodels.Model) int64 {
-	sum := saveBytes(m)
+	sum := saveBytes(m.Variables)
 	// Copying an unreadable file fails later.
 	_ = files.Walk(m.Dir, func(name string, info fs.FileInfo) error {
 		if name == "variables" {

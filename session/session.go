@@ -75,6 +75,7 @@ type Session struct {
 	scaler     *lossScaler // nil if the session does not scale the loss
 	skipped    bool        // see Skipped
 	stuck      float64     // see Stuck; NaN if the scale is not stuck
+	foreign    bool        // the frozen variables do not have the values of the model's files
 	trainNames []string    // names of the results of a train step
 	trace      *[]byte     // receives the RunMetadata during Trace; nil otherwise
 
@@ -179,7 +180,7 @@ func (s *Session) load() error {
 	var err error
 	if n.tf, err = tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config); err == nil {
 		if err = s.prepareRoles(&n); err == nil {
-			s.native = n
+			s.native, s.foreign = n, false
 			return nil
 		}
 		err = errors.Join(err, n.close())

@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
-	"steadyfit/internal/graphdef"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
 
-// Snapshot is a copy of a model's state in memory: the variables of a checkpoint, the learning
-// rate and the loss scale. It must be closed, and may be used after its session is closed.
+// Snapshot is a copy of a model's state in memory: the variables of a checkpoint (Save), the
+// learning rate and the loss scale. It must be closed, and may be used after its session is
+// closed.
 //
 // A snapshot shares memory with the variables until training changes them. Then it takes the
 // memory of the variables a second time, at most Bytes.
@@ -22,6 +21,7 @@ import (
 // over in a reloaded one.
 type Snapshot struct {
 	model  string // hash of the model
+	base   string // savedmodels.Model.Base; empty if the values include the frozen variables
 	values tfbind.Results
 	rate   float64
 	scale  scaleState
@@ -49,66 +49,6 @@ func (p *Snapshot) Close() error {
 	return values.Close()
 }
 
-// stateOps are operations that read and write the variables, added to the model's graph.
-type stateOps struct {
-	reads, places []tfbind.Output
-	writes        []tfbind.Operation
-}
-
-// statePrefix is the prefix of the names of added operations.
-const statePrefix = "steadyfit_state"
-
-// stateOperations adds the operations at their first use. It makes new handles: a handle with
-// the name and container of a variable refers to that variable.
-func (s *Session) stateOperations() (*stateOps, error) {
-	if s.state != nil {
-		return s.state, nil
-	}
-	g := &graphdef.Graph{}
-	n := 0
-	for _, v := range s.model.Variables {
-		if !v.Saved || !v.Restored {
-			continue
-		}
-		id := strconv.Itoa(n)
-		shape := graphdef.AnyShape()
-		if !v.UnknownRank {
-			shape = graphdef.Shape(v.Shape)
-		}
-		g.Add("handle"+id, "VarHandleOp", graphdef.Attrs{
-			"dtype": graphdef.Type(v.DType), "shape": shape,
-			"shared_name": graphdef.Text(v.Name), "container": graphdef.Text(v.Container),
-		}).
-			Add("read"+id, "ReadVariableOp", graphdef.Attrs{"dtype": graphdef.Type(v.DType)}, "handle"+id).
-			Placeholder("value"+id, v.DType).
-			Add("write"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(v.DType)}, "handle"+id, "value"+id)
-		n++
-	}
-	def, err := g.Bytes()
-	if err != nil {
-		return nil, err
-	}
-	graph := s.tf.Graph()
-	if err := graph.Import(def, statePrefix); err != nil {
-		return nil, fmt.Errorf("operations for snapshots: %w", err)
-	}
-	o := &stateOps{}
-	for i := range n {
-		id := strconv.Itoa(i)
-		read, err := graph.Output(statePrefix + "/read" + id)
-		place, errPlace := graph.Output(statePrefix + "/value" + id)
-		write, errWrite := graph.Operation(statePrefix + "/write" + id)
-		if err := errors.Join(err, errPlace, errWrite); err != nil {
-			return nil, err
-		}
-		o.reads, o.places, o.writes = append(o.reads, read), append(o.places, place), append(o.writes, write)
-	}
-	if err := s.adopt(nil, func(n *native) { n.state = o }); err != nil {
-		return nil, fmt.Errorf("operations for snapshots: %w", err)
-	}
-	return o, nil
-}
-
 // fits returns ErrSnapshot if the snapshot cannot be written to a model's variables.
 func (p *Snapshot) fits(m *savedmodels.Model) error {
 	switch {
@@ -116,6 +56,8 @@ func (p *Snapshot) fits(m *savedmodels.Model) error {
 		return fmt.Errorf("%w: it is closed", ErrSnapshot)
 	case p.model != m.Hash:
 		return fmt.Errorf("%w: it belongs to another model (SHA-256 %.12s, but this model has %.12s)", ErrSnapshot, p.model, m.Hash)
+	case p.base != "" && p.base != m.Base():
+		return fmt.Errorf("%w: %w", ErrSnapshot, errBase(p.base, m.Base()))
 	}
 	return nil
 }
@@ -126,14 +68,18 @@ func (s *Session) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
+	reads, base := o.reads, ""
+	if s.partial() {
+		reads, base = o.reads[:o.changing], s.model.Base()
+	}
 	values := tfbind.Results{} // for a model without variables
-	if len(o.reads) > 0 {
-		values, err = s.tf.Run(ctx, nil, o.reads)
+	if len(reads) > 0 {
+		values, err = s.tf.Run(ctx, nil, reads)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
-	p := &Snapshot{model: s.model.Hash, values: values, rate: s.rate}
+	p := &Snapshot{model: s.model.Hash, base: base, values: values, rate: s.rate}
 	if s.scaler != nil {
 		p.scale = s.scaler.scaleState
 	}
@@ -151,12 +97,17 @@ func (s *Session) Revert(ctx context.Context, p *Snapshot) error {
 	if err != nil {
 		return err
 	}
-	feeds := make(tfbind.Feeds, len(o.places))
-	for i, place := range o.places {
-		feeds[place] = p.values[i]
+	if p.base == "" {
+		s.foreign = s.model.Base() != ""
+	} else if err := s.restoreBase(ctx); err != nil {
+		return fmt.Errorf("revert: %w", err)
 	}
-	if len(o.writes) > 0 {
-		if _, err := s.tf.RunWith(ctx, feeds, nil, tfbind.RunOptions{Targets: o.writes}); err != nil {
+	feeds := make(tfbind.Feeds, len(p.values))
+	for i, value := range p.values {
+		feeds[o.places[i]] = value
+	}
+	if len(feeds) > 0 {
+		if _, err := s.tf.RunWith(ctx, feeds, nil, tfbind.RunOptions{Targets: o.writes[:len(feeds)]}); err != nil {
 			return fmt.Errorf("revert: %w", err)
 		}
 	}

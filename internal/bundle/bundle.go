@@ -33,6 +33,8 @@ var ErrDamaged = errors.New("damaged checkpoint")
 type Tensor struct {
 	DType tfbind.DType
 	Shape []int64
+	// Checksum is the masked CRC-32C of the values.
+	Checksum uint32
 }
 
 func (t Tensor) String() string { return fmt.Sprintf("%v %v", t.DType, t.Shape) }
@@ -79,7 +81,7 @@ func parse(table []byte) (map[string]Tensor, error) {
 		if names += len(key); names > mostNames {
 			return fmt.Errorf("the names of its tensors have more than %d bytes", mostNames)
 		}
-		t := Tensor{DType: tfbind.DType(entry.Dtype)}
+		t := Tensor{DType: tfbind.DType(entry.Dtype), Checksum: entry.Crc32C}
 		for _, d := range entry.GetShape().GetDim() {
 			t.Shape = append(t.Shape, d.Size)
 		}

@@ -74,7 +74,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestDifferences(t *testing.T) {
-	f := func(shape ...int64) Tensor { return Tensor{tfbind.Float32, shape} }
+	f := func(shape ...int64) Tensor { return Tensor{DType: tfbind.Float32, Shape: shape} }
 	assert.Equal(t, "a is float32 [2], expected float32 [3], b (float32 []) is missing, c (int64 []) is not one of the model's",
 		Differences(map[string]Tensor{"a": f(3), "b": f()}, map[string]Tensor{"a": f(2), "c": {DType: tfbind.Int64}}))
 	many := map[string]Tensor{}

@@ -54,6 +54,15 @@ func (g *Graph) Number(name string, n int64) *Graph {
 		Tensor: &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType_DT_INT64, TensorShape: shapeOf(nil), Int64Val: []int64{n}}}}})
 }
 
+// Texts adds a constant vector of strings.
+func (g *Graph) Texts(name string, values ...string) *Graph {
+	t := &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType_DT_STRING, TensorShape: shapeOf([]int64{int64(len(values))})}
+	for _, v := range values {
+		t.StringVal = append(t.StringVal, []byte(v))
+	}
+	return g.Add(name, "Const", Attrs{"dtype": Type(tfbind.String), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{Tensor: t}}})
+}
+
 // Bytes returns the serialized GraphDef.
 func (g *Graph) Bytes() ([]byte, error) {
 	return proto.Marshal(&graph_go_proto.GraphDef{Node: g.nodes, Versions: &versions_go_proto.VersionDef{Producer: producer}})

@@ -1,0 +1,97 @@
+// Package adapter reads and writes the weights that a training changed, without those of the
+// base model: LoRA matrices, a head, or any other part of a model whose rest is frozen.
+//
+// An Adapter is a value in Go's memory: it needs no Close, and outlives the session that it
+// comes from. [steadyfit/session.Session.Adapter] makes one, and Session.Swap gives its weights
+// to a session whose model has the same base, so that one open model serves many adapters.
+// Adapters have no state of the optimizer: a checkpoint has, and a training that starts from an
+// adapter starts with a new optimizer.
+//
+// In a folder, an adapter is one file, adapter.safetensors, which the Python package
+// safetensors reads. Its metadata have the hash of the base. Read checks the whole file: a
+// damaged one, or one of another program, is ErrFormat.
+package adapter
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"steadyfit/internal/files"
+	"steadyfit/tfbind"
+)
+
+// File is the name of the file in the folder of an adapter.
+const File = "adapter.safetensors"
+
+// ErrFormat means that a file is damaged, or not an adapter.
+var ErrFormat = errors.New("not a valid adapter")
+
+// Adapter is a set of trained weights.
+type Adapter struct {
+	// Base is the hash of the frozen weights that the adapter belongs to
+	// (savedmodels.Model.Base). It is empty for a model without frozen weights.
+	Base string
+	// Weights are the trained weights by name (savedmodels.Variable.WeightName).
+	Weights map[string]Weight
+}
+
+// Weight is the value of a variable.
+type Weight struct {
+	DType tfbind.DType
+	Shape []int64
+	// Data has the elements in row-major order, little-endian.
+	Data []byte
+}
+
+// Bytes returns the size of the weights.
+func (a *Adapter) Bytes() (n int64) {
+	for _, w := range a.Weights {
+		n += int64(len(w.Data))
+	}
+	return n
+}
+
+// The metadata of the file.
+const (
+	formatKey = "format"
+	format    = "steadyfit.adapter/1"
+	baseKey   = "base"
+)
+
+// maxBytes limits the size of a file.
+const maxBytes = 64 << 30
+
+// Read reads the adapter in a folder. A folder without one is fs.ErrNotExist.
+func Read(dir string) (*Adapter, error) {
+	path := filepath.Join(dir, File)
+	raw, err := files.Read(path, maxBytes)
+	if err != nil {
+		return nil, fmt.Errorf("adapter: %w", err)
+	}
+	weights, metadata, err := decode(raw)
+	if err == nil && metadata[formatKey] != format {
+		err = fmt.Errorf("its metadata have the format %q, expected %q", metadata[formatKey], format)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %w; write it again, or give another folder", path, ErrFormat, err)
+	}
+	return &Adapter{Base: metadata[baseKey], Weights: weights}, nil
+}
+
+// Write writes the adapter to a folder, which it makes. It replaces an adapter there: a crash
+// leaves the old one or the new one.
+func (a *Adapter) Write(dir string) error {
+	raw, err := encode(a.Weights, map[string]string{formatKey: format, baseKey: a.Base})
+	if err == nil {
+		err = os.MkdirAll(dir, 0o777)
+	}
+	if err == nil {
+		err = files.Replace(filepath.Join(dir, File), raw)
+	}
+	if err != nil {
+		return fmt.Errorf("adapter %s: %w", dir, err)
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+package savedmodels
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"steadyfit/internal/bundle"
+)
+
+// keys returns the names under which the operation that restores finds the variables in a
+// checkpoint, by the index of the variable. A variable that several tensors, a part of a
+// tensor, or something else than a restored tensor is assigned to has none.
+func (g *graph) keys(restore string) (map[int]string, error) {
+	t, err := g.follow([]string{restore})
+	if err != nil {
+		return nil, err
+	}
+	found, ambiguous := map[int]string{}, set{}
+	for b, n := range t.nodes() {
+		if n.def.GetOp() != "AssignVariableOp" || len(n.inputs) < 2 {
+			continue
+		}
+		ids, err := t.variables(b, n.inputs[0])
+		if err != nil {
+			return nil, err
+		}
+		key, err := t.restored(b, n.inputs[1])
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range ids {
+			if _, twice := found[id]; twice || key == "" || len(ids) > 1 {
+				ambiguous[id] = true
+			}
+			found[id] = key
+		}
+	}
+	maps.DeleteFunc(found, func(id int, _ string) bool { return ambiguous[id] })
+	return found, nil
+}
+
+// restored returns the name of the tensor of a checkpoint that an edge carries; empty if it is
+// not exactly one whole tensor.
+func (t *trace) restored(b *body, e edge) (string, error) {
+	from, err := t.origins(b, e)
+	if err != nil || len(from) != 1 || from[0].node < 0 {
+		return "", err
+	}
+	p := from[0]
+	n := &p.in.nodes[p.node]
+	if n.def.GetOp() != "RestoreV2" || len(n.inputs) < 3 {
+		return "", nil
+	}
+	name, err := t.text(p.in, n.inputs[1], p.out)
+	if err != nil {
+		return "", err
+	}
+	slice, err := t.text(p.in, n.inputs[2], p.out)
+	if slice != "" {
+		name = ""
+	}
+	return name, err
+}
+
+// text returns element i of a constant of strings; empty if there is none.
+func (t *trace) text(b *body, e edge, i int) (string, error) {
+	from, err := t.origins(b, e)
+	if err != nil || len(from) != 1 || from[0].node < 0 {
+		return "", err
+	}
+	values := from[0].in.nodes[from[0].node].def.GetAttr()["value"].GetTensor().GetStringVal()
+	if i >= len(values) {
+		return "", nil
+	}
+	return string(values[i]), nil
+}
+
+// markFrozen sets Variable.Key, Frozen and Weight.
+func (m *Model) markFrozen(v *Variable, id int) {
+	k := &m.known
+	v.Key = k.keys[id]
+	changed, read := false, false
+	for name, f := range k.signature {
+		changes := f.written[id] || f.updated[id]
+		changed = changed || changes && name != "restore"
+		if name == m.Roles.Predict || name == m.Roles.Evaluate && !changes {
+			read = read || f.read[id]
+		}
+	}
+	kept := v.Saved && v.Restored
+	v.Frozen, v.Weight = kept && !changed, kept && changed && read
+}
+
+// Base returns a hash of the frozen variables: of their names in checkpoints, types, shapes and
+// the checksums of their values. Trained parts, such as adapters, belong to models with one
+// Base. It is empty if no variable is frozen, or if the names of variables in checkpoints are
+// unknown.
+func (m *Model) Base() string { return m.base }
+
+// BaseOf is like Base for the values of a checkpoint, which must have all frozen variables.
+// ok is false if it has none of them.
+func (m *Model) BaseOf(prefix string) (base string, ok bool, err error) {
+	tensors, err := bundle.Read(prefix)
+	if err != nil {
+		return "", false, err
+	}
+	sum, missing := sha256.New(), 0
+	frozen := m.frozen()
+	for _, v := range frozen {
+		t, there := tensors[v.Key]
+		if !there {
+			missing++
+		}
+		fmt.Fprintf(sum, "%q %v %v %08x\n", v.Key, t.DType, t.Shape, t.Checksum)
+	}
+	switch {
+	case len(frozen) == missing:
+		return "", false, nil
+	case missing > 0:
+		return "", false, fmt.Errorf("%s.index: it has some of the frozen variables of %s, but not all; use a checkpoint of this model", prefix, m.Dir)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), true, nil
+}
+
+func (m *Model) frozen() []Variable {
+	vars := slices.DeleteFunc(slices.Clone(m.Variables), func(v Variable) bool { return !v.Frozen })
+	slices.SortFunc(vars, func(a, b Variable) int { return cmp.Compare(a.Key, b.Key) })
+	return vars
+}
+
+// findBase computes Base. Errors leave it empty: TensorFlow reports a damaged index when it
+// loads the model.
+func (m *Model) findBase() {
+	seen := map[string]bool{}
+	for _, v := range m.Variables {
+		if !v.Saved && !v.Restored {
+			continue
+		}
+		if v.Key == "" || seen[v.Key] || v.Container != "" {
+			return
+		}
+		seen[v.Key] = true
+	}
+	m.base, _, _ = m.BaseOf(m.weights())
+}
+
+// weights returns the prefix of the files with the model's own values.
+func (m *Model) weights() string { return filepath.Join(m.Dir, "variables", "variables") }
+
+// keySuffix ends the name of a variable in a checkpoint of TensorFlow 2.
+const keySuffix = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+// WeightName returns the name of the variable for users: the path of Python's objects to it, as
+// in "model/dense/kernel". TensorFlow escapes slashes in the names of its checkpoints
+// (_escape_local_name in checkpoint/trackable_view.py).
+func (v Variable) WeightName() string {
+	path, ok := strings.CutSuffix(v.Key, keySuffix)
+	if !ok {
+		return v.Key
+	}
+	return strings.NewReplacer("..", ".", ".S", "/").Replace(path)
+}

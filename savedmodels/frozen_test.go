@@ -1,0 +1,60 @@
+package savedmodels
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The frozen variables of a model with LoRA are those of its base, and an adapter has the
+// matrices and the head.
+func TestFrozenVariables(t *testing.T) {
+	m, err := Open("../adapter/testdata/digits-lora")
+	require.NoError(t, err)
+	var frozen, weights []string
+	for _, v := range m.Variables {
+		assert.NotEmpty(t, v.Key, v.Name)
+		if v.Frozen {
+			frozen = append(frozen, v.WeightName())
+		}
+		if v.Weight {
+			weights = append(weights, v.WeightName())
+		}
+	}
+	assert.ElementsMatch(t, []string{"model/hidden/kernel", "model/hidden/kernel_scale", "model/hidden/bias"}, frozen)
+	assert.ElementsMatch(t, []string{"model/hidden/lora_kernel_a", "model/hidden/lora_kernel_b", "model/head/kernel", "model/head/bias"}, weights)
+}
+
+// The base is that of the values, wherever the model is; other values have another one.
+func TestBase(t *testing.T) {
+	m, err := Open("../adapter/testdata/digits-lora")
+	require.NoError(t, err)
+	dir := filepath.Join(t.TempDir(), "model")
+	require.NoError(t, os.CopyFS(dir, os.DirFS(m.Dir)))
+	same, err := Open(dir)
+	require.NoError(t, err)
+	assert.Len(t, m.Base(), 64)
+	assert.Equal(t, m.Base(), same.Base())
+	other, ok, err := m.BaseOf("../adapter/testdata/other/variables")
+	require.NoError(t, err)
+	assert.True(t, ok)
+	assert.NotEqual(t, m.Base(), other)
+	_, ok, err = m.BaseOf("testdata/good/variables/variables")
+	require.NoError(t, err)
+	assert.False(t, ok)
+	assert.Empty(t, open(t, "good").Base(), "its signatures change all variables")
+	assert.NotEmpty(t, open(t, "keras").Base(), "no signature sets its learning rate")
+}
+
+func TestWeightName(t *testing.T) {
+	for key, want := range map[string]string{
+		"model/a.Sb/.ATTRIBUTES/VARIABLE_VALUE":   "model/a/b",
+		"model/a...Sb/.ATTRIBUTES/VARIABLE_VALUE": "model/a./b",
+		"dense/kernel": "dense/kernel",
+	} {
+		assert.Equal(t, want, Variable{Key: key}.WeightName())
+	}
+}

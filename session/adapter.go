@@ -1,0 +1,147 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"steadyfit/adapter"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+// ErrAdapter means that an adapter has other weights than the model.
+var ErrAdapter = errors.New("the adapter has other weights than the model")
+
+// CheckAdapter checks that an adapter fits a model: it belongs to the same base (ErrBase), and
+// has exactly the weights that training changes (ErrAdapter). It needs no TensorFlow.
+func CheckAdapter(model *savedmodels.Model, a *adapter.Adapter) error {
+	if model == nil {
+		return errNoModel
+	}
+	if a == nil {
+		return errors.New("the adapter is nil; pass one from adapter.Read or Session.Adapter")
+	}
+	if a.Base != model.Base() {
+		return fmt.Errorf("adapter for %s: %w", model.Dir, errBase(a.Base, model.Base()))
+	}
+	var found []string
+	have := maps.Clone(a.Weights)
+	for _, v := range adapted(model) {
+		name := v.WeightName()
+		w, ok := have[name]
+		delete(have, name)
+		switch fits := w.DType == v.DType && (v.UnknownRank || slices.EqualFunc(v.Shape, w.Shape, func(want, is int64) bool { return want < 0 || want == is })); {
+		case !ok:
+			found = append(found, name+" is missing")
+		case !fits:
+			found = append(found, fmt.Sprintf("%s is %v %v, expected %v %v", name, w.DType, w.Shape, v.DType, v.Shape))
+		case int64(len(w.Data)) != (savedmodels.Variable{DType: w.DType, Shape: w.Shape}).Bytes():
+			found = append(found, fmt.Sprintf("%s has %d bytes, which do not fit its shape %v", name, len(w.Data), w.Shape))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(have)) {
+		found = append(found, name+" is not one of the model's")
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	if more := len(found) - 5; more > 0 {
+		found = append(found[:5], fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Errorf("adapter for %s: %w: %s", model.Dir, ErrAdapter, strings.Join(found, ", "))
+}
+
+// adapted returns the variables in an adapter of a model.
+func adapted(m *savedmodels.Model) []savedmodels.Variable {
+	return slices.DeleteFunc(slices.Clone(m.Variables), func(v savedmodels.Variable) bool { return !v.Weight || v.Key == "" })
+}
+
+// Adapter returns the trained weights, without the frozen ones and without the state of the
+// optimizer. A session with the weights of another base has none (ErrBase).
+func (s *Session) Adapter(ctx context.Context) (*adapter.Adapter, error) {
+	if s.foreign {
+		return nil, fmt.Errorf("adapter: %w: the frozen variables of this session are not those of %s; open the model that has them", ErrBase, s.model.Dir)
+	}
+	o, err := s.stateOperations()
+	if err != nil {
+		return nil, err
+	}
+	var reads []tfbind.Output
+	var names []string
+	for i, v := range o.variables {
+		if v.Weight && v.Key != "" {
+			reads, names = append(reads, o.reads[i]), append(names, v.WeightName())
+		}
+	}
+	if len(reads) == 0 {
+		return nil, fmt.Errorf("adapter: %s has no weights that training changes and predictions or evaluations use; save the whole model", s.model.Dir)
+	}
+	values, err := s.tf.Run(ctx, nil, reads)
+	if err != nil {
+		return nil, fmt.Errorf("adapter: %w", err)
+	}
+	defer values.Close()
+	a := &adapter.Adapter{Base: s.model.Base(), Weights: map[string]adapter.Weight{}}
+	for i, value := range values {
+		raw, err := value.Raw()
+		if err != nil {
+			return nil, fmt.Errorf("adapter: weight %s: %w", names[i], err)
+		}
+		a.Weights[names[i]] = adapter.Weight{DType: value.DType(), Shape: value.Shape(), Data: raw}
+	}
+	return a, nil
+}
+
+// Swap gives the session the weights of an adapter, without loading the model again; nil stands
+// for the weights of the model's files. Everything else that training changes gets its value
+// from the model's files: the optimizer has no momentum, its learning rate is that of the model,
+// and running metrics are reset. To change between trainings with their optimizers, use Save
+// and Restore or Snapshot and Revert, which swap as fast.
+//
+// An adapter that does not fit is ErrBase or ErrAdapter (see CheckAdapter), and nothing changes.
+func (s *Session) Swap(ctx context.Context, a *adapter.Adapter) error {
+	if a != nil {
+		if err := CheckAdapter(s.model, a); err != nil {
+			return err
+		}
+	}
+	// Predictions depend on no other variables than those of the adapter.
+	if a == nil || !s.opts.ReadOnly || s.foreign {
+		if err := s.Restore(ctx, ownWeights(s.model)); err != nil {
+			return fmt.Errorf("swap: %w", err)
+		}
+	}
+	if s.rate = math.NaN(); s.scaler != nil {
+		*s.scaler = *s.lossScale
+	}
+	if a == nil {
+		return nil
+	}
+	o, err := s.stateOperations()
+	if err != nil {
+		return err
+	}
+	feeds := tfbind.Feeds{}
+	var writes []tfbind.Operation
+	for i, v := range o.variables {
+		if !v.Weight || v.Key == "" {
+			continue
+		}
+		w := a.Weights[v.WeightName()]
+		value, err := tfbind.NewRaw(w.DType, w.Data, w.Shape...)
+		if err != nil {
+			return fmt.Errorf("swap: weight %s: %w", v.WeightName(), err)
+		}
+		defer value.Close()
+		feeds[o.places[i]], writes = value, append(writes, o.writes[i])
+	}
+	if _, err := s.tf.RunWith(ctx, feeds, nil, tfbind.RunOptions{Targets: writes}); err != nil {
+		return fmt.Errorf("swap: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,172 @@
+package session_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/adapter"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// predicted are the outputs of the model for a batch.
+func predicted(t testing.TB, s *session.Session) []float32 {
+	t.Helper()
+	step, err := s.Prepare(s.Roles().Predict)
+	require.NoError(t, err)
+	defer step.Close()
+	require.NoError(t, step.Feed(batches(t, digits(t), 32, 1)[0]))
+	require.NoError(t, step.Run(context.Background()))
+	out, err := step.Output(step.Signature().Outputs[0].Name)
+	require.NoError(t, err)
+	defer out.Close()
+	values, err := tfbind.Values[float32](out)
+	require.NoError(t, err)
+	return values
+}
+
+// Three tenants share an open model; each has its own weights, and those that it starts from are
+// the model's.
+func TestSwap(t *testing.T) {
+	ctx := context.Background()
+	m := loraModel(t)
+	bs := batches(t, digits(t), 32, 9)
+	s := openModel(t, m, session.Options{})
+	start := predicted(t, s)
+	tenants := make([]*adapter.Adapter, 3)
+	outputs := make([][]float32, 3)
+	for i := range tenants {
+		require.NoError(t, s.Swap(ctx, nil))
+		assert.Equal(t, start, predicted(t, s))
+		l := losses(t, s, bs[3*i:3*i+3], 0)
+		fresh := losses(t, openModel(t, m, session.Options{}), bs[3*i:3*i+3], 0)
+		assert.Equal(t, fresh, l, "tenant %d begins with a new optimizer", i)
+		var err error
+		tenants[i], err = s.Adapter(ctx)
+		require.NoError(t, err)
+		outputs[i] = predicted(t, s)
+		assert.NotEqual(t, start, outputs[i])
+	}
+	serving := openModel(t, m, session.Options{ReadOnly: true})
+	for _, i := range []int{2, 0, 1, 0} {
+		for _, s := range []*session.Session{s, serving} {
+			require.NoError(t, s.Swap(ctx, tenants[i]))
+			assert.Equal(t, outputs[i], predicted(t, s))
+		}
+	}
+	require.NoError(t, serving.Swap(ctx, nil))
+	assert.Equal(t, start, predicted(t, serving))
+	assert.Equal(t, m.Base(), tenants[0].Base)
+	for i := range tenants {
+		dir := t.TempDir()
+		require.NoError(t, tenants[i].Write(dir))
+		read, err := adapter.Read(dir)
+		require.NoError(t, err)
+		assert.Equal(t, tenants[i], read)
+	}
+}
+
+// A model with the adapter's weights, written as a whole, predicts the same.
+func TestMergedModelPredictsTheSame(t *testing.T) {
+	ctx := context.Background()
+	m := loraModel(t)
+	s := openModel(t, m, session.Options{})
+	losses(t, s, batches(t, digits(t), 32, 5), 0)
+	a, err := s.Adapter(ctx)
+	require.NoError(t, err)
+	require.NoError(t, s.Swap(ctx, nil))
+	require.NoError(t, s.Swap(ctx, a))
+	want := predicted(t, s)
+	dir := filepath.Join(t.TempDir(), "merged")
+	require.NoError(t, s.SaveModel(ctx, dir))
+	merged, err := savedmodels.Open(dir)
+	require.NoError(t, err)
+	assert.Equal(t, want, predicted(t, openModel(t, merged, session.Options{ReadOnly: true})))
+	require.NoError(t, session.CheckAdapter(merged, a), "the base is the same")
+}
+
+// A refused adapter leaves the session as it is.
+func TestSwapRefuses(t *testing.T) {
+	ctx := context.Background()
+	m := loraModel(t)
+	s := openModel(t, m, session.Options{})
+	good, err := s.Adapter(ctx)
+	require.NoError(t, err)
+	losses(t, s, batches(t, digits(t), 32, 2), 0)
+	want := predicted(t, s)
+	with := func(change func(w map[string]adapter.Weight)) *adapter.Adapter {
+		a := &adapter.Adapter{Base: good.Base, Weights: maps.Clone(good.Weights)}
+		change(a.Weights)
+		return a
+	}
+	foreign := openModel(t, otherBase(t), session.Options{})
+	other, err := foreign.Adapter(ctx)
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		a    *adapter.Adapter
+		want error
+		text string
+	}{
+		"another base": {other, session.ErrBase, m.Base()[:12]},
+		"missing":      {with(func(w map[string]adapter.Weight) { delete(w, "model/head/bias") }), session.ErrAdapter, "model/head/bias is missing"},
+		"one too many": {with(func(w map[string]adapter.Weight) { w["x"] = adapter.Weight{} }), session.ErrAdapter, "x is not one of the model's"},
+		"shape": {with(func(w map[string]adapter.Weight) {
+			w["model/head/bias"] = adapter.Weight{DType: tfbind.Float32, Shape: []int64{2}, Data: make([]byte, 8)}
+		}), session.ErrAdapter, "model/head/bias is float32 [2], expected float32 [10]"},
+		"type": {with(func(w map[string]adapter.Weight) {
+			w["model/head/bias"] = adapter.Weight{DType: tfbind.Float64, Shape: []int64{10}, Data: make([]byte, 80)}
+		}), session.ErrAdapter, "model/head/bias is float64 [10]"},
+		"many": {&adapter.Adapter{Base: good.Base, Weights: func() map[string]adapter.Weight {
+			w := map[string]adapter.Weight{}
+			for i := range 10 {
+				w[fmt.Sprint(i)] = adapter.Weight{}
+			}
+			return w
+		}()}, session.ErrAdapter, "and 9 more"},
+		"damaged": {with(func(w map[string]adapter.Weight) {
+			w["model/head/bias"] = adapter.Weight{DType: tfbind.Float32, Shape: []int64{10}, Data: make([]byte, 8)}
+		}), session.ErrAdapter, "model/head/bias has 8 bytes"},
+	} {
+		err := s.Swap(ctx, c.a)
+		require.ErrorIs(t, err, c.want, name)
+		assert.ErrorContains(t, err, c.text, name)
+		assert.Equal(t, want, predicted(t, s), name)
+	}
+	require.NoError(t, s.Restore(ctx, weightsOf(otherBase(t))))
+	_, err = s.Adapter(ctx)
+	assert.ErrorIs(t, err, session.ErrBase)
+	require.NoError(t, s.Swap(ctx, nil))
+	require.NoError(t, s.Swap(ctx, good), "the session has its own base again")
+}
+
+// A tenant's checkpoint and snapshot continue with its optimizer, whoever trained in between.
+func TestTenantsContinueWithTheirOptimizers(t *testing.T) {
+	ctx := context.Background()
+	m := loraModel(t)
+	bs := batches(t, digits(t), 32, 8)
+	alone := openModel(t, m, session.Options{})
+	want := losses(t, alone, bs, 0)
+	s := openModel(t, m, session.Options{})
+	prefix := filepath.Join(t.TempDir(), "tenant")
+	got := losses(t, s, bs[:2], 0)
+	require.NoError(t, s.Save(ctx, prefix))
+	require.NoError(t, s.Swap(ctx, nil))
+	losses(t, s, bs[:3], 0) // another tenant
+	require.NoError(t, s.Restore(ctx, prefix))
+	got = append(got, losses(t, s, bs[2:5], 2)...)
+	p, err := s.Snapshot(ctx)
+	require.NoError(t, err)
+	defer p.Close()
+	require.NoError(t, s.Swap(ctx, nil))
+	losses(t, s, bs[:3], 0)
+	require.NoError(t, s.Revert(ctx, p))
+	got = append(got, losses(t, s, bs[5:], 5)...)
+	assert.Equal(t, want, got)
+}

@@ -1,0 +1,218 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"steadyfit/internal/bundle"
+	"steadyfit/internal/graphdef"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+// A model with frozen variables has a state of two parts. Save and Snapshot hold only the
+// variables that its signatures change, and the model's own files have the others. A file of
+// Save has the hash of the frozen variables (savedmodels.Model.Base) in the name of a tensor,
+// where it can be read without the values.
+//
+// The variables of a session are those of its model until Restore reads a complete checkpoint
+// with other frozen variables. Save and Snapshot then hold everything.
+
+// baseMark begins the name of the tensor that has the hash.
+const baseMark = "steadyfit/base/"
+
+// ErrBase means that a checkpoint or an adapter belongs to a model with other frozen variables.
+var ErrBase = errors.New("it belongs to another base model")
+
+func errBase(have, want string) error {
+	return fmt.Errorf("%w: the frozen variables have the hash %.12s there and %.12s here; use the model that it was trained on", ErrBase, have, want)
+}
+
+// partial reports whether Save and Snapshot leave out the frozen variables.
+func (s *Session) partial() bool { return s.model.Base() != "" && !s.foreign }
+
+// stateVariables returns the variables of a checkpoint, the frozen ones last, and the number of
+// those that are not frozen.
+func stateVariables(m *savedmodels.Model) (vars []savedmodels.Variable, changing int) {
+	var frozen []savedmodels.Variable
+	for _, v := range m.Variables {
+		switch {
+		case !v.Saved || !v.Restored:
+		case v.Frozen && m.Base() != "":
+			frozen = append(frozen, v)
+		default:
+			vars = append(vars, v)
+		}
+	}
+	return append(vars, frozen...), len(vars)
+}
+
+// stateOps are operations added to the model's graph that read and write its variables, in the
+// order of stateVariables.
+type stateOps struct {
+	variables     []savedmodels.Variable
+	changing      int
+	reads, places []tfbind.Output
+	writes        []tfbind.Operation
+	// prefix, save and restore are for the files of the variables that are not frozen.
+	prefix        tfbind.Output
+	save, restore tfbind.Operation
+}
+
+// statePrefix is the prefix of the names of the operations that are added to a model's graph.
+const statePrefix = "steadyfit_state"
+
+// stateGraph returns the operations of stateOps. A handle with the same name and container
+// refers to the same variable.
+func stateGraph(m *savedmodels.Model) (*graphdef.Graph, *stateOps) {
+	g, o := &graphdef.Graph{}, &stateOps{}
+	o.variables, o.changing = stateVariables(m)
+	for i, v := range o.variables {
+		id := strconv.Itoa(i)
+		shape := graphdef.AnyShape()
+		if !v.UnknownRank {
+			shape = graphdef.Shape(v.Shape)
+		}
+		g.Add("handle"+id, "VarHandleOp", graphdef.Attrs{
+			"dtype": graphdef.Type(v.DType), "shape": shape,
+			"shared_name": graphdef.Text(v.Name), "container": graphdef.Text(v.Container),
+		}).
+			Add("read"+id, "ReadVariableOp", graphdef.Attrs{"dtype": graphdef.Type(v.DType)}, "handle"+id).
+			Placeholder("value"+id, v.DType).
+			Add("write"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(v.DType)}, "handle"+id, "value"+id)
+	}
+	if m.Base() != "" {
+		addFileOps(g, o, m.Base())
+	}
+	return g, o
+}
+
+// addFileOps adds the operations that write and read the variables that are not frozen.
+func addFileOps(g *graphdef.Graph, o *stateOps, base string) {
+	var keys []string
+	var types []tfbind.DType
+	var values, assigned []string
+	for i, v := range o.variables[:o.changing] {
+		id := strconv.Itoa(i)
+		keys, types, values = append(keys, v.Key), append(types, v.DType), append(values, "read"+id)
+		g.Add("load"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(v.DType)}, "handle"+id, "restored:"+id)
+		assigned = append(assigned, "^load"+id)
+	}
+	g.Placeholder("prefix", tfbind.String).
+		Texts("keys", keys...).Texts("whole", make([]string, len(keys))...).
+		Add("restored", "RestoreV2", graphdef.Attrs{"dtypes": graphdef.Types(types)}, "prefix", "keys", "whole").
+		Add("restore", "NoOp", nil, assigned...).
+		Number("one", 1).
+		Texts("savedkeys", append(keys, baseMark+base)...).Texts("savedwhole", make([]string, len(keys)+1)...).
+		Add("save", "SaveV2", graphdef.Attrs{"dtypes": graphdef.Types(append(types, tfbind.Int64))},
+			append([]string{"prefix", "savedkeys", "savedwhole"}, append(values, "one")...)...)
+}
+
+// stateOperations adds the operations to the graph at their first use.
+func (s *Session) stateOperations() (*stateOps, error) {
+	if s.state != nil {
+		return s.state, nil
+	}
+	g, o := stateGraph(s.model)
+	def, err := g.Bytes()
+	if err != nil {
+		return nil, err
+	}
+	graph := s.tf.Graph()
+	if err := graph.Import(def, statePrefix); err != nil {
+		return nil, fmt.Errorf("operations for snapshots: %w", err)
+	}
+	for i := range o.variables {
+		id := strconv.Itoa(i)
+		read, err := graph.Output(statePrefix + "/read" + id)
+		place, errPlace := graph.Output(statePrefix + "/value" + id)
+		write, errWrite := graph.Operation(statePrefix + "/write" + id)
+		if err := errors.Join(err, errPlace, errWrite); err != nil {
+			return nil, err
+		}
+		o.reads, o.places, o.writes = append(o.reads, read), append(o.places, place), append(o.writes, write)
+	}
+	if s.model.Base() != "" {
+		var errs [3]error
+		o.prefix, errs[0] = graph.Output(statePrefix + "/prefix")
+		o.save, errs[1] = graph.Operation(statePrefix + "/save")
+		o.restore, errs[2] = graph.Operation(statePrefix + "/restore")
+		if err := errors.Join(errs[:]...); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.adopt(nil, func(n *native) { n.state = o }); err != nil {
+		return nil, fmt.Errorf("operations for snapshots: %w", err)
+	}
+	return o, nil
+}
+
+// runFiles runs the operation that which selects on the files with a prefix.
+func (s *Session) runFiles(ctx context.Context, prefix string, which func(*stateOps) tfbind.Operation) error {
+	o, err := s.stateOperations()
+	if err != nil {
+		return err
+	}
+	name, err := tfbind.NewTensor([]string{prefix})
+	if err != nil {
+		return err
+	}
+	defer name.Close()
+	_, err = s.tf.RunWith(ctx, tfbind.Feeds{o.prefix: name}, nil, tfbind.RunOptions{Targets: []tfbind.Operation{which(o)}})
+	return err
+}
+
+// baseIn returns the hash of the base that a file of Save names; ok is false for a complete
+// checkpoint.
+func baseIn(tensors map[string]bundle.Tensor) (base string, ok bool) {
+	for name := range tensors {
+		if base, ok = strings.CutPrefix(name, baseMark); ok {
+			return base, true
+		}
+	}
+	return "", false
+}
+
+// isWhole reports whether Restore sets the frozen variables too, and whether they then have
+// other values than those of the model. It returns an error if the files belong to another base.
+func (s *Session) isWhole(prefix string) (whole, foreign bool, err error) {
+	own := s.model.Base()
+	tensors, err := bundle.Read(prefix)
+	base, part := baseIn(tensors)
+	switch {
+	case part && base != own:
+		return false, false, errBase(base, own)
+	case part:
+		return false, false, CheckVariables(s.model, prefix)
+	case own == "":
+		return true, false, nil
+	case errors.Is(err, fs.ErrNotExist) && !remote(prefix):
+		return true, s.foreign, nil // for TensorFlow's error
+	}
+	if err == nil {
+		base, _, err = s.model.BaseOf(prefix)
+	}
+	// TensorFlow reports files that cannot be read here, such as those of a remote file system.
+	same := err == nil && base == own
+	return !same || s.foreign, !same, nil
+}
+
+// restoreBase gives the frozen variables the values of the model's files, if they have others.
+func (s *Session) restoreBase(ctx context.Context) error {
+	if !s.foreign {
+		return nil
+	}
+	err := s.restoreAll(ctx, ownWeights(s.model))
+	if err == nil {
+		s.foreign = false
+	}
+	return err
+}
+
+// ownWeights returns the prefix of the files of the model's own weights.
+func ownWeights(m *savedmodels.Model) string { return filepath.Join(m.Dir, "variables", "variables") }

@@ -1,0 +1,184 @@
+package session_test
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/bundle"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+)
+
+const lora = "../adapter/testdata/digits-lora"
+
+// loraModel has a frozen int8 layer with LoRA matrices, and a trained head.
+func loraModel(t testing.TB) *savedmodels.Model {
+	t.Helper()
+	m, err := savedmodels.Open(lora)
+	require.NoError(t, err)
+	require.NotEmpty(t, m.Base())
+	return m
+}
+
+// otherBase is the same model with other weights.
+func otherBase(t testing.TB) *savedmodels.Model {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "other")
+	require.NoError(t, os.CopyFS(dir, os.DirFS(lora)))
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "variables")))
+	require.NoError(t, os.CopyFS(filepath.Join(dir, "variables"), os.DirFS("../adapter/testdata/other")))
+	m, err := savedmodels.Open(dir)
+	require.NoError(t, err)
+	require.NotEqual(t, loraModel(t).Base(), m.Base())
+	return m
+}
+
+func weightsOf(m *savedmodels.Model) string { return filepath.Join(m.Dir, "variables", "variables") }
+
+// frozenIn counts the frozen variables in a checkpoint.
+func frozenIn(t testing.TB, m *savedmodels.Model, prefix string) (n int) {
+	t.Helper()
+	have, err := bundle.Read(prefix)
+	require.NoError(t, err)
+	for _, v := range m.Variables {
+		if _, ok := have[v.Key]; ok && v.Frozen {
+			n++
+		}
+	}
+	return n
+}
+
+// A checkpoint has what training changes, and training resumes from it bit for bit.
+func TestSaveLeavesOutFrozenVariables(t *testing.T) {
+	ctx := context.Background()
+	m := loraModel(t)
+	bs := batches(t, digits(t), 32, 6)
+	prefix := filepath.Join(t.TempDir(), "state")
+	a, b := openModel(t, m, session.Options{}), openModel(t, m, session.Options{})
+	losses(t, a, bs[:3], 0)
+	require.NoError(t, a.Save(ctx, prefix))
+	assert.Zero(t, frozenIn(t, m, prefix))
+	assert.NoError(t, a.CheckVariables(ctx, prefix))
+	want := losses(t, a, bs[3:], 3)
+	losses(t, b, bs[:1], 0)
+	require.NoError(t, b.Restore(ctx, prefix))
+	assert.Equal(t, want, losses(t, b, bs[3:], 3))
+	// The files of the model itself are complete, and so is what SaveModel writes.
+	require.NoError(t, b.Restore(ctx, weightsOf(m)))
+	require.NoError(t, a.Restore(ctx, prefix))
+	dir := filepath.Join(t.TempDir(), "trained")
+	require.NoError(t, a.SaveModel(ctx, dir))
+	trained, err := savedmodels.Open(dir)
+	require.NoError(t, err)
+	assert.NoError(t, session.CheckVariables(m, weightsOf(trained)))
+	assert.Equal(t, m.Base(), trained.Base())
+	assert.Equal(t, want, losses(t, openModel(t, trained, session.Options{}), bs[3:], 3))
+	left, err := filepath.Glob(prefix + "*")
+	require.NoError(t, err)
+	assert.Len(t, left, 2)
+}
+
+// A complete checkpoint, as earlier versions wrote, restores as before.
+func TestRestoreACompleteCheckpoint(t *testing.T) {
+	ctx := context.Background()
+	m := loraModel(t)
+	bs := batches(t, digits(t), 32, 4)
+	a := openModel(t, m, session.Options{})
+	losses(t, a, bs[:2], 0)
+	dir := filepath.Join(t.TempDir(), "trained")
+	require.NoError(t, a.SaveModel(ctx, dir))
+	want := losses(t, a, bs[2:], 2)
+	b := openModel(t, m, session.Options{})
+	require.NoError(t, b.Restore(ctx, filepath.Join(dir, "variables", "variables")))
+	assert.Equal(t, want, losses(t, b, bs[2:], 2))
+}
+
+// A checkpoint of another base is refused, and nothing changes.
+func TestRestoreRefusesAnotherBase(t *testing.T) {
+	ctx := context.Background()
+	m, other := loraModel(t), otherBase(t)
+	bs := batches(t, digits(t), 32, 3)
+	prefix := filepath.Join(t.TempDir(), "state")
+	a, b := openModel(t, other, session.Options{}), openModel(t, m, session.Options{})
+	losses(t, a, bs[:2], 0)
+	require.NoError(t, a.Save(ctx, prefix))
+	before := losses(t, b, bs[:1], 0)
+	require.NoError(t, b.Restore(ctx, weightsOf(m)))
+	require.ErrorIs(t, b.Restore(ctx, prefix), session.ErrBase)
+	assert.Equal(t, before, losses(t, b, bs[:1], 0))
+	err := session.CheckVariables(m, prefix)
+	require.ErrorIs(t, err, session.ErrVariables)
+	assert.ErrorContains(t, err, m.Base()[:12])
+	p, err := a.Snapshot(ctx)
+	require.NoError(t, err)
+	defer p.Close()
+	assert.ErrorIs(t, b.Revert(ctx, p), session.ErrBase)
+}
+
+// A session with the weights of another base saves all of them, and returns to its own.
+func TestForeignBaseIsSavedWhole(t *testing.T) {
+	ctx := context.Background()
+	m, other := loraModel(t), otherBase(t)
+	bs := batches(t, digits(t), 32, 4)
+	own, foreign := filepath.Join(t.TempDir(), "own"), filepath.Join(t.TempDir(), "foreign")
+	a := openModel(t, m, session.Options{})
+	mine, err := a.Snapshot(ctx)
+	require.NoError(t, err)
+	defer mine.Close()
+	require.NoError(t, a.Save(ctx, own))
+	first := losses(t, a, bs[:1], 0)
+	require.NoError(t, a.Restore(ctx, weightsOf(other)))
+	theirs := losses(t, a, bs[:1], 0)
+	assert.NotEqual(t, first, theirs)
+	require.NoError(t, a.Restore(ctx, weightsOf(other)))
+	require.NoError(t, a.Save(ctx, foreign))
+	assert.NotZero(t, frozenIn(t, m, foreign))
+	all, err := a.Snapshot(ctx)
+	require.NoError(t, err)
+	defer all.Close()
+	require.Greater(t, all.Bytes(), mine.Bytes())
+	for name, back := range map[string]func() error{
+		"restore": func() error { return a.Restore(ctx, own) },
+		"revert":  func() error { return a.Revert(ctx, mine) },
+		"reload":  func() error { _, err := a.Reset(ctx, session.ResetReload, mine); return err },
+	} {
+		require.NoError(t, back(), name)
+		assert.Equal(t, first, losses(t, a, bs[:1], 0), name)
+		require.NoError(t, a.Revert(ctx, all), name)
+		assert.Equal(t, theirs, losses(t, a, bs[:1], 0), name)
+	}
+	_, err = a.Reset(ctx, session.ResetReload, all)
+	require.NoError(t, err)
+	assert.Equal(t, theirs, losses(t, a, bs[:1], 0))
+}
+
+// A reload does not combine a snapshot with a base that was replaced on disk.
+func TestResetRefusesAReplacedBase(t *testing.T) {
+	ctx := context.Background()
+	dir := filepath.Join(t.TempDir(), "model")
+	require.NoError(t, os.CopyFS(dir, os.DirFS(lora)))
+	m, err := savedmodels.Open(dir)
+	require.NoError(t, err)
+	s := openModel(t, m, session.Options{})
+	p, err := s.Snapshot(ctx)
+	require.NoError(t, err)
+	defer p.Close()
+	require.NoError(t, fs.WalkDir(os.DirFS("../adapter/testdata/other"), ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || !strings.HasPrefix(name, "variables") {
+			return err
+		}
+		content, err := os.ReadFile(filepath.Join("../adapter/testdata/other", name))
+		require.NoError(t, err)
+		return os.WriteFile(filepath.Join(dir, "variables", name), content, 0o644)
+	}))
+	_, err = s.Reset(ctx, session.ResetReload, p)
+	require.ErrorIs(t, err, savedmodels.ErrChanged)
+	losses(t, s, batches(t, digits(t), 32, 1), 0) // the session is open
+}
