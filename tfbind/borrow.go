@@ -11,16 +11,16 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Slice refers to a Go slice of numbers or bools. It keeps the memory alive but does not pin
-// it.
+// Slice refers to a Go slice of numbers or bools. It keeps the memory reachable but does not
+// pin it.
 type Slice struct {
 	dtype DType
 	data  ptr
 	n     int
 }
 
-// SliceOf returns a Slice for a slice of one of Go's built-in types in Numeric. For any other
-// value it returns the zero Slice, whose DType is 0. It does not allocate.
+// SliceOf returns the Slice of a Go slice whose element type is a built-in type of Numeric. For
+// any other value it returns the zero Slice, whose DType is 0. It does not allocate.
 func SliceOf(values any) Slice {
 	t, first, n := dtype.Data(values)
 	if t == nil || t.Kind == dtype.String {
@@ -33,31 +33,31 @@ func sliceOf[T Numeric](values []T) Slice {
 	return Slice{DTypeOf[T](), ptr(unsafe.SliceData(values)), len(values)}
 }
 
-// DType is the element type.
+// DType returns the element type.
 func (s Slice) DType() DType { return s.dtype }
 
-// Bytes is the size of the elements.
+// Bytes returns the size of the elements in bytes.
 func (s Slice) Bytes() int { return s.n * s.dtype.Size() }
 
-// alignment is the alignment in bytes that TensorFlow's operations require
+// alignment is the alignment, in bytes, that TensorFlow's kernels require
 // (EIGEN_MAX_ALIGN_BYTES).
 const alignment = 64
 
-// Aligned reports whether Step.Borrow accepts the slice: the slice is not empty and is 64-byte
-// aligned. Every single Go allocation of more than 32 KiB is aligned.
+// Aligned reports whether Step.Borrow accepts the slice, which must be non-empty and 64-byte
+// aligned. A Go allocation of more than 32 KiB is always aligned.
 func (s Slice) Aligned() bool { return s.n > 0 && uintptr(s.data)%alignment == 0 }
 
-// borrow is Go memory that an input of a step reads from.
+// borrow is Go memory that TensorFlow reads as the input of a step.
 type borrow struct {
-	// held is 1 while TensorFlow refers to the memory; TensorFlow sets it to 0. The borrow
-	// itself is pinned because TensorFlow has the address of held.
+	// held is 1 while TensorFlow refers to the memory. TensorFlow sets it to 0, so the borrow
+	// itself must be pinned.
 	held     int32
-	released bool // the step no longer uses it
+	released bool // whether the step has stopped using the memory
 	pinner   runtime.Pinner
 }
 
-// borrows lists all borrowed memory of the process, including that of steps that were never
-// closed. Listed memory stays pinned because TensorFlow may read it.
+// borrows lists all borrowed memory of the process. Listed memory stays pinned because
+// TensorFlow may read it, even if its step was never closed.
 var borrows struct {
 	sync.Mutex
 	list []*borrow
@@ -72,8 +72,8 @@ func (l *borrow) begin(values ptr) {
 	borrows.list = append(borrows.list, l)
 }
 
-// end marks the memory as released by the step and unpins it if TensorFlow has released it
-// too. It reports whether TensorFlow still refers to the memory.
+// end marks the memory as released by the step. If TensorFlow has released it too, end unpins it.
+// The result reports whether TensorFlow still refers to the memory.
 func (l *borrow) end() bool {
 	borrows.Lock()
 	defer borrows.Unlock()
@@ -82,7 +82,7 @@ func (l *borrow) end() bool {
 	return slices.Contains(borrows.list, l)
 }
 
-// unpinKept unpins the memory that TensorFlow has released since the last check.
+// unpinKept unpins the memory that TensorFlow has released since the last call.
 func unpinKept() {
 	borrows.Lock()
 	defer borrows.Unlock()
@@ -100,10 +100,10 @@ func unpin() {
 	})
 }
 
-// Borrow makes runs read input i from the slice itself until Release, or until the input is
-// set or borrowed again. The values must not change before that. The content of the input's
-// own buffer is lost. A slice that is not Aligned returns ErrInvalidArgument. Borrowing an
-// input again usually allocates nothing in Go.
+// Borrow makes input i read its values directly from the slice until Release, or until the
+// input is set again. The values must not change before that. A slice that is not Aligned
+// returns ErrInvalidArgument. Borrow discards the value in the input's own buffer. It rarely
+// allocates in Go after the first time.
 func (st *Step) Borrow(i int, s Slice, shape ...int64) error {
 	p, in, err := st.useInput(i, s.dtype)
 	if err != nil {
@@ -131,10 +131,10 @@ func (st *Step) Borrow(i int, s Slice, shape ...int64) error {
 	return nil
 }
 
-// Release ends the use of all borrowed slices; their inputs then have no value. kept reports
-// that the model keeps some of the memory borrowed since the last Release, as when an input is
-// assigned to a variable. The caller must never write to that memory again. It stays pinned
-// until TensorFlow releases it, which is checked when borrows end and when sessions close.
+// Release ends the use of all borrowed slices. Their inputs then have no value. kept reports
+// that TensorFlow still refers to some memory that was borrowed since the last Release, for
+// example because the model assigned an input to a variable. The caller must not change that
+// memory any more. It stays pinned until TensorFlow releases it.
 func (st *Step) Release() (kept bool, err error) {
 	p, err := st.use()
 	if err != nil {
@@ -159,11 +159,11 @@ func (st *Step) release(p ptr, i int) {
 	}
 }
 
-// stepBorrows holds the borrows of a step, indexed by input.
+// stepBorrows has the borrows of a step by input.
 type stepBorrows struct {
 	of       []*borrow
 	borrowed []bool
-	kept     bool // TensorFlow kept some memory since the last Release
+	kept     bool // whether TensorFlow kept memory since the last Release
 }
 
 // end ends the borrows of a closed step.

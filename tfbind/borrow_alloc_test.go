@@ -12,7 +12,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// To pin memory takes a piece of Go's that a garbage collection may have taken away.
+// Pinning memory takes an object that a garbage collection may have freed.
 func TestBorrowDoesNotAllocate(t *testing.T) {
 	s := variableGraph().session(t)
 	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})

@@ -11,7 +11,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-const borrowedValues = 16 << 10 // 64 KiB, which Go begins at a multiple of 64 bytes
+const borrowedValues = 16 << 10 // 64 KiB, which Go aligns to 64 bytes
 
 func read(t *testing.T, s *tfbind.Session, name string, feeds tfbind.Feeds) []float32 {
 	t.Helper()
@@ -66,8 +66,8 @@ func TestBorrowedInputIsReadInPlace(t *testing.T) {
 	require.ErrorIs(t, err, tfbind.ErrClosed)
 }
 
-// A variable that was assigned an input shares the borrowed memory, until another value
-// takes its place or the session is closed. The memory is not Go's to free before that.
+// A variable that was assigned an input shares the borrowed memory until the variable changes
+// or the session is closed. The memory stays pinned until then.
 func TestBorrowedInputThatTheModelKeeps(t *testing.T) {
 	s := variableGraph().session(t)
 	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Targets: []tfbind.Operation{operation(t, s, "assign")}})
@@ -98,7 +98,7 @@ func TestBorrowedInputThatTheModelKeeps(t *testing.T) {
 	assert.Nil(t, second.Value(), "nothing refers to it any more")
 }
 
-// TensorFlow would copy what does not begin at a multiple of 64 bytes.
+// TensorFlow would copy values that are not 64-byte aligned.
 func TestBorrowUnaligned(t *testing.T) {
 	s := variableGraph().session(t)
 	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
@@ -124,7 +124,7 @@ func TestBorrowErrors(t *testing.T) {
 	require.ErrorIs(t, step.Borrow(0, tfbind.SliceOf(values), -3), tfbind.ErrShape)
 	require.ErrorIs(t, step.Borrow(0, tfbind.SliceOf([]int32{1}), 1), tfbind.ErrType)
 	require.ErrorIs(t, step.Borrow(0, tfbind.SliceOf([]float32{}), 0), tfbind.ErrInvalidArgument)
-	// Part of something that has pointers.
+	// A slice inside a struct that also has pointers.
 	mixed := &struct {
 		values [borrowedValues]float32
 		text   *string

@@ -13,7 +13,7 @@ import (
 
 func init() { capi = cgoAPI{} }
 
-// cgoAPI implements native with the functions of shim.h.
+// cgoAPI implements native with the C functions of shim.h.
 type cgoAPI struct{}
 
 func (cgoAPI) load(framework, library string) error {
@@ -30,7 +30,6 @@ func (cgoAPI) oneDNN() int { return int(C.sf_onednn()) }
 
 func (cgoAPI) version() string { return C.GoString(C.sf_version()) }
 
-// statusError converts a TF_Status to an error.
 func statusError(s *C.TF_Status, op string) error {
 	code := Code(C.sf_code(s))
 	if code == 0 {
@@ -160,8 +159,8 @@ func (cgoAPI) closeSession(session ptr) error {
 	})
 }
 
-// deleteSession frees the session. It ignores the status: TensorFlow 2.21 sets only OK here
-// (TF_DeleteSession in c_api.cc).
+// deleteSession ignores the status, which is always OK (TF_DeleteSession in c_api.cc,
+// TensorFlow 2.21).
 func (cgoAPI) deleteSession(session ptr) {
 	s := C.sf_new_status()
 	defer C.sf_delete_status(s)
@@ -227,8 +226,8 @@ func (api cgoAPI) setInputStrings(step ptr, i int, values []string) {
 	api.setStrings(inputs[i], values)
 }
 
-// borrowInput passes the addresses of pinned memory as numbers. If they were pointers, cgo
-// would check the whole object that contains the values for Go pointers.
+// borrowInput passes addresses of pinned memory as integers. For a pointer, cgo would search
+// the whole allocation for Go pointers.
 func (cgoAPI) borrowInput(step ptr, i int, dtype DType, dims []int64, data ptr, bytes int64, held *int32) bool {
 	return C.sf_step_borrow((*C.sf_step)(step), C.int(i), C.uint(dtype), (*C.int64_t)(unsafe.SliceData(dims)), C.int(len(dims)),
 		C.uintptr_t(uintptr(data)), C.size_t(bytes), C.uintptr_t(uintptr(ptr(held)))) != 0

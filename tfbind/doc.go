@@ -1,30 +1,29 @@
-// Package tfbind is the binding to the TensorFlow C API: tensors, graphs, sessions and
-// prepared steps with explicit lifetimes. It is the only package of steadyfit that uses cgo.
-// It builds without TensorFlow: the library is found and opened at run time, at first use or
-// by [Load]. The package runs existing SavedModels and GraphDefs; it has no functions to build
-// models.
+// Package tfbind binds the TensorFlow C API: tensors, graphs, sessions and prepared steps. It
+// runs existing SavedModels and GraphDefs and does not build models.
 //
-// [NewTensor] copies a flat Go slice into native memory; [Session.Run] feeds tensors and
-// returns new ones. A training loop uses a [Step], which resolves names once, owns a native
-// buffer per input, crosses into C once per run, and returns scalars without allocating.
-// [Step.Borrow] makes a step read a large input from Go's memory, which stays pinned while
-// TensorFlow refers to it.
+// It is the only package of steadyfit that uses cgo. A program builds without TensorFlow,
+// because the library is found and opened at run time, by [Load] or at the first use.
+//
+// [NewTensor] copies a Go slice into native memory. [Session.Run] takes and returns tensors. A
+// training loop uses a [Step], which resolves names once, has a native buffer for each input,
+// calls C once per run, and returns scalars without allocating. With [Step.Borrow], a step
+// reads a large input directly from pinned Go memory.
 //
 // # Lifetimes
 //
-// Every type that holds native memory has a Close method. Close is idempotent, and may be
-// called while another goroutine uses the object: the memory is freed when the last use ends.
-// Using a closed object returns [ErrClosed]. The garbage collector frees no native memory,
-// since it does not see that memory and runs too late (tensorflow#57356). [Live] counts the
-// open objects, and [Counts.Leaked] counts the objects that became unreachable without a
-// Close. With the build tag leakcheck, [Leaks] reports where each leaked object was made.
+// A type with native memory has a Close method. Close may be called several times, and while
+// another goroutine uses the object. Its memory is freed after the last use. A closed object
+// returns [ErrClosed]. The garbage collector frees no native memory, because it does not see
+// that memory and runs too late (tensorflow#57356). [Live] counts open objects. [Counts.Leaked]
+// counts objects that became unreachable without Close. In a build with the tag leakcheck,
+// [Leaks] reports where they were made.
 //
 // # Concurrency
 //
-// Several goroutines may use a Session, Graph or Tensor at once. A Step owns its input
-// buffers: a second use while a run is in progress returns [ErrBusy] and changes nothing.
+// Several goroutines may use a Session, a Graph or a Tensor. A Step is for one goroutine: using
+// it during a run returns [ErrBusy].
 //
 // # Contexts
 //
-// TensorFlow limits what a context can do. See [CancelMode].
+// TensorFlow limits the effect of a context; see [CancelMode].
 package tfbind

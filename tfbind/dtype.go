@@ -6,11 +6,11 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// DType is the element type of a tensor. The values are those of TF_DataType
-// and of the DataType enum in tensorflow/core/framework/types.proto.
+// DType is the element type of a tensor, with the values of TF_DataType and of the enum
+// DataType in tensorflow/core/framework/types.proto.
 type DType int32
 
-// The element types that steadyfit can create, feed and read.
+// The element types of tensors that steadyfit can create, feed and read.
 const (
 	Float32  DType = 1
 	Float64  DType = 2
@@ -28,7 +28,7 @@ const (
 	Uint64   DType = 23
 )
 
-// String returns TensorFlow's Python name of the type, as in "float32".
+// String returns the name in TensorFlow's Python API, such as "float32".
 func (d DType) String() string {
 	if t := dtype.ByCode(int32(d)); t != nil {
 		return t.Name

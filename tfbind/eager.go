@@ -10,30 +10,27 @@ import (
 	"sync"
 )
 
-// Eager executes operations one at a time, without a graph: nothing is rewritten, fused, or
-// reordered. It holds the variables that its operations make. Several goroutines may use it;
-// their calls run one after another.
-//
-// It exists as a baseline for measurements. A [Step] is faster for anything that runs more
-// than once.
+// Eager executes operations one by one, without a graph. TensorFlow therefore does not rewrite,
+// fuse or reorder them. An Eager has the variables that its operations create. Several
+// goroutines may use it, and their operations run one after another. Eager exists as a baseline
+// for measurements; a [Step] is faster.
 type Eager struct {
 	h *handle
-	// turn is held while the context or one of its frames is used.
+	// turn serializes the use of the context and its frames.
 	turn sync.Mutex
 }
 
-// EagerFrame has numbered places, from 0, that hold values of an Eager. Places are like
-// registers for operations. They are not Go objects, so an operation creates no garbage.
+// EagerFrame holds values in numbered places, from 0. Operations read and write places, so an
+// operation creates no Go object.
 type EagerFrame struct {
 	h      *handle
 	eager  *Eager
 	places []ptr // in C memory
 }
 
-// EagerOp is an operation together with the places of its inputs and outputs. It holds no
-// native memory.
+// EagerOp is an operation with the places of its inputs and outputs. It has no native memory.
 type EagerOp struct {
-	name    []byte // ended by a zero byte
+	name    []byte // with a final zero byte
 	attrs   []byte // see sf_frame_execute
 	sizes   []int64
 	inputs  []int32
@@ -42,27 +39,24 @@ type EagerOp struct {
 	last    []int32
 }
 
-// EagerPlaces names the places of an operation's inputs and outputs.
+// EagerPlaces are the places of an operation's inputs and outputs.
 type EagerPlaces struct {
-	// Inputs are the places of the inputs. An input that is a list takes one place per
-	// element.
+	// Inputs has one place per input. A list input has one place per element.
 	Inputs []int32
-	// First is the place of its first output; the others follow.
+	// First is the place of the first output. Further outputs follow it.
 	First   int32
 	Outputs int
-	// Last are places whose values are not needed afterwards. An input among them is dropped
-	// before the operation runs, so that the operation may reuse its memory for an output. An
-	// output among them is dropped after it.
+	// Last are places that are not used later. Inputs among them are dropped before the
+	// operation, which may then reuse their memory. Outputs among them are dropped after it.
 	Last []int32
 }
 
-// eagerFunctions looks up TensorFlow's functions for eager execution. They are optional: a
-// library without them can do everything else.
+// eagerFunctions looks up TensorFlow's functions for eager execution. Only Eager needs them.
 var eagerFunctions = sync.OnceValue(func() error { return capi.loadEager() })
 
-// NewEager makes a context that executes operations synchronously. config is a serialized
-// tensorflow.ConfigProto, or nil. The result must be closed. A TensorFlow that does not export
-// its eager API returns ErrNoTensorFlow.
+// NewEager makes a context. config is a serialized tensorflow.ConfigProto or nil. The result
+// must be closed. If the library does not export TensorFlow's eager API, the error is
+// ErrNoTensorFlow.
 func NewEager(config []byte) (*Eager, error) {
 	if err := library(); err != nil {
 		return nil, err
@@ -80,20 +74,20 @@ func NewEager(config []byte) (*Eager, error) {
 	return e, nil
 }
 
-// Close frees the context and its variables once its last frame is closed. Closing twice does
+// Close frees the context and its variables after its last frame is closed. Closing twice does
 // nothing.
 func (e *Eager) Close() error {
 	if e != nil {
 		e.h.close()
-		runtime.KeepAlive(e) // see watch
+		runtime.KeepAlive(e)
 	}
 	return nil
 }
 
-// OpDef returns TensorFlow's definition of an operation, a serialized tensorflow.OpDef.
+// OpDef returns the definition of an operation as a serialized tensorflow.OpDef.
 func (e *Eager) OpDef(op string) ([]byte, error) { return capi.opDef(op) }
 
-// NewFrame makes a frame with the given number of empty places. The result must be closed.
+// NewFrame makes a frame with that many empty places. The result must be closed.
 func (e *Eager) NewFrame(places int) (*EagerFrame, error) {
 	if places < 0 || places > math.MaxInt32 {
 		return nil, fmt.Errorf("eager frame of %d places: %w", places, ErrInvalidArgument)
@@ -102,8 +96,8 @@ func (e *Eager) NewFrame(places int) (*EagerFrame, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The frame releases this use when it is closed: TensorFlow requires that a context
-	// outlives its values.
+	// A context must outlive its values in TensorFlow, so the frame counts as a use of the
+	// context.
 	p, view := capi.newFrame(context, places)
 	if p == nil {
 		e.h.release()
@@ -118,16 +112,15 @@ func (e *Eager) NewFrame(places int) (*EagerFrame, error) {
 	return f, nil
 }
 
-// Close frees the values in the frame. Closing twice does nothing.
+// Close frees the values. Closing twice does nothing.
 func (f *EagerFrame) Close() error {
 	if f != nil {
 		f.h.close()
-		runtime.KeepAlive(f) // see watch
+		runtime.KeepAlive(f)
 	}
 	return nil
 }
 
-// use begins a use of the frame; done ends it.
 func (f *EagerFrame) use() (ptr, error) {
 	p, err := f.h.acquire()
 	if err == nil {
@@ -141,7 +134,7 @@ func (f *EagerFrame) done() {
 	f.h.release()
 }
 
-// check returns an error if a place is out of range or, with full, empty.
+// check rejects places that are out of range. With full, it also rejects empty places.
 func (f *EagerFrame) check(full bool, places ...int32) error {
 	for _, at := range places {
 		if at < 0 || int(at) >= len(f.places) {
@@ -154,8 +147,8 @@ func (f *EagerFrame) check(full bool, places ...int32) error {
 	return nil
 }
 
-// Put copies a reference to a tensor into a place. The place shares the tensor's buffer; the
-// caller still has to close the tensor.
+// Put puts a tensor into a place. The place shares the tensor's memory. The caller still has to
+// close the tensor.
 func (f *EagerFrame) Put(at int32, t *Tensor) error {
 	p, err := f.use()
 	if err != nil {
@@ -173,8 +166,8 @@ func (f *EagerFrame) Put(at int32, t *Tensor) error {
 	return capi.putTensor(p, at, x)
 }
 
-// Tensor returns the value of a place as a tensor that must be closed. The value also stays in
-// its place, and may share the buffer. An empty place returns ErrNotFed.
+// Tensor returns the value of a place as a tensor that must be closed. It may share the memory
+// of the place. An empty place returns ErrNotFed.
 func (f *EagerFrame) Tensor(at int32) (*Tensor, error) {
 	p, err := f.use()
 	if err != nil {
@@ -191,8 +184,8 @@ func (f *EagerFrame) Tensor(at int32) (*Tensor, error) {
 	return wrapTensor(x, 0), nil
 }
 
-// Float returns the value of a place that holds one numeric element, and NaN for any other
-// value. It does not allocate. An empty place returns ErrNotFed.
+// Float returns the number in a place, or NaN if the value is not a single number. It does not
+// allocate. An empty place returns ErrNotFed.
 func (f *EagerFrame) Float(at int32) (float64, error) {
 	p, err := f.use()
 	if err != nil {
@@ -205,13 +198,13 @@ func (f *EagerFrame) Float(at int32) (float64, error) {
 	return capi.readScalar(p, at)
 }
 
-// Share puts the value of a place into a second place as well, in this frame or in another one
-// of the same Eager. An empty place returns ErrNotFed.
+// Share puts the value of a place also into another place of any frame of the same Eager. An
+// empty place returns ErrNotFed.
 func (f *EagerFrame) Share(place int32, to *EagerFrame, at int32) error {
 	return f.pass(place, to, at, true)
 }
 
-// Move puts the value of a place into another place and leaves the first one empty.
+// Move moves the value of a place to another place.
 func (f *EagerFrame) Move(place int32, to *EagerFrame, at int32) error {
 	return f.pass(place, to, at, false)
 }
@@ -239,7 +232,7 @@ func (f *EagerFrame) pass(place int32, to *EagerFrame, at int32, share bool) err
 	return capi.passValue(p, place, q, at, share)
 }
 
-// Drop empties the given places.
+// Drop empties places.
 func (f *EagerFrame) Drop(places ...int32) error {
 	p, err := f.use()
 	if err != nil {
@@ -253,7 +246,7 @@ func (f *EagerFrame) Drop(places ...int32) error {
 	return nil
 }
 
-// Held returns the number of places that hold a value.
+// Held returns the number of places with a value.
 func (f *EagerFrame) Held() int {
 	if _, err := f.use(); err != nil {
 		return 0
@@ -268,8 +261,8 @@ func (f *EagerFrame) Held() int {
 	return n
 }
 
-// NewEagerOp describes an operation. attrs are its attributes, each a serialized
-// tensorflow.AttrValue; an attribute that is absent gets its default.
+// NewEagerOp describes an operation. attrs has a serialized tensorflow.AttrValue for each
+// attribute without a default, and for others as needed.
 func NewEagerOp(op string, attrs map[string][]byte, at EagerPlaces) *EagerOp {
 	o := &EagerOp{name: append([]byte(op), 0), inputs: at.Inputs, first: at.First, outputs: at.Outputs, last: at.Last}
 	for _, name := range slices.Sorted(maps.Keys(attrs)) {
@@ -280,11 +273,11 @@ func NewEagerOp(op string, attrs map[string][]byte, at EagerPlaces) *EagerOp {
 	return o
 }
 
-// Name returns TensorFlow's name of the operation, as in "MatMul".
+// Name returns the name of the operation, such as "MatMul".
 func (o *EagerOp) Name() string { return strings.TrimSuffix(string(o.name), "\x00") }
 
-// Execute executes one operation. An empty input returns ErrNotFed. After an error, the inputs
-// may have been dropped.
+// Execute executes one operation. An empty input returns ErrNotFed. After an error, inputs in
+// EagerPlaces.Last may be gone.
 func (f *EagerFrame) Execute(op *EagerOp) error {
 	p, err := f.use()
 	if err != nil {

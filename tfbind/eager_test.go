@@ -18,8 +18,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// eagerOp describes an operation with attributes, whose outputs come into the places
-// from 9 on.
+// eagerOp describes an operation with attributes, whose outputs go to the places from 9 on.
 func eagerOp(t *testing.T, name string, attrs map[string]*attr, outputs int, inputs ...int32) *tfbind.EagerOp {
 	t.Helper()
 	return tfbind.NewEagerOp(name, encoded(t, attrs), tfbind.EagerPlaces{Inputs: inputs, First: 9, Outputs: outputs})
@@ -36,7 +35,7 @@ func encoded(t *testing.T, attrs map[string]*attr) map[string][]byte {
 	return out
 }
 
-// eagerFrame has twelve places.
+// eagerFrame returns a frame with twelve places.
 func eagerFrame(t *testing.T, e *tfbind.Eager) *tfbind.EagerFrame {
 	t.Helper()
 	f, err := e.NewFrame(12)
@@ -91,8 +90,8 @@ func TestEager(t *testing.T) {
 	assert.Zero(t, f.Held())
 }
 
-// An output takes the place in memory of an input only if that is given up, and
-// nobody else has it.
+// An output reuses the memory of an input only if the input is dropped and its memory is not
+// shared.
 func TestEagerInPlace(t *testing.T) {
 	f := eagerFrame(t, newEager(t))
 	relu := func(last ...int32) *tfbind.EagerOp {
@@ -149,7 +148,7 @@ func TestEagerPassing(t *testing.T) {
 	assert.Equal(t, 1, f.Held())
 }
 
-// A variable lives in the context, and is found again by its name.
+// A variable belongs to the context and can be found by its name.
 func TestEagerVariables(t *testing.T) {
 	e := newEager(t)
 	handle := map[string]*attr{"dtype": typeAttr(tfbind.Float32), "shape": anyShape(), "shared_name": textAttr("v")}
@@ -211,7 +210,7 @@ func TestEagerErrors(t *testing.T) {
 		err := f.Execute(c.op)
 		require.ErrorIs(t, err, c.is, c.name)
 		require.ErrorContains(t, err, c.message, c.name)
-		// An error is not the next operation's.
+		// An error does not affect the next operation.
 		require.NoError(t, f.Execute(identity(tfbind.EagerPlaces{Inputs: []int32{0}, First: 5, Outputs: 1, Last: []int32{5}})), c.name)
 	}
 	require.NoError(t, f.Drop(9, 10))
@@ -222,7 +221,7 @@ func TestEagerErrors(t *testing.T) {
 	require.ErrorIs(t, f.Put(12, tensor(t, []float32{1})), tfbind.ErrInvalidArgument)
 }
 
-// TensorFlow wants a context to outlive its values.
+// In TensorFlow a context must outlive its values.
 func TestEagerClose(t *testing.T) {
 	before := tfbind.Live()
 	e, err := tfbind.NewEager(nil)
@@ -250,7 +249,7 @@ func TestEagerClose(t *testing.T) {
 	assert.Zero(t, f.Held())
 }
 
-// Frames of one context may be used, and closed, by several goroutines.
+// Several goroutines may use and close frames of one context.
 func TestEagerConcurrently(t *testing.T) {
 	e := newEager(t)
 	f := eagerFrame(t, e)
@@ -305,7 +304,7 @@ func TestEagerAllocatesNothing(t *testing.T) {
 	}))
 }
 
-// What abi_check.c cannot compile: the header is C++.
+// abi_check.c cannot check these prototypes because their header is C++.
 func TestExperimentalPrototype(t *testing.T) {
 	info, err := tfbind.Load("")
 	require.NoError(t, err)

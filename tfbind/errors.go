@@ -7,11 +7,10 @@ import (
 	"strings"
 )
 
-// Code classifies an error of the TensorFlow runtime; the values are those of
-// TF_Code.
+// Code is the class of an error in TensorFlow, with the values of TF_Code.
 type Code int
 
-// The codes that other packages of this module use.
+// The codes that other packages use.
 const (
 	Unknown           Code = 2
 	InvalidArgument   Code = 3
@@ -25,12 +24,12 @@ const (
 	dataLoss           Code = 15
 )
 
-// codeNames are TensorFlow's names of the codes, starting at code 1.
+// codeNames are TensorFlow's names for the codes from 1 on.
 var codeNames = strings.Fields("CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS " +
 	"PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL " +
 	"UNAVAILABLE DATA_LOSS UNAUTHENTICATED")
 
-// String returns TensorFlow's name of the code.
+// String returns TensorFlow's name, such as "NOT_FOUND".
 func (c Code) String() string {
 	if c > 0 && int(c) <= len(codeNames) {
 		return codeNames[c-1]
@@ -38,13 +37,12 @@ func (c Code) String() string {
 	return "code " + strconv.Itoa(int(c))
 }
 
-// Error is an error that TensorFlow itself reported.
+// Error is an error of TensorFlow.
 type Error struct {
-	// Op is the operation, as in "load SavedModel /models/digits".
-	Op string
-	// Code is TensorFlow's classification.
+	// Op is what failed, such as "load SavedModel /models/digits".
+	Op   string
 	Code Code
-	// Message is TensorFlow's text, unchanged.
+	// Message is TensorFlow's message.
 	Message string
 }
 
@@ -55,13 +53,13 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s: %s", e.Op, e.Code, e.Message)
 }
 
-// Is makes errors.Is(err, ErrResourceExhausted) true for every error with that code.
+// Is reports whether target is the error variable for the code, such as ErrNotFound.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.Op == "" && t.Message == "" && t.Code == e.Code
 }
 
-// TensorFlow's errors, for use with errors.Is.
+// The errors of TensorFlow, for errors.Is.
 var (
 	ErrInvalidArgument    error = &Error{Code: InvalidArgument}
 	ErrNotFound           error = &Error{Code: NotFound}
@@ -74,16 +72,16 @@ var (
 
 // The errors of this package.
 var (
-	// ErrClosed means that the object, or the session that it belongs to, was closed.
+	// ErrClosed means that the object or its session was closed.
 	ErrClosed = errors.New("already closed")
-	// ErrBusy means that a Step was used while it was running.
+	// ErrBusy means that a Step was used during a run.
 	ErrBusy = errors.New("in use by another goroutine")
-	// ErrType means that the element type is not the expected one.
+	// ErrType means that an element type is not the expected one.
 	ErrType = errors.New("wrong element type")
-	// ErrShape means that a shape is invalid or does not match the number of values.
+	// ErrShape means that a shape is invalid or does not fit the number of values.
 	ErrShape = errors.New("wrong shape")
-	// ErrNotFed means that a Step was run before all its inputs had a value.
+	// ErrNotFed means that a Step was run while an input had no value.
 	ErrNotFed = errors.New("input has no value")
-	// ErrNoTensorFlow means that no usable TensorFlow library was found; see *LoadError.
+	// ErrNoTensorFlow means that no usable TensorFlow library was found; see LoadError.
 	ErrNoTensorFlow = errors.New("no usable TensorFlow library")
 )

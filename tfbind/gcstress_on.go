@@ -4,6 +4,6 @@ package tfbind
 
 import "runtime"
 
-// stress collects garbage before each use of a native object, so that a test fails if its
-// result depends on when the collector runs.
+// stress collects garbage before each use of a native object. A test then fails if its result
+// depends on the garbage collector.
 func stress() { runtime.GC() }

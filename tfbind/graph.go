@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Graph is a TensorFlow graph: operations and the edges between them.
+// Graph is a TensorFlow graph.
 type Graph struct{ h *handle }
 
 // NewGraph makes an empty graph. The result must be closed.
@@ -24,8 +24,7 @@ func wrapGraph(p ptr) *Graph {
 	return g
 }
 
-// Close frees the graph once no session uses it; TensorFlow counts the sessions. Closing twice
-// does nothing.
+// Close frees the graph when no session uses it. Closing twice does nothing.
 func (g *Graph) Close() error {
 	if g != nil {
 		g.h.close()
@@ -34,9 +33,9 @@ func (g *Graph) Close() error {
 	return nil
 }
 
-// Import adds a serialized tensorflow.GraphDef. A non-empty prefix and a slash are put before
-// every operation's name. Import may be called while sessions use the graph: they see the new
-// operations at their next run.
+// Import adds the operations of a serialized tensorflow.GraphDef. A prefix that is not empty is
+// put before their names, with a slash. Sessions that use the graph see the operations at their
+// next run.
 func (g *Graph) Import(def []byte, prefix string) error {
 	p, err := g.h.acquire()
 	if err != nil {
@@ -46,21 +45,19 @@ func (g *Graph) Import(def []byte, prefix string) error {
 	return capi.importGraph(p, def, prefix)
 }
 
-// Operation is a node of a graph. It is valid as long as the graph is open.
+// Operation is a node of a graph. It is valid until the graph is closed.
 type Operation struct {
 	ptr   ptr
 	graph *Graph
 }
 
-// Output names one output of an operation, a value that can be fed or fetched.
-// Outputs are comparable.
+// Output is an output of an operation, which can be fed or fetched. Outputs are comparable.
 type Output struct {
 	Operation Operation
 	Index     int
 }
 
-// Operation finds an operation by name. It returns ErrNotFound if the graph has no such
-// operation.
+// Operation returns the operation with a name, or ErrNotFound.
 func (g *Graph) Operation(name string) (Operation, error) {
 	p, err := g.h.acquire()
 	if err != nil {
@@ -68,7 +65,7 @@ func (g *Graph) Operation(name string) (Operation, error) {
 	}
 	defer g.h.release()
 	var op ptr
-	if !strings.Contains(name, "\x00") { // C would end the name there
+	if !strings.Contains(name, "\x00") { // C ends a string there
 		op = capi.findOperation(p, name)
 	}
 	if op == nil {
@@ -77,8 +74,8 @@ func (g *Graph) Operation(name string) (Operation, error) {
 	return Operation{op, g}, nil
 }
 
-// Output finds a value by its tensor name, as in "StatefulPartitionedCall:0". Without a colon,
-// the index is 0.
+// Output returns an output by its tensor name, such as "StatefulPartitionedCall:0". The default
+// index is 0.
 func (g *Graph) Output(name string) (Output, error) {
 	opName, index := name, 0
 	if i := strings.LastIndexByte(name, ':'); i >= 0 {
@@ -100,7 +97,7 @@ func (g *Graph) Output(name string) (Output, error) {
 	return Output{op, index}, nil
 }
 
-// Operations lists the operations in the order in which they were added.
+// Operations lists the operations in the order of their creation.
 func (g *Graph) Operations() ([]Operation, error) {
 	p, err := g.h.acquire()
 	if err != nil {
@@ -131,17 +128,16 @@ func (o Operation) describe() (name, opType string, outputs int) {
 	return capi.describeOperation(o.ptr)
 }
 
-// Name returns the operation's name; it is empty after the graph was closed.
+// Name returns the operation's name; empty after the graph was closed.
 func (o Operation) Name() string { name, _, _ := o.describe(); return name }
 
-// Type returns the operation's type, as in "MatMul"; it is empty after the graph was closed.
+// Type returns the operation's type, such as "MatMul"; empty after the graph was closed.
 func (o Operation) Type() string { _, t, _ := o.describe(); return t }
 
-// Outputs returns the number of outputs; it is 0 after the graph was closed.
+// Outputs returns the number of outputs; 0 after the graph was closed.
 func (o Operation) Outputs() int { _, _, n := o.describe(); return n }
 
-// DType returns the element type of the value. It is 0 if the operation has no such output,
-// and after the graph was closed.
+// DType returns the element type. It is 0 if the output does not exist or the graph was closed.
 func (o Output) DType() DType {
 	if o.Index < 0 || o.Index >= o.Operation.Outputs() {
 		return 0
@@ -153,5 +149,5 @@ func (o Output) DType() DType {
 	return capi.outputDType(o.Operation.ptr, o.Index)
 }
 
-// Name returns the tensor name, as in "x:0".
+// Name returns the tensor name, such as "x:0".
 func (o Output) Name() string { return o.Operation.Name() + ":" + strconv.Itoa(o.Index) }

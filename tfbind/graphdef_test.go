@@ -91,8 +91,8 @@ func tensor[T tfbind.Element](t testing.TB, values []T, shape ...int64) *tfbind.
 	return x
 }
 
-// variableGraph has float32 x, a variable v that "assign" sets to x and "read"
-// reads, and "twice", x + x.
+// variableGraph has a float32 input x, a variable v that "assign" sets to x and "read" reads,
+// and "twice", which is x + x.
 func variableGraph() *graphDef {
 	f := typeAttr(tfbind.Float32)
 	return new(graphDef).placeholder("x", tfbind.Float32).
@@ -102,8 +102,8 @@ func variableGraph() *graphDef {
 		add("twice", "AddV2", map[string]*attr{"T": f}, "x", "x")
 }
 
-// blockingGraph has "wait", which waits for an element of a queue that nobody
-// fills, and "ready", which does not wait.
+// blockingGraph has "wait", which waits for an element of an empty queue, and "ready", which
+// does not wait.
 func blockingGraph() *graphDef {
 	f := typeAttr(tfbind.Float32)
 	return new(graphDef).placeholder("x", tfbind.Float32).

@@ -8,17 +8,17 @@ import (
 	"unsafe"
 )
 
-// ptr is an address in C memory, or in pinned Go memory (see borrow).
+// ptr is an address in C memory or in pinned Go memory (see borrow).
 type ptr = unsafe.Pointer
 
-// handle owns one native object and counts its uses. The object is freed once it is closed and
-// no use is in progress.
+// handle owns a native object and counts its uses. It frees the object when it is closed and no
+// use is in progress.
 type handle struct {
 	ptr  ptr
 	free func(ptr)
 	kind *kind
 	size int64
-	// state is the number of uses in progress, plus closedBit once closed.
+	// state is the number of uses in progress, plus closedBit after close.
 	state atomic.Int64
 	freed chan struct{}
 	site  creationSite
@@ -26,18 +26,17 @@ type handle struct {
 
 const closedBit = 1 << 62
 
-// newHandle takes ownership of p, which must be complete: the leak check of watch must not see
-// an object that is still being made (tensorflow#112530).
+// newHandle takes ownership of p. The object must be complete, because a leak check during its
+// construction could abort the process (tensorflow#112530).
 func newHandle(p ptr, k *kind, size int64, free func(ptr)) *handle {
 	k.count.Add(1)
 	k.bytes.Add(size)
 	return &handle{ptr: p, free: free, kind: k, size: size, freed: make(chan struct{}), site: here()}
 }
 
-// watch counts a leak if the object that the user holds becomes unreachable without Close. It
-// frees nothing, so accessors do not need runtime.KeepAlive. Close methods do: otherwise the
-// object could become unreachable during Close, before it is marked closed, and be counted as
-// a leak.
+// watch counts a leak if object becomes unreachable without Close. Close methods call
+// runtime.KeepAlive, so that an object does not become unreachable during Close and count as a
+// leak. Other methods need no KeepAlive, because watch frees nothing.
 func watch[T any](object *T, h *handle) {
 	runtime.AddCleanup(object, func(h *handle) {
 		if h.state.Load()&closedBit == 0 {
@@ -48,7 +47,7 @@ func watch[T any](object *T, h *handle) {
 	}, h)
 }
 
-// acquire begins a use. Every acquire that returns no error needs a release.
+// acquire begins a use. If it returns no error, release must follow.
 func (h *handle) acquire() (ptr, error) {
 	stress()
 	for {
@@ -68,7 +67,7 @@ func (h *handle) release() {
 	}
 }
 
-// close marks the object closed and reports whether this call closed it.
+// close closes the handle and reports whether it was open.
 func (h *handle) close() bool {
 	stress()
 	for {
@@ -109,23 +108,20 @@ var (
 	frameKind = &kind{name: "eager frame"}
 )
 
-// Counts is the number of native objects that exist. The counters are always on.
+// Counts has the number of open native objects.
 type Counts struct {
-	// Tensors counts Tensor values that are not closed; TensorBytes is the size
-	// of their buffers. Strings longer than 22 bytes are not included.
+	// TensorBytes is the size of the tensors' buffers, without strings longer than 22 bytes.
 	Tensors, TensorBytes int64
-	// Graphs, Sessions and Steps count the unclosed ones. StepBytes is the size
-	// of the input buffers that steps hold.
+	// StepBytes is the size of the input buffers of steps.
 	Graphs, Sessions, Steps, StepBytes int64
-	// Eagers and EagerFrames count the unclosed ones. TensorFlow does not report the size of
-	// the values in them.
+	// TensorFlow does not report the size of the values in eager frames.
 	Eagers, EagerFrames int64
-	// Leaked counts the objects that the garbage collector found unreachable without Close.
-	// They stay in the other counts too. LeakedBytes is the size of their buffers.
+	// Leaked counts the objects that became unreachable without Close. They are part of the
+	// other counts too. LeakedBytes is the size of their buffers.
 	Leaked, LeakedBytes int64
 }
 
-// Live returns how many native objects of this package exist now.
+// Live counts the native objects that are open now.
 func Live() Counts {
 	c := Counts{
 		Tensors: tensorKind.count.Load(), TensorBytes: tensorKind.bytes.Load(),
@@ -142,12 +138,11 @@ func Live() Counts {
 
 // Leak is an object that became unreachable without Close.
 type Leak struct {
-	// Kind is "tensor", "graph", "session", "step", "eager context" or "eager
-	// frame".
+	// Kind is "tensor", "graph", "session", "step", "eager context" or "eager frame".
 	Kind string
-	// Bytes is the size of its buffers.
+	// Bytes is the size of the object's buffers.
 	Bytes int64
-	// Site is where the object was made, as file:line of each caller, innermost first.
+	// Site is the stack at the object's creation, as file:line, innermost first.
 	Site []string
 }
 
@@ -156,9 +151,9 @@ var leaks struct {
 	list []Leak
 }
 
-// Leaks returns the leaks found so far with their origin. It needs a build with the tag
-// leakcheck, because a stack trace costs more than making a small tensor. In other builds the
-// list is empty; use Live().Leaked for the number.
+// Leaks returns the leaks found so far. It is empty unless the program is built with the tag
+// leakcheck, since recording a stack takes longer than making a small tensor. Counts.Leaked is
+// available in every build.
 func Leaks() []Leak {
 	leaks.Lock()
 	defer leaks.Unlock()

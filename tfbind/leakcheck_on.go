@@ -7,7 +7,7 @@ import (
 	"runtime"
 )
 
-// creationSite is the stack at the place where an object was made.
+// creationSite is the stack at the creation of an object.
 type creationSite []uintptr
 
 func here() creationSite {

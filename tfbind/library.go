@@ -8,17 +8,17 @@ import (
 	"sync"
 )
 
-// MinVersion and MaxVersion are the oldest and newest TensorFlow releases that the test suite
-// was run against, as major.minor.
+// MinVersion and MaxVersion are the oldest and newest supported TensorFlow, which the tests
+// were run with.
 const (
 	MinVersion = "2.16"
 	MaxVersion = "2.21"
 )
 
-// Info describes the TensorFlow in use.
+// Info describes the open TensorFlow.
 type Info struct {
 	Location
-	// Version is the version that the library reports, as in "2.21.0".
+	// Version is the version that the library reports, such as "2.21.0".
 	Version string
 }
 
@@ -30,23 +30,20 @@ var loaded struct {
 	env   []string // the environment when the library was opened
 }
 
-// Load finds a TensorFlow as [Locate] does and opens it. The library stays open until the
-// process ends, since TensorFlow cannot be unloaded. A later call returns the same result, or
-// an error if it names another library. If another binding or the linker has already loaded a
-// TensorFlow, Load uses that one. The other functions of this package call Load("") if no
-// library is open yet.
+// Load finds TensorFlow like [Locate] and opens it. If the linker or another binding has loaded
+// a TensorFlow, Load uses that one. The library stays open until the process ends, because
+// TensorFlow cannot be unloaded. A later Load returns the same Info, or an error if path names
+// another library. Functions that need TensorFlow call Load("").
 //
-// The error is a *LoadError. Its reasons are: no library found, an incomplete installation, a
-// file that is not a library, a version outside MinVersion to MaxVersion, or another
-// TensorFlow in the process.
+// The error is a *LoadError: there is no library, the installation is incomplete, the file is
+// not a library, the version is not supported, or another TensorFlow is loaded.
 func Load(path string) (Info, error) {
 	loaded.Lock()
 	defer loaded.Unlock()
 	if !loaded.tried {
 		env := os.Environ()
 		info, err := open(path)
-		// If no library was opened, a later call may try again. A library that was opened
-		// cannot be replaced.
+		// After an error without an open library, a later call may try again.
 		if err != nil && info.Library == "" {
 			return Info{}, err
 		}
@@ -68,18 +65,16 @@ func Load(path string) (Info, error) {
 	return loaded.info, loaded.err
 }
 
-// Loaded reports whether a library is open.
 func Loaded() bool {
 	loaded.Lock()
 	defer loaded.Unlock()
 	return loaded.tried && loaded.err == nil
 }
 
-// OneDNN reports whether the open TensorFlow computes with oneDNN on the CPU. TensorFlow
-// decides by TF_ENABLE_ONEDNN_OPTS or else by the processor (IsMKLEnabled in
-// tensorflow/core/util/util.cc). Without oneDNN, kernels round differently, and large blocks
-// come from malloc instead of a pool. known is false if no library is open or the library does
-// not report it.
+// OneDNN reports whether TensorFlow computes with oneDNN on the CPU. TensorFlow decides that by
+// TF_ENABLE_ONEDNN_OPTS or the processor (IsMKLEnabled in tensorflow/core/util/util.cc).
+// Without oneDNN, kernels round differently, and large blocks come from malloc instead of a
+// pool. known is false if no library is open or the library does not report it.
 func OneDNN() (on, known bool) {
 	if !Loaded() {
 		return false, false
@@ -88,8 +83,8 @@ func OneDNN() (on, known bool) {
 	return answer == 1, answer >= 0
 }
 
-// Environment returns the result of os.Environ at the time the library was opened; ok is false
-// if no library is open. The caller must not change it.
+// Environment returns os.Environ at the time when the library was opened. ok is false if no
+// library is open. The caller must not change the result.
 func Environment() (env []string, ok bool) {
 	loaded.Lock()
 	defer loaded.Unlock()
@@ -125,8 +120,8 @@ func open(path string) (Info, error) {
 	return info, nil
 }
 
-// locate is Locate for a process that may already have loaded a TensorFlow. It never returns a
-// second one, since the two would share some symbols and not others.
+// locate works like Locate, but if the process has loaded a TensorFlow, it returns that one or
+// an error. Two libraries would share some symbols and not others.
 func locate(path string) (Location, error) {
 	there := inProcess()
 	if there == "" {
@@ -165,7 +160,6 @@ func supportedVersion(v string) bool {
 	return n >= number(MinVersion) && n <= number(MaxVersion)
 }
 
-// library opens TensorFlow if it is not open yet.
 func library() error {
 	_, err := Load("")
 	return err

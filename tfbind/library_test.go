@@ -13,8 +13,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// TestOpenInChild is not a test of its own: it is what the child processes of
-// this file run, since a process opens one TensorFlow for good.
+// TestOpenInChild runs in the child processes of the other tests, because a process can open
+// only one TensorFlow.
 func TestOpenInChild(t *testing.T) {
 	if os.Getenv("STEADYFIT_TEST_CHILD") == "" {
 		t.Log("runs in the children of TestLoadErrors only")
@@ -22,8 +22,7 @@ func TestOpenInChild(t *testing.T) {
 	}
 }
 
-// openInChild runs this test binary with another TensorFlow; TestMain's message
-// comes back.
+// openInChild runs this test binary with another TensorFlow and returns TestMain's message.
 func openInChild(t *testing.T, env ...string) (string, error) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestOpenInChild$")
@@ -46,8 +45,8 @@ func write(t *testing.T, path, content string) string {
 	return path
 }
 
-// stub compiles a library that has the C API's names and nothing behind them,
-// except a version.
+// stub compiles a library that has the names of the C API but only the function for the version
+// works.
 func stub(t *testing.T, version string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -76,7 +75,7 @@ func TestLoadErrors(t *testing.T) {
 	junk := t.TempDir()
 	write(t, filepath.Join(junk, "libtensorflow_cc.so.2"), "this is no library")
 	write(t, filepath.Join(junk, "libtensorflow_framework.so.2"), "this is no library")
-	other := t.TempDir() // a library, but not TensorFlow's
+	other := t.TempDir() // a library other than TensorFlow
 	for _, name := range []string{"libtensorflow_cc.so.2", "libtensorflow_framework.so.2"} {
 		source := write(t, filepath.Join(other, "other.c"), "int nothing;")
 		out, err := exec.Command("cc", "-shared", "-fPIC", "-o", filepath.Join(other, name), source).CombinedOutput()
@@ -102,7 +101,7 @@ func TestLoadErrors(t *testing.T) {
 			require.Error(t, err)
 			for _, want := range append(c.want, "no usable TensorFlow library") {
 				if want == "file too short" && strings.Contains(out, "invalid ELF header") {
-					continue // the loader's word for the same
+					continue // the dynamic loader has another message
 				}
 				assert.Contains(t, out, want)
 			}

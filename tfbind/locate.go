@@ -12,32 +12,31 @@ import (
 	"time"
 )
 
-// EnvLibrary is the environment variable that names the TensorFlow to use: a library file, a
-// folder that contains it, or a site-packages/tensorflow folder.
+// EnvLibrary is the environment variable that names the TensorFlow to use: a library, its
+// folder, or a site-packages/tensorflow folder.
 const EnvLibrary = "STEADYFIT_TENSORFLOW"
 
 // Location is a TensorFlow library on disk.
 type Location struct {
-	// Library is the absolute path of the library that has the C API.
+	// Library is the absolute path of the library with the C API.
 	Library string
-	// Framework is the absolute path of libtensorflow_framework beside it.
+	// Framework is the absolute path of libtensorflow_framework in the same folder.
 	Framework string
-	// Source is the step of the search that found it.
+	// Source is the step of the search that found the library.
 	Source string
 }
 
-// Attempt is one place that the search examined.
+// Attempt is a place that the search examined.
 type Attempt struct {
-	// Source is the step of the search, as in "STEADYFIT_TENSORFLOW".
+	// Source is the step of the search, such as "STEADYFIT_TENSORFLOW".
 	Source string
-	// Path is the examined path; it is empty if the step had no path to examine.
+	// Path is the examined path; empty if the step had none.
 	Path string
 	// Reason is why the place was rejected.
 	Reason string
 }
 
-// LoadError reports that no TensorFlow could be used. It satisfies errors.Is(err,
-// ErrNoTensorFlow).
+// LoadError reports that no TensorFlow can be used. It matches ErrNoTensorFlow.
 type LoadError struct {
 	// Problem is the reason in one sentence.
 	Problem string
@@ -66,11 +65,10 @@ func (e *LoadError) Error() string {
 	return b.String()
 }
 
-// Is reports whether target is ErrNoTensorFlow.
 func (e *LoadError) Is(target error) bool { return target == ErrNoTensorFlow }
 
-// libraryNames are the files that contain the C API, in order of preference: the library of
-// the Python wheel, then that of the C distribution.
+// libraryNames are the files with the C API, in order of preference: first those of the Python
+// wheel, then those of the C distribution.
 var libraryNames = []string{
 	"libtensorflow_cc.so.2", "libtensorflow_cc.so", "libtensorflow.so.2", "libtensorflow.so",
 }
@@ -80,12 +78,15 @@ var frameworkNames = []string{"libtensorflow_framework.so.2", "libtensorflow_fra
 const installFix = "run `make runtime` in the steadyfit checkout, or `pip install tensorflow-cpu` in a virtual environment and activate it, or set " +
 	EnvLibrary + " to the folder that holds libtensorflow_cc.so.2"
 
-// Locate searches for a TensorFlow without opening it. A non-empty path or else
-// STEADYFIT_TENSORFLOW names the only place to look at, and a place without a TensorFlow is an
-// error. Otherwise Locate searches these places in order: the project's .runtime folder (in
-// the working directory, its parents, the executable's folder and its parent), the active
-// virtual environment, python3's site-packages, LD_LIBRARY_PATH, and the usual folders of C
-// libraries. The error is a *LoadError.
+// Locate searches for TensorFlow without opening it. If path or else STEADYFIT_TENSORFLOW is
+// not empty, it names the only place to search. Otherwise Locate searches, in this order:
+// - the folder .runtime in the working directory, its parents, the executable's folder and that
+// folder's parent,
+// - the active virtual environment,
+// - the site-packages of python3,
+// - LD_LIBRARY_PATH and the usual folders of C libraries.
+//
+// The error is a *LoadError.
 func Locate(path string) (Location, error) {
 	for _, named := range []struct{ source, path string }{
 		{"path", path}, {EnvLibrary, os.Getenv(EnvLibrary)},
@@ -131,9 +132,9 @@ func Locate(path string) (Location, error) {
 	return Location{}, &LoadError{Problem: "none was found", Tried: tried, Fix: installFix}
 }
 
-// examine looks for a TensorFlow at a path. If there is none, it returns the reason.
+// examine looks for TensorFlow at a path. If there is none, it returns the reason.
 func examine(path string) (Location, string) {
-	// The loader would search for a name without a slash in other folders.
+	// dlopen searches other folders for a name without a slash.
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return Location{}, err.Error()
@@ -158,7 +159,7 @@ func examine(path string) (Location, string) {
 	return Location{}, "holds no " + libraryNames[0] + " or " + libraryNames[2]
 }
 
-// pair finds the framework library that must be in the same folder as a library.
+// pair returns the Location of a library with the framework library in the same folder.
 func pair(library string) (Location, string) {
 	dir := filepath.Dir(library)
 	for _, name := range frameworkNames {
@@ -208,11 +209,11 @@ func virtualEnv() ([]string, string) {
 	if env == "" {
 		return nil, "none is active (VIRTUAL_ENV is not set)"
 	}
-	matches, _ := filepath.Glob(filepath.Join(env, "lib", "python3*", "site-packages", "tensorflow")) // the pattern is valid
+	matches, _ := filepath.Glob(filepath.Join(env, "lib", "python3*", "site-packages", "tensorflow"))
 	return matches, env + " holds no site-packages/tensorflow"
 }
 
-// pythonPackages asks python3 for the folder of its tensorflow package, without importing the
+// pythonPackages asks python3 for the folder of the package tensorflow. It does not import the
 // package.
 func pythonPackages() ([]string, string) {
 	python, err := exec.LookPath("python3")
@@ -233,7 +234,8 @@ func pythonPackages() ([]string, string) {
 	return []string{dir}, ""
 }
 
-// systemFolders lists LD_LIBRARY_PATH and the usual folders of C libraries.
+// systemFolders returns the folders of LD_LIBRARY_PATH and the usual folders of C libraries
+// that have a TensorFlow.
 func systemFolders() ([]string, string) {
 	candidates := filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))
 	candidates = append(candidates, "/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/usr/lib64",

@@ -11,9 +11,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// TestMain asserts that the tests of this package left nothing behind: no
-// native object, no goroutine and, with the tag leakcheck, the place where a
-// leaked object was made.
+// TestMain checks that the tests left no native object and no goroutine. With the tag
+// leakcheck, it prints where a leaked object was made.
 func TestMain(m *testing.M) {
 	if os.Getenv(envThresholdChild) != "" {
 		if err := thresholdChild(); err != nil {

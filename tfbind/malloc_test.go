@@ -14,11 +14,10 @@ import (
 	"steadyfit/tfbind"
 )
 
-// envMallocChild is set in the children of TestMalloc, where it names the file
-// for their answer.
+// envMallocChild is set in the child processes of TestMalloc. It names the file for the result.
 const envMallocChild = "STEADYFIT_TEST_MALLOC"
 
-// mallocStages is what a child saw, in the order of the fields.
+// mallocStages has the measurements of a child in the order in which they were taken.
 type mallocStages struct {
 	OK                         bool
 	WithTensorFlow             bool // loaded by MallocInfo or TrimMalloc
@@ -28,7 +27,7 @@ type mallocStages struct {
 
 const heldBytes = 64 << 20
 
-// mallocChild runs before TensorFlow is loaded, in place of the tests.
+// mallocChild runs instead of the tests, before TensorFlow is loaded.
 func mallocChild(file string) error {
 	var s mallocStages
 	_, s.OK = tfbind.MallocInfo()
@@ -74,9 +73,9 @@ func TestMalloc(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "stages.json")
 			cmd := exec.Command(os.Args[0], "-test.run=^$")
-			// In TensorFlow's own pool a closed tensor stays in use to malloc.
+			// For malloc, a closed tensor in TensorFlow's own pool is still in use.
 			cmd.Env = append(os.Environ(), envMallocChild+"="+file, "TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1",
-				// jemalloc gives nothing back before it is told to.
+				// These settings make jemalloc keep all free memory until a purge.
 				"MALLOC_CONF=oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1")
 			if c.library != "" {
 				found, _ := filepath.Glob("/usr/lib/*/" + c.library)
@@ -112,10 +111,10 @@ func TestMalloc(t *testing.T) {
 				assert.Equal(t, m.Arenas, m.InUse+m.Free)
 			}
 			assert.GreaterOrEqual(t, s.Held.Arenas, int64(heldBytes))
-			// Whatever was kept when the tensor was closed went with the trim.
+			// The trim returned everything that was kept after the tensor was closed.
 			assert.InDelta(t, s.Held.Arenas-heldBytes, s.After.Arenas, slack)
 			assert.Less(t, s.After.Free, int64(heldBytes/4))
-			if c.name != "glibc" { // which maps a block of that size by itself
+			if c.name != "glibc" { // glibc maps a block of that size
 				assert.Greater(t, s.Closed.Free, int64(heldBytes))
 			}
 		})

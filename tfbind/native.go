@@ -1,7 +1,7 @@
 package tfbind
 
-// native is the interface from Go to C. Its one implementation is in capi.go. The interface
-// lets this package, and every package that imports it, build with CGO_ENABLED=0.
+// native is the interface to C, implemented in capi.go. Because of the interface, packages that
+// import tfbind build with CGO_ENABLED=0.
 type native interface {
 	load(framework, library string) error
 	version() string
@@ -60,7 +60,7 @@ type native interface {
 	setMmapThreshold(bytes int) bool
 }
 
-// capi is nil in a build without cgo; Load then returns an error.
+// capi is nil in a build without cgo.
 var capi native
 
 type tensorInfo struct {
@@ -71,7 +71,7 @@ type tensorInfo struct {
 	data     ptr
 }
 
-// stepMemory is a prepared step in C memory, with Go's view of its arrays.
+// stepMemory is a prepared step in C memory, with its arrays as Go slices.
 type stepMemory struct {
 	step     ptr
 	data     []ptr     // start of each input's buffer

@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// inProcess returns the path of the TensorFlow library that the linker or another binding has
-// loaded. It is empty if there is none or the system does not report it.
+// inProcess returns the path of a TensorFlow library that the linker or another binding has
+// loaded. It is empty if there is none, or on a system other than Linux.
 func inProcess() string {
-	maps, err := os.ReadFile("/proc/self/maps") // Linux
+	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
 		return ""
 	}
 	return mappedLibrary(string(maps))
 }
 
-// mappedLibrary finds the library with the C API in the text of /proc/PID/maps.
+// mappedLibrary finds the library with the C API in the content of /proc/PID/maps.
 func mappedLibrary(maps string) string {
 	for line := range strings.Lines(maps) {
-		// The path is the last field, and may hold blanks.
+		// The path is the last field. It may contain spaces.
 		start := strings.IndexByte(line, '/')
 		if start < 0 {
 			continue
@@ -35,7 +35,6 @@ func mappedLibrary(maps string) string {
 	return ""
 }
 
-// sameFile reports whether both paths exist and name the same file.
 func sameFile(a, b string) bool {
 	one, err := os.Stat(a)
 	if err != nil {

@@ -13,33 +13,32 @@ import (
 	"sync/atomic"
 )
 
-// Session runs a graph and holds its variables. It may be used by several
-// goroutines at once.
+// Session runs a graph and has its variables. Several goroutines may use it.
 type Session struct {
 	h     *handle
 	graph *Graph
-	// ownsGraph means that the session was opened together with its graph and closes it.
+	// ownsGraph reports whether Close closes the graph too.
 	ownsGraph bool
-	// ending makes TensorFlow close the session only once.
+	// ending lets only one goroutine close the session in TensorFlow.
 	ending sync.Once
 	ended  atomic.Bool
 	endErr error
 }
 
-// Device is a device that a session can use.
+// Device is a device of TensorFlow, such as a CPU or a GPU.
 type Device struct {
-	// Name is the full name, as in "/job:localhost/replica:0/task:0/device:CPU:0".
+	// Name is the full name, such as "/job:localhost/replica:0/task:0/device:CPU:0".
 	Name string
-	// Type is "CPU", "GPU" or another TensorFlow device type.
+	// Type is TensorFlow's device type, such as "CPU" or "GPU".
 	Type string
-	// MemoryBytes is the limit of the device's allocator. For a CPU it is always 256 MiB and
+	// MemoryBytes is the limit of the device's allocator. For a CPU it is always 256 MiB, which
 	// has no meaning.
 	MemoryBytes int64
 }
 
-// LoadSavedModel opens a SavedModel: its graph, with the variables restored. tags select the
-// MetaGraph, usually "serve". config is a serialized tensorflow.ConfigProto, or nil. The
-// result must be closed, which also closes its graph.
+// LoadSavedModel opens a SavedModel and restores its variables. tags select the metagraph,
+// usually "serve". config is a serialized tensorflow.ConfigProto or nil. The result must be
+// closed, which also closes its graph.
 func LoadSavedModel(dir string, tags []string, config []byte) (*Session, error) {
 	if err := library(); err != nil {
 		return nil, err
@@ -52,9 +51,8 @@ func LoadSavedModel(dir string, tags []string, config []byte) (*Session, error) 
 	return wrapSession(s, wrapGraph(g), true), nil
 }
 
-// NewSession opens a session on a graph, which must stay open as long as the
-// session. config is a serialized tensorflow.ConfigProto, or nil. The result
-// must be closed.
+// NewSession opens a session on a graph, which must stay open until the session is closed.
+// config is a serialized tensorflow.ConfigProto or nil. The result must be closed.
 func NewSession(g *Graph, config []byte) (*Session, error) {
 	p, err := g.h.acquire()
 	if err != nil {
@@ -69,7 +67,7 @@ func NewSession(g *Graph, config []byte) (*Session, error) {
 	return wrapSession(s, g, false), nil
 }
 
-// first is the configuration and environment of the first session or eager context.
+// first has the configuration and environment of the first session or eager context.
 var first struct {
 	sync.Mutex
 	made   bool
@@ -86,17 +84,16 @@ func noteConfig(config []byte) {
 }
 
 // FirstConfig returns the serialized tensorflow.ConfigProto of the first session or eager
-// context of the process. TensorFlow has set up its devices and their threads with it. A
-// session that failed to open does not count. ok is false if there was none.
+// context that was opened. TensorFlow sets up its devices and their threads with it. ok is
+// false if there was none.
 func FirstConfig() (config []byte, ok bool) {
 	first.Lock()
 	defer first.Unlock()
 	return slices.Clone(first.config), first.made
 }
 
-// FirstEnvironment returns the environment of the process when it opened its first session or
-// eager context. TensorFlow read the settings of its devices then. ok is false if there was
-// none.
+// FirstEnvironment returns the environment at the time of the first session or eager context,
+// when TensorFlow read the settings of its devices. ok is false if there was none.
 func FirstEnvironment() (env []string, ok bool) {
 	first.Lock()
 	defer first.Unlock()
@@ -109,12 +106,12 @@ func wrapSession(p ptr, g *Graph, ownsGraph bool) *Session {
 	return s
 }
 
-// Graph returns the session's graph, which is valid until the session is closed.
+// Graph returns the session's graph.
 func (s *Session) Graph() *Graph { return s.graph }
 
-// Close cancels the runs in progress, waits for them to end, and frees the session and its
-// variables. It frees the graph if the session was opened with it. Later runs and steps fail
-// with ErrClosed. TensorFlow's allocators keep their free memory. Closing twice does nothing.
+// Close cancels the runs in progress, waits for their end, and frees the session and its
+// variables. It frees the graph of LoadSavedModel too. Later runs return ErrClosed.
+// TensorFlow's allocators keep free memory for reuse. Closing twice does nothing.
 func (s *Session) Close() error {
 	if s == nil {
 		return nil
@@ -140,8 +137,7 @@ func (s *Session) acquire() (ptr, error) {
 	return p, err
 }
 
-// closedError adds ErrClosed to the error of a run that TensorFlow cancelled because its
-// session was closed.
+// closedError adds ErrClosed to the error of a run that was cancelled by closing its session.
 func (s *Session) closedError(err error) error {
 	if err != nil && s.ended.Load() && errors.Is(err, errCancelled) {
 		return fmt.Errorf("%w: %w", ErrClosed, err)
@@ -154,7 +150,7 @@ func (s *Session) end() error {
 	s.ending.Do(func() {
 		p, err := s.h.acquire()
 		if err != nil {
-			return // the session was already freed
+			return // already freed
 		}
 		defer s.h.release()
 		s.ended.Store(true)
@@ -163,7 +159,7 @@ func (s *Session) end() error {
 	return s.endErr
 }
 
-// Devices lists the devices of the session.
+// Devices lists TensorFlow's devices.
 func (s *Session) Devices() ([]Device, error) {
 	p, err := s.acquire()
 	if err != nil {
@@ -173,24 +169,22 @@ func (s *Session) Devices() ([]Device, error) {
 	return capi.listDevices(p)
 }
 
-// Feeds are the values of a run. The tensors are in use until the run ends.
+// Feeds are the values of a run. The tensors must stay open until the run ends.
 type Feeds map[Output]*Tensor
 
-// CancelMode says what happens to a run in progress when its context ends.
-// TensorFlow cannot abandon a single run of a session: it reports a timeout in RunOptions
-// only after the run has ended by itself (measured on 2.21: a timeout of 200 ms on a step
-// of 2.1 s returned after 2.1 s), and only closing the session cuts a run short. Hence the
-// contract:
+// CancelMode determines what happens to a run when its context ends. TensorFlow can end a run
+// early only by closing its session. A timeout in RunOptions has an effect only after the run
+// has ended (measured with 2.21: a timeout of 200 ms for a step of 2.1 s returned after 2.1 s).
 //
-//   - If the context has ended before the run starts, nothing runs or changes; the error
-//     is the context's cause.
-//   - With [Finish], the default, a run in progress goes to its end and returns its results
-//     without an error. A train step is never half applied.
-//   - With [Abort], the session is closed and TensorFlow cancels what it can. The call
-//     returns once the operations have ended, with an error that is both the context's
-//     cause and ErrInterrupted. The variables are in doubt.
-//   - A deadline is treated as a cancellation at that time.
-//   - No goroutine outlives the call.
+// - If the context has ended before the run, nothing runs, and the error is the context's
+// cause.
+// - With [Finish], the default, a run in progress continues to its end and returns its results
+// without an error.
+// - With [Abort], the session is closed and TensorFlow cancels what it can. The method returns
+// when the operations have ended. The error matches the context's cause and ErrInterrupted.
+// Some of the variables may be updated.
+// - A deadline has the effect of a cancellation at that time.
+// - No goroutine continues after the method returns.
 type CancelMode int
 
 // The values of CancelMode.
@@ -199,25 +193,25 @@ const (
 	Abort
 )
 
-// ErrInterrupted means that a run was interrupted by closing its session; see [Abort].
-var ErrInterrupted = fmt.Errorf("run interrupted, its session is closed and its variables are in doubt: %w", ErrClosed)
+// ErrInterrupted means that [Abort] interrupted a run and closed its session.
+var ErrInterrupted = fmt.Errorf("run interrupted: its session was closed, and some of the variables may be updated: %w", ErrClosed)
 
-// RunOptions are the less common options of a run.
+// RunOptions are further options of a run.
 type RunOptions struct {
-	// Targets are operations to run for their effect only.
+	// Targets are operations to run without fetching an output.
 	Targets []Operation
-	// OnCancel is what happens to a run in progress when its context ends.
+	// OnCancel determines what happens when the context ends.
 	OnCancel CancelMode
 	// Proto is a serialized tensorflow.RunOptions.
 	Proto []byte
-	// Metadata, if not nil, receives a serialized tensorflow.RunMetadata.
+	// Metadata receives a serialized tensorflow.RunMetadata, if it is not nil.
 	Metadata *[]byte
 }
 
-// Results are the fetched tensors of a run, in the order of the fetches.
+// Results are the fetched tensors of a run.
 type Results []*Tensor
 
-// Close closes every tensor.
+// Close closes all tensors.
 func (r Results) Close() error {
 	for _, t := range r {
 		t.Close()
@@ -227,13 +221,14 @@ func (r Results) Close() error {
 
 var errNoContext = errors.New("run: the context is nil; pass one, such as context.Background()")
 
-// Run feeds values, runs what the fetches need, and returns their values. The results must
-// be closed. See [CancelMode] for contexts. For repeated runs, prepare a [Step].
+// Run feeds values, runs the operations that the fetches need, and returns the fetched tensors
+// in the order of fetches. The results must be closed. For contexts see [CancelMode]. For
+// repeated runs use a [Step].
 func (s *Session) Run(ctx context.Context, feeds Feeds, fetches []Output) (Results, error) {
 	return s.RunWith(ctx, feeds, fetches, RunOptions{})
 }
 
-// RunWith is Run with options.
+// RunWith works like Run, with options.
 func (s *Session) RunWith(ctx context.Context, feeds Feeds, fetches []Output, o RunOptions) (_ Results, err error) {
 	if ctx == nil {
 		return nil, errNoContext
@@ -296,8 +291,8 @@ func (s *Session) RunWith(ctx context.Context, feeds Feeds, fetches []Output, o 
 	return results, nil
 }
 
-// order checks feeds and returns them sorted by name. TensorFlow caches one executor per order
-// of feeds (tensorflow#40758), and the iteration order of a Go map changes from run to run.
+// order checks feeds and sorts them by name. TensorFlow caches an executor for each order of
+// feeds (tensorflow#40758), and Go maps have no fixed order.
 func (s *Session) order(feeds Feeds) ([]Output, error) {
 	names := make(map[Output]string, len(feeds))
 	for out := range feeds {
@@ -319,7 +314,7 @@ func (s *Session) order(feeds Feeds) ([]Output, error) {
 	return sorted, nil
 }
 
-// guard runs f with the behaviour of mode when the context ends.
+// guard runs f, and interrupts it in the mode Abort when the context ends.
 func (s *Session) guard(ctx context.Context, mode CancelMode, f func() error) error {
 	if mode != Abort || ctx.Done() == nil {
 		return f()
@@ -340,7 +335,7 @@ func (s *Session) guard(ctx context.Context, mode CancelMode, f func() error) er
 	return fmt.Errorf("%w: %w", ErrInterrupted, context.Cause(ctx))
 }
 
-// check rejects outputs and targets of other graphs, which TensorFlow would dereference.
+// check rejects operations of another graph, which TensorFlow would dereference.
 func (s *Session) check(outputs []Output, targets []Operation) error {
 	refuse := func(o Operation) error {
 		if o.graph == nil {

@@ -10,27 +10,27 @@ import (
 	"unsafe"
 )
 
-// StepSpec is the definition of a Step.
+// StepSpec defines a Step.
 type StepSpec struct {
-	// Feeds are the inputs. Their index here identifies them.
+	// Feeds are the inputs. Methods of Step identify an input by its index.
 	Feeds []Output
-	// Fetches are the outputs. Their index here identifies them.
+	// Fetches are the outputs. Methods of Step identify an output by its index.
 	Fetches []Output
-	// Targets are operations to run for their effect only.
+	// Targets are operations to run without fetching an output.
 	Targets []Operation
-	// OnCancel is what happens to a run in progress when its context ends.
+	// OnCancel determines what happens when the context of a run ends.
 	OnCancel CancelMode
-	// RunOptions is a serialized tensorflow.RunOptions, used for every run.
+	// RunOptions is a serialized tensorflow.RunOptions for every run.
 	RunOptions []byte
 }
 
-// Step is a prepared run of a session: its names are resolved, its tables laid out, and it has
-// one native buffer per input. A run crosses once from Go into C. One goroutine at a time may
-// use a Step; a second one gets ErrBusy.
+// Step is a prepared run of a session. It has resolved names and a native buffer for each
+// input. A run calls C once. One goroutine at a time may use a Step; a concurrent use returns
+// ErrBusy.
 //
-// An input keeps its value from run to run until it is set again. If the model keeps the
-// buffer of an input (a variable that is assigned the input shares its memory), the step
-// continues with a copy after the run. Setting an input therefore never changes a variable.
+// An input keeps its value between runs. If TensorFlow keeps an input's buffer, for example as
+// the value of a variable, the step continues with a copy. Setting an input therefore never
+// changes a variable.
 type Step struct {
 	h       *handle
 	session *Session
@@ -39,7 +39,7 @@ type Step struct {
 	memory  stepMemory
 	borrows *stepBorrows
 	options ptr
-	proto   []byte // the content of options
+	proto   []byte // serialized options
 	cancel  CancelMode
 	busy    atomic.Bool
 	ran     bool
@@ -54,7 +54,7 @@ type input struct {
 	fed   bool
 }
 
-// Prepare resolves a step. The result must be closed.
+// Prepare makes a Step. The result must be closed.
 func (s *Session) Prepare(spec StepSpec) (*Step, error) {
 	session, err := s.acquire()
 	if err != nil {
@@ -100,8 +100,7 @@ func (s *Session) Prepare(spec StepSpec) (*Step, error) {
 	return step, nil
 }
 
-// Close frees the step's buffers and tables once a run in progress has ended. Closing twice
-// does nothing.
+// Close frees the step after a run in progress. Closing twice does nothing.
 func (st *Step) Close() error {
 	if st != nil {
 		st.h.close()
@@ -128,20 +127,20 @@ func (st *Step) done() {
 	st.busy.Store(false)
 }
 
-// Set copies a flat row-major slice into the native buffer of input i, gives the buffer that
-// shape, and releases a borrowed slice. It allocates only when the shape changes.
+// Set copies a flat row-major slice into the native buffer of input i. It allocates only if the
+// shape changes.
 func Set[T Numeric](st *Step, i int, values []T, shape ...int64) error {
 	return st.Copy(i, sliceOf(values), shape...)
 }
 
-// Copy copies a slice as Set does.
+// Copy does the same as Set.
 func (st *Step) Copy(i int, s Slice, shape ...int64) error {
 	p, in, err := st.useInput(i, s.dtype)
 	if err != nil {
 		return err
 	}
 	defer st.done()
-	// This check comes before the buffer is allocated, since a wrong shape can have any size.
+	// The check comes before the allocation, because a wrong shape can have any size.
 	if err := in.holds(shape, s.n); err != nil {
 		return err
 	}
@@ -153,8 +152,8 @@ func (st *Step) Copy(i int, s Slice, shape ...int64) error {
 	return nil
 }
 
-// SetFunc gives the native buffer of input i a shape and calls fill to write its values. dst
-// has exactly the shape's elements and is valid until fill returns. If fill fails, the input
+// SetFunc gives the native buffer of input i a shape and calls fill to write the values. dst
+// has the shape's elements and is valid until fill returns. After an error of fill, the input
 // has no value.
 func SetFunc[T Numeric](st *Step, i int, fill func(dst []T) error, shape ...int64) error {
 	p, in, err := st.useInput(i, DTypeOf[T]())
@@ -173,7 +172,7 @@ func SetFunc[T Numeric](st *Step, i int, fill func(dst []T) error, shape ...int6
 	return nil
 }
 
-// reshape gives the buffer of input i a shape and releases a borrowed slice.
+// reshape gives the buffer of input i a shape and ends a borrow.
 func (st *Step) reshape(p ptr, i int, shape []int64) error {
 	st.release(p, i)
 	in := &st.feeds[i]
@@ -187,7 +186,7 @@ func (st *Step) reshape(p ptr, i int, shape []int64) error {
 	return st.resize(p, i, slices.Clone(shape), n*int64(in.dtype.Size()))
 }
 
-// SetStrings copies a flat row-major slice into a new tensor of the given shape for input i.
+// SetStrings copies a flat row-major slice into input i.
 func SetStrings(st *Step, i int, values []string, shape ...int64) error {
 	p, in, err := st.useInput(i, String)
 	if err != nil {
@@ -205,7 +204,7 @@ func SetStrings(st *Step, i int, values []string, shape ...int64) error {
 	return nil
 }
 
-// holds checks that a shape has as many elements as there are values.
+// holds checks that the shape has the same number of elements as there are values.
 func (in *input) holds(shape []int64, values int) error {
 	n, err := elements(shape)
 	if err != nil {
@@ -217,7 +216,7 @@ func (in *input) holds(shape []int64, values int) error {
 	return nil
 }
 
-// useInput begins an exclusive use of input i and checks its element type.
+// useInput begins an exclusive use of the step and checks the type of input i.
 func (st *Step) useInput(i int, dt DType) (p ptr, in *input, err error) {
 	if p, err = st.use(); err != nil {
 		return nil, nil, err
@@ -248,24 +247,21 @@ func (st *Step) resize(p ptr, i int, shape []int64, bytes int64) error {
 	return nil
 }
 
-// Run runs the step once. Float and Output read its results until the next run. See
-// [CancelMode] for contexts. After an error of TensorFlow in a train step, the variables are
-// in doubt.
+// Run runs the step once. Float and Output return results until the next run. For contexts see
+// [CancelMode]. After an error of TensorFlow in a train step, some of the variables may be
+// updated.
 func (st *Step) Run(ctx context.Context) error {
 	return st.run(ctx, st.options, nil)
 }
 
-// Trace is like Run and returns a serialized tensorflow.RunMetadata, whose step_stats hold the
-// time and the allocations of each operation. Operations of functions that TensorFlow inlined
-// are named after their caller. With SINGLE_THREADED_EXECUTOR, which cannot trace, the
-// metadata is empty.
+// Trace runs the step and returns a serialized tensorflow.RunMetadata. Its step_stats have the
+// time and the allocations of each operation. An operation of an inlined function has the name
+// of the calling node. With SINGLE_THREADED_EXECUTOR the metadata is empty.
 //
-// The trace level is always SOFTWARE_TRACE, whatever the step's RunOptions contain. Higher
-// levels report no more about memory, take longer, and start a profiler, of which a process
-// can have only one.
+// The trace level is always SOFTWARE_TRACE. Higher levels report no more about memory, take
+// longer, and start a profiler, which a process can have only once.
 func (st *Step) Trace(ctx context.Context) ([]byte, error) {
-	// The last value of a protobuf field wins; this is RunOptions.trace_level =
-	// SOFTWARE_TRACE.
+	// The last value of a protobuf field counts. These bytes are trace_level = SOFTWARE_TRACE.
 	options := capi.newBuffer(slices.Concat(st.proto, []byte{1 << 3, 1}))
 	defer capi.deleteBuffer(options)
 	metadata := capi.newBuffer(nil)
@@ -276,11 +272,11 @@ func (st *Step) Trace(ctx context.Context) ([]byte, error) {
 	return capi.readBuffer(metadata), nil
 }
 
-// Explain is like Run, for a step that has just run out of memory (ErrResourceExhausted). If
-// the step fails again, the error lists how much memory each allocator of the device has given
-// to which operations, except for scratch space. It costs as much as Trace.
+// Explain runs the step again after ErrResourceExhausted. If the step fails again, the error
+// lists the allocated memory by allocator and operation, without scratch space. Explain takes
+// as much time and memory as Trace.
 func (st *Step) Explain(ctx context.Context) error {
-	// This is RunOptions.report_tensor_allocations_upon_oom = true.
+	// These bytes are report_tensor_allocations_upon_oom = true.
 	options := capi.newBuffer(slices.Concat(st.proto, []byte{7 << 3, 1}))
 	defer capi.deleteBuffer(options)
 	return st.run(ctx, options, nil)
@@ -305,7 +301,7 @@ func (st *Step) run(ctx context.Context, options, metadata ptr) error {
 	}
 	defer st.session.h.release()
 	for i := range st.feeds {
-		// The buffer is nil if a retained input could not be copied for lack of memory.
+		// The buffer is nil if there was no memory to copy an input that TensorFlow kept.
 		if f := st.feeds[i]; !st.borrows.borrowed[i] && (!f.fed || f.bytes > 0 && st.memory.data[i] == nil) {
 			return fmt.Errorf("step input %s: %w", st.feeds[i].name, ErrNotFed)
 		}
@@ -333,13 +329,13 @@ func (st *Step) call(p, options, metadata ptr) error {
 }
 
 // yieldEvery is the time after which a loop of short steps yields to Go's scheduler. A
-// goroutine that runs for 10 ms (forcePreemptNS in runtime/proc.go) loses its processor in its
-// next call into C, and the scheduler's monitor then wakes every 20 us for a while. On 2
-// cores, a step of 80 us took 16% longer than in a C loop without yielding, and 5% longer with
-// it (medians of 9 interleaved runs).
+// goroutine that runs for 10 ms (forcePreemptNS in runtime/proc.go) loses its processor at its
+// next C call, and the scheduler's monitor then wakes up every 20 us for a while. On 2 cores, a
+// step of 80 us took 16% longer than in a C loop without yielding, and 5% longer with yielding
+// (medians of 9 interleaved runs).
 const yieldEvery = 2 * time.Millisecond
 
-// Float returns the value of output i of the last run, or NaN if the output is not a single
+// Float returns the number in output i of the last run, or NaN if the output is not a single
 // number. It does not allocate.
 func (st *Step) Float(i int) (float64, error) {
 	if _, err := st.use(); err != nil {
@@ -352,8 +348,8 @@ func (st *Step) Float(i int) (float64, error) {
 	return st.memory.scalars[i], nil
 }
 
-// Output transfers the tensor of output i of the last run to the caller, who must close it. A
-// second call for the same output fails.
+// Output transfers output i of the last run to the caller, who must close it. It works once per
+// output and run.
 func (st *Step) Output(i int) (*Tensor, error) {
 	p, err := st.use()
 	if err != nil {
@@ -380,7 +376,8 @@ func (st *Step) readable(i int) error {
 	return nil
 }
 
-// Retained returns how often an input got a new buffer because the model kept the old one.
+// Retained returns how often TensorFlow kept an input's buffer, so that the input got a new
+// one.
 func (st *Step) Retained() int64 {
 	if _, err := st.use(); err != nil {
 		return 0

@@ -11,19 +11,17 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Numeric is the set of Go types for the elements of tensors other than strings, one for each
-// DType.
+// Numeric is a Go type for the elements of a tensor other than strings.
 type Numeric interface {
 	float32 | float64 | Half | Brain | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | bool
 }
 
-// Element is the set of Go types for the elements of tensors.
+// Element is a Go type for the elements of a tensor.
 type Element interface {
 	Numeric | string
 }
 
-// Tensor is an n-dimensional array in native memory. Its shape and type never
-// change. Close frees it.
+// Tensor is an n-dimensional array in native memory. Its shape and type are fixed.
 type Tensor struct {
 	h    *handle
 	info tensorInfo
@@ -32,9 +30,8 @@ type Tensor struct {
 // stringBytes is the size of a string element in native memory (TF_TString).
 const stringBytes = 24
 
-// NewTensor copies a flat row-major slice into a new tensor of that shape; without a shape it
-// makes a scalar. It returns ErrShape if the shape does not have len(values) elements. The
-// result must be closed.
+// NewTensor copies a flat row-major slice into a new tensor. No shape means a scalar. If the
+// shape does not have len(values) elements, the error is ErrShape. The result must be closed.
 func NewTensor[T Element](values []T, shape ...int64) (*Tensor, error) {
 	if err := library(); err != nil {
 		return nil, err
@@ -67,8 +64,8 @@ func NewTensor[T Element](values []T, shape ...int64) (*Tensor, error) {
 	return wrapTensor(p, owned), nil
 }
 
-// wrapTensor takes ownership of a native tensor. ownedStrings is the number of
-// string elements that this package initialised.
+// wrapTensor takes ownership of a native tensor. ownedStrings is the number of strings in it
+// that this package made.
 func wrapTensor(p ptr, ownedStrings int64) *Tensor {
 	info := capi.describeTensor(p)
 	h := newHandle(p, tensorKind, info.bytes, func(p ptr) { capi.deleteTensor(p, ownedStrings) })
@@ -82,11 +79,11 @@ func outOfMemory(op string, dt DType, shape []int64, bytes int64) error {
 		Message: fmt.Sprintf("no memory for %s %v (%d bytes)", dt, slices.Clone(shape), bytes)}
 }
 
-// maxRank is the maximum number of dimensions in TensorFlow, which aborts the process for more
+// maxRank is the maximum number of dimensions. For more, TensorFlow aborts the process
 // (TensorShape::MaxDimensions in core/framework/tensor_shape.h).
 const maxRank = 254
 
-// elements returns the number of elements of a shape; 1 for the empty shape.
+// elements returns the number of elements of a shape.
 func elements(shape []int64) (int64, error) {
 	if len(shape) > maxRank {
 		return 0, fmt.Errorf("%w: %d dimensions, TensorFlow takes at most %d", ErrShape, len(shape), maxRank)
@@ -104,13 +101,12 @@ func elements(shape []int64) (int64, error) {
 	return n, nil
 }
 
-// Close frees the tensor once no run uses it. Memory that TensorFlow shares, such as that of a
-// variable that was assigned the tensor, lives until TensorFlow drops it. Closing twice does
-// nothing.
+// Close frees the tensor after the last run that uses it. TensorFlow may share its memory with
+// a variable, and then frees it later. Closing twice does nothing.
 func (t *Tensor) Close() error {
 	if t != nil {
 		t.h.close()
-		runtime.KeepAlive(t) // see watch
+		runtime.KeepAlive(t)
 	}
 	return nil
 }
@@ -118,13 +114,13 @@ func (t *Tensor) Close() error {
 // DType returns the element type.
 func (t *Tensor) DType() DType { return t.info.dtype }
 
-// Shape returns a copy of the shape; empty for a scalar.
+// Shape returns a copy of the shape, which is empty for a scalar.
 func (t *Tensor) Shape() []int64 { return slices.Clone(t.info.shape) }
 
 // Len returns the number of elements.
 func (t *Tensor) Len() int { return int(t.info.elements) }
 
-// Bytes returns the size of the buffer, without the content of long strings.
+// Bytes returns the size of the buffer, without strings longer than 22 bytes.
 func (t *Tensor) Bytes() int64 { return t.info.bytes }
 
 func (t *Tensor) expect(d DType) error {
@@ -134,8 +130,8 @@ func (t *Tensor) expect(d DType) error {
 	return nil
 }
 
-// Values copies the elements, flat and row-major. It returns ErrType if T is not the element
-// type.
+// Values copies the elements in row-major order. If T is not the element type, the error is
+// ErrType.
 func Values[T Element](t *Tensor) ([]T, error) {
 	if err := t.expect(DTypeOf[T]()); err != nil {
 		return nil, err
@@ -157,8 +153,8 @@ func Values[T Element](t *Tensor) ([]T, error) {
 }
 
 // Slice copies the elements to a flat slice of their Go type. Float16 and BFloat16 become
-// float32, which represents them exactly. Slice reuses buf if it has the right type and is
-// large enough; strings and half-precision numbers never reuse it.
+// float32, without rounding. Slice uses the memory of buf if buf has the right type and
+// capacity; strings and half-precision values never use it.
 func (t *Tensor) Slice(buf any) (any, error) {
 	switch t.info.dtype {
 	case String:
@@ -202,7 +198,7 @@ func widened[T interface {
 	return wide, nil
 }
 
-// CopyTo copies the elements to dst without allocating. The length of dst must be t.Len().
+// CopyTo copies the elements to dst, whose length must be t.Len(). It does not allocate.
 func CopyTo[T Numeric](dst []T, t *Tensor) error {
 	if err := t.expect(DTypeOf[T]()); err != nil {
 		return err
@@ -220,7 +216,7 @@ func CopyTo[T Numeric](dst []T, t *Tensor) error {
 	return nil
 }
 
-// Float returns the value of a tensor with one numeric element.
+// Float returns the value of a tensor that has one numeric element.
 func (t *Tensor) Float() (float64, error) {
 	if t.info.elements != 1 || t.info.dtype == String {
 		return 0, fmt.Errorf("scalar: %w: the tensor is %s of shape %v", ErrShape, t.info.dtype, t.info.shape)

@@ -19,7 +19,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// TestLeaksAreCounted loses these on purpose.
+// TestLeaksAreCounted leaks these objects on purpose.
 var deliberateLeaks, deliberateLeakedBytes int64
 
 func roundTrip[T tfbind.Element](values ...T) func(*testing.T) {
@@ -36,7 +36,7 @@ func roundTrip[T tfbind.Element](values ...T) func(*testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, values, got)
 
-		// Through TensorFlow and back.
+		// Feed and fetch the values.
 		d := x.DType()
 		s := new(graphDef).placeholder("x", d).
 			add("y", "Identity", map[string]*attr{"T": typeAttr(d)}, "x").session(t)
@@ -102,7 +102,7 @@ func TestHalfAndBrain(t *testing.T) {
 		{0, 0, 0}, {1, 0x3c00, 0x3f80}, {-2, 0xc000, 0xc000},
 		{65504, 0x7bff, 0x4780}, {65520, 0x7c00, 0x4780},
 		{5.9604645e-8, 1, 0x3380},
-		{1.00390625, 0x3c04, 0x3f80}, // half way for bfloat16: ties to even
+		{1.00390625, 0x3c04, 0x3f80}, // halfway between two bfloat16 values: ties to even
 		{1.01171875, 0x3c0c, 0x3f82},
 		{float32(math.Inf(1)), 0x7c00, 0x7f80},
 	} {
@@ -285,7 +285,7 @@ func TestRunErrors(t *testing.T) {
 	_, err = s.Run(ctx, tfbind.Feeds{x: closed}, []tfbind.Output{twice})
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
 
-	// The session goes on after all that, and so does its status object.
+	// After these errors the session still works.
 	out, err := s.Run(ctx, tfbind.Feeds{x: one}, []tfbind.Output{twice})
 	require.NoError(t, err)
 	defer out.Close()
@@ -393,7 +393,7 @@ func TestStep(t *testing.T) {
 	_, err = step.Output(1)
 	assert.ErrorIs(t, err, tfbind.ErrInvalidArgument)
 
-	// What was handed over outlives the next run.
+	// An output transferred to the caller survives the next run.
 	require.NoError(t, tfbind.Set(step, 0, []float32{9, 9, 9}, 3))
 	require.NoError(t, step.Run(ctx))
 	values, err = tfbind.Values[float32](out)
@@ -448,8 +448,8 @@ func TestStepFloatReadsEveryType(t *testing.T) {
 	}
 }
 
-// A variable that is assigned an input shares its memory, so a step that reuses
-// the buffer would change the variable.
+// A variable that was assigned an input shares its memory, so reusing the buffer would change
+// the variable.
 func TestRetainedInputIsNotOverwritten(t *testing.T) {
 	ctx := context.Background()
 	s := variableGraph().session(t)
@@ -461,7 +461,7 @@ func TestRetainedInputIsNotOverwritten(t *testing.T) {
 	require.NoError(t, tfbind.Set(step, 0, []float32{1, 2}, 2))
 	require.NoError(t, step.Run(ctx))
 	assert.Equal(t, int64(1), step.Retained())
-	require.NoError(t, tfbind.Set(step, 0, []float32{7, 7}, 2)) // not run
+	require.NoError(t, tfbind.Set(step, 0, []float32{7, 7}, 2)) // without a run
 
 	read := func() []float32 {
 		out, err := s.Run(ctx, nil, []tfbind.Output{output(t, s, "read")})
@@ -500,7 +500,7 @@ func TestStepDoesNotAllocate(t *testing.T) {
 	assert.Zero(t, allocs)
 }
 
-// The lines of CancelMode's contract, one test each.
+// The tests below check the contract of CancelMode.
 func TestContextEndedBefore(t *testing.T) {
 	s := variableGraph().session(t)
 	cause := errors.New("enough")
@@ -520,8 +520,8 @@ func TestContextEndedBefore(t *testing.T) {
 	require.NoError(t, step.Run(context.Background()))
 }
 
-// startBlocked runs the blocking graph's "wait" with Abort or Finish and returns
-// once the run is inside TensorFlow: its result comes through the channel.
+// startBlocked starts "wait" with Abort or Finish and returns when the run is inside
+// TensorFlow. The channel gets its result.
 func startBlocked(t *testing.T, s *tfbind.Session, ctx context.Context, mode tfbind.CancelMode) <-chan error {
 	t.Helper()
 	wait, err := s.Prepare(tfbind.StepSpec{Fetches: []tfbind.Output{output(t, s, "wait")}, OnCancel: mode})
@@ -535,7 +535,7 @@ func runUntilBusy(t *testing.T, step *tfbind.Step, ctx context.Context) <-chan e
 	result := make(chan error, 1)
 	go func() {
 		for {
-			// The probe below holds the step for a moment, too.
+			// The probe itself uses the step for a moment.
 			if err := step.Run(ctx); !errors.Is(err, tfbind.ErrBusy) {
 				result <- err
 				return
@@ -543,7 +543,7 @@ func runUntilBusy(t *testing.T, step *tfbind.Step, ctx context.Context) <-chan e
 			runtime.Gosched()
 		}
 	}()
-	for probes := 0; probes < 3; { // a probe alone could have met another short use
+	for probes := 0; probes < 3; { // a single ErrBusy may come from another short use
 		if _, err := step.Float(0); errors.Is(err, tfbind.ErrBusy) {
 			probes++
 		} else {
@@ -605,7 +605,7 @@ func TestAbortThatIsNotNeeded(t *testing.T) {
 	result := startBlocked(t, s, ctx, tfbind.Abort)
 	fill(t, s)
 	require.NoError(t, <-result)
-	fill(t, s) // the session is still open
+	fill(t, s) // requires an open session
 }
 
 func TestCloseEndsRuns(t *testing.T) {
@@ -724,7 +724,7 @@ func TestLeaksAreCounted(t *testing.T) {
 	}
 }
 
-// Native memory is bounded over many tensors, runs, sessions and strings.
+// Many tensors, runs, sessions and strings need a bounded amount of native memory.
 func TestNoNativeGrowth(t *testing.T) {
 	ctx := context.Background()
 	s := variableGraph().session(t)

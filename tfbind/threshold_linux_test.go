@@ -13,21 +13,21 @@ import (
 	"steadyfit/tfbind"
 )
 
-// envThresholdChild makes a process print a threshold, as JSON.
+// envThresholdChild makes a process print a threshold as JSON.
 const envThresholdChild = "STEADYFIT_TEST_THRESHOLD"
 
-// threshold is what a process saw of its mmap threshold.
+// threshold has the measurements of a process.
 type threshold struct {
 	Err           string // of SetMmapThreshold
 	OneDNN, Known bool
-	// Low and High are what malloc holds free after 15 tensors of 1 MiB were closed, at a
-	// threshold of 256 KiB and at the highest.
+	// Low and High are the bytes that malloc keeps after 15 tensors of 1 MiB were closed, with
+	// a threshold of 256 KiB and with the highest one.
 	Low, High int64
 }
 
 func thresholdChild() error {
 	var o threshold
-	// kept makes and closes 16 tensors of 1 MiB.
+	// kept makes 16 tensors of 1 MiB and closes all but the last.
 	kept := func(bytes int) (int64, error) {
 		if err := tfbind.SetMmapThreshold(bytes); err != nil {
 			o.Err = err.Error()
@@ -43,7 +43,8 @@ func thresholdChild() error {
 			}
 			tensors = append(tensors, x)
 		}
-		// The last one stays: free memory at the end of an arena goes back anyway.
+		// The last one stays open, since malloc always returns free memory at the end of an
+		// arena.
 		last := len(tensors) - 1
 		for _, x := range tensors[:last] {
 			if err := x.Close(); err != nil {
@@ -54,7 +55,7 @@ func thresholdChild() error {
 		return m.Free, tensors[last].Close()
 	}
 	var err error
-	// In this order, since free memory of an arena would be used first.
+	// The low threshold comes first, because malloc would use free memory of an arena.
 	if o.Low, err = kept(256 << 10); err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ func runThreshold(t *testing.T, env ...string) (o threshold) {
 	return o
 }
 
-// Blocks above the threshold go back to the system when they are freed.
+// Blocks above the threshold return to the system when they are freed.
 func TestSetMmapThreshold(t *testing.T) {
 	if m, _ := tfbind.MallocInfo(); m.Allocator != "glibc" {
 		t.Skipf("the malloc of this process is %q", m.Allocator)
@@ -94,7 +95,7 @@ func TestSetMmapThreshold(t *testing.T) {
 	}
 }
 
-// What the user has set decides.
+// SetMmapThreshold fails if the environment sets a threshold.
 func TestSetMmapThresholdLeavesTheEnvironmentAlone(t *testing.T) {
 	for _, env := range []string{"MALLOC_MMAP_THRESHOLD_=1048576", "MALLOC_MMAP_MAX_=0", "MALLOC_TRIM_THRESHOLD_=1048576", "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=1048576"} {
 		name, _, _ := strings.Cut(env, "=")
