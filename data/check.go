@@ -245,7 +245,7 @@ func indexes(at int, shape []int) []string {
 // stops when ctx is done.
 func CheckImages(ctx context.Context, ds Dataset) error {
 	if ctx == nil {
-		return fmt.Errorf("checking images: the context is nil; pass one, such as context.Background(): %w", ErrOption)
+		return fmt.Errorf("checking images: the context is nil; pass a context such as context.Background(): %w", ErrOption)
 	}
 	m, ok := inMemory(ds)
 	if !ok {

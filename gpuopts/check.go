@@ -17,23 +17,22 @@ import (
 	"steadyfit/option"
 )
 
-// ErrTooLate means that TensorFlow reads the setting only once per process, and has already
-// read a different value.
+// ErrTooLate means that TensorFlow reads a setting once per process, and has already read another
+// value.
 var ErrTooLate = errors.New("TensorFlow has already read this setting for the process")
 
-// Conflict returns the error for two options that exclude each other, each with its value as
-// in "Options.MemoryGrowth true".
+// Conflict returns the error for two options that exclude each other. one and other are options with
+// their values, such as "Options.MemoryGrowth true".
 func Conflict(one, other, why, fix string) error {
 	return option.New(one, "conflicts with {"+other+"}: "+why, fix)
 }
 
-// Contradiction returns the error for an option, with its value, that conflicts with an
-// environment variable.
+// Contradiction returns the error for an option, with its value, that an environment variable
+// contradicts.
 func Contradiction(one, variable, value, why, fix string) error {
 	return option.New(one, fmt.Sprintf("%s is %q in the environment, and %s", variable, value, why), fix)
 }
 
-// Names used by several checks.
 const (
 	forceGrowth     = "TF_FORCE_GPU_ALLOW_GROWTH"
 	gpuAllocator    = "TF_GPU_ALLOCATOR"
@@ -43,12 +42,12 @@ const (
 	poolLimit       = "TF_MKL_ALLOC_MAX_BYTES"
 	autoJIT         = "--tf_xla_auto_jit"
 
-	// Values of TF_GPU_ALLOCATOR: CUDA's own allocator, without a pool, and BFC with checks.
+	// Values of TF_GPU_ALLOCATOR that use CUDA's allocator without a pool, and BFC with checks.
 	cudaMalloc  = "cuda_malloc"
 	memoryGuard = "memory_guard"
 )
 
-// when returns a setting if a condition is true, and otherwise "".
+// when returns setting if condition is true, and otherwise "".
 func when(condition bool, setting string) string {
 	if condition {
 		return setting
@@ -56,16 +55,15 @@ func when(condition bool, setting string) string {
 	return ""
 }
 
-// excluded returns an error for the first two options that exclude each other.
 func (o Options) excluded() error {
-	const leaveOut = "leave one out"
+	const leaveOut = "remove one of them"
 	async := when(o.GPUAllocator == CUDAMallocAsync, o.setting("GPUAllocator"))
 	virtual, fraction := o.setting("VirtualGPUs"), o.setting("MemoryFraction")
 	for _, c := range []struct{ one, other, why, fix string }{
 		{o.setting("GrapplerOff"), cmp.Or(o.setting("Precision"), o.setting("MemoryOptimization"), o.Grappler.setting()),
-			"only Grappler does that", leaveOut},
+			"graph rewriting needs Grappler", leaveOut},
 		{o.setting("MemoryGrowth"), when(o.MemoryFraction == 1, fraction),
-			"the first takes memory as needed, the second takes all of it", "leave one out, or set a fraction below 1 to limit the growth"},
+			"the first takes memory as needed, the second takes all of it", "remove one of them, or set a fraction below 1 to limit the growth"},
 		{virtual, fraction,
 			"both limit a GPU, and TensorFlow accepts only one of them (gpu_device.cc)", leaveOut},
 		{virtual, when(len(o.VirtualGPUs) != len(o.VisibleGPUs), o.setting("VisibleGPUs")),
@@ -79,9 +77,9 @@ func (o Options) excluded() error {
 		{o.setting("OneDNNSystemAllocator"), o.setting("OneDNNPoolLimit"),
 			"the first bypasses the pool that the second limits (mkl_cpu_allocator.h)", leaveOut},
 		{when(o.XLA == XLAOff, o.setting("XLA")), o.setting("XLAMinCluster"),
-			"only XLA makes clusters", leaveOut},
+			"XLA clusters need XLA", leaveOut},
 		{when(o.OneDNN == Off, o.setting("OneDNN")), cmp.Or(o.needOneDNN()...),
-			"only oneDNN does that", leaveOut},
+			"the option needs oneDNN", leaveOut},
 	} {
 		if c.one != "" && c.other != "" {
 			return Conflict(c.one, c.other, c.why, c.fix)
@@ -90,14 +88,12 @@ func (o Options) excluded() error {
 	return nil
 }
 
-// limit returns the option that limits the memory of a GPU, with its value; "" if there is
-// none.
+// limit returns the option that limits GPU memory, with its value, or "".
 func (o Options) limit() string {
 	sized := slices.ContainsFunc(o.VirtualGPUs, func(sizes []int) bool { return len(sizes) > 0 })
 	return cmp.Or(when(sized, o.setting("VirtualGPUs")), o.setting("MemoryFraction"))
 }
 
-// needOneDNN lists the options that need oneDNN.
 func (o Options) needOneDNN() []string {
 	if o.Precision != BFloat16 {
 		o.Precision = ""
@@ -105,17 +101,16 @@ func (o Options) needOneDNN() []string {
 	return o.settings("Precision", "OneDNNSystemAllocator", "OneDNNPoolLimit", "OneDNNMath")
 }
 
-// Check compares the options with the environment in which TensorFlow will run, a list of
-// NAME=value like os.Environ. The error joins an *option.Error for each variable that
-// contradicts an option, or is the error of ConfigProto. The warnings name options and
-// variables that have no effect.
+// Check compares the options with an environment, a list of NAME=value like os.Environ. The error
+// joins an *option.Error for each variable that contradicts an option, or is the error of
+// ConfigProto. The warnings name options and variables without effect.
 func (o Options) Check(env []string) ([]*option.Error, error) {
 	want, err := o.Environment()
 	if err != nil {
 		return nil, err
 	}
 	c := checker{set: map[string]string{}}
-	for _, kv := range slices.Backward(env) { // the first entry with a name counts
+	for _, kv := range slices.Backward(env) { // the first entry for a name counts
 		name, value, _ := strings.Cut(kv, "=")
 		c.set[name] = value
 	}
@@ -128,7 +123,7 @@ func (o Options) Check(env []string) ([]*option.Error, error) {
 	o.checkCPU(&c)
 	for _, name := range slices.Sorted(maps.Keys(c.set)) {
 		instead, known := unread[name]
-		// Variables with other prefixes may be meant for other programs.
+		// Variables without these prefixes may be for other programs.
 		if known && (strings.HasPrefix(name, "TF_") || strings.HasPrefix(name, "XLA_")) {
 			c.warn(name, "TensorFlow 2.21 does not read it; use instead: "+instead)
 		}
@@ -136,14 +131,13 @@ func (o Options) Check(env []string) ([]*option.Error, error) {
 	return c.warnings, errors.Join(c.errs...)
 }
 
-// checker collects the errors and warnings.
 type checker struct {
 	set      map[string]string
 	warnings []*option.Error
 	errs     []error
 }
 
-// warn adds a warning about a setting, unless the setting is "".
+// warn adds a warning about a setting. It ignores "".
 func (c *checker) warn(setting, text string) {
 	if setting != "" {
 		c.warnings = append(c.warnings, option.New(setting, text, ""))
@@ -152,23 +146,22 @@ func (c *checker) warn(setting, text string) {
 
 const unset = "unset it, or leave the option out"
 
-// contradicted adds an error for a setting that TensorFlow ignores because of a variable,
-// unless the setting is "".
+// contradicted adds an error for a setting that TensorFlow ignores because of a variable. It ignores "".
 func (c *checker) contradicted(setting, variable, why, fix string) {
 	if setting != "" {
 		c.errs = append(c.errs, Contradiction(setting, variable, c.set[variable], why, fix))
 	}
 }
 
-// overridden adds a warning for a variable that a numeric option overrides.
+// overridden adds a warning about a variable that a numeric option overrides.
 func (c *checker) overridden(variable, setting string, number int, sources string) {
 	if have := c.set[variable]; setting != "" && have != "" && have != strconv.Itoa(number) {
 		c.warn(variable, fmt.Sprintf("%s is not used: {%s} overrides it (%s)", have, setting, sources))
 	}
 }
 
-// withoutBFC reports whether a value of TF_GPU_ALLOCATOR replaces BFC. memory_guard does not:
-// it wraps BFC (gpu_process_state.cc).
+// withoutBFC reports whether a value of TF_GPU_ALLOCATOR replaces BFC. memory_guard wraps BFC
+// (gpu_process_state.cc).
 func withoutBFC(allocator string) bool {
 	return allocator == string(CUDAMallocAsync) || allocator == cudaMalloc
 }
@@ -217,7 +210,7 @@ func (o Options) checkGPU(c *checker) {
 func (o Options) checkCPU(c *checker) {
 	if on, ok := readBool(c.set[oneDNN]); ok && !on && o.OneDNN == "" {
 		for _, needs := range o.needOneDNN() {
-			c.contradicted(needs, oneDNN, "only oneDNN does that", unset)
+			c.contradicted(needs, oneDNN, "the option needs oneDNN", unset)
 		}
 	}
 	if _, ok := c.set[poolLimit]; ok && o.OneDNNSystemAllocator {
@@ -231,7 +224,7 @@ func (o Options) checkCPU(c *checker) {
 	c.overridden("TF_NUM_INTEROP_THREADS", o.setting("InterThreads"), o.InterThreads, sources)
 	jit, auto := flagIn(c.set[xlaFlags], autoJIT)
 	level := map[XLA]string{XLAOff: "-1", XLAOn1: "1", XLAOn2: "2"}[o.XLA]
-	if auto && jit != "0" && jit != level { // with 0 the session's level applies
+	if auto && jit != "0" && jit != level { // 0 leaves the level to the session
 		c.contradicted(o.setting("XLA"), xlaFlags, autoJIT+" in it overrides the option (xla_cluster_util.cc)", "remove the flag from it, or leave the option out")
 	}
 	if on := auto && jit != "0" && jit != "-1"; o.XLA == "" && !on {
@@ -239,9 +232,8 @@ func (o Options) checkCPU(c *checker) {
 	}
 }
 
-// unread maps variables that appear in advice or belong to other programs, but that TensorFlow
-// 2.21 does not read, to what works instead. The library contains none of the names with the
-// prefixes TF_ and XLA_.
+// unread maps variables that TensorFlow 2.21 does not read, but advice on the Internet or other programs
+// use, to settings that work. The library contains none of the names that begin with TF_ and XLA_.
 var unread = map[string]string{
 	"TF_GPU_MEMORY_ALLOW_GROWTH":          "TF_FORCE_GPU_ALLOW_GROWTH=true, or {Options.MemoryGrowth}",
 	"TF_GPU_ALLOW_GROWTH":                 "TF_FORCE_GPU_ALLOW_GROWTH=true, or {Options.MemoryGrowth}",
@@ -259,21 +251,20 @@ var unread = map[string]string{
 	"TF_XLA_AUTO_JIT":                     "TF_XLA_FLAGS=--tf_xla_auto_jit=2, or {Options.XLA}",
 	"XLA_PYTHON_CLIENT_PREALLOCATE":       "TF_FORCE_GPU_ALLOW_GROWTH=true, or {Options.MemoryGrowth} (JAX reads this one)",
 	"XLA_PYTHON_CLIENT_MEM_FRACTION":      "{Options.MemoryFraction X} (JAX reads this one)",
-	// The wheels run oneDNN in TensorFlow's own threads, not in those of OpenMP.
+	// The wheels run oneDNN in TensorFlow's own thread pool, not with OpenMP.
 	"OMP_NUM_THREADS": "TF_NUM_INTRAOP_THREADS, or {Options.IntraThreads N}",
 	"MKL_NUM_THREADS": "TF_NUM_INTRAOP_THREADS, or {Options.IntraThreads N}",
 	"KMP_BLOCKTIME":   "nothing: the wheels do not use OpenMP",
 	"KMP_AFFINITY":    "nothing: the wheels do not use OpenMP",
 }
 
-// Unread returns the variables that people set but that TensorFlow 2.21 does not read, each
-// with what works instead. Braces in the text mark options (see option.Error).
+// Unread returns variables that TensorFlow 2.21 does not read although advice mentions them, with
+// settings that work instead. Braces in the text mark options (see option.Error).
 func Unread() map[string]string { return maps.Clone(unread) }
 
-// Later compares the serialized ConfigProto of a session with that of the first session of the
-// process. TensorFlow has set up GPUs and threads with the first one, and would silently
-// ignore other settings or fail. The error joins an *option.Error (ErrTooLate) for each
-// setting of config that differs.
+// Later compares the serialized ConfigProto of a session with that of the process's first session.
+// TensorFlow sets up GPUs and threads once, and would ignore other settings or fail. The error joins
+// an *option.Error (ErrTooLate) for each setting that differs.
 func Later(first, config []byte) error {
 	var had, asks pb.ConfigProto
 	for _, c := range []struct {
@@ -281,7 +272,7 @@ func Later(first, config []byte) error {
 		message *pb.ConfigProto
 	}{{first, &had}, {config, &asks}} {
 		if err := proto.Unmarshal(c.wire, c.message); err != nil {
-			return nil // TensorFlow will report it
+			return nil // TensorFlow reports an invalid message
 		}
 	}
 	var errs []error
@@ -302,10 +293,9 @@ func Later(first, config []byte) error {
 	return errors.Join(errs...)
 }
 
-// Unlimited returns the name of the allocator if the process has no limit on GPU memory,
-// whatever the size of its devices: "cuda_malloc_async" or "cuda_malloc", which replace BFC
-// (gpu_process_state.cc). It is "" if there is a limit. first is the serialized ConfigProto of
-// the process's first session, env its environment as a list of NAME=value.
+// Unlimited returns the name of the allocator if it does not limit GPU memory: "cuda_malloc_async" or
+// "cuda_malloc", which replace BFC (gpu_process_state.cc). Otherwise it returns "". first is the
+// serialized ConfigProto of the process's first session, and env its environment.
 func Unlimited(first []byte, env []string) string {
 	allocator := ""
 	for _, kv := range slices.Backward(env) {
@@ -326,7 +316,7 @@ func Unlimited(first []byte, env []string) string {
 	return ""
 }
 
-// settled is an option that TensorFlow reads from the first session only. An empty value means
+// settled is an option that TensorFlow reads only from the first session. An empty value means
 // TensorFlow's default.
 type settled struct{ option, value, what, fix string }
 
@@ -363,7 +353,7 @@ func processWide(c *pb.ConfigProto) []settled {
 	}
 }
 
-// floatIn reads a field that the Go messages do not have; 0 if it is not set.
+// floatIn reads a field that the generated Go type lacks; 0 if it is not set.
 func floatIn(message proto.Message, field protowire.Number) (value float32) {
 	wire := []byte(message.ProtoReflect().GetUnknown())
 	for len(wire) > 0 {

@@ -19,13 +19,13 @@ import (
 	"steadyfit/option"
 )
 
-// environment is what options ask of it.
+// environment is a case: options and the variables that they need.
 type environment struct {
 	options gpuopts.Options
 	want    []string
 }
 
-// environments are what each option asks of the environment.
+// environments has a case for every option with a variable.
 var environments = []environment{
 	{gpuopts.Options{}, nil},
 	{gpuopts.Options{MemoryGrowth: true, IntraThreads: 2, XLA: gpuopts.XLAOn2}, nil},
@@ -56,7 +56,7 @@ func TestEnvironment(t *testing.T) {
 			assert.Regexp(t, `^Options\.\w+ .+`, v.For)
 		}
 		assert.Equal(t, c.want, got, "%+v", c.options)
-		// In an environment that has them, there is nothing to do.
+		// An environment that already has the variables stays unchanged.
 		with, missing, err := gpuopts.With([]string{"HOME=/h"}, variables)
 		require.NoError(t, err)
 		assert.Len(t, missing, len(variables))
@@ -116,16 +116,15 @@ func TestWith(t *testing.T) {
 	}
 }
 
-// contradiction is of two sides, which both are named.
+// contradiction is a conflict of two sides. The error must name both.
 type contradiction struct {
 	options    gpuopts.Options
 	env        []string
 	one, other string
 }
 
-// conflicts are the rows of docs/reference/devices.md, by their first two cells, with a case or more for
-// each. A flag that is off is nothing to the options: that row is for the command line
-// (TestDeviceFlagsRefuse in cmd/steadyfit).
+// conflicts has one or more cases for each row of docs/reference/devices.md, identified by its first two
+// cells. A row about a flag that is off is tested by TestDeviceFlagsRefuse in cmd/steadyfit.
 var conflicts = []struct {
 	setting, and string
 	cases        []contradiction
@@ -236,7 +235,7 @@ func TestConflicts(t *testing.T) {
 	}
 	assert.Equal(t, firstTwo(table(t, "setting", "and", "because")), rows, "rows of docs/reference/devices.md, and those that are tried")
 
-	// All are told at once.
+	// Errors about several variables are joined.
 	_, err := gpuopts.Options{MemoryGrowth: true, GPUAllocator: gpuopts.BFC}.Check([]string{"TF_FORCE_GPU_ALLOW_GROWTH=false", "TF_GPU_ALLOCATOR=cuda_malloc"})
 	assert.ErrorContains(t, err, "TF_FORCE_GPU_ALLOW_GROWTH")
 	assert.ErrorContains(t, err, "TF_GPU_ALLOCATOR")
@@ -249,13 +248,13 @@ type warned struct {
 	want    []string // the beginning of each
 }
 
-// warnings are the rows of docs/reference/devices.md, by their first two cells, with a case or more for
-// each; the last one stands for the table of what TensorFlow does not read.
+// warnings has one or more cases for each row of docs/reference/devices.md, identified by its first two
+// cells. The last case stands for the table of variables that TensorFlow does not read.
 var warnings = []struct {
 	setting, with string
 	cases         []warned
 }{
-	{"", "", []warned{ // nothing to warn of
+	{"", "", []warned{ // no warnings
 		{gpuopts.Options{MemoryGrowth: true}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_GPU_ALLOCATOR="}, nil},
 		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_GPU_ALLOCATOR=cuda_malloc_async", "TF_ENABLE_ONEDNN_OPTS=0"}, nil},
 		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_GPU_ALLOCATOR=memory_guard", "TF_DEVICE_MIN_SYS_MEMORY_IN_MB="}, nil},
@@ -324,10 +323,10 @@ func TestWarnings(t *testing.T) {
 	assert.Equal(t, firstTwo(table(t, "setting", "with", "what happens")), rows, "rows of docs/reference/devices.md, and those that are tried")
 }
 
-// named finds options of Go and variables in a cell of docs/reference/devices.md.
+// named matches Go options and variables in a cell of docs/reference/devices.md.
 var named = regexp.MustCompile("`([A-Z]\\w+)")
 
-// table is the one of docs/reference/devices.md with that header.
+// table returns the table of docs/reference/devices.md with this header.
 func table(t *testing.T, header ...string) [][]string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/reference/devices.md")
@@ -348,13 +347,13 @@ func firstTwo(rows [][]string) (two [][]string) {
 	return two
 }
 
-// Of a variable that is there twice, getenv finds the first.
+// getenv returns the first of two entries for a variable.
 func TestCheckTakesTheFirst(t *testing.T) {
 	_, err := gpuopts.Options{MemoryGrowth: true}.Check([]string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_FORCE_GPU_ALLOW_GROWTH=false"})
 	assert.NoError(t, err)
 }
 
-// What TensorFlow sets up with the first session cannot be had otherwise later.
+// Settings of the first session cannot be changed later.
 func TestLater(t *testing.T) {
 	config := func(o gpuopts.Options) []byte {
 		bytes, err := o.ConfigProto()
@@ -395,7 +394,7 @@ func TestLater(t *testing.T) {
 		}
 	}
 
-	// Whatever is late is told, and a field that is not known here does no harm.
+	// All late settings are reported, and unknown fields are ignored.
 	err := gpuopts.Later(nil, config(gpuopts.Options{IntraThreads: 1, InterThreads: 1}))
 	assert.ErrorContains(t, err, "IntraThreads")
 	assert.ErrorContains(t, err, "InterThreads")
@@ -405,7 +404,7 @@ func TestLater(t *testing.T) {
 	assert.NoError(t, gpuopts.Later([]byte("no message"), config(gpuopts.Options{IntraThreads: 1})), "TensorFlow says what is wrong with it")
 }
 
-// An allocator that takes the place of BFC holds to no limit.
+// Allocators that replace BFC have no limit.
 func TestUnlimited(t *testing.T) {
 	for _, c := range []struct {
 		first gpuopts.Options
@@ -438,13 +437,13 @@ func TestUnreadIsACopy(t *testing.T) {
 	}
 }
 
-// docs/reference/devices.md has each option and each variable.
+// docs/reference/devices.md mentions every option and every variable.
 func TestDocument(t *testing.T) {
 	text, err := os.ReadFile("../docs/reference/devices.md")
 	require.NoError(t, err)
 	document := string(text)
 	for name := range fields(reflect.TypeFor[gpuopts.Options]()) {
-		name, _, _ = strings.Cut(name, ".") // those of Grappler are one line
+		name, _, _ = strings.Cut(name, ".") // all switches of Grappler share a line
 		assert.Regexp(t, "`"+name+"[:`]", document)
 	}
 	for _, c := range environments {
@@ -456,7 +455,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// Check looks at what it is given and nothing else.
+// Check depends only on its arguments.
 func TestCheckIsPure(t *testing.T) {
 	t.Setenv("TF_FORCE_GPU_ALLOW_GROWTH", "false")
 	t.Setenv("TF_ENABLE_ONEDNN_OPTS", "1")

@@ -7,25 +7,24 @@ import (
 	"strings"
 )
 
-// Variable is an environment variable that TensorFlow, CUDA or the C library reads only once,
-// at its start or first use.
+// Variable is an environment variable that TensorFlow, CUDA or the C library reads only once.
 type Variable struct {
 	Name, Value string
-	// For is the option that needs it, as in "Options.OneDNN off".
+	// For is the option that needs the variable, with its value, such as "Options.OneDNN off".
 	For string
-	// Flags means that the variable is a list of flags, and Value is one of them.
+	// Flags means that the variable contains a list of flags, and that Value is one of them.
 	Flags bool
-	// Bool means that TensorFlow treats 1 and true as equal, and 0 and false.
+	// Bool means that 1 equals true and 0 equals false.
 	Bool bool
 }
 
 func (v Variable) String() string { return v.Name + "=" + v.Value }
 
-// xlaFlags is the variable with TensorFlow's flags for XLA (compiler/jit/flags.cc).
+// xlaFlags is the variable for TensorFlow's XLA flags (compiler/jit/flags.cc).
 const xlaFlags = "TF_XLA_FLAGS"
 
-// Environment lists, in a fixed order, the variables for the options that TensorFlow reads
-// only from the environment.
+// Environment returns the variables for the options that TensorFlow reads only from the environment,
+// in a fixed order.
 func (o Options) Environment() ([]Variable, error) {
 	if err := o.valid(); err != nil {
 		return nil, err
@@ -34,7 +33,7 @@ func (o Options) Environment() ([]Variable, error) {
 	level := slices.Index([]LogLevel{LogInfo, LogWarning, LogError, LogFatal}, o.LogLevel)
 	list := []Variable{
 		{Name: "CUDA_DEVICE_ORDER", Value: "PCI_BUS_ID", For: o.setting("VisibleGPUs")},
-		// TensorFlow does not accept 1 and 0 here.
+		// TensorFlow does not accept 1 and 0 for this variable.
 		{Name: "TF_ENABLE_GPU_GARBAGE_COLLECTION", Value: strconv.FormatBool(o.GarbageCollection == On), For: o.setting("GarbageCollection")},
 		{Name: oneDNN, Value: digit[o.OneDNN == On], Bool: true, For: o.setting("OneDNN")},
 		{Name: systemAllocator, Value: "1", Bool: true, For: o.setting("OneDNNSystemAllocator")},
@@ -47,9 +46,8 @@ func (o Options) Environment() ([]Variable, error) {
 	return slices.DeleteFunc(list, func(v Variable) bool { return v.For == "" }), nil
 }
 
-// With adds variables to an environment, a list of NAME=value like os.Environ. It also returns
-// the variables that were missing. A variable with a different value is an *option.Error; With
-// does not overwrite it.
+// With returns an environment, a list of NAME=value like os.Environ, with the variables in want added,
+// and those that were missing. A variable that has a different value is an *option.Error.
 func With(env []string, want []Variable) (with []string, missing []Variable, err error) {
 	with = slices.Clone(env)
 	for _, v := range want {
@@ -71,7 +69,7 @@ func With(env []string, want []Variable) (with []string, missing []Variable, err
 	return with, missing, nil
 }
 
-// heldBy reports whether the variable already has the wanted value.
+// heldBy reports whether have, the current value of the variable, already means Value.
 func (v Variable) heldBy(have string) bool {
 	switch {
 	case v.Flags:
@@ -83,8 +81,8 @@ func (v Variable) heldBy(have string) bool {
 	return have == v.Value
 }
 
-// joins reports whether the wanted flag can be added to a list. A list that does not begin
-// with a dash is the name of a file (compiler/xla/parse_flags_from_env.cc).
+// joins reports whether the flag can be added to have, the current value of the variable. A value
+// that does not begin with a dash is a file name (compiler/xla/parse_flags_from_env.cc).
 func (v Variable) joins(have string) bool {
 	flag, _, _ := strings.Cut(v.Value, "=")
 	if _, set := flagIn(have, flag); !v.Flags || set {
@@ -94,7 +92,7 @@ func (v Variable) joins(have string) bool {
 	return have == "" || strings.HasPrefix(have, "-")
 }
 
-// flagIn returns the value of a flag in a list; the last occurrence counts.
+// flagIn returns the value of a flag in a list of flags. The last occurrence counts.
 func flagIn(list, flag string) (value string, ok bool) {
 	for _, f := range strings.Fields(list) {
 		name, v, _ := strings.Cut(f, "=")
@@ -105,7 +103,7 @@ func flagIn(list, flag string) (value string, ok bool) {
 	return value, ok
 }
 
-// readBool parses a boolean like TensorFlow (tsl/util/env_var.cc).
+// readBool parses a boolean by TensorFlow's rules (tsl/util/env_var.cc).
 func readBool(text string) (truth, ok bool) {
 	switch strings.ToLower(text) {
 	case "1", "true":

@@ -6,7 +6,7 @@ import (
 	"steadyfit/gpuopts"
 )
 
-// What contradicts the environment is told before TensorFlow is opened.
+// A contradiction with the environment is reported before TensorFlow is opened.
 func ExampleOptions_Check() {
 	options := gpuopts.Options{MemoryGrowth: true, IntraThreads: 2}
 	warnings, err := options.Check([]string{"TF_FORCE_GPU_ALLOW_GROWTH=false", "TF_NUM_INTRAOP_THREADS=8"})
@@ -19,7 +19,7 @@ func ExampleOptions_Check() {
 	// TF_NUM_INTRAOP_THREADS: 8 is not used: Options.IntraThreads 2 overrides it (process_util.cc, local_device.cc)
 }
 
-// What TensorFlow reads from the environment only is a list of variables.
+// TensorFlow reads some settings only from environment variables.
 func ExampleOptions_Environment() {
 	variables, err := gpuopts.Options{VisibleGPUs: []int{1}, XLA: gpuopts.XLAOn2, XLAMinCluster: 8}.Environment()
 	if err != nil {

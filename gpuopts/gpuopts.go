@@ -1,20 +1,19 @@
-// Package gpuopts translates settings of TensorFlow's devices and graph execution into the two
-// forms that TensorFlow reads: the bytes of a tensorflow.ConfigProto and, for some settings,
-// environment variables. An Options{} leaves every choice to TensorFlow.
+// Package gpuopts translates settings of TensorFlow's devices and graph execution into a serialized
+// tensorflow.ConfigProto and, for some settings, environment variables. An Options{} leaves every
+// choice to TensorFlow.
 //
-// The package is pure Go, changes nothing and does not examine the machine: a setting for a
-// GPU is valid without one. session.Open rejects options that ask for a GPU
-// (Options.AsksForGPU) if there is none.
+// The package is pure Go, changes nothing and does not examine the machine, so GPU settings are valid
+// on a machine without GPUs. session.Open rejects options that require a GPU (Options.AsksForGPU) if
+// there is none.
 //
-// Options.ConfigProto goes into every session. Options.Environment lists variables, which
-// [With] adds to an environment before TensorFlow is opened (session.UseEnvironment).
-// Options.Check compares the options with each other and with an environment. A contradiction
-// is an *option.Error that names both sides; a setting without effect is a warning. A setting
-// that comes too late is ErrTooLate: variables once TensorFlow is open, devices and threads
-// once the process has had a session ([Later]).
+// Options.ConfigProto goes into every session. Options.Environment lists variables, which [With] adds
+// to an environment before TensorFlow is opened (session.UseEnvironment). Options.Check finds
+// contradictions, which are errors, and settings without effect, which are warnings. A setting after
+// TensorFlow has read it is ErrTooLate: variables when TensorFlow is opened, devices and threads at the
+// first session ([Later]).
 //
-// Statements about variables come from the named source files of TensorFlow 2.21 and the
-// strings in its library.
+// Statements about variables come from the cited source files of TensorFlow 2.21 and the strings in its
+// library.
 package gpuopts
 
 import (
@@ -33,134 +32,125 @@ import (
 	"steadyfit/option"
 )
 
-// Options are the settings of one session. TensorFlow sets up its devices and threads only
-// once per process, with the options of the first session, and reads the environment once.
+// Options are the settings of one session. TensorFlow sets up devices and threads once per process, for
+// the first session, and reads the environment once.
 type Options struct {
-	// IntraThreads is the number of threads that share one operation; 0 means
-	// TF_NUM_INTRAOP_THREADS, or else one per core. The first session creates the pool.
+	// IntraThreads is the number of threads for one operation; 0 means TF_NUM_INTRAOP_THREADS, or
+	// one per core. The first session creates the thread pool.
 	IntraThreads int `json:",omitzero"`
-	// InterThreads is the number of threads that run operations in parallel; 0 means
-	// TF_NUM_INTEROP_THREADS, or else one per core. The first session creates the pool, unless
+	// InterThreads is the number of operations that run in parallel; 0 means
+	// TF_NUM_INTEROP_THREADS, or one per core. The first session creates the thread pool, unless
 	// PerSessionThreads is set.
 	InterThreads int `json:",omitzero"`
-	// PerSessionThreads gives the session its own pool of InterThreads
+	// PerSessionThreads gives the session a separate pool of InterThreads
 	// (ConfigProto.use_per_session_threads).
 	PerSessionThreads bool `json:",omitzero"`
-	// Executor selects how the operations of a graph are run.
+	// Executor selects how the operations of a graph run.
 	Executor Executor `json:",omitzero"`
 
 	// GrapplerOff disables all graph rewriting (RewriterConfig.disable_meta_optimizer). It
-	// excludes Grappler, Precision and MemoryOptimization, which are kinds of rewriting.
+	// excludes Grappler, Precision and MemoryOptimization.
 	GrapplerOff bool `json:",omitzero"`
-	// Grappler turns single rewriting passes on or off.
+	// Grappler enables or disables single passes of graph rewriting.
 	Grappler Grappler `json:",omitzero"`
-	// MemoryOptimization rewrites graphs to need less memory.
+	// MemoryOptimization rewrites graphs to save memory.
 	MemoryOptimization MemoryOptimization `json:",omitzero"`
-	// Precision rewrites graphs to compute in 16 bits where TensorFlow considers it
-	// safe. Variables keep their type.
+	// Precision rewrites graphs to compute in 16 bits where TensorFlow considers it safe. The
+	// types of variables stay unchanged.
 	Precision Precision `json:",omitzero"`
-	// XLA compiles parts of graphs. Functions exported with jit_compile are compiled in
-	// any case.
+	// XLA compiles parts of graphs. Functions exported with jit_compile are always compiled.
 	XLA XLA `json:",omitzero"`
 	// XLAMinCluster is the minimum number of operations that XLA compiles together; 0 means
 	// TensorFlow's default. It applies to the whole process (--tf_xla_min_cluster_size of
-	// TF_XLA_FLAGS), but not to functions exported with jit_compile.
+	// TF_XLA_FLAGS), except to functions exported with jit_compile.
 	XLAMinCluster int `json:",omitzero"`
 
-	// MemoryGrowth takes GPU memory as needed instead of nearly all at the start
-	// (GPUOptions.allow_growth). TensorFlow uses one value for all GPUs, and frees no memory
+	// MemoryGrowth allocates GPU memory as needed, instead of nearly all at the start
+	// (GPUOptions.allow_growth). TensorFlow uses one value for all GPUs, and returns no memory
 	// before the process ends.
 	MemoryGrowth bool `json:",omitzero"`
-	// MemoryFraction is the fraction of each GPU's memory that TensorFlow may take, in (0, 1];
-	// 0 means TensorFlow's default. With MemoryGrowth it limits growth and must be below 1.
-	// With UnifiedMemory it may be above 1: the pool is then larger than the GPU.
+	// MemoryFraction is the fraction of each GPU's memory that TensorFlow may use, above 0 and up to
+	// 1; 0 means TensorFlow's default. With MemoryGrowth it must be below 1. With UnifiedMemory it
+	// may be above 1.
 	MemoryFraction float64 `json:",omitzero"`
-	// VisibleGPUs are the indices of the GPUs to use, in the order of the PCI bus like in
-	// nvidia-smi and NVML; empty means all. The option also sets CUDA_DEVICE_ORDER=PCI_BUS_ID,
-	// since CUDA's default order puts the fastest GPU first. If CUDA_VISIBLE_DEVICES is set,
-	// the indices refer to the GPUs listed there.
+	// VisibleGPUs are the indices of the GPUs to use, in the order of nvidia-smi; empty means all.
+	// Since CUDA's default order is another, the option also sets CUDA_DEVICE_ORDER=PCI_BUS_ID. If
+	// CUDA_VISIBLE_DEVICES is set, the indices refer to the GPUs listed there.
 	VisibleGPUs []int `json:",omitzero"`
-	// VirtualGPUs splits GPUs into devices of a fixed size. It has a list of sizes in MiB for
-	// each visible GPU. A list with one number limits that GPU; an empty list leaves it whole.
-	// It excludes MemoryFraction.
+	// VirtualGPUs splits GPUs into devices of a fixed size: for each visible GPU, a list of sizes
+	// in MiB. One size limits that GPU; an empty list leaves it whole. It excludes MemoryFraction.
 	VirtualGPUs [][]int `json:",omitzero"`
-	// GPUAllocator selects the allocator of all GPUs.
+	// GPUAllocator selects the allocator of GPU memory.
 	GPUAllocator GPUAllocator `json:",omitzero"`
-	// UnifiedMemory uses GPU memory that CUDA may move to the host
-	// (GPUOptions.Experimental.use_unified_memory). Only a MemoryFraction above 1 makes the
-	// pool larger than the GPU (gpu_device.cc). It needs BFC and compute capability 6.0.
+	// UnifiedMemory uses memory that CUDA can move to the host
+	// (GPUOptions.Experimental.use_unified_memory). With a MemoryFraction above 1, the pool exceeds
+	// the GPU's memory (gpu_device.cc). It needs BFC and compute capability 6.0.
 	UnifiedMemory bool `json:",omitzero"`
-	// HostMemoryLimit limits the pinned host memory for copies to and from GPUs, in MiB; 0
-	// means TensorFlow's default.
+	// HostMemoryLimit limits the pinned host memory for copies to and from GPUs in MiB; 0 means
+	// TensorFlow's default.
 	HostMemoryLimit int `json:",omitzero"`
-	// GarbageCollection returns free regions of BFC to CUDA before an allocation fails,
-	// which is TensorFlow's default (TF_ENABLE_GPU_GARBAGE_COLLECTION,
-	// gpu_bfc_allocator.cc).
+	// GarbageCollection makes BFC return free regions to CUDA before an allocation fails, as it
+	// does by default (TF_ENABLE_GPU_GARBAGE_COLLECTION, gpu_bfc_allocator.cc).
 	GarbageCollection Switch `json:",omitzero"`
 	// DeferredDeletion is the number of bytes of GPU memory that may wait for their deletion
-	// (GPUOptions.deferred_deletion_bytes). TensorFlow 2.21 ignores it (gpu_event_mgr.cc), and
-	// Check returns a warning.
+	// (GPUOptions.deferred_deletion_bytes). TensorFlow 2.21 ignores it (gpu_event_mgr.cc), so Check
+	// returns a warning.
 	DeferredDeletion int64 `json:",omitzero"`
 
-	// OneDNN turns oneDNN on or off; by default it depends on the processor
+	// OneDNN enables or disables oneDNN. The default depends on the processor
 	// (TF_ENABLE_ONEDNN_OPTS, port.cc).
 	OneDNN Switch `json:",omitzero"`
-	// OneDNNSystemAllocator takes oneDNN's large blocks from malloc instead of a pool that
-	// returns nothing (TF_ONEDNN_USE_SYSTEM_ALLOCATOR, onednn_env_vars.cc).
-	// session.UseReleaseProfile adds settings that make it fast.
+	// OneDNNSystemAllocator allocates oneDNN's large blocks with malloc, instead of from a pool
+	// that never returns memory (TF_ONEDNN_USE_SYSTEM_ALLOCATOR, onednn_env_vars.cc).
+	// session.UseReleaseProfile adds settings that make this fast.
 	OneDNNSystemAllocator bool `json:",omitzero"`
-	// OneDNNPoolLimit limits oneDNN's pool in bytes; 0 means the memory of the machine. A step
-	// that needs more fails (TF_MKL_ALLOC_MAX_BYTES, mkl_cpu_allocator.h).
+	// OneDNNPoolLimit is the maximum size of oneDNN's pool in bytes; 0 means the machine's memory.
+	// A step that needs more fails (TF_MKL_ALLOC_MAX_BYTES, mkl_cpu_allocator.h).
 	OneDNNPoolLimit int64 `json:",omitzero"`
-	// OneDNNMath is the type in which oneDNN computes matrix products and convolutions of
-	// float32.
+	// OneDNNMath is the type in which oneDNN multiplies and convolves float32 values.
 	OneDNNMath Math `json:",omitzero"`
 
-	// Deterministic makes operations repeatable but slower, and makes those that cannot be
-	// repeatable fail (TF_DETERMINISTIC_OPS, determinism.cc).
+	// Deterministic makes operations repeatable but slower. Operations that cannot be repeatable
+	// fail (TF_DETERMINISTIC_OPS, determinism.cc).
 	Deterministic bool `json:",omitzero"`
-	// LogLevel is the lowest level of messages that TensorFlow logs (TF_CPP_MIN_LOG_LEVEL).
+	// LogLevel is the lowest level of TensorFlow's log messages (TF_CPP_MIN_LOG_LEVEL).
 	LogLevel LogLevel `json:",omitzero"`
 }
 
-// Switch turns something on or off. "" means TensorFlow's default.
+// Switch enables or disables a feature. Empty means TensorFlow's default.
 type Switch string
 
-// The values of Switch.
 const (
 	On  Switch = "on"
 	Off Switch = "off"
-	// Aggressive, for Grappler only, is like On but makes assumptions that may be wrong for a
-	// graph, such as that fed values have the shape of their placeholder
-	// (rewriter_config.proto).
+	// Aggressive is a value for Grappler. It is like On but makes assumptions that may not hold,
+	// such as that fed values have the shape of their placeholder (rewriter_config.proto).
 	Aggressive Switch = "aggressive"
 )
 
-// Grappler has switches for single passes of graph rewriting (RewriterConfig).
+// Grappler enables or disables single passes of graph rewriting (RewriterConfig).
 type Grappler struct {
-	// These are on by default.
+	// These passes are on by default.
 	Layout, ConstantFolding, Shapes, Remapping, CommonSubgraphs, Arithmetic Switch `json:",omitzero"`
 	Dependencies, Loops, Functions, Implementations, ConditionalCode        Switch `json:",omitzero"`
-	// These are off by default.
+	// These passes are off by default.
 	DebugStripper, ScopedAllocator, PinToHost Switch `json:",omitzero"`
-	// PruningOff keeps operations whose results are not needed (disable_model_pruning).
+	// PruningOff keeps operations whose results are not used (disable_model_pruning).
 	PruningOff bool `json:",omitzero"`
 }
 
-// Math is the type in which products of float32 are computed.
+// Math is the type in which oneDNN multiplies float32 values. Empty means float32.
 type Math string
 
-// The values of Math. "" means float32.
 const (
-	// BFloat16Math rounds the factors to bfloat16 (TF_SET_ONEDNN_FPMATH_MODE=BF16, the only
-	// value in mkl_util.h). In contrast, Precision rewrites the graph.
+	// BFloat16Math rounds factors to bfloat16 (TF_SET_ONEDNN_FPMATH_MODE=BF16, the only value in
+	// mkl_util.h). Precision, in contrast, rewrites the graph.
 	BFloat16Math Math = "bfloat16"
 )
 
-// LogLevel is the severity of a message in TensorFlow's log.
+// LogLevel is the severity of a TensorFlow log message. Empty means TensorFlow's default.
 type LogLevel string
 
-// The values of LogLevel. "" means TensorFlow's default.
 const (
 	LogInfo    LogLevel = "info"
 	LogWarning LogLevel = "warning"
@@ -168,82 +158,76 @@ const (
 	LogFatal   LogLevel = "fatal"
 )
 
-// Executor selects how the operations of a graph are run
-// (ConfigProto.Experimental.executor_type).
+// Executor selects how the operations of a graph run (ConfigProto.Experimental.executor_type). Empty
+// means TensorFlow's default, which runs operations in parallel.
 type Executor string
 
-// The values of Executor. "" is TensorFlow's default, which runs operations in parallel.
 const (
-	// SingleThreaded runs all operations one after the other in the calling thread. It cannot
-	// run Switch and Merge, the control flow of TensorFlow 1. TensorFlow therefore leaves
-	// loops as functions, whose operations may round differently (session.Rounding).
+	// SingleThreaded runs all operations in sequence in the calling thread. It cannot run Switch
+	// and Merge, the control flow of TensorFlow 1, so TensorFlow keeps loops as functions, whose
+	// operations may round differently (session.Rounding).
 	SingleThreaded Executor = "SINGLE_THREADED_EXECUTOR"
 )
 
-// XLA selects how much of a graph is compiled (OptimizerOptions.global_jit_level). XLAOn1 and
-// XLAOn2 also set cpu_global_jit, which TensorFlow needs on a CPU.
+// XLA selects how much of a graph is compiled (OptimizerOptions.global_jit_level). XLAOn1 and XLAOn2
+// also set cpu_global_jit, which TensorFlow needs on a CPU. Empty means off, unless
+// --tf_xla_auto_jit in TF_XLA_FLAGS overrides the level (xla_cluster_util.cc).
 type XLA string
 
-// The values of XLA. "" is off, unless --tf_xla_auto_jit in TF_XLA_FLAGS turns it on. That
-// flag overrides the session's level (xla_cluster_util.cc).
 const (
 	XLAOff XLA = "off"
 	XLAOn1 XLA = "on-1"
 	XLAOn2 XLA = "on-2"
 )
 
-// Precision is a graph rewriting to 16-bit types.
+// Precision is a rewriting of graphs to 16-bit types. Empty means no rewriting.
 type Precision string
 
-// The values of Precision. "" means none.
 const (
-	// BFloat16 is for CPUs with oneDNN (auto_mixed_precision_onednn_bfloat16).
+	// BFloat16 works on CPUs with oneDNN (auto_mixed_precision_onednn_bfloat16).
 	BFloat16 Precision = "bfloat16"
-	// Float16CPU is for CPUs: values are float16, computed in float32
-	// (auto_mixed_precision_cpu, rewriter_config.proto). It turns Grappler.CommonSubgraphs off
-	// by default: with both, TensorFlow 2.21 aborts the process on two consecutive
-	// convolutions, as in the built-in digits-cnn.
+	// Float16CPU stores float16 and computes in float32 on CPUs (auto_mixed_precision_cpu,
+	// rewriter_config.proto). It turns Grappler.CommonSubgraphs off by default, since TensorFlow
+	// 2.21 otherwise aborts on two consecutive convolutions, as in the built-in digits-cnn.
 	Float16CPU Precision = "float16-cpu"
-	// Float16GPU is for GPUs, and for CPUs whose oneDNN supports float16
-	// (auto_mixed_precision, meta_optimizer.cc). It does not scale the loss.
+	// Float16GPU works on GPUs, and on CPUs whose oneDNN supports float16 (auto_mixed_precision,
+	// meta_optimizer.cc). It does not scale the loss.
 	Float16GPU Precision = "float16-gpu"
-	// Float16 means Float16GPU if TensorFlow has a GPU, and Float16CPU otherwise; package
-	// session resolves it.
+	// Float16 means Float16GPU if TensorFlow has a GPU, and otherwise Float16CPU. Package session
+	// chooses one.
 	Float16 Precision = "float16"
 )
 
-// MemoryOptimization is a graph rewriting to save memory (RewriterConfig.memory_optimization).
+// MemoryOptimization is a rewriting of graphs to save memory (RewriterConfig.memory_optimization).
+// Empty means TensorFlow's default: swapping from GPU to host, and scheduling (rewriter_config.proto).
 type MemoryOptimization string
 
-// The values of MemoryOptimization. "" is TensorFlow's default: swapping from a GPU to the
-// host, and scheduling (rewriter_config.proto). For recomputation, TensorFlow 2.21 looks for
-// gradients under gradients/, their name in TensorFlow 1, and finds none. MemoryRecomputation,
-// MemoryManual and MemoryHeuristics therefore also set memory_optimizer_target_node_name_scope
-// to gradient_tape/.
+// To recompute activations, TensorFlow 2.21 looks for gradients under gradients/, their name in
+// TensorFlow 1. MemoryRecomputation, MemoryManual and MemoryHeuristics therefore set
+// memory_optimizer_target_node_name_scope to gradient_tape/, their name in TensorFlow 2.
 const (
 	MemoryNone          MemoryOptimization = "none"
-	MemoryManual        MemoryOptimization = "manual" // as annotated in the graph
+	MemoryManual        MemoryOptimization = "manual" // follows annotations in the graph
 	MemorySwapping      MemoryOptimization = "swapping"
 	MemoryRecomputation MemoryOptimization = "recomputation"
 	MemoryScheduling    MemoryOptimization = "scheduling"
-	MemoryHeuristics    MemoryOptimization = "heuristics" // any of the above
+	MemoryHeuristics    MemoryOptimization = "heuristics" // chooses among the other values
 )
 
-// GPUAllocator selects the allocator of GPU memory.
+// GPUAllocator selects the allocator of GPU memory. Empty means TensorFlow's default. The variable
+// TF_GPU_ALLOCATOR overrides the option (gpu_process_state.cc).
 type GPUAllocator string
 
-// The values of GPUAllocator. "" is TensorFlow's default. TF_GPU_ALLOCATOR overrides the
-// option (gpu_process_state.cc).
 const (
-	// BFC is TensorFlow's own allocator, which returns no memory to the GPU (allocator_type).
+	// BFC is TensorFlow's allocator. It returns no memory to the GPU (allocator_type).
 	BFC GPUAllocator = "BFC"
-	// CUDAMallocAsync is the allocator of CUDA 11.2 and newer (use_cuda_malloc_async). It
-	// replaces BFC and has no limit, so it excludes MemoryFraction and VirtualGPUs with sizes.
+	// CUDAMallocAsync is the allocator of CUDA 11.2 and later (use_cuda_malloc_async). It has no
+	// limit, so it excludes MemoryFraction and VirtualGPUs.
 	CUDAMallocAsync GPUAllocator = "cuda_malloc_async"
 )
 
-// setting returns an option with its value, as in "Options.MemoryFraction 0.5"; "" if the
-// option is not set.
+// setting returns an option with its value, such as "Options.MemoryFraction 0.5", or "" if the option
+// is not set.
 func (o Options) setting(field string) string {
 	v := reflect.ValueOf(o).FieldByName(field)
 	if v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 {
@@ -252,7 +236,7 @@ func (o Options) setting(field string) string {
 	return fmt.Sprintf("Options.%s %v", field, v)
 }
 
-// settings returns those of the options that are set, with their values.
+// settings returns the options that are set, with their values.
 func (o Options) settings(fields ...string) (list []string) {
 	for _, f := range fields {
 		if s := o.setting(f); s != "" {
@@ -262,20 +246,19 @@ func (o Options) settings(fields ...string) (list []string) {
 	return list
 }
 
-// AsksForGPU returns an option that makes no sense without a GPU, with its value, as in
-// "Options.VisibleGPUs [0]"; "" if there is none. Other options for GPUs have no effect
-// without a GPU, so that the same options work on machines with and without one.
+// AsksForGPU returns an option that requires a GPU, with its value, such as "Options.VisibleGPUs [0]",
+// or "". Other GPU options have no effect without a GPU, so one Options fits all machines.
 func (o Options) AsksForGPU() string {
 	return cmp.Or(o.setting("VisibleGPUs"), o.setting("VirtualGPUs"), o.setting("GPUAllocator"))
 }
 
-// ForGPU lists the set options, with their values, that have no effect without a GPU.
+// ForGPU returns the options that have no effect without a GPU, with their values.
 func (o Options) ForGPU() []string {
 	return o.settings("MemoryGrowth", "MemoryFraction", "UnifiedMemory", "HostMemoryLimit", "GarbageCollection")
 }
 
-// ConfigProto returns the serialized tensorflow.ConfigProto of the options, without the
-// settings that TensorFlow reads only from the environment.
+// ConfigProto returns the options as a serialized tensorflow.ConfigProto. It does not include the
+// settings of Environment.
 func (o Options) ConfigProto() ([]byte, error) {
 	if err := o.valid(); err != nil {
 		return nil, err
@@ -343,14 +326,12 @@ var toggles = map[Switch]pb.RewriterConfig_Toggle{
 	On: pb.RewriterConfig_ON, Off: pb.RewriterConfig_OFF, Aggressive: pb.RewriterConfig_AGGRESSIVE,
 }
 
-// rewriting is a switch of Grappler and its value.
 type rewriting struct {
 	name     string
 	position Switch
 	field    func(*pb.RewriterConfig) *pb.RewriterConfig_Toggle
 }
 
-// switches returns the switches that are set.
 func (g Grappler) switches() []rewriting {
 	all := []rewriting{
 		{"Layout", g.Layout, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.LayoutOptimizer }},
@@ -371,7 +352,7 @@ func (g Grappler) switches() []rewriting {
 	return slices.DeleteFunc(all, func(r rewriting) bool { return r.position == "" })
 }
 
-// setting returns the first switch that is set, with its value; "" if there is none.
+// setting returns the first switch that is set, with its value, or "".
 func (g Grappler) setting() string {
 	for _, r := range g.switches() {
 		return fmt.Sprintf("Options.Grappler.%s %s", r.name, r.position)
@@ -413,22 +394,21 @@ func (o Options) gpu() *pb.GPUOptions {
 	return gpu
 }
 
-// hostMemoryLimit is the field number of GPUOptions.Experimental.gpu_host_mem_limit_in_mb.
+// hostMemoryLimit is the field gpu_host_mem_limit_in_mb of GPUOptions.Experimental.
 const hostMemoryLimit protowire.Number = 13
 
-// addFloat sets a field that the Go messages do not have, since they are those of TensorFlow
-// 2.9.
+// addFloat sets a field that the generated Go types, which are those of TensorFlow 2.9, lack.
 func addFloat(message proto.Message, field protowire.Number, value float32) {
 	m := message.ProtoReflect()
 	wire := protowire.AppendTag(m.GetUnknown(), field, protowire.Fixed32Type)
 	m.SetUnknown(protowire.AppendFixed32(wire, math.Float32bits(value)))
 }
 
-// maxThreads is the maximum number of threads of a pool. TensorFlow starts all of them, and
-// aborts the process if the system refuses one.
+// maxThreads is the maximum size of a thread pool. TensorFlow starts all threads, and aborts the process
+// if the system refuses one.
 const maxThreads = 1024
 
-// valid returns an error for invalid values and for options that exclude each other.
+// valid returns an error for an invalid value, or for options that exclude each other.
 func (o Options) valid() error {
 	for _, err := range []error{
 		among("Executor", o.Executor, SingleThreaded),
@@ -469,7 +449,7 @@ func (o Options) valid() error {
 		{"DeferredDeletion", float64(o.DeferredDeletion), math.MaxInt64, "0 (TensorFlow's default) or more bytes"},
 		{"OneDNNPoolLimit", float64(o.OneDNNPoolLimit), math.MaxInt64, "0 (the machine's memory) or more bytes"},
 	} {
-		if !(n.value >= 0 && n.value <= n.max) { // also true for NaN
+		if !(n.value >= 0 && n.value <= n.max) { // NaN is invalid too
 			return refused(n.field, reflect.ValueOf(o).FieldByName(n.field).Interface(), n.expected)
 		}
 	}
@@ -487,7 +467,7 @@ func (o Options) valid() error {
 	return o.excluded()
 }
 
-// among returns an error for a value that is neither empty nor known.
+// among returns an error for a value that is not empty and not in known.
 func among[T ~string](name string, value T, known ...T) error {
 	if value == "" || slices.Contains(known, value) {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"steadyfit/gpuopts"
 )
 
-// configs are the cases whose bytes are in testdata.
+// configs are the options whose ConfigProto is in testdata.
 var configs = map[string]gpuopts.Options{
 	"nothing":              {},
 	"intra threads":        {IntraThreads: 2},
@@ -74,8 +74,8 @@ var configs = map[string]gpuopts.Options{
 	},
 }
 
-// The bytes in testdata are those of tf.compat.v1.ConfigProto of TensorFlow 2.21;
-// scripts/config_golden.py writes them, from a table with the same names.
+// scripts/config_golden.py writes testdata with tf.compat.v1.ConfigProto of TensorFlow 2.21, from a table
+// with the same names.
 func TestConfigProtoBytes(t *testing.T) {
 	text, err := os.ReadFile("testdata/config.json")
 	require.NoError(t, err)
@@ -94,12 +94,12 @@ func TestConfigProtoBytes(t *testing.T) {
 	assert.Empty(t, want, "cases of scripts/config_golden.py that are not tested")
 }
 
-// An option that TensorFlow reads from a ConfigProto has a case of its own in the bytes
-// from Python, and one that it reads from a variable a case in which it asks for that.
+// Every option in a ConfigProto has a case in testdata, and every option with a variable has a case in
+// environments.
 func TestEveryOptionHasACase(t *testing.T) {
 	assert.Empty(t, untested(configs, environments))
 
-	// An option without its cases is found, also where a case of several has it.
+	// Missing cases are found, also for an option that only occurs together with others.
 	all := fields(reflect.TypeFor[gpuopts.Options]())
 	assert.Len(t, untested(nil, nil), len(all))
 	lacking := map[string]bool{}
@@ -115,17 +115,17 @@ func TestEveryOptionHasACase(t *testing.T) {
 			lacking[option] = true
 		}
 	}
-	// Of these there are several cases.
+	// Each of these options occurs in several cases.
 	for _, option := range []string{"Executor", "MemoryGrowth", "HostMemoryLimit", "PerSessionThreads", "Grappler.Layout", "Grappler.PruningOff", "OneDNNMath", "Deterministic", "XLAMinCluster"} {
 		assert.True(t, lacking[option], "%s: nothing fails without its case", option)
 	}
 }
 
-// untested lists the options that lack a case, sorted.
+// untested returns the options that lack a case, sorted.
 func untested(configs map[string]gpuopts.Options, environments []environment) []string {
 	var missing []string
 	for name, index := range fields(reflect.TypeFor[gpuopts.Options]()) {
-		var values []reflect.Value // that some case has
+		var values []reflect.Value // values of the option in all cases
 		config, variable := false, false
 		for _, o := range configs {
 			if v := reflect.ValueOf(o).FieldByIndex(index); !v.IsZero() {
@@ -164,13 +164,13 @@ func untested(configs map[string]gpuopts.Options, environments []environment) []
 	return missing
 }
 
-// only is the options with a single one set.
+// only returns options with a single option set.
 func only(index []int, value reflect.Value) (o gpuopts.Options) {
 	reflect.ValueOf(&o).Elem().FieldByIndex(index).Set(value)
 	return o
 }
 
-// fields are those of a struct by name, those of structs in it included.
+// fields returns the indices of a struct's fields by name, including fields of nested structs.
 func fields(t reflect.Type) map[string][]int {
 	all := map[string][]int{}
 	for i := range t.NumField() {

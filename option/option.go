@@ -1,8 +1,7 @@
-// Package option has the error type for an invalid option: the option, its value, what is
-// wrong, and what to do. All packages of steadyfit use it.
+// Package option has the error type for invalid options, used by all packages of steadyfit.
 //
-// Libraries name options by their Go names. A program with other names, such as the flags of a
-// command, prints errors with Text.
+// Libraries use the Go names of options. A program with other names, such as flags, prints errors with
+// Text.
 package option
 
 import (
@@ -11,26 +10,23 @@ import (
 	"strings"
 )
 
-// Error reports an option that is invalid or cannot be satisfied. It is returned before
-// anything is changed.
+// Error reports an option that is invalid or cannot be satisfied. It is returned before anything has
+// changed.
 //
-// In Reason and Fix, braces mark the names of other options, optionally with a value, as in
-// {Loop.Epochs} and {Options.Precision float16}.
+// In Reason and Fix, braces mark names of other options, optionally with a value: {Loop.Epochs},
+// {Options.Precision float16}.
 type Error struct {
-	// Option is the name of the option, such as "Loop.Batch".
 	Option string
-	// Value is the invalid value. If it is nil, the text shows no value.
+	// Value is the invalid value. It may be nil.
 	Value any
-	// Reason is what is wrong, or what was expected.
+	// Reason is what is wrong, or what values are valid.
 	Reason string
 	// Fix is what to do. It may be empty if Reason implies it.
 	Fix string
-	// Err is the wrapped error. It may be nil.
 	Err error
 }
 
-// New returns an error. setting is the name of an option, optionally with its value, as in
-// "Loop.Batch 0".
+// New returns an error. setting is the name of an option, optionally with a value: "Loop.Batch 0".
 func New(setting, reason, fix string) *Error {
 	name, value, ok := strings.Cut(setting, " ")
 	e := &Error{Option: name, Reason: reason, Fix: fix}
@@ -40,24 +36,20 @@ func New(setting, reason, fix string) *Error {
 	return e
 }
 
-// Name translates the Go name of an option to the name and value that the user sees. The value
-// may be empty.
+// Name translates the Go name of an option and its value, which may be empty, to the user's words.
 type Name func(option, value string) string
 
-// Named is an error that names options in its text.
 type Named interface {
 	error
-	// OptionText returns the text with the option names that name returns.
 	OptionText(Name) string
 }
 
 // Error returns the text with Go names.
 func (e *Error) Error() string { return e.OptionText(GoName) }
 
-// Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// OptionText returns the text with the option names that name returns.
+// OptionText returns the text with the names that name returns.
 func (e *Error) OptionText(name Name) string {
 	value := ""
 	if e.Value != nil {
@@ -70,10 +62,9 @@ func (e *Error) OptionText(name Name) string {
 	return text
 }
 
-// GoName returns the name and the value unchanged.
 func GoName(option, value string) string { return strings.TrimSpace(option + " " + value) }
 
-// Errorf is like fmt.Errorf, except that braces in the format mark names of options.
+// Errorf is like fmt.Errorf. Braces in the format mark names of options.
 func Errorf(format string, args ...any) error {
 	return &formatted{format, args, fmt.Errorf(Marked(format, GoName), args...)}
 }
@@ -92,7 +83,7 @@ func (f *formatted) OptionText(name Name) string {
 
 var marked = regexp.MustCompile(`\{[A-Za-z]+\.[A-Z][A-Za-z.]*( [^{}]*)?\}`)
 
-// Marked replaces the names in braces in a text by those that name returns.
+// Marked replaces the names in braces in a text.
 func Marked(text string, name Name) string {
 	return marked.ReplaceAllStringFunc(text, func(m string) string {
 		option, value, _ := strings.Cut(m[1:len(m)-1], " ")
@@ -100,7 +91,7 @@ func Marked(text string, name Name) string {
 	})
 }
 
-// Text returns the text of an error with the option names that name returns.
+// Text returns the text of an error with the names that name returns.
 func Text(err error, name Name) string {
 	text := err.Error()
 	walk(err, func(n Named) { text = strings.Replace(text, n.Error(), n.OptionText(name), 1) })

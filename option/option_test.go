@@ -11,7 +11,7 @@ import (
 	"steadyfit/option"
 )
 
-// flag names options as the flags of a command.
+// flag converts option names to flags.
 func flag(name, value string) string {
 	_, field, _ := strings.Cut(name, ".")
 	return strings.TrimSpace("--" + strings.ToLower(field) + " " + value)

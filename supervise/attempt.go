@@ -15,30 +15,29 @@ import (
 	"steadyfit/internal/child"
 )
 
-// attempt is one process of the training.
+// attempt is one child process of the training.
 type attempt struct {
 	*child.Process
 	// crash describes the end of an attempt that crashed.
 	crash Crash
-	// end is the last message of the child; nil if it sent none.
+	// end is the last message of the child; nil if there was none.
 	end *message
-	// stepped is true after the first step of the attempt. progress is true if that step was
-	// later than the first step of all earlier attempts.
+	// stepped is true after the first step. progress is true if that step was later than the first
+	// steps of all earlier attempts.
 	stepped, progress bool
-	// lingered is true if the process had to be killed after its last message.
+	// lingered is true if the child was killed after its last message.
 	lingered bool
 }
 
-// crashCode is the exit code with which the Go runtime ends a process that crashed.
+// crashCode is the exit code of a Go program that crashed.
 const crashCode = 2
 
-// chosen reports whether main has chosen the exit code. If train returned nil, exit code 2
-// means a crash.
+// chosen reports whether main chose the exit code. If train returned nil, exit code 2 means a crash.
 func (a *attempt) chosen() bool {
 	return a.end != nil && a.crash.ExitCode >= 0 && (a.end.End != endDone || a.crash.ExitCode != crashCode)
 }
 
-// code is the exit code of Run's error if there is no further attempt.
+// code returns the exit code for Run's error if this attempt is the last one.
 func (a *attempt) code() int {
 	switch {
 	case a.chosen():
@@ -49,7 +48,7 @@ func (a *attempt) code() int {
 	return 1
 }
 
-// attempt runs one process to its end. The error means that the process could not be started.
+// attempt runs one child process to its end. An error means that the child could not be started.
 func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	began := time.Now()
 	a := &attempt{crash: Crash{Attempt: p.next.Attempt, ExitCode: -1}}
@@ -59,7 +58,7 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 		command.Files = []*os.File{p.terminal}
 	}
 	var err error
-	// When ctx ends, the child gets a signal instead.
+	// The end of ctx must not kill the child: it gets a signal instead.
 	if a.Process, err = child.Start(context.WithoutCancel(ctx), command); err != nil {
 		a.crash.Time, a.crash.Lasted = time.Now(), time.Since(began)
 		return a, fmt.Errorf("supervise: %w", err)
@@ -79,10 +78,9 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	return a, nil
 }
 
-// ticks is the number of parts into which a deadline is divided.
+// ticks is the number of parts of a deadline.
 const ticks = 8
 
-// watch returns when the child has ended.
 func (p *parent) watch(ctx context.Context, a *attempt, messages <-chan []byte, exited <-chan struct{}, stderr *relay) {
 	done := ctx.Done()
 	period := p.StartDeadline / ticks
@@ -134,7 +132,7 @@ func (p *parent) watch(ctx context.Context, a *attempt, messages <-chan []byte, 
 	}
 }
 
-// ticker returns a ticker that never ticks if period is 0.
+// ticker returns a ticker. With a period of 0 it never ticks.
 func (p *parent) ticker(period time.Duration) (<-chan time.Time, func()) {
 	if period <= 0 {
 		return nil, func() {}
@@ -142,7 +140,7 @@ func (p *parent) ticker(period time.Duration) (<-chan time.Time, func()) {
 	return p.tick(period)
 }
 
-// hear handles a message of the child. It ignores an incomplete line.
+// hear handles a message of the child. A truncated line is ignored.
 func (p *parent) hear(a *attempt, line []byte) {
 	var m message
 	if json.Unmarshal(line, &m) != nil {
@@ -156,7 +154,7 @@ func (p *parent) hear(a *attempt, line []byte) {
 	}
 	a.crash.Step = m.Step
 	if m.Step > p.memoryStep {
-		p.next.MemoryCrashes = 0 // this attempt got further than the last memory crash
+		p.next.MemoryCrashes = 0 // this attempt got further than the last crash for lack of memory
 	}
 	if m.Step > 0 && !a.stepped {
 		a.stepped = true
@@ -166,7 +164,7 @@ func (p *parent) hear(a *attempt, line []byte) {
 	}
 }
 
-// receive handles a signal. a is nil if no process runs.
+// receive handles a signal. a is nil if there is no child.
 func (p *parent) receive(s os.Signal, a *attempt) {
 	if suspend(s, a) {
 		return
@@ -178,7 +176,7 @@ func (p *parent) receive(s os.Signal, a *attempt) {
 	p.stop(a, s)
 }
 
-// stop asks the child to end. Later calls have no effect.
+// stop asks the child to end, once.
 func (p *parent) stop(a *attempt, s os.Signal) {
 	if !p.ending && a != nil {
 		p.warn(a.Signal(s))
@@ -186,21 +184,18 @@ func (p *parent) stop(a *attempt, s os.Signal) {
 	p.ending = true
 }
 
-// warn logs an error that the parent cannot handle.
 func (p *parent) warn(err error) {
 	if err != nil {
 		p.log(slog.LevelWarn, "the training process could not be reached", "error", err)
 	}
 }
 
-// relay copies a child's standard error to out.
+// relay copies the standard error of a child to out.
 type relay struct {
 	w   io.Writer
 	out chan<- func()
-	// ended is closed once the child has ended; output that does not fit in out is then
-	// dropped.
+	// ended is closed when the child has ended. Output that does not fit in out is then dropped.
 	ended chan struct{}
-	// stuck is true while out is full.
 	stuck atomic.Bool
 }
 

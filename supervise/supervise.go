@@ -9,12 +9,10 @@
 //		os.Exit(supervise.ExitCode(err))
 //	}
 //
-// The first process that calls [Run] becomes the parent. It starts the same program with the
-// same arguments as its child. In the child, Run calls train with a [Worker]. Train calls
-// Worker.Alive after every step, and resumes from its checkpoints if Status.Step is above 0. It
-// may also request a new process with Worker.Restart.
-//
-// The package does not depend on TensorFlow, and the parent does not load it.
+// The first process that calls [Run] becomes the parent, and starts the same program with the same
+// arguments as its child. In the child, Run calls train with a [Worker]. Train calls Worker.Alive after
+// every step, and resumes from its checkpoints if Status.Step is above 0. Train can request a new
+// process with Worker.Restart. The package does not load TensorFlow.
 package supervise
 
 import (
@@ -34,79 +32,74 @@ import (
 	"golang.org/x/term"
 )
 
-// Env is the environment variable that marks a child of Run.
 const Env = "STEADYFIT_SUPERVISED"
 
 var (
-	// ErrRestart is wrapped by the errors of Worker.Restart: train has saved its state.
+	// ErrRestart is wrapped by errors of Worker.Restart. Train has saved its state.
 	ErrRestart = errors.New("another process continues")
-	// ErrRetry marks an error of train that may not occur in a new process. An error that wraps
-	// it counts as a crash.
+	// ErrRetry marks an error of train that may not occur in a new process. It counts as a crash.
 	ErrRetry = errors.New("a new process may get further")
-	// errOrphaned is the cause of train's context when the parent has ended.
+	// errOrphaned cancels train's context when the parent has ended.
 	errOrphaned = errors.New("the supervising process has ended")
 )
 
-// Options configure Run. The zero value restarts after crashes and ignores hangs.
+// Options configure Run. The zero value restarts the child after crashes and ignores hangs.
 type Options struct {
-	// Deadline is the longest time between two signs of life before the child is killed as
-	// hung. It has to cover a slow batch, a checkpoint and the final save. Time during which
-	// this process does not run, or waits for a reader of Stderr, does not count. 0 disables
-	// it.
+	// Deadline is the maximum time between two signs of life; 0 means no limit. A child that
+	// exceeds it is killed as hung. Deadline must cover a slow batch, a checkpoint and the final
+	// save. Time while the parent is suspended or waits for a reader of Stderr does not count.
 	Deadline time.Duration
-	// StartDeadline is the Deadline before the first step, to load and compile the model. 0
-	// means ten times Deadline.
+	// StartDeadline is the Deadline before the first step, which includes loading and compiling the
+	// model. 0 means ten times Deadline.
 	StartDeadline time.Duration
-	// Restarts is the number of consecutive crashes without progress to tolerate. Progress
-	// means that an attempt began at a later step than all earlier ones. 0 means 5; a negative
-	// number means none.
+	// Restarts is the number of consecutive crashes without progress before Run gives up; 0 means 5,
+	// and a negative number means none. An attempt makes progress if its first step is later than
+	// those of all earlier attempts.
 	Restarts int
-	// Backoff is the time from a crash to the next attempt; 0 means 1 s. It doubles with each
-	// crash without progress, up to MaxBackoff; 0 means 1 min.
+	// Backoff is the time between a crash and the next attempt; 0 means 1 s. It doubles with each
+	// crash without progress up to MaxBackoff; 0 means 1 min.
 	Backoff, MaxBackoff time.Duration
-	// Grace is the time that the child has to end after a signal or after its last message. It
-	// has to cover a step and a checkpoint. 0 means Deadline, but at least 1 min.
+	// Grace is the time for the child to end after a signal or its last message. It must cover a
+	// step and a checkpoint. 0 means Deadline, but at least 1 min.
 	Grace time.Duration
-	// ExitCode returns main's exit code for an error of train. It is needed for a child that is
-	// killed after its last message. nil means the function ExitCode.
+	// ExitCode returns main's exit code for an error of train, in case a child is killed after its
+	// last message. nil means the function ExitCode.
 	ExitCode func(err error) int `json:"-"`
-	// Log receives crashes and restarts; nil discards them.
+	// Log receives crashes and restarts, unless it is nil.
 	Log *slog.Logger
-	// Stderr receives the child's standard error, which is a pipe; nil means the standard error
-	// of this process. If Stderr is a terminal, Worker.Terminal writes to it.
+	// Stderr receives the child's standard error; nil means os.Stderr. If Stderr is a terminal,
+	// Worker.Terminal writes to it.
 	Stderr io.Writer
-	// Args are the program to start and its arguments; nil means this program with its own
-	// arguments.
+	// Args are the program and its arguments; nil means this program with its own arguments.
 	Args []string
 	// Env is added to the environment of the child.
 	Env []string
 
-	// after and tick replace time.After and a ticker in tests.
+	// after and tick replace package time in tests.
 	after func(time.Duration) <-chan time.Time
 	tick  func(time.Duration) (<-chan time.Time, func())
 }
 
-// Crash describes an attempt that ended in a crash.
 type Crash struct {
 	Time    time.Time `json:"time"`
 	Attempt int       `json:"attempt"`
-	// Step is the last step that was reported, at most 50 ms before the crash.
+	// Step is the last step reported, at most 50 ms before the crash.
 	Step int64 `json:"step"`
-	// Lasted is the time for which the process ran.
+	// Lasted is the running time of the process.
 	Lasted time.Duration `json:"lasted_ns"`
-	// Signal is the signal that killed the process; otherwise it ended with ExitCode, which is
-	// -1 after a signal. Go turns SIGSEGV and SIGABRT, also of C code, into exit code 2.
+	// Signal is the signal that killed the process. Otherwise ExitCode is its exit code; Go converts
+	// SIGSEGV and SIGABRT, also of C code, to exit code 2.
 	Signal   syscall.Signal `json:"signal,omitempty"`
 	ExitCode int            `json:"exit_code"`
-	// OOMKilled means that the kernel killed the process because memory ran out, according to
-	// the counter of its control group. Hang means that Run killed it.
+	// OOMKilled means that the kernel killed the process for lack of memory, as counted by its
+	// control group. Hang means that Run killed it.
 	OOMKilled bool `json:"oom_killed,omitempty"`
 	Hang      bool `json:"hang,omitempty"`
-	// OutOfMemory means OOMKilled, or a crash after a failed allocation.
+	// OutOfMemory means OOMKilled, or a crash that followed a failed allocation.
 	OutOfMemory bool `json:"out_of_memory,omitempty"`
-	// Cause describes all of that in words, with the line of the log that names the cause.
+	// Cause describes the crash in words, with the line of the log that names the cause.
 	Cause string `json:"cause"`
-	// Log holds the last lines of standard error, at most 20.
+	// Log contains up to 20 last lines of standard error.
 	Log []string `json:"log,omitempty"`
 }
 
@@ -114,16 +107,15 @@ func (c Crash) String() string {
 	return fmt.Sprintf("attempt %d, step %d, after %v: %s", c.Attempt, c.Step, c.Lasted.Round(time.Millisecond), c.Cause)
 }
 
-// Error reports a training that failed, and the exit code for main.
+// Error reports a training that failed.
 type Error struct {
-	// Code is the exit code of the child, or otherwise that of Options.ExitCode; at least 1.
+	// Code is the exit code for main: that of the child, or else of Options.ExitCode; at least 1.
 	Code int
-	// Text is the text of train's error.
 	Text string
-	// Crashes are the crashes since the last progress, if there were too many. It is nil if
-	// train returned an error, which the child has then printed itself.
+	// Crashes are the crashes since the last progress, if there were too many. Otherwise train
+	// returned an error, which the child has printed.
 	Crashes []Crash
-	// Killed means that the child reported its error but had to be killed.
+	// Killed means that the child was killed after it reported its error.
 	Killed bool
 }
 
@@ -146,7 +138,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// OutOfMemory reports whether most of the crashes were due to lack of memory.
+// OutOfMemory reports whether most of the crashes were for lack of memory.
 func (e *Error) OutOfMemory() bool {
 	n := 0
 	for _, c := range e.Crashes {
@@ -157,15 +149,15 @@ func (e *Error) OutOfMemory() bool {
 	return 2*n > len(e.Crashes)
 }
 
-// Reported reports whether main need not print an error of Run, because the child has printed
-// it or it only requests a new process.
+// Reported reports whether main must not print an error of Run, because the child has printed it or it
+// only requests a new process.
 func Reported(err error) bool {
 	var e *Error
 	return errors.Is(err, ErrRestart) || errors.As(err, &e) && len(e.Crashes) == 0 && !e.Killed
 }
 
-// ExitCode returns an exit code for an error of Run: 0 for nil and for ErrRestart, the child's
-// code for an *Error, 130 for context.Canceled, and 1 for others.
+// ExitCode returns the exit code for an error of Run: 0 for nil and ErrRestart, Error.Code, 130 for
+// context.Canceled, and otherwise 1.
 func ExitCode(err error) int {
 	var e *Error
 	switch {
@@ -179,35 +171,33 @@ func ExitCode(err error) int {
 	return 1
 }
 
-// Run runs train in a child process and restarts it after every crash: SIGKILL, the kernel's
-// OOM killer, an abort in TensorFlow, a hang. Main calls it once. The code before that call
-// runs in parent and child alike, and must not load TensorFlow. The parent uses about 20 MiB
-// and writes no checkpoints. The child's standard input is empty; its standard output is the
-// parent's.
+// Run runs train in a child process, and restarts the child after a crash: SIGKILL, the kernel's OOM
+// killer, an abort in TensorFlow, or a hang. Main calls Run once. Code before that call runs in both
+// processes and must not load TensorFlow. The parent uses about 20 MiB. The child's standard input is
+// empty, and its standard output is that of the parent.
 //
-// In the child, Run returns train's error; main reports it and chooses the exit code. In the
-// parent, Run returns
+// In the child, Run returns train's error; main prints it and chooses the exit code. In the parent, Run
+// returns
 //   - nil: the child ended with exit code 0.
-//   - *Error: the child ended with another exit code after an ordinary error, which is retried
-//     only if it wraps ErrRetry; or it crashed too often.
-//   - context.Canceled: the child was asked to end and did not end by itself.
+//   - *Error: the child ended with another exit code after an error of train, which is retried only if
+//     it wraps ErrRetry; or the child crashed too often.
+//   - context.Canceled: the child was asked to end and ended with a failure.
 //   - another error: the child could not be started.
 //
-// A child that ends before train has returned has crashed, whatever its exit code. So has a
-// child that ends with exit code 2, which Go uses for crashes, after train returned nil.
+// A child has crashed if it ends before train has returned, or ends with exit code 2 after train
+// returned nil.
 //
-// SIGINT, SIGTERM, SIGHUP and the end of ctx are passed to the child once and end train's
-// context. A second SIGINT kills the child. Ctrl-Z also stops the child. The child has its own
-// process group, and Run kills the rest of the group when the child has ended.
+// SIGINT, SIGTERM, SIGHUP and the end of ctx are passed to the child once and cancel train's context. A
+// second SIGINT kills the child. Ctrl-Z stops both processes. Run kills the rest of the child's process
+// group when the child has ended.
 //
-// If the parent is killed, train's context ends, and the child is killed after Grace. Before
-// resuming by hand, wait until the child has ended: two processes must not write the same
-// checkpoints. Where the kernel kills a control group as a whole (memory.oom.group), the parent
-// also ends.
+// If the parent is killed, train's context is cancelled, and the child is killed after Grace. Wait for
+// its end before resuming by hand, since two processes must not write the same checkpoints. If the
+// kernel kills control groups as a whole (memory.oom.group), it also kills the parent.
 func Run(ctx context.Context, o Options, train func(ctx context.Context, w *Worker) error) error {
 	switch {
 	case ctx == nil:
-		return errors.New("supervise: the context is nil; give one, such as context.Background()")
+		return errors.New("supervise: the context is nil; pass a context such as context.Background()")
 	case os.Getenv(Env) != "":
 		if o.ExitCode == nil {
 			o.ExitCode = ExitCode
@@ -225,8 +215,8 @@ func Run(ctx context.Context, o Options, train func(ctx context.Context, w *Work
 	return p.run(ctx)
 }
 
-// endSignals are the signals that ask a training to end. Signals that this process was started
-// to ignore, as under nohup, stay ignored.
+// endSignals returns the signals that ask a training to end. Signals that this process ignores, as
+// under nohup, are left out.
 func endSignals() (list []os.Signal) {
 	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		if !signal.Ignored(s) {
@@ -236,27 +226,27 @@ func endSignals() (list []os.Signal) {
 	return list
 }
 
-// parent is the supervising process.
+// parent is the state of the supervising process.
 type parent struct {
 	Options
 	// next is the specification for the next child.
 	next     spec
 	terminal *os.File
 	signals  chan os.Signal
-	// crashes are the crashes since the last progress. from is the latest step at which an
-	// attempt began. memoryStep is the step of the last crash due to lack of memory.
+	// crashes are the crashes since the last progress. from is the latest first step of an attempt.
+	// memoryStep is the step of the last crash for lack of memory.
 	crashes          []Crash
 	from, memoryStep int64
-	// out holds pending output. A separate goroutine writes it, because the parent must not
-	// wait for a terminal.
+	// out is a queue of output. A goroutine writes it, because the parent must not wait for a
+	// terminal.
 	out chan func()
-	// interrupted is true after a signal to end. ending is true once the child was asked to
-	// end, or if no child is to be started.
+	// interrupted is true after a signal to end. ending is true after the child was asked to end,
+	// or if no child is to be started.
 	interrupted, ending bool
 }
 
-// outQueue is the number of pieces of the child's standard error, of at most 32 KiB, and of log
-// lines that may wait for a reader. When the queue is full, the child waits.
+// outQueue is the maximum number of log lines and of pieces of the child's standard error (up to 32 KiB)
+// that wait for a reader. The child waits while the queue is full.
 const outQueue = 64
 
 func newParent(o Options) *parent {
@@ -288,7 +278,7 @@ func newParent(o Options) *parent {
 	return p
 }
 
-// log logs after all pending output. It drops the line if nobody reads.
+// log appends a line to the queue of output, or drops it if the queue is full.
 func (p *parent) log(level slog.Level, text string, args ...any) {
 	select {
 	case p.out <- func() { p.Log.Log(context.Background(), level, text, args...) }:
@@ -310,8 +300,8 @@ func (p *parent) run(ctx context.Context) error {
 	return err
 }
 
-// await returns when all output has been written, or at a signal: without a reader, the rest
-// would block this process forever.
+// await returns when the queue has been written, or at a signal: without a reader, writing would block
+// forever.
 func (p *parent) await(written <-chan struct{}) {
 	for {
 		select {
@@ -325,7 +315,6 @@ func (p *parent) await(written <-chan struct{}) {
 	}
 }
 
-// attempts runs one process after the other.
 func (p *parent) attempts(ctx context.Context) error {
 	for {
 		p.next.Attempt++
@@ -334,7 +323,7 @@ func (p *parent) attempts(ctx context.Context) error {
 			return err
 		}
 		if err != nil {
-			// Just after a machine has run out of memory, starting a process may fail.
+			// Starting a process can fail just after a machine ran out of memory.
 			a.crash.Cause = err.Error()
 		} else if final, err := p.judge(ctx, a); final {
 			return err
@@ -391,7 +380,6 @@ func canceled(ctx context.Context, what string) error {
 	return fmt.Errorf("supervise: the training was asked to end; %s: %w", what, cmp.Or(ctx.Err(), context.Canceled))
 }
 
-// pause waits until the next attempt is due.
 func (p *parent) pause(ctx context.Context, wait time.Duration) error {
 	due := p.after(wait)
 	for {

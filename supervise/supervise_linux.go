@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stopSignals are the signals of Ctrl-Z and of continuing afterwards.
+// stopSignals are the signals of Ctrl-Z and fg.
 var stopSignals = []os.Signal{syscall.SIGTSTP, syscall.SIGCONT}
 
-// suspend stops the child and this process on Ctrl-Z, and continues the child afterwards. It
-// reports whether the signal was one of stopSignals.
+// suspend stops the child and this process on Ctrl-Z, and resumes the child later. It returns false for
+// other signals.
 func suspend(s os.Signal, a *attempt) bool {
 	if s != syscall.SIGTSTP && s != syscall.SIGCONT {
 		return false
@@ -25,27 +25,24 @@ func suspend(s os.Signal, a *attempt) bool {
 		_ = a.SignalGroup(toChild) // the child may have ended
 	}
 	if s == syscall.SIGTSTP {
-		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) // a process is always allowed to stop itself
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) // a process may always stop itself
 	}
 	return true
 }
 
-// survivePipes keeps a process alive when nobody reads its standard error any more: a child
-// without a parent writes a last checkpoint, and a parent without a terminal restarts its
-// child. The signal is caught instead of ignored, since child processes would inherit an
-// ignored signal.
+// survivePipes keeps the process alive when nobody reads its standard error: a child without a parent
+// writes a last checkpoint, and a parent without a terminal restarts its child. SIGPIPE is caught, not
+// ignored, since child processes would inherit an ignored signal.
 func survivePipes() (stop func()) {
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGPIPE)
 	return func() { signal.Stop(caught) }
 }
 
-// ignoreTerminalStop allows the child to write to a terminal that stops background processes on
-// output.
+// ignoreTerminalStop lets the child write to a terminal that stops background processes on output.
 func ignoreTerminalStop() { signal.Ignore(syscall.SIGTTOU) }
 
-// stopped reports whether a terminal takes no output, as after Ctrl-S. It accepts nil, which
-// takes output.
+// stopped reports whether a terminal accepts no output, as after Ctrl-S. A nil terminal accepts output.
 func stopped(terminal *os.File) bool {
 	if terminal == nil {
 		return false

@@ -34,8 +34,8 @@ import (
 	"steadyfit/internal/child"
 )
 
-// The test binary is the program that is supervised: with scriptEnv set, it is a
-// main that calls Supervise and nothing else, and never gets to TensorFlow.
+// The test binary is also the supervised program: with scriptEnv set, main only calls Run and never loads
+// TensorFlow.
 const (
 	scriptEnv = "STEADYFIT_TEST_SCRIPT"
 	dirEnv    = "STEADYFIT_TEST_DIR"
@@ -88,7 +88,7 @@ func play(s script) int {
 	return 3
 }
 
-// failCode is what main would give to every error that it gets to.
+// failCode is the exit code of main for every error.
 const failCode = 4
 
 type script func(ctx context.Context, w *Worker) error
@@ -192,8 +192,8 @@ var scripts = map[string]script{
 		}
 		return nil
 	},
-	// Its first two processes run out of memory at step 1, the third at step 9, and the
-	// fourth is killed at step 10.
+	// The first two processes run out of memory at step 1, the third at step 9, and the fourth is
+	// killed at step 10.
 	"nomemory": func(_ context.Context, w *Worker) error {
 		say("memory crashes %d", w.Status().MemoryCrashes)
 		switch w.Status().Attempt {
@@ -214,7 +214,7 @@ var scripts = map[string]script{
 	"again": func(_ context.Context, w *Worker) error {
 		if w.Status().Attempt == 1 {
 			w.Alive(4)
-			w.Alive(5) // too soon to be told
+			w.Alive(5) // too early to be sent
 			return w.Restart("reset after 5 steps")
 		}
 		w.Alive(6)
@@ -255,7 +255,7 @@ var scripts = map[string]script{
 	},
 	"grandchild": firstCrashes(func() {
 		cmd := exec.Command("sleep", "1000")
-		cmd.Stderr = os.Stderr // it keeps the log open
+		cmd.Stderr = os.Stderr // keeps the log open
 		if err := errors.Join(cmd.Start(), leave("pid", "%d", cmd.Process.Pid)); err != nil {
 			say("%v", err)
 		}
@@ -285,11 +285,11 @@ var scripts = map[string]script{
 
 var hogged [][]byte
 
-// after is what a script does when train has returned.
+// after runs after train has returned.
 var after = func() {}
 
-// sums is a training of 400 steps with a checkpoint after every third; a step is
-// some work that has to be done exactly once.
+// sums is a training of 400 steps with a checkpoint after each third step. Each step must be done exactly
+// once.
 func sums(_ context.Context, w *Worker) error {
 	const steps = 400
 	var step, sum int64
@@ -340,7 +340,7 @@ func (s *sink) String() string {
 	return s.text.String()
 }
 
-// await returns once the word was written.
+// await returns when the word has been written.
 func (s *sink) await(t *testing.T, word string) {
 	t.Helper()
 	late := time.After(time.Minute)
@@ -353,7 +353,7 @@ func (s *sink) await(t *testing.T, word string) {
 	}
 }
 
-// trial supervises a script in this process, with a clock of its own.
+// trial supervises a script in this process, with a fake clock.
 type trial struct {
 	Options
 	ctx    context.Context
@@ -446,7 +446,7 @@ func readPID(t *testing.T, tr *trial) int {
 	return pid
 }
 
-// startedPID is that of the process which was started last, 0 before.
+// startedPID returns the ID of the child that was started last, or 0.
 func startedPID(tr *trial) (pid int) {
 	text := tr.log.String()
 	if i := strings.LastIndex(text, " pid="); i >= 0 {
@@ -455,14 +455,14 @@ func startedPID(tr *trial) (pid int) {
 	return pid
 }
 
-// procState is the letter of a process's state in /proc; empty if there is no process.
+// procState returns the letter of a process's state in /proc, or "" if there is no process.
 func procState(pid int) string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, after, _ := strings.Cut(string(text), ") ")
 	return after[:min(1, len(after))]
 }
 
-// ended reports whether a process has ended, collected or not.
+// ended reports whether a process has ended, whether or not its parent has waited for it.
 func ended(pid int) bool { s := procState(pid); return s == "" || s == "Z" }
 
 func TestSuperviseKillsWhatHangs(t *testing.T) {
@@ -474,7 +474,7 @@ func TestSuperviseKillsWhatHangs(t *testing.T) {
 			tr := newTrial(t, name)
 			tr.Deadline, tr.StartDeadline = time.Minute, time.Minute
 			clock, died := make(chan time.Time), make(chan struct{})
-			// A process has not always stopped when its signal is sent.
+			// A process stops some time after the signal was sent.
 			stopped := func() bool { return name == "hangs" || procState(startedPID(tr)) == "T" }
 			tr.tick = func(time.Duration) (<-chan time.Time, func()) { return clock, func() {} }
 			tr.onWait = sync.OnceFunc(func() { close(died) })
@@ -495,7 +495,7 @@ func TestSuperviseKillsWhatHangs(t *testing.T) {
 	}
 }
 
-// The deadline counts only while it could have been heard.
+// The deadline does not count while the terminal is stuck.
 func TestSuperviseToleratesAStuckTerminal(t *testing.T) {
 	p := newParent(Options{})
 	clock, exited, lines := make(chan time.Time), make(chan struct{}), make(chan []byte)
@@ -514,7 +514,7 @@ func TestSuperviseToleratesAStuckTerminal(t *testing.T) {
 	assert.False(t, a.crash.Hang)
 }
 
-// stuckWriter takes nothing until it is let go.
+// stuckWriter blocks until it is released.
 type stuckWriter struct{ letGo chan struct{} }
 
 func (w stuckWriter) Write(b []byte) (int, error) {
@@ -522,7 +522,7 @@ func (w stuckWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A child that dies while nobody reads what it writes is started again nevertheless.
+// A child that crashes while nobody reads its output is restarted.
 func TestSuperviseRestartsBehindAStuckTerminal(t *testing.T) {
 	tr := newTrial(t, "writesdies")
 	w := stuckWriter{make(chan struct{})}
@@ -535,12 +535,12 @@ func TestSuperviseRestartsBehindAStuckTerminal(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// More than the queue takes holds the child up, until it has ended.
+// Output beyond the size of the queue blocks the child until it ends.
 func TestPassingOnWithoutAReader(t *testing.T) {
 	out := make(chan func(), 2)
 	p := &relay{w: newSink(), out: out, ended: make(chan struct{})}
 	var tail child.Tail
-	w := io.MultiWriter(&tail, p) // as child.Process does
+	w := io.MultiWriter(&tail, p) // like child.Process
 	for range 2 {
 		_, err := w.Write([]byte("a"))
 		require.NoError(t, err)
@@ -566,7 +566,6 @@ func TestSuperviseGraceCoversTheDeadline(t *testing.T) {
 	}
 }
 
-// Busy gives a sign of life repeatedly.
 func TestBusy(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -661,9 +660,9 @@ func TestSuperviseAfterTheTraining(t *testing.T) {
 	assert.Empty(t, tr.waits)
 }
 
-// A child that fails and does not leave may not have said so: the parent does, and ends with
-// its code.
-func TestSuperviseTellsOfWhatLingers(t *testing.T) {
+// A child that fails but does not end may not have printed its error. The parent prints it and ends with
+// the child's exit code.
+func TestSuperviseReportsALingeringChild(t *testing.T) {
 	tr := newTrial(t, "failsstays")
 	tr.Grace = time.Millisecond
 	err := tr.run()
@@ -675,7 +674,7 @@ func TestSuperviseTellsOfWhatLingers(t *testing.T) {
 	assert.Empty(t, tr.waits)
 }
 
-// A signal ends the wait for somebody to read the last words; Ctrl-Z does not.
+// A signal ends the wait for a reader of the last output; Ctrl-Z does not.
 func TestSuperviseEndsBehindAStuckTerminal(t *testing.T) {
 	p := newParent(Options{})
 	said := make(chan struct{})
@@ -695,7 +694,7 @@ func TestSuperviseEndsBehindAStuckTerminal(t *testing.T) {
 	go func() { done <- p.run(t.Context()) }()
 	for {
 		select {
-		case p.signals <- syscall.SIGTERM: // the first ones may still be for the child
+		case p.signals <- syscall.SIGTERM: // the first signals may still go to the child
 		case <-done:
 			return
 		}
@@ -735,8 +734,7 @@ func TestSuperviseContextEnds(t *testing.T) {
 	}
 }
 
-// startParent starts a supervising process of a script. It receives the signals of these tests
-// instead of this process.
+// startParent starts a supervising process for a script. Signals of these tests go to it.
 func startParent(t *testing.T, name string, o Options, env ...string) (cmd *exec.Cmd, out *sink, dir string) {
 	t.Helper()
 	text, err := json.Marshal(map[string]any{"Grace": o.Grace})
@@ -750,7 +748,7 @@ func startParent(t *testing.T, name string, o Options, env ...string) (cmd *exec
 }
 
 func TestSupervisePassesSignalsOnce(t *testing.T) {
-	// Under nohup, SIGHUP is not for these tests either.
+	// Under nohup, this process ignores SIGHUP.
 	for _, s := range endSignals() {
 		cmd, out, _ := startParent(t, "waits", Options{})
 		out.await(t, "ready")
@@ -761,8 +759,7 @@ func TestSupervisePassesSignalsOnce(t *testing.T) {
 	}
 }
 
-// A main that handles signals itself, as most do, ends the context of Supervise,
-// too: that is the same request.
+// A main that handles signals cancels the context of Run. Run treats both as one request.
 func TestSuperviseInAMainThatHandlesSignals(t *testing.T) {
 	cmd, out, _ := startParent(t, "waits", Options{}, notifyEnv+"=1")
 	out.await(t, "ready")
@@ -801,8 +798,8 @@ func TestSuperviseStopsWithTheParent(t *testing.T) {
 	assert.Error(t, cmd.Wait())
 }
 
-// The reader of the parent's output may end, as a pager does or a broken connection: the
-// training continues, and its child is restarted.
+// When the reader of the parent's output ends, such as a pager, the training continues and its child is
+// restarted.
 func TestSuperviseOutlivesTheReaderOfItsLog(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -871,13 +868,13 @@ func TestSuperviseParentIsSmall(t *testing.T) {
 	info, ok := debug.ReadBuildInfo()
 	require.True(t, ok)
 	if slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		most *= 2 // the detector keeps memory of its own
+		most *= 2 // the race detector needs memory
 	}
 	assert.Less(t, kib, most)
 }
 
-// TestSuperviseTellsTheOOMKiller has the kernel kill a child in a control group.
-func TestSuperviseTellsTheOOMKiller(t *testing.T) {
+// The kernel kills a child in a control group.
+func TestSuperviseReportsTheOOMKiller(t *testing.T) {
 	groups, err := os.ReadFile("/proc/self/cgroup")
 	require.NoError(t, err)
 	parent, limit := "/sys/fs/cgroup", "memory.max"
@@ -908,9 +905,8 @@ func TestSuperviseTellsTheOOMKiller(t *testing.T) {
 	assert.Contains(t, out.String(), "oom killed true: killed by the kernel because memory ran out")
 }
 
-// TestSuperviseRandomKills kills, faults and stops children at random moments, from
-// before its main to the middle of a checkpoint: the result must be that of a run which
-// nothing happened to. STEADYFIT_TEST_KILLS sets how often.
+// Children are killed, crashed and stopped at random moments, from before main to the middle of a
+// checkpoint. The result must equal that of an undisturbed run. STEADYFIT_TEST_KILLS sets the number.
 func TestSuperviseRandomKills(t *testing.T) {
 	kills := 12
 	if text := os.Getenv(killsEnv); text != "" {
@@ -976,8 +972,7 @@ func TestUnsupervised(t *testing.T) {
 	assert.NotErrorIs(t, w.Restart("reset"), ErrRestart)
 }
 
-// A progress bar reaches the terminal of the parent, although the standard error of
-// the child is a pipe.
+// A progress bar is written to the terminal of the parent, although the child's standard error is a pipe.
 func TestSuperviseScreen(t *testing.T) {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
@@ -1039,7 +1034,7 @@ func TestAliveCostsLittle(t *testing.T) {
 	assert.LessOrEqual(t, bytes.Count(buffer[:got], []byte{'\n'}), most)
 	assert.True(t, bytes.HasPrefix(buffer, []byte("{\"step\":1}\n")), "the first step is reported at once")
 
-	// A parent that does not read holds nothing up.
+	// A parent that does not read does not block the child.
 	for filled := false; !filled; {
 		_, err := syscall.Write(fd, buffer)
 		filled = errors.Is(err, syscall.EAGAIN)
@@ -1061,7 +1056,6 @@ func BenchmarkAlive(b *testing.B) {
 	}
 }
 
-// A training that repeatedly runs out of memory needs more memory.
 func TestErrorOutOfMemory(t *testing.T) {
 	aborted := Crash{OutOfMemory: true, Cause: "killed by signal: aborted: what():  std::bad_alloc"}
 	killed, crashed := Crash{OOMKilled: true, OutOfMemory: true, Cause: "killed by the kernel because memory ran out"}, Crash{Cause: "crashed"}

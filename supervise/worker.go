@@ -17,42 +17,41 @@ import (
 	"steadyfit/internal/child"
 )
 
-// Status is the state of a supervised training when one of its processes starts. The zero value
-// means no supervision.
+// Status is the state of a supervised training at the start of a child. The zero value means no
+// supervision.
 type Status struct {
-	// Attempt is the number of this process, from 1.
+	// Attempt is the number of this child, from 1.
 	Attempt int `json:"attempt"`
-	// Began is the time at which the first process started.
+	// Began is the start time of the first child.
 	Began time.Time `json:"began"`
-	// Step is the latest step of all processes. Above 0, train must resume from the
-	// checkpoints, if there are any. At 0, existing checkpoints belong to another training.
+	// Step is the latest step of all children. If it is above 0, train resumes from the checkpoints.
+	// If it is 0, existing checkpoints belong to another training.
 	Step int64 `json:"step,omitempty"`
-	// Reason is the reason for starting this process, such as "restart 3: killed by SIGKILL";
-	// empty for the first one.
+	// Reason says why this child was started, such as "restart 3: killed by SIGKILL". It is empty
+	// for the first child.
 	Reason string `json:"reason,omitempty"`
-	// Crashed is true if the previous process crashed. Crashes is the number of crashes so far,
-	// and LastCrash the last of them.
+	// Crashed reports whether the previous child crashed. Crashes is the number of crashes so far,
+	// and LastCrash the last one.
 	Crashed   bool   `json:"crashed,omitempty"`
 	Crashes   int    `json:"crashes,omitempty"`
 	LastCrash *Crash `json:"last_crash,omitempty"`
-	// MemoryCrashes is the number of crashes due to lack of memory since the training last got
-	// beyond the step of such a crash. Above 0, the training needs less memory to continue.
+	// MemoryCrashes is the number of crashes for lack of memory since the training last got beyond
+	// the step of such a crash. If it is above 0, the training needs less memory to continue.
 	MemoryCrashes int `json:"memory_crashes,omitempty"`
 }
 
-// spec is the specification that a child receives.
 type spec struct {
 	Status
 	Terminal bool          `json:"terminal,omitempty"`
 	Grace    time.Duration `json:"grace_ns"`
 }
 
-// message is a sign of life or, with End, the last message.
+// message is a sign of life. With End it is the last message.
 type message struct {
 	Step int64   `json:"step"`
 	End  endKind `json:"end,omitempty"`
 	Text string  `json:"text,omitempty"`
-	// Code is main's exit code, if known.
+	// Code is main's exit code; 0 if unknown.
 	Code int `json:"code,omitempty"`
 }
 
@@ -65,8 +64,8 @@ const (
 	endRetry   endKind = "retry"
 )
 
-// Worker is the child's side of supervision. A nil Worker means no supervision. It is safe for
-// concurrent use.
+// Worker is the child's side of supervision. A nil Worker means no supervision. It is safe for concurrent
+// use.
 type Worker struct {
 	spec   spec
 	parent *child.Parent
@@ -74,28 +73,27 @@ type Worker struct {
 	fd       int
 	terminal *os.File
 	began    time.Time
-	// sent is the time of the last sign of life, counted from began; 0 before the first.
-	sent atomic.Int64
-	// first is true once a step was sent.
+	// sent is the time of the last sign of life, relative to began; 0 means none.
+	sent  atomic.Int64
 	first atomic.Bool
-	// step is the latest step, sent or not.
+	// step is the latest step, whether it was sent or not.
 	step atomic.Int64
 }
 
 const (
-	// aliveEvery is the least time between two signs of life.
+	// aliveEvery is the minimum time between two signs of life.
 	aliveEvery = 50 * time.Millisecond
-	// busyEvery is the interval between the signs of life that Busy sends.
+	// busyEvery is the time between two signs of life of Busy.
 	busyEvery = 250 * time.Millisecond
 )
 
-// inChild is true in the child. Env is unset there after Run has read it.
+// inChild is true in the child. Run unsets the variable Env after reading it.
 var inChild atomic.Bool
 
 // InChild reports whether this process is a child in which Run has called train.
 func InChild() bool { return inChild.Load() }
 
-// Status returns the state of the training when this process started.
+// Status returns the state of the training at the start of this process.
 func (w *Worker) Status() Status {
 	if w == nil {
 		return Status{}
@@ -103,9 +101,9 @@ func (w *Worker) Status() Status {
 	return w.spec.Status
 }
 
-// Alive gives a sign of life after a train step. step is the number of train steps done,
-// including those before a resume, or 0 before the first step of this process. Alive writes to
-// a pipe at most every 50 ms, and neither allocates nor blocks.
+// Alive sends a sign of life after a step. step is the number of steps done, including those before a
+// resume; 0 before the first step of this process. Alive writes to a pipe at most every 50 ms, and does
+// not allocate or block.
 func (w *Worker) Alive(step int64) {
 	if w == nil {
 		return
@@ -123,15 +121,15 @@ func (w *Worker) Alive(step int64) {
 		return
 	}
 	var line [40]byte
-	// If the parent does not read and the pipe is full, the next sign of life suffices.
+	// If the pipe is full, the sign is dropped; the next one suffices.
 	text := append(strconv.AppendInt(append(line[:0], `{"step":`...), step, 10), "}\n"...)
 	if write(w.fd, text) == nil && first {
 		w.first.Store(true)
 	}
 }
 
-// Busy gives signs of life until done is called. It is for work before the first step that
-// cannot call Alive, such as reading a file. done is called once.
+// Busy sends signs of life until done is called, for work that cannot call Alive, such as reading a
+// file before the first step.
 func (w *Worker) Busy() (done func()) {
 	if w == nil {
 		return func() {}
@@ -153,18 +151,17 @@ func (w *Worker) Busy() (done func()) {
 	return func() { close(stop); <-stopped }
 }
 
-// Restart returns an error that wraps ErrRestart. Train saves its state and returns the error;
-// another process then resumes at once, with fresh memory. That counts as a crash only if there
-// was no progress. Without supervision, the error does not wrap ErrRestart.
+// Restart returns an error that wraps ErrRestart. Train saves its state and returns the error, and
+// another child resumes at once with fresh memory. Without progress, that counts as a crash. Without
+// supervision, the error does not wrap ErrRestart.
 func (w *Worker) Restart(reason string) error {
 	if w == nil {
-		return fmt.Errorf("%s: a new process is needed, but nothing starts one; train under supervise.Run", reason)
+		return fmt.Errorf("%s: a new process is needed, but the training is not supervised; train under supervise.Run", reason)
 	}
 	return fmt.Errorf("%s: %w", reason, ErrRestart)
 }
 
-// Terminal returns the destination for a progress bar: the terminal of the parent if it has
-// one, otherwise the given writer.
+// Terminal returns the parent's terminal for a progress bar, or the given writer if there is none.
 func (w *Worker) Terminal(otherwise io.Writer) io.Writer {
 	if w == nil || w.terminal == nil {
 		return otherwise
@@ -172,7 +169,6 @@ func (w *Worker) Terminal(otherwise io.Writer) io.Writer {
 	return w.terminal
 }
 
-// work runs train in the child.
 func work(ctx context.Context, exitCode func(error) int, train func(context.Context, *Worker) error) error {
 	w := &Worker{began: time.Now(), fd: child.MessagesFD}
 	var err error
@@ -189,7 +185,7 @@ func work(ctx context.Context, exitCode func(error) int, train func(context.Cont
 	survivePipes()
 	ctx, orphan := context.WithCancelCause(ctx)
 	defer orphan(nil)
-	// The parent is watched even after train has returned, since main could hang, too.
+	// The parent is watched until the process ends, since main may hang after train has returned.
 	go w.watchParent(orphan)
 	ctx, stop := signal.NotifyContext(ctx, endSignals()...)
 	defer stop()
@@ -205,10 +201,10 @@ func (w *Worker) watchParent(orphan context.CancelCauseFunc) {
 	_, _ = w.parent.Requests.Read(make([]byte, 1))
 	orphan(errOrphaned)
 	time.Sleep(w.spec.Grace)
-	_ = child.KillSelf() // there is no parent to report to
+	_ = child.KillSelf() // nobody is left to handle the error
 }
 
-// end reports the end of train to the parent.
+// end sends the result of train to the parent.
 func (w *Worker) end(err error, exitCode func(error) int) error {
 	m := message{End: endDone, Step: w.step.Load()}
 	if err != nil {

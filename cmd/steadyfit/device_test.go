@@ -80,7 +80,7 @@ func TestDeviceFlagsRefuse(t *testing.T) {
 		{line: "--gpu-memory-fraction 2", says: []string{"--gpu-memory-fraction 2: expected"}},
 		{line: "--visible-gpus 0,0", says: []string{"--visible-gpus 0,0: expected each index once"}},
 		{line: "--visible-gpus 0,1 --gpu-memory-limit 1GiB", says: []string{"one limit for each of the 2 visible GPUs"}},
-		{line: "--memory-growth --gpu-memory-fraction 1", says: []string{"--memory-growth: conflicts with --gpu-memory-fraction 1: ", "leave one out"}},
+		{line: "--memory-growth --gpu-memory-fraction 1", says: []string{"--memory-growth: conflicts with --gpu-memory-fraction 1: ", "remove one of them"}},
 		{line: "--gpu-memory-limit 1GiB --gpu-memory-fraction 0.5", says: []string{"--gpu-memory-limit 1024MiB: conflicts with --gpu-memory-fraction 0.5"}},
 		{line: "--gpu-memory-limit 1GiB --gpu-allocator cuda_malloc_async", says: []string{"--gpu-allocator cuda_malloc_async: conflicts with --gpu-memory-limit 1024MiB: only BFC has a limit"}},
 		{line: "--gpu-memory-limit 1GiB", env: [2]string{"TF_GPU_ALLOCATOR", "cuda_malloc_async"}, says: []string{`--gpu-memory-limit 1024MiB: TF_GPU_ALLOCATOR is "cuda_malloc_async"`, "unset it"}},

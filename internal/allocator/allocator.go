@@ -1,4 +1,4 @@
-// Package allocator finds the libraries that replace malloc where they are preloaded.
+// Package allocator finds malloc libraries that can be preloaded.
 package allocator
 
 import (
@@ -9,34 +9,32 @@ import (
 	"strings"
 )
 
-// Jemalloc is the name of jemalloc.
+// Jemalloc is a name for Find.
 const Jemalloc = "jemalloc"
 
-// JemallocKeeps is the value of MALLOC_CONF with which jemalloc keeps freed memory, large
-// blocks included, so that a step does not fault its pages in again.
+// JemallocKeeps is a value of MALLOC_CONF that makes jemalloc keep freed memory, so that each step does
+// not fault in its pages again.
 const JemallocKeeps = "oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1"
 
-// ErrUnknown: no allocator of that name.
+// ErrUnknown means that there is no allocator of a name.
 var ErrUnknown = errors.New("unknown allocator")
 
-// Library is an allocator that can be preloaded.
 type Library struct {
-	// File is its file name, Package its Debian package, and Variables the prefix of the
-	// environment variables that it reads.
+	// File is the file name, Package the Debian package, and Variables the prefix of environment
+	// variables that the library reads.
 	File, Package, Variables string
 }
 
-// Libraries are by the name of the allocator.
+// Libraries maps the names of allocators to libraries.
 var Libraries = map[string]Library{
 	Jemalloc:   {"libjemalloc.so.2", "libjemalloc2", "MALLOC_CONF"},
 	"tcmalloc": {"libtcmalloc_minimal.so.4", "libtcmalloc-minimal4", "TCMALLOC_"},
 	"mimalloc": {"libmimalloc.so.2", "libmimalloc2.0", "MIMALLOC_"},
 }
 
-// folders are the library folders of distributions.
 var folders = []string{"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"}
 
-// Find finds the library of an allocator on the system.
+// Find returns the path of an allocator's library on this system.
 func Find(name string) (path string, err error) {
 	a, ok := Libraries[name]
 	if !ok {

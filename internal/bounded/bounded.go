@@ -1,4 +1,4 @@
-// Package bounded asserts, in tests, how much memory a function may allocate.
+// Package bounded limits the memory that a function may allocate in a test.
 package bounded
 
 import (
@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Allocates runs f, and fails the test if the process allocates more than most bytes meanwhile,
-// freed or not.
+// Allocates runs f and fails the test if the process allocates more than most bytes in the meantime. Freed
+// bytes count.
 func Allocates(t testing.TB, most int, f func()) {
 	t.Helper()
 	var before, after runtime.MemStats

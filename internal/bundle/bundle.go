@@ -1,11 +1,10 @@
-// Package bundle reads the names, types and shapes of the tensors of a TensorFlow checkpoint
-// from its index (prefix.index), without TensorFlow, and checks the lengths of its files.
+// Package bundle reads the names, types and shapes of the tensors in a TensorFlow checkpoint from its index
+// (prefix.index), without TensorFlow, and checks the sizes of its files.
 //
-// The index is a sorted table in LevelDB's format (tensorflow/core/lib/io/format.cc,
-// table_builder.cc): blocks of keys with shared prefixes, an index block that locates them,
-// and a footer that locates the index block. Each value is a BundleEntryProto
-// (tensor_bundle.proto); the empty key has the bundle's header. TensorFlow does not compress
-// the blocks of a bundle (tensor_bundle.cc), so compressed blocks are an error.
+// The index is a sorted table in LevelDB's format (tensorflow/core/lib/io/format.cc, table_builder.cc):
+// blocks of keys with shared prefixes, an index block with their locations, and a footer with the location
+// of the index block. Values are BundleEntryProto (tensor_bundle.proto); the empty key has the header.
+// TensorFlow does not compress the blocks of a bundle (tensor_bundle.cc), so compressed blocks are an error.
 package bundle
 
 import (
@@ -25,11 +24,10 @@ import (
 	"steadyfit/tfbind"
 )
 
-// ErrDamaged means that the index is damaged or not a table, or that a file of values is too
-// short.
+// ErrDamaged means that an index is damaged or not a table, or that a data file is too short.
 var ErrDamaged = errors.New("damaged checkpoint")
 
-// Tensor is the entry of a tensor in the index.
+// Tensor is the index entry of a tensor.
 type Tensor struct {
 	DType tfbind.DType
 	Shape []int64
@@ -42,22 +40,21 @@ func (t Tensor) String() string { return fmt.Sprintf("%v %v", t.DType, t.Shape) 
 const (
 	footerBytes = 48
 	magic       = 0xdb4775248b80fb57
-	// trailerBytes is the size of a block's trailer, which has its compression and its
-	// checksum.
+	// trailerBytes is the size of a block's trailer: compression type and checksum.
 	trailerBytes = 5
-	// objectGraph is the name of the entry that describes the Python objects that own the
-	// variables. It is not a variable.
+	// objectGraph is the entry that describes the Python objects of the variables. It is not a
+	// variable.
 	objectGraph = "_CHECKPOINTABLE_OBJECT_GRAPH"
 )
 
-// MaxBytes is the maximum size of an index, which has some hundred bytes for each tensor.
+// MaxBytes is the maximum size of an index, which has some hundred bytes per tensor.
 const MaxBytes = 64 << 20
 
-// mostNames is the maximum total length of the names that Read returns. Names share prefixes
-// in the index, so they can be much longer than the index itself.
+// mostNames limits the total length of all names. Names share prefixes in the index, so they may be much
+// longer than the index.
 const mostNames = 64 << 20
 
-// Read returns the tensors, by name, of the checkpoint with the given file prefix.
+// Read returns the tensors of the checkpoint with a file prefix, by name.
 func Read(prefix string) (map[string]Tensor, error) {
 	path := prefix + ".index"
 	table, err := files.Read(path, MaxBytes)
@@ -91,9 +88,8 @@ func parse(table []byte) (map[string]Tensor, error) {
 	return tensors, err
 }
 
-// Check returns an error unless the files of a checkpoint have the lengths in its index, which
-// is the content of prefix.index. TensorFlow checks the checksums of values. Check accepts an
-// index with compressed blocks, which TensorFlow has not written since 1.2.
+// Check compares the sizes of a checkpoint's files with its index, the content of prefix.index. It accepts
+// compressed blocks, which TensorFlow has not written since 1.2. TensorFlow checks the checksums of values.
 func Check(prefix string, index []byte) error {
 	ends, err := scan(index, func([]byte, *pb.BundleEntryProto) error { return nil })
 	if errors.Is(err, errCompressed) {
@@ -104,7 +100,7 @@ func Check(prefix string, index []byte) error {
 	}
 	for shard, want := range ends {
 		if want == 0 {
-			continue // the file has no values
+			continue // the data file has no values
 		}
 		path := fmt.Sprintf("%s.data-%05d-of-%05d", prefix, shard, len(ends))
 		info, err := os.Stat(path)
@@ -118,12 +114,10 @@ func Check(prefix string, index []byte) error {
 	return nil
 }
 
-// mostShards limits the number of data files in a damaged header. TensorFlow writes one for
-// each machine that saves.
+// mostShards limits the number of data files in a damaged header. TensorFlow writes one per machine.
 const mostShards = 1 << 16
 
-// scan calls each for the entries of an index, and returns the end of the last value in each
-// data file.
+// scan calls each for the entries of an index, and returns the end of the last value in each data file.
 func scan(table []byte, each func(key []byte, entry *pb.BundleEntryProto) error) (ends []int64, err error) {
 	if len(table) < footerBytes || binary.LittleEndian.Uint64(table[len(table)-8:]) != magic {
 		return nil, errors.New("it has no table footer")
@@ -143,7 +137,7 @@ func scan(table []byte, each func(key []byte, entry *pb.BundleEntryProto) error)
 		if err != nil {
 			return err
 		}
-		// This check limits the time: a damaged index could list the same block many times.
+		// A damaged index could list the same block many times.
 		if at.from < end {
 			return fmt.Errorf("the block at %d overlaps the block before it", at.from)
 		}
@@ -177,12 +171,12 @@ func scan(table []byte, each func(key []byte, entry *pb.BundleEntryProto) error)
 	return ends, err
 }
 
-// span is the location of a block.
+// span is the location of a block in the file.
 type span struct{ from, size uint64 }
 
 var errVarint = errors.New("a number is truncated")
 
-// handle reads a span and returns the remaining bytes.
+// handle decodes a span and returns the remaining bytes.
 func handle(b []byte) (s span, rest []byte, err error) {
 	if s.from, b, err = number(b); err != nil {
 		return s, nil, err
@@ -201,7 +195,7 @@ func number(b []byte) (uint64, []byte, error) {
 
 var errCompressed = errors.New("it is compressed")
 
-// block checks the checksum of a block and calls each for its keys and values.
+// block verifies a block's checksum and calls each for its keys and values.
 func block(table []byte, s span, each func(key, value []byte) error) error {
 	n := uint64(len(table))
 	if s.size < 4 || s.from > n || s.size > n || s.from+s.size+trailerBytes > n {
@@ -212,12 +206,11 @@ func block(table []byte, s span, each func(key, value []byte) error) error {
 		return fmt.Errorf("the block at %d: %w with type %d; expected no compression", s.from, errCompressed, trailer[0])
 	}
 	sum := crc32.Checksum(table[s.from:s.from+s.size+1], crc32.MakeTable(crc32.Castagnoli))
-	// LevelDB masks checksums, so that a checksum in the data is not mistaken for the checksum
-	// of the data.
+	// LevelDB masks checksums, so that the checksum of data that contains checksums stays useful.
 	if masked, want := (sum>>15|sum<<17)+0xa282ead8, binary.LittleEndian.Uint32(trailer[1:]); masked != want {
 		return fmt.Errorf("the block at %d has the checksum %08x, expected %08x", s.from, masked, want)
 	}
-	// The block ends with the positions of complete keys and their number.
+	// A block ends with the positions of complete keys and their number.
 	restarts := uint64(binary.LittleEndian.Uint32(b[len(b)-4:]))
 	if 4*restarts+4 > s.size {
 		return fmt.Errorf("the block at %d has %d restarts, more than fit in it", s.from, restarts)
@@ -225,7 +218,7 @@ func block(table []byte, s span, each func(key, value []byte) error) error {
 	b = b[:s.size-4-4*restarts]
 	var key []byte
 	for len(b) > 0 {
-		var sizes [3]uint64 // bytes shared with the previous key, of the rest of the key, of the value
+		var sizes [3]uint64 // bytes shared with the previous key, rest of the key, value
 		for i := range sizes {
 			var err error
 			if sizes[i], b, err = number(b); err != nil {
@@ -245,11 +238,11 @@ func block(table []byte, s span, each func(key, value []byte) error) error {
 	return nil
 }
 
-// listed is the number of differences that are listed.
+// listed is the maximum number of differences in a message.
 const listed = 5
 
-// Differences lists the first few differences between the tensors of a checkpoint and the
-// wanted ones, by name. It is empty if there is none.
+// Differences describes the first differences between the tensors of a checkpoint and those wanted, or
+// returns "".
 func Differences(want, have map[string]Tensor) string {
 	var found []string
 	names := maps.Clone(want)
@@ -261,7 +254,7 @@ func Differences(want, have map[string]Tensor) string {
 		case !there:
 			found = append(found, fmt.Sprintf("%s (%v) is missing", name, w))
 		case !wanted:
-			found = append(found, fmt.Sprintf("%s (%v) is not one of the model's", name, h))
+			found = append(found, fmt.Sprintf("%s (%v) is not in the model", name, h))
 		case w.DType != h.DType || !slices.Equal(w.Shape, h.Shape):
 			found = append(found, fmt.Sprintf("%s is %v, expected %v", name, h, w))
 		}

@@ -18,10 +18,10 @@ import (
 	"steadyfit/tfbind"
 )
 
-// digits is the prefix of a built-in model's variables.
+// digits is the file prefix of a built-in model's variables.
 var digits = filepath.Join("..", "..", "savedmodels", "builtin", "digits", "variables", "variables")
 
-// Any byte that changes or is gone is noticed, or changes nothing.
+// Every changed or missing byte is detected or changes nothing.
 func TestDamage(t *testing.T) {
 	whole, err := os.ReadFile(digits + ".index")
 	require.NoError(t, err)
@@ -49,7 +49,7 @@ func TestDamage(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// Files that are cut off or gone are noticed without TensorFlow.
+// Truncated and missing files are detected without TensorFlow.
 func TestCheck(t *testing.T) {
 	index, err := os.ReadFile(digits + ".index")
 	require.NoError(t, err)
@@ -67,7 +67,7 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, err)
 	last, _, err := handle(rest)
 	require.NoError(t, err)
-	index[last.from+last.size] = 1 // which says how the block before it is compressed
+	index[last.from+last.size] = 1 // the compression type of the block
 	require.NoError(t, Check(prefix, index), "TensorFlow may read it")
 	_, err = parse(index)
 	require.ErrorIs(t, err, errCompressed)
@@ -75,7 +75,7 @@ func TestCheck(t *testing.T) {
 
 func TestDifferences(t *testing.T) {
 	f := func(shape ...int64) Tensor { return Tensor{DType: tfbind.Float32, Shape: shape} }
-	assert.Equal(t, "a is float32 [2], expected float32 [3], b (float32 []) is missing, c (int64 []) is not one of the model's",
+	assert.Equal(t, "a is float32 [2], expected float32 [3], b (float32 []) is missing, c (int64 []) is not in the model",
 		Differences(map[string]Tensor{"a": f(3), "b": f()}, map[string]Tensor{"a": f(2), "c": {DType: tfbind.Int64}}))
 	many := map[string]Tensor{}
 	for _, name := range strings.Fields("a b c d e f g") {
@@ -84,10 +84,10 @@ func TestDifferences(t *testing.T) {
 	assert.True(t, strings.HasSuffix(Differences(many, nil), "e (float32 [1]) is missing, and 2 more"))
 }
 
-// table is an index of blocks, with their sums.
+// table returns an index of blocks with their checksums.
 func table(blocks ...[]byte) []byte {
 	var all []byte
-	var last []byte // where it is
+	var last []byte // location of the last block
 	for _, b := range blocks {
 		last = binary.AppendUvarint(binary.AppendUvarint(nil, uint64(len(all))), uint64(len(b)))
 		all = append(append(all, b...), 0)
@@ -99,7 +99,7 @@ func table(blocks ...[]byte) []byte {
 	return append(all, binary.LittleEndian.AppendUint64(footer, magic)...)
 }
 
-// entries is a block with these pairs of keys and values.
+// entries returns a block with pairs of keys and values.
 func entries(pairs ...string) []byte {
 	var b []byte
 	for i := 0; i < len(pairs); i += 2 {
@@ -108,10 +108,10 @@ func entries(pairs ...string) []byte {
 		b = binary.AppendUvarint(b, uint64(len(pairs[i+1])))
 		b = append(append(b, pairs[i]...), pairs[i+1]...)
 	}
-	return append(b, 0, 0, 0, 0) // no restarts
+	return append(b, 0, 0, 0, 0) // no positions of complete keys
 }
 
-// A table that names a block many times would take as long as one of many blocks.
+// A table that lists the same block many times would take much time.
 func TestBlocksDoNotOverlap(t *testing.T) {
 	values := entries("", "\x08\x01", "a", "\x08\x01")
 	at := string(binary.AppendUvarint([]byte{0}, uint64(len(values))))
@@ -122,7 +122,7 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 	require.ErrorContains(t, err, "overlaps the block before it")
 }
 
-// FuzzIndex changes an index, and the blocks of one whose sums are right.
+// FuzzIndex changes an index, or blocks in an index with correct checksums.
 func FuzzIndex(f *testing.F) {
 	whole, err := os.ReadFile(digits + ".index")
 	require.NoError(f, err)
@@ -142,7 +142,7 @@ func FuzzIndex(f *testing.F) {
 			if err == nil {
 				require.Empty(t, Differences(have, again))
 			}
-			// What is damaged for the one is damaged for the other.
+			// Read and Check agree on what is damaged.
 			missing := Check(filepath.Join(t.TempDir(), "v"), raw)
 			switch {
 			case errors.Is(err, errCompressed):

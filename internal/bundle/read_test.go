@@ -19,7 +19,7 @@ func prefixOf(t *testing.T, name string) (*savedmodels.Model, string) {
 	return m, filepath.Join(m.Dir, "variables", "variables")
 }
 
-// What TensorFlow wrote is read as it was, all of the model's variables.
+// Read returns all variables that TensorFlow wrote.
 func TestRead(t *testing.T) {
 	for _, name := range savedmodels.BuiltinNames() {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,5 @@
-// Package cgroup reads the control groups of Linux, versions 1 and 2: the limits on a process,
-// the memory left below them, and the number of processes that the kernel killed because memory
-// ran out. On other systems it finds nothing.
+// Package cgroup reads Linux control groups, versions 1 and 2: limits, the memory left below them, and
+// the number of processes killed for lack of memory. On other systems it finds nothing.
 package cgroup
 
 import (
@@ -14,17 +13,15 @@ import (
 	"strings"
 )
 
-// Amount is a number of bytes and the file from which it was read. The zero value means unknown
-// or no limit.
+// Amount is a number of bytes and the file that contains it. The zero value means unknown, or no limit.
 type Amount struct {
 	Bytes int64
 	File  string
 }
 
-// Known reports whether the amount is known.
 func (a Amount) Known() bool { return a.File != "" }
 
-// least returns the lower of two amounts. An unknown amount counts as the higher one.
+// least returns the lower of two amounts. An unknown amount is ignored.
 func least(a, b Amount) Amount {
 	if !a.Known() || b.Known() && b.Bytes < a.Bytes {
 		return b
@@ -32,17 +29,16 @@ func least(a, b Amount) Amount {
 	return a
 }
 
-// Controller holds the groups of a process for one resource.
+// Controller is the control groups of a process for one resource.
 type Controller struct {
 	Version int
-	// Dirs are the folders of the process's group and of its parents, up to the mounted one. A
-	// container usually sees only its own group.
+	// Dirs are the folders of the process's group and of its parents that are visible. A container
+	// usually sees only its own group.
 	Dirs []string
 }
 
-// Find returns the groups of a process ("self" or a number) for a resource ("memory", "cpu"). A
-// controller is in version 1 or in version 2, never in both; a machine that mounts both lists
-// it in version 1.
+// Find returns the control groups of a process ("self" or a number) for a resource ("memory" or
+// "cpu"). If a machine mounts both versions, a resource is in only one of them.
 func Find(fsys fs.FS, pid, controller string) Controller {
 	groups, mounts := read(fsys, "/proc/"+pid+"/cgroup"), read(fsys, "/proc/self/mountinfo")
 	for version := 1; version <= 2; version++ {
@@ -57,8 +53,8 @@ func Find(fsys fs.FS, pid, controller string) Controller {
 	return Controller{}
 }
 
-// MemoryFiles returns the names of the memory controller's files in each folder of Dirs, and
-// the key in memory.stat of the inactive file pages, which the kernel reclaims first.
+// MemoryFiles returns the names of the usage and limit files in each folder, and the key of the inactive
+// file pages in memory.stat.
 func (c Controller) MemoryFiles() (used, limit, inactive string) {
 	if c.Version == 1 {
 		return "memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"
@@ -66,20 +62,18 @@ func (c Controller) MemoryFiles() (used, limit, inactive string) {
 	return "memory.current", "memory.max", "inactive_file"
 }
 
-// Memory holds the memory limits of the groups of a process. Each amount is the lowest over the
-// group and its parents.
+// Memory is the memory limits of a process: the lowest amounts of its group and the parents.
 type Memory struct {
 	Limit Amount
-	// Left is the amount that can be allocated before a limit is reached. It includes inactive
-	// file pages, since the kernel drops them first.
+	// Left is the number of bytes until a limit is reached. It includes inactive file pages, which
+	// the kernel drops first.
 	Left Amount
-	// High is the amount above which the kernel slows the process down; version 2 only.
+	// High is the amount above which the kernel slows the process down. Only version 2 has it.
 	High Amount
-	// Swap is the limit of swap space; version 2 only.
+	// Swap is the limit of swap space. Only version 2 has it.
 	Swap Amount
 }
 
-// ReadMemory reads the memory limits of a process.
 func ReadMemory(fsys fs.FS, pid string) (m Memory) {
 	c := Find(fsys, pid, "memory")
 	usedFile, limitFile, inactive := c.MemoryFiles()
@@ -93,7 +87,7 @@ func ReadMemory(fsys fs.FS, pid string) (m Memory) {
 			}
 		}
 		if c.Version == 1 {
-			// This value includes the limits of groups above the mounted one.
+			// This value includes the limits of parents that are not visible.
 			if n := number(field(stat, "hierarchical_memory_limit")); n > 0 {
 				m.Limit = least(m.Limit, Amount{n, path.Join(dir, "memory.stat")})
 			}
@@ -105,8 +99,8 @@ func ReadMemory(fsys fs.FS, pid string) (m Memory) {
 	return m
 }
 
-// Cores returns the lowest CPU quota of this process in cores and the file that
-// sets it; 0 means no quota.
+// Cores returns the lowest CPU quota of this process in cores, and the file that contains it. 0 means
+// no quota.
 func Cores(fsys fs.FS) (cores float64, file string) {
 	c := Find(fsys, "self", "cpu")
 	for _, dir := range c.Dirs {
@@ -127,17 +121,15 @@ func Cores(fsys fs.FS) (cores float64, file string) {
 	return cores, file
 }
 
-// OOMCounter counts the processes that the kernel kills because memory ran out. The zero value
-// does not count.
+// OOMCounter counts processes that the kernel kills for lack of memory. The zero value reports unknown.
 type OOMCounter struct {
 	file string
 	last int64
 }
 
-// NewOOMCounter starts counting in the memory group of a process or, without one, on the whole
-// machine. The kernel counts a kill in the group of the killed process before it sends the
-// signal, even if the machine rather than the group ran out of memory (mm/oom_kill.c,
-// __oom_kill_process).
+// NewOOMCounter starts counting in the control group of a process, or on the whole machine if there is
+// no group. The kernel counts a kill in the group of the killed process before it sends the signal,
+// also if the machine is out of memory (mm/oom_kill.c, __oom_kill_process).
 func NewOOMCounter(pid int) OOMCounter {
 	c := Find(os.DirFS("/"), strconv.Itoa(pid), "memory")
 	for _, file := range c.oomFiles() {
@@ -148,7 +140,7 @@ func NewOOMCounter(pid int) OOMCounter {
 	return OOMCounter{}
 }
 
-// New returns the number of kills since the last call; ok is false if unknown.
+// New returns the number of kills since the previous call. ok is false if the number is unknown.
 func (c *OOMCounter) New() (kills int64, ok bool) {
 	n, ok := OOMKills(c.file)
 	if !ok {
@@ -158,8 +150,8 @@ func (c *OOMCounter) New() (kills int64, ok bool) {
 	return kills, true
 }
 
-// oomFiles returns the files that may count kills, the best first. Before Linux 4.13,
-// memory.oom_control has no count.
+// oomFiles returns files that may contain the number of kills, best first. memory.oom_control contains
+// it since Linux 4.13.
 func (c Controller) oomFiles() (files []string) {
 	names := []string{"memory.events.local", "memory.events"}
 	if c.Version == 1 {
@@ -173,8 +165,8 @@ func (c Controller) oomFiles() (files []string) {
 	return append(files, "/proc/vmstat")
 }
 
-// OOMKills reads the number of kills from memory.events, memory.oom_control or /proc/vmstat; ok
-// is false if the file does not contain it.
+// OOMKills reads the number of kills from memory.events, memory.oom_control or /proc/vmstat. ok is false
+// if the file does not contain it.
 func OOMKills(file string) (kills int64, ok bool) {
 	text, _ := os.ReadFile(file)
 	n, err := strconv.ParseInt(field(string(text), "oom_kill"), 10, 64)
@@ -194,8 +186,8 @@ func amount(fsys fs.FS, file string) Amount {
 	return Amount{}
 }
 
-// number parses an amount; 0 means none. Version 1 writes "no limit" as the largest number of
-// whole pages, version 2 as "max".
+// number parses an amount; 0 means none. Version 1 represents "no limit" by the largest number of whole
+// pages, version 2 by "max".
 func number(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 || n >= math.MaxInt64>>1 {
@@ -204,7 +196,6 @@ func number(text string) int64 {
 	return n
 }
 
-// field returns the value of a line "name value".
 func field(text, name string) string {
 	for line := range strings.Lines(text) {
 		if key, value, _ := strings.Cut(strings.TrimSpace(line), " "); key == name {
@@ -214,8 +205,8 @@ func field(text, name string) string {
 	return ""
 }
 
-// groupPath returns the group from /proc/PID/cgroup: "4:memory:/app" in version 1, "0::/app" in
-// version 2.
+// groupPath returns the path of a group from /proc/PID/cgroup: of "4:memory:/app" in version 1, of
+// "0::/app" in version 2.
 func groupPath(text, controller string, version int) (group string, ok bool) {
 	for line := range strings.Lines(text) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -226,7 +217,6 @@ func groupPath(text, controller string, version int) (group string, ok bool) {
 	return "", false
 }
 
-// mount returns the mounted group and its mount point from /proc/self/mountinfo.
 func mount(text, controller string, version int) (root, point string, ok bool) {
 	for line := range strings.Lines(text) {
 		left, right, _ := strings.Cut(line, " - ")
@@ -245,9 +235,8 @@ func lists(controllers, controller string) bool {
 	return slices.Contains(strings.Split(controllers, ","), controller)
 }
 
-// upwards lists the folders from a group up to the mount. In a container, the mounted group
-// (root) is often the container's own, and the group's name includes it. A group outside of
-// root is only visible as the mount itself.
+// upwards returns the folders of a group and its parents up to the mount point. root is the mounted
+// group, often that of the container. A group outside root is visible only as the mount point.
 func upwards(group, root, point string) (dirs []string) {
 	rest, inside := strings.CutPrefix(group, strings.TrimSuffix(root, "/"))
 	if !inside || rest != "" && rest[0] != '/' || strings.Contains(rest, "/..") {

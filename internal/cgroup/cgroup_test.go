@@ -16,7 +16,7 @@ const (
 	v2 = "41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n"
 )
 
-// system is a machine with these groups and mounts.
+// system returns a file system with these control groups and mounts.
 func system(groups, mounts string) fs.FS {
 	return fstest.MapFS{
 		"proc/self/cgroup":    {Data: []byte(groups)},

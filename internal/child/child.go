@@ -1,25 +1,22 @@
-// Package child runs a program as a child process and communicates with it. It runs supervised
-// trainings, the trials of autotune and the runs of the matrix.
+// Package child runs a program as a child process and exchanges messages with it. It runs supervised
+// trainings, trials of autotune, and runs of the matrix.
 //
 // # Protocol
 //
-// A child reads its specification as JSON from an environment variable that the caller names.
-// It writes messages to file descriptor 3, one JSON value per line. It reads requests from
-// descriptor 4, in a format that the caller defines; end of file there means that the parent
-// has ended. Its standard error is its log. A child in Go calls [Connect];
-// scripts/matrix_keras.py implements the same in Python.
+// A child reads its specification as JSON from an environment variable. It writes messages to file
+// descriptor 3, one JSON value per line, and reads requests from descriptor 4 in a format of the
+// caller. End of file on descriptor 4 means that the parent has ended. Standard error is the log. A
+// child in Go calls [Connect]; scripts/matrix_keras.py implements the protocol in Python.
 //
-// # The parent
+// # Parent
 //
-// [Start] starts a child in its own process group. The parent receives messages from
-// [Process.Messages] or, with a deadline, from [Process.Receive]. For every started process it
-// must call [Process.End], which kills the rest of the group and returns how the child ended:
-// with an exit code, by a signal, by the kernel's OOM killer, or by [Process.Kill] with a
-// reason.
+// [Start] starts a child in a new process group. The parent receives messages from [Process.Messages]
+// or, with a deadline, from [Process.Receive]. For every started process it must call [Process.End],
+// which kills the rest of the group and returns how the child ended: with an exit code, by a signal, by
+// the kernel's OOM killer, or by [Process.Kill].
 //
-// A child that needs a new process saves its state and says so in its last message. The caller
-// decides whether to restart a crashed child. The package is pure Go and independent of
-// TensorFlow.
+// A child that needs a new process requests it in its last message. The caller decides about restarts.
+// The package is pure Go.
 package child
 
 import (
@@ -41,42 +38,36 @@ import (
 	"steadyfit/internal/cgroup"
 )
 
-// The file descriptors of a child. Command.Files begin at FilesFD.
+// File descriptors of a child. Command.Files begin at FilesFD.
 const (
 	MessagesFD = 3
 	requestsFD = 4
 	FilesFD    = 5
 )
 
-// ErrDeadline means that a child sent no message in time.
 var ErrDeadline = errors.New("no message in time")
 
-// Command describes a process to start.
 type Command struct {
-	// Args are the program and its arguments; nil means this program with its own arguments.
-	// The running program is started even if its file has been replaced.
+	// Args are the program and its arguments; nil means this program with its own arguments. The
+	// running executable is used even if its file was replaced.
 	Args []string
-	// Env is added to the environment of the child.
-	Env []string
-	// Variable is the environment variable that holds Spec as JSON.
+	Env  []string
+	// Variable is the name of the environment variable for Spec.
 	Variable string
 	Spec     any
-	// Stdout is the child's standard output; nil discards it.
-	Stdout *os.File
-	// Log receives a copy of the child's standard error; nil means none.
-	Log io.Writer
-	// Files are additional open files for the child.
+	Stdout   *os.File
+	// Log receives a copy of the child's standard error, unless it is nil.
+	Log   io.Writer
 	Files []*os.File
 	// KillWithParent makes the kernel kill the child when the parent ends.
 	KillWithParent bool
 }
 
-// Process is a started child.
 type Process struct {
-	// Requests is written by the parent and read by the child. Closing it means that the parent
-	// has ended.
+	// Requests is written by the parent and read by the child. Its end means that the parent has
+	// ended.
 	Requests *os.File
-	// Log holds the end of the child's standard error. It is complete after End.
+	// Log is the end of the child's standard error. It is complete after End.
 	Log Tail
 
 	cmd           *exec.Cmd
@@ -87,30 +78,28 @@ type Process struct {
 	release       func() bool
 	oom           cgroup.OOMCounter
 
-	mu sync.Mutex
-	// killed is the reason given to Kill.
+	mu     sync.Mutex
 	killed string
-	// collected is true once the process ID may belong to another process.
+	// collected is true after the process ID was released.
 	collected bool
 }
 
-// Exit describes how a child ended.
 type Exit struct {
 	Time time.Time
-	// Code is the exit code; -1 if Signal ended the child. Go turns SIGSEGV and SIGABRT, also
-	// of C code, into exit code 2.
+	// Code is the exit code; -1 after a signal. Go converts SIGSEGV and SIGABRT, also of C code, to
+	// exit code 2.
 	Code   int
 	Signal syscall.Signal
-	// Killed is true after Process.Kill. OOMKilled is true if the kernel killed the child
-	// because memory ran out.
+	// Killed is true after Process.Kill. OOMKilled is true if the kernel killed the child for lack
+	// of memory.
 	Killed, OOMKilled bool
-	// OutOfMemory is true if OOMKilled is, or if the child crashed after a failed allocation.
+	// OutOfMemory is true if OOMKilled is true, or after a crash that followed a failed allocation.
 	OutOfMemory bool
-	// Cause describes all of that in words, with the line of the log that names the cause.
+	// Cause describes the end in words, with the line of the log that names the cause.
 	Cause string
 }
 
-// Start starts a child, which is killed when ctx ends.
+// Start starts a child. It is killed when ctx ends.
 func Start(ctx context.Context, c Command) (_ *Process, err error) {
 	if c.Args == nil {
 		c.Args = os.Args
@@ -124,7 +113,7 @@ func Start(ctx context.Context, c Command) (_ *Process, err error) {
 		return nil, err
 	}
 	p := &Process{lines: make(chan []byte), exited: make(chan struct{}), copied: make(chan struct{})}
-	var messages, requests, log *os.File // the child's ends
+	var messages, requests, log *os.File // the ends of the child
 	p.messages, messages, err = os.Pipe()
 	if err == nil {
 		requests, p.Requests, err = os.Pipe()
@@ -160,13 +149,13 @@ func Start(ctx context.Context, c Command) (_ *Process, err error) {
 		if c.Log != nil {
 			to = io.MultiWriter(to, c.Log)
 		}
-		_, _ = io.Copy(to, p.log) // returns at the end of the child, or at the deadline of End
+		_, _ = io.Copy(to, p.log) // returns at the end of the log, or at the deadline set by End
 	}()
 	return p, nil
 }
 
-// program returns the path of a program. For the running program, it returns the running file,
-// which another build may have replaced at its path.
+// program returns the path of a program. For the running program it returns the running executable, even
+// if its file was replaced.
 func program(name string) (string, error) {
 	if name != os.Args[0] {
 		return exec.LookPath(name)
@@ -183,7 +172,7 @@ func program(name string) (string, error) {
 	return path, nil
 }
 
-// read passes on whole lines.
+// read passes complete lines to p.lines.
 func (p *Process) read() {
 	defer close(p.lines)
 	for r := bufio.NewReader(p.messages); ; {
@@ -195,17 +184,15 @@ func (p *Process) read() {
 	}
 }
 
-// PID returns the process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Messages returns the lines that the child writes. The channel is closed when the child writes
-// no more.
+// Messages returns the lines that the child writes. The channel is closed at the end of the messages.
 func (p *Process) Messages() <-chan []byte { return p.lines }
 
 // Exited returns a channel that is closed when the child has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Receive returns the next line of the child, io.EOF at the end, or ErrDeadline.
+// Receive returns the next message, io.EOF at the end, or ErrDeadline.
 func (p *Process) Receive(until time.Time) ([]byte, error) {
 	late := time.NewTimer(time.Until(until))
 	defer late.Stop()
@@ -232,7 +219,7 @@ func (p *Process) Wait(within time.Duration) bool {
 	}
 }
 
-// Signal sends a signal to the child. It is not an error if the child has ended.
+// Signal sends a signal to the child, or does nothing if the child has ended.
 func (p *Process) Signal(s os.Signal) error {
 	if err := p.cmd.Process.Signal(s); !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -250,7 +237,7 @@ func (p *Process) SignalGroup(s syscall.Signal) error {
 	return signalGroup(p.PID(), s)
 }
 
-// Kill kills the child and all processes that it started. The first reason becomes Exit.Cause.
+// Kill kills the child and all processes that it started. The reason of the first call is Exit.Cause.
 func (p *Process) Kill(reason string) error {
 	p.mu.Lock()
 	p.killed = cmp.Or(p.killed, reason)
@@ -258,20 +245,20 @@ func (p *Process) Kill(reason string) error {
 	return p.SignalGroup(syscall.SIGKILL)
 }
 
-// End kills the rest of the child's group and returns how the child ended. hear gets the
-// messages that were not yet received; nil discards them.
+// End kills the rest of the child's process group and returns how the child ended. It passes the
+// remaining messages to hear, which may be nil.
 func (p *Process) End(hear func(line []byte)) Exit {
 	p.release()
 	_ = p.SignalGroup(syscall.SIGKILL)
 	<-p.exited
 	p.mu.Lock()
-	_ = signalGroup(p.PID(), syscall.SIGKILL) // processes that the child started just before its end
-	_ = p.cmd.Wait()                          // ProcessState has the result
+	_ = signalGroup(p.PID(), syscall.SIGKILL) // the child may have started processes just before its end
+	_ = p.cmd.Wait()                          // ProcessState contains the result
 	p.collected = true
 	p.mu.Unlock()
 	p.Requests.Close()
 	now := time.Now()
-	// A process that has left the group may still hold the pipes open.
+	// A process that has left the group may keep the pipes open.
 	_ = p.messages.SetReadDeadline(now.Add(time.Second))
 	_ = p.log.SetReadDeadline(now.Add(time.Second))
 	for line := range p.lines {
@@ -284,8 +271,7 @@ func (p *Process) End(hear func(line []byte)) Exit {
 	return p.exit(now)
 }
 
-// State describes the current state of the child, such as "stopped by a signal"; empty if
-// unknown.
+// State describes the current state of the child, such as "stopped by a signal", or returns "".
 func (p *Process) State() string { return state(p.PID()) }
 
 var states = map[string]string{
@@ -306,7 +292,7 @@ func state(pid int) string {
 
 func (p *Process) close() {
 	for _, f := range []*os.File{p.messages, p.Requests, p.log} {
-		f.Close() // f may be nil or already closed
+		f.Close() // no effect if f is nil or closed
 	}
 }
 
@@ -327,7 +313,7 @@ func (p *Process) exit(now time.Time) Exit {
 		e.OOMKilled, e.OutOfMemory = true, true
 		e.Cause = "killed by the kernel because memory ran out"
 	case killed && counted:
-		e.Cause = "killed by SIGKILL, not by the kernel for memory"
+		e.Cause = "killed by SIGKILL, but not by the kernel for lack of memory"
 	case killed:
 		e.Cause = "killed by SIGKILL, which the kernel sends when memory runs out"
 	case e.Code < 0:
@@ -346,11 +332,10 @@ func (p *Process) exit(now time.Time) Exit {
 	return e
 }
 
-// Parent is the child's connection to its parent.
 type Parent struct{ Messages, Requests *os.File }
 
-// Connect reads the specification from an environment variable, which it unsets, and opens the
-// files of the protocol. Processes that the child starts do not inherit these files.
+// Connect reads the specification from an environment variable, which it unsets, and opens the files of
+// the protocol. Processes that the child starts do not inherit these files.
 func Connect(variable string, spec any) (*Parent, error) {
 	p := &Parent{}
 	err := json.Unmarshal([]byte(os.Getenv(variable)), spec)

@@ -10,11 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// self is the path of the running program, even if its file has been replaced.
+// self is the running executable, even if its file was replaced.
 const self = "/proc/self/exe"
 
-// attributes put a child into its own process group, so that it does not get the signal of
-// Ctrl-C on a terminal.
+// attributes put a child into a new process group, so that Ctrl-C in a terminal does not signal it.
 func attributes(killWithParent bool) *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{Setpgid: true}
 	if killWithParent {
@@ -23,8 +22,7 @@ func attributes(killWithParent bool) *syscall.SysProcAttr {
 	return a
 }
 
-// signalGroup sends a signal to all processes of a child's group. It is not an error if the
-// group is empty.
+// signalGroup sends a signal to all processes of a group, or does nothing if the group is empty.
 func signalGroup(pid int, signal syscall.Signal) error {
 	if err := syscall.Kill(-pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return os.NewSyscallError("kill", err)
@@ -32,7 +30,7 @@ func signalGroup(pid int, signal syscall.Signal) error {
 	return nil
 }
 
-// await returns when a child has ended. The process ID stays reserved until cmd.Wait.
+// await returns when a child has ended. Its process ID stays reserved until cmd.Wait.
 func await(cmd *exec.Cmd) {
 	for {
 		err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -42,12 +40,11 @@ func await(cmd *exec.Cmd) {
 	}
 }
 
-// KillSelf kills this process and all others in its group.
+// KillSelf kills this process and its process group.
 func KillSelf() error { return signalGroup(os.Getpid(), syscall.SIGKILL) }
 
-// Inherited opens a file descriptor that the parent passed to this process. kind is the
-// expected type of file, such as syscall.S_IFIFO. Pipes do not block writers of the raw
-// descriptor.
+// Inherited opens a file descriptor that the parent passed to this process. kind is the expected file
+// type, such as syscall.S_IFIFO. Writes to the raw descriptor of a pipe do not block.
 func Inherited(fd int, kind uint32) (*os.File, error) {
 	var stat syscall.Stat_t
 	if err := syscall.Fstat(fd, &stat); err != nil || stat.Mode&syscall.S_IFMT != kind {

@@ -13,7 +13,7 @@ const self = ""
 
 func attributes(bool) *syscall.SysProcAttr { return nil }
 
-// signalGroup sends a signal to the child alone.
+// signalGroup sends a signal to the process only.
 func signalGroup(pid int, signal syscall.Signal) error {
 	p, err := os.FindProcess(pid)
 	if err != nil {
@@ -24,7 +24,6 @@ func signalGroup(pid int, signal syscall.Signal) error {
 
 func await(cmd *exec.Cmd) { _ = cmd.Wait() }
 
-// KillSelf kills this process.
 func KillSelf() error { return signalGroup(os.Getpid(), syscall.SIGKILL) }
 
 // Inherited is not supported on this system.

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// logKeep is the size of the end of a log that is searched for a cause, in bytes. When a
-// library aborts, Go's traces of all goroutines follow the message of the library.
+// logKeep is the number of bytes at the end of a log that are searched for a cause. After the message of
+// a library that aborts, Go prints the stacks of all goroutines.
 const logKeep = 256 << 10
 
-// Tail holds the last 256 KiB that were written to it. It is for one goroutine at a time.
+// Tail keeps the last 256 KiB written to it. It is for one goroutine at a time.
 type Tail struct{ kept []byte }
 
-// Write never returns an error.
+// Write appends to the tail. It never fails.
 func (t *Tail) Write(p []byte) (int, error) {
 	t.kept = append(t.kept, p...)
 	if len(t.kept) > 2*logKeep {
@@ -23,7 +23,7 @@ func (t *Tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns the end of the log, as valid UTF-8.
+// String returns the tail as valid UTF-8.
 func (t *Tail) String() string {
 	kept := t.kept
 	if len(kept) > logKeep {
@@ -32,7 +32,7 @@ func (t *Tail) String() string {
 	return string(bytes.ToValidUTF8(kept, []byte("?")))
 }
 
-// Lines returns the last n lines that are not empty, each cut to 200 bytes.
+// Lines returns the last n lines that are not empty, each truncated to 200 bytes.
 func (t *Tail) Lines(n int) []string {
 	var lines []string
 	for line := range strings.Lines(t.String()) {
@@ -47,19 +47,19 @@ func (t *Tail) Lines(n int) []string {
 	return lines
 }
 
-// causes lists words of lines that name a cause, the best first: the last lines are often a
-// trace, and Go's line about the signal follows the message of the library that aborted.
+// causes lists words that mark the line with the cause, best first. The last lines of a log are often
+// stacks, and Go's line about the signal follows the message of the library.
 var causes = [][]string{
 	{"terminate called", "what():", "fatal error:", "panic:", "F0000", "Check failed", "MemoryError", "out of memory", "OOM"},
 	{"SIGSEGV:", "SIGABRT:", "SIGBUS:", "SIGFPE:", "SIGILL:"},
 }
 
-// informs matches TensorFlow's lines of level INFO, the line before the first of them, and the
-// second line of cpu_feature_guard.cc.
+// informs matches TensorFlow's log lines of level INFO, the line before the first of them, and the second
+// line of cpu_feature_guard.cc.
 var informs = regexp.MustCompile(`^(I\d{4} |\d{4}-\d\d-\d\d \S+ I |WARNING: All log messages before absl::InitializeLog|To enable the following instructions: )`)
 
-// CauseLine returns the line of a log that names the cause of a crash, cut to 200 bytes. If no
-// line is known to name one, it returns the last line that is not of TensorFlow's level INFO.
+// CauseLine returns the line of a log that names the cause of a crash, truncated to 200 bytes. If there
+// is no such line, it returns the last line above TensorFlow's level INFO.
 func CauseLine(log string) string {
 	lines := strings.Split(strings.TrimSpace(log), "\n")
 	for _, words := range causes {
@@ -79,15 +79,13 @@ func CauseLine(log string) string {
 	return ""
 }
 
-// crashes matches the first line of a crash.
 var crashes = regexp.MustCompile(`terminate called|fatal error:|SIG(SEGV|ABRT|BUS|FPE|ILL):`)
 
-// noMemory matches messages of TensorFlow, C++, C and Go about a failed allocation.
+// noMemory matches messages about failed allocations by TensorFlow, C++, C and Go.
 var noMemory = regexp.MustCompile(`std::bad_alloc|OOM when allocating|[Oo]ut of memory|[Cc]annot allocate memory`)
 
-// OutOfMemory reports whether the log of a crashed process mentions a failed allocation in the
-// 20 lines before the first line of the crash, or in the 2 lines after it. Some TensorFlow
-// kernels do not check for a failed allocation and crash.
+// OutOfMemory reports whether a log mentions a failed allocation within 20 lines before the first line of
+// the crash or 2 lines after it. Some TensorFlow kernels do not check for failed allocations and crash.
 func OutOfMemory(log string) bool {
 	lines := strings.Split(strings.TrimSpace(log), "\n")
 	crash := slices.IndexFunc(lines, crashes.MatchString)

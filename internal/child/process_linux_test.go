@@ -17,7 +17,7 @@ import (
 
 const specEnv = "STEADYFIT_TEST_CHILD"
 
-// TestMain makes the test binary a child that does what its specification says.
+// TestMain turns the test binary into a child that follows its specification.
 func TestMain(m *testing.M) {
 	if os.Getenv(specEnv) != "" {
 		os.Exit(behave())
@@ -61,7 +61,7 @@ func TestConversation(t *testing.T) {
 	line, err := p.Receive(time.Now().Add(time.Minute))
 	require.NoError(t, err)
 	assert.Equal(t, "\"a\"\n", string(line))
-	// A parent that has ended is seen, and what the child has still said is heard.
+	// The child notices the end of its parent, and its last messages are received.
 	require.NoError(t, p.Requests.Close())
 	require.True(t, p.Wait(time.Minute))
 	var rest strings.Builder

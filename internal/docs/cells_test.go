@@ -17,13 +17,12 @@ import (
 )
 
 var (
-	// ratioCell matches a ratio and the run that it is from in a cell: "x0.69 (S3/bf16)". A
-	// ratio that the matrix did not decide is marked: "x1.20 (S1d/bf16, unclear)".
+	// ratioCell matches a ratio and its run in a cell: "x0.69 (S3/bf16)". A ratio with an unclear effect
+	// is marked: "x1.20 (S1d/bf16, unclear)".
 	ratioCell = regexp.MustCompile(`^(x\d+(?:\.\d+)?) \((\w+/[\w-]+)(, unclear)?\)$`)
-	// rangeCell matches the smallest and the largest ratio of several remedies: "x0.98 to x1.02
-	// (S1d/no-*)".
+	// rangeCell matches the lowest and highest ratio of several remedies: "x0.98 to x1.02 (S1d/no-*)".
 	rangeCell = regexp.MustCompile(`^(x\d+(?:\.\d+)?) to (x\d+(?:\.\d+)?) \((\w+/[\w-]+)\*\)$`)
-	// reasonCell matches a cell, or part of one, without a figure.
+	// reasonCell matches a cell, or a part of a cell, without a figure.
 	reasonCell = regexp.MustCompile(`^none: \w`)
 )
 
@@ -47,7 +46,6 @@ func effectsOf(t *testing.T, file string, of func(*memory.Comparison) memory.Rat
 	return found
 }
 
-// ratioText formats a ratio as documents do.
 func ratioText(x float64) string {
 	if math.Round(x*100) >= 1000 {
 		return fmt.Sprintf("x%.0f", x)
@@ -55,7 +53,7 @@ func ratioText(x float64) string {
 	return fmt.Sprintf("x%.2f", x)
 }
 
-// wrongCell describes the mistake in a cell about the effect of an option; "" if there is none.
+// wrongCell describes the mistake in a cell about the effect of an option, or returns "".
 func wrongCell(cell string, measured effects) string {
 	if cell == needsGPU {
 		return ""
@@ -116,7 +114,7 @@ func TestWrongCell(t *testing.T) {
 	}
 }
 
-// The effects of options in docs/reference/devices.md are those of docs/results.
+// The effects of options in docs/reference/devices.md are those in docs/results.
 func TestEffectsOfOptions(t *testing.T) {
 	const file = "docs/results/options.json.gz"
 	columns := map[string]effects{

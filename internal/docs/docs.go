@@ -1,10 +1,6 @@
-// Package docs finds the things in the project's documents that a reader may try: the Go
-// program, links, make targets, commands and their flags. Its test tries them, so that `go test
-// ./...` fails if a document names something that does not exist.
-//
-// The package understands the Markdown of these documents: fenced and indented blocks, code
-// spans, and inline links. Its functions return what a text mentions, with line numbers. The
-// test looks the mentions up.
+// Package docs extracts from the project's documents what a reader may try: Go programs, links, make
+// targets, commands and flags. Its test checks that all of them exist. The package understands the Markdown
+// of these documents: fenced and indented blocks, code spans, and inline links.
 package docs
 
 import (
@@ -13,20 +9,20 @@ import (
 	"strings"
 )
 
-// A Mention is a name in a document.
+// Mention is a name in a document.
 type Mention struct {
 	Line int // from 1
 	Text string
 }
 
-// A Use is a command line of steadyfit.
+// Use is a command line of steadyfit.
 type Use struct {
 	Line    int
-	Command string // "" for steadyfit itself
+	Command string // empty for steadyfit itself
 	Flags   []string
 }
 
-// GoBlock is the content of the first block that begins with ```go.
+// GoBlock returns the content of the first block that begins with ```go.
 func GoBlock(text string) (string, bool) {
 	for _, b := range split(text) {
 		if b.language == "go" {
@@ -38,7 +34,7 @@ func GoBlock(text string) (string, bool) {
 
 var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
-// Links lists the targets of relative links, without the part after a #.
+// Links returns the targets of relative links, without the part after #.
 func Links(text string) []Mention {
 	var found []Mention
 	for _, b := range split(text) {
@@ -59,7 +55,7 @@ var scheme = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9+.-]*:`)
 
 var makeCommand = regexp.MustCompile(`(?:^|[\s;&|(])make((?: +[A-Za-z_-][\w=./-]*)+)`)
 
-// MakeTargets lists the words after make in code, except flags and variables.
+// MakeTargets returns the words after make in code, except flags and variables.
 func MakeTargets(text string) []Mention {
 	var found []Mention
 	for _, c := range commands(text) {
@@ -75,14 +71,13 @@ func MakeTargets(text string) []Mention {
 }
 
 var (
-	// A path may come before the name, but steadyfit=../steadyfit and steadyfit/fit are no
-	// commands.
+	// A path may precede the name, but steadyfit=../steadyfit and steadyfit/fit are not commands.
 	steadyfit = regexp.MustCompile(`(?:^|[\s;&|(/])steadyfit((?: +[^\s;&|]+)+)`)
 	word      = regexp.MustCompile(`^[a-z][a-z-]*$`)
 	flag      = regexp.MustCompile(`^--[a-z][a-z0-9-]*`)
 )
 
-// Uses lists the command lines of steadyfit in code.
+// Uses returns the command lines of steadyfit in code.
 func Uses(text string) []Use {
 	var found []Use
 	for _, c := range commands(text) {
@@ -102,7 +97,7 @@ func Uses(text string) []Use {
 	return found
 }
 
-// Flags lists the code spans that begin with a flag: `--config`, `--batch 32`.
+// Flags returns code spans that begin with a flag, such as `--config` and `--batch 32`.
 func Flags(text string) []Mention {
 	var found []Mention
 	for _, b := range split(text) {
@@ -124,14 +119,14 @@ func Flags(text string) []Mention {
 	return found
 }
 
-// A Table is a table, with the text of its cells without surrounding blanks.
+// Table is a table. Its cells have no surrounding blanks.
 type Table struct {
 	Line   int // line of the header, from 1
 	Header []string
-	Rows   [][]string // as many cells as the header has, or another number if the row is broken
+	Rows   [][]string // a broken row may have another number of cells than the header
 }
 
-// Tables lists the tables of a document. A bar in a cell is written \|.
+// Tables returns the tables of a document. A bar in a cell is written \|.
 func Tables(text string) []Table {
 	var found []Table
 	for _, b := range split(text) {
@@ -160,8 +155,8 @@ func cells(line string) []string {
 	return list
 }
 
-// commands lists possible shell commands: the lines of blocks that are not Go, and code spans.
-// It removes comments and joins continued lines.
+// commands returns possible shell commands: lines of blocks that are not Go, and code spans. It removes
+// comments and joins continued lines.
 func commands(text string) []Mention {
 	var found []Mention
 	for _, b := range split(text) {
@@ -206,11 +201,11 @@ func spans(b block) []Mention {
 	return found
 }
 
-// block is a block of code, or a paragraph.
+// block is a block of code or a paragraph.
 type block struct {
 	code     bool
-	language string // line of a fence
-	line     int    // line of the first text
+	language string // text after the opening fence
+	line     int    // number of the first line of text
 	text     string
 }
 
@@ -255,7 +250,7 @@ func split(text string) []block {
 
 var target = regexp.MustCompile(`(?m)^([A-Za-z][\w.-]*):(?:[^=]|$)`)
 
-// Targets lists the targets of a Makefile.
+// Targets returns the targets of a Makefile.
 func Targets(makefile string) []string {
 	var found []string
 	for _, m := range target.FindAllStringSubmatch(makefile, -1) {
@@ -269,7 +264,7 @@ var (
 	helpFlag    = regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[a-z][a-z0-9-]*)`)
 )
 
-// HelpCommands lists the commands that the help of steadyfit shows.
+// HelpCommands returns the commands in the help of steadyfit.
 func HelpCommands(help string) []string {
 	_, list, _ := strings.Cut(help, "Available Commands:\n")
 	list, _, _ = strings.Cut(list, "\n\n")
@@ -280,7 +275,7 @@ func HelpCommands(help string) []string {
 	return found
 }
 
-// HelpFlags lists the flags that the help of a command shows.
+// HelpFlags returns the flags in the help of a command.
 func HelpFlags(help string) []string {
 	var found []string
 	for _, m := range helpFlag.FindAllStringSubmatch(help, -1) {

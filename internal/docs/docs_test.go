@@ -17,8 +17,7 @@ import (
 
 const root = "../.."
 
-// sample has an example of everything that the functions find, and of similar text that they
-// must not find.
+// sample has an example of everything that the functions find, and similar text that they must not find.
 const sample = "# Title with `steadyfit doctor --no-such`\n" + // 1
 	"\n" +
 	"See [a](docs/a.md), [b](b.md#part), [c](#here) and [d](https://example.org/x).\n" +
@@ -65,8 +64,7 @@ func TestExtraction(t *testing.T) {
 	require.Equal(t, []string{"--config", "--help"}, HelpFlags(help))
 }
 
-// TestProgramCompiles builds the program that the README shows. A program with an unknown name
-// shows that the check can fail.
+// TestProgramCompiles builds the program in the README. A program with an unknown name must not compile.
 func TestProgramCompiles(t *testing.T) {
 	dependOnSources(t)
 	program, ok := GoBlock(read(t, "README.md"))
@@ -122,7 +120,7 @@ var (
 	copied   = regexp.MustCompile(`(?m)^COPY ([^-].*) \S+$`)
 )
 
-// Only this test checks the image's files as often as the tests run.
+// This test checks the image's files whenever the tests run.
 func TestImage(t *testing.T) {
 	dockerfile := read(t, "Dockerfile.gpu")
 	image, module := goImage.FindStringSubmatch(dockerfile), goModule.FindStringSubmatch(read(t, "go.mod"))
@@ -206,7 +204,7 @@ func TestGoNames(t *testing.T) {
 		for _, span := range codeSpan.FindAllString(read(t, file), -1) {
 			for _, m := range qualified.FindAllStringSubmatch(span, -1) {
 				if !names[m[1]] {
-					continue // a name of another package
+					continue // a name of another module
 				}
 				checked++
 				name := m[1] + "." + m[2]
@@ -221,8 +219,7 @@ func TestGoNames(t *testing.T) {
 	require.Greater(t, checked, 50)
 }
 
-// goNames has the packages of the module, their exported names, fields and methods, and their
-// tests.
+// goNames returns the packages of the module, their exported names, fields and methods, and their tests.
 func goNames(t *testing.T) map[string]bool {
 	names := map[string]bool{}
 	for _, pattern := range []string{"*/*.go", "fit/*/*.go"} {
@@ -268,7 +265,7 @@ func goNames(t *testing.T) map[string]bool {
 	return names
 }
 
-// documents are the checked files, relative to the root.
+// documents returns the checked files, relative to the root.
 func documents(t *testing.T) []string {
 	found := []string{"README.md", "CONTRIBUTING.md"}
 	for _, kind := range []string{"tutorial", "how-to", "reference", "explanation"} {
@@ -288,8 +285,8 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// dependOnSources opens the files that the go command compiles for a test: go test repeats a
-// test only if a file has changed that the test itself has opened.
+// dependOnSources opens the files that a test compiles with the go command, since go test repeats a test
+// only if a file has changed that the test itself has opened.
 func dependOnSources(t *testing.T) {
 	read(t, "go.mod")
 	for _, pattern := range []string{"*/*.go", "*/*/*.go"} {

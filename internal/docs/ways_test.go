@@ -15,8 +15,8 @@ import (
 	"steadyfit/matrix"
 )
 
-// ways are the ways to compute in 16 bits in docs/results/precision.yaml and make accuracy: the
-// precision's name in accuracy.json, and the cell of the matrix for digits and for digits-cnn.
+// ways are the rows about 16-bit computation in docs/results/precision.yaml and make accuracy: the
+// precision's name in accuracy.json, and the runs of the matrix for digits and for digits-cnn.
 var ways = []struct{ precision, digits, cnn string }{
 	{"fp32", "S5/none", "S6/none"},
 	{"bf16-rewritten", "S5/bf16", "S6/bf16"},
@@ -26,7 +26,7 @@ var ways = []struct{ precision, digits, cnn string }{
 	{"fp16-scaled", "S5s/none", ""},
 }
 
-// waysTable returns their table in docs/reference/devices.md.
+// waysTable returns the table of 16-bit computation in docs/reference/devices.md.
 func waysTable(t *testing.T) string {
 	result, err := matrix.ReadFile("../../docs/results/precision.json.gz")
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func waysTable(t *testing.T) string {
 	return b.String()
 }
 
-// The table of the ways to compute in 16 bits has the measured figures.
+// The table of 16-bit computation has the measured figures.
 func TestWaysToComputeIn16Bits(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/reference/devices.md")
 	require.NoError(t, err)

@@ -1,5 +1,5 @@
-// Package dtype is the table of element types: their names in Go, NumPy and TensorFlow, and
-// functions to read an element whose type is known only at run time.
+// Package dtype is a table of element types with their names in Go, NumPy and TensorFlow, and functions for
+// elements whose type is known only at run time.
 package dtype
 
 import (
@@ -9,10 +9,9 @@ import (
 	"unsafe"
 )
 
-// Kind groups the element types.
 type Kind uint8
 
-// The kinds of element types.
+// Kinds of element types.
 const (
 	Float Kind = iota
 	Int
@@ -21,19 +20,19 @@ const (
 	String
 )
 
-// Type is an element type. There is one *Type for each, so pointers can be compared.
+// Type is an element type. There is one *Type per element type, so pointers can be compared.
 type Type struct {
-	// Name is the name in Go and TensorFlow, as in "float32".
+	// Name is the name in Go and TensorFlow, such as "float32".
 	Name string
 	Kind Kind
-	// Size is the size of an element in bytes; for a string it is the size of the header.
+	// Size is the number of bytes per element; for strings, the size of the string header.
 	Size int
 	// Code is the value of TensorFlow's DataType (tensorflow/core/framework/types.proto).
 	Code int32
-	// NumPy is NumPy's code without the byte order, as in "f4". It is empty for strings, whose
-	// code includes their width.
+	// NumPy is NumPy's type code without byte order, such as "f4". It is empty for strings, whose
+	// code includes a width.
 	NumPy string
-	// Slice is the Go type of a slice of elements; nil for types that Go does not have.
+	// Slice is the type of a Go slice of elements; nil for types that Go lacks.
 	Slice reflect.Type
 
 	float  func(unsafe.Pointer) float64
@@ -45,7 +44,6 @@ type number interface {
 	float32 | float64 | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64
 }
 
-// types is the table of all element types.
 var types = []*Type{
 	numeric[float32](1), numeric[float64](2),
 	numeric[int8](6), numeric[int16](5), numeric[int32](3), numeric[int64](9),
@@ -80,9 +78,8 @@ func numeric[T number](code int32) *Type {
 	t.int = func(p unsafe.Pointer) (int64, bool) {
 		v := *(*T)(p)
 		n := int64(v)
-		// The result of an out-of-range conversion depends on the machine, but it never
-		// converts back to the same value with the same sign. From 2^53 on, several integers
-		// convert to the same float64.
+		// The result of a conversion out of range depends on the machine, but does not convert back to the
+		// same value and sign. From 2^53 on, several integers have the same float64.
 		return n, T(n) == v && (n < 0) == (v < 0) && (t.Kind != Float || math.Abs(float64(v)) < 1<<53)
 	}
 	switch one := T(1); {
@@ -120,14 +117,13 @@ func init() {
 	}
 }
 
-// ByName returns the type with a name; nil if there is none.
+// ByName returns the type with a name, or nil.
 func ByName(name string) *Type { return byName[name] }
 
-// ByNumPy returns the type with a NumPy code without byte order, as in "f4"; nil if there is
-// none.
+// ByNumPy returns the type with a NumPy code without byte order, such as "f4", or nil.
 func ByNumPy(code string) *Type { return byNumPy[code] }
 
-// ByCode returns the type with a value of TensorFlow's DataType; nil if there is none.
+// ByCode returns the type with a value of TensorFlow's DataType, or nil.
 func ByCode(code int32) *Type {
 	if code < 0 || int(code) >= len(byCode) {
 		return nil
@@ -135,11 +131,11 @@ func ByCode(code int32) *Type {
 	return byCode[code]
 }
 
-// For returns the type of a Go type; nil for any other type, including named types.
+// For returns the element type of T, or nil for other types, including named types.
 func For[T any]() *Type { return ofSlice(reflect.TypeFor[[]T]()) }
 
-// Of returns the element type of a slice; nil if values is not a slice of a known type. It
-// does not allocate.
+// Of returns the element type of a slice, or nil if values is not a slice of a known type. It does not
+// allocate.
 func Of(values any) *Type {
 	t := reflect.TypeOf(values)
 	if t == nil || t.Kind() != reflect.Slice {
@@ -156,26 +152,25 @@ func ofSlice(slice reflect.Type) *Type {
 	return t
 }
 
-// Data returns the element type of a slice, its first element and its length. Like Of, it does
-// not allocate. Unlike reflect.Value.UnsafePointer, it does not make values escape.
+// Data returns the element type, the first element and the length of a slice. It does not allocate, and
+// does not make values escape as reflect.Value.UnsafePointer does.
 func Data(values any) (t *Type, first unsafe.Pointer, n int) {
 	if t = Of(values); t == nil {
 		return nil, nil, 0
 	}
-	// An interface is a pointer to the type and a pointer to the value, which is a slice
-	// header.
+	// An interface holds a pointer to the type and a pointer to the value, here a slice header.
 	header := *(*[]byte)((*[2]unsafe.Pointer)(unsafe.Pointer(&values))[1])
 	return t, unsafe.Pointer(unsafe.SliceData(header)), len(header)
 }
 
-// Make returns a slice of n elements; its type is t.Slice.
+// Make returns a slice of n elements with the type t.Slice.
 func (t *Type) Make(n int) any { return reflect.MakeSlice(t.Slice, n, n).Interface() }
 
-// Float returns the number at p. A bool is 0 or 1.
+// Float returns the number at p. Bools are 0 and 1.
 func (t *Type) Float(p unsafe.Pointer) float64 { return t.float(p) }
 
-// Int returns the number at p. A bool is 0 or 1. ok is false for strings, for floats of 2^53
-// or more, and for numbers that int64 cannot represent.
+// Int returns the number at p. Bools are 0 and 1. ok is false for strings, for floats of 2^53 or more, and
+// for numbers that int64 cannot represent.
 func (t *Type) Int(p unsafe.Pointer) (n int64, ok bool) {
 	if t.int == nil {
 		return 0, false
@@ -183,5 +178,5 @@ func (t *Type) Int(p unsafe.Pointer) (n int64, ok bool) {
 	return t.int(p)
 }
 
-// AppendText appends a text for the element at p that parses to the same value.
+// AppendText appends the element at p as text that parses to the same value.
 func (t *Type) AppendText(b []byte, p unsafe.Pointer) []byte { return t.append(b, p) }

@@ -1,9 +1,7 @@
-// Package files replaces and copies files, makes them durable, and explains errors such as
-// full disks.
+// Package files replaces and copies files, makes them durable, and explains errors such as a full disk.
 //
-// Replace is for small files that must survive a crash, and Stream for large outputs that are
-// written as they are computed. To replace a folder, write the new one beside it, call
-// SyncTree, rename it, and call SyncPath on the parent folder.
+// Replace is for small files that must survive a crash, Stream for large outputs. To replace a folder,
+// write a new folder beside it, call SyncTree, rename it, and call SyncPath on the parent folder.
 package files
 
 import (
@@ -17,7 +15,7 @@ import (
 	"syscall"
 )
 
-// CopyFile copies the content of a file to one that it creates or overwrites, without a sync.
+// CopyFile copies a file to a new or existing path without a sync.
 func CopyFile(from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -32,8 +30,8 @@ func CopyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// Change makes one change to the file system, which an operation and a path describe. Tests
-// use it to make a change fail. A nil Change makes the change.
+// Change makes one change to the file system by calling do. Tests use a Change to make an operation
+// fail. A nil Change calls do.
 type Change func(op, path string, do func() error) error
 
 func (c Change) do(op, path string, do func() error) error {
@@ -43,7 +41,6 @@ func (c Change) do(op, path string, do func() error) error {
 	return do()
 }
 
-// Write creates or overwrites a file and syncs it.
 func (c Change) Write(path string, content []byte) error {
 	f, err := os.Create(path)
 	if err != nil {
@@ -62,7 +59,7 @@ func (c Change) Write(path string, content []byte) error {
 	return err
 }
 
-// Replace is like the function Replace, and makes its changes through c.
+// Replace is the function Replace with every change made through c.
 func (c Change) Replace(path string, content []byte) error {
 	temporary := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
 	err := c.Write(temporary, content)
@@ -78,14 +75,13 @@ func (c Change) Replace(path string, content []byte) error {
 	return c.do("sync", dir, func() error { return SyncPath(dir) })
 }
 
-// Replace writes a temporary file beside path, syncs it and renames it. After a crash, the
-// file at path has either the old content or the new one. The temporary file always has the
-// same name, so only one process may replace a file at a time, and a crash leaves at most one
-// temporary file.
+// Replace writes a temporary file beside path, syncs it and renames it. After a crash, path has either
+// the old or the new content. The temporary file always has the same name, so only one process may
+// replace a file at a time, and at most one temporary file is left after a crash.
 func Replace(path string, content []byte) error { return Change(nil).Replace(path, content) }
 
-// Stream calls write to fill a temporary file beside path and then renames it; after an error
-// it removes the file. It does not sync. Several processes may replace the same file.
+// Stream calls write with a temporary file beside path, and renames the file. It does not sync. Several
+// processes may replace the same path.
 func Stream(path string, write func(io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
 	if err != nil {
@@ -103,16 +99,15 @@ func Stream(path string, write func(io.Writer) error) (err error) {
 	return err
 }
 
-// Same reports whether two paths lead to the same existing file or folder.
+// Same reports whether two paths refer to the same existing file or folder.
 func Same(a, b string) bool {
 	infoA, errA := os.Stat(a)
 	infoB, errB := os.Stat(b)
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
-// Walk calls visit for a file, or for all folders and files below a folder in the order of
-// their names. It follows links. The name is relative to the folder. Walk does not enter a
-// folder for which visit returns fs.SkipDir.
+// Walk calls visit for a file, or for all folders and files in a folder in the order of their names,
+// which are relative to the folder. It follows links, and skips a folder if visit returns fs.SkipDir.
 func Walk(path string, visit func(name string, info fs.FileInfo) error) error {
 	return walk(path, ".", visit)
 }
@@ -142,8 +137,7 @@ func walk(root, name string, visit func(name string, info fs.FileInfo) error) er
 	return err
 }
 
-// Hash writes the names and contents of a file, or of all files of a folder in the order of
-// their names, to a hash.
+// Hash writes the names and contents of all files of a folder, or of one file, to a hash.
 func Hash(sum hash.Hash, path string) error {
 	return Walk(path, func(name string, info fs.FileInfo) error {
 		if !info.Mode().IsRegular() {
@@ -160,7 +154,7 @@ func Hash(sum hash.Hash, path string) error {
 	})
 }
 
-// SyncTree makes a folder and all its content durable.
+// SyncTree syncs a folder and everything in it.
 func SyncTree(dir string) error {
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
@@ -170,14 +164,14 @@ func SyncTree(dir string) error {
 	})
 }
 
-// SyncPath makes the content of a file durable, or the entries of a folder.
+// SyncPath syncs a file, or the entries of a folder.
 func SyncPath(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	err = f.Sync()
-	// Some network file systems cannot sync folders and do not need it.
+	// Some network file systems cannot sync folders, and do not need it.
 	if info, statErr := f.Stat(); statErr == nil && info.IsDir() && errors.Is(err, syscall.EINVAL) {
 		err = nil
 	}

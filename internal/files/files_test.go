@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Hash depends on the names and contents in a folder, and not on its path.
+// Hash depends on the names and contents in a folder, but not on its path.
 func TestHash(t *testing.T) {
 	hash := func(name, content string) string {
 		dir := t.TempDir()
@@ -54,7 +54,7 @@ func TestSync(t *testing.T) {
 	require.ErrorIs(t, SyncPath(filepath.Join(dir, "nothing")), fs.ErrNotExist)
 	require.ErrorIs(t, SyncTree(filepath.Join(dir, "nothing")), fs.ErrNotExist)
 
-	// A link to nowhere cannot be opened, so it cannot pass as synced.
+	// A broken link cannot be synced.
 	require.NoError(t, os.Symlink("nowhere", filepath.Join(dir, "a", "link")))
 	require.ErrorIs(t, SyncTree(dir), fs.ErrNotExist)
 }
@@ -69,7 +69,7 @@ func TestSame(t *testing.T) {
 	require.False(t, Same(filepath.Join(dir, "nothing"), filepath.Join(dir, "nothing")))
 }
 
-// After any failure, the old file is whole, and no other file is left.
+// After a failure, the file has its old content and no temporary file is left.
 func TestReplaceThatFails(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.txt")

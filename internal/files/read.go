@@ -11,10 +11,9 @@ import (
 	"syscall"
 )
 
-// ErrTooLarge means that a file has more bytes than allowed.
 var ErrTooLarge = errors.New("the file is too large")
 
-// Read reads a regular file with at most the given number of bytes.
+// Read reads a regular file. A file of more than most bytes is ErrTooLarge.
 func Read(path string, most int64) ([]byte, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -32,7 +31,7 @@ func Read(path string, most int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	// The file may grow while it is read, and the reported size may be wrong.
+	// The file may grow during reading, and its reported size may be wrong.
 	buf := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
 	if _, err := buf.ReadFrom(io.LimitReader(f, most+1)); err != nil {
 		return nil, err
@@ -47,8 +46,8 @@ func tooLarge(path string, size, most int64) error {
 	return fmt.Errorf("%s: %w: it has %d bytes, the limit is %d", path, ErrTooLarge, size, most)
 }
 
-// ReadGzip is like Read for a file that may be compressed with gzip. The limit applies to the
-// decompressed size.
+// ReadGzip is Read for a file that may be compressed with gzip. The limit applies to the decompressed
+// size.
 func ReadGzip(path string, most int64) ([]byte, error) {
 	text, err := Read(path, most)
 	if err != nil || !bytes.HasPrefix(text, []byte{0x1f, 0x8b}) {

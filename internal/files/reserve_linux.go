@@ -6,14 +6,13 @@ import (
 	"syscall"
 )
 
-// The in-memory file systems in statfs(2). A reservation there would take memory of the
-// machine.
+// In-memory file systems of statfs(2). Reserving space there would use the machine's memory.
 const (
 	tmpfs = 0x01021994
 	ramfs = 0x858458f6
 )
 
-// reserve allocates disk space for a file if the file system supports it.
+// reserve allocates disk space for a file if the file system supports that.
 func reserve(f *os.File, bytes int64) error {
 	var s syscall.Statfs_t
 	if err := syscall.Fstatfs(int(f.Fd()), &s); err != nil || uint32(s.Type) == tmpfs || uint32(s.Type) == ramfs {

@@ -8,13 +8,12 @@ import (
 	"strings"
 )
 
-// scratchTries limits how often Scratch makes a folder that another process removes.
+// scratchTries is the maximum number of folders that Scratch creates when others remove them.
 const scratchTries = 100
 
-// Scratch makes a folder for temporary files and returns a function that removes it. prefix is
-// the prefix of the folder's name, unique to one purpose of this program. Scratch first
-// removes the folders with that prefix whose process was killed: every process holds a lock on
-// its folder. On file systems without locks, they stay.
+// Scratch makes a folder for temporary files and returns a function that removes it. The folder's name
+// begins with prefix, which identifies its purpose. Each process locks its folder, and Scratch removes
+// folders without a lock, which belonged to killed processes. File systems without locks keep them.
 func Scratch(prefix string) (dir string, remove func() error, err error) {
 	return scratchIn(os.TempDir(), prefix)
 }
@@ -45,7 +44,7 @@ func scratchIn(parent, prefix string) (dir string, remove func() error, err erro
 			return dir, func() error { return os.RemoveAll(dir) }, nil
 		}
 		if err != nil {
-			continue // another process has removed it
+			continue // another process has removed the folder
 		}
 		if _, err := os.Stat(dir); err != nil {
 			_ = lock.Close()
@@ -56,5 +55,4 @@ func scratchIn(parent, prefix string) (dir string, remove func() error, err erro
 	return "", nil, fmt.Errorf("%s: other processes removed the new folder for temporary files %d times", parent, scratchTries)
 }
 
-// errNoLocks means that the file system has no locks.
 var errNoLocks = errors.New("no locks")

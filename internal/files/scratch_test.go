@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Scratch removes folders of ended processes, and no others.
+// Scratch removes the folders of processes that have ended, and no others.
 func TestScratch(t *testing.T) {
 	parent := t.TempDir()
 	left := filepath.Join(parent, "a-left")

@@ -12,13 +12,12 @@ import (
 // probeBytes is the size of the file that Writable writes.
 const probeBytes = 4 << 10
 
-// ProbePrefix is the prefix of the name of the file that Writable writes. A crash may leave
-// that file.
+// ProbePrefix begins the name of the file that Writable writes. A crash may leave the file behind.
 const ProbePrefix = ".write-"
 
-// Writable returns nil if a folder can store files with the given total size, and the reason
-// otherwise. It writes a small file and, if the file system supports it, briefly reserves the
-// rest. Only the reservation detects a quota, which free space does not include.
+// Writable returns an error if a folder cannot store files of this total size. It writes a small file and
+// briefly reserves the rest if the file system supports that. A reservation also detects a quota, which
+// free space does not show.
 func Writable(dir string, bytes int64) error {
 	f, err := os.CreateTemp(dir, ProbePrefix)
 	if err != nil {
@@ -49,7 +48,7 @@ func Full(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// remedies are the remedies for errors other than a full disk.
+// remedies are for errors other than a full disk.
 var remedies = []struct {
 	errs   []error
 	remedy string
@@ -59,11 +58,11 @@ var remedies = []struct {
 	{[]error{syscall.EIO}, "the disk or the network file system is failing: check the kernel's log, and copy undamaged files elsewhere"},
 	{[]error{syscall.EMFILE, syscall.ENFILE}, "raise the limit of open files (ulimit -n)"},
 	{[]error{syscall.EFBIG}, "raise the limit on file size (ulimit -f), or use a file system that supports larger files"},
-	{[]error{syscall.ENOENT, syscall.ENOTDIR}, "make the folder, or use another one"},
+	{[]error{syscall.ENOENT, syscall.ENOTDIR}, "create the folder, or use another one"},
 }
 
-// Remedy returns what to do about an error of the file system. freeing is advice on how to
-// free space on a full disk; it may be empty.
+// Remedy returns what to do about a file system error. freeing is advice on freeing space on a full
+// disk; it may be empty.
 func Remedy(err error, freeing string) string {
 	if Full(err) {
 		if freeing != "" {

@@ -30,7 +30,7 @@ func TestRemedy(t *testing.T) {
 	for err, words := range map[error]string{
 		syscall.ENOSPC: "free some space (remove a.bin), or", syscall.EDQUOT: "quota", syscall.EROFS: "read-only",
 		syscall.EACCES: "right to write", syscall.EPERM: "right to write", syscall.EIO: "kernel's log", syscall.EMFILE: "ulimit -n",
-		syscall.EFBIG: "ulimit -f", syscall.ENOENT: "make the folder", fs.ErrInvalid: "another folder",
+		syscall.EFBIG: "ulimit -f", syscall.ENOENT: "create the folder", fs.ErrInvalid: "another folder",
 	} {
 		wrapped := &os.PathError{Op: "write", Path: "x", Err: err}
 		assert.Contains(t, Remedy(wrapped, "remove a.bin"), words)

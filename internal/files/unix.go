@@ -8,8 +8,7 @@ import (
 	"syscall"
 )
 
-// FreeSpace returns the number of bytes that this user can still write to the file system of a
-// path.
+// FreeSpace returns the number of bytes that this user can write to the file system of a path.
 func FreeSpace(path string) (bytes int64, ok bool) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(path, &s); err != nil {
@@ -18,8 +17,7 @@ func FreeSpace(path string) (bytes int64, ok bool) {
 	return int64(s.Bavail) * int64(s.Bsize), true
 }
 
-// lockDir locks a folder without waiting. The lock ends when the file is closed or the process
-// ends.
+// lockDir locks a folder until the file is closed, without waiting.
 func lockDir(dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -1,45 +1,36 @@
-// Package gpu reports the NVIDIA GPUs of a machine and the memory in use on them, as layers for
-// package memory. It uses NVML (libnvidia-ml.so.1, the library of the driver). It does not
-// report temperatures or load.
+// Package gpu reports the NVIDIA GPUs of a machine and the memory in use on them, as layers for package
+// memory. It uses NVML (libnvidia-ml.so.1, a library of the driver).
 //
-// [Open] loads NVML and lists the GPUs. [Driver.Source] is a [memory.Source] for
-// one process. An amount that the driver does not report is unknown, never zero;
-// [Driver.Why] gives the reason if no amount is available at all.
+// [Open] loads NVML and lists the GPUs. [Driver.Source] is a [memory.Source] for one process. An amount
+// that the driver does not report is unknown, never zero. [Driver.Why] is the reason if there are no
+// amounts at all.
 //
-// The layers are [memory.GPUUsed], the memory in use on the device by all processes, and
-// [memory.GPUProcess], the memory of one process. With several GPUs these are sums, which are
-// unknown if a part is unknown. Each GPU then has two more layers, named after its ID:
-// GPUUsed.Of("0"), GPUProcess.Of("0"). A GPU divided into instances (MIG) is listed as its
-// instances.
+// The layers are [memory.GPUUsed], the memory in use by all processes, and [memory.GPUProcess], the
+// memory of one process. With several GPUs they are sums, and each GPU has layers named after its ID,
+// such as GPUUsed.Of("0"). A sum is unknown if a part is unknown. A GPU divided into instances (MIG) is
+// listed as its instances.
 //
 // The amount of a process has these limits:
 //
-//   - Only a process with a CUDA context is listed. Before that its memory is
-//     unknown, since an unlisted process may also be one that the driver knows by
-//     another ID, or a client of MPS. Once it was listed on a GPU, unlisted means 0.
-//   - In a container with its own process IDs, older drivers list those of the
-//     host, or nothing (nvidia-docker#1483; #179 suggests docker run --pid=host).
-//     Some open kernel modules then report 0 (open-gpu-kernel-modules#614); a
-//     context takes memory, so 0 for a listed process is unknown, too.
-//   - On Windows' driver model and under WSL the amount is not available.
-//   - A user without permission sees the memory of the device without the
-//     processes, or neither on a divided GPU.
+//   - Only a process with a CUDA context is listed. An unlisted process is unknown, since the driver
+//     may know it by another ID or as a client of MPS. After it was listed once, unlisted means 0.
+//   - In a container with a PID namespace, older drivers list the host's process IDs, or none
+//     (nvidia-docker#1483; #179 suggests docker run --pid=host). Some open kernel modules report 0
+//     bytes (open-gpu-kernel-modules#614), which counts as unknown, since a context takes memory.
+//   - With Windows' driver model and under WSL the amount is unknown.
+//   - Users without permission get only the memory of the device, or nothing on a divided GPU.
 //   - Child processes are not counted.
 //
-// NVML ignores CUDA_VISIBLE_DEVICES. It lists all GPUs in the order of the PCI bus, which is
-// CUDA's order only with CUDA_DEVICE_ORDER=PCI_BUS_ID. TensorFlow takes GPU memory in large
-// blocks, by default nearly all at the start. Both layers show its pool, not the memory in use
-// inside the pool.
-// its pool, not what is in use inside.
+// NVML ignores CUDA_VISIBLE_DEVICES. It lists GPUs in the order of the PCI bus, which is CUDA's order
+// only with CUDA_DEVICE_ORDER=PCI_BUS_ID. TensorFlow allocates GPU memory in large blocks, by default
+// nearly all at the start, so the layers show the size of its pool.
 //
-// # How NVML is called
+// # Loading NVML
 //
-// github.com/ebitengine/purego opens the library and looks up a dozen functions by name, each
-// in the newest version that all drivers agree on. go-nvml refers to 400 functions by name, so
-// a program that binds all symbols at the start (LD_BIND_NOW=1) does not start without a driver
-// (go-nvml#131). gputest/testdata/nvml.c repeats the layout of NVML's structs, and a test
-// compares them. Without cgo, purego would bind the program to glibc; such programs cannot
-// train and do not load NVML.
+// github.com/ebitengine/purego opens the library and looks up functions by name. go-nvml would need 400
+// functions, so a program that binds all symbols at the start (LD_BIND_NOW=1) would not start without a
+// driver (go-nvml#131). gputest/testdata/nvml.c repeats the layout of NVML's structs for a test. Without
+// cgo, purego would bind the program to glibc, so such programs do not load NVML.
 package gpu
 
 import (
@@ -53,23 +44,22 @@ import (
 	"steadyfit/memory"
 )
 
-// GPU is a device that programs can use: a whole GPU, or an instance of a divided one.
+// GPU is a device: a whole GPU, or an instance of a divided GPU.
 type GPU struct {
-	// ID is the driver's number, in the order of the PCI bus: "0", or "0:1" for the MIG
-	// instance 1 of GPU 0. nvidia-smi shows the same ID.
+	// ID is the number shown by nvidia-smi, in the order of the PCI bus: "0", or "0:1" for MIG
+	// instance 1 of GPU 0.
 	ID string
-	// UUID begins with "GPU-" or "MIG-". CUDA_VISIBLE_DEVICES accepts it. It is empty if
-	// unknown.
+	// UUID begins with "GPU-" or "MIG-", as in CUDA_VISIBLE_DEVICES. It is empty if unknown.
 	UUID string
-	// Name is the name of the product: "NVIDIA H200".
+	// Name is the product, such as "NVIDIA H200".
 	Name string
-	// Memory is the size of the device, including memory that the driver reserves.
+	// Memory is the size of the device, including memory reserved by the driver.
 	Memory memory.Reading
 	// MIG marks an instance, or a divided GPU without a usable instance.
 	MIG bool
 }
 
-// String returns the name, and the memory if known: "NVIDIA H200, 139.8 GiB".
+// String returns the name and, if known, the memory: "NVIDIA H200, 139.8 GiB".
 func (g GPU) String() string {
 	name := g.Name
 	if name == "" {
@@ -81,22 +71,21 @@ func (g GPU) String() string {
 	return name + ", " + g.Memory.String()
 }
 
-// Driver is an open driver. It is safe for concurrent use and must be closed.
+// Driver is an open NVIDIA driver. It is safe for concurrent use and must be closed.
 type Driver struct {
 	gpus    []GPU
 	version string
 	why     string
 
-	mu   sync.RWMutex // held for reading during each sample, so that Close waits
+	mu   sync.RWMutex // held for reading during a sample, so that Close waits
 	nvml *nvml        // nil if unavailable or closed
 }
 
-// Open opens the driver and lists its GPUs. A machine without a driver is not an error: it has
-// no GPUs, and Why returns the reason.
+// Open opens the driver and lists its GPUs. Without a driver there are no GPUs, and Why returns the
+// reason. Open may take seconds if it wakes the GPUs.
 //
-// An error means that the driver or single GPUs do not answer. The Driver is usable
-// nevertheless: it has the other GPUs, or those that the kernel shows, without layers. Open
-// takes up to seconds if it has to wake the GPUs.
+// After an error, the driver or some GPUs do not answer. The Driver is usable nevertheless: it lists the
+// other GPUs, or the GPUs known to the kernel, without layers.
 func Open() (*Driver, error) {
 	d := &Driver{}
 	f, err := load()
@@ -111,17 +100,16 @@ func Open() (*Driver, error) {
 	return d, err
 }
 
-// GPUs lists the GPUs that existed when the driver was opened, in the driver's order.
+// GPUs returns the GPUs that existed at Open, in the driver's order.
 func (d *Driver) GPUs() []GPU { return slices.Clone(d.gpus) }
 
-// Version returns the version of the driver, such as "570.133.20"; empty if unknown.
+// Version returns the version of the driver, such as "570.133.20", or "".
 func (d *Driver) Version() string { return d.version }
 
-// Why returns the reason why there are no layers; empty if there are.
+// Why returns the reason why there are no layers, or "" if there are layers.
 func (d *Driver) Why() string { return d.why }
 
-// Close closes NVML. All readings of its sources are unknown afterwards. It can be called
-// again.
+// Close closes NVML. Sources then report unknown readings. Closing again has no effect.
 func (d *Driver) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -136,13 +124,12 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// Kernel lists the GPUs that the kernel's driver shows below a root folder, for machines and
-// containers without NVML. It does not know their memory, or whether they are divided. It
-// leaves out a GPU without a device node, since the kernel shows its driver in every container,
-// even if the GPU is not accessible.
+// Kernel lists the GPUs that the kernel's driver shows below a root folder, for use without NVML. Their
+// memory and whether they are divided are unknown. The kernel shows all GPUs in every container, so GPUs
+// without a device node, which are not accessible, are left out.
 func Kernel(root fs.FS) (gpus []GPU) {
 	const folder = "proc/driver/nvidia/gpus"
-	// The folders are named by bus location, so their order is that of NVML.
+	// Folder names are bus locations, so they have the order of NVML.
 	entries, _ := fs.ReadDir(root, folder)
 	for _, e := range entries {
 		text, err := fs.ReadFile(root, folder+"/"+e.Name()+"/information")

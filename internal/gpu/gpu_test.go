@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Most machines have no driver, so the assertions are for those.
+// The assertions are for machines without a driver.
 func TestOpenThisMachine(t *testing.T) {
 	d, err := Open()
 	defer func() { require.NoError(t, d.Close()) }()
@@ -28,8 +28,8 @@ func TestOpenThisMachine(t *testing.T) {
 	require.Nil(t, d.Source(1))
 }
 
-// go-nvml#131: with all functions bound at the start, a program that refers to those
-// of NVML by name does not start.
+// A program that refers to NVML functions by name does not start if all functions are bound at the start
+// (go-nvml#131).
 func TestStartsWithAllFunctionsBound(t *testing.T) {
 	program, err := os.Executable()
 	require.NoError(t, err)

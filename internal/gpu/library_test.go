@@ -17,14 +17,13 @@ import (
 	"steadyfit/memory"
 )
 
-// reportTo names the file into which a child, which runs with a library of
-// gputest, writes what it found.
+// reportTo names the file in which a child with a library of gputest writes its report.
 const reportTo = "STEADYFIT_TEST_GPU_REPORT"
 
 type found struct {
 	Version, Why string
 	GPUs         []GPU
-	Sample       map[memory.Layer]memory.Bytes // without those that are not known
+	Sample       map[memory.Layer]memory.Bytes // known readings
 	Reopened     map[memory.Layer]memory.Bytes
 	Allocations  float64
 }
@@ -39,7 +38,7 @@ func known(s memory.Source) map[memory.Layer]memory.Bytes {
 	return m
 }
 
-// The structs of NVML have the same layout in C and in Go.
+// The structs of NVML have the same layout in C and Go.
 func TestLayout(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "layout.so")
 	gputest.Compile(t, file, "-DNEW")
@@ -66,7 +65,7 @@ func TestLayout(t *testing.T) {
 	}, c)
 }
 
-// The loader looks a library's name up once per process: so each one gets a process.
+// The loader looks up a library once per process, so each library needs a process.
 func TestLibraries(t *testing.T) {
 	if file := os.Getenv(reportTo); file != "" {
 		report(t, file)

@@ -9,10 +9,9 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// load opens NVML and looks up its functions; the library stays open. The error is the reason
-// why NVML is missing, as on most machines.
+// load opens NVML and looks up its functions. The library stays open.
 func load() (*functions, error) {
-	// dlerror is kept per thread.
+	// dlerror is per thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	library, err := purego.Dlopen("libnvidia-ml.so.1", purego.RTLD_LAZY|purego.RTLD_LOCAL)

@@ -31,7 +31,7 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-// After an amount of the process, the meter never reports one of the whole device.
+// After the amount of the process was known, the meter never reports that of the device.
 func TestMeterDoesNotMix(t *testing.T) {
 	device := &fakeDevice{used: 1000}
 	d := opened(t, &fakeNVML{devices: []*fakeDevice{device}})

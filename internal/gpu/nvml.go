@@ -10,13 +10,11 @@ import (
 	"steadyfit/memory"
 )
 
-// handle is a device: an opaque pointer of NVML.
+// handle is an opaque device pointer of NVML.
 type handle uintptr
 
-// status is nvmlReturn_t.
 type status uint32
 
-// The statuses that this package handles.
 const (
 	success          status = 0
 	noPermission     status = 4
@@ -27,26 +25,22 @@ const (
 	libraryMismatch  status = 18
 )
 
-// migEnabled is NVML_DEVICE_MIG_ENABLE.
 const migEnabled = 1
 
 func (s status) Error() string { return fmt.Sprintf("NVML status %d", uint32(s)) }
 
-// The structs that NVML fills in, in C's layout on 64-bit machines (gputest/testdata/nvml.c).
+// Structs that NVML fills in, in C's layout on 64-bit machines (gputest/testdata/nvml.c).
 type (
-	// memoryInfo is nvmlMemory_t.
 	memoryInfo struct{ total, free, used uint64 }
-	// memoryInfo2 is nvmlMemory_v2_t. The caller sets version: 2<<24 and the size.
+	// memoryInfo2 is nvmlMemory_v2_t. The caller sets version to 2<<24 plus the size.
 	memoryInfo2 struct {
 		version                     uint32
 		total, reserved, free, used uint64
 	}
-	// processInfo is nvmlProcessInfo_v1_t.
 	processInfo struct {
 		pid  uint32
 		used uint64
 	}
-	// processInfo2 is nvmlProcessInfo_v2_t.
 	processInfo2 struct {
 		pid                          uint32
 		used                         uint64
@@ -54,8 +48,8 @@ type (
 	}
 )
 
-// functions are the functions of NVML that this package calls. A function that the library
-// lacks is nil: those for MIG came with driver 450, memoryInfo2 with 510.
+// functions are the functions of NVML. A function that the library lacks is nil: MIG came with driver
+// 450, memoryInfo2 with 510.
 type functions struct {
 	init, shutdown func() status
 	errorString    func(status) string
@@ -72,16 +66,15 @@ type functions struct {
 	migDevice      func(d handle, index uint32, into *handle) status
 }
 
-// symbol is the name of a function in the library.
+// symbol is a function to look up.
 type symbol struct {
-	function any      // a pointer to a field of functions
-	names    []string // the first existing one is used
+	function any      // pointer to a field of functions
+	names    []string // possible names, best first
 	needed   bool
 }
 
-// symbols lists the functions by name. The list of processes has a third version with the same
-// entries. It is not used, because drivers 535.43 to 535.86 wrote larger entries past the end
-// of the caller's buffer (nvitop#79, #89).
+// symbols lists the functions to look up. Version 3 of the list of processes is not used, since drivers
+// 535.43 to 535.86 write larger entries past the end of the caller's buffer (nvitop#79, #89).
 func (f *functions) symbols() []symbol {
 	return []symbol{
 		{&f.init, []string{"nvmlInit_v2", "nvmlInit"}, true},
@@ -102,7 +95,7 @@ func (f *functions) symbols() []symbol {
 	}
 }
 
-// nvml is NVML after its initialization, with the devices of Driver.gpus.
+// nvml is the initialized library.
 type nvml struct {
 	*functions
 	units []unit
@@ -110,12 +103,11 @@ type nvml struct {
 
 type unit struct {
 	device handle
-	// split reports whether memory2 works, which does not count the driver's reserve (some
-	// hundred MiB) as memory in use.
+	// split reports whether memory2 works. It excludes the driver's reserve, some hundred MiB,
+	// from the memory in use.
 	split bool
 }
 
-// open starts NVML and lists its GPUs.
 func (d *Driver) open(f *functions) error {
 	n := &nvml{functions: f}
 	switch s := f.init(); s {
@@ -124,14 +116,14 @@ func (d *Driver) open(f *functions) error {
 		d.why = "NVIDIA's driver is not loaded, or this container has no access to a GPU"
 		return nil
 	default:
-		d.why = "NVML does not start: " + f.errorString(s)
-		return n.failed("NVML does not start", s)
+		d.why = "NVML cannot be started: " + f.errorString(s)
+		return n.failed("NVML cannot be started", s)
 	}
 	d.version = text(f.driverVersion)
 	var count uint32
 	if s := f.count(&count); s != success {
-		d.why = "NVML does not count the GPUs: " + f.errorString(s)
-		return errors.Join(n.failed("NVML does not count the GPUs", s), n.close())
+		d.why = "NVML cannot count the GPUs: " + f.errorString(s)
+		return errors.Join(n.failed("NVML cannot count the GPUs", s), n.close())
 	}
 	var failed []error
 	for i := range count {
@@ -152,7 +144,6 @@ func (d *Driver) open(f *functions) error {
 	return errors.Join(failed...)
 }
 
-// failed returns the error of a function, with NVML's message and a remedy.
 func (n *nvml) failed(what string, s status) error {
 	return fmt.Errorf("%s: %s (%w); %s", what, n.errorString(s), s, remedy(s))
 }
@@ -169,7 +160,7 @@ func remedy(s status) string {
 	return "check the output of nvidia-smi"
 }
 
-// add lists a GPU or, if it is divided, its instances.
+// add lists a GPU, or the instances of a divided GPU.
 func (d *Driver) add(n *nvml, device handle, index uint32) {
 	id := fmt.Sprint(index)
 	divided := n.divided(device)
@@ -190,7 +181,6 @@ func (d *Driver) add(n *nvml, device handle, index uint32) {
 	}
 }
 
-// divided reports whether MIG is on.
 func (n *nvml) divided(device handle) bool {
 	if n.migMode == nil || n.migCount == nil || n.migDevice == nil {
 		return false
@@ -214,8 +204,8 @@ func (d *Driver) addUnit(n *nvml, device handle, id string, mig bool) {
 	n.units = append(n.units, u)
 }
 
-// text returns the text that a function writes, up to a zero; empty if it fails. No text is
-// longer than 96 bytes (NVML_DEVICE_UUID_V2_BUFFER_SIZE).
+// text returns the zero-terminated text that ask writes, or "". NVML writes at most 96 bytes
+// (NVML_DEVICE_UUID_V2_BUFFER_SIZE).
 func text(ask func(*byte, uint32) status) string {
 	buffer := make([]byte, 96)
 	if ask(&buffer[0], uint32(len(buffer))) != success {
@@ -225,7 +215,7 @@ func text(ask func(*byte, uint32) status) string {
 	return string(t)
 }
 
-// amount is a number of bytes; all ones mean NVML_VALUE_NOT_AVAILABLE.
+// amount converts a number of bytes. All ones mean NVML_VALUE_NOT_AVAILABLE.
 func amount(bytes uint64) memory.Reading {
 	if bytes > math.MaxInt64 {
 		return memory.Reading{}
@@ -233,7 +223,7 @@ func amount(bytes uint64) memory.Reading {
 	return memory.Known(memory.Bytes(bytes))
 }
 
-// close shuts NVML down, which counts its initializations. The library stays loaded.
+// close shuts NVML down, which counts initializations. The library stays loaded.
 func (n *nvml) close() error {
 	if s := n.shutdown(); s != success {
 		return fmt.Errorf("%s (%w)", n.errorString(s), s)
@@ -241,7 +231,7 @@ func (n *nvml) close() error {
 	return nil
 }
 
-// buffers are memory for NVML to fill in. They are reused, so a sample does not allocate them.
+// buffers are reused, so that a sample does not allocate them.
 type buffers struct {
 	nvml  *nvml
 	info  memoryInfo
@@ -251,7 +241,7 @@ type buffers struct {
 	list2 []processInfo2
 }
 
-// ask reads the memory of a device and the memory of a process on it.
+// ask reads the memory of a device, and of a process on it.
 func (b *buffers) ask(u unit, pid uint32, into *answer) {
 	if u.split {
 		if b.nvml.memory2(u.device, b.versioned()) == success {
@@ -277,18 +267,16 @@ func (b *buffers) ask(u unit, pid uint32, into *answer) {
 	}
 }
 
-// versioned returns info2 with its version set.
 func (b *buffers) versioned() *memoryInfo2 {
 	b.info2 = memoryInfo2{version: 2<<24 | uint32(unsafe.Sizeof(b.info2))}
 	return &b.info2
 }
 
-// most is an upper bound on the number of processes on a GPU.
+// most is the maximum number of processes on a GPU.
 const most = 1 << 16
 
-// list returns the list of processes, in the memory of into if it is large enough. ok is false,
-// and the list empty, if the device does not report it. It tries several times, because
-// processes may start between two calls.
+// list returns the processes on a device, in the memory of into if possible. ok is false if the device
+// does not report them. list retries, since processes may start between two calls.
 func list[P any](ask func(handle, *uint32, *P) status, device handle, room *uint32, into []P) (all []P, ok bool) {
 	into = into[:cap(into)]
 	if len(into) == 0 {

@@ -11,14 +11,14 @@ import (
 	"steadyfit/memory"
 )
 
-// Of nvmlReturn_t, those that only tests return.
+// Statuses of nvmlReturn_t that only tests return.
 const (
 	notSupported status = 3
 	notFound     status = 6
 	unknownError status = 999
 )
 
-// fakeNVML answers what a test says.
+// fakeNVML returns what a test specifies.
 type fakeNVML struct {
 	init, count, shutdown status
 	devices               []*fakeDevice
@@ -26,7 +26,7 @@ type fakeNVML struct {
 	shutdowns             int
 }
 
-// running is a process on a fake device.
+// running returns a process on a fake device.
 func running(pid uint32, bytes uint64) processInfo2 { return processInfo2{pid: pid, used: bytes} }
 
 type fakeDevice struct {
@@ -36,11 +36,10 @@ type fakeDevice struct {
 	used, reserved          uint64
 	processes               []processInfo2
 	mig                     bool
-	instances               []*fakeDevice // a nil one is a gap
+	instances               []*fakeDevice // nil is a gap in the numbers
 }
 
-// functions are those of the fake, by the names that the library would have them under.
-// The handle of a device is its place in a list.
+// functions returns the functions of the fake. The handle of a device is its index.
 func (f *fakeNVML) functions() *functions {
 	var all []*fakeDevice
 	handles := map[*fakeDevice]handle{}
@@ -142,7 +141,7 @@ func (f *fakeNVML) functions() *functions {
 
 const unknown = -1
 
-// amounts are the readings of a sample by layer, in order, with unknown for those.
+// amounts are the readings of a sample, in the order of the layers.
 type amounts []struct {
 	layer memory.Layer
 	bytes int64
@@ -197,8 +196,8 @@ func TestOneGPU(t *testing.T) {
 	}
 }
 
-// The list grows until it holds all processes. A driver that always needs a larger list is
-// given up.
+// The list grows until it contains all processes. If a driver always asks for a larger list, the amount is
+// unknown.
 func TestManyProcesses(t *testing.T) {
 	device := &fakeDevice{}
 	for pid := range uint32(1000) {
@@ -221,8 +220,7 @@ func TestManyProcesses(t *testing.T) {
 	}
 }
 
-// The driver and the caller agree on process IDs from the first time on that the
-// process was listed.
+// Once the process was listed, driver and caller agree on process IDs, so unlisted means 0.
 func TestNotListedIsNothingOnceItWasListed(t *testing.T) {
 	device := &fakeDevice{processes: []processInfo2{running(5, 10)}}
 	s := opened(t, &fakeNVML{devices: []*fakeDevice{device}}).Source(77)
@@ -262,7 +260,7 @@ func TestThisProcess(t *testing.T) {
 	require.EqualValues(t, 9, sampled(d.Source(0))[1].bytes)
 }
 
-// The layers come out of a sampler as every other.
+// A sampler includes the layers of the GPU.
 func TestSampler(t *testing.T) {
 	d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 1000, processes: []processInfo2{running(uint32(os.Getpid()), 9)}}}})
 	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{d.Source(0)}})
@@ -321,8 +319,8 @@ func TestDriverThatDoesNotAnswer(t *testing.T) {
 		text, why string
 		shutdowns int
 	}{
-		{&fakeNVML{init: libraryMismatch}, libraryMismatch, "restart the machine", "NVML does not start", 0},
-		{&fakeNVML{init: noPermission}, noPermission, "/dev/nvidiactl", "NVML does not start", 0},
+		{&fakeNVML{init: libraryMismatch}, libraryMismatch, "restart the machine", "NVML cannot be started", 0},
+		{&fakeNVML{init: noPermission}, noPermission, "/dev/nvidiactl", "NVML cannot be started", 0},
 		{&fakeNVML{count: unknownError}, unknownError, "count the GPUs", "count the GPUs", 1},
 		{&fakeNVML{devices: []*fakeDevice{{handle: gpuIsLost}}}, gpuIsLost, "GPU 0 does not answer", "no GPU that this process may use", 1},
 	} {
@@ -370,7 +368,7 @@ func TestSourcesOfSeveralGoroutines(t *testing.T) {
 		wait.Go(func() {
 			s := d.Source(pid + 1)
 			for range 100 {
-				if s != nil { // closed first
+				if s != nil { // nil if Close came first
 					sampled(s)
 				}
 			}

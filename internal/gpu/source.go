@@ -6,18 +6,18 @@ import (
 	"steadyfit/memory"
 )
 
-// answer is the reading of one GPU; the zero value means no answer.
+// answer is the reading of one GPU. The zero value means no answer.
 type answer struct {
 	used, process memory.Reading
-	// answered reports whether the GPU listed its processes. listed reports whether the process
-	// is among them.
+	// answered reports whether the GPU listed its processes, and listed whether the process is
+	// among them.
 	listed, answered bool
 }
 
-// add adds one entry of the list of processes; a process may have several.
+// add adds an entry of the list of processes. A process may have several entries.
 func (a *answer) add(part memory.Reading) {
 	if part.Bytes == 0 {
-		part.OK = false // 0 means unknown, since a context takes memory
+		part.OK = false // a context takes memory, so 0 means unknown
 	}
 	if a.listed {
 		part = plus(a.process, part)
@@ -25,7 +25,7 @@ func (a *answer) add(part memory.Reading) {
 	a.process, a.listed = part, true
 }
 
-// plus adds two readings; the sum is unknown if one of them is.
+// plus adds two readings. The sum is unknown if one of them is.
 func plus(a, b memory.Reading) memory.Reading {
 	if !a.OK || !b.OK {
 		return memory.Reading{}
@@ -33,11 +33,9 @@ func plus(a, b memory.Reading) memory.Reading {
 	return memory.Known(a.Bytes + b.Bytes)
 }
 
-// Source returns the layers of GPU memory for a process; pid 0 means this one. It returns nil
-// if there are no layers (Why), and after Close. Each Sampler needs its own Source.
-//
-// A sample makes two requests to the driver per GPU: its memory and its list of processes.
-// purego allocates three times for each.
+// Source returns the GPU memory layers of a process; pid 0 means this process. It returns nil if there
+// are no layers (Why), and after Close. Each Sampler needs a separate Source. A sample makes two requests
+// per GPU, and purego allocates three times per request.
 func (d *Driver) Source(pid int) memory.Source {
 	if pid == 0 {
 		pid = os.Getpid()
@@ -55,17 +53,15 @@ func (d *Driver) Source(pid int) memory.Source {
 	return s
 }
 
-// source is the memory.Source of one process.
 type source struct {
 	driver  *Driver
 	buffers buffers
 	pid     uint32
-	seen    bool              // the process was listed before, so it has no memory if unlisted
-	answers []answer          // of each GPU
-	layers  [][2]memory.Layer // used and process, of each GPU
+	seen    bool              // the process was listed before, so unlisted means 0
+	answers []answer          // one per GPU
+	layers  [][2]memory.Layer // used and process, per GPU
 }
 
-// Sample implements memory.Source.
 func (s *source) Sample(add func(memory.Layer, memory.Reading)) {
 	s.read()
 	used, process := memory.Known(0), memory.Known(0)
@@ -101,19 +97,18 @@ func (s *source) read() {
 	}
 }
 
-// Meter reads the GPU memory of a process as one amount. The zero value reports unknown
-// amounts. It is for one goroutine at a time.
+// Meter reads the GPU memory of a process. The zero value reports unknown readings. It is for one
+// goroutine at a time.
 type Meter struct {
 	source memory.Source // nil if the driver reports nothing
-	own    bool          // the amount of the process was known before
+	own    bool          // whether the amount of the process was ever known
 }
 
-// Meter returns the meter of a process; 0 is this one.
+// Meter returns a meter of a process; pid 0 means this process.
 func (d *Driver) Meter(pid int) *Meter { return &Meter{source: d.Source(pid)} }
 
-// Read returns the memory of the process on all GPUs. If the driver has never reported that, it
-// returns the memory of all processes on them. It never returns 0, since a process that uses a
-// GPU has a context there.
+// Read returns the memory of the process on all GPUs, or of all processes if the driver never reports
+// single ones. It never returns 0, since a process that uses a GPU has a context there.
 func (m *Meter) Read() memory.Reading {
 	if m.source == nil {
 		return memory.Reading{}
@@ -129,7 +124,7 @@ func (m *Meter) Read() memory.Reading {
 	})
 	m.own = m.own || process.OK
 	if m.own {
-		used = process // even if unknown this time, since the two amounts must not be mixed
+		used = process // also if unknown, since the two amounts must not be mixed
 	}
 	if used.Bytes == 0 {
 		return memory.Reading{}

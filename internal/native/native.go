@@ -1,6 +1,6 @@
-// Package native reports native memory as sources of package memory: the amounts of malloc,
-// and the open objects of package tfbind. It is separate because package memory works without
-// cgo. This package does not load TensorFlow. Without cgo the amounts of malloc are unknown.
+// Package native provides native memory as sources for package memory: malloc, and the open objects of
+// package tfbind. It is separate from package memory, which works without cgo. It does not load TensorFlow.
+// Without cgo, the amounts of malloc are unknown.
 package native
 
 import (
@@ -8,8 +8,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Source returns a source of the amounts of [Malloc] and of the number and size of the open
-// objects of package tfbind ([memory.LiveCount], [memory.LiveBytes]).
+// Source returns a source of the amounts of [Malloc], and of the number and bytes of open tfbind objects
+// ([memory.LiveCount], [memory.LiveBytes]).
 func Source() memory.Source {
 	return memory.SourceFunc(func(add func(memory.Layer, memory.Reading)) {
 		malloc(add)
@@ -20,8 +20,7 @@ func Source() memory.Source {
 }
 
 // Malloc returns a source of the amounts of malloc ([memory.MallocUsed], [memory.MallocFree],
-// [memory.MallocArenas]; see [tfbind.Malloc]). It allocates nothing and costs as much as
-// [tfbind.MallocInfo].
+// [memory.MallocArenas]). It does not allocate, and takes as long as [tfbind.MallocInfo].
 func Malloc() memory.Source { return memory.SourceFunc(malloc) }
 
 func malloc(add func(memory.Layer, memory.Reading)) {
@@ -38,11 +37,10 @@ func reading(bytes int64) memory.Reading {
 	return memory.Known(memory.Bytes(bytes))
 }
 
-// Trim calls [tfbind.TrimMalloc].
 func Trim() bool { return tfbind.TrimMalloc() }
 
-// Allocator returns the name of this process's malloc: "glibc", "jemalloc", "tcmalloc",
-// "mimalloc" or "unknown".
+// Allocator returns the name of this process's malloc: "glibc", "jemalloc", "tcmalloc", "mimalloc" or
+// "unknown".
 func Allocator() string {
 	if m, ok := tfbind.MallocInfo(); ok {
 		return m.Allocator

@@ -14,61 +14,58 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Use is the use of one of TensorFlow's allocators in a traced run.
+// Use is what a traced execution used of one of TensorFlow's allocators.
 type Use struct {
-	// InUse is the amount handed out to the whole process when the run's last allocating
-	// operation ended, and Peak the largest amount when any such operation ended. Memory that
-	// an operation allocates and frees before its end is not included. Both are unknown if the
-	// allocator does not count.
+	// InUse is the amount allocated in the whole process at the end of the execution's last
+	// allocating operation. Peak is the maximum over the ends of all of them. Both are unknown if
+	// the allocator does not count.
 	InUse, Peak memory.Reading
-	// RunPeak is the largest amount that the run itself held, without variables, inputs, and
-	// other runs. It is computed from the record of each allocation, so it is known for every
-	// allocator. The records have a resolution of one microsecond.
+	// RunPeak is the maximum amount held by the execution, without variables, inputs and other
+	// executions. It is computed from the records of all allocations, which have a resolution of a
+	// microsecond, so it is known for every allocator.
 	RunPeak memory.Bytes
-	// Requested is the sum of the run's allocations.
+	// Requested is the sum of all allocations.
 	Requested memory.Bytes
 	// Operations is the number of operations that allocated.
 	Operations int
 }
 
-// Trace is the summary of a traced run.
+// Trace is the summary of a traced execution.
 type Trace struct {
-	// Allocators has the use of TensorFlow's allocators by their names.
+	// Allocators maps the names of TensorFlow's allocators to their use.
 	//
-	//   - "mklcpu" is that of a CPU with oneDNN. It counts blocks of 256 KiB and more,
-	//     which come from its pool; smaller ones it passes on to malloc uncounted, and
-	//     with TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1 all of them.
-	//   - "cpu" is that without oneDNN; it passes all on to malloc uncounted.
-	//   - "GPU_0_bfc" and the like count all of a GPU, "gpu_host_bfc" pinned memory.
+	//   - "mklcpu" is the allocator of CPUs with oneDNN. It counts blocks of 256 KiB and more, which
+	//     come from its pool. Smaller blocks, and all blocks with TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1,
+	//     come from malloc and are not counted.
+	//   - "cpu" is the allocator of CPUs without oneDNN. It uses malloc and does not count.
+	//   - "GPU_0_bfc" and so on count all blocks of a GPU, and "gpu_host_bfc" pinned host memory.
 	Allocators map[string]Use
-	// Operations is the number of operations that ran, including those of functions;
-	// XLA-compiled code counts as one. 0 means that the executor cannot trace.
+	// Operations is the number of operations that ran, including those in functions. XLA-compiled
+	// code counts as one. 0 means that the executor cannot trace.
 	Operations int
-	// These fields count the operations that graph rewriting created: casts of the pass
-	// auto_mixed_precision, activations recomputed to save memory, clusters compiled by XLA,
-	// and kernels of oneDNN. Calls counts the calls of functions that were not inlined.
+	// These fields count operations created by graph rewriting: casts of auto_mixed_precision,
+	// activations recomputed to save memory, clusters compiled by XLA, and kernels of oneDNN. Calls
+	// counts calls of functions that were not inlined.
 	BFloat16Casts, Float16Casts, Recomputed, XLAClusters, OneDNN, Calls int
-	// Casts is the number of casts of the pass auto_mixed_precision that ran, including those
-	// back to float32. Casts of constants are not included because they run only once.
+	// Casts is the number of casts of auto_mixed_precision that ran, including casts back to
+	// float32 but not casts of constants, which run only once.
 	Casts int
-	// Devices counts the operations by the name of the device.
+	// Devices counts the operations by device name.
 	Devices map[string]int
-	// Floating counts the operations with floating-point outputs by the element type of the
-	// first such output. Matrix counts those of them that multiply matrices or convolve,
-	// including gradients but not XLA-compiled code. A branch that was not taken has no
-	// outputs.
+	// Floating counts the operations with floating-point outputs by the element type of the first
+	// one. Matrix counts those that multiply matrices or convolve, including gradients but not
+	// XLA-compiled code. Operations of a branch that was not taken have no outputs.
 	Floating, Matrix map[tfbind.DType]int
 }
 
-// ReadTrace parses the serialized tensorflow.RunMetadata that [steadyfit/tfbind.Step.Trace]
-// returns.
+// ReadTrace parses the serialized tensorflow.RunMetadata of [steadyfit/tfbind.Step.Trace].
 func ReadTrace(metadata []byte) (Trace, error) {
 	var run pb.RunMetadata
 	if err := proto.Unmarshal(metadata, &run); err != nil {
 		return Trace{}, fmt.Errorf("read RunMetadata: %w", err)
 	}
 	t := Trace{Allocators: map[string]Use{}, Devices: map[string]int{}, Floating: map[tfbind.DType]int{}, Matrix: map[tfbind.DType]int{}}
-	last := map[string]int64{} // end time of the operation that set InUse
+	last := map[string]int64{} // end time of the operation that InUse is from
 	records := map[string][]record{}
 	for _, device := range run.GetStepStats().GetDevStats() {
 		for _, node := range device.GetNodeStats() {
@@ -80,8 +77,8 @@ func ReadTrace(metadata []byte) (Trace, error) {
 				u := t.Allocators[name]
 				u.Requested += memory.Bytes(m.GetTotalBytes())
 				u.Operations++
-				// The message does not distinguish 0 from absent. An allocator that counts
-				// cannot report 0 after an operation has allocated.
+				// The message does not distinguish 0 from absent, but an allocator that counts cannot report 0
+				// after an allocation.
 				if b := memory.Bytes(m.GetAllocatorBytesInUse()); b > 0 {
 					u.Peak = memory.Known(max(u.Peak.Bytes, b))
 					if end >= last[name] {
@@ -103,10 +100,9 @@ func ReadTrace(metadata []byte) (Trace, error) {
 	return t, nil
 }
 
-// count adds an operation. Casts are recognised by the names that the pass gives them
-// (grappler/optimizers/auto_mixed_precision.cc), and recomputed operations by the prefix
-// "Recomputed" of the memory optimizer (grappler/optimizers/memory_optimizer.cc). The label is
-// "name = Type(inputs)".
+// count adds an operation. Casts have names of the pass (grappler/optimizers/auto_mixed_precision.cc), and
+// recomputed operations the prefix "Recomputed" (grappler/optimizers/memory_optimizer.cc). The label has
+// the form "name = Type(inputs)".
 func (t *Trace) count(node *stats.NodeExecStats) {
 	t.Operations++
 	name := node.GetNodeName()
@@ -147,18 +143,17 @@ func floating(d tfbind.DType) bool {
 	return d == tfbind.Float32 || d == tfbind.Float64 || d == tfbind.Float16 || d == tfbind.BFloat16
 }
 
-// matrix reports whether operations of a type multiply matrices or convolve. This includes
-// fused operations (_FusedConv2D) and recurrent ones (CudnnRNN).
+// matrix reports whether operations of a type multiply matrices or convolve, including fused operations
+// (_FusedConv2D) and recurrent ones (CudnnRNN).
 func matrix(kind string) bool {
 	return slices.ContainsFunc([]string{"MatMul", "Einsum", "Conv1D", "Conv2D", "Conv2d", "Conv3D", "CudnnRNN", "BlockLSTM", "LSTMBlock", "GRUBlock"},
 		func(part string) bool { return strings.Contains(kind, part) })
 }
 
-// record is an allocation or, if bytes is negative, a deallocation.
+// record is an allocation, or a deallocation with negative bytes.
 type record struct{ micros, bytes int64 }
 
-// peak returns the largest amount held at one time. Within a microsecond, deallocations are
-// counted first.
+// peak returns the maximum amount held at one time. Within a microsecond, deallocations come first.
 func peak(records []record) memory.Bytes {
 	slices.SortFunc(records, func(a, b record) int {
 		return cmp.Or(cmp.Compare(a.micros, b.micros), cmp.Compare(a.bytes, b.bytes))

@@ -23,14 +23,14 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// TensorFlow reads these once, when it is loaded; by default oneDNN is on or
-	// off according to the processor.
+	// TensorFlow reads these variables when it is loaded. The default of oneDNN depends on the
+	// processor.
 	os.Setenv("TF_ENABLE_ONEDNN_OPTS", "1")
 	os.Unsetenv("TF_ONEDNN_USE_SYSTEM_ALLOCATOR")
 	os.Exit(m.Run())
 }
 
-// trace runs the model's train step a few times on zeros, and traces the last.
+// trace runs the model's train step a few times on zeros and traces the last execution.
 func trace(t *testing.T, model *savedmodels.Model, config []byte) []byte {
 	t.Helper()
 	session, err := tfbind.LoadSavedModel(model.Dir, model.Tags, config)
@@ -83,21 +83,20 @@ func TestReadTrace(t *testing.T) {
 	require.NoError(t, err)
 	for name, config := range map[string][]byte{
 		"functions inlined": nil,
-		// Grappler inlines functions and so does lowering: RewriterConfig's
-		// disable_meta_optimizer, ConfigProto.Experimental's
-		// disable_functional_ops_lowering.
+		// Functions are inlined unless RewriterConfig.disable_meta_optimizer and
+		// ConfigProto.Experimental.disable_functional_ops_lowering are set.
 		"functions called": []byte("\x52\x05\x52\x03\x98\x01\x01\x82\x01\x03\xa8\x01\x01"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			run, err := native.ReadTrace(trace(t, model, config))
 			require.NoError(t, err)
 			u := run.Allocators["mklcpu"]
-			// The train function is one call at the top of the graph.
+			// The train function is a single call in the graph.
 			assert.Greater(t, u.Operations, 30)
 			assert.Greater(t, u.Requested, memory.MiB)
 			assert.Greater(t, u.RunPeak, 256*memory.KiB)
 			assert.Less(t, u.RunPeak, u.Requested)
-			// The output of its convolution is 32*8*8*32 floats, a block of the pool.
+			// The convolution's output has 32*8*8*32 floats, enough for a block of the pool.
 			assert.GreaterOrEqual(t, u.Peak.Bytes, 256*memory.KiB)
 			assert.GreaterOrEqual(t, u.Peak.Bytes, u.InUse.Bytes)
 		})
@@ -133,7 +132,7 @@ func TestReadTraceAllocators(t *testing.T) {
 	}
 	metadata, err := proto.Marshal(&pb.RunMetadata{StepStats: &alloc.StepStats{DevStats: []*alloc.DeviceStepStats{
 		{NodeStats: []*alloc.NodeExecStats{
-			// The operation that is listed first ended last.
+			// The operation listed first ended last.
 			{AllStartNanos: 100, AllEndRelNanos: 50, Memory: []*alloc.AllocatorMemoryUsed{
 				{AllocatorName: "pool", TotalBytes: 300, AllocatorBytesInUse: 1000, AllocationRecords: records(7, 300, 9, -300)}}},
 			{AllStartNanos: 110, AllEndRelNanos: 20, Memory: []*alloc.AllocatorMemoryUsed{
@@ -161,7 +160,7 @@ func TestReadTraceAllocators(t *testing.T) {
 	assert.ErrorContains(t, err, "RunMetadata")
 }
 
-// What a setting does to the graph is seen in what ran, and nowhere without it.
+// Only the operations of a setting's own rewriting are counted.
 func TestReadTraceRewrites(t *testing.T) {
 	if _, err := tfbind.Load(""); err != nil {
 		t.Skipf("no TensorFlow (set %s): %v", tfbind.EnvLibrary, err)
@@ -198,7 +197,7 @@ func TestReadTraceRewrites(t *testing.T) {
 
 var update = flag.Bool("update", false, "record the traces of testdata anew")
 
-// What is counted in recorded traces of digits-cnn, in float32 and rewritten to bfloat16.
+// Counts from recorded traces of digits-cnn, in float32 and rewritten to bfloat16.
 func TestReadTraceRecorded(t *testing.T) {
 	const cpu = "/job:localhost/replica:0/task:0/device:CPU:0"
 	for _, test := range []struct {
@@ -239,7 +238,6 @@ func TestReadTraceRecorded(t *testing.T) {
 	}
 }
 
-// record writes a trace to a file.
 func record(t *testing.T, path string, o gpuopts.Options) {
 	t.Helper()
 	model, err := savedmodels.Builtin("digits-cnn")

@@ -1,4 +1,4 @@
-// Package nearest suggests names for a misspelt one, for messages.
+// Package nearest suggests existing names for a misspelt name.
 package nearest
 
 import (
@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// Sort returns names in the order of their Distance to want, without regard to case, and then by
-// name. Only the first 64 bytes of a name count: names come from files that may hold anything,
-// and the cost is quadratic.
+// Sort returns names ordered by their Distance to want, ignoring case, and then by name. Only the first 64
+// bytes of a name count, since the cost is quadratic and names come from files.
 func Sort(want string, names []string) []string {
 	type scored struct {
 		name     string
@@ -33,8 +32,7 @@ func short(name string) string {
 	return strings.ToLower(name[:min(len(name), 64)])
 }
 
-// Distance is the number of bytes to insert, delete or replace to get from a to
-// b (Levenshtein's).
+// Distance returns the Levenshtein distance: the number of bytes to insert, delete or replace.
 func Distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -1,6 +1,5 @@
-// Package stats contains the statistics that memory, autotune, matrix and bench share: robust
-// estimates, and intervals of paired measurements. Other statistics come from
-// gonum.org/v1/gonum/stat.
+// Package stats has robust estimates and intervals of paired measurements, for packages memory and autotune
+// and the laboratory. Other statistics come from gonum.org/v1/gonum/stat.
 package stats
 
 import (
@@ -11,11 +10,11 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
-// Median returns the median of values; NaN if there are none.
+// Median returns the median of values, or NaN if there are none.
 func Median(values []float64) float64 { return medianInPlace(slices.Clone(values)) }
 
-// medianInPlace reorders v. It selects instead of sorting, because a bootstrap takes medians of
-// thousands of slopes hundreds of times.
+// medianInPlace reorders v. It selects instead of sorting, because a bootstrap takes many medians of
+// thousands of slopes.
 func medianInPlace(v []float64) float64 {
 	n := len(v)
 	if n == 0 {
@@ -28,8 +27,8 @@ func medianInPlace(v []float64) float64 {
 	return (slices.Max(v[:n/2]) + high) / 2
 }
 
-// selectNth returns the value at index k of the sorted v, and moves the smaller values before
-// it (Hoare 1961).
+// selectNth returns the value at index k of the sorted v, with all smaller values moved before it (Hoare
+// 1961).
 func selectNth(v []float64, k int) float64 {
 	low, high := 0, len(v)-1
 	for low < high {
@@ -84,8 +83,8 @@ func NewSlopes(x []float64) *Slopes {
 	return s
 }
 
-// Median returns the median slope between all pairs of points (Theil 1950, Sen 1968). Up to 29%
-// of the points may be arbitrary without moving it far. It is NaN with fewer than two points.
+// Median returns the median slope of all pairs of points (Theil 1950, Sen 1968), or NaN for fewer than two
+// points. Up to 29% of the points may be outliers.
 func (s *Slopes) Median(y []float64) float64 {
 	for k, p := range s.pairs {
 		s.slopes[k] = (y[p.j] - y[p.i]) / p.gap
@@ -93,15 +92,14 @@ func (s *Slopes) Median(y []float64) float64 {
 	return medianInPlace(s.slopes)
 }
 
-// Student returns the two-sided quantile of Student's t: with the given confidence, a value
-// lies within that many standard deviations.
+// Student returns the two-sided quantile of Student's t: the number of standard deviations that contain a
+// value with this confidence.
 func Student(freedom, confidence float64) float64 {
 	return distuv.StudentsT{Mu: 0, Sigma: 1, Nu: freedom}.Quantile(0.5 + confidence/2)
 }
 
-// Mean returns the mean of values and its interval by Student's t, for values with an
-// approximately normal distribution. With fewer than two values the ends are infinite; without
-// any, the mean is NaN. For ratios, use the logarithms.
+// Mean returns the mean and its interval by Student's t, for approximately normal values. For ratios, use
+// the logarithms. With fewer than two values the interval is infinite; without values, the mean is NaN.
 func Mean(values []float64, confidence float64) (mean, low, high float64) {
 	n := float64(len(values))
 	if n < 2 {
@@ -112,10 +110,9 @@ func Mean(values []float64, confidence float64) (mean, low, high float64) {
 	return mean, mean - half, mean + half
 }
 
-// MedianRatio compares two variants that were measured in the same rounds. It returns the
-// median of a[i]/b[i], and an interval that assumes no distribution. The outermost of n ratios
-// enclose the median with a confidence of 1-2^(1-n). From n = 8 on, the second outermost
-// enclose it with more than 0.9, and one disturbed round has no effect.
+// MedianRatio compares two variants measured in the same rounds. It returns the median of a[i]/b[i] and an
+// interval that assumes no distribution: the outermost ratios, which contain the median with a confidence of
+// 1-2^(1-n), or from n = 8 on the second outermost, whose confidence exceeds 0.9.
 func MedianRatio(a, b []float64) (ratio, low, high float64) {
 	ratios := make([]float64, len(a))
 	for i := range a {

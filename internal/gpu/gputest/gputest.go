@@ -35,9 +35,9 @@ func Compile(t testing.TB, library string, options ...string) {
 // inChild marks a process that Child has started.
 const inChild = "STEADYFIT_TEST_GPU_CHILD"
 
-// Child reruns the calling test in a process that finds the library as NVML, and fails if that
-// process fails. It returns true in that process. The loader looks up a library's name once per
-// process, so each library needs its own process.
+// Child reruns the calling test in a process in which the library built with these options is NVML. It
+// returns true in that process. The loader looks up a library once per process, so each library needs a
+// process.
 func Child(t *testing.T, options ...string) bool {
 	t.Helper()
 	if os.Getenv(inChild) != "" {
