@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ var (
 	intra    = Configuration{IntraThreads: 1}
 	inter    = Configuration{InterThreads: 1}
 	caller   = Configuration{CallerRuns: true}
+	oneDNNOn = Configuration{OneDNN: gpuopts.On}
 )
 
 func TestCandidateInWords(t *testing.T) {
@@ -40,6 +42,7 @@ func TestCandidateInWords(t *testing.T) {
 		{inter, "inter threads 1"},
 		{caller.over(fused), "50 steps per execution, in the calling thread"},
 		{Configuration{Precision: gpuopts.BFloat16}.over(fused), "50 steps per execution, bfloat16"},
+		{fused.over(oneDNNOn), "oneDNN on, 50 steps per execution"},
 	} {
 		assert.Equal(t, c.want, c.configuration.String())
 	}
@@ -66,6 +69,8 @@ func TestRounds(t *testing.T) {
 		{single.over(fused), true, 4},
 		{compiled, true, 2},
 		{both, true, 3},
+		{oneDNNOn, true, 2},
+		{Configuration{Executor: gpuopts.SingleThreaded}.over(fused).over(oneDNNOn), true, 4},
 		{Configuration{Precision: gpuopts.BFloat16}, true, 4},
 	} {
 		assert.Equal(t, c.rounds, c.configuration.Rounds(), c.configuration)
@@ -159,10 +164,10 @@ func TestAllocator(t *testing.T) {
 	j := Configuration{Allocator: allocator.Jemalloc}
 	assert.Equal(t, "50 steps per execution, jemalloc", j.over(fused).String())
 	offers := func() bool {
-		o, err := newOffer(&Plan{Model: m, Data: ds, Batch: 32, Limits: Limits{Preload: true}})
+		o, err := newOffer(&Plan{Model: m, Data: ds, Batch: 32, Limits: Limits{Restart: true}})
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(o.settings), 1)
-		assert.Equal(t, len(o.settings) == 1, j.Within(Limits{Preload: true}, session.Options{}) == j && os.Getenv("LD_PRELOAD") == "")
+		assert.Equal(t, len(o.settings) == 1, j.Within(Limits{Restart: true}, session.Options{}) == j && os.Getenv("LD_PRELOAD") == "")
 		return len(o.settings) == 1
 	}
 	for _, name := range []string{"LD_PRELOAD", "MALLOC_CONF"} {
@@ -190,6 +195,49 @@ func TestAllocator(t *testing.T) {
 	assert.Equal(t, j, j.Within(Limits{}, session.Options{}), "and so it stays")
 	_, err = Configuration{Allocator: "none"}.Environment()
 	assert.ErrorIs(t, err, allocator.ErrUnknown)
+}
+
+// The opposite of the present use of oneDNN is on offer, even if a variable sets the present
+// use, unless the options set or need it.
+func TestOtherOneDNN(t *testing.T) {
+	_, err := tfbind.Load("")
+	require.NoError(t, err)
+	on, known := tfbind.OneDNN()
+	require.True(t, known)
+	other, value := Configuration{OneDNN: gpuopts.Off}, "0"
+	if !on {
+		other, value = oneDNNOn, "1"
+	}
+	m, ds := dense(t)
+	offers := func(l Limits, o session.Options) bool {
+		t.Helper()
+		offered, err := newOffer(&Plan{Model: m, Options: o, Data: ds, Batch: 32, Limits: l})
+		require.NoError(t, err)
+		return slices.Contains(offered.settings, other)
+	}
+	both := Limits{Restart: true, OneDNN: true}
+	assert.True(t, offers(both, session.Options{}))
+	assert.False(t, offers(Limits{OneDNN: true}, session.Options{}))
+	assert.False(t, offers(Limits{Restart: true}, session.Options{}))
+	assert.False(t, offers(both, session.Options{Device: gpuopts.Options{Deterministic: true}}))
+	if on {
+		assert.False(t, offers(both, session.Options{Device: gpuopts.Options{OneDNN: gpuopts.On}}), "it is set")
+		assert.False(t, offers(both, session.Options{Device: gpuopts.Options{Precision: gpuopts.BFloat16}}), "bfloat16 needs oneDNN")
+	}
+	for _, present := range []string{"", "0", "1"} {
+		t.Setenv("TF_ENABLE_ONEDNN_OPTS", present)
+		missing, err := other.Environment()
+		require.NoError(t, err)
+		assert.Equal(t, other, other.Within(both, session.Options{}))
+		if present == value {
+			assert.Empty(t, missing)
+			assert.Equal(t, other, other.Within(Limits{}, session.Options{}), "the process has it already")
+			continue
+		}
+		require.Len(t, missing, 1)
+		assert.Equal(t, "TF_ENABLE_ONEDNN_OPTS="+value, missing[0].String())
+		assert.Equal(t, Configuration{}, other.Within(Limits{Restart: true}, session.Options{}))
+	}
 }
 
 func TestAllowed(t *testing.T) {

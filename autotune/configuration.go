@@ -11,6 +11,7 @@ import (
 	"steadyfit/internal/allocator"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
+	"steadyfit/tfbind"
 )
 
 // Configuration is a way to run the steps of a training. The zero value is plain: one step per
@@ -27,8 +28,10 @@ type Configuration struct {
 	InterThreads int              `json:"inter_threads,omitempty"`
 	// CallerRuns has the meaning of session.Options.CallerRuns.
 	CallerRuns bool `json:"caller_runs,omitempty"`
-	// Allocator replaces malloc. "jemalloc" is preloaded with the variables of Environment.
-	Allocator string `json:"allocator,omitempty"`
+	// OneDNN turns oneDNN on or off, and Allocator ("jemalloc") replaces malloc, both with the
+	// variables of Environment.
+	OneDNN    gpuopts.Switch `json:"onednn,omitempty"`
+	Allocator string         `json:"allocator,omitempty"`
 	// Precision has the meaning of gpuopts.Options. It changes the results of the training.
 	Precision gpuopts.Precision `json:"precision,omitempty"`
 }
@@ -44,6 +47,7 @@ func (c Configuration) String() string {
 			words = append(words, fmt.Sprintf(format, args...))
 		}
 	}
+	add(c.OneDNN != "", "oneDNN %s", c.OneDNN)
 	add(c.StepsPerExecution > 1, "%d steps per execution", c.StepsPerExecution)
 	add(c.Compiled, "XLA-compiled")
 	add(c.Executor != "", "single-threaded executor")
@@ -57,19 +61,28 @@ func (c Configuration) String() string {
 
 // Environment lists the variables that the configuration needs and this process does not have;
 // session.Restart restarts the program with them. It returns an error if the allocator is not
-// installed, or a variable has another value.
+// installed, or a variable of the allocator has another value.
 func (c Configuration) Environment() (missing []gpuopts.Variable, err error) {
+	oneDNN, err := gpuopts.Options{OneDNN: c.OneDNN}.Environment()
+	if err != nil {
+		return nil, err
+	}
+	env := os.Environ()
+	_, missing, err = gpuopts.With(env, oneDNN)
+	if err != nil {
+		missing = oneDNN // the restart replaces the present value
+	}
 	if c.Allocator == "" {
-		return nil, nil
+		return missing, nil
 	}
 	path, err := allocator.Find(c.Allocator)
 	if err != nil {
 		return nil, err
 	}
-	_, missing, err = gpuopts.With(os.Environ(), []gpuopts.Variable{
+	_, preload, err := gpuopts.With(env, []gpuopts.Variable{
 		{Name: "LD_PRELOAD", Value: path, For: c.Allocator}, {Name: "MALLOC_CONF", Value: allocator.JemallocKeeps, For: c.Allocator},
 	})
-	return missing, err
+	return append(missing, preload...), err
 }
 
 // Apply returns the options of a session with the configuration applied. The process must have
@@ -82,6 +95,7 @@ func (c Configuration) Apply(o session.Options) session.Options {
 	d.Executor = cmp.Or(c.Executor, d.Executor)
 	d.IntraThreads = cmp.Or(c.IntraThreads, d.IntraThreads)
 	d.InterThreads = cmp.Or(c.InterThreads, d.InterThreads)
+	d.OneDNN = cmp.Or(c.OneDNN, d.OneDNN)
 	d.Precision = cmp.Or(c.Precision, d.Precision)
 	return o
 }
@@ -95,6 +109,7 @@ func (c Configuration) over(base Configuration) Configuration {
 		IntraThreads:      cmp.Or(c.IntraThreads, base.IntraThreads),
 		InterThreads:      cmp.Or(c.InterThreads, base.InterThreads),
 		CallerRuns:        c.CallerRuns || base.CallerRuns,
+		OneDNN:            cmp.Or(c.OneDNN, base.OneDNN),
 		Allocator:         cmp.Or(c.Allocator, base.Allocator),
 		Precision:         cmp.Or(c.Precision, base.Precision),
 	}
@@ -108,7 +123,7 @@ func (c Configuration) threads() Configuration {
 // parts splits a configuration into its base (steps per execution and signature) and its
 // settings, at most one of each kind.
 func (c Configuration) parts() (base Configuration, settings []Configuration) {
-	for _, s := range []Configuration{c.threads(), {Allocator: c.Allocator}, {Precision: c.Precision}} {
+	for _, s := range []Configuration{c.threads(), {OneDNN: c.OneDNN}, {Allocator: c.Allocator}, {Precision: c.Precision}} {
 		if !s.Plain() {
 			settings = append(settings, s)
 		}
@@ -127,7 +142,7 @@ func (c Configuration) Rounds() bool {
 func (c Configuration) changes() int {
 	n := 0
 	for _, change := range []bool{
-		c.StepsPerExecution > 1, c.Executor != "", c.IntraThreads+c.InterThreads > 0, c.CallerRuns, c.Allocator != "", c.Compiled, c.Rounds(),
+		c.StepsPerExecution > 1, c.Executor != "", c.IntraThreads+c.InterThreads > 0, c.CallerRuns, c.OneDNN != "", c.Allocator != "", c.Compiled, c.Rounds(),
 	} {
 		if change {
 			n++
@@ -152,9 +167,10 @@ type Limits struct {
 	Threads bool
 	// Traced means that a step will be traced, which excludes the single-threaded executor.
 	Traced bool
-	// Preload allows another allocator. The caller must then restart its program with the
+	// Restart allows another allocator and, with OneDNN, the opposite of the present use of
+	// oneDNN, which rounds differently. The caller must then restart its program with the
 	// variables of Configuration.Environment.
-	Preload bool
+	Restart, OneDNN bool
 	// Precision allows computing in 16 bits, which changes the results of the training.
 	Precision bool
 }
@@ -173,6 +189,7 @@ func ThreadVariable() string {
 // under returns the limits reduced by the options and the environment.
 func (l Limits) under(o session.Options) Limits {
 	l.Compiled = l.Compiled && !o.Device.Deterministic
+	l.OneDNN = l.OneDNN && l.Restart && !o.Device.Deterministic
 	l.Threads = l.Threads && !o.Device.Deterministic && ThreadVariable() == ""
 	return l
 }
@@ -191,8 +208,11 @@ func (c Configuration) Within(l Limits, o session.Options) Configuration {
 	if l.Traced {
 		c.Executor = ""
 	}
-	if missing, err := c.Environment(); err != nil || len(missing) > 0 && !l.Preload {
+	if missing, err := (Configuration{Allocator: c.Allocator}).Environment(); err != nil || len(missing) > 0 && !l.Restart {
 		c.Allocator = ""
+	}
+	if missing, err := (Configuration{OneDNN: c.OneDNN}).Environment(); err != nil || len(missing) > 0 && !l.OneDNN {
+		c.OneDNN = ""
 	}
 	if !l.Precision {
 		c.Precision = ""
@@ -251,7 +271,10 @@ func (p *Plan) settings(l Limits) (settings []Configuration) {
 			settings = append(settings, Configuration{CallerRuns: true})
 		}
 	}
-	if j := (Configuration{Allocator: allocator.Jemalloc}); l.Preload {
+	if c, ok := p.otherOneDNN(); ok && l.OneDNN {
+		settings = append(settings, c)
+	}
+	if j := (Configuration{Allocator: allocator.Jemalloc}); l.Restart {
 		if missing, err := j.Environment(); err == nil && len(missing) > 0 {
 			settings = append(settings, j)
 		}
@@ -260,6 +283,18 @@ func (p *Plan) settings(l Limits) (settings []Configuration) {
 		settings = append(settings, Configuration{Precision: gpuopts.BFloat16})
 	}
 	return settings
+}
+
+// otherOneDNN returns the opposite of the present use of oneDNN; ok is false if the options
+// exclude it. TensorFlow must be open.
+func (p *Plan) otherOneDNN() (c Configuration, ok bool) {
+	on, known := tfbind.OneDNN()
+	c.OneDNN = gpuopts.On
+	if on {
+		c.OneDNN = gpuopts.Off
+	}
+	_, err := c.Apply(p.Options).Device.Check(nil)
+	return c, known && err == nil && p.Options.Device.OneDNN == ""
 }
 
 // dataShape returns the shape of the first data input of a signature; nil if there is none.

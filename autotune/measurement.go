@@ -96,12 +96,13 @@ func judge(measured []Measurement) (winner Measurement, ok bool) {
 	}), true
 }
 
-// bestBase returns the fastest base that was not measured to be slower than plain steps, since
-// settings may gain most on top of it.
+// bestBase returns the fastest base, with or without oneDNN, that was not measured to be slower
+// than plain steps, since settings may gain most on top of it.
 func bestBase(measured []Measurement) Configuration {
 	best := Measurement{Ratio: math.Inf(1)}
 	for _, m := range measured {
-		if _, on := m.Configuration.parts(); len(on) == 0 && m.Out == "" && m.Low < 1 && m.Ratio < best.Ratio {
+		base, _ := m.Configuration.parts()
+		if base.OneDNN = m.Configuration.OneDNN; base == m.Configuration && m.Out == "" && m.Low < 1 && m.Ratio < best.Ratio {
 			best = m
 		}
 	}

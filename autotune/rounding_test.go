@@ -118,7 +118,7 @@ func TestRoundsAsItSays(t *testing.T) {
 			require.Len(t, plain, 2*sha256.Size+1)
 
 			_, jemalloc := allocator.Find(allocator.Jemalloc)
-			p.Limits.Preload = jemalloc == nil
+			p.Limits.Restart = jemalloc == nil
 			o, err := newOffer(&p)
 			require.NoError(t, err)
 			require.Contains(t, o.bases, Configuration{StepsPerExecution: 5})

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"steadyfit/data"
+	"steadyfit/gpuopts"
 	"steadyfit/internal/child"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
@@ -171,6 +172,11 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	}
 	if want := s.Configuration.Allocator; want != "" && native.Allocator() != want {
 		return nil, fmt.Errorf("the allocator of the process is %s, expected %s", native.Allocator(), want)
+	}
+	if want := s.Configuration.OneDNN; want != "" {
+		if on, _ := tfbind.OneDNN(); on != (want == gpuopts.On) {
+			return nil, errors.New("this TensorFlow does not turn oneDNN " + string(want))
+		}
 	}
 	t = &trainer{finite: true, base: ownMemory()}
 	defer func() {

@@ -124,9 +124,10 @@ func (t *tuner) run(ctx context.Context, o offer, allowed time.Duration) (measur
 	return t.measureAll(ctx, o)
 }
 
-// measureAll measures, in this order: plain steps; the most promising base; plain steps with
-// fewer threads, which can gain most and needs no compiler; the other bases; settings of
-// threads on the best base; and other settings on the best of all.
+// measureAll measures, in this order: plain steps; oneDNN, if it is off, on which all others
+// then build if it is faster; the most promising base; plain steps with fewer threads, which
+// can gain most and needs no compiler; the other bases; settings of threads on the best base;
+// and other settings on the best of all.
 func (t *tuner) measureAll(ctx context.Context, o offer) ([]Measurement, error) {
 	start := time.Now()
 	t.best, t.standing = t.start(ctx, Configuration{}), plainSteps
@@ -145,13 +146,16 @@ func (t *tuner) measureAll(ctx context.Context, o offer) ([]Measurement, error) 
 
 	var fewer []Configuration
 	for _, c := range o.settings {
-		if c.IntraThreads > 0 {
+		if c.OneDNN == gpuopts.On {
+			t.measure(ctx, c)
+		} else if c.IntraThreads > 0 {
 			fewer = append(fewer, c)
 		}
 	}
+	oneDNN := t.standing.Configuration
 	promising := min(len(o.bases), 1)
 	for _, c := range slices.Concat(o.bases[:promising], fewer, o.bases[promising:]) {
-		t.measure(ctx, c)
+		t.measure(ctx, c.over(oneDNN))
 	}
 	base := bestBase(t.plan.within(t.measured, t.own))
 	for _, c := range o.settings {
@@ -160,7 +164,7 @@ func (t *tuner) measureAll(ctx context.Context, o offer) ([]Measurement, error) 
 		}
 	}
 	for _, c := range o.settings {
-		if c != c.threads() {
+		if c != c.threads() && c.OneDNN != gpuopts.On {
 			winner, _ := judge(t.plan.within(t.measured, t.own))
 			t.measure(ctx, c.over(winner.Configuration))
 		}

@@ -139,6 +139,18 @@ func TestOrderOfTrials(t *testing.T) {
 			assert.Equal(t, want.rounds, m.Rounds, configuration)
 		}
 	})
+	t.Run("oneDNN comes first, and the others build on it", func(t *testing.T) {
+		s := newScriptedTuner(t, &Plan{}, []scripted{{step: 1}, {is: oneDNNOn, step: 0.4}, {is: fused.over(oneDNNOn), step: 0.2}, {is: jemalloc.over(fused.over(oneDNNOn)), step: 0.1}})
+		c := s.outcome([]Configuration{fused}, []Configuration{inter, oneDNNOn, jemalloc})
+		on := fused.over(oneDNNOn)
+		assert.Equal(t, []Configuration{{}, oneDNNOn, on, inter.over(on), jemalloc.over(on)}, s.started)
+		assert.Equal(t, jemalloc.over(on), c.Configuration)
+	})
+	t.Run("oneDNN that is slower", func(t *testing.T) {
+		s := newScriptedTuner(t, &Plan{}, []scripted{{step: 1}, {is: oneDNNOn, step: 1.1}, {is: fused, step: 0.2}})
+		assert.Equal(t, fused, s.outcome([]Configuration{fused}, []Configuration{oneDNNOn}).Configuration)
+		assert.Equal(t, []Configuration{{}, oneDNNOn, fused}, s.started)
+	})
 	t.Run("bases that are all slower", func(t *testing.T) {
 		s := newScriptedTuner(t, &Plan{}, []scripted{{step: 1}, {is: both, step: 4}, {is: fused, step: 2}, {is: compiled, step: 3}})
 		c := s.outcome(bases, settings)

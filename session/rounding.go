@@ -34,13 +34,15 @@ type Rounding struct {
 	// (digits-cnn, image-224) and for matrix products at larger ones (dense-100-64-1,
 	// attention). 0 means one thread per core, so another machine may round differently.
 	IntraThreads int
+	// OneDNN is Options.Device.OneDNN: the kernels of oneDNN add in another order.
+	OneDNN gpuopts.Switch
 	// Precision is Options.Device.Precision.
 	Precision gpuopts.Precision
 }
 
 // Rounding returns the options that change how train steps round.
 func (o Options) Rounding() Rounding {
-	r := Rounding{Compiled: o.Compiled, IntraThreads: o.Device.IntraThreads, Precision: o.Device.Precision}
+	r := Rounding{Compiled: o.Compiled, IntraThreads: o.Device.IntraThreads, OneDNN: o.Device.OneDNN, Precision: o.Device.Precision}
 	r.Loop = o.StepsPerExecution > 1 && o.Device.Executor == gpuopts.SingleThreaded && o.oneDNN()
 	if (r.Compiled || r.Loop) && o.StepsPerExecution > 1 {
 		r.StepsPerExecution = o.StepsPerExecution
@@ -48,12 +50,15 @@ func (o Options) Rounding() Rounding {
 	return r
 }
 
-// oneDNN reports whether the open library uses oneDNN. If no library is open, it reports
-// whether the options and the environment leave oneDNN on.
+// oneDNN reports whether steps use oneDNN. The options decide, then the open library. If no
+// library is open, it reports whether the environment leaves oneDNN on.
 func (o Options) oneDNN() bool {
+	if set := o.Device.OneDNN; set != "" {
+		return set == gpuopts.On
+	}
 	if on, known := tfbind.OneDNN(); known {
 		return on
 	}
 	off := strings.ToLower(os.Getenv("TF_ENABLE_ONEDNN_OPTS"))
-	return o.Device.OneDNN != gpuopts.Off && off != "0" && off != "false"
+	return off != "0" && off != "false"
 }

@@ -45,7 +45,7 @@ const (
 
 // Fixed are options of the session that Autotune does not change. Options that differ from
 // their default are always fixed.
-type Fixed struct{ StepsPerExecution, Compiled, Threads, Precision bool }
+type Fixed struct{ StepsPerExecution, Compiled, Threads, OneDNN, Precision bool }
 
 // isFloat16 reports whether a precision is float16, resolved or not.
 func isFloat16(p gpuopts.Precision) bool { return p != "" && p != gpuopts.BFloat16 }
@@ -57,6 +57,7 @@ func (f Fixed) with(o session.Options) Fixed {
 		Compiled:          f.Compiled || o.Compiled,
 		// Resolving float16 sets up TensorFlow's devices, including their threads.
 		Threads:   f.Threads || o.Device.IntraThreads != 0 || o.Device.InterThreads != 0 || isFloat16(o.Device.Precision),
+		OneDNN:    f.OneDNN || o.Device.OneDNN != "",
 		Precision: f.Precision || o.Device.Precision != "",
 	}
 }
@@ -78,7 +79,7 @@ func (a *Autotune) Limits(o session.Options, most int) autotune.Limits {
 	if fixed.StepsPerExecution {
 		most = 0
 	}
-	return autotune.Limits{StepsPerExecution: most, Compiled: !fixed.Compiled, Threads: !fixed.Threads, Precision: a.Mode == AutotunePrecision && !fixed.Precision}
+	return autotune.Limits{StepsPerExecution: most, Compiled: !fixed.Compiled, Threads: !fixed.Threads, OneDNN: !fixed.OneDNN, Precision: a.Mode == AutotunePrecision && !fixed.Precision}
 }
 
 // Folder returns the folder of the cache.
@@ -105,8 +106,8 @@ func (t *training) autotune(ctx context.Context) error {
 		t.Session = t.choice.Configuration.Apply(t.Session)
 		return os.Unsetenv(ChosenEnv) // programs started by this one must choose for themselves
 	}
-	// A restart takes about as long as the start so far. A supervised process cannot restart.
-	p.Limits.Preload = t.worker == nil && !t.ReleaseMemory && !t.Budget.ofProcess() && p.Affords(time.Since(t.started))
+	// A restart takes about as long as the start so far.
+	p.Limits.Restart = t.mayRestart() && p.Affords(time.Since(t.started))
 	found, err := t.takeOver(p.Limits)
 	if err == nil && !found && t.Autotune.Mode != AutotuneOff {
 		done := t.worker.Busy()
@@ -123,8 +124,11 @@ func (t *training) autotune(ctx context.Context) error {
 	if t.choice.CacheError != nil {
 		t.report("warning", t.choice.CacheError)
 	}
+	if err := t.restart(ctx); err != nil {
+		return err
+	}
 	t.Session = t.choice.Configuration.Apply(t.Session)
-	return t.restart(ctx)
+	return nil
 }
 
 // autotunePlan returns the plan of the training, without its limits.
@@ -195,8 +199,14 @@ func restartedAlready() bool {
 	return ok
 }
 
+// mayRestart reports whether autotune may restart the program with other variables. A
+// supervised process cannot restart, and each variable can affect memory.
+func (t *training) mayRestart() bool {
+	return t.worker == nil && !t.ReleaseMemory && !t.Budget.ofProcess()
+}
+
 // restart restarts the program with the variables that the choice needs, and does not return on
-// success. On failure the training continues without another allocator.
+// success. On failure the training continues without these variables.
 func (t *training) restart(ctx context.Context) error {
 	c := &t.choice.Configuration
 	missing, err := c.Environment()
@@ -211,11 +221,16 @@ func (t *training) restart(ctx context.Context) error {
 	if err == nil {
 		chosen, err = json.Marshal(c)
 	}
+	for _, v := range missing {
+		err = errors.Join(err, os.Unsetenv(v.Name)) // Restart does not replace a value
+	}
 	if err == nil {
 		err = errors.Join(os.Setenv(ChosenEnv, string(chosen)), session.Restart(missing), os.Unsetenv(ChosenEnv))
 	}
-	t.Loop.Log.Warn("autotune continues without "+c.Allocator, "error", err)
-	c.Allocator = ""
+	without := *c
+	without.Allocator, without.OneDNN = "", ""
+	t.Loop.Log.Warn("autotune could not restart the program", "chosen", c, "used", without, "error", err)
+	*c = without
 	return nil
 }
 
@@ -246,6 +261,7 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 			return false, fmt.Errorf("%s: how the checkpoint was trained: %w", t.Checkpoints.Folder, err)
 		}
 	}
+	l.Restart = t.mayRestart()
 	l.Precision = !t.Autotune.Fixed.Precision
 	// Only explicitly requested tracing takes precedence over the checkpoint's executor.
 	l.Traced = t.Trace == TraceAlways
@@ -284,6 +300,8 @@ func (t *training) excludes(was, is session.Options) string {
 		return ""
 	case t.Autotune.Mode == AutotuneOff:
 		return "Autotune.Mode off"
+	case a.OneDNN != b.OneDNN:
+		return t.excludesOneDNN()
 	case precision && fixed.Precision:
 		return "Options.Precision"
 	case compiled && fixed.Compiled:
@@ -300,6 +318,24 @@ func (t *training) excludes(was, is session.Options) string {
 		return cmp.Or(autotune.ThreadVariable(), "Config.Trace")
 	}
 	return "Options.StepsPerExecution"
+}
+
+// excludesOneDNN returns the option or the variable for which autotune cannot turn oneDNN on or
+// off as a checkpoint has it.
+func (t *training) excludesOneDNN() string {
+	switch {
+	case t.Session.Device.Deterministic:
+		return "Options.Deterministic"
+	case t.ReleaseMemory:
+		return "Config.ReleaseMemory"
+	case t.Budget.ofProcess():
+		return "Budget.Limit"
+	case t.worker != nil:
+		return "Config.Supervise"
+	case t.Session.Device.OneDNN != "":
+		return "Options.OneDNN"
+	}
+	return "TF_ENABLE_ONEDNN_OPTS"
 }
 
 // longEnough is the duration from which the time per step is stored for later trainings.

@@ -275,9 +275,21 @@ func TestChoiceThatRounds(t *testing.T) {
 	good("executor", "4", nil, "--auto", "off")
 	assert.True(t, weights("executor") == weights("plain"))
 
+	// A training without oneDNN resumes in a process that turns oneDNN off again.
+	noOneDNN := "TF_ENABLE_ONEDNN_OPTS=0"
+	out, err := run("onednn", "2", &autotune.Configuration{OneDNN: gpuopts.Off}, noOneDNN)
+	require.NoError(t, err, out)
+	for _, flags := range [][]string{{"--auto", "off"}, {"--supervise"}, {"--deterministic"}} {
+		assert.Contains(t, refused("onednn", "", flags...), strings.Join(flags, " ")+": the checkpoint was trained with oneDNN off, as --auto had chosen")
+	}
+	assert.Contains(t, good("onednn", "4", nil), "auto: oneDNN off, as in the checkpoint")
+	out, err = run("onednn-whole", "4", nil, noOneDNN, "--auto", "off")
+	require.NoError(t, err, out)
+	assert.True(t, weights("onednn") == weights("onednn-whole"))
+
 	// If no choice is stored, the checkpoint has the settings.
 	good("more", "2", &single)
-	out, err := run("more", "3", nil, "", "--fuse-steps", "4")
+	out, err = run("more", "3", nil, "", "--fuse-steps", "4")
 	require.Error(t, err)
 	assert.Contains(t, out, "session.fused: as single steps in the checkpoint, up to 4 steps per call in the single-threaded executor now; several steps in a call of that executor round differently")
 }

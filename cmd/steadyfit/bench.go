@@ -209,7 +209,7 @@ const trialTime = time.Minute
 // choose measures each configuration, or reads earlier measurements, and prints the choice.
 func (s *settings) choose(cmd *cobra.Command, m *savedmodels.Model, ds data.Dataset) (autotune.Choice, error) {
 	limits := s.Autotune.Limits(s.Session, ds.Len()/s.Loop.Batch)
-	limits.Preload = true // for fit
+	limits.Restart = true // for fit
 	choice, err := autotune.Choose(cmd.Context(), autotune.Plan{
 		Model: m, Options: s.Session, Limits: limits,
 		Data: ds, Batch: s.Loop.Batch, LearningRate: s.rate, Time: trialTime,

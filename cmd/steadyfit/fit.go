@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -138,6 +139,8 @@ func (s *settings) fixed() train.Fixed {
 	return train.Fixed{
 		StepsPerExecution: s.given("steps-per-execution"), Compiled: s.given("jit-compile"), Precision: s.given("precision"),
 		Threads: s.given("intra-threads") || s.given("inter-threads"),
+		// An explicit --auto may replace the variable.
+		OneDNN: !s.given("auto") && os.Getenv("TF_ENABLE_ONEDNN_OPTS") != "",
 	}
 }
 

@@ -214,7 +214,7 @@ func (s *settings) memoryFlags() []flag {
 			newInterval(&s.reset.EverySteps, &s.reset.EveryEpochs, "")},
 		{"reset-near", "fit", "also reset at 90% of this size, measured as --memory-budget-of", "ResetPolicy.Limit", newSize(&s.reset.Limit, memory.MiB)},
 		{"reset-within", "fit", "also reset if growth reaches --reset-near in fewer steps than this", "ResetPolicy.Within", &s.reset.Within},
-		{"release-memory", "fit", "with --reset reload, return freed memory to the system, at a cost in speed", "", &s.ReleaseMemory},
+		{"release-memory", "fit", "with --reset reload, return freed memory to the system, at a cost in speed", "Config.ReleaseMemory", &s.ReleaseMemory},
 		{"memory-growth", onModel, "take GPU memory as needed instead of at the start, on all GPUs", "Options.MemoryGrowth", newValue("bool", "false", s.setMemoryGrowth)},
 		{"gpu-memory-fraction", onModel, "fraction of each GPU's memory to take at most (0: TensorFlow's default)", "Options.MemoryFraction",
 			&s.Session.Device.MemoryFraction},

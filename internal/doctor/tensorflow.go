@@ -231,10 +231,11 @@ func oneDNN(m machine, p processor) Check {
 	case on:
 		return ok(name, "on, by default on this CPU")
 	case byVariable:
-		return warning(name, "off (TF_ENABLE_ONEDNN_OPTS): convolutions were measured 3 times slower; memory comes from malloc",
+		return warning(name, "off (TF_ENABLE_ONEDNN_OPTS): convolutions were measured 4 times slower; memory comes from malloc",
 			"for speed: `unset TF_ENABLE_ONEDNN_OPTS`; to return memory to the system at half that cost: TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1")
 	}
-	return note(name, "off, by default on a CPU without AVX512_VNNI, AVX_VNNI, AVX512_BF16 and AMX", "try TF_ENABLE_ONEDNN_OPTS=1, and compare with `steadyfit bench`")
+	return warning(name, "off, by default on a CPU without AVX512_VNNI, AVX_VNNI, AVX512_BF16 and AMX: convolutions were measured 2.3 times slower than with oneDNN (AMD EPYC with AVX2), and small dense models as fast",
+		"`steadyfit bench --auto on` measures the model both ways, and `fit` uses the faster one; other programs need TF_ENABLE_ONEDNN_OPTS=1")
 }
 
 // oneDNNIsOn uses the variable if it is set; otherwise the CPU decides (DefaultOneDnnPolicy in
