@@ -27,16 +27,15 @@ import (
 	"steadyfit/tfbind"
 )
 
-// heavyEnv makes the test binary a training in a process whose memory is its own; its
-// value is a heavyRun as JSON.
+// heavyEnv makes the test binary run a training in a separate process. Its value is a heavyRun
+// as JSON.
 const heavyEnv = "STEADYFIT_TEST_HEAVY"
 
 func init() {
 	child(heavyEnv, func(r heavyRun) error { return r.train() })
 }
 
-// child makes the test binary what run does, if the variable is set, to its argument
-// as JSON.
+// child calls run if the variable is set, with the value of the variable.
 func child[T any](variable string, run func(T) error) {
 	text := os.Getenv(variable)
 	if text == "" {
@@ -57,8 +56,8 @@ func child[T any](variable string, run func(T) error) {
 	os.Exit(0)
 }
 
-// runChild has a child do that, and reads what it prints as JSON. It looks at the RSS
-// from outside every 10 ms.
+// runChild starts a child process and decodes its output. It reads the RSS of the child every
+// 10 ms.
 func runChild(t *testing.T, variable string, argument, result any, env ...string) (peak memory.Bytes) {
 	t.Helper()
 	text, err := json.Marshal(argument)
@@ -86,9 +85,9 @@ func runChild(t *testing.T, variable string, argument, result any, env ...string
 	}
 }
 
-// heavyRun is a training of the image model, of the small one of digits, or of the dense one
-// on large batches, all of whose operations say that they are out of memory: the gradient of max
-// pooling crashes.
+// heavyRun is a training of one of these models: images; digits; a dense model with large
+// batches, none of whose operations crashes when memory runs out, unlike the gradient of max
+// pooling.
 type heavyRun struct {
 	Small     bool
 	Dense     bool
@@ -105,9 +104,9 @@ type heavyResult struct {
 	Parts  int
 	Ahead  int
 	Events []string
-	// Step is the median time of the steps in the last half.
+	// Step is the median time of a step in the second half.
 	Step time.Duration
-	// Peak is the highest of the records.
+	// Peak is the highest peak of the records.
 	Peak  memory.Bytes
 	Err   string
 	Need  memory.Bytes
@@ -204,7 +203,7 @@ func (r heavyRun) train() error {
 	return json.NewEncoder(os.Stdout).Encode(result)
 }
 
-// run starts the training and looks at its RSS from outside every 10 ms.
+// run starts the training and reads its RSS every 10 ms.
 func (r heavyRun) run(t *testing.T, env ...string) (result heavyResult, peak memory.Bytes) {
 	t.Helper()
 	if instrumented {
@@ -214,12 +213,12 @@ func (r heavyRun) run(t *testing.T, env ...string) (result heavyResult, peak mem
 	return result, peak
 }
 
-// budgetRunsEnv is how often TestBudgetIsKept compares a run with a budget to one without;
-// the default is once.
+// budgetRunsEnv is the number of runs of TestBudgetIsKept with and without a budget; the
+// default is 1.
 const budgetRunsEnv = "STEADYFIT_TEST_BUDGET_RUNS"
 
-// A training keeps a budget of 70% of its memory without one, and the losses are those of whole
-// batches.
+// A training keeps a budget of 70% of the memory that it takes otherwise, and its losses are
+// those of whole batches.
 func TestBudgetIsKept(t *testing.T) {
 	const steps = 32
 	runs := 1
@@ -242,14 +241,14 @@ func TestBudgetIsKept(t *testing.T) {
 		assert.Greater(t, have.Parts, 1)
 		assert.Empty(t, have.Events)
 		assert.InEpsilonSlice(t, plain.Losses, have.Losses, 1e-3)
-		// What is read from outside every 10 ms may miss the peak.
+		// Readings every 10 ms may miss the peak.
 		assert.LessOrEqual(t, have.Peak, limit)
 		assert.InDelta(t, int64(most), int64(have.Peak), float64(limit)/20)
 	}
 
-	// So it is with all that comes between steps, and with batches that are read ahead.
+	// The same holds with checkpoints, validations and prefetched batches.
 	dir := t.TempDir()
-	// Only the second step of each epoch is looked at, so the choice takes longer.
+	// Only the second step of each epoch is measured, so the search takes longer.
 	full := heavyRun{Steps: steps + 8, Budget: limit, Validates: true, Ahead: 4, Dir: dir}
 	have, most = full.run(t)
 	t.Logf("with validations, checkpoints and batches read ahead: %v, %d parts, %d ahead, events %v", most, have.Parts, have.Ahead, have.Events)
@@ -267,14 +266,14 @@ func TestBudgetIsKept(t *testing.T) {
 	assert.Equal(t, have.Parts, more.Parts)
 	assert.Equal(t, have.Ahead, more.Ahead)
 
-	// Plenty changes nothing, once it is known to be plenty.
+	// A sufficient budget changes nothing after the search.
 	have, _ = heavyRun{Steps: steps, Budget: 2 * peak}.run(t)
 	require.Empty(t, have.Err)
 	assert.Equal(t, 1, have.Parts)
 	assert.Empty(t, have.Events)
 }
 
-// A budget that cannot be kept is said with one that can.
+// The error of a budget that cannot be kept has a sufficient limit.
 func TestBudgetThatCannotBeKept(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -296,7 +295,7 @@ func TestBudgetThatCannotBeKept(t *testing.T) {
 	}
 }
 
-// A small model under plenty ends with whole batches.
+// A small model with a sufficient budget ends with whole batches.
 func TestBudgetOfASmallModel(t *testing.T) {
 	have, _ := heavyRun{Small: true, Steps: 40, Budget: 2 * memory.GiB, Validates: true, Ahead: 2}.run(t)
 	require.Empty(t, have.Err)
@@ -305,8 +304,7 @@ func TestBudgetOfASmallModel(t *testing.T) {
 	assert.Empty(t, have.Events)
 }
 
-// Once a run has chosen its micro-batches, a stopped and resumed run equals an uninterrupted
-// one, bit for bit.
+// After the search, a stopped and resumed run equals an uninterrupted one bit for bit.
 func TestBudgetIsResumedBitForBit(t *testing.T) {
 	have, _ := heavyRun{Small: true, Steps: 20, Budget: 50 * memory.MiB}.run(t)
 	require.NotZero(t, have.Need)
@@ -334,8 +332,8 @@ func TestBudgetIsResumedBitForBit(t *testing.T) {
 	t.Logf("%d parts", chosen.Parts)
 }
 
-// With oneDNN's pool capped below the need of a step, the batch is split until it fits, and the
-// run continues from the state before the step. TensorFlow waits 10 s for memory before it
+// With oneDNN's pool capped below the memory of a step, the batch is split until it fits, and
+// the run continues from the state before the step. TensorFlow waits 10 s for memory before it
 // reports the error.
 func TestOutOfMemoryIsSplit(t *testing.T) {
 	const steps = 4
@@ -368,7 +366,6 @@ func TestOutOfMemoryIsDecided(t *testing.T) {
 	assert.ErrorIs(t, err, budget.ErrSplit)
 	assert.ErrorIs(t, err, session.ErrOutOfMemory)
 
-	// The split is remembered.
 	recovery := budget.OnOutOfMemory(s, 3)
 	state, err := recovery.Save()
 	require.NoError(t, err)
@@ -381,8 +378,8 @@ func TestOutOfMemoryIsDecided(t *testing.T) {
 	assert.Error(t, recovery.Load(json.RawMessage(`[]`)))
 }
 
-// After two crashes due to lack of memory, a run begins with four times as many parts, and its
-// checkpoints store that number.
+// After two crashes due to lack of memory, a run begins with four times as many micro-batches,
+// and its checkpoints store that number.
 func TestOutOfMemorySplitsAfterCrashes(t *testing.T) {
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
@@ -416,7 +413,6 @@ func TestOutOfMemorySplitsAfterCrashes(t *testing.T) {
 	assert.Equal(t, 6, parts)
 }
 
-// compileAndOpen opens the plan of a model with options.
 func compileAndOpen(ctx context.Context, model *savedmodels.Model, o session.Options) (*session.Session, error) {
 	plan, err := session.Compile(model, o)
 	if err != nil {

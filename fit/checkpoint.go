@@ -20,21 +20,21 @@ import (
 )
 
 // Checkpoint is a hook that writes checkpoints to folders dir/ckpt-<step>, from which
-// Loop.Resume resumes. It writes one after every epoch, or as the options say, and one at the
-// end of a run, also if the run is cancelled. It writes none at the end of a run that the
-// session or a hook ended with an error, or that a Recovery took back to before the newest
-// checkpoint.
+// Loop.Resume resumes. It writes a checkpoint after every epoch, unless EverySteps or
+// EveryEpochs sets another interval. It also writes one when a run ends, even if the run was
+// cancelled, but not after an error of the session or of a hook. Package checkpoint describes
+// the format.
 //
-// The folder is for one training. It is locked during a run, and a second run gets a
-// *checkpoint.LockedError. The lock ends with the process. A file system without locks causes a
-// warning; NFS has locks unless it is mounted with nolock or local_lock.
+// The folder belongs to one training. Checkpoint locks it during a run, and a second run gets a
+// *checkpoint.LockedError. A file system without locks causes a warning; NFS has locks unless
+// it is mounted with nolock or local_lock.
 //
-// A checkpoint that cannot be written is a *checkpoint.Error and ends the run unless OnError
-// says otherwise. On a full disk, the old checkpoints are removed before the new one is
-// written, if a good one remains.
+// If a checkpoint cannot be written, the run ends with a *checkpoint.Error, unless OnError says
+// otherwise. When the disk is full, Checkpoint removes old checkpoints before it writes the new
+// one, provided that a good checkpoint remains.
 //
-// The training and the validation data are read once when the run starts, to identify them;
-// see MismatchError. Package checkpoint describes the format.
+// When the run starts, Checkpoint reads the training and the validation data once to identify
+// them; see MismatchError.
 func Checkpoint(dir string, given ...Option) Hook {
 	c := &checkpointer{dir: dir, options: options{keep: 3}.with(given)}
 	every := AnyStep
@@ -54,10 +54,10 @@ type checkpointer struct {
 	bestOne     *checkpoint.Best
 	stepPeriod  int64
 	epochPeriod int
-	// owed is true while the last checkpoint that was due could not be written.
+	// owed is true if the last checkpoint that was due could not be written.
 	owed bool
-	// lastStep and lastDone are the position of the newest checkpoint, or of the beginning of
-	// the run.
+	// lastStep and lastDone are the numbers of steps and epochs at the newest checkpoint, or at
+	// the start of the run.
 	lastStep int64
 	lastDone int
 }
@@ -86,13 +86,12 @@ func (c *checkpointer) save(string) (json.RawMessage, error) {
 	return json.Marshal(c.bestOne)
 }
 
-// period is the value of EverySteps or EveryEpochs; 0 if it is not given.
 func period(name string, n *int) (int, error) {
 	if n == nil {
 		return 0, nil
 	}
 	if *n < 1 {
-		return 0, &option.Error{Option: name, Value: *n, Reason: "expected at least 1", Fix: "leave it out to write one per epoch"}
+		return 0, &option.Error{Option: name, Value: *n, Reason: "expected at least 1", Fix: "leave it out to write a checkpoint after each epoch"}
 	}
 	return *n, nil
 }
@@ -132,8 +131,8 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 	}
 	c.bestOne, c.owed = c.folder.Best, c.folder.Unwritable
 	s.run.folders = append(s.run.folders, c.folder)
-	// Reading the data for the identity takes as long as a pass. At the start it neither counts
-	// as part of an epoch nor delays the last checkpoint after Ctrl-C.
+	// identify reads all data, which takes as long as an epoch. It runs here so that its time
+	// is not part of an epoch, and so that it does not delay the checkpoint after Ctrl-C.
 	_, err = s.run.identify(ctx)
 	return err
 }
@@ -142,7 +141,7 @@ func (c *checkpointer) step(_ context.Context, s *State) error {
 	if err := c.folder.Prove(s.Step); err != nil {
 		return err
 	}
-	// The last step of an epoch gets its checkpoint when the epoch is complete.
+	// The checkpoint for the last step of an epoch is written by the method epoch.
 	if c.stepPeriod > 0 && s.Step%c.stepPeriod == 0 && s.EpochStep < s.StepsPerEpoch {
 		return c.write(s, false)
 	}
@@ -162,13 +161,13 @@ func (c *checkpointer) epoch(_ context.Context, s *State) error {
 	}
 	err := c.write(s, false)
 	if improved && c.owed {
-		// Best means the best of the checkpoints on disk.
+		// Best refers to a checkpoint on disk, and this one was not written.
 		c.bestOne, c.folder.Best, c.monitor = before, before, monitored
 	}
 	return err
 }
 
-// end leaves the folder locked, since other hooks may still write to it.
+// end does not unlock the folder, because other hooks may still write to it.
 func (c *checkpointer) end(_ context.Context, s *State) error {
 	var diverged *DivergedError
 	if errors.As(s.Err, &diverged) {
@@ -176,18 +175,17 @@ func (c *checkpointer) end(_ context.Context, s *State) error {
 		s.History.Checkpoint = c.folder.Newest
 		return err
 	}
-	// A run that went back has fewer steps than the newest checkpoint, which stays.
+	// After a return to a snapshot, the run may have fewer steps than the newest checkpoint.
 	if !s.run.sound || (s.Step <= c.lastStep && s.EpochsDone == c.lastDone) {
 		return nil
 	}
 	return c.write(s, true)
 }
 
-// failedEvent is the event of a checkpoint that could not be written.
 const failedEvent = "checkpoint_failed"
 
-// write writes a checkpoint of the present state and removes those that are no longer needed.
-// It sets owed if the checkpoint could not be written and the run continues.
+// write writes a checkpoint and removes old ones. If the checkpoint cannot be written and
+// OnError allows it, write sets owed and returns nil.
 func (c *checkpointer) write(s *State, ending bool) error {
 	c.folder.Best = c.bestOne
 	err := c.folder.Write(s.Step, s.FiniteLoss, s.run.save(c.disk))
@@ -198,7 +196,8 @@ func (c *checkpointer) write(s *State, ending bool) error {
 	} else if c.onError == Continue && !ending && !errors.As(err, new(*checkpoint.Permanent)) {
 		c.owed = true
 		s.Log.Warn("training continues without a checkpoint", "step", s.Step, "error", err)
-		// Log files already contain the record of an epoch that has just ended.
+		// The event goes to the epoch in progress, since log files already contain the last
+		// one.
 		if t := &s.run.tally; !slices.Contains(t.Events, failedEvent) {
 			t.Events = append(t.Events, failedEvent)
 		}
@@ -211,22 +210,22 @@ func (c *checkpointer) write(s *State, ending bool) error {
 	return err
 }
 
-// savedState is the state of a run in a checkpoint.
+// savedState is the content of state.json.
 type savedState struct {
 	checkpoint.Manifest
 	Position
 	Sums []metricSum `json:"epoch_sums"`
 	tally
-	// Trained is the last step for which hooks were called. Rescaled are the changes of
-	// RateScale that hooks made after this position, if the run went back.
+	// Trained is the last step for which hooks were called, if the run returned to an earlier
+	// step. Rescaled are the changes of RateScale between the two.
 	Trained  int64       `json:"trained,omitempty"`
 	Rescaled []rescaling `json:"rescaled,omitempty"`
-	// Logs are the sizes of log files when the training began, by hook.
+	// Logs has the size of each log file when the training began, by hook.
 	Logs map[string]int64 `json:"logs,omitempty"`
-	// Passed is a reset of the process, whose effect the next process measures.
+	// Passed describes a reset by process restart that the next process records.
 	Passed   *passedOn       `json:"reset_process,omitempty"`
 	Recovery json.RawMessage `json:"recovery,omitempty"`
-	// Session is the state of a Stateful session.
+	// Session is the state from Stateful.
 	Session json.RawMessage `json:"session,omitempty"`
 }
 
@@ -235,7 +234,6 @@ type metricSum struct {
 	Sum  jsonfloat.Float `json:"sum"`
 }
 
-// save returns the function that saves the state of the run to the folder of a checkpoint.
 func (r *run) save(d disk.Disk) checkpoint.Save {
 	return func(dir string) (any, *checkpoint.Manifest, error) {
 		identity, err := r.identify(r.steady)
@@ -264,7 +262,6 @@ func (r *run) save(d disk.Disk) checkpoint.Save {
 	}
 }
 
-// savedState is the position of the run and the state of its hooks.
 func (r *run) savedState(d disk.Disk, dir string) (_ *savedState, err error) {
 	s := &r.state
 	saved := &savedState{Position: s.Position, tally: r.tally, Logs: r.logs, Passed: r.passed}
@@ -290,7 +287,7 @@ func (r *run) savedState(d disk.Disk, dir string) (_ *savedState, err error) {
 	return saved, err
 }
 
-// permanent marks an error that does not come from the operating system.
+// permanent marks an error as permanent unless it comes from the operating system.
 func permanent(err error) error {
 	if errors.As(err, new(syscall.Errno)) {
 		return err
@@ -299,7 +296,7 @@ func permanent(err error) error {
 }
 
 // historyLines returns the content of the history file. The slice is valid until the next call.
-// Only the last record may still change, so the others are encoded once.
+// It keeps the encoded lines of all records except the last, which may still change.
 func (r *run) historyLines() ([]byte, error) {
 	lines, records := r.lines, r.state.History.Records
 	for i := r.linesOf; i < len(records); i++ {
@@ -313,7 +310,8 @@ func (r *run) historyLines() ([]byte, error) {
 	return lines, nil
 }
 
-// saveHooks returns the states of the hooks. Each may write files to its own folder.
+// saveHooks returns the states of the hooks. A hook may also write files to a folder of the
+// checkpoint.
 func (r *run) saveHooks(d disk.Disk, dir string) (map[string]json.RawMessage, error) {
 	states := make(map[string]json.RawMessage)
 	for i := range r.hooks {
@@ -343,5 +341,4 @@ func (r *run) saveHooks(d disk.Disk, dir string) (map[string]json.RawMessage, er
 	return states, nil
 }
 
-// hookDir is the folder of a hook's files in a checkpoint.
 func hookDir(name string) string { return "hook-" + url.PathEscape(name) }

@@ -26,7 +26,7 @@ import (
 	"steadyfit/fit/internal/disk"
 )
 
-// fullLoop is a run with everything in it that a checkpoint has to hold.
+// fullLoop is a run that uses everything that a checkpoint stores.
 func fullLoop(t testing.TB, l *linear, dir string, options ...Option) Loop {
 	loop := Loop{
 		Session: l, Batch: 4, Epochs: 4, Validation: samples(t, 10), ValidationEvery: 2,
@@ -51,7 +51,7 @@ func logged(t testing.TB, dir string) string {
 	return outcomeOf(t, &History{Records: records}, newLinear()).History
 }
 
-// wanted is what the full loop gives if nothing stops it.
+// wanted is the result of fullLoop without an interruption.
 func wanted(t testing.TB) outcome {
 	dir := tempDir(t)
 	l := newLinear()
@@ -64,7 +64,7 @@ func wanted(t testing.TB) outcome {
 	return o
 }
 
-// requireResumes finishes the run of a folder and compares.
+// requireResumes completes the run of a folder and compares its result.
 func requireResumes(t testing.TB, dir string, want outcome) {
 	l := newLinear()
 	loop := fullLoop(t, l, dir)
@@ -103,8 +103,8 @@ func TestResumeIsExactFromEverywhere(t *testing.T) {
 		loop := fullLoop(t, l, dir)
 		_, err := loop.Run(ctx, trainingData(t))
 		if stop == 15 {
-			// No validation follows the steps of the last epoch's third quarter;
-			// the last step of all is followed by one, which sees the end.
+			// No validation follows the steps of the last epoch's third quarter. A validation
+			// follows the last step of all, and sees the cancelled context.
 			require.ErrorIs(t, err, context.Canceled)
 		}
 		cancel()
@@ -121,7 +121,7 @@ func TestResumeIsExactFromEverywhere(t *testing.T) {
 			return nil
 		}
 		loop := fullLoop(t, l, dir)
-		// The last evaluation of all ends the run with or without the context.
+		// After the last evaluation, the run ends with or without a cancelled context.
 		_, err := loop.Run(ctx, trainingData(t))
 		if stop < 5 {
 			require.ErrorIs(t, err, context.Canceled)
@@ -133,7 +133,7 @@ func TestResumeIsExactFromEverywhere(t *testing.T) {
 
 var errCrash = errors.New("crash")
 
-// crasher lets some changes to files happen, then none.
+// crasher prevents all changes to files after a number of them.
 type crasher struct {
 	left int
 	dead bool
@@ -149,8 +149,7 @@ func (c *crasher) before(string, string) error {
 	return nil
 }
 
-// A run dies before each of the changes to files that its checkpoints make. The
-// next run continues from what is there.
+// A run crashes before each change to files that its checkpoints make. The next run resumes.
 func TestCrashAtEveryWrite(t *testing.T) {
 	want := wanted(t)
 	for at := 0; ; at++ {
@@ -172,8 +171,8 @@ func TestCrashAtEveryWrite(t *testing.T) {
 	}
 }
 
-// A run that replaces a checkpoint of the same step, which an interrupted
-// validation left, dies before each of its changes to files.
+// A run replaces a checkpoint of the same step, which an interrupted validation left, and
+// crashes before each of its changes to files.
 func TestCrashWhileReplacing(t *testing.T) {
 	want := wanted(t)
 	interrupted := tempDir(t)
@@ -231,8 +230,7 @@ func TestCrashWhileTheModelIsSaved(t *testing.T) {
 	}
 }
 
-// TestKilled kills a process that trains, with SIGKILL, at moments that nobody
-// chose.
+// TestKilled kills a training process with SIGKILL at arbitrary moments.
 func TestKilled(t *testing.T) {
 	if dir := os.Getenv("FIT_TEST_TRAIN_IN"); dir != "" {
 		l := newLinear()
@@ -270,7 +268,7 @@ func TestKilled(t *testing.T) {
 	requireResumes(t, dir, want)
 }
 
-// checkpointed trains 3 epochs of 2 steps with a checkpoint each.
+// checkpointed trains 3 epochs of 2 steps, with a checkpoint after each epoch.
 func checkpointed(t testing.TB, options ...Option) (dir string, loop Loop) {
 	dir = tempDir(t)
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 3}
@@ -348,7 +346,7 @@ func TestTornCheckpointsAreSkipped(t *testing.T) {
 	}
 }
 
-// rewriteEnvelope changes the header of a state.json and sums it up.
+// rewriteEnvelope changes the header of a state.json and updates its checksum.
 func rewriteEnvelope(dir string, change func(*stateEnvelope)) error {
 	path := filepath.Join(dir, stateFile)
 	text, err := os.ReadFile(path)
@@ -418,7 +416,7 @@ func TestUsedFolderIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "Loop.Resume")
 	require.Equal(t, before, names(t, dir))
 
-	// The same is known before anything is opened.
+	// CheckUnused returns the same error before anything is opened.
 	early := checkpoint.CheckUnused(dir)
 	require.ErrorAs(t, early, &wrong)
 	require.ErrorContains(t, err, early.Error())
@@ -431,13 +429,13 @@ func TestUsedFolderIsRefused(t *testing.T) {
 	require.ErrorIs(t, checkpoint.CheckUnused(dir), checkpoint.ErrLocked, "whoever is at it is not to be resumed")
 	require.NoError(t, lock.Release())
 
-	// A run that continues one folder in another may not mix them.
+	// A run that resumes from one folder must not write to another one that has checkpoints.
 	other, _ := checkpointed(t)
 	loop.Resume, loop.Epochs = other, 4
 	_, err = loop.Run(t.Context(), samples(t, 8))
 	require.ErrorAs(t, err, &wrong)
 
-	// But it may fill an empty one.
+	// It may write to an empty folder.
 	empty := tempDir(t)
 	again := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: dir}
 	again.Hook(Checkpoint(empty))
@@ -539,7 +537,7 @@ func TestKeep(t *testing.T) {
 	}{
 		{nil, []string{"ckpt-2", "ckpt-4", "ckpt-6"}},
 		{[]Option{Keep(2)}, []string{"ckpt-4", "ckpt-6"}},
-		// Nothing shows yet that ckpt-6 is good.
+		// No finite loss has been computed from ckpt-6.
 		{[]Option{Keep(1)}, []string{"ckpt-4", "ckpt-6"}},
 		{[]Option{Keep(0), EverySteps(1)}, []string{"ckpt-1", "ckpt-2", "ckpt-3", "ckpt-4", "ckpt-5", "ckpt-6"}},
 		{[]Option{EveryEpochs(2)}, []string{"ckpt-4", "ckpt-6"}},
@@ -593,8 +591,8 @@ func TestBestIsKept(t *testing.T) {
 	require.NoError(t, newLinear().Restore(t.Context(), found[2].Variables))
 }
 
-// The update of step 6 ruins the weights. Its own loss was finite, so a checkpoint of them
-// exists when the loss of step 7 shows the damage.
+// The update of step 6 ruins the weights. The loss of that step was finite, so there is a
+// checkpoint of them when step 7 shows the damage.
 func TestDivergedStateIsNotResumed(t *testing.T) {
 	for _, keep := range []int{1, 3} {
 		dir := tempDir(t)
@@ -623,8 +621,7 @@ func TestDivergedStateIsNotResumed(t *testing.T) {
 	}
 }
 
-// A validation with a finite loss clears a checkpoint: then it is the batch that
-// is bad.
+// A validation with a finite loss proves the checkpoint good, so the batch is bad.
 func TestValidatedCheckpointIsNotPutAside(t *testing.T) {
 	dir := tempDir(t)
 	l := newLinear()
@@ -652,7 +649,7 @@ func TestFailedStepWritesNoCheckpoint(t *testing.T) {
 	require.ErrorContains(t, err, "out of luck")
 	require.Equal(t, []string{"ckpt-2"}, names(t, dir))
 
-	// After a failure of the data, the state is that of the last step.
+	// After an error of the data, the checkpoint has the state of the last step.
 	dir = tempDir(t)
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 9}
 	loop.Hook(Checkpoint(dir))
@@ -661,7 +658,7 @@ func TestFailedStepWritesNoCheckpoint(t *testing.T) {
 	require.Equal(t, []string{"ckpt-5", "ckpt-8"}, names(t, dir))
 }
 
-// lateBreak is a dataset whose passes after the first fail.
+// lateBreak is a dataset whose passes fail except the first.
 type lateBreak struct {
 	data.Dataset
 	later data.Dataset
@@ -709,14 +706,14 @@ func TestHooksKeepStateAndFiles(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"hello", "4"}, loaded)
 
-	// A run without the hook says that its state is not used.
+	// A run without the hook warns that its state is not used.
 	var log bytes.Buffer
 	without := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: dir, Log: warnings(&log)}
 	_, err = without.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Contains(t, log.String(), "counter / 1")
 
-	// Files that are damaged make the checkpoint a torn one.
+	// A checkpoint with a damaged file is torn.
 	files, err := filepath.Glob(filepath.Join(dir, "ckpt-6", "hook-*", "note.txt"))
 	require.NoError(t, err)
 	require.Len(t, files, 1)
@@ -744,7 +741,6 @@ type forgetful struct{ *linear }
 
 func (forgetful) Save(context.Context, string) error { return nil }
 
-// fieldsOf copies the two fields of a dataset.
 func fieldsOf(t testing.TB, ds data.Dataset) (x, y data.Field) {
 	for b, err := range ds.Batches(data.Pass{Batch: ds.Len()}) {
 		require.NoError(t, err)
@@ -760,14 +756,14 @@ func table(t testing.TB, name string, fields ...data.Field) *data.InMemory {
 	return ds
 }
 
-// edited is a dataset with the target of one sample changed, under its name.
+// edited is a dataset with the same name and another target for one sample.
 func edited(t testing.TB, ds data.Dataset, sample int) *data.InMemory {
 	x, y := fieldsOf(t, ds)
 	y.Values.([]float32)[sample]++
 	return table(t, ds.Name(), x, y)
 }
 
-// Moving the files or spelling their path differently does not stop a resume.
+// A run resumes although its files were moved, or their path is spelled differently.
 func TestResumeIgnoresNames(t *testing.T) {
 	renamed := func(n int) data.Dataset {
 		x, y := fieldsOf(t, samples(t, n))
@@ -858,7 +854,7 @@ func TestIdentifyingReturnsErrors(t *testing.T) {
 		require.Empty(t, l.steps)
 	}
 
-	// The same when resuming, and the checkpoint is left alone.
+	// The same holds for a resumed run, which leaves the checkpoint unchanged.
 	dir, loop := checkpointed(t)
 	before := names(t, dir)
 	_, err := loop.Run(t.Context(), brokenData{samples(t, 8), 1, lost})
@@ -866,7 +862,7 @@ func TestIdentifyingReturnsErrors(t *testing.T) {
 	require.ErrorContains(t, err, "resuming from")
 	require.Equal(t, before, names(t, dir))
 
-	// Ctrl-C is heard on the way.
+	// Cancelling the context interrupts the pass.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = fingerprint(ctx, samples(t, 8), 4, func() {})
@@ -901,7 +897,7 @@ func TestFingerprintTellsData(t *testing.T) {
 		require.Equal(t, sum, sumOf(data.Prefetch(ds, 2), 3))
 	}
 
-	// Of what no reader gives, too.
+	// The same holds for types that no reader returns.
 	for _, values := range []any{1, []int{1}, []any{1}} {
 		require.Error(t, (&fieldSummer{hash: sha256.New()}).add(data.Field{Name: "x", Array: data.Array{Shape: []int{1}, Values: values}}))
 	}

@@ -23,7 +23,7 @@ const (
 	ballast   = 200 << 10
 )
 
-// mount mounts something for the time of a test.
+// mount mounts a file system during a test.
 func mount(t testing.TB, source, target, kind string, flags uintptr, options string) (unmount func()) {
 	err := syscall.Mount(source, target, kind, flags, options)
 	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) {
@@ -47,7 +47,7 @@ func smallTempDisk(t testing.TB) string {
 	return root
 }
 
-// readOnly makes a folder read-only, for everybody who comes by its path.
+// readOnly makes a folder read-only for all users of its path.
 func readOnly(t testing.TB, dir string) (undo func()) {
 	undo = mount(t, dir, dir, "", syscall.MS_BIND, "")
 	require.NoError(t, syscall.Mount("", dir, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
@@ -57,7 +57,7 @@ func readOnly(t testing.TB, dir string) (undo func()) {
 // heavy is a session with large checkpoints.
 type heavy struct {
 	*linear
-	// silent says nothing of why a save failed, as TensorFlow does.
+	// silent hides the cause of a failed save, as TensorFlow does.
 	silent bool
 }
 
@@ -72,7 +72,6 @@ func (h heavy) Save(ctx context.Context, prefix string) error {
 	return err
 }
 
-// fill fills a disk completely.
 func fill(t testing.TB, path string) {
 	f, err := os.Create(path)
 	require.NoError(t, err)
@@ -95,7 +94,7 @@ func during(l *linear, steps map[int64]func()) {
 	}
 }
 
-// trained is the state after all epochs of 2 steps.
+// trained returns the state after a number of epochs of 2 steps.
 func trained(t testing.TB, epochs int) [2][3]uint64 {
 	l := newLinear()
 	_, err := (&Loop{Session: l, Batch: 4, Epochs: epochs}).Run(t.Context(), samples(t, 8))
@@ -136,8 +135,8 @@ func TestFullDiskContinues(t *testing.T) {
 func TestFullDiskStops(t *testing.T) {
 	for _, c := range []struct {
 		silent bool
-		// A validation shows that the new checkpoint would be good, so that it would
-		// replace the old one; but it is not there yet.
+		// A validation shows that the new checkpoint would be good and replace the old one, but
+		// it is not written yet.
 		validation data.Dataset
 	}{{false, nil}, {false, samples(t, 4)}, {true, nil}} {
 		root := smallTempDisk(t)
@@ -152,11 +151,11 @@ func TestFullDiskStops(t *testing.T) {
 		require.ErrorAs(t, err, &failed)
 		require.Equal(t, filepath.Join(dir, "ckpt-4"), failed.Good)
 		require.Equal(t, files.Remedy(syscall.ENOSPC, "keep fewer checkpoints, remove folders diverged-*"), failed.Remedy)
-		require.ErrorContains(t, err, "no checkpoint can be spared")
+		require.ErrorContains(t, err, "all other checkpoints are needed")
 		require.Len(t, h.Records, 3)
 		require.Contains(t, names(t, dir), "ckpt-4")
 
-		// Still full: no run begins.
+		// The disk is still full, so no run begins.
 		l = newLinear()
 		loop.Session, loop.Resume = heavy{linear: l}, dir
 		fill(t, filepath.Join(root, "more"))
@@ -165,7 +164,7 @@ func TestFullDiskStops(t *testing.T) {
 		require.ErrorContains(t, err, "checkpoint at start")
 		require.Empty(t, l.steps)
 
-		// Room for a small file, and not for a checkpoint.
+		// A small file fits, but no checkpoint does.
 		require.NoError(t, os.Truncate(filepath.Join(root, "more"), 0))
 		require.NoError(t, os.Truncate(filler, ballast))
 		require.NoError(t, os.WriteFile(filepath.Join(root, "more"), make([]byte, smallDisk-ballast*5/2), 0o666))
@@ -184,8 +183,8 @@ func TestFullDiskStops(t *testing.T) {
 	}
 }
 
-// A training that resumes on a full disk continues with Continue, and writes its checkpoints
-// once there is space. A training that starts on a full disk fails.
+// A training with Continue that resumes on a full disk writes its checkpoints when there is
+// space. A new training on a full disk fails.
 func TestFullDiskResumes(t *testing.T) {
 	root := smallTempDisk(t)
 	dir, filler := filepath.Join(root, "ckpt"), filepath.Join(root, "filler")
@@ -231,7 +230,7 @@ func TestFullDiskMakesRoom(t *testing.T) {
 		h, err := loop.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
 		require.Equal(t, []string{"ckpt-10", "ckpt-8"}, names(t, dir))
-		require.Contains(t, log.String(), "an old checkpoint is removed before there is a new one")
+		require.Contains(t, log.String(), "an old checkpoint was removed to write a new one")
 		for _, r := range h.Records {
 			require.Empty(t, r.Events)
 		}
@@ -239,8 +238,8 @@ func TestFullDiskMakesRoom(t *testing.T) {
 	}
 }
 
-// The only good checkpoint stays, even if it would free enough space, because the other one is
-// damaged.
+// The only good checkpoint stays although its removal would free enough space, because the
+// other checkpoint is damaged.
 func TestFullDiskKeepsTheLastGoodCheckpoint(t *testing.T) {
 	root := smallTempDisk(t)
 	dir := filepath.Join(root, "ckpt")
@@ -278,7 +277,7 @@ func TestReadOnlyAtStart(t *testing.T) {
 	}
 	undo()
 
-	// It can be resumed from, into another folder.
+	// A run can resume from it into another folder.
 	from, loop := checkpointed(t)
 	readOnly(t, from)
 	resumed := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: loop.Resume}
@@ -320,8 +319,7 @@ func TestReadOnlyDuringARun(t *testing.T) {
 	}
 }
 
-// Lines cross from one page of the file to the next while there is none, so that
-// the kernel takes a part of them.
+// Lines cross a page of the full disk, so that the kernel writes a part of them.
 func TestFullDiskLogFile(t *testing.T) {
 	const epochs = 60
 	for name, logger := range loggers {
@@ -364,8 +362,7 @@ func TestFullDiskLogFile(t *testing.T) {
 			require.Equal(t, upTo(done-1), linesIn(t, path))
 			require.Equal(t, filepath.Join(dir, checkpointName(2*int64(done))), h.Checkpoint)
 
-			// On the full disk no run begins. Later the run continues, and the file is
-			// complete.
+			// No run begins on the full disk. A later run completes the file.
 			l = newLinear()
 			loop.Session, loop.Resume = l, dir
 			_, err = loop.Run(t.Context(), samples(t, 8))
@@ -382,7 +379,7 @@ func TestFullDiskLogFile(t *testing.T) {
 	}
 }
 
-// A new run has nothing to write at its start, and there is no space for later lines.
+// A new run writes nothing at its start, and has no space for later lines.
 func TestFullDiskLogFileAtStart(t *testing.T) {
 	for name, logger := range loggers {
 		root := smallTempDisk(t)

@@ -19,8 +19,7 @@ import (
 	"steadyfit/fit/internal/disk"
 )
 
-// failure makes one change to files fail, or all from there on, and notes what
-// is changed.
+// failure makes one change to files, or all later ones, fail, and records the changes.
 type failure struct {
 	at    int
 	err   error
@@ -39,8 +38,8 @@ func (f *failure) before(op, path string) error {
 	return nil
 }
 
-// requireSound looks whether all checkpoints of a folder can be used, and
-// whether anything is left over.
+// requireSound requires that all checkpoints of a folder are intact, and that there are no
+// other files.
 func requireSound(t testing.TB, dir string) {
 	t.Helper()
 	found, err := checkpoint.List(dir)
@@ -61,8 +60,8 @@ func requireSound(t testing.TB, dir string) {
 	}
 }
 
-// Every single change to files fails once. With Continue, the run trains to the
-// end as if nothing had happened, but for the event.
+// Each change to files fails once. With Continue, the run completes, and only its events
+// differ.
 func TestContinueAfterAnyFailure(t *testing.T) {
 	want := wanted(t)
 	events := 0
@@ -78,7 +77,7 @@ func TestContinueAfterAnyFailure(t *testing.T) {
 		}
 		require.NoError(t, err, f.ops[min(at, len(f.ops)-1)])
 		if at < f.count {
-			// A failed sync must not be repeated; the file is written again.
+			// After a failed sync, the file is written again.
 			if strings.HasPrefix(f.ops[at], "sync ") && at+1 < len(f.ops) {
 				require.NotEqual(t, f.ops[at], f.ops[at+1])
 			}
@@ -106,7 +105,7 @@ func TestContinueAfterAnyFailure(t *testing.T) {
 	}
 }
 
-// With Stop, earlier files stay, and the run can be resumed once the disk works.
+// With Stop, earlier files stay, and the run can resume when the disk works.
 func TestStopAfterAnyFailure(t *testing.T) {
 	want := wanted(t)
 	for at := 0; ; at += 3 {
@@ -132,8 +131,8 @@ func TestStopAfterAnyFailure(t *testing.T) {
 	}
 }
 
-// A disk that never recovers costs the checkpoints, not the training, and the
-// error at the end says that the result is not on disk.
+// If the disk never recovers, training completes without checkpoints, and the error states that
+// the result is not on disk.
 func TestContinueToTheEndWithoutCheckpoints(t *testing.T) {
 	dir := tempDir(t)
 	f := &failure{at: 1 << 20, err: syscall.EIO, all: true}
@@ -177,7 +176,7 @@ func TestContinueToTheEndWithoutCheckpoints(t *testing.T) {
 	requireSound(t, dir)
 }
 
-// The next try does not wait for the next checkpoint that is due.
+// The next attempt does not wait for the next due checkpoint.
 func TestFailedCheckpointIsOwed(t *testing.T) {
 	dir := tempDir(t)
 	f := &failure{at: 1 << 20, err: syscall.ENOSPC}
@@ -197,7 +196,7 @@ func TestFailedCheckpointIsOwed(t *testing.T) {
 	require.Empty(t, h.Records[4].Events)
 }
 
-// The best checkpoint is the best of those that are on disk.
+// The best checkpoint is the best of those on disk.
 func TestBestThatCouldNotBeWritten(t *testing.T) {
 	dir := tempDir(t)
 	f := &failure{at: 1 << 20, err: syscall.ENOSPC, all: true}
@@ -222,7 +221,7 @@ func TestBestThatCouldNotBeWritten(t *testing.T) {
 	requireSound(t, dir)
 }
 
-// An error that every retry would repeat ends the run, whatever the policy is.
+// An error that every attempt would repeat ends the run under any policy.
 func TestContinueDoesNotHideWhatLasts(t *testing.T) {
 	loop := Loop{Session: forgetful{newLinear()}, Batch: 4, Epochs: 2}
 	loop.Hook(Checkpoint(tempDir(t), OnError(Continue)))

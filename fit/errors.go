@@ -9,36 +9,36 @@ import (
 	"steadyfit/option"
 )
 
-// ErrDiverged is the error that a DivergedError matches with errors.Is.
+// ErrDiverged matches every DivergedError with errors.Is.
 var ErrDiverged = errors.New("training diverged")
 
 // DivergedError reports a loss that is NaN or infinite, or gradients that stay infinite at the
-// lowest loss scale. errors.Is(err, ErrDiverged) holds. The state of the session is not usable;
-// earlier checkpoints are.
+// lowest loss scale. It matches ErrDiverged. The weights in the session are not usable; earlier
+// checkpoints are.
 type DivergedError struct {
-	// Epoch is the number of the epoch, from 1.
+	// Epoch counts from 1.
 	Epoch int
-	// Step is the train step that gave the value, from 1. For a validation, it is the number of
-	// train steps done.
+	// Step is the train step that gave the value, counted from 1. For a validation, it is the
+	// number of train steps before it.
 	Step int64
-	// Steps is the number of train steps in the failed call; 0 and 1 mean one. Step is the last
-	// of them, and Value the mean over all.
+	// Steps is the number of train steps in the failed execution; 0 and 1 mean one. Step is
+	// then its last step, and Value the mean of its steps.
 	Steps int
-	// Batch is the number of the batch in the pass over the data, from 0.
+	// Batch is the index of the batch in the pass over the data, from 0.
 	Batch int
-	// Metric is "loss" or "val_loss", or "loss_scale" for gradients.
+	// Metric is "loss", "val_loss" or, if the gradients are not finite, "loss_scale".
 	Metric string
-	// Value is NaN, +Inf or -Inf. For "loss_scale", it is the scale that cannot be lowered.
+	// Value is NaN, +Inf or -Inf or, if Metric is "loss_scale", the lowest loss scale.
 	Value float64
-	// Skipped is the number of consecutive skipped train steps; 0 unless Metric is
-	// "loss_scale".
+	// Skipped is the number of consecutive skipped train steps if Metric is "loss_scale";
+	// otherwise 0.
 	Skipped int64
 }
 
 func (e *DivergedError) Error() string {
 	where := fmt.Sprintf("at step %d (epoch %d, batch %d of the pass, from 0)", e.Step, e.Epoch, e.Batch)
 	if e.Steps > 1 {
-		where = fmt.Sprintf("in steps %d to %d, which ran in one call (epoch %d, batches %d to %d of the pass, from 0)", e.Step-int64(e.Steps)+1, e.Step, e.Epoch, e.Batch-e.Steps+1, e.Batch)
+		where = fmt.Sprintf("in steps %d to %d, which ran in one execution (epoch %d, batches %d to %d of the pass, from 0)", e.Step-int64(e.Steps)+1, e.Step, e.Epoch, e.Batch-e.Steps+1, e.Batch)
 	}
 	if strings.HasPrefix(e.Metric, validationPrefix) {
 		where = fmt.Sprintf("after step %d (epoch %d, batch %d of the validation data, from 0)", e.Step, e.Epoch, e.Batch)
@@ -54,11 +54,10 @@ func (e *DivergedError) Error() string {
 // Is reports whether target is ErrDiverged.
 func (e *DivergedError) Is(target error) bool { return target == ErrDiverged }
 
-// HookError is an error of a hook; it ends the run.
+// HookError is the error of a hook. It ends the run.
 type HookError struct {
-	// Hook is the name of the hook.
 	Hook string
-	// Phase is when it was called: "load", "start", "step", "epoch", "end".
+	// Phase is the function that failed: "load", "start", "step", "epoch" or "end".
 	Phase string
 	Err   error
 }
@@ -70,18 +69,19 @@ func (e *HookError) Error() string {
 // Unwrap returns the error that the hook returned.
 func (e *HookError) Unwrap() error { return e.Err }
 
-// MismatchError reports a checkpoint of another run, from which this run does not resume. Data
-// is compared by its content in the order of the first pass, not by its name or path.
+// MismatchError reports that the run cannot resume from a checkpoint, because its model, data
+// or options differ from those of the run. The data is compared by content, in the order of the
+// first pass, and not by name or path.
 type MismatchError struct {
 	// Checkpoint is the folder of the checkpoint.
-	Checkpoint string
-	// Differences are sorted by key.
+	Checkpoint  string
 	Differences []Difference
-	// Fixed holds, by key, the reason why Loop.ResumeAnyway cannot override a difference.
+	// Fixed has, by key, the reason why Loop.ResumeAnyway cannot override a difference.
 	Fixed map[string]string
 }
 
-// Difference is a key whose values differ. A missing value is empty.
+// Difference is a key with different values in the checkpoint and in the run. A missing value
+// is empty.
 type Difference struct {
 	Key        string
 	Checkpoint string
@@ -117,7 +117,7 @@ func orAbsent(s string) string {
 	return s
 }
 
-// contextError returns the error of a context that has ended, with its cause.
+// contextError returns the error and the cause of a context that has ended.
 func contextError(ctx context.Context) error {
 	err := ctx.Err()
 	if err == nil {

@@ -9,11 +9,11 @@ import (
 	"steadyfit/option"
 )
 
-// Evaluate runs the session's evaluation over the whole dataset, batch samples at a time. It
-// returns the metrics, "loss" first: the last values of running metrics (Accumulator), and
-// means over all samples of the others. A loss may be NaN or infinite. The context is checked
-// between batches. A session without an evaluation signature, a batch below 1 and an empty
-// dataset are an *option.Error.
+// Evaluate evaluates the model on a dataset, batch samples at a time. It returns the metrics,
+// "loss" first. A metric is the mean over all samples, except that a running metric
+// (Accumulator) has its last value. A loss may be NaN or infinite. ctx is checked between
+// batches. If the model has no evaluation signature, batch is below 1 or the dataset is empty,
+// the error is an *option.Error.
 func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) (Metrics, error) {
 	if ctx == nil {
 		return nil, &option.Error{Option: "context", Reason: "there is none", Fix: "give Evaluate a context, such as context.Background()"}
@@ -38,15 +38,14 @@ func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) 
 	return e.metrics.means(e.sums, e.samples), nil
 }
 
-// evaluation is one pass of a session's evaluation over a dataset.
 type evaluation struct {
 	session Session
 	ds      data.Dataset
 	batch   int
-	// finite makes the first loss that is not finite end the pass.
+	// finite makes run stop at the first loss that is not finite.
 	finite bool
-	// done is called after each batch. failed is called after a failed batch; if it returns
-	// nil, the batch is evaluated again. Both are optional.
+	// done, if not nil, is called after each batch. failed, if not nil, is called with the
+	// error of a batch; if it returns nil, the batch is evaluated again.
 	done   func()
 	failed func(error) error
 	// decided is true if the error of run came from failed.
@@ -54,7 +53,7 @@ type evaluation struct {
 	metrics scalars
 	sums    []float64 // see scalars.add
 	samples int64
-	// badBatch is the batch whose loss ended the pass, or -1.
+	// badBatch is the index of the batch whose loss is not finite, or -1.
 	badBatch int
 }
 
@@ -62,7 +61,7 @@ func newEvaluation(s Session, ds data.Dataset, batch int, metrics scalars) *eval
 	return &evaluation{session: s, ds: ds, batch: batch, metrics: metrics, sums: make([]float64, len(metrics.names))}
 }
 
-// run evaluates the dataset. ctx may end it between batches; the session gets steady.
+// run checks ctx between batches and passes steady to the session.
 func (e *evaluation) run(ctx, steady context.Context) error {
 	clear(e.sums)
 	e.samples, e.badBatch = 0, -1

@@ -12,8 +12,8 @@ import (
 	"steadyfit/fit"
 )
 
-// slope is a session for these examples: y = a*x, trained by gradient descent.
-// A *session.Session, of a SavedModel, takes its place in programs.
+// slope is a session for these examples: y = a*x, trained by gradient descent. Programs use a
+// *session.Session.
 type slope struct{ A, rate float64 }
 
 func (s *slope) TrainMetrics() []string    { return []string{"loss"} }
@@ -61,7 +61,6 @@ func (s *slope) Restore(_ context.Context, prefix string) error {
 func (s *slope) SetLearningRate(rate float64) error { s.rate = rate; return nil }
 func (s *slope) Identity() map[string]string        { return map[string]string{"model": "slope"} }
 
-// doubles is a dataset of y = 2x.
 func doubles() *data.InMemory {
 	field := func(name string, values ...float64) data.Field {
 		return data.Field{Name: name, Array: data.Array{Shape: []int{len(values)}, Values: values}}
@@ -95,7 +94,7 @@ func Example() {
 	// epoch 3, step 6: val_loss 0.346
 }
 
-// A run that is cancelled, or killed, is continued by running it again.
+// A cancelled or killed run is resumed by running it again.
 func ExampleCheckpoint() {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {

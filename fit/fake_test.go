@@ -25,7 +25,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// TestMain asserts that no goroutine and nothing native is left behind.
+// TestMain asserts that no goroutine and no native object is left.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		if live := tfbind.Live(); live != (tfbind.Counts{}) && code == 0 {
@@ -36,9 +36,9 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// linear is a Session: y = w·x + b, trained with momentum and a bit of noise
-// that comes from the step's number, as dropout does. Everything is computed in
-// a fixed order, so that runs can be compared bit for bit.
+// linear is a Session: y = w·x + b, trained with momentum and some noise that depends on the
+// step's number, like dropout. All operations have a fixed order, so that runs can be compared
+// bit for bit.
 type linear struct {
 	w, v  [3]float64 // weights, then bias; and their momentum
 	rate  float64
@@ -53,7 +53,7 @@ type linear struct {
 	rates      []float64 // the rates that were set
 	validated  int       // evaluation calls
 
-	// These stand in for what can go wrong.
+	// These fields simulate failures.
 	onTrain    func(step int64) error
 	onEvaluate func() error
 	onSave     func(prefix string) error
@@ -188,7 +188,7 @@ func (l *linear) Identity() map[string]string {
 	return id
 }
 
-// state is what has to be equal, bit for bit, after a resume.
+// state is the state that a resume must restore bit for bit.
 func (l *linear) state() [2][3]uint64 {
 	var bits [2][3]uint64
 	for i := range l.w {
@@ -197,7 +197,7 @@ func (l *linear) state() [2][3]uint64 {
 	return bits
 }
 
-// samples makes a dataset of y = 2a - b + 1.
+// samples returns a dataset of y = 2a - b + 1.
 func samples(t testing.TB, n int) *data.InMemory {
 	xs, ys := make([]float32, 0, 2*n), make([]float32, 0, n)
 	source := rand.New(rand.NewPCG(3, uint64(n)))
@@ -212,7 +212,7 @@ func samples(t testing.TB, n int) *data.InMemory {
 	return ds
 }
 
-// brokenData is a dataset that fails, or ends, after some batches.
+// brokenData is a dataset that fails or ends after some batches.
 type brokenData struct {
 	data.Dataset
 	after int
@@ -235,7 +235,7 @@ func (d brokenData) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 	}
 }
 
-// clock is a clock that advances by a step with each reading.
+// clock is a clock that advances with each reading.
 type clock struct {
 	at   time.Time
 	step time.Duration
@@ -246,8 +246,8 @@ func (c *clock) now() time.Time {
 	return c.at
 }
 
-// outcome is what a resumed run has to have in common with one that was never
-// stopped: all of the history but times and memory, and the model.
+// outcome is the part of a result that a resumed run shares with an uninterrupted one: the
+// history without times and memory, and the model.
 type outcome struct {
 	History string
 	Model   [2][3]uint64
@@ -265,8 +265,7 @@ func outcomeOf(t testing.TB, h *History, l *linear) outcome {
 	return outcome{b.String(), l.state()}
 }
 
-// tempDir is a folder for a test, in memory where the system has a place for
-// that: these tests sync thousands of files.
+// tempDir returns a folder in memory if possible, since these tests sync thousands of files.
 func tempDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("/dev/shm", "fit-test-")
 	if err != nil {
@@ -276,7 +275,6 @@ func tempDir(t testing.TB) string {
 	return dir
 }
 
-// names lists the entries of a folder.
 func names(t testing.TB, dir string) []string {
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -287,7 +285,6 @@ func names(t testing.TB, dir string) []string {
 	return found
 }
 
-// copyDir copies a folder with all that is in it.
 func copyDir(t testing.TB, from string) string {
 	to := tempDir(t)
 	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
@@ -321,7 +318,6 @@ const (
 
 func checkpointName(step int64) string { return fmt.Sprintf("ckpt-%d", step) }
 
-// readState reads state.json of a checkpoint.
 func readState(path string) (state savedState, err error) {
 	text, err := os.ReadFile(filepath.Join(path, stateFile))
 	if err == nil {
@@ -330,7 +326,6 @@ func readState(path string) (state savedState, err error) {
 	return state, err
 }
 
-// verify returns the state of a checkpoint, or its error.
 func verify(path string) (savedState, error) {
 	found, err := checkpoint.List(filepath.Dir(path))
 	for _, c := range found {
@@ -344,7 +339,6 @@ func verify(path string) (savedState, error) {
 	return readState(path)
 }
 
-// stateEnvelope is the content of state.json.
 type stateEnvelope struct {
 	Format  string          `json:"format"`
 	Version int             `json:"version"`
@@ -362,7 +356,7 @@ func (e *stateEnvelope) headerSum() string {
 	return checksum(fmt.Appendf(nil, "%q %d %q %q", e.Format, e.Version, e.Writer, e.CRC))
 }
 
-// step is what pass does with a batch.
+// step handles a batch like pass.
 func (r *run) step(ctx context.Context, b data.Batch) error {
 	n, err := r.before(b)
 	if err == nil && n == 1 {

@@ -14,10 +14,10 @@ import (
 	"steadyfit/fit/checkpoint"
 )
 
-// perByte is how many bytes a reader may allocate for each one that it reads.
+// perByte is the number of bytes that a reader may allocate for each byte of input.
 const perByte = 512
 
-// FuzzState changes a state.json, and the state in one whose sums are right.
+// FuzzState changes a state.json, and a state with correct checksums.
 func FuzzState(f *testing.F) {
 	whole, err := checkpoint.Encode(savedState{Position: Position{Step: 4, EpochsDone: 2}, Sums: []metricSum{{"loss", 0.5}}, Logs: map[string]int64{"a": 1},
 		Manifest: checkpoint.Manifest{Hooks: map[string]json.RawMessage{"h": json.RawMessage("{}")}, Files: []checkpoint.File{{Name: "variables.index", Bytes: 1, CRC: "00000000"}}}})
@@ -37,8 +37,8 @@ func FuzzState(f *testing.F) {
 				require.True(t, errors.Is(err, checkpoint.ErrTorn) || errors.Is(err, checkpoint.ErrForeign) || errors.Is(err, checkpoint.ErrFuture), "%v", err)
 				continue
 			}
-			// What was written once is the same from then on; before, lists may be empty
-			// rather than missing.
+			// Encoding is stable after the first time, when missing lists may become empty
+			// ones.
 			var written [3][]byte
 			for i := range written {
 				written[i], err = checkpoint.Encode(state)
@@ -52,7 +52,7 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// FuzzHistory reads a history as that of a checkpoint, and as a file to go on with.
+// FuzzHistory parses a history of a checkpoint, and aligns a history file.
 func FuzzHistory(f *testing.F) {
 	line, err := json.Marshal(fullRecord())
 	require.NoError(f, err)

@@ -15,23 +15,21 @@ import (
 
 // History is the result of a run.
 type History struct {
-	// Records has one entry per epoch. After a resume, it also has the epochs before the
-	// resume.
+	// Records has one entry per epoch, including the epochs before a resume.
 	Records []Record
-	// Stopped is the reason why a hook stopped the run, or why nothing was trained; otherwise
-	// empty.
+	// Stopped is the reason why a hook stopped the run or why there was nothing to train;
+	// otherwise empty.
 	Stopped string
-	// Done is true if the training is complete: all epochs are done, or a hook called Finish,
-	// as EarlyStop does. It is false after an error, and after a hook stopped the run with
-	// Stop, for example to resume in another process.
+	// Done is true if the training is complete: all epochs are done, or a hook such as
+	// EarlyStop called State.Finish. It is false after an error or State.Stop.
 	Done bool
-	// ResumedFrom is the checkpoint that the run resumed from; empty if there is none.
+	// ResumedFrom is the checkpoint from which the run resumed; empty for a new training.
 	ResumedFrom string
-	// Checkpoint is the newest checkpoint of the run; empty if there is none.
+	// Checkpoint is the newest checkpoint; empty if there is none.
 	Checkpoint string
 }
 
-// Last is the record of the last epoch; the zero Record if there is none.
+// Last returns the record of the last epoch, or the zero Record.
 func (h *History) Last() Record {
 	if len(h.Records) == 0 {
 		return Record{}
@@ -50,26 +48,25 @@ func (h *History) Metric(name string) []float64 {
 	return values
 }
 
-// Record describes one epoch. As JSON it is one flat object with the metrics among its
-// fields; unknown values are left out.
+// Record describes one epoch. Its JSON form is one flat object that includes the metrics and
+// omits unknown values.
 type Record struct {
-	// Epoch counts from 1.
 	Epoch int
-	// Step is the number of train steps done at the end of the epoch.
+	// Step is the number of train steps at the end of the epoch.
 	Step int64
-	// Metrics are means over the samples of the epoch. Names of validation metrics begin with
-	// "val_"; epochs without validation have none.
+	// Metrics are means over the samples of the epoch. The names of validation metrics begin
+	// with "val_".
 	Metrics Metrics
-	// LearningRate is the rate of the last step; nil if the model sets it.
+	// LearningRate is the rate of the last step; nil if Loop.LearningRate is nil.
 	LearningRate *float64
-	// Seconds is the duration of the epoch, validation included.
+	// Seconds is the duration of the epoch with its validation.
 	Seconds float64
-	// SamplesPerSecond and StepsPerSecond cover the training time without validation; 0 if no
-	// time passed.
+	// SamplesPerSecond and StepsPerSecond are speeds of training, without validation; 0 if
+	// unknown.
 	SamplesPerSecond float64
 	StepsPerSecond   float64
-	// DataWait is the share of the training time, from 0 to 1, in which steps waited for data;
-	// nil if unknown. Reading ahead while steps run (data.Prefetch) does not count.
+	// DataWait is the share of the training time, from 0 to 1, during which steps waited for
+	// data; nil if unknown.
 	DataWait *float64
 	// Memory is the memory of this process at the end of the epoch.
 	Memory memory.Usage
@@ -77,37 +74,35 @@ type Record struct {
 	GPU memory.Reading
 	// LiveTensors is the number of native tensors at the end of the epoch (TensorCounter).
 	LiveTensors *int64
-	// Resets are the resets of the session in the epoch, and before its first step.
+	// Resets are the resets of the session since the previous epoch.
 	Resets Resets
-	// Events are words for what happened in the epoch, such as "learning_rate".
+	// Events are words for events of the epoch, such as "learning_rate".
 	Events []string
 }
 
-// Resets are the resets of a session in an epoch.
+// Resets summarizes the resets of a session in one epoch.
 type Resets struct {
 	Count int `json:"count"`
-	// Returned is the memory that the resets released; negative if the process grew.
+	// Returned is the memory that the resets released; negative if memory grew.
 	Returned memory.Reading `json:"returned"`
-	// Seconds is the time that the resets took.
+	// Seconds is the total duration of the resets.
 	Seconds float64 `json:"seconds"`
-	// Each lists the first 32 resets in order.
+	// Each has the first 32 resets.
 	Each []Reset `json:"each,omitempty"`
 }
 
 // Reset is one reset of a session.
 type Reset struct {
-	// Step is the number of train steps done before it.
+	// Step is the number of train steps before the reset.
 	Step  int64
 	Depth session.Depth
-	// Returned and Seconds are as in Resets.
+	// Returned is the released memory, and Seconds the duration.
 	Returned memory.Reading
 	Seconds  float64
 }
 
-// eachReset is the maximum length of Resets.Each.
 const eachReset = 32
 
-// add adds a reset.
 func (r *Resets) add(one Reset) {
 	r.Returned = memory.Reading{
 		Bytes: r.Returned.Bytes + one.Returned.Bytes,
@@ -120,7 +115,6 @@ func (r *Resets) add(one Reset) {
 	}
 }
 
-// resetJSON is a Reset in the history.
 type resetJSON struct {
 	Step     int64         `json:"step"`
 	Depth    session.Depth `json:"depth"`
@@ -128,7 +122,7 @@ type resetJSON struct {
 	Seconds  float64       `json:"seconds"`
 }
 
-// MarshalJSON leaves out an unknown amount.
+// MarshalJSON omits Returned if it is unknown.
 func (r Reset) MarshalJSON() ([]byte, error) {
 	return json.Marshal(resetJSON{r.Step, r.Depth, known(r.Returned), r.Seconds})
 }
@@ -141,7 +135,6 @@ func (r *Reset) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// known returns the bytes of a reading; nil if they are unknown.
 func known(r memory.Reading) *int64 {
 	if !r.OK {
 		return nil
@@ -150,7 +143,6 @@ func known(r memory.Reading) *int64 {
 	return &bytes
 }
 
-// reading is the reverse of known.
 func reading(bytes *int64) memory.Reading {
 	if bytes == nil {
 		return memory.Reading{}
@@ -158,8 +150,8 @@ func reading(bytes *int64) memory.Reading {
 	return memory.Known(memory.Bytes(*bytes))
 }
 
-// recordJSON are the fields of a Record in JSON. Metrics follow the step. A CSVLog has the same
-// columns, without the list of resets.
+// recordJSON is the JSON form of a Record without its metrics, which follow the field step. A
+// CSVLog has the same columns except ResetList.
 type recordJSON struct {
 	Epoch            int      `json:"epoch"`
 	Step             int64    `json:"step"`
@@ -180,10 +172,9 @@ type recordJSON struct {
 	ResetList        []Reset  `json:"reset_list,omitempty"`
 }
 
-// fieldsBeforeMetrics is the number of fields before the metrics.
+// fieldsBeforeMetrics is the number of fields of recordJSON before the metrics.
 const fieldsBeforeMetrics = 2
 
-// recordFields are the names of the fields, in order.
 var recordFields = func() (names []string) {
 	for f := range reflect.TypeFor[recordJSON]().Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -192,7 +183,6 @@ var recordFields = func() (names []string) {
 	return names
 }()
 
-// eventSeparator joins the events of a record.
 const eventSeparator = ","
 
 func (r *Record) fields() recordJSON {
@@ -209,7 +199,7 @@ func (r *Record) fields() recordJSON {
 	return j
 }
 
-// column returns the text of a field or metric in a CSVLog; empty if it is unknown.
+// column returns the text of a field or metric for a CSVLog; empty if it is unknown.
 func (r *Record) column(name string) string {
 	if v, ok := r.Metrics.Get(name); ok {
 		return fmt.Sprint(v)
@@ -225,7 +215,7 @@ func (r *Record) column(name string) string {
 	return fmt.Sprint(reflect.Indirect(v).Interface())
 }
 
-// MarshalJSON writes the record as one flat object, in a fixed order.
+// MarshalJSON writes the fields in a fixed order.
 func (r Record) MarshalJSON() ([]byte, error) {
 	fields, err := json.Marshal(r.fields())
 	if err != nil {
@@ -247,8 +237,8 @@ func (r Record) MarshalJSON() ([]byte, error) {
 	return append(text, rest...), nil
 }
 
-// UnmarshalJSON reads what MarshalJSON writes. Fields of other names are metrics, in their
-// order.
+// UnmarshalJSON reads the output of MarshalJSON. Every field with an unknown name becomes a
+// metric.
 func (r *Record) UnmarshalJSON(text []byte) error {
 	*r = Record{}
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -299,13 +289,12 @@ func (r *Record) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// String is the record on one line, as Progress prints it: names and values,
-// separated by two spaces.
+// String returns the line that Progress prints for the record.
 func (r Record) String() string {
 	return recordLine(r, strconv.Itoa(r.Epoch), strconv.FormatInt(r.Step, 10))
 }
 
-// recordLine prints a record with values padded to columns.
+// recordLine formats a record with values padded to columns.
 func recordLine(r Record, epoch, step string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "epoch %s  step %s", epoch, step)
@@ -336,10 +325,8 @@ func recordLine(r Record, epoch, step string) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// formatShare prints a share as percent.
 func formatShare(v float64) string { return strconv.FormatFloat(100*v, 'f', 1, 64) + "%" }
 
-// formatRate prints a speed with three digits or more.
 func formatRate(v float64) string {
 	decimals := 0
 	if v < 10 {

@@ -90,7 +90,7 @@ func trainInto(t *testing.T, dir string, epochs int, resume bool) error {
 	return err
 }
 
-// epochsIn lists the epochs that the two files have.
+// epochsIn returns the epochs in the two files.
 func epochsIn(t *testing.T, dir string) (jsonl, csv string) {
 	records, err := readHistory(filepath.Join(dir, "logs", "run.jsonl"))
 	require.NoError(t, err)
@@ -125,7 +125,7 @@ func TestLogFilesAreAppended(t *testing.T) {
 
 func TestLogFilesOfResumedRuns(t *testing.T) {
 	jsonlPath := func(dir string) string { return filepath.Join(dir, "logs", "run.jsonl") }
-	// earlier are trainings into the same files before.
+	// earlier is the number of earlier trainings that wrote to the files.
 	for _, c := range []struct {
 		name    string
 		change  func(t *testing.T, dir string)

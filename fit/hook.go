@@ -16,28 +16,28 @@ import (
 	"steadyfit/session"
 )
 
-// The priorities of the hooks of this package; hooks without one have 0. Hooks that decide come
-// before hooks that report. Checkpoint saves the states of all hooks and comes last.
+// The priorities of the hooks in this package; other hooks default to 0. PriorityReport is for
+// hooks that report decisions of earlier hooks. Checkpoint comes last, since it saves the
+// states of all hooks.
 const (
 	PriorityReport     = 500
 	PriorityCheckpoint = 1000
 )
 
-// Hook has functions that a Loop calls at certain moments; each is optional. A Loop calls its
-// hooks from one goroutine, in ascending order of Priority, and hooks of the same priority in
-// the order in which they were added. End is called in the reverse order.
+// Hook is a set of functions that a Loop calls during a run; all are optional. A Loop calls its
+// hooks from one goroutine, in ascending order of Priority. Hooks with equal priority are
+// called in the order in which they were added. End is called in reverse order.
 //
-// An error ends the run as a HookError with the name of the hook. The error of a cancelled
-// context is an exception: the other hooks are still called, and the run ends as cancelled.
+// An error of a hook ends the run as a HookError. The error of a cancelled context is an
+// exception: the loop still calls the other hooks, and the run ends as cancelled.
 type Hook struct {
-	// Name identifies the hook in errors and in checkpoints. Each hook of a Loop needs its own
-	// name.
+	// Name identifies the hook in errors and in checkpoints. It must be unique in a Loop.
 	Name     string
 	Priority int
 
 	// Load is called at the beginning of every run, before Start. If the run resumes from a
-	// checkpoint, Load gets the state that Save returned and the folder of the files that Save
-	// wrote; otherwise both are empty.
+	// checkpoint, state is the result of Save, and dir has the files that Save wrote. Otherwise
+	// both are empty.
 	Load func(dir string, state json.RawMessage) error
 	// Save is called while a checkpoint is written. It returns the state of the hook, or nil,
 	// and may write files to dir.
@@ -45,82 +45,80 @@ type Hook struct {
 
 	// Start is called before the first step.
 	Start func(context.Context, *State) error
-	// Step is called after every train step, or call of several steps. It should be fast.
+	// Step is called after every train step, or after every execution of several steps.
 	Step func(context.Context, *State) error
-	// StepEvery applies to a Loop with several steps per execution (Stacker). With n > 0, an
-	// execution ends at each multiple of n. With AnyStep, the hook does not limit executions.
-	// With 0, steps run one by one, and Step is called after each.
+	// StepEvery applies to sessions that run several steps per execution (Stacker). If it is n
+	// > 0, an execution ends at each multiple of n steps. If it is AnyStep, the hook does not
+	// limit executions. If it is 0, steps run one by one.
 	StepEvery int
 	// Replays makes the loop call Step also for steps that are trained again after a Recovery.
-	// It suits hooks that observe the process rather than the training.
+	// It is for hooks that observe the process, not the training.
 	Replays bool
 	// Epoch is called after every epoch, when State.Record is complete.
 	Epoch func(context.Context, *State) error
-	// End is called once at the end of every run for which Start returned no error. State.Err
-	// is the error of the run. The context is never cancelled. All hooks are called, even if
-	// one of them fails.
+	// End is called once at the end of a run if Start succeeded, even if other hooks fail.
+	// State.Err is the error of the run. The context is never cancelled.
 	End func(context.Context, *State) error
 
-	// metric checks the name of the metric that the hook follows; nil if it follows none.
+	// metric checks the name of the metric that the hook uses; nil if it uses none.
 	metric func(available []string, validates bool) error
 }
 
-// AnyStep is the Hook.StepEvery of a hook that accepts calls of any number of steps.
+// AnyStep is the Hook.StepEvery of a hook that does not limit the steps per execution.
 const AnyStep = -1
 
-// State is the state of a run, which hooks read and do not change. It is valid during the call.
+// State is the state of a run. Hooks must not change it, and must not use it after they return.
 type State struct {
-	// Session is the session being trained.
 	Session Session
-	// Position is the progress of the training: State.Step is the number of train steps done.
+	// Position is the progress of the training. State.Step is the number of train steps done.
 	Position
-	// Epoch is the number of the current epoch, or of the epoch that has just ended, from 1.
+	// Epoch is the number of the current epoch, from 1, or that of the last epoch between
+	// epochs.
 	Epoch int
-	// Epochs is the total number of epochs to do.
+	// Epochs is the total number of epochs to train.
 	Epochs int
 	// StepsPerEpoch is the number of train steps of every epoch.
 	StepsPerEpoch int
 	// Samples is the number of samples of the last batch.
 	Samples int
-	// Values are the scalars of the last train step, in the order of Session.TrainMetrics, or
-	// their means over the steps of the last call. The next step overwrites them.
+	// Values are the results of the last train step, in the order of Session.TrainMetrics.
+	// After an execution of several steps, they are means over its steps. The next step
+	// overwrites them.
 	Values []float64
-	// Record is the record of the last complete epoch of this run; nil before the first.
+	// Record describes the last complete epoch of this run; nil during the first epoch.
 	Record *Record
 	// History has the records of all epochs, including those before a resume.
 	History *History
-	// Err is the error of the run, set in End; nil if the run is complete or a hook stopped it.
+	// Err is the error of the run, for End; nil if the run is complete or a hook stopped it.
 	Err error
-	// Log is Loop.Log, or a logger that discards everything; never nil.
+	// Log is Loop.Log, or a logger that discards everything.
 	Log *slog.Logger
 
 	run *run
 }
 
-// Stop ends the run once the hooks have been called. Run returns no error, and History.Stopped
-// has the first reason. The current epoch gets no record; a resumed run continues it from the
-// checkpoint. The training does not count as complete; see Finish.
+// Stop ends the run after the current hooks. Run then returns no error, and History.Stopped is
+// the first reason. The current epoch gets no record, but a resumed run can complete it. The
+// training does not count as complete; see Finish.
 func (s *State) Stop(reason string) {
 	if s.run.stop == "" {
 		s.run.stop = cmp.Or(reason, "a hook asked for it")
 	}
 }
 
-// Finish stops the run as Stop does, and marks the training as complete (History.Done) although
-// some epochs were not done.
+// Finish ends the run like Stop, and marks the training as complete (History.Done).
 func (s *State) Finish(reason string) {
 	s.Stop(reason)
 	s.run.finished = true
 }
 
-// Event adds a word to the events of the current epoch or, in Epoch hooks, of the epoch that
-// has just ended.
+// Event adds a word to Record.Events of the current epoch. An Epoch hook adds it to the epoch
+// that has just ended.
 func (s *State) Event(name string) {
 	events := s.events()
 	*events = append(*events, name)
 }
 
-// events returns the events of the current epoch, or of the epoch that has just ended.
 func (s *State) events() *[]string {
 	if s.run.phase == closing {
 		return &s.Record.Events
@@ -128,7 +126,7 @@ func (s *State) events() *[]string {
 	return &s.run.tally.Events
 }
 
-// CountEvent adds an event like Event, but writes the n-th occurrence of a word as "word*n".
+// CountEvent is like Event, but replaces the n-th occurrence of a word by "word*n".
 func (s *State) CountEvent(name string) {
 	for i, event := range *s.events() {
 		word, times, _ := strings.Cut(event, "*")
@@ -146,12 +144,12 @@ func (s *State) LastStep() bool {
 	return s.run.stop != "" || s.Epoch >= s.Epochs && (s.EpochStep >= s.StepsPerEpoch || s.run.phase == closing)
 }
 
-// ResetBy adds a reset of the session to the record of the epoch, with the memory that it
-// returned and the time that it took, and the event "reset".
+// ResetBy records a reset of the session in the current epoch: the memory that it returned, the
+// time that it took, and the event "reset".
 //
-// For session.ResetProcess, returned and took are ignored. The process that resumes measures
-// both at its first train step: the decrease of anonymous memory from this process, and the
-// time since this call. The hook must come before Checkpoint.
+// For session.ResetProcess, returned and took are ignored. The next process measures both at
+// its first train step: the decrease of anonymous memory, and the time since this call. The
+// hook must have a lower priority than Checkpoint.
 func (s *State) ResetBy(depth session.Depth, returned memory.Reading, took time.Duration) {
 	if depth == session.ResetProcess {
 		s.run.passOn()
@@ -160,7 +158,6 @@ func (s *State) ResetBy(depth session.Depth, returned memory.Reading, took time.
 	s.reset(Reset{Step: s.Step, Depth: depth, Returned: returned, Seconds: took.Seconds()})
 }
 
-// reset records a reset. The first reset of an epoch adds the event "reset".
 func (s *State) reset(one Reset) {
 	const event = "reset"
 	resets := &s.run.tally.Resets
@@ -173,16 +170,15 @@ func (s *State) reset(one Reset) {
 	}
 }
 
-// passedOn describes a reset by restarting the process until the next process records it.
+// passedOn describes a reset by process restart that the next process records.
 type passedOn struct {
-	// At is the time of the request, and Step the number of train steps done by then.
+	// At is the time of the request, and Step the number of train steps done.
 	At   time.Time `json:"at"`
 	Step int64     `json:"step"`
-	// Anon is the anonymous memory of the process, in bytes; nil if unknown.
+	// Anon is the anonymous memory of the process in bytes; nil if unknown.
 	Anon *int64 `json:"anon_bytes,omitempty"`
 }
 
-// passOn saves what the next process needs to record a reset.
 func (r *run) passOn() {
 	r.passed = &passedOn{At: r.now(), Step: r.state.Step}
 	if usage, err := memory.Read(); err == nil && usage.Anon.OK {
@@ -191,7 +187,6 @@ func (r *run) passOn() {
 	}
 }
 
-// recordPassed records the reset that started this process.
 func (r *run) recordPassed() {
 	p := r.passed
 	r.passed = nil
@@ -202,26 +197,25 @@ func (r *run) recordPassed() {
 	r.state.reset(one)
 }
 
-// Available returns the names of the metrics in records of this run: the metrics of the train
-// signature, then those of the validation, whose names begin with "val_".
+// Available returns the names of the metrics in a Record of this run. The names of validation
+// metrics begin with "val_".
 func (s *State) Available() []string { return slices.Concat(s.run.train.names, s.run.validation.names) }
 
-// Running returns the means of the metrics over the current epoch, and the last values of
-// loss_scale and skipped_steps. It allocates, so do not call it after every step.
+// Running returns the metrics of the current epoch up to this step. It allocates, so do not
+// call it after every step.
 func (s *State) Running() Metrics {
 	return s.run.train.means(s.sums, s.EpochSamples)
 }
 
-// LearningRate returns the rate of the last train step or, before the first one, the rate for
-// that step. ok is false if Loop.LearningRate is nil.
+// LearningRate returns the rate of the last train step. Before the first step, it returns the
+// rate of that step. ok is false if Loop.LearningRate is nil.
 func (s *State) LearningRate() (rate float64, ok bool) {
 	return s.run.rate, s.run.loop.LearningRate != nil
 }
 
-// ScaleLearningRate multiplies the rates of Loop.LearningRate by factor, from the next step on.
-// The factors of several calls multiply. Checkpoints store the product. Without a
-// Loop.LearningRate it has no effect. A hook with Replays must not call it for steps that are
-// trained again.
+// ScaleLearningRate multiplies all later rates of Loop.LearningRate by factor. Factors
+// accumulate, and checkpoints store their product. A hook with Replays must not call it for
+// steps that are trained again.
 func (s *State) ScaleLearningRate(factor float64) {
 	s.RateScale *= factor
 	if s.run.loop.Recover != nil {
@@ -229,7 +223,7 @@ func (s *State) ScaleLearningRate(factor float64) {
 	}
 }
 
-// checkHooks sorts hooks into the order in which they are called.
+// checkHooks returns the hooks in the order in which they are called.
 func checkHooks(hooks []Hook) ([]Hook, error) {
 	sorted := slices.Clone(hooks)
 	slices.SortStableFunc(sorted, func(a, b Hook) int { return cmp.Compare(a.Priority, b.Priority) })
@@ -246,14 +240,13 @@ func checkHooks(hooks []Hook) ([]Hook, error) {
 	return sorted, nil
 }
 
-// hookError wraps the error of a hook, except an error of an option. It returns nil for the
-// error of a cancelled context, since the loop checks the context right afterwards.
+// hookError wraps the error of a hook, except an *option.Error at the start. It returns nil for
+// the error of a cancelled context, which the loop checks next.
 func (r *run) hookError(ctx context.Context, name, phase string, err error) error {
 	if err == nil || (ctx.Err() != nil && errors.Is(err, ctx.Err())) {
 		return nil
 	}
-	// Some hooks have been called at this point and others have not, so a checkpoint would be
-	// inconsistent.
+	// Only some of the hooks have been called, so a checkpoint would be inconsistent.
 	r.sound = false
 	if phase == "start" && errors.As(err, new(*option.Error)) {
 		return err // an option's error names the option

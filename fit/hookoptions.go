@@ -8,14 +8,13 @@ import (
 	"steadyfit/option"
 )
 
-// Option configures a hook of this package. A hook rejects options of other hooks when it
+// Option configures a hook of this package. A hook rejects the options of other hooks when it
 // starts.
 type Option struct {
 	name  string
 	apply func(*options)
 }
 
-// options holds the options of all hooks.
 type options struct {
 	monitor // for Best, EarlyStop and ReduceOnPlateau
 	given   []string
@@ -34,7 +33,6 @@ type options struct {
 	cooldown        int
 }
 
-// with applies options to the defaults of a hook.
 func (o options) with(given []Option) options {
 	for _, g := range given {
 		g.apply(&o)
@@ -43,7 +41,7 @@ func (o options) with(given []Option) options {
 	return o
 }
 
-// check rejects options that hook does not have.
+// check rejects options that the hook does not have.
 func (o *options) check(hook string, has ...string) error {
 	for _, name := range o.given {
 		if !slices.Contains(has, name) && name != "" {
@@ -57,83 +55,83 @@ func (o *options) check(hook string, has ...string) error {
 }
 
 // Keep sets the number of newest checkpoints that Checkpoint keeps; 0 keeps all. The default is
-// 3. Checkpoint also keeps the best one (Best) and, with Keep(1), the one before the newest
-// until a finite loss shows that the newest is good.
+// 3. Checkpoint also keeps the best one (Best). With Keep(1), it keeps the previous one until a
+// finite loss shows that the newest is good.
 func Keep(n int) Option { return Option{"Keep", func(o *options) { o.keep = n }} }
 
-// EverySteps makes Checkpoint write one after every n train steps, counted from the beginning
-// of the training.
+// EverySteps makes Checkpoint write a checkpoint after every n train steps, counted from the
+// beginning of the training.
 func EverySteps(n int) Option { return Option{"EverySteps", func(o *options) { o.everySteps = &n }} }
 
-// EveryEpochs makes Checkpoint write one after every n epochs. Without EverySteps, the default
-// is 1.
+// EveryEpochs makes Checkpoint write a checkpoint after every n epochs. Without EverySteps, the
+// default is 1.
 func EveryEpochs(n int) Option { return Option{"EveryEpochs", func(o *options) { o.everyEpochs = &n }} }
 
-// Best makes Checkpoint also write one after every epoch with a new best value of a metric,
-// such as "val_loss". Checkpoint keeps the best one, and best.json names it. Pass a Direction
-// if the metric's name does not imply one (Auto).
+// Best makes Checkpoint also write a checkpoint after every epoch in which the metric, such as
+// "val_loss", reaches a new best value. Checkpoint keeps the best checkpoint, and best.json
+// names it. Give the direction if the metric's name does not imply it; see Auto.
 func Best(metric string, direction ...Direction) Option {
 	return Option{"Best", func(o *options) { o.monitor = monitor{metric: metric, direction: append(direction, Auto)[0]} }}
 }
 
-// ErrorPolicy decides what happens when a file cannot be written.
+// ErrorPolicy decides what a hook does if it cannot write a file.
 type ErrorPolicy int
 
 const (
 	// Stop ends the run with an error.
 	Stop ErrorPolicy = iota
-	// Continue goes on training without the file.
+	// Continue continues the training without the file.
 	Continue
 )
 
-// OnError sets the policy for a checkpoint, a line of a log file, or the best state of
-// RestoreBest that cannot be written. It applies to all hooks that write files. The default is
-// Stop. If the folder cannot be written when a new training begins, the run always ends.
+// OnError sets the policy for files that cannot be written: checkpoints, lines of log files,
+// and the best state of RestoreBest. The default is Stop. An error when a new training begins
+// always ends the run.
 //
-// With Continue, a warning describes the fix. Lines are written later, when there is free
-// space. A checkpoint is tried again when the next one is due, at the latest after the next
-// epoch, and the epoch has the event "checkpoint_failed". The best state remains that of an
-// earlier epoch, with the event "best_not_kept". At its end, Run returns the error of each file
-// that is still not written, and errors that every retry would repeat.
+// With Continue, the hook logs a warning. Lines are written later, when there is free space. A
+// checkpoint is tried again when the next one is due, at the latest after the next epoch; the
+// epoch has the event "checkpoint_failed". RestoreBest keeps the best state of an earlier
+// epoch; the epoch has the event "best_not_kept". When the run ends, it returns the error of
+// each file that is still not written.
 //
 // With Stop, a checkpoint that cannot be written ends the run at once. A line or a best state
-// that cannot be written ends the run after the epoch, when all other hooks, including
-// Checkpoint, have been called.
+// that cannot be written ends the run after the epoch, when all hooks have been called.
 func OnError(policy ErrorPolicy) Option {
 	return Option{"OnError", func(o *options) { o.onError = policy }}
 }
 
-// withDisk sets the disk of a hook; tests inject failures there.
+// withDisk lets tests inject failures.
 func withDisk(d disk.Disk) Option { return Option{"", func(o *options) { o.disk = d }} }
 
 // Patience sets the number of epochs without improvement after which EarlyStop or
 // ReduceOnPlateau acts. The default is 0 for EarlyStop and 10 for ReduceOnPlateau.
 func Patience(epochs int) Option { return Option{"Patience", func(o *options) { o.patience = epochs }} }
 
-// MinDelta sets the smallest improvement that counts for EarlyStop and ReduceOnPlateau. The
+// MinDelta sets the smallest improvement that counts for EarlyStop or ReduceOnPlateau. The
 // default is 0 for EarlyStop and 0.0001 for ReduceOnPlateau.
 func MinDelta(delta float64) Option {
 	return Option{"MinDelta", func(o *options) { o.minDelta = delta }}
 }
 
-// Mode sets which values are better for EarlyStop and ReduceOnPlateau. The default is Auto.
+// Mode sets whether low or high values are better for EarlyStop or ReduceOnPlateau. The default
+// is Auto.
 func Mode(d Direction) Option { return Option{"Mode", func(o *options) { o.direction = d }} }
 
-// Baseline sets a value that the metric of EarlyStop has to exceed. An epoch below it counts as
-// an epoch without improvement.
+// Baseline sets a value that the metric of EarlyStop must beat. An epoch that does not beat it
+// counts as one without improvement.
 func Baseline(value float64) Option {
 	return Option{"Baseline", func(o *options) { o.baseline = &value }}
 }
 
-// RestoreBest makes EarlyStop restore the state of the best epoch at the end of the run, and log
-// that epoch, if the run ends without an error, even if EarlyStop did not end it. The state
-// is stored in checkpoints and in files in dir, usually the folder of the checkpoints. An empty
-// dir means a temporary folder.
+// RestoreBest makes EarlyStop restore the weights of the best epoch when a run ends without an
+// error, and log that epoch. It applies even if EarlyStop did not end the run. The weights are
+// stored in checkpoints and in dir, usually the folder of the checkpoints. An empty dir means a
+// temporary folder.
 func RestoreBest(dir string) Option {
 	return Option{"RestoreBest", func(o *options) { o.restore, o.bestDir = true, dir }}
 }
 
-// StartFrom sets the number of initial epochs that EarlyStop ignores.
+// StartFrom sets the number of epochs at the beginning that EarlyStop ignores.
 func StartFrom(epochs int) Option {
 	return Option{"StartFrom", func(o *options) { o.startFrom = epochs }}
 }
@@ -142,9 +140,9 @@ func StartFrom(epochs int) Option {
 // below 1. The default is 0.1.
 func Factor(f float64) Option { return Option{"Factor", func(o *options) { o.factor = f }} }
 
-// Cooldown sets the number of epochs that ReduceOnPlateau waits after a reduction before it
-// counts again. The default is 0.
+// Cooldown sets the number of epochs after a reduction in which ReduceOnPlateau does not count.
+// The default is 0.
 func Cooldown(epochs int) Option { return Option{"Cooldown", func(o *options) { o.cooldown = epochs }} }
 
-// MinRate sets the learning rate below which ReduceOnPlateau does not go. The default is 0.
+// MinRate sets the lowest learning rate that ReduceOnPlateau sets. The default is 0.
 func MinRate(rate float64) Option { return Option{"MinRate", func(o *options) { o.minRate = rate }} }

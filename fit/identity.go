@@ -16,31 +16,29 @@ import (
 	"steadyfit/data"
 )
 
-// The keys of an identity.
 const (
 	batchKey     = "batch"
 	stepsKey     = "steps_per_epoch"
 	remainderKey = "drop_remainder"
 	fieldsKey    = "data.fields"
-	// The keys for the content of the datasets.
+	// The values of dataKey and validationKey are hashes of the datasets.
 	dataKey       = "data"
 	validationKey = "validation"
-	// sessionPrefix begins the keys of Session.Identity, such as modelKey.
+	// sessionPrefix precedes the keys of Session.Identity.
 	sessionPrefix = "session."
 	modelKey      = sessionPrefix + "model"
-	// rateKey is the key of the learning rate's schedule.
-	rateKey = "learning_rate"
-	// metricsKey is not part of an identity; it only occurs in differences.
+	rateKey       = "learning_rate"
+	// metricsKey occurs only in a Difference.
 	metricsKey = "metrics"
 )
 
-// positionKeys are the keys that determine the meaning of a position in the data.
+// positionKeys determine the batches, and therefore the meaning of a position in the data.
 var positionKeys = []string{batchKey, remainderKey, dataKey, fieldsKey}
 
-// laterKeys may be missing in older checkpoints. A missing one is not compared.
+// laterKeys did not exist in earlier versions. A missing value does not count as different.
 var laterKeys = []string{rateKey, sessionPrefix + "precision", sessionPrefix + "xla", sessionPrefix + "compiled", sessionPrefix + "fused", sessionPrefix + "loss_scale"}
 
-// identityHints explain, by key, what a difference means.
+// identityHints explain differences, by key.
 var identityHints = map[string]string{
 	dataKey:       "the samples, the data order (seed, shuffle) or the split into training and validation data differ",
 	validationKey: "the samples, their order or the split into training and validation data differ",
@@ -48,12 +46,11 @@ var identityHints = map[string]string{
 	sessionPrefix + "tensorflow": "another version of TensorFlow rounds differently",
 	sessionPrefix + "xla":        "compiled operations round differently",
 	sessionPrefix + "compiled":   "compiled steps round differently",
-	sessionPrefix + "fused":      "several steps in a call of that executor round differently",
+	sessionPrefix + "fused":      "in that executor, executions of several steps round differently",
 }
 
-// identify returns the identity of this run: the values that a checkpoint must match for the
-// run to resume from it. The first call reads the datasets once. Names and paths are not part
-// of the identity, so data may move.
+// identify returns the values that a checkpoint must match for this run to resume from it. The
+// first call reads the datasets. Names and paths are not included, so files may move.
 func (r *run) identify(ctx context.Context) (map[string]string, error) {
 	if r.identity != nil {
 		return r.identity, nil
@@ -83,8 +80,8 @@ func (r *run) identify(ctx context.Context) (map[string]string, error) {
 	return identity, nil
 }
 
-// rateText describes the learning rates of the loop; it is empty if they are unknown. Numbers
-// are normalized, so 1e-3 equals 0.001.
+// rateText returns a description of the schedule; empty if it is unknown. It normalizes
+// numbers, so that 1e-3 equals 0.001.
 func (l *Loop) rateText() string {
 	if l.LearningRate == nil {
 		return "that of the model"
@@ -106,24 +103,23 @@ func describeFields(fields []data.FieldSpec) string {
 	return strings.Join(parts, ", ")
 }
 
-// fingerprinter is a dataset that may identify its samples without a pass over them, as
-// data.InMemory does for images.
+// fingerprinter is a dataset that may identify its samples without reading them, such as an
+// InMemory of images.
 type fingerprinter interface {
 	Fingerprint() (text string, ok bool, err error)
 }
 
-// derived is a dataset that is computed from another dataset, such as that of
-// session.Preprocessing. Describe describes the computation.
+// derived is a dataset that is computed from the samples of another one, such as the Dataset of
+// a session.Preprocessing. Describe describes the computation.
 type derived interface {
 	Source() data.Dataset
 	Describe() string
 }
 
-// fingerprint hashes the first pass over a dataset: names, types, shapes and values of all
-// fields, in the order of the pass. So it depends on the shuffle seed. It does not depend on
-// the batch size, and includes a last batch that the run drops. Passing the run's batch size
-// reuses the dataset's buffers. Hashing takes about a second per GiB, in addition to reading.
-// alive is called after each batch.
+// fingerprint hashes the names, types, shapes and values of all fields, in the order of the
+// first pass. It therefore depends on the shuffle seed, but not on the batch size. Passing the
+// run's batch size reuses the dataset's buffers. Hashing takes about a second per GiB, in
+// addition to reading. alive is called after each batch.
 func fingerprint(ctx context.Context, ds data.Dataset, batch int, alive func()) (string, error) {
 	unread := ds
 	if p, ok := ds.(*data.Prefetched); ok {
@@ -171,7 +167,6 @@ func fingerprint(ctx context.Context, ds data.Dataset, batch int, alive func()) 
 	return fmt.Sprintf("%d samples (sha256 %x)", samples, whole.Sum(nil)[:8]), nil
 }
 
-// fieldSummer hashes one field over the batches of a pass.
 type fieldSummer struct {
 	hash  hash.Hash
 	kind  string
@@ -196,7 +191,7 @@ func (s *fieldSummer) add(f data.Field) error {
 		}
 		return nil
 	}
-	// Hashing in parts avoids a second copy of a whole batch of images.
+	// Hashing in parts avoids a copy of the whole batch.
 	const part = 16 << 10
 	values := reflect.ValueOf(f.Values)
 	if values.Kind() != reflect.Slice {

@@ -2,6 +2,6 @@
 
 package fit_test
 
-// instrumented says that this build keeps memory of its own: the race detector's, or the
-// stacks of leakcheck.
+// instrumented is true if this build allocates more: for the race detector, or for the stacks
+// of leakcheck.
 const instrumented = true

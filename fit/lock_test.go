@@ -21,8 +21,7 @@ import (
 	"steadyfit/fit/checkpoint"
 )
 
-// TestLockOfAnotherProcess starts processes that train in one folder for ever,
-// and kills them.
+// TestLockOfAnotherProcess kills processes that train in the same folder.
 func TestLockOfAnotherProcess(t *testing.T) {
 	if dir := os.Getenv("FIT_TEST_LOCK"); dir != "" {
 		l := newLinear()
@@ -30,7 +29,7 @@ func TestLockOfAnotherProcess(t *testing.T) {
 			if step != 3 {
 				return nil
 			}
-			// What it starts does not keep the lock alive.
+			// Child processes do not hold the lock.
 			sleeper := exec.Command("sleep", "60")
 			if err := sleeper.Start(); err != nil {
 				return err
@@ -115,7 +114,7 @@ func TestLockWithinAProcess(t *testing.T) {
 	require.NotContains(t, names(t, dir), lockName)
 }
 
-// However a run ends, the next may use the folder.
+// The next run may use the folder, however the previous one ended.
 func TestLockIsReleased(t *testing.T) {
 	dir := tempDir(t)
 	free := func() {
@@ -157,7 +156,7 @@ func TestLockIsReleased(t *testing.T) {
 	free()
 }
 
-// A lock that another host left behind may be one that is not seen here.
+// A lock of another host may be invisible on this host.
 func TestLockLeftByAnotherHost(t *testing.T) {
 	dir, loop := checkpointed(t)
 	text, err := json.Marshal(checkpoint.Holder{PID: 7, Host: "elsewhere", Since: time.Unix(1e9, 0).UTC()})
@@ -170,7 +169,7 @@ func TestLockLeftByAnotherHost(t *testing.T) {
 	require.Contains(t, log.String(), "process 7 on elsewhere, since 2001-09-09T01:46:40Z")
 	require.NotContains(t, names(t, dir), lockName)
 
-	// What is in the file is no condition.
+	// The content of the file does not matter.
 	for _, text := range []string{"", "nonsense", "{"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, lockName), []byte(text), 0o666))
 		_, err = loop.Run(t.Context(), samples(t, 8))
@@ -179,7 +178,7 @@ func TestLockLeftByAnotherHost(t *testing.T) {
 	require.Equal(t, "an unknown process", checkpoint.Holder{}.String())
 }
 
-// Between resuming and locking, another run may train on in the folder.
+// Between resuming and locking, another run may continue in the folder.
 func TestFolderUsedWhileResuming(t *testing.T) {
 	dir, loop := checkpointed(t)
 	loop.Epochs = 6

@@ -19,14 +19,13 @@ import (
 	"steadyfit/option"
 )
 
-// HistoryFile is a hook that appends one line of JSON per epoch, the Record, to a file. A new
-// training appends to the existing content. A resumed run first removes the lines of epochs
-// after the checkpoint and adds missing ones, so the file equals that of an uninterrupted
-// training. A run that restarts a training after a crash before its first checkpoint does the
-// same.
+// HistoryFile is a hook that appends each Record to a file as a line of JSON. A new training
+// appends to the existing content. A resumed run makes the file equal to that of an
+// uninterrupted training: it removes the lines of epochs after the checkpoint, and adds missing
+// lines. So does a run that restarts a training that crashed before its first checkpoint.
 //
-// Each line is written completely or not at all, and a line that a crash cut off is removed.
-// Errors are a LogError; see OnError.
+// A line is written completely or not at all, and HistoryFile removes an incomplete line after
+// a crash. Its errors are a LogError; see OnError.
 func HistoryFile(path string, given ...Option) Hook {
 	return historyLines(path).hook("history_file("+path+")", given)
 }
@@ -48,15 +47,15 @@ func historyLines(path string) *lineFile {
 	}
 }
 
-// CSVLog is like HistoryFile, but writes comma-separated values. The first line has the names:
-// the fields of the Record and the metrics of the run. Unknown values are empty. A file whose
-// first line has other names is an *option.Error.
+// CSVLog is like HistoryFile, but writes comma-separated values. The first line has the names
+// of the fields of Record and of the metrics. Unknown values are empty. If the first line of an
+// existing file differs, the error is an *option.Error.
 func CSVLog(path string, given ...Option) Hook {
 	var columns []string
 	row := func(values []string) []byte {
 		var b bytes.Buffer
 		w := csv.NewWriter(&b)
-		// Neither call can fail: the writer is a buffer, and csv quotes every value.
+		// Writing to a buffer cannot fail, and csv quotes every value.
 		_ = w.Write(values)
 		w.Flush()
 		return b.Bytes()
@@ -88,15 +87,14 @@ func CSVLog(path string, given ...Option) Hook {
 	}).hook("csv_log("+path+")", given)
 }
 
-// LogError reports that the file of a HistoryFile or CSVLog could not be written. It affects
-// neither the session nor checkpoints.
+// LogError reports that a HistoryFile or CSVLog could not write its file. It affects neither
+// the session nor checkpoints.
 type LogError struct {
-	// Path is the file.
+	// Path is the path of the file.
 	Path string
-	// Missing is the number of epochs of this run without a line. A resumed run adds them.
+	// Missing is the number of epochs of this run that the file lacks. A resumed run adds them.
 	Missing int
-	// Final is true at the end of a training that is complete (History.Done) and has no other
-	// error.
+	// Final is true if the training is complete (History.Done) and has no other error.
 	Final bool
 	// Free is the free space on the disk.
 	Free memory.Reading
@@ -124,19 +122,17 @@ func (e *LogError) Error() string {
 // Unwrap returns the error of the file system.
 func (e *LogError) Unwrap() error { return e.Err }
 
-// lineFile writes one line per epoch to a file.
 type lineFile struct {
 	options
 	kind, path string // kind is the name of the exported function
-	// begin returns the first line of a file, or nil for none.
+	// begin returns the first line of a file, or nil.
 	begin func(*State) []byte
-	// format returns the line of a record, with its newline.
+	// format returns the line of a record, including the newline.
 	format func(*Record) ([]byte, error)
 	// parse reads the epoch and the step of a line.
 	parse func(line []byte) (epoch int, step int64, ok bool)
-	// name is the name of the hook.
-	name string
-	// step and done are the position at which the run began.
+	name  string
+	// step and done are the numbers of steps and epochs done when the run began.
 	step int64
 	done int
 
@@ -146,12 +142,12 @@ type lineFile struct {
 	regular bool
 	// pending are the lines that are not written yet.
 	pending [][]byte
-	// torn is true while part of a line may follow the first whole bytes of the file.
+	// torn is true if part of a line may follow the first whole bytes of the file.
 	torn  bool
 	whole int64
 	// warned is true from a warning until all lines are written.
 	warned bool
-	// stopped is the error for which this hook has stopped the run.
+	// stopped is the error for which this hook stopped the run.
 	stopped error
 }
 
@@ -180,7 +176,7 @@ func (l *lineFile) start(_ context.Context, s *State) error {
 	return l.failure(err)
 }
 
-// warn reports once that lines are missing.
+// warn logs the first of several errors.
 func (l *lineFile) warn(s *State, err error) {
 	if !l.warned {
 		l.warned = true
@@ -188,13 +184,12 @@ func (l *lineFile) warn(s *State, err error) {
 	}
 }
 
-// open makes the file match the position at which the run begins, and checks that it can be
-// written.
+// open opens the file after it has removed and added lines as HistoryFile describes.
 func (l *lineFile) open(s *State) error {
 	if err := os.MkdirAll(filepath.Dir(l.path), 0o777); err != nil {
 		return err
 	}
-	// A pipe or a device has no lines of earlier runs, and reading one may block.
+	// A pipe or a device has no lines of earlier runs, and reading it may block.
 	info, err := os.Stat(l.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -223,7 +218,7 @@ func (l *lineFile) open(s *State) error {
 		_, err = file.Write(content)
 	}
 	if err == nil && info.Mode().IsRegular() {
-		// A file may be writable although its folder is not, so only a full disk counts here.
+		// Only a full disk is an error: the file may be writable although its folder is not.
 		if probe := l.disk.Probe(filepath.Dir(l.path)); files.Full(probe) {
 			err = probe
 		}
@@ -235,10 +230,10 @@ func (l *lineFile) open(s *State) error {
 	return nil
 }
 
-// align returns the content that the file should have when the run begins.
+// align returns the content that the file must have when the run begins.
 func (l *lineFile) align(old []byte, s *State) ([]byte, error) {
 	begin := l.begin(s)
-	// A last line without a newline is complete only if it can be parsed.
+	// A last line without a newline is complete if it can be parsed.
 	if end := bytes.LastIndexByte(old, '\n') + 1; end < len(old) {
 		if _, _, ok := l.parse(old[end:]); ok {
 			old = append(slices.Clip(old), '\n')
@@ -276,15 +271,14 @@ func (l *lineFile) align(old []byte, s *State) ([]byte, error) {
 	return l.rewind(old, training, s)
 }
 
-// lineAt is the place of one line in the file.
 type lineAt struct {
 	from, to, epoch int
 	step            int64
 }
 
-// training finds the lines of one training. A file can hold several trainings; a new one begins
-// where the epoch does not increase. With first, it returns the training that begins at at,
-// otherwise the last one that begins there or later.
+// training returns the lines of one training. A file can hold several trainings; a training
+// begins where the epoch does not increase. If first is true, training returns the training
+// that begins at the offset at; otherwise it returns the last training in content[at:].
 func (l *lineFile) training(content []byte, at int, first bool) []lineAt {
 	var lines []lineAt
 	for line := range bytes.Lines(content[at:]) {
@@ -304,7 +298,7 @@ func (l *lineFile) training(content []byte, at int, first bool) []lineAt {
 	return lines
 }
 
-// rewind removes the lines after the position at which this run began, and adds missing ones.
+// rewind removes the lines of later epochs than the last one done, and adds missing lines.
 func (l *lineFile) rewind(old []byte, training []lineAt, s *State) ([]byte, error) {
 	content := slices.Clone(old)
 	have := 0
@@ -342,8 +336,7 @@ func (l *lineFile) epoch(_ context.Context, s *State) error {
 	case l.onError == Continue:
 		l.warn(s, err)
 	case s.EpochsDone < s.Epochs && s.run.stop == "":
-		// Returning an error here would end the run without a checkpoint of the epoch. End
-		// returns it.
+		// An error here would end the run without a checkpoint of the epoch, so end returns it.
 		l.stopped = err
 		s.Stop(fmt.Sprintf("%s could not be written", l.path))
 	}
@@ -399,7 +392,7 @@ func (l *lineFile) flush(s *State) error {
 	return nil
 }
 
-// append writes a line to the file, completely or not at all.
+// append writes a line completely or not at all.
 func (l *lineFile) append(line []byte) error {
 	if err := l.mend(); err != nil {
 		return err
@@ -423,7 +416,7 @@ func (l *lineFile) append(line []byte) error {
 	return err
 }
 
-// mend removes the part of a line that a failed write left.
+// mend removes the incomplete line that a failed write left.
 func (l *lineFile) mend() error {
 	if !l.torn {
 		return nil

@@ -24,8 +24,7 @@ import (
 // tornLine is a part of a line.
 const tornLine = "3,6,0."
 
-// shortOf has a disk fail some of its appends, counted from 1, after a part of the
-// line was written.
+// shortOf makes some appends, counted from 1, fail after a part of the line.
 func shortOf(t testing.TB, fails func(n int) bool) disk.Disk {
 	n := 0
 	return disk.Disk{Before: func(op, path string) error {
@@ -43,10 +42,10 @@ func shortOf(t testing.TB, fails func(n int) bool) disk.Disk {
 	}}
 }
 
-// loggers make both kinds of file.
+// loggers returns both kinds of log file.
 var loggers = map[string]func(string, ...Option) Hook{"run.jsonl": HistoryFile, "run.csv": CSVLog}
 
-// linesIn reads the epochs of a file, all of whose lines have to be whole.
+// linesIn returns the epochs in a file, all of whose lines must be complete.
 func linesIn(t testing.TB, path string) []int {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -72,7 +71,7 @@ func linesIn(t testing.TB, path string) []int {
 	return epochs
 }
 
-// upTo are the epochs from 1.
+// upTo returns the epochs from 1 to n.
 func upTo(n int) []int {
 	epochs := make([]int, n)
 	for i := range epochs {
@@ -88,7 +87,7 @@ func TestLogLinesAreMadeUpFor(t *testing.T) {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 8, Log: slog.New(slog.NewTextHandler(&log, nil))}
 		var during [][]int
 		loop.Hook(
-			// The third line is tried three times.
+			// The third line is attempted three times.
 			logger(path, OnError(Continue), withDisk(shortOf(t, func(n int) bool { return n >= 3 && n < 6 }))),
 			Hook{Name: "look", Priority: PriorityCheckpoint, Epoch: func(context.Context, *State) error {
 				during = append(during, linesIn(t, path))
@@ -107,8 +106,8 @@ func TestLogLinesAreMadeUpFor(t *testing.T) {
 	}
 }
 
-// If even the half line cannot be taken away, it is before the next is written, or
-// when the next run begins.
+// If the incomplete line cannot be removed, it is removed before the next line or by the next
+// run.
 func TestTornLogLineIsMended(t *testing.T) {
 	for name, logger := range loggers {
 		path := filepath.Join(tempDir(t), name)
@@ -117,7 +116,7 @@ func TestTornLogLineIsMended(t *testing.T) {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 7}
 		loop.Hook(logger(path, OnError(Continue), withDisk(disk.Disk{Before: func(op, path string) error {
 			if op == "truncate" {
-				// For the first torn line once, and for the second one always.
+				// The removal fails once for the first torn line, and always for the second.
 				if truncations++; truncations == 1 || truncations > 2 {
 					return syscall.EIO
 				}
@@ -142,8 +141,7 @@ func TestTornLogLineIsMended(t *testing.T) {
 	}
 }
 
-// A file that stays short of lines is an error at the end, and the run has its
-// result.
+// A file that lacks lines at the end is an error, but the run has its result.
 func TestLogLinesThatStayMissing(t *testing.T) {
 	for name, logger := range loggers {
 		dir := tempDir(t)
@@ -173,7 +171,7 @@ func TestLogLinesThatStayMissing(t *testing.T) {
 	}
 }
 
-// With Stop, the run ends after the epoch, with the checkpoint of that epoch.
+// With Stop, the run ends after the epoch with a checkpoint.
 func TestLogFileStops(t *testing.T) {
 	for name, logger := range loggers {
 		for _, recovers := range []bool{false, true} {
@@ -212,7 +210,7 @@ func TestLogFileStops(t *testing.T) {
 	}
 }
 
-// The last line is tried once more at the end; without it, nothing else is wrong.
+// The last line is attempted once more at the end. Apart from it, nothing is wrong.
 func TestLastLogLine(t *testing.T) {
 	for _, last := range []int{3, 4} {
 		path := filepath.Join(tempDir(t), "run.jsonl")
@@ -234,8 +232,8 @@ func TestLastLogLine(t *testing.T) {
 	}
 }
 
-// A hook that asked first has stopped the run, whatever the file does. The session has
-// its result only if the hook says that the training is over.
+// The run ends for the reason of the first hook. The session has its result only if that hook
+// completed the training.
 func TestLogFileAfterAStop(t *testing.T) {
 	for _, final := range []bool{false, true} {
 		path := filepath.Join(tempDir(t), "run.jsonl")
@@ -260,7 +258,7 @@ func TestLogFileAfterAStop(t *testing.T) {
 }
 
 // A training that crashed before its first checkpoint and starts again writes no line twice.
-// Lines of earlier trainings, and of one in between, stay.
+// Lines of other trainings stay.
 func TestLogLinesOfARunWithoutACheckpoint(t *testing.T) {
 	for name, logger := range loggers {
 		dir := tempDir(t)
@@ -300,7 +298,7 @@ func TestLogLinesOfARunWithoutACheckpoint(t *testing.T) {
 		require.Equal(t, slices.Concat(upTo(4), upTo(4), upTo(4)), linesIn(t, path))
 		require.NotContains(t, names(t, ckpt), begunFile)
 
-		// Without Loop.Resume, it is another training.
+		// Without Loop.Resume, the training is another one.
 		require.NoError(t, os.RemoveAll(ckpt))
 		_, err = train("", true, ckpt)
 		require.ErrorIs(t, err, died)
@@ -314,8 +312,8 @@ func TestLogLinesOfARunWithoutACheckpoint(t *testing.T) {
 	}
 }
 
-// A run that is resumed before the end of its first epoch leaves the lines of the
-// training before it alone.
+// A run that resumes before the end of its first epoch does not change the lines of an earlier
+// training.
 func TestLogLinesOfAnEarlierTraining(t *testing.T) {
 	for name, logger := range loggers {
 		dir := tempDir(t)
@@ -335,8 +333,8 @@ func TestLogLinesOfAnEarlierTraining(t *testing.T) {
 	}
 }
 
-// A resumed run with Continue begins although its file cannot be opened, and makes up
-// for it.
+// A resumed run with Continue begins although its file cannot be opened, and adds the lines
+// later.
 func TestLogFileThatOpensLater(t *testing.T) {
 	for name, logger := range loggers {
 		dir := tempDir(t)
@@ -388,7 +386,7 @@ func TestLogFileOptions(t *testing.T) {
 	}
 }
 
-// A device has no length to check.
+// A device has no content.
 func TestLogToADevice(t *testing.T) {
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2}
 	loop.Hook(HistoryFile(os.DevNull), CSVLog(filepath.Join(tempDir(t), "run.csv")))

@@ -18,9 +18,8 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// Loop trains a Session for some epochs. Session, Batch and Epochs are required; the zero
-// values of the other fields are useful. A Loop can be run again after Run has returned. It is
-// not safe for concurrent use.
+// Loop trains a Session. Session, Batch and Epochs are required; the other fields may be zero.
+// A Loop can run again after Run has returned. It is not safe for concurrent use.
 type Loop struct {
 	// Session is the model to train.
 	Session Session
@@ -29,47 +28,46 @@ type Loop struct {
 	// Epochs is the total number of epochs, including those before a resume.
 	Epochs int
 	// InitialEpoch is the number of epochs that a new training skips. The step and the position
-	// in the data are as if those epochs had been run.
+	// in the data are those after InitialEpoch epochs.
 	InitialEpoch int
 	// StepsPerEpoch is the number of train steps of an epoch; 0 means one pass over the
-	// dataset. An epoch always has this many steps: it begins in the data where the last one
-	// ended, and continues with the next pass at the end of a pass. (Keras 3 ends the epoch
-	// early instead, with a warning.)
+	// dataset. An epoch begins where the previous one ended in the data, and continues with the
+	// next pass when a pass ends. (Keras 3 ends the epoch with the pass, and warns.)
 	StepsPerEpoch int
-	// DropRemainder leaves out the last batch of a pass if it is smaller than Batch.
+	// DropRemainder omits the last batch of a pass if it is smaller than Batch.
 	DropRemainder bool
 
-	// Validation is evaluated after epochs; nil for no validation.
+	// Validation is the data for a validation after epochs; nil means none.
 	Validation data.Dataset
 	// ValidationBatch is the number of samples of an evaluation step; 0 means Batch.
 	ValidationBatch int
-	// ValidationEvery is the number of epochs between validations; 0 means 1.
+	// ValidationEvery is the number of epochs from one validation to the next; 0 means 1.
 	ValidationEvery int
 
-	// LearningRate sets the rate before each step; nil leaves it to the model.
+	// LearningRate returns the rate for each step. If it is nil, the model sets its rate.
 	LearningRate Schedule
-	// LearningRateText describes LearningRate in the syntax of ParseSchedule. A run with
-	// another text cannot resume (MismatchError). An empty text is not compared.
+	// LearningRateText describes LearningRate in the syntax of ParseSchedule. A run cannot
+	// resume from a checkpoint with a different text (MismatchError). An empty text is not
+	// compared.
 	LearningRateText string
 
 	// Resume is a folder of checkpoints, usually that of the Checkpoint hook. The run resumes
-	// from the newest good checkpoint. Without one, or with an empty Resume, a new training
+	// from the newest good checkpoint. If there is none, or Resume is empty, a new training
 	// begins.
 	Resume string
-	// ResumeAnyway allows resuming from a checkpoint of another run where that is possible.
-	// Each difference causes a warning, and the event "resumed_anyway" is recorded; see
-	// MismatchError.
+	// ResumeAnyway resumes despite the differences of a MismatchError, where that is possible.
+	// It logs a warning for each difference, and records the event "resumed_anyway".
 	ResumeAnyway bool
 
-	// Recover continues a run after failed steps; if it is nil, a failed step ends the run.
+	// Recover continues the run after a failed step. If it is nil, a failed step ends the run.
 	Recover *Recovery
 
-	// Alive, if not nil, is called after each train step, each evaluated batch, each batch that
-	// waits for others (Stacker), and each batch that is read to identify the data. step is the
-	// number of train steps done, or 0 before the first one of this run.
+	// Alive, if not nil, is called after each train step, each evaluated batch, each stacked
+	// batch (Stacker), and each batch that is read to identify the data. step is the number of
+	// train steps done, or 0 before the first train step of this run.
 	Alive func(step int64)
 
-	// Log receives warnings, and the position at which a run resumes; nil discards them.
+	// Log receives warnings and the position at which a run resumes; nil discards them.
 	Log *slog.Logger
 
 	hooks []Hook
@@ -80,22 +78,22 @@ type Loop struct {
 // Hook adds hooks.
 func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 
-// Run trains on the dataset. The History is never nil, even with an error, and has the epochs
-// that were done. History.Done reports whether the training is complete.
+// Run trains on the dataset. The History is never nil; after an error it has the epochs that were
+// done. History.Done reports whether the training is complete.
 //
-// Errors, for errors.Is and errors.As:
-//   - *option.Error: an option cannot work; nothing was trained.
-//   - *MismatchError: the checkpoint to resume from belongs to another run.
-//   - *checkpoint.LockedError: another run writes to the folder of checkpoints.
-//   - *DivergedError (ErrDiverged): the loss is NaN or infinite, or the gradients are, so that
-//     steps no longer change anything.
-//   - context.Canceled or context.DeadlineExceeded: ctx ended. The step in progress is
-//     completed first, and a Checkpoint hook writes a checkpoint.
-//   - *HookError: a hook failed. At the end of a run it can be joined with others.
-//   - others: the dataset or the session failed; the message has the step.
+// The error is
+//   - an *option.Error if an option cannot work. Nothing was trained.
+//   - a *MismatchError if the checkpoint does not match this run.
+//   - a *checkpoint.LockedError if another run uses the folder of checkpoints.
+//   - a *DivergedError (ErrDiverged) if the loss is NaN or infinite, or the gradients stay
+//     infinite, so that steps no longer change the weights.
+//   - context.Canceled or context.DeadlineExceeded if ctx ended. Run completes the step in
+//     progress, and a Checkpoint hook writes a checkpoint.
+//   - a *HookError if a hook failed. It can be joined with other errors.
+//   - another error if the dataset or the session failed. The message has the step.
 //
-// Hooks get ctx itself. The session gets a context that cannot be cancelled, since an
-// interrupted step would leave the model in an undefined state.
+// Hooks get ctx. The session gets a context that is never cancelled, since an interrupted step
+// would leave the model in an undefined state.
 func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 	if ctx == nil {
 		return &History{}, &option.Error{Option: "context", Reason: "there is none", Fix: "give Run a context, such as context.Background()"}
@@ -130,12 +128,11 @@ func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 	return r.state.History, join(err, r.releaseSnapshot())
 }
 
-// run is one call of Loop.Run.
+// run is the state of one call of Loop.Run.
 type run struct {
-	loop  *Loop
-	ds    data.Dataset
-	hooks []Hook
-	// stepHooks are the hooks with a Step.
+	loop      *Loop
+	ds        data.Dataset
+	hooks     []Hook
 	stepHooks []Hook
 	now       func() time.Time
 	// steady is the context of Run without its cancellation.
@@ -143,35 +140,34 @@ type run struct {
 	train, validation scalars
 
 	state State // with the position
-	// tally belongs to the current epoch, phase is its current part, and since is when that
-	// part began.
+	// tally, phase and since describe the current epoch: its counts, its current part, and the
+	// time at which that part began.
 	tally tally
 	phase phase
 	since time.Time
 	// rate is the learning rate set in the session; NaN if it is unknown.
 	rate float64
-	// stack collects batches for calls of several steps; nil where steps run one by one.
+	// stack collects batches for executions of several steps; nil if steps run one by one.
 	stack *stacking
-	// warned is true once a skipped step at the lowest loss scale was logged.
+	// warned is true after the log of a skipped step at the lowest loss scale.
 	warned bool
-	// sound is false if the session and the position may not match; then no checkpoint is
-	// written.
+	// sound is false if the session may not match the position. No checkpoint is written then.
 	sound bool
-	// stop is the reason to end the run; empty while there is none. finished is true if the
-	// training is then complete. restored is true once RestoreBest has restored weights.
+	// stop is the reason to end the run; empty to continue. finished is true if the training is
+	// then complete. restored is true after RestoreBest has restored weights.
 	stop               string
 	finished, restored bool
 	replay             replay
-	// passed is a reset by restarting the process that is still to be recorded, or nil.
+	// passed is a reset by process restart that this process has to record, or nil.
 	passed *passedOn
 
-	// logs are the sizes of the log files when the training began, by hook.
+	// logs has the size of each log file when the training began, by hook.
 	logs map[string]int64
-	// skipped are the steps of checkpoints that the run could not resume from.
+	// skipped are the steps of checkpoints that could not be used.
 	skipped []int64
 	// folders are the folders of the Checkpoint hooks.
 	folders []*checkpoint.Folder
-	// lines are the encoded records without the last one.
+	// lines has the encoded records except the last.
 	lines []byte
 	// linesOf is the number of records in lines.
 	linesOf int
@@ -179,7 +175,6 @@ type run struct {
 	identity map[string]string
 }
 
-// phase is a part of an epoch.
 type phase int
 
 const (
@@ -188,7 +183,7 @@ const (
 	closing               // Epoch hooks are called
 )
 
-// start calls Start of the hooks, and returns the number of hooks that have started.
+// start calls Start of the hooks, and returns the number of hooks that started.
 func (r *run) start(ctx context.Context) (started int, err error) {
 	for i := range r.hooks {
 		h := &r.hooks[i]
@@ -202,7 +197,6 @@ func (r *run) start(ctx context.Context) (started int, err error) {
 	return len(r.hooks), nil
 }
 
-// epoch runs the rest of an epoch.
 func (r *run) epoch(ctx context.Context) error {
 	s := &r.state
 	s.Epoch = s.EpochsDone + 1
@@ -234,7 +228,7 @@ func (r *run) epoch(ctx context.Context) error {
 }
 
 // pass trains until the end of the epoch, the end of the pass over the data, or a return to a
-// snapshot. It checks the context before each step. In the steady state it does not allocate.
+// snapshot. Its steps do not allocate.
 func (r *run) pass(ctx context.Context) error {
 	s := &r.state
 	r.stack.clear()
@@ -269,7 +263,6 @@ func (r *run) pass(ctx context.Context) error {
 	}
 }
 
-// read returns the next batch of a pass.
 func (r *run) read(next func() (data.Batch, error, bool)) (data.Batch, error) {
 	s := &r.state
 	asked := r.now()
@@ -285,9 +278,9 @@ func (r *run) read(next func() (data.Batch, error, bool)) (data.Batch, error) {
 	return b, err
 }
 
-// readFailed returns err, the error of a dataset that gives no batch. While batches wait in a
-// stack, it stops stacking and returns nil instead: the next pass trains on those batches
-// before it meets the error again.
+// readFailed returns the error of reading a batch. If batches are stacked, it stops stacking
+// and returns nil instead. The next pass then trains on those batches before it meets the
+// error.
 func (r *run) readFailed(err error) error {
 	if r.stack.size() > 0 {
 		r.unstack(err)
@@ -296,8 +289,9 @@ func (r *run) readFailed(err error) error {
 	return err
 }
 
-// before prepares the session for a train step on batch b, or for a call of several steps that
-// ends with b. It returns the number of steps to run now; 0 if b waits for others.
+// before prepares the session for a train step on batch b, or for an execution of several steps
+// that ends with b. It returns the number of steps to run; 0 if the execution needs more
+// batches.
 func (r *run) before(b data.Batch) (n int, err error) {
 	s := &r.state
 	if r.stack.size() == 0 {
@@ -327,8 +321,8 @@ func (r *run) before(b data.Batch) (n int, err error) {
 	return n, nil
 }
 
-// after checks the n steps that ran, the last of them on batch b, or that failed. It adds them
-// to the epoch and calls the hooks.
+// after handles the result of n steps that ended with batch b: it adds their metrics to the
+// epoch and calls the hooks.
 func (r *run) after(ctx context.Context, b data.Batch, n int, failed error) error {
 	if failed != nil {
 		return r.stepFailed(ctx, b, n, failed)
@@ -365,13 +359,13 @@ func (r *run) after(ctx context.Context, b data.Batch, n int, failed error) erro
 	return nil
 }
 
-// stepFailed asks Loop.Recover how to continue after a failed step. After a failed call of
-// several steps, it returns to the snapshot, and the steps run one by one.
+// stepFailed asks Loop.Recover how to continue after a failed step. After a failed execution of
+// several steps, it returns to the snapshot, and steps run one by one.
 func (r *run) stepFailed(ctx context.Context, b data.Batch, n int, err error) error {
 	s := &r.state
 	r.sound = false
 	if n > 1 {
-		err = fmt.Errorf("train steps %d to %d (epoch %d, batches %d to %d), in one call: %w", s.Step+1, s.Step+int64(n), s.Epoch, s.PassBatch, b.Index, err)
+		err = fmt.Errorf("train steps %d to %d (epoch %d, batches %d to %d), in one execution: %w", s.Step+1, s.Step+int64(n), s.Epoch, s.PassBatch, b.Index, err)
 	} else {
 		err = fmt.Errorf("train step %d (epoch %d, batch %d): %w", s.Step+1, s.Epoch, b.Index, err)
 	}
@@ -390,12 +384,11 @@ func (r *run) stepFailed(ctx context.Context, b data.Batch, n int, err error) er
 	return r.goBack(event, err)
 }
 
-// maxSkipped is the maximum number of consecutive train steps that may be skipped at the lowest
-// loss scale.
+// maxSkipped is the maximum number of consecutive skipped steps at the lowest loss scale.
 const maxSkipped = 100
 
-// checkLoss checks the loss of n steps, the last of them on batch b, and counts skipped steps.
-// It ends a run that diverges or no longer trains.
+// checkLoss returns an error if the loss of n steps that ended with batch b is not finite, or
+// if too many steps were skipped.
 func (r *run) checkLoss(b data.Batch, n int, finite bool) error {
 	s := &r.state
 	scaler, scales := s.Session.(LossScaler)
@@ -426,7 +419,7 @@ func (r *run) checkLoss(b data.Batch, n int, finite bool) error {
 	return &DivergedError{Epoch: s.Epoch, Step: step, Steps: n, Batch: b.Index, Metric: savedmodels.MetricLossScale, Value: scale, Skipped: s.SkippedSteps}
 }
 
-// applyRate sets the learning rate of the next step, if it differs from the last one.
+// applyRate sets the learning rate of the next step in the session.
 func (r *run) applyRate() error {
 	if r.loop.LearningRate == nil {
 		return nil
@@ -446,7 +439,6 @@ func (r *run) applyRate() error {
 	return nil
 }
 
-// fullBatches is the number of batches of a pass that have Loop.Batch samples.
 func (r *run) fullBatches() int { return r.ds.Len() / r.loop.Batch }
 
 func (r *run) batchesPerPass() int {
@@ -457,15 +449,14 @@ func (r *run) batchesPerPass() int {
 	return n
 }
 
-// validates reports whether the epoch in progress ends with a validation.
 func (r *run) validates() bool {
 	return r.loop.Validation != nil && r.state.Epoch%max(r.loop.ValidationEvery, 1) == 0
 }
 
 func (r *run) validationBatch() int { return cmp.Or(r.loop.ValidationBatch, r.loop.Batch) }
 
-// validate evaluates the validation data. A failed batch does not change the model;
-// Loop.Recover decides whether it is evaluated again.
+// validate evaluates the validation data. Loop.Recover decides whether a failed batch is
+// evaluated again, which is possible because evaluation does not change the model.
 func (r *run) validate(ctx context.Context) (Metrics, error) {
 	s := &r.state
 	where := fmt.Sprintf("validation of epoch %d, after step %d", s.Epoch, s.Step)
@@ -514,7 +505,7 @@ func (r *run) record(validation Metrics) {
 		rate := r.rate
 		record.LearningRate = &rate
 	}
-	// Without /proc the amounts are unknown, and the record leaves them out.
+	// The amounts are unknown if there is no /proc.
 	record.Memory, _ = memory.Read()
 	if meter, ok := s.Session.(GPUMeter); ok {
 		if bytes, ok := meter.GPUBytes(); ok {
@@ -531,8 +522,8 @@ func (r *run) record(validation Metrics) {
 	r.tally = tally{}
 }
 
-// end calls End of the started hooks in reverse order, and joins their errors to that of the
-// run. Then it releases the locks that hooks took on folders.
+// end calls End of the started hooks in reverse order, and unlocks the folders of checkpoints.
+// It joins all errors with err.
 func (r *run) end(started int, err error) error {
 	r.state.Err = err
 	errs := []error{err}
@@ -549,7 +540,7 @@ func (r *run) end(started int, err error) error {
 	return join(errs...)
 }
 
-// join is errors.Join, but returns a single error unwrapped.
+// join is like errors.Join, but does not wrap a single error.
 func join(errs ...error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(errs) == 1 {
@@ -558,10 +549,9 @@ func join(errs ...error) error {
 	return errors.Join(errs...)
 }
 
-// over reports whether no epoch is left, or a hook has called Finish.
+// over reports whether the training is complete.
 func (r *run) over() bool { return r.state.EpochsDone >= r.loop.Epochs || r.finished }
 
-// alive reports progress to Loop.Alive.
 func (r *run) alive() {
 	if r.loop.Alive == nil {
 		return
@@ -573,7 +563,6 @@ func (r *run) alive() {
 	r.loop.Alive(step)
 }
 
-// trainTime is the time spent on training in the current epoch.
 func (r *run) trainTime() seconds {
 	if r.phase != training {
 		return r.tally.TrainTime
@@ -581,17 +570,15 @@ func (r *run) trainTime() seconds {
 	return r.tally.TrainTime + seconds(r.now().Sub(r.since))
 }
 
-// waiting is the share of the training time of the current epoch in which steps waited for
-// data.
+// waiting returns the share of the epoch's training time during which steps waited for data.
 func (r *run) waiting() float64 {
 	if spent := r.trainTime(); spent > 0 {
-		// Checkpoints store both rounded, so the quotient may exceed 1.
+		// The sums of a checkpoint are rounded, so the quotient may exceed 1.
 		return min(max(r.tally.WaitTime.float()/spent.float(), 0), 1)
 	}
 	return 0
 }
 
-// interrupted returns an error if the context has ended.
 func (r *run) interrupted(ctx context.Context) error {
 	if err := contextError(ctx); err != nil {
 		return fmt.Errorf("interrupted in epoch %d, after step %d: %w", r.state.Epoch, r.state.Step, err)

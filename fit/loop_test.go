@@ -47,8 +47,7 @@ func metricNamesOf(m Metrics) []string {
 	return names
 }
 
-// With 10 samples in batches of 4, 4 and 2, means of batches are not means of
-// samples.
+// With batches of 4, 4 and 2 samples, means over batches differ from means over samples.
 func TestMeansAreWeightedBySamples(t *testing.T) {
 	l := newLinear()
 	l.lossAt = map[int64]float64{1: 1, 2: 2, 3: 6}
@@ -125,7 +124,7 @@ func TestBatchOfMoreThanAll(t *testing.T) {
 	}
 }
 
-// passes records which passes are asked for.
+// passes records the requested passes.
 type passes struct {
 	data.Dataset
 	asked *[]data.Pass
@@ -197,7 +196,7 @@ func TestValidationEvery(t *testing.T) {
 	require.True(t, ok)
 }
 
-// spy is a hook that writes down what it is called for.
+// spy is a hook that records its calls.
 func spy(log *[]string, name string, priority int, fail string) Hook {
 	note := func(phase string) func(context.Context, *State) error {
 		return func(_ context.Context, s *State) error {
@@ -358,8 +357,8 @@ func TestStateShowsTheRun(t *testing.T) {
 	require.Equal(t, []string{"oom", "reset"}, h.Last().Events)
 }
 
-// Whenever its context ends, the run completes the current step or hook, returns the error of
-// the context, and has the history so far.
+// If its context ends, the run completes the current step or hook, returns the error of the
+// context, and has the history up to that point.
 func TestCancellation(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -438,7 +437,7 @@ func TestCancellation(t *testing.T) {
 			require.Equal(t, int64(c.steps), found[0].Step)
 			require.Equal(t, h.Checkpoint, found[0].Path)
 
-			// And from there, it ends as if nothing had happened.
+			// A resumed run then ends like an uninterrupted one.
 			resumed := newLinear()
 			again := Loop{Session: resumed, Batch: 4, Epochs: 4, Validation: samples(t, 12), Resume: dir}
 			got, err := again.Run(t.Context(), samples(t, 20).Shuffle(1))
@@ -500,7 +499,6 @@ func TestOtherMetricsMayBeNaN(t *testing.T) {
 	require.True(t, math.IsNaN(v))
 }
 
-// withNaN has a third metric, which is NaN.
 type withNaN struct{ *linear }
 
 func (w withNaN) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
@@ -535,7 +533,7 @@ func TestLearningRateIsSetWhenItChanges(t *testing.T) {
 	require.Nil(t, Record{}.LearningRate)
 }
 
-// gauged is a session that reports its tensors and GPU memory.
+// gauged is a session that reports tensors and GPU memory.
 type gauged struct {
 	*linear
 	known bool
@@ -555,9 +553,9 @@ func TestRecordHasWhatTheSessionTells(t *testing.T) {
 	require.False(t, h.Last().GPU.OK)
 }
 
-// Each look at the clock is a second: an epoch looks at its beginning, before and
-// after each of its 5 batches is there, at the end of training and at the beginning
-// of the validation, and at its end.
+// The clock advances a second per reading. An epoch reads it at its beginning, before and after
+// each of its 5 batches, at the end of training, at the beginning of the validation, and at its
+// end.
 func TestSpeedLeavesOutValidation(t *testing.T) {
 	c := &clock{at: time.Unix(0, 0), step: time.Second}
 	slow := newLinear()
@@ -571,7 +569,6 @@ func TestSpeedLeavesOutValidation(t *testing.T) {
 	require.Greater(t, h.Last().Seconds, 100.0)
 }
 
-// slowData takes time for each batch.
 type slowData struct {
 	data.Dataset
 	read func()
@@ -587,8 +584,8 @@ func (d slowData) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 	}
 }
 
-// A batch takes 3 seconds, a step 1: 3/4 of the time of training is waiting, in the
-// epoch that a resumed run completes, too.
+// A batch takes 3 seconds and a step takes 1, so the wait is 3/4 of the training time, also in
+// the epoch that a resumed run completes.
 func TestDataWait(t *testing.T) {
 	dir := tempDir(t)
 	run := func(stopAt int64) (*History, string) {
@@ -629,8 +626,8 @@ func must(text []byte, err error) []byte {
 	return text
 }
 
-// A run whose samples are augmented by several workers gives, after an interrupt in the middle
-// of an epoch, the numbers of an uninterrupted run. It leaves no goroutine behind.
+// An interrupted run with augmentation by several workers gives the numbers of an uninterrupted
+// run, and leaves no goroutine.
 func TestResumeWithAugmentedData(t *testing.T) {
 	train := func(workers, ahead int) data.Dataset {
 		ds, err := data.Map(samples(t, 40), "x", "noise", []int{2}, func(s data.Sample, dst, src []float32) error {
@@ -670,7 +667,7 @@ func TestResumeWithAugmentedData(t *testing.T) {
 	}
 }
 
-// told is a dataset that knows what it holds.
+// told is a dataset with a fingerprint.
 type told struct {
 	data.Dataset
 	text string
@@ -680,7 +677,7 @@ type told struct {
 
 func (d told) Fingerprint() (string, bool, error) { return d.text, d.ok, d.err }
 
-// made is a dataset that is made of another; its passes must not be walked.
+// made is a dataset derived from another; its passes must not be read.
 type made struct {
 	data.Dataset
 	text string
@@ -745,8 +742,7 @@ func TestStepDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// A run of many steps allocates as often as one of few, whatever happens
-// between the steps.
+// The number of allocations does not depend on the number of steps.
 func TestLongRunsAllocateNoMore(t *testing.T) {
 	mallocs := func(n int) uint64 {
 		l := newLinear()
@@ -823,12 +819,11 @@ func TestEvaluate(t *testing.T) {
 	require.ErrorAs(t, err, &wrong)
 }
 
-// warnings collects what a loop logs.
+// warnings returns a log of warnings.
 func warnings(b *bytes.Buffer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// Repeated events are counted.
 func TestTally(t *testing.T) {
 	s := &State{run: &run{}, Record: &Record{}}
 	for range 11 {

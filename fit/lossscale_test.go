@@ -14,8 +14,8 @@ import (
 	"steadyfit/data"
 )
 
-// scaling is a session that halves its scale, and skips, at certain steps. The scale is
-// in no variable, and takes part in the training so that a resume has to bring it back.
+// scaling is a session that halves its scale and skips at certain steps. The scale is not a
+// variable, but affects the training, so a resume must restore it.
 type scaling struct {
 	*linear
 	scale   float64
@@ -81,8 +81,8 @@ func TestSkippedStepsAreNoDivergence(t *testing.T) {
 	loop := Loop{Session: s, Batch: 2, Epochs: 2, StepsPerEpoch: 4}
 	h, err := loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
-	// Records have the scale of the end of the epoch: halved, two good steps, halved;
-	// doubled by the third good one, halved, two good ones.
+	// Records have the scale at the end of the epoch: halved, two good steps, halved; doubled
+	// by the third good step, halved, two good steps.
 	require.Equal(t, []float64{256, 256}, h.Metric("loss_scale"))
 	for _, loss := range h.Metric("loss") {
 		require.False(t, math.IsNaN(loss) || math.IsInf(loss, 0), loss)
@@ -95,7 +95,7 @@ func TestSkippedStepsAreNoDivergence(t *testing.T) {
 	require.ErrorIs(t, err, ErrDiverged)
 }
 
-// A run whose steps no longer change anything ends, wherever it was interrupted.
+// A run whose steps no longer change the weights ends, even if it was interrupted.
 func TestOnlySkippedStepsAreDivergence(t *testing.T) {
 	every := func(n int64) map[int64]float64 {
 		at := map[int64]float64{}
@@ -139,7 +139,7 @@ func TestOnlySkippedStepsAreDivergence(t *testing.T) {
 	require.Contains(t, log.String(), "loss_scale=1024")
 	diverged(run(stuck(every(200)), "", 150, 0), 100, 100)
 
-	// One step that counts is enough.
+	// One step that is not skipped suffices.
 	at := every(8)
 	delete(at, 2)
 	require.NoError(t, run(stuck(map[int64]float64{1: 0.5, 3: 0.5, 4: 0.5, 5: 0.5}), "", 4, 0))
@@ -149,11 +149,11 @@ func TestOnlySkippedStepsAreDivergence(t *testing.T) {
 	require.ErrorIs(t, run(stuck(every(9)), dir, 4, 3), context.Canceled)
 	diverged(run(stuck(every(9)), dir, 4, 0), 4, 4)
 
-	// A scale that is still being lowered is none of that.
+	// A scale that can still be lowered does not end the run.
 	require.NoError(t, run(newScaling(every(8)), "", 4, 0))
 }
 
-// An epoch without a finite loss has no means, but reports its loss scale and its speed.
+// An epoch without a finite loss has no means, but has a loss scale and a speed.
 func TestEpochOfSkippedSteps(t *testing.T) {
 	infinite := math.Inf(1)
 	skipAt := map[int64]float64{1: infinite, 2: infinite, 3: infinite}

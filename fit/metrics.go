@@ -12,7 +12,6 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// validationPrefix begins the names of validation metrics.
 const validationPrefix = "val_"
 
 // Metric is a named number, such as a mean loss.
@@ -21,10 +20,9 @@ type Metric struct {
 	Value float64
 }
 
-// String is the name and the value, as in "loss 0.1234". Counts of steps are whole numbers.
+// String returns the name and the value, as in "loss 0.1234". Counts have no decimals.
 func (m Metric) String() string { return m.Name + " " + m.text() }
 
-// text is the printed form of the value.
 func (m Metric) text() string {
 	if m.Name == savedmodels.MetricSkippedSteps && m.Value == math.Trunc(m.Value) {
 		return strconv.FormatFloat(m.Value, 'f', 0, 64)
@@ -32,7 +30,7 @@ func (m Metric) text() string {
 	return formatValue(m.Value)
 }
 
-// Metrics are metrics in the order of the outputs of a signature, "loss" first.
+// Metrics are in the order of the outputs of a signature, "loss" first.
 type Metrics []Metric
 
 // Get returns the value of the named metric.
@@ -45,7 +43,7 @@ func (m Metrics) Get(name string) (value float64, ok bool) {
 	return 0, false
 }
 
-// String prints all metrics, as in "loss 0.1234  accuracy 0.9500".
+// String returns all metrics, as in "loss 0.1234  accuracy 0.9500".
 func (m Metrics) String() string {
 	parts := make([]string, len(m))
 	for i, metric := range m {
@@ -54,8 +52,8 @@ func (m Metrics) String() string {
 	return strings.Join(parts, "  ")
 }
 
-// formatValue prints common magnitudes with four decimals, so that columns align, and others
-// with four digits.
+// formatValue prints values from 0.001 to 100000 with four decimals, so that columns align, and
+// others with an exponent.
 func formatValue(v float64) string {
 	if a := math.Abs(v); v == 0 || (a >= 1e-3 && a < 1e5) {
 		return strconv.FormatFloat(v, 'f', 4, 64)

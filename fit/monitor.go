@@ -19,26 +19,25 @@ import (
 	"steadyfit/option"
 )
 
-// Direction says which values of a metric are better.
+// Direction states whether low or high values of a metric are better.
 type Direction int
 
 const (
-	// Auto derives the direction from the metric's name: losses and errors should be low,
-	// accuracies, areas and scores high. Other names are an error.
+	// Auto derives the direction from the metric's name: low for losses and errors, high for
+	// accuracies, areas and scores. An unknown name is an error.
 	Auto Direction = iota
-	// Min means that lower is better.
+	// Min means that lower values are better.
 	Min
-	// Max means that higher is better.
+	// Max means that higher values are better.
 	Max
 )
 
-// The words that Auto looks for in metric names.
+// Auto looks for these words in metric names.
 var (
 	lowWords  = []string{"loss", "error", "mae", "mse", "rmse", "mape", "msle", "perplexity", "crossentropy", "entropy", "divergence", "hinge"}
 	highWords = []string{"accuracy", "acc", "auc", "precision", "recall", "f1", "fbeta", "iou", "dice", "r2", "specificity", "sensitivity"}
 )
 
-// guessDirection looks for known words in a metric's name.
 func guessDirection(metric string) (Direction, bool) {
 	words := strings.Split(strings.ToLower(metric), "_")
 	for _, word := range slices.Backward(words) {
@@ -52,7 +51,6 @@ func guessDirection(metric string) (Direction, bool) {
 	return Auto, false
 }
 
-// monitor tracks the best value of a metric.
 type monitor struct {
 	metric    string
 	direction Direction
@@ -60,7 +58,7 @@ type monitor struct {
 	minDelta  float64
 	resolved  Direction
 
-	// known is false while there is no best value.
+	// known is true if there is a best value.
 	known bool
 	best  float64
 }
@@ -69,7 +67,6 @@ func (m *monitor) reset() { m.known, m.best = false, 0 }
 
 func (m *monitor) set(value float64) { m.known, m.best = true, value }
 
-// state returns the best value for a checkpoint; nil if there is none.
 func (m *monitor) state() *number {
 	if !m.known {
 		return nil
@@ -84,13 +81,11 @@ func (m *monitor) setState(best *number) {
 	}
 }
 
-// improves reports whether a value is better than the best so far.
 func (m *monitor) improves(value float64) bool {
 	return (!m.known && !math.IsNaN(value)) || (m.known && m.beats(value, m.best))
 }
 
-// beats reports whether a value is better than another by more than minDelta.
-// NaN is never better.
+// beats reports whether value is better than other by more than minDelta. NaN is never better.
 func (m *monitor) beats(value, other float64) bool {
 	delta := math.Abs(m.minDelta)
 	if m.resolved == Max {
@@ -99,7 +94,7 @@ func (m *monitor) beats(value, other float64) bool {
 	return value+delta < other
 }
 
-// find checks that the metric is one of those available.
+// find returns an error if the metric is not available.
 func (m *monitor) find(name string, available []string, validates bool) error {
 	if slices.Contains(available, m.metric) {
 		return nil
@@ -111,7 +106,6 @@ func (m *monitor) find(name string, available []string, validates bool) error {
 	return &option.Error{Option: name, Value: m.metric, Reason: "there is no such metric", Fix: remedy}
 }
 
-// finder returns the Hook.metric of an option.
 func (m *monitor) finder(name string) func([]string, bool) error {
 	return func(available []string, validates bool) error {
 		if m.metric == "" {
@@ -121,7 +115,7 @@ func (m *monitor) finder(name string) func([]string, bool) error {
 	}
 }
 
-// check checks that the run has the metric, and resolves its direction.
+// check returns an error if the run lacks the metric. It resolves the direction.
 func (m *monitor) check(name string, s *State) error {
 	if err := m.find(name, s.Available(), s.run.loop.Validation != nil); err != nil {
 		return err
@@ -141,11 +135,11 @@ func (m *monitor) check(name string, s *State) error {
 }
 
 // EarlyStop is a hook that stops training when a metric, such as "val_loss", no longer
-// improves. It decides as the Keras callback EarlyStopping does, with these differences: a
-// metric that the run does not have is an error at the start, and NaN is never an improvement.
-// Epochs without validation are ignored.
+// improves. It decides like the Keras callback EarlyStopping, except that a metric that the run
+// lacks is an error at the start, and that NaN is never an improvement. It ignores epochs
+// without validation.
 //
-// A resumed run that EarlyStop had stopped stops at once, unless Patience was raised.
+// If EarlyStop stopped a run, a resumed run stops at once unless Patience is higher.
 func EarlyStop(metric string, given ...Option) Hook {
 	e := &earlyStop{options: options{monitor: monitor{metric: metric}}.with(given)}
 	return Hook{
@@ -156,29 +150,28 @@ func EarlyStop(metric string, given ...Option) Hook {
 
 type earlyStop struct {
 	options
-	// scratch is a temporary folder that replaces an empty bestDir; remove removes it.
+	// scratch is a temporary folder that replaces an empty bestDir. remove deletes it.
 	scratch string
 	remove  func() error
 
 	wait      int
 	bestEpoch int
 	stopped   int
-	// saved is the folder of the best state; empty if there is none. savedBest is the value of
-	// that state. It is worse than the best value if the best state could not be written.
+	// saved is the folder of the best state that could be written; empty if there is none.
+	// savedBest is its value.
 	saved     string
 	savedBest monitor
-	// own is true once this run has created the workspace.
+	// own is true if this run created the workspace.
 	own bool
-	// lost is the error of the best state until one is written. failed is the error for which
-	// this hook has stopped the run.
+	// lost is the error of writing the best state; nil after a success. failed is the error for
+	// which this hook stopped the run.
 	lost, failed error
 }
 
-// earlyStopState is the state of EarlyStop in checkpoints.
 type earlyStopState struct {
 	Best *number `json:"best,omitempty"`
-	// BestEpoch is the epoch of the saved state, or 0. Saved is the value of that state if it
-	// differs from the best value.
+	// BestEpoch is the epoch of the saved state, or 0. Saved is the metric of that epoch if it
+	// differs from Best.
 	BestEpoch int     `json:"best_epoch"`
 	Saved     *number `json:"kept,omitempty"`
 	Wait      int     `json:"wait"`
@@ -228,7 +221,6 @@ func (e *earlyStop) load(dir string, state json.RawMessage) error {
 	return nil
 }
 
-// folder creates the folder for the state of an epoch.
 func (e *earlyStop) folder(epoch int) (string, error) {
 	if e.bestDir == "" && e.scratch == "" {
 		var err error
@@ -237,8 +229,8 @@ func (e *earlyStop) folder(epoch int) (string, error) {
 		}
 	}
 	if !e.own {
-		// A killed process may have left files. The folder of checkpoints is already locked, or
-		// is being resumed from.
+		// A killed process may have left files. No other run uses them, because the Checkpoint
+		// hook or Loop.Resume locks the folder.
 		if err := e.disk.Remove(e.workspace()); err != nil {
 			return "", err
 		}
@@ -248,7 +240,6 @@ func (e *earlyStop) folder(epoch int) (string, error) {
 	return dir, e.disk.MakeDir(dir)
 }
 
-// notSaved adds the context and a remedy to an error of the file system.
 func notSaved(err error) error {
 	return fmt.Errorf("saving the best state: %w; %s", err, files.Remedy(err, ""))
 }
@@ -310,12 +301,10 @@ func (e *earlyStop) epoch(ctx context.Context, s *State) error {
 	return nil
 }
 
-// notSavedEvent is the event of a best state that could not be written.
 const notSavedEvent = "best_not_kept"
 
-// saveBest saves the state of the session as that of the best epoch. On failure it continues or
-// stops, as the policy says. It returns no error, because an error would end the run without a
-// checkpoint of the epoch.
+// saveBest saves the state of the session as the best one. If that fails, it applies OnError.
+// It returns no error, because an error would end the run without a checkpoint of the epoch.
 func (e *earlyStop) saveBest(ctx context.Context, s *State, value float64) {
 	dir, err := e.folder(s.Epoch)
 	if err == nil {
@@ -380,9 +369,8 @@ func (e *earlyStop) end(ctx context.Context, s *State) error {
 }
 
 // ReduceOnPlateau is a hook that multiplies the learning rate by Factor when a metric, such as
-// "val_loss", no longer improves. It decides as the Keras callback ReduceLROnPlateau does. It
-// scales Loop.LearningRate, which is required. A reduction adds the event "learning_rate" to
-// its epoch.
+// "val_loss", no longer improves. It decides like the Keras callback ReduceLROnPlateau. It
+// needs Loop.LearningRate. The epoch of a reduction has the event "learning_rate".
 func ReduceOnPlateau(metric string, given ...Option) Hook {
 	p := &plateau{options: options{monitor: monitor{metric: metric, patience: 10, minDelta: 1e-4}, factor: 0.1}.with(given)}
 	return Hook{
@@ -396,7 +384,6 @@ type plateau struct {
 	wait, cooling int
 }
 
-// plateauState is the state of ReduceOnPlateau in checkpoints. The loop stores the rate.
 type plateauState struct {
 	Best    *number `json:"best,omitempty"`
 	Wait    int     `json:"wait"`

@@ -21,7 +21,7 @@ import (
 	"steadyfit/fit/checkpoint"
 )
 
-// scripted gives a loss per epoch of one step.
+// scripted has a given loss in each epoch of one step.
 func scripted(losses []float64) *linear {
 	l := newLinear()
 	l.names = []string{"loss", "other"}
@@ -32,8 +32,7 @@ func scripted(losses []float64) *linear {
 	return l
 }
 
-// The expected epochs are what EarlyStopping of Keras 3.15 does with the same
-// values.
+// The expected epochs are those of EarlyStopping in Keras 3.15 for the same values.
 func TestEarlyStopDecidesAsKeras(t *testing.T) {
 	o := func(options ...Option) []Option { return options }
 	const none = 0
@@ -97,8 +96,8 @@ func TestEarlyStopDecidesAsKeras(t *testing.T) {
 	}
 }
 
-// The expected rates after each epoch are what ReduceLROnPlateau of Keras 3.15
-// sets with the same values and an initial rate of 1.
+// The expected rates after each epoch are those of ReduceLROnPlateau in Keras 3.15 for the same
+// values and an initial rate of 1.
 func TestReduceOnPlateauDecidesAsKeras(t *testing.T) {
 	o := func(options ...Option) []Option {
 		return append([]Option{Factor(0.5)}, options...)
@@ -196,7 +195,7 @@ func TestMonitorsPassOverEpochsWithoutTheirMetric(t *testing.T) {
 	require.Equal(t, []string{"learning_rate"}, h.Records[3].Events)
 }
 
-// unsaved is a session whose Save fails in some calls, counted from 1.
+// unsaved is a session some of whose calls of Save fail, counted from 1.
 func unsaved(losses []float64, fails ...int) *linear {
 	l := scripted(losses)
 	saves := 0
@@ -209,8 +208,8 @@ func unsaved(losses []float64, fails ...int) *linear {
 	return l
 }
 
-// With Continue, a best state that cannot be written is lost; the run continues and ends with
-// the best of the states that were written.
+// With Continue, the run continues after a failed save of the best state, and ends with the
+// best saved state.
 func TestBestStateThatCannotBeWritten(t *testing.T) {
 	var log bytes.Buffer
 	losses := []float64{9, 5, 2, 4, 6, 6, 6}
@@ -239,7 +238,7 @@ func TestBestStateThatCannotBeWritten(t *testing.T) {
 	require.ErrorAs(t, err, &wrong)
 }
 
-// Without a folder, the best state is saved in a temporary folder, which the run removes.
+// Without a folder, the best state is in a temporary folder, which the run removes.
 func TestBestStateInATemporaryFolder(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
@@ -264,8 +263,8 @@ func TestBestStateInATemporaryFolder(t *testing.T) {
 	}
 }
 
-// With Stop, the run ends after the epoch with a checkpoint of it, resumed from which it
-// ends as one that nothing happened to.
+// With Stop, the run ends after the epoch with a checkpoint. A resumed run ends like one
+// without a failure.
 func TestBestStateThatCannotBeWrittenStops(t *testing.T) {
 	losses := []float64{9, 5, 2, 4, 6, 6, 6}
 	whole := scripted(losses)
@@ -291,7 +290,7 @@ func TestBestStateThatCannotBeWrittenStops(t *testing.T) {
 	requireSound(t, dir)
 }
 
-// The folder is locked until the best state was restored from it and removed.
+// The folder stays locked until the best state was restored and removed.
 func TestBestStateIsRestoredUnderTheLock(t *testing.T) {
 	dir := tempDir(t)
 	l := &lockLooker{linear: newLinear(), dir: dir}
@@ -304,7 +303,7 @@ func TestBestStateIsRestoredUnderTheLock(t *testing.T) {
 	require.NotContains(t, names(t, dir), lockName)
 }
 
-// lockLooker tries for the lock of a folder when it is restored.
+// lockLooker tries to lock the folder when it is restored.
 type lockLooker struct {
 	*linear
 	dir   string
@@ -317,8 +316,8 @@ func (l *lockLooker) Restore(ctx context.Context, path string) error {
 	return errors.Join(l.linear.Restore(ctx, path), lock.Release())
 }
 
-// The next run removes the best states that a killed process left. A run that cannot lock the
-// folder leaves the states of the other run alone.
+// The next run removes the best states of a killed process. A run that cannot lock the folder
+// leaves them.
 func TestBestStatesOfAnotherProcess(t *testing.T) {
 	dir := tempDir(t)
 	left := filepath.Join(dir, ".best-loss", "7")
@@ -344,7 +343,7 @@ func TestBestStatesOfAnotherProcess(t *testing.T) {
 	requireSound(t, dir)
 }
 
-// A hook refuses the options of others.
+// A hook refuses options of other hooks.
 func TestOptionsOfOtherHooks(t *testing.T) {
 	for want, hook := range map[string]Hook{
 		"Keep: EarlyStop does not have it; use Patience": EarlyStop("loss", Keep(1)),

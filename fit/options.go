@@ -12,10 +12,8 @@ import (
 	"steadyfit/option"
 )
 
-// maxBatch is the maximum size of a batch.
 const maxBatch = math.MaxInt32
 
-// check validates the options.
 func (l *Loop) check(ds data.Dataset) error {
 	if ds == nil {
 		return &option.Error{Option: "dataset", Reason: "there is none", Fix: "give Run a dataset"}
@@ -39,7 +37,7 @@ func (l *Loop) check(ds data.Dataset) error {
 		return &option.Error{Option: "Loop.Batch", Value: l.Batch, Reason: fmt.Sprintf("expected at most %d", maxBatch)}
 	}
 	if l.InitialEpoch >= l.Epochs {
-		return &option.Error{Option: "Loop.InitialEpoch", Value: l.InitialEpoch, Reason: fmt.Sprintf("nothing is left to train of %d epochs", l.Epochs), Fix: "raise {Loop.Epochs}, which counts from the beginning of training"}
+		return &option.Error{Option: "Loop.InitialEpoch", Value: l.InitialEpoch, Reason: fmt.Sprintf("nothing is left to train with %d epochs", l.Epochs), Fix: "raise {Loop.Epochs}, which counts from the beginning of training"}
 	}
 	n := ds.Len()
 	if n < 1 {
@@ -54,8 +52,8 @@ func (l *Loop) check(ds data.Dataset) error {
 	return nil
 }
 
-// Check returns the errors of Run that need no session: those of options and of names of
-// metrics. train and evaluate are the metrics of the session.
+// Check returns the errors of Run that need no session: wrong options, and hooks with unknown
+// metrics. train and evaluate are the names of the session's metrics.
 func (l *Loop) Check(ds data.Dataset, train, evaluate []string) error {
 	if err := l.check(ds); err != nil {
 		return err
@@ -74,7 +72,6 @@ func (l *Loop) Check(ds data.Dataset, train, evaluate []string) error {
 	return err
 }
 
-// newRun checks the options, the hooks and the metrics, and sets the position to InitialEpoch.
 func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	if l.Session == nil {
 		return nil, &option.Error{Option: "Loop.Session", Reason: "there is none", Fix: "set it to an open session"}

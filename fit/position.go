@@ -9,9 +9,8 @@ import (
 	"steadyfit/data"
 )
 
-// Position is the progress of a training and the sums of the current epoch. The loop advances
-// it, a checkpoint stores it, and a Recovery returns to an earlier one. The tags define the
-// format of state.json.
+// Position is the progress of a training, with the sums of the current epoch. The JSON names
+// belong to the format of state.json.
 type Position struct {
 	// Step is the number of train steps done since the beginning of training, including those
 	// before a resume.
@@ -25,29 +24,28 @@ type Position struct {
 	Pass      int `json:"pass"`
 	PassBatch int `json:"pass_batch"`
 	// EpochSamples is the number of samples in the means of the current epoch. UncountedSamples
-	// is the number of samples of skipped steps, which the means leave out because their loss
-	// was not finite.
+	// is the number of samples that the means omit, because the loss of their step was not
+	// finite.
 	EpochSamples     int64 `json:"epoch_samples"`
 	UncountedSamples int64 `json:"epoch_samples_uncounted,omitempty"`
-	// SkippedSteps is the number of consecutive skipped steps up to the last step.
+	// SkippedSteps is the number of consecutive skipped steps, up to the last step.
 	SkippedSteps int64 `json:"steps_unapplied,omitempty"`
 	// RateScale is the product of the factors of State.ScaleLearningRate.
 	RateScale float64 `json:"learning_rate_scale"`
-	// FiniteLoss is true once the current weights have given a finite loss.
+	// FiniteLoss is true if the current weights have given a finite loss.
 	FiniteLoss bool `json:"finite_loss_seen"`
 
-	// sums has one entry per metric of the train signature; see scalars.add.
+	// sums has an entry per metric of the train signature; see scalars.add.
 	sums []float64
 }
 
-// clone returns a copy that later steps do not change.
 func (p Position) clone() Position {
 	p.sums = slices.Clone(p.sums)
 	return p
 }
 
-// advance counts n steps, the last of them on batch b. finite is false if the steps were
-// skipped because their loss is not finite.
+// advance counts n steps that ended with batch b. finite is false if their loss was not finite,
+// so that they were skipped.
 func (p *Position) advance(b data.Batch, n, batchesPerPass int, finite bool) {
 	if finite {
 		p.EpochSamples += int64(n * b.Size)
@@ -62,25 +60,24 @@ func (p *Position) advance(b data.Batch, n, batchesPerPass int, finite bool) {
 	}
 }
 
-// endEpoch starts the next epoch.
 func (p *Position) endEpoch() {
 	p.EpochsDone++
 	p.EpochStep, p.EpochSamples, p.UncountedSamples = 0, 0, 0
 	clear(p.sums)
 }
 
-// tally holds the fields of the next record other than metrics. Returning to an earlier
-// position does not undo it, since the time has passed.
+// tally has the fields of the next Record except its metrics. A return to a snapshot does not
+// change it.
 type tally struct {
 	Events []string `json:"epoch_events,omitempty"`
 	Resets Resets   `json:"epoch_resets,omitzero"`
-	// TrainTime is the time spent on training up to run.since; see run.trainTime.
+	// TrainTime is the training time of the epoch up to run.since.
 	TrainTime seconds `json:"epoch_train_seconds"`
-	// WaitTime is the part of the training time in which steps waited for data.
+	// WaitTime is the part of the training time during which steps waited for data.
 	WaitTime seconds `json:"epoch_wait_seconds,omitempty"`
 }
 
-// seconds is a duration that JSON stores as a number of seconds.
+// seconds is a duration whose JSON form is a number of seconds.
 type seconds time.Duration
 
 func (s seconds) float() float64 { return time.Duration(s).Seconds() }
@@ -96,11 +93,11 @@ func (s *seconds) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// scalars are the results of the steps of one signature.
+// scalars are the results of the steps of a signature.
 type scalars struct {
-	// names are the metric names as in records.
+	// names are the metric names in a Record.
 	names []string
-	// latest marks the metrics whose last value is recorded rather than the mean.
+	// latest is true for a metric whose last value is recorded instead of its mean.
 	latest []bool
 	// values are the results of the last step.
 	values []float64
@@ -110,8 +107,8 @@ func newScalars(s Session, outputs, names []string) scalars {
 	return scalars{names: names, latest: lastValues(s, outputs), values: make([]float64, len(names))}
 }
 
-// add adds values to sums, weighted by the number of samples over which they are means. With 0
-// samples, only the metrics in latest are updated.
+// add adds values to sums, weighted by samples. If samples is 0, it only sets the metrics in
+// latest.
 func (m *scalars) add(sums []float64, samples int) {
 	for i, v := range m.values {
 		switch {
@@ -123,7 +120,6 @@ func (m *scalars) add(sums []float64, samples int) {
 	}
 }
 
-// means returns the metrics for a record.
 func (m *scalars) means(sums []float64, samples int64) Metrics {
 	means := make(Metrics, len(m.names))
 	for i, name := range m.names {

@@ -17,24 +17,23 @@ import (
 )
 
 const (
-	// barWidth is the width of the bar; the library shrinks it on a narrow terminal.
+	// barWidth is the width of the bar in columns; the library shrinks it on a narrow terminal.
 	barWidth = 20
-	// barRoom is the number of columns that a small bar, its speed and its times need.
+	// barRoom is the number of columns for a small bar, its speed and its times.
 	barRoom = 46
 )
 
-// Progress is a hook that prints a line per epoch and, if w is a terminal, a bar during the
-// epoch with the means so far, the time left, steps per second, and the memory of this
-// process. The bar has colours unless NO_COLOR is set.
+// Progress is a hook that prints a line per epoch. If w is a terminal, it also shows a bar during
+// the epoch, with the means so far, the time left, the steps per second, and the memory of this
+// process. NO_COLOR turns colours off.
 //
-// A line consists of names and values, separated by two or more spaces:
+// A line has names and values, separated by two or more spaces:
 //
 //	epoch 3/10   step 300   loss 0.1234     val_loss 0.1310     steps/s 512       data_wait 0.3%    rss 431.2 MiB   anon 212.0 MiB
 //
-// Steps per second do not include validation. data_wait is the share of the training time in
-// which steps waited for data; the bar shows it from 1%. Other lines report the position at
-// which a run resumed, and the reason why it stopped. If w cannot be written, Loop.Log gets one
-// warning.
+// steps/s does not include validation. data_wait is the share of the training time during which
+// steps waited for data; the bar shows it from 1%. Progress also prints the position at which a
+// run resumed, and the reason why it stopped. If w cannot be written, it logs one warning.
 func Progress(w io.Writer) Hook {
 	p := &progressView{w: w, every: 100 * time.Millisecond}
 	if file, ok := w.(*os.File); ok && os.Getenv("TERM") != "dumb" {
@@ -54,20 +53,19 @@ func Progress(w io.Writer) Hook {
 type progressView struct {
 	w        io.Writer
 	terminal bool
-	// every is the time between two updates of the bar. A step between them only reads the
-	// clock.
+	// every is the least time between two updates of the bar.
 	every time.Duration
 	// width returns the number of columns of the terminal.
 	width func() int
 
 	bar *progressbar.ProgressBar
-	// dirty is true if the line shows something other than the bar.
+	// dirty is true if the line shows text other than the bar.
 	dirty   bool
 	epoch   int
 	seen    int // EpochStep at the last call
 	pending int // steps that the bar does not show yet
 	shown   time.Time
-	// failed is the error of w, and warned is true once it was reported.
+	// failed is the error of writing to w. warned is true after a warning about it.
 	failed error
 	warned bool
 }
@@ -80,7 +78,7 @@ func (p *progressView) hook() Hook {
 	return h
 }
 
-// harmless makes a hook function of f, whose write errors do not end the run.
+// harmless makes a hook function of f that returns no errors of writing to w.
 func (p *progressView) harmless(f func(*State)) func(context.Context, *State) error {
 	return func(_ context.Context, s *State) error {
 		f(s)
@@ -92,7 +90,7 @@ func (p *progressView) harmless(f func(*State)) func(context.Context, *State) er
 	}
 }
 
-// printf remembers the first error and does nothing after it.
+// printf stores an error in failed.
 func (p *progressView) printf(format string, args ...any) {
 	if _, err := fmt.Fprintf(p.w, format, args...); err != nil {
 		p.failed = err
@@ -106,7 +104,6 @@ func (p *progressView) start(s *State) {
 	}
 }
 
-// step updates the bar.
 func (p *progressView) step(s *State) {
 	if s.EpochStep == s.StepsPerEpoch {
 		p.lastStep(s)
@@ -114,8 +111,8 @@ func (p *progressView) step(s *State) {
 	}
 	now := time.Now()
 	if p.epoch != s.Epoch {
-		// The bar covers the rest of the epoch after the first step of this run: steps that it
-		// did not see would distort its speed.
+		// The bar begins after the first step of this run, because earlier steps would distort
+		// its speed.
 		p.epoch, p.seen, p.pending, p.shown = s.Epoch, s.EpochStep, 0, now
 		p.bar = p.newBar(s.StepsPerEpoch-s.EpochStep, p.describe(s))
 		p.bar.StartWithoutRender()
@@ -134,7 +131,7 @@ func (p *progressView) step(s *State) {
 	p.bar.Describe(p.describe(s))
 }
 
-// lastStep replaces the bar by the name of the work that follows.
+// lastStep removes the bar, and prints "validating" if a validation follows.
 func (p *progressView) lastStep(s *State) {
 	p.clear()
 	if s.run.validates() {
@@ -157,19 +154,18 @@ func (p *progressView) newBar(steps int, description string) *progressbar.Progre
 		progressbar.OptionEnableColorCodes(colour),
 		progressbar.OptionShowIts(),
 		progressbar.OptionSetItsString("steps"),
-		// Add and Describe would both draw; one update per interval is enough.
+		// Add and Describe would both draw within an interval.
 		progressbar.OptionThrottle(p.every/2),
 		progressbar.OptionClearOnFinish(),
 	)
 }
 
-// label is "epoch 3/10".
 func (p *progressView) label(s *State) string {
 	return fmt.Sprintf("epoch %d/%d", s.Epoch, s.Epochs)
 }
 
-// describe returns the text before the bar: the loss, then as much of the memory and the other
-// metrics as fit on the line.
+// describe returns the text before the bar: the epoch, the loss, and as much of the memory and
+// the metrics as fits.
 func (p *progressView) describe(s *State) string {
 	text := p.label(s)
 	room := p.width() - barRoom - len(text)
@@ -206,7 +202,6 @@ func (p *progressView) epochLine(s *State) {
 		fmt.Sprintf("%-*d", len(steps), s.Record.Step)))
 }
 
-// clear empties the line of the bar.
 func (p *progressView) clear() {
 	if p.bar == nil && !p.dirty {
 		return

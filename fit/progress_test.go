@@ -30,7 +30,7 @@ func TestProgressPrintsALinePerEpoch(t *testing.T) {
 	require.NotContains(t, out.String(), "\x1b")
 	require.NotContains(t, out.String(), "\r")
 
-	// Every line splits at two or more spaces into names and values.
+	// Two or more spaces separate the names and values of every line.
 	for _, line := range lines {
 		for _, field := range regexp.MustCompile(`  +`).Split(line, -1) {
 			name, value, ok := strings.Cut(field, " ")
@@ -67,7 +67,7 @@ func TestProgressSaysWhyItEnds(t *testing.T) {
 	require.Contains(t, out.String(), "\nstopped: already complete: "+dir+"/ckpt-4 has 2 of 2 epochs; a larger number of epochs trains more; ")
 }
 
-// terminal is Progress as on a terminal of that many columns.
+// terminal returns Progress for a terminal with that many columns.
 func terminal(out *bytes.Buffer, columns int) Hook {
 	return (&progressView{w: out, terminal: true, width: func() int { return columns }}).hook()
 }
@@ -113,8 +113,8 @@ func TestProgressBarAfterAResume(t *testing.T) {
 	require.Contains(t, out.String(), "\nepoch 1/2  step 10")
 }
 
-// A terminal that is gone, or standard error on a full disk, costs the lines and
-// nothing else: the run ends well, and one that is interrupted writes its checkpoint.
+// If a terminal is gone or standard error is on a full disk, only lines are lost. The run
+// completes, and an interrupted run writes its checkpoint.
 func TestProgressWithABrokenWriter(t *testing.T) {
 	bar := (&progressView{w: broken{}, terminal: true, width: func() int { return 80 }}).hook()
 	for _, hook := range []Hook{Progress(broken{}), bar} {

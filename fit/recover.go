@@ -10,27 +10,27 @@ import (
 	"slices"
 )
 
-// Recovery lets a run continue after a failed train step, from an earlier snapshot of the
-// session, and after a failed validation batch, which is evaluated again.
+// Recovery continues a run after a failed step. After a failed train step, the run returns to a
+// snapshot of the session and trains the steps since then again, one by one, on the same
+// batches. After a failed validation step, it evaluates the batch again.
 //
-// The steps since the snapshot are trained again on the same batches, one by one. Hooks that
-// were already called for a step are not called again, except those with Replays. A failed call
-// of several steps (Stacker) returns to the snapshot without a call of Decide, with the event
-// "unfused", and the run continues with single steps. A run that ends before it reaches the
-// newest checkpoint again writes no checkpoint.
+// Hooks are not called twice for a step, unless they set Replays. After a failed execution of
+// several steps (Stacker), the run returns to the snapshot and continues with single steps,
+// without a call of Decide; the event is "unfused". A run that ends while it repeats steps
+// before the newest checkpoint writes no checkpoint.
 type Recovery struct {
-	// Snapshot saves the current state of the session, between steps. revert restores that
-	// state, any number of times, and release frees it.
+	// Snapshot saves the state of the session. revert restores it, any number of times, and
+	// release frees it.
 	Snapshot func(ctx context.Context) (revert func(context.Context) error, release func() error, err error)
 	// Every is the number of steps between snapshots; 0 means 100. Each epoch also begins with
-	// a snapshot. Only the last snapshot is held.
+	// a snapshot. Only the newest snapshot is held.
 	Every int
-	// Decide is called after a failed train step or validation batch. To try again, it removes
+	// Decide is called after a failed train step or validation step. To try again, it removes
 	// the cause of the failure and returns an event for the history. Otherwise it returns the
 	// error that ends the run.
 	Decide func(ctx context.Context, s *State, failed error) (event string, err error)
-	// Save returns the state for a checkpoint, such as the number of micro-batches, or nil.
-	// Load gets it when a run resumes, before the hooks. Both are optional.
+	// Save, if not nil, returns state for checkpoints, such as the number of micro-batches.
+	// Load, if not nil, gets that state when a run resumes, before the hooks are loaded.
 	Save func() (json.RawMessage, error)
 	Load func(json.RawMessage) error
 }
@@ -38,33 +38,31 @@ type Recovery struct {
 // snapshotEvery is the default of Recovery.Every.
 const snapshotEvery = 100
 
-// errWentBack means that the run returned to the snapshot and continues from there.
+// errWentBack means that the run returned to a snapshot.
 var errWentBack = errors.New("went back")
 
-// replay is the state for returning to a snapshot and training steps again.
+// replay describes the snapshot and the steps that are trained again.
 type replay struct {
 	snapshot *snapshot
 	// trained is the last step for which hooks were called.
 	trained int64
-	// rescaled are the changes of RateScale since the snapshot. Steps that are trained again
-	// repeat them.
+	// rescaled are the changes of RateScale since the snapshot, which repeated steps make
+	// again.
 	rescaled []rescaling
 }
 
-// snapshot is a state of the session and its position.
 type snapshot struct {
 	revert   func(context.Context) error
 	release  func() error
 	position Position
 }
 
-// rescaling is a change of Position.RateScale after a step.
+// rescaling is the value of RateScale after a step.
 type rescaling struct {
 	Step  int64  `json:"step"`
 	Scale number `json:"scale"`
 }
 
-// rescale repeats the change of the scale that was made after this step.
 func (r *run) rescale() {
 	for _, c := range r.replay.rescaled {
 		if c.Step == r.state.Step {
@@ -73,12 +71,12 @@ func (r *run) rescale() {
 	}
 }
 
-// toRescale returns the changes of the scale after later steps.
+// toRescale returns the changes of RateScale after the current step.
 func (r *run) toRescale() []rescaling {
 	return slices.DeleteFunc(slices.Clone(r.replay.rescaled), func(c rescaling) bool { return c.Step <= r.state.Step })
 }
 
-// takeSnapshot takes a snapshot if one is due, and releases the previous one.
+// takeSnapshot replaces the snapshot if a new one is due.
 func (r *run) takeSnapshot() error {
 	o, s := r.loop.Recover, &r.state
 	every := int64(cmp.Or(o.Every, snapshotEvery))
@@ -107,7 +105,7 @@ func (r *run) releaseSnapshot() error {
 	return last.release()
 }
 
-// goBack reverts to the snapshot and returns errWentBack, or the error of reverting.
+// goBack returns to the snapshot. Its error is errWentBack if that succeeded.
 func (r *run) goBack(event string, failed error) error {
 	s, last := &r.state, r.replay.snapshot
 	if err := last.revert(r.steady); err != nil {
@@ -115,7 +113,7 @@ func (r *run) goBack(event string, failed error) error {
 	}
 	r.replay.trained = max(r.replay.trained, s.Step)
 	s.Position = last.position.clone()
-	// Reverting also restores a rate that is a variable of the model.
+	// The rate may be a variable of the model, and is then restored as well.
 	r.rate, r.sound = math.NaN(), true
 	s.Event(event)
 	return errWentBack

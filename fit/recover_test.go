@@ -20,7 +20,7 @@ import (
 
 var errFull = errors.New("out of memory")
 
-// keeping is a Recovery for a linear session; it counts what is held.
+// keeping is a Recovery for a linear session that counts its snapshots.
 type keeping struct {
 	session    *linear
 	held, kept int
@@ -41,8 +41,8 @@ func (k *keeping) recovery(every int) *Recovery {
 	}
 }
 
-// A run that goes back ends as one in which nothing failed, bit for bit: weights,
-// metrics, rates; and hooks see each step once.
+// A run that returns to a snapshot ends like one without a failure, bit for bit, with the same
+// weights, metrics and rates. Hooks see each step once.
 func TestGoingBackChangesNothing(t *testing.T) {
 	schedule := func(step int64, _ int) float64 { return 0.05 / float64(1+step/7) }
 	train := func(l *linear, r *Recovery) (*History, []int64) {
@@ -63,8 +63,8 @@ func TestGoingBackChangesNothing(t *testing.T) {
 		l := newLinear()
 		failed := map[int64]bool{}
 		l.onTrain = func(step int64) error {
-			// In the first step of all, in the middle and at the end of epochs and
-			// passes, and twice in a row.
+			// Failures in the first step, in the middle and at the end of epochs and passes,
+			// and twice in a row.
 			for _, at := range []int64{0, 5, 10, 11, 12, 13, 25, 26, 43} {
 				if step == at && !failed[at] {
 					failed[at] = true
@@ -104,7 +104,7 @@ func TestGoingBackIsDecided(t *testing.T) {
 		loop := Loop{Session: l, Batch: 8, Epochs: 2, StepsPerEpoch: 5, Recover: k.recovery(2)}
 		return loop.Run(t.Context(), samples(t, 100))
 	}
-	// The decision ends the run with an error of its own.
+	// The run ends with the error of Decide.
 	enough := errors.New("cannot be split any further")
 	k := &keeping{decide: func(failed error) (string, error) { return "", errors.Join(enough, failed) }}
 	h, err := run(k, newLinear())
@@ -114,7 +114,7 @@ func TestGoingBackIsDecided(t *testing.T) {
 	require.Len(t, h.Records, 1)
 	require.Zero(t, k.held)
 
-	// What cannot be kept or brought back ends it, too.
+	// A snapshot that cannot be taken or restored ends the run.
 	l := newLinear()
 	k = &keeping{session: l}
 	r := k.recovery(1)
@@ -184,7 +184,7 @@ func TestResetsAreRecorded(t *testing.T) {
 	require.NotContains(t, string(text), "reset")
 }
 
-// Of very many resets in an epoch, the first are recorded one by one, and all are in the sums.
+// If an epoch has many resets, the first are listed, and the sums have all of them.
 func TestManyResets(t *testing.T) {
 	var r Resets
 	for i := range 100 {
@@ -250,8 +250,8 @@ func TestResetByProcessIsRecorded(t *testing.T) {
 	require.Equal(t, Resets{}, h.Records[2].Resets)
 }
 
-// A batch of the validation that fails is evaluated again, if that is decided; nothing
-// is brought back.
+// A failed batch of a validation is evaluated again if Decide returns no error. No snapshot is
+// restored.
 func TestValidationGoesOn(t *testing.T) {
 	run := func(l *linear, r *Recovery) (*History, error) {
 		loop := Loop{Session: l, Batch: 8, Epochs: 2, StepsPerEpoch: 4, Validation: samples(t, 20), Recover: r}
@@ -289,8 +289,7 @@ func TestValidationGoesOn(t *testing.T) {
 	require.Equal(t, []string{"oom", "oom"}, have.Records[0].Events)
 	require.Equal(t, []string{"oom"}, have.Records[1].Events)
 
-	// The run ends with the error of Decide, and has a checkpoint before the validation, from
-	// which it resumes.
+	// The run ends with the error of Decide. Its checkpoint is from before the validation.
 	dir := tempDir(t)
 	enough := errors.New("cannot be split any further")
 	l = newLinear()
@@ -345,8 +344,8 @@ func TestRecoveryIsResumed(t *testing.T) {
 	require.ErrorContains(t, err, "state of Loop.Recover")
 }
 
-// interruptedReplay is a run that goes back from step 9 to 5, and is interrupted at
-// step 7, while it trains these steps again; a hook has scaled the rate at steps 6 and 8.
+// interruptedReplay is a run that returns from step 9 to 5, and is interrupted at step 7 while
+// it repeats steps. A hook scales the rate at steps 6 and 8.
 func interruptedReplay(t *testing.T, dir string, resume bool, checkpoint Option, seen *[]int64) (*linear, *History, error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -375,9 +374,8 @@ func interruptedReplay(t *testing.T, dir string, resume bool, checkpoint Option,
 	return l, h, err
 }
 
-// A run that is interrupted while steps are trained again leaves its newest checkpoint
-// as that, or writes one from which steps are trained as they were; hooks see each step
-// once.
+// A run that is interrupted while it repeats steps keeps its newest checkpoint, or writes one
+// from which steps are trained as before. Hooks see each step once.
 func TestInterruptedReplay(t *testing.T) {
 	var all []int64
 	plain := newLinear()
@@ -409,8 +407,8 @@ func TestInterruptedReplay(t *testing.T) {
 	}
 }
 
-// Rates that hooks have scaled are those of the first time when steps are trained
-// again, and hooks that ask for it see these steps.
+// Repeated steps have the scaled rates of the first time, and hooks with Replays see these
+// steps.
 func TestReplays(t *testing.T) {
 	train := func(l *linear, r *Recovery) (seen, replayed []int64) {
 		loop := Loop{Session: l, Batch: 8, Epochs: 2, StepsPerEpoch: 12, LearningRate: Constant(0.05), Recover: r}
@@ -448,8 +446,8 @@ func TestReplays(t *testing.T) {
 	require.Len(t, replayed, 24+4+10+11+5)
 }
 
-// A run says that it lives with each step, each batch of a validation, and each that is
-// read before the first step.
+// A run calls Alive with each step, each batch of a validation, and each batch that is read
+// before the first step.
 func TestAlive(t *testing.T) {
 	dir := tempDir(t)
 	var told []int64
@@ -460,8 +458,8 @@ func TestAlive(t *testing.T) {
 	require.Equal(t, []int64{0, 0, 0, 0, 0, 1, 2, 3, 3, 3, 4, 5, 6, 6, 6}, told)
 }
 
-// Before the first step that is done here, whatever was done before, a run only says that it
-// lives: what precedes that step may take longer than those that follow.
+// Before its first step, a run calls Alive with 0 even after a resume, since the start may take
+// longer than a step.
 func TestAliveAfterAResume(t *testing.T) {
 	for name, c := range map[string]struct {
 		together, epochs int

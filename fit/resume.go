@@ -15,8 +15,6 @@ import (
 	"steadyfit/internal/files"
 )
 
-// resume restores the session, the run and the hooks from the newest checkpoint of Loop.Resume,
-// or starts a new training.
 func (r *run) resume(ctx context.Context) (err error) {
 	if err := r.interrupted(ctx); err != nil {
 		return err
@@ -26,7 +24,7 @@ func (r *run) resume(ctx context.Context) (err error) {
 		if from, err = checkpoint.Resume[savedState](r.loop.Resume, r.state.Log); err != nil {
 			return err
 		}
-		// The Checkpoint hook locks the folder again, and checks whether anything changed.
+		// The Checkpoint hook locks the folder again, and detects changes.
 		defer func() { err = join(err, from.Release()) }()
 		r.logs, r.skipped = from.Logs, from.Skipped
 	}
@@ -63,15 +61,15 @@ func (r *run) resume(ctx context.Context) (err error) {
 	return nil
 }
 
-// VariableChecker is a Session that can compare the variables of a checkpoint with its own;
+// VariableChecker is a Session that compares the variables of a checkpoint with its own;
 // *session.Session is one. Loop.ResumeAnyway needs it to resume with another model, since
-// restoring a variable of another shape may not fail.
+// TensorFlow may restore a variable of another shape without an error.
 type VariableChecker interface {
-	// CheckVariables reports a difference of names, types or shapes. prefix is as in Save.
+	// CheckVariables returns an error if names, types or shapes differ. prefix is that of Save.
 	CheckVariables(ctx context.Context, prefix string) error
 }
 
-// accept decides whether the run resumes despite differences. It logs a warning for each.
+// accept returns an error unless the run can resume despite the differences.
 func (r *run) accept(path string, state *savedState, found []Difference) error {
 	mismatch := &MismatchError{Checkpoint: path, Differences: found}
 	for _, d := range found {
@@ -92,7 +90,7 @@ func (r *run) accept(path string, state *savedState, found []Difference) error {
 	return nil
 }
 
-// fixed returns the reason why the run cannot resume despite a difference; empty if it can.
+// fixed returns the reason why a difference cannot be overridden; empty if it can.
 func (r *run) fixed(path string, state *savedState, key string) string {
 	switch key {
 	case modelKey:
@@ -111,7 +109,6 @@ func (r *run) fixed(path string, state *savedState, key string) string {
 	return ""
 }
 
-// restore restores the session and the run from a verified checkpoint.
 func (r *run) restore(ctx context.Context, path string, state *savedState) error {
 	identity, err := r.identify(ctx)
 	if err != nil {
@@ -164,11 +161,10 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 	return nil
 }
 
-// forcedEvent is the event of a run that resumed despite differences.
 const forcedEvent = "resumed_anyway"
 
-// forced prepares a state for resuming despite differences. If the differences make the
-// position in the data meaningless, the current pass is dropped.
+// forced prepares a state for a resume despite differences. If they change the batches, the
+// position in the data has no meaning, and the run continues with the next pass.
 func forced(state *savedState, found []Difference) {
 	state.Events = append(state.Events, forcedEvent)
 	moved := slices.ContainsFunc(found, func(d Difference) bool { return slices.Contains(positionKeys, d.Key) })
@@ -177,7 +173,6 @@ func forced(state *savedState, found []Difference) {
 	}
 }
 
-// differences lists the keys whose values differ between two identities.
 func differences(checkpoint, run map[string]string) []Difference {
 	keys := maps.Clone(checkpoint)
 	if keys == nil {
@@ -196,10 +191,8 @@ func differences(checkpoint, run map[string]string) []Difference {
 	return found
 }
 
-// maxHistoryBytes limits the size of a history file.
 const maxHistoryBytes = 1 << 30
 
-// readHistory reads the history of a checkpoint.
 func readHistory(path string) ([]Record, error) {
 	text, err := files.Read(path, maxHistoryBytes)
 	if err != nil {

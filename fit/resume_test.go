@@ -35,8 +35,8 @@ func tearable(t testing.TB) (dir string, loop Loop) {
 	return dir, loop
 }
 
-// Each file of a checkpoint is damaged as power cuts and bad disks damage files: the run
-// resumes from the checkpoint before it, and the message names the file.
+// Each file of a checkpoint is damaged as by a power failure or a bad disk. The run resumes
+// from the checkpoint before it, and the message names the file.
 func TestEveryFileTornInEveryWay(t *testing.T) {
 	tears := map[string]func([]byte) []byte{
 		"empty":      func([]byte) []byte { return nil },
@@ -94,10 +94,10 @@ func TestEveryFileTornInEveryWay(t *testing.T) {
 	require.Equal(t, 5, files)
 }
 
-// A file that cannot be read may be intact: the run neither resumes from an older checkpoint
-// nor calls it damaged.
+// A file that cannot be read may be intact. The run neither resumes from an older checkpoint
+// nor reports damage.
 func TestUnreadIsNotTorn(t *testing.T) {
-	// A link to itself can be opened by nobody, the superuser included.
+	// Nobody can open a link to itself, not even the superuser.
 	for _, name := range []string{stateFile, "variables.index", checkpoint.History} {
 		for _, all := range []bool{false, true} {
 			dir, loop := checkpointed(t)
@@ -130,7 +130,7 @@ func TestUnreadIsNotTorn(t *testing.T) {
 	}
 }
 
-// An older one that cannot be read stays where it is, and is spoken of.
+// An older checkpoint that cannot be read stays, and causes a warning.
 func TestAnOlderCheckpointThatCannotBeRead(t *testing.T) {
 	dir, loop := checkpointed(t)
 	older := names(t, dir)[0]
@@ -147,9 +147,9 @@ func TestAnOlderCheckpointThatCannotBeRead(t *testing.T) {
 	require.Contains(t, names(t, dir), older)
 }
 
-// Any bit of state.json flips: that is noticed, or changes nothing, and never
-// makes it look like a checkpoint of another program, which would be ignored, or
-// of a newer version, which would not be skipped.
+// Any flipped bit of state.json is detected or changes nothing. It never makes the file look
+// like that of another program, which would be ignored, or of a newer version, which would be
+// an error.
 func TestEveryBitOfTheState(t *testing.T) {
 	dir, _ := checkpointed(t)
 	path := filepath.Join(dir, "ckpt-6")
@@ -177,7 +177,7 @@ func TestEveryBitOfTheState(t *testing.T) {
 	require.Greater(t, noticed, len(content)/4)
 }
 
-// The newest one that a finite loss came from is looked at before others go.
+// The newest checkpoint with a finite loss is verified before others are removed.
 func TestReserveIsWhole(t *testing.T) {
 	dir, _ := checkpointed(t)
 	require.NoError(t, os.Truncate(filepath.Join(dir, "ckpt-4", "variables.index"), 0))
@@ -212,7 +212,7 @@ func TestNewerVersionIsLeftAlone(t *testing.T) {
 		}
 	}
 
-	// One that is older than what the run resumes from is not pruned.
+	// A checkpoint older than the one that the run resumed from is not pruned.
 	dir, loop = checkpointed(t)
 	require.NoError(t, rewriteEnvelope(filepath.Join(dir, "ckpt-2"), func(e *stateEnvelope) { e.Version = 2 }))
 	loop.Epochs = 9
@@ -241,7 +241,7 @@ func TestForeignIsNotOverwritten(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// renamed is a session of another model, whose variables fit or do not.
+// renamed is a session of another model, whose variables may fit.
 type renamed struct {
 	*linear
 	fits error
@@ -302,14 +302,14 @@ func TestResumeAnyway(t *testing.T) {
 		}
 		require.Equal(t, len(c.keys), strings.Count(log.String(), "resuming despite a difference"))
 
-		// The next resume belongs to the run as it is now.
+		// The next resume compares with the present run.
 		loop.ResumeAnyway, loop.Epochs = false, 6
 		_, err = loop.Run(t.Context(), ds)
 		require.NoError(t, err)
 	}
 }
 
-// With other data, an epoch that was interrupted continues with the next pass.
+// With other data, an interrupted epoch continues with the next pass.
 func TestResumeAnywayWithinAnEpoch(t *testing.T) {
 	interrupted := func() (string, Loop) {
 		dir := tempDir(t)
@@ -363,8 +363,8 @@ func TestOtherModelIsNotForced(t *testing.T) {
 	}
 }
 
-// Another precision or schedule is another run; a checkpoint from before these were
-// noted, and a run that does not say, are resumed.
+// Another precision or schedule does not match. A checkpoint or a run without these values
+// matches.
 func TestLaterPartsOfTheIdentity(t *testing.T) {
 	type run struct {
 		precision string
@@ -413,7 +413,7 @@ func TestLaterPartsOfTheIdentity(t *testing.T) {
 	}
 }
 
-// exported is a session of a model that TensorFlow wrote, as far as its variables go.
+// exported is a session that compares variables with a TensorFlow checkpoint.
 type exported struct {
 	*linear
 	model *savedmodels.Model
@@ -439,7 +439,7 @@ func (e exported) CheckVariables(_ context.Context, prefix string) error {
 	return session.CheckVariables(e.model, prefix)
 }
 
-// ResumeAnyway accepts a model that was exported again; for another architecture, the error
+// ResumeAnyway accepts a model that was exported again. For another architecture, the error
 // lists the differences.
 func TestModelExportedAnewIsForced(t *testing.T) {
 	digits, err := savedmodels.Builtin("digits")
@@ -469,8 +469,8 @@ func TestModelExportedAnewIsForced(t *testing.T) {
 	require.Equal(t, []string{forcedEvent}, h.Records[2].Events)
 }
 
-// testdata/earlier is a checkpoint in mid-epoch that the version before Position wrote. A run
-// resumes from it, and ends as one that nothing interrupted.
+// testdata/earlier is a checkpoint in mid-epoch from before the type Position. A run that
+// resumes from it ends like an uninterrupted one.
 func TestResumesEarlierCheckpoint(t *testing.T) {
 	train := func(dir string) (*linear, *History) {
 		l := newLinear()

@@ -53,8 +53,8 @@ func (c *counting) Finalize(context.Context) error {
 	return nil
 }
 
-// Running metrics are reset when an epoch and a validation begin, and their value is that of
-// the last batch, while others are means.
+// Running metrics are reset when an epoch or a validation begins. Records have their last
+// values, and means of other metrics.
 func TestRunningMetrics(t *testing.T) {
 	c := &counting{linear: newLinear()}
 	c.lossAt = map[int64]float64{1: 1, 2: 2, 3: 6}
@@ -72,8 +72,8 @@ func TestRunningMetrics(t *testing.T) {
 	require.Equal(t, 103.0, mae)
 }
 
-// A validation with a repeated batch starts again from the first batch, since parts of the
-// batch may be in the metrics.
+// A validation with a repeated batch starts again, since a part of the batch may be in the
+// running metrics.
 func TestRunningMetricsOfAnEvaluationThatFails(t *testing.T) {
 	c := &counting{linear: newLinear(), failAt: 3}
 	keep := func(context.Context) (func(context.Context) error, func() error, error) {
@@ -87,7 +87,7 @@ func TestRunningMetricsOfAnEvaluationThatFails(t *testing.T) {
 	require.Equal(t, 3, c.resets)
 }
 
-// An epoch that is resumed in its middle continues with its running metrics.
+// A resumed epoch continues with its running metrics.
 func TestRunningMetricsAreNotResetInMidEpoch(t *testing.T) {
 	dir := tempDir(t)
 	c := &counting{linear: newLinear()}
@@ -112,8 +112,8 @@ func TestRunningMetricsAreNotResetInMidEpoch(t *testing.T) {
 	require.Zero(t, resumed.resets)
 }
 
-// The weights get their final values once the training is over, after the last checkpoint;
-// those that RestoreBest restores stay as they are.
+// The weights get their final values when the training is complete, after the last checkpoint.
+// Weights from RestoreBest stay.
 func TestWeightsAreFinalized(t *testing.T) {
 	dir := tempDir(t)
 	c := &counting{linear: newLinear()}
@@ -128,7 +128,7 @@ func TestWeightsAreFinalized(t *testing.T) {
 	require.NoError(t, c.Restore(t.Context(), found[0].Variables))
 	require.NotEqual(t, 42.0, c.w[0], "a training that goes on goes on from the weights before that")
 
-	// A training that is over and resumed ends in the same way.
+	// A complete training that is resumed ends in the same way.
 	loop = Loop{Session: c, Batch: 4, Epochs: 2, Resume: dir}
 	_, err = loop.Run(t.Context(), samples(t, 10))
 	require.NoError(t, err)

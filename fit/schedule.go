@@ -7,49 +7,49 @@ import (
 	"strings"
 )
 
-// Schedule returns the learning rate of a train step. step is the number of train steps done
-// before it, and epoch the number of epochs done. The rate must depend only on these two, so
-// that a resumed run gets the same rates. A negative or non-finite rate ends the run.
+// Schedule returns the learning rate of a train step. step is the number of train steps before
+// it, and epoch the number of complete epochs. The rate must depend only on these two, so that
+// a resumed run gets the same rates. A negative or non-finite rate ends the run.
 type Schedule func(step int64, epoch int) float64
 
-// Constant returns the same rate for every step.
+// Constant returns a schedule with one rate.
 func Constant(rate float64) Schedule {
 	return func(int64, int) float64 { return rate }
 }
 
-// CosineDecay falls from initial to final along half a cosine over the given number of steps,
-// and stays there.
+// CosineDecay changes the rate from initial to final along half a cosine over the given number
+// of steps. Later steps have the rate final.
 func CosineDecay(initial, final float64, steps int64) Schedule {
 	return func(step int64, _ int) float64 {
 		return final + (initial-final)*(1+math.Cos(math.Pi*progress(step, steps)))/2
 	}
 }
 
-// LinearDecay changes linearly from initial to final over the given number of steps, and stays
-// there.
+// LinearDecay changes the rate from initial to final along a line over the given number of
+// steps. Later steps have the rate final.
 func LinearDecay(initial, final float64, steps int64) Schedule {
 	return func(step int64, _ int) float64 {
 		return initial + (final-initial)*progress(step, steps)
 	}
 }
 
-// StepDecay multiplies the rate by factor after every epochs epochs.
+// StepDecay multiplies the rate by factor each time that the given number of epochs has passed.
 func StepDecay(initial, factor float64, epochs int) Schedule {
 	return func(_ int64, epoch int) float64 {
 		return initial * math.Pow(factor, float64(epoch/max(epochs, 1)))
 	}
 }
 
-// ExponentialDecay multiplies the rate by factor over every steps steps, in equal ratios from
-// step to step.
+// ExponentialDecay multiplies the rate at each step by the same number, so that the given
+// number of steps multiplies it by factor.
 func ExponentialDecay(initial, factor float64, steps int64) Schedule {
 	return func(step int64, _ int) float64 {
 		return initial * math.Pow(factor, float64(step)/float64(max(steps, 1)))
 	}
 }
 
-// Warmup scales the rates of the first steps of then: the first by 1/steps, the second by
-// 2/steps, and so on.
+// Warmup multiplies the rate of then by 1/steps at the first step, by 2/steps at the second,
+// and so on, up to 1.
 func Warmup(steps int64, then Schedule) Schedule {
 	return func(step int64, epoch int) float64 {
 		rate := then(step, epoch)
@@ -60,7 +60,7 @@ func Warmup(steps int64, then Schedule) Schedule {
 	}
 }
 
-// progress returns the part of the steps that is done, from 0 to 1.
+// progress returns the fraction of the steps that are done, from 0 to 1.
 func progress(step, steps int64) float64 {
 	if step >= steps {
 		return 1
@@ -68,7 +68,6 @@ func progress(step, steps int64) float64 {
 	return float64(step) / float64(steps)
 }
 
-// scheduleGrammar describes the syntax of ParseSchedule in errors.
 const scheduleGrammar = "expected RATE, cosine:RATE:STEPS[:FINAL], linear:RATE:STEPS[:FINAL], step:RATE:FACTOR:EPOCHS, exp:RATE:FACTOR:STEPS, or warmup:STEPS: before one of them"
 
 // ParseSchedule parses a schedule in the syntax of the command line:
@@ -95,7 +94,7 @@ func ParseSchedule(text string) (Schedule, error) {
 	return s, nil
 }
 
-// arguments are the remaining parts of a schedule, and the first error.
+// arguments are the unparsed parts of a schedule, and the first error.
 type arguments struct {
 	parts []string
 	err   error
@@ -156,7 +155,6 @@ func (a *arguments) rate() float64 {
 	return v
 }
 
-// final parses an optional rate.
 func (a *arguments) final() float64 {
 	if len(a.parts) == 0 {
 		return 0
@@ -182,7 +180,6 @@ func (a *arguments) count() int64 {
 	return v
 }
 
-// validRate reports whether a learning rate can be used.
 func validRate(rate float64) bool {
 	return rate >= 0 && !math.IsInf(rate, 1)
 }

@@ -25,19 +25,19 @@ import (
 	"steadyfit/fit/checkpoint"
 )
 
-// soakEnv set to anything has the soak as long as it is meant to be (make soak).
+// soakEnv, if set, makes the soak test run for its full length (make soak).
 const soakEnv = "STEADYFIT_TEST_SOAK"
 
-// soakRunEnv makes the test binary a soak, in a process whose memory is its own; its
-// value is a soakRun as JSON.
+// soakRunEnv makes the test binary run a soak in a separate process. Its value is a soakRun as
+// JSON.
 const soakRunEnv = "STEADYFIT_TEST_SOAK_RUN"
 
 func init() {
 	child(soakRunEnv, func(r soakRun) error { return r.train() })
 }
 
-// soakRun is a training with all policies on: resets, a budget, going back after
-// running out of memory, checkpoints, a history.
+// soakRun is a training with resets, a budget, recovery after running out of memory,
+// checkpoints, and a history.
 type soakRun struct {
 	Model  string
 	Sample []int // shape of x
@@ -47,8 +47,7 @@ type soakRun struct {
 	Epoch  int // steps
 	Reload int // steps from one reload to the next
 	Budget memory.Bytes
-	// Leak is what memory may grow by per step, beyond doubt: less than what a step or a
-	// reload could leave.
+	// Leak is the tolerated growth per step. It is less than a leaked step or reload.
 	Leak memory.Bytes
 	Dir  string
 }
@@ -168,14 +167,13 @@ func (r soakRun) train() error {
 	return json.NewEncoder(os.Stdout).Encode(result)
 }
 
-// open counts what could be left open: goroutines, and file descriptors.
+// open counts goroutines and file descriptors.
 func open() (goroutines, files int, err error) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	return runtime.NumGoroutine(), len(entries), err
 }
 
-// With all policies on memory stays flat, step after step, and nothing stays open. As
-// long as it is meant to be with make soak.
+// With all policies on, memory stays flat and nothing stays open.
 func TestSoak(t *testing.T) {
 	if instrumented {
 		t.Skip("memory that this build keeps of its own would be in the figures; the tests without race and leakcheck have this one")
@@ -188,8 +186,8 @@ func TestSoak(t *testing.T) {
 		epoch int          // steps of an epoch then
 		short memory.Bytes // what may be added per step in the short run; 0 if that is all warm-up
 	}{
-		// A batch that stays takes 8 KiB, 12.5 KiB and 18 MiB, the graph of digits 200 KiB,
-		// the buffer of a scalar 64 bytes.
+		// A leaked batch takes 8 KiB, 12.5 KiB or 18 MiB, the graph of digits 200 KiB, and the
+		// buffer of a scalar 64 bytes.
 		{"reloads", soakRun{Model: "digits", Sample: []int{64}, Batch: 32, Steps: 100, Epoch: 1, Reload: 1, Budget: 2 * memory.GiB, Leak: 4 * memory.KiB}, 1000, 5, 32 * memory.KiB},
 		{"dense-100-64-1", soakRun{Model: "dense-100-64-1", Sample: []int{100}, Real: true, Batch: 32, Steps: 4000, Epoch: 40, Reload: 500, Budget: 2 * memory.GiB, Leak: 64}, 100_000, 500, memory.KiB},
 		{"image-224", soakRun{Model: "image-224", Sample: []int{224, 224, 3}, Batch: 32, Steps: 40, Epoch: 2, Reload: 20, Budget: 1600 * memory.MiB, Leak: 64 * memory.KiB}, 2000, 10, 0},
@@ -207,12 +205,13 @@ func TestSoak(t *testing.T) {
 			t.Logf("%d steps of batch %d in %v, %d resets, %d parts: anonymous memory %v; in use by malloc %v; peak RSS %v (from outside %v); loss %.4f to %.4f; goroutines %v, files %v",
 				r.Steps, r.Batch, have.Took.Round(time.Millisecond), have.Resets, have.Parts, have.Verdict, have.InUse, have.Peak, peak, have.First, have.Last, have.Goroutines, have.Files)
 			if whole {
-				// A change near the end leaves it undecided; the bound on the slope does not.
+				// A change near the end leaves the verdict undecided, but not the bound on the
+				// slope.
 				assert.NotContains(t, []memory.Kind{memory.Leak, memory.Crash}, have.Verdict.Kind, fmt.Sprint(have.Verdict))
 				assert.LessOrEqual(t, have.Verdict.Slope.High, float64(r.Leak))
 			} else if r.Leak > 0 {
-				// The heaps grow by up to 20 MiB at some time of so short a run. What malloc
-				// has handed out does not.
+				// In a short run the heaps grow by up to 20 MiB, but the memory in use by
+				// malloc's callers does not.
 				assert.LessOrEqual(t, have.InUse.Slope.High, float64(r.Leak), fmt.Sprint(have.InUse))
 			}
 			assert.NotContains(t, strings.Join(have.Events, ","), "over_budget")

@@ -6,22 +6,21 @@ import (
 	"steadyfit/data"
 )
 
-// unstackedEvent is the event of a failed call of several steps, after which steps run one by
-// one. Earlier versions wrote the same word to histories.
+// unstackedEvent is the event of a failed execution of several steps, after which steps run one
+// by one. The word is part of the history format.
 const unstackedEvent = "unfused"
 
-// stacking collects the batches of calls that run several steps.
+// stacking collects the batches of executions of several steps.
 type stacking struct {
 	session Stacker
-	// steps is the number of steps of the next call. batches is the number of their batches
-	// that the session already has.
+	// steps is the number of steps of the next execution. batches is the number of its batches
+	// that are stacked.
 	steps, batches int
-	// loggedRate is true once the log said that the learning rate prevents calls of several
+	// loggedRate is true after the log that the learning rate prevents executions of several
 	// steps.
 	loggedRate bool
 }
 
-// size returns the number of waiting batches.
 func (k *stacking) size() int {
 	if k == nil {
 		return 0
@@ -29,18 +28,18 @@ func (k *stacking) size() int {
 	return k.batches
 }
 
-// clear drops the waiting batches. The pass reads them again.
+// clear drops the stacked batches. The next pass reads them again.
 func (k *stacking) clear() {
 	if k != nil {
 		k.batches = 0
 	}
 }
 
-// blocker is a dataset that can put consecutive batches into one block of memory, from which a
-// call of several steps reads them without a copy; data.Prefetched is one.
+// blocker is a dataset that can place consecutive batches in one block of memory, so that
+// TrainN reads them without a copy; data.Prefetched is one.
 type blocker interface{ SetBlock(n int) }
 
-// prepareStack decides whether calls run several steps, and logs the reason if not.
+// prepareStack decides whether executions run several steps. If not, it logs the reason.
 func (r *run) prepareStack() {
 	most := r.mostSteps()
 	if b, ok := r.ds.(blocker); ok {
@@ -48,7 +47,7 @@ func (r *run) prepareStack() {
 	}
 }
 
-// mostSteps returns the maximum number of steps of a call; 1 means one by one.
+// mostSteps returns the maximum number of steps per execution.
 func (r *run) mostSteps() int {
 	k, ok := r.state.Session.(Stacker)
 	if !ok || k.StepsPerExecution() < 2 {
@@ -69,7 +68,7 @@ func (r *run) mostSteps() int {
 	case r.fullBatches() == 0:
 		logSingle("reason", "no batch is full")
 	case k.Stackable(k.StepsPerExecution(), r.loop.Batch) < 2:
-		logSingle("reason", fmt.Sprintf("the session stacks no batches of %d: its model has no signature for them, or it splits batches", r.loop.Batch))
+		logSingle("reason", fmt.Sprintf("the session cannot stack batches of %d: the model has no signature for them, or batches are split", r.loop.Batch))
 	default:
 		r.stack = &stacking{session: k}
 		return k.Stackable(most, r.loop.Batch)
@@ -77,7 +76,7 @@ func (r *run) mostSteps() int {
 	return 1
 }
 
-// unstack makes the following steps run one by one. Waiting batches are read again.
+// unstack makes later steps run one by one. Stacked batches are read again.
 func (r *run) unstack(why error) {
 	r.state.Log.Warn("train steps run one by one from this step on", "step", r.state.Step, "reason", why)
 	r.stack = nil
@@ -86,20 +85,20 @@ func (r *run) unstack(why error) {
 	}
 }
 
-// gather returns the number of steps to run now: 1, or all steps of a call that batch b
-// completes, or 0 if b waits for others.
+// gather stacks batch b. It returns the number of steps to run: 1, or all steps of an execution
+// if b is its last batch, or 0 if the execution needs more batches.
 func (r *run) gather(b data.Batch) (n int, err error) {
 	k, s := r.stack, &r.state
 	if k == nil {
 		return 1, nil
 	}
 	if k.batches == 0 {
-		if k.steps = r.callSteps(b); k.steps < 2 {
+		if k.steps = r.executionSteps(b); k.steps < 2 {
 			return 1, nil
 		}
 	}
 	if err := k.session.Stack(k.batches, k.steps, b); err != nil {
-		// No step has run. Those before the step of this batch can still run.
+		// The batches before this one are valid, so single steps can still train on them.
 		r.unstack(fmt.Errorf("one of the batches %d to %d of epoch %d: %w", s.PassBatch, b.Index, s.Epoch, err))
 		return 0, errWentBack
 	}
@@ -111,12 +110,11 @@ func (r *run) gather(b data.Batch) (n int, err error) {
 	return k.steps, nil
 }
 
-// callSteps returns the number of steps of the call that begins with batch b. It depends only
-// on the position, so a resumed run makes the same calls.
-func (r *run) callSteps(b data.Batch) int {
+// executionSteps returns the number of steps of the execution that begins with batch b. It depends
+// only on the position, so a resumed run has the same executions.
+func (r *run) executionSteps(b data.Batch) int {
 	s := &r.state
-	// Steps that are trained again run one by one, because hooks may have changed the rate
-	// between them.
+	// Hooks may have changed the rate between steps that are trained again.
 	if s.Step < r.replay.trained || b.Size != r.loop.Batch {
 		return 1
 	}
@@ -132,7 +130,7 @@ func (r *run) callSteps(b data.Batch) int {
 	return r.stack.session.Stackable(n, b.Size)
 }
 
-// withRate returns how many of the next n steps have the learning rate of the first.
+// withRate returns how many of the next n steps have the same learning rate as the first.
 func (r *run) withRate(n int) int {
 	schedule, s := r.loop.LearningRate, &r.state
 	if schedule == nil {
@@ -144,7 +142,7 @@ func (r *run) withRate(n int) int {
 		}
 		if i == 1 && !r.stack.loggedRate {
 			r.stack.loggedRate = true
-			s.Log.Info("train steps run one by one while the learning rate changes with each", "step", s.Step)
+			s.Log.Info("train steps run one by one while the learning rate changes at each step", "step", s.Step)
 		}
 		return i
 	}

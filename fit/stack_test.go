@@ -18,8 +18,8 @@ import (
 	"steadyfit/session"
 )
 
-// several is a linear session that can run several steps in one call. It keeps what it is
-// given, as TensorFlow's buffers do, and not the batch.
+// several is a linear session that can run several steps per execution. It copies its batches,
+// as TensorFlow's buffers do.
 type several struct {
 	*linear
 	calls    []int // the steps of each call, 1 for those of Train
@@ -27,7 +27,7 @@ type several struct {
 	most     int // steps per execution
 	fixed    int // if not 0, the number of steps that a call must have
 
-	// These stand in for what can go wrong.
+	// These fields simulate failures.
 	onStack  func(b data.Batch) error
 	onTrainN func(step int64, n int) error
 }
@@ -94,7 +94,7 @@ func (l *several) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	return l.linear.Train(ctx, step, b, out)
 }
 
-// sameRun requires that two runs are the same, but for the last digits of the means.
+// sameRun requires that two runs are the same except for the last digits of the means.
 func sameRun(t *testing.T, want, have *History, wantOf, haveOf *linear) {
 	t.Helper()
 	require.Equal(t, wantOf.state(), haveOf.state(), "the weights")
@@ -110,7 +110,7 @@ func sameRun(t *testing.T, want, have *History, wantOf, haveOf *linear) {
 	}
 }
 
-// Calls end at the expected steps, and the run equals one with single steps.
+// Executions end at the expected steps, and the run equals one with single steps.
 func TestCallsOfSeveralSteps(t *testing.T) {
 	steps := func(rates ...float64) Schedule {
 		return func(step int64, _ int) float64 { return rates[min(int(step), len(rates)-1)] }
@@ -133,7 +133,7 @@ func TestCallsOfSeveralSteps(t *testing.T) {
 		"the end of a pass":          {together: 4, samples: 40, epochs: 3, perEpoch: 7, calls: []int{4, 3, 3, 4, 4, 2, 1}},
 		"of a pass, a smaller batch": {together: 4, samples: 38, epochs: 2, perEpoch: 7, calls: []int{4, 3, 2, 1, 4}},
 		"a fixed number":             {together: 6, fixed: 4, samples: 40, epochs: 1, calls: []int{4, 4, 1, 1}},
-		"a number that never fits":   {together: 3, fixed: 4, samples: 12, epochs: 1, calls: []int{1, 1, 1}, says: "the session stacks no batches"},
+		"a number that never fits":   {together: 3, fixed: 4, samples: 12, epochs: 1, calls: []int{1, 1, 1}, says: "the session cannot stack batches"},
 		"no full batch":              {together: 3, samples: 3, epochs: 2, calls: []int{1, 1}, says: "no batch is full"},
 		"checkpoints": {together: 4, samples: 40, epochs: 1, calls: []int{3, 3, 3, 1},
 			hooks: func(t *testing.T) []Hook { return []Hook{Checkpoint(tempDir(t), EverySteps(3))} }},
@@ -190,7 +190,7 @@ func TestCallsOfSeveralSteps(t *testing.T) {
 	}
 }
 
-// A hook sees every call, and at least the steps that it asks for.
+// A hook is called after every execution, and at the steps of its StepEvery.
 func TestHooksBetweenCalls(t *testing.T) {
 	var seen []int64
 	loop := Loop{Session: newSeveral(8), Batch: 4, Epochs: 2}
@@ -204,8 +204,8 @@ func TestHooksBetweenCalls(t *testing.T) {
 	require.Equal(t, []int64{5, 7, 10, 12, 14, 15, 20, 21, 24}, seen)
 }
 
-// A run that was stopped at any step and is resumed makes the same calls and ends like an
-// uninterrupted one, bit for bit.
+// A run that is stopped at any step and resumed has the same executions as an uninterrupted
+// run, and the same result bit for bit.
 func TestResumeBetweenCalls(t *testing.T) {
 	train := func(l *several, dir string, stop func(*State) bool) *History {
 		loop := Loop{Session: l, Batch: 4, Epochs: 3, StepsPerEpoch: 7, Resume: dir, LearningRate: StepDecay(0.05, 0.5, 1)}
@@ -233,7 +233,7 @@ func TestResumeBetweenCalls(t *testing.T) {
 		require.Equal(t, whole.calls, append(before.calls, after.calls...))
 		require.Equal(t, outcomeOf(t, want, whole.linear), outcomeOf(t, have, after.linear), "stopped at step %d", stop)
 
-		// Another number of steps per call is the same run, too.
+		// A run with another number of steps per execution may resume.
 		dir, before, after = tempDir(t), newSeveral(4), newSeveral(3)
 		train(before, dir, func(s *State) bool { return s.Step >= stop })
 		train(after, dir, func(*State) bool { return false })
@@ -241,7 +241,7 @@ func TestResumeBetweenCalls(t *testing.T) {
 	}
 }
 
-// The resumed run reads again the batches that waited when the run was interrupted.
+// The resumed run reads again the batches that were stacked when the run was interrupted.
 func TestInterruptedWhileStacking(t *testing.T) {
 	plain := newLinear()
 	loop := Loop{Session: plain, Batch: 4, Epochs: 1}
@@ -271,8 +271,8 @@ func TestInterruptedWhileStacking(t *testing.T) {
 	require.Equal(t, plain.state(), again.state())
 }
 
-// Data that end or fail in the middle of a call, or do not fit, fail at the same step as
-// in a run of single steps, after the same updates.
+// Data that ends, fails or does not fit in the middle of an execution fails at the same step as
+// with single steps, after the same updates.
 func TestDataFailWhileStacking(t *testing.T) {
 	unplugged := errors.New("unplugged")
 	for name, c := range map[string]struct {
@@ -311,7 +311,7 @@ type blocks struct {
 
 func (b *blocks) SetBlock(n int) { b.set = append(b.set, n) }
 
-// The dataset gets the number of batches of a call while calls run several steps.
+// The dataset gets the number of batches of an execution while executions run several steps.
 func TestBlocksOfCalls(t *testing.T) {
 	ds := &blocks{Dataset: samples(t, 40)}
 	loop := Loop{Session: newSeveral(4), Batch: 4, Epochs: 1}
@@ -319,7 +319,7 @@ func TestBlocksOfCalls(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int{4}, ds.set)
 
-	// No call is longer than an epoch, or than from one call of a hook to the next.
+	// No execution is longer than an epoch, or than Hook.StepEvery.
 	loop.StepsPerEpoch, ds.set = 3, nil
 	_, err = loop.Run(t.Context(), ds)
 	require.NoError(t, err)
@@ -360,12 +360,12 @@ func TestDivergedInACall(t *testing.T) {
 		var d *DivergedError
 		require.ErrorAs(t, err, &d)
 		require.Equal(t, []any{int64(8), 4, 7}, []any{d.Step, d.Steps, d.Batch})
-		require.ErrorContains(t, err, "in steps 5 to 8, which ran in one call (epoch 1, batches 4 to 7 of the pass, from 0)")
+		require.ErrorContains(t, err, "in steps 5 to 8, which ran in one execution (epoch 1, batches 4 to 7 of the pass, from 0)")
 	}
 }
 
-// A call that fails ends a run without Recovery, with no checkpoint of what it left; with
-// one, its steps are trained again one by one, and the run ends as if it had not failed.
+// A failed execution ends a run without Recovery, and no checkpoint has its result. With
+// Recovery, its steps are repeated one by one, and the run ends as without a failure.
 func TestCallsThatFail(t *testing.T) {
 	plain := newLinear()
 	loop := Loop{Session: plain, Batch: 4, Epochs: 2}
@@ -384,7 +384,7 @@ func TestCallsThatFail(t *testing.T) {
 	loop.Hook(Checkpoint(dir))
 	_, err = loop.Run(t.Context(), samples(t, 40))
 	require.ErrorIs(t, err, errFull)
-	require.ErrorContains(t, err, "train steps 5 to 8 (epoch 1, batches 4 to 7), in one call")
+	require.ErrorContains(t, err, "train steps 5 to 8 (epoch 1, batches 4 to 7), in one execution")
 	require.NotContains(t, names(t, dir), "ckpt-8")
 
 	for _, every := range []int{1, 6, 100} {
@@ -415,7 +415,7 @@ func TestCallsThatFail(t *testing.T) {
 		require.Zero(t, k.held)
 	}
 
-	// One by one, the step that fails is found, and Decide is asked.
+	// With single steps, Decide is called for the step that fails.
 	l = newSeveral(4)
 	l.onTrain = func(step int64) error {
 		if step == 6 {
@@ -455,7 +455,6 @@ func TestCallsDoNotAllocate(t *testing.T) {
 	r.end(1, nil)
 }
 
-// constant is a session that does nothing.
 type constant struct {
 	linear
 	calls int
@@ -471,7 +470,7 @@ func (l *constant) TrainN(_ context.Context, _ int64, _ int, out []float64) erro
 	return nil
 }
 
-// resets is a hook that resets after every so many steps, or after each epoch.
+// resets is a hook that resets after every number of steps, or after each epoch.
 func resets(every int) Hook {
 	reset := func(s *State) error {
 		s.ResetBy(session.ResetReload, memory.Reading{}, 0)

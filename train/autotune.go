@@ -21,13 +21,13 @@ import (
 	"steadyfit/session"
 )
 
-// Autotune measures, at the start of a training, which configuration runs fastest (package
-// autotune). A resumed training uses the configuration of its checkpoint.
+// Autotune measures at the start of a training which configuration runs fastest; see package
+// autotune. A resumed training uses the configuration of its checkpoint.
 type Autotune struct {
 	Mode AutotuneMode
 	// Cache is the folder for measurements; empty means autotune.CacheDir().
 	Cache string
-	// Fixed are the options that keep their values from Config.Session.
+	// Fixed selects options of Config.Session that keep their values.
 	Fixed Fixed
 }
 
@@ -37,25 +37,24 @@ type AutotuneMode string
 const (
 	// AutotuneOff measures nothing.
 	AutotuneOff AutotuneMode = ""
-	// AutotuneOn chooses among configurations that train the model as it was exported.
+	// AutotuneOn allows configurations that compute with the types of the model.
 	AutotuneOn AutotuneMode = "on"
-	// AutotunePrecision also allows computing in 16 bits, which changes the result.
+	// AutotunePrecision also allows 16-bit types, which change the result.
 	AutotunePrecision AutotuneMode = "precision"
 )
 
-// Fixed are options of the session that Autotune does not change. Options that differ from
-// their default are always fixed.
+// Fixed selects options of a session that Autotune does not change. An option that differs from
+// its default is always fixed.
 type Fixed struct{ StepsPerExecution, Compiled, Threads, OneDNN, Precision bool }
 
-// isFloat16 reports whether a precision is float16, resolved or not.
 func isFloat16(p gpuopts.Precision) bool { return p != "" && p != gpuopts.BFloat16 }
 
-// with adds the options that the options of a session fix.
+// with also selects the options that are set in o.
 func (f Fixed) with(o session.Options) Fixed {
 	return Fixed{
 		StepsPerExecution: f.StepsPerExecution || o.StepsPerExecution > 1,
 		Compiled:          f.Compiled || o.Compiled,
-		// Resolving float16 sets up TensorFlow's devices, including their threads.
+		// Resolving float16 initializes TensorFlow's devices with their threads.
 		Threads:   f.Threads || o.Device.IntraThreads != 0 || o.Device.InterThreads != 0 || isFloat16(o.Device.Precision),
 		OneDNN:    f.OneDNN || o.Device.OneDNN != "",
 		Precision: f.Precision || o.Device.Precision != "",
@@ -72,7 +71,7 @@ func (a *Autotune) check() error {
 	return nil
 }
 
-// Limits returns the limits of autotune for a session with options o. most is the
+// Limits returns the limits for autotune. o are the options of the session, and most is the
 // maximum number of steps per execution.
 func (a *Autotune) Limits(o session.Options, most int) autotune.Limits {
 	fixed := a.Fixed.with(o)
@@ -82,7 +81,7 @@ func (a *Autotune) Limits(o session.Options, most int) autotune.Limits {
 	return autotune.Limits{StepsPerExecution: most, Compiled: !fixed.Compiled, Threads: !fixed.Threads, OneDNN: !fixed.OneDNN, Precision: a.Mode == AutotunePrecision && !fixed.Precision}
 }
 
-// Folder returns the folder of the cache.
+// Folder returns Cache or its default.
 func (a *Autotune) Folder() string {
 	if a.Cache != "" {
 		return a.Cache
@@ -90,14 +89,14 @@ func (a *Autotune) Folder() string {
 	return autotune.CacheDir()
 }
 
-// autotune chooses the configuration of the training: that of the checkpoint to resume from,
-// otherwise the result of measurements, cached or new.
+// autotune chooses the configuration: that of the checkpoint to resume from, or the fastest one
+// by measurements.
 func (t *training) autotune(ctx context.Context) error {
 	t.Loop.Hook(fit.Hook{Name: autotuneHook, Save: t.saveChoice})
 	p := t.autotunePlan()
 	t.most = min(t.data.Len()/t.Loop.Batch, int(p.Steps)/t.Loop.Epochs, t.pause(int(p.Steps)/t.Loop.Epochs))
 	p.Limits = t.Autotune.Limits(t.Session, t.most)
-	// Whether 16 bits take effect is worth tracing a step.
+	// A traced step shows whether 16-bit types take effect.
 	p.Limits.Traced = t.traces() || p.Limits.Precision && t.Trace == TraceIfUnsure && t.mayTrace()
 	if text, restarted := os.LookupEnv(ChosenEnv); restarted {
 		if err := json.Unmarshal([]byte(text), &t.choice.Configuration); err != nil {
@@ -131,7 +130,7 @@ func (t *training) autotune(ctx context.Context) error {
 	return nil
 }
 
-// autotunePlan returns the plan of the training, without its limits.
+// autotunePlan returns the plan of the training without its limits.
 func (t *training) autotunePlan() autotune.Plan {
 	steps := t.data.Len() / t.Loop.Batch
 	if !t.Loop.DropRemainder && t.data.Len()%t.Loop.Batch > 0 {
@@ -150,7 +149,7 @@ func (t *training) autotunePlan() autotune.Plan {
 	return p
 }
 
-// asSet replaces "plain" in a reason by the options that the user set.
+// asSet replaces the word "plain" in a reason by the options that the user set.
 func (t *training) asSet(reason string) string {
 	var set []string
 	if n := t.Session.StepsPerExecution; n > 1 {
@@ -167,8 +166,8 @@ func (t *training) asSet(reason string) string {
 	return fmt.Sprintf("as set (%s); %s", strings.Join(set, " "), rest)
 }
 
-// pause returns the maximum number of steps of an epoch that can run without a pause. A
-// checkpoint, a reset, watching memory and a new learning rate each need a pause.
+// pause returns the maximum number of steps without a pause. Checkpoints, resets, reading
+// memory and changes of the learning rate need pauses.
 func (t *training) pause(epoch int) int {
 	if t.Budget.ofProcess() || t.resets() && t.Reset.Limit != 0 {
 		return 1
@@ -190,7 +189,7 @@ func (t *training) pause(epoch int) int {
 	return pause
 }
 
-// ChosenEnv is the environment variable with the choice of a process that restarts its program.
+// ChosenEnv is the environment variable that passes the choice to the restarted program.
 const ChosenEnv = "STEADYFIT_CHOSEN"
 
 // restartedAlready reports whether the program was restarted with a choice.
@@ -205,15 +204,15 @@ func (t *training) mayRestart() bool {
 	return t.worker == nil && !t.ReleaseMemory && !t.Budget.ofProcess()
 }
 
-// restart restarts the program with the variables that the choice needs, and does not return on
-// success. On failure the training continues without these variables.
+// restart restarts the program if the choice needs environment variables that are not set. If
+// that fails, the training continues without these variables.
 func (t *training) restart(ctx context.Context) error {
 	c := &t.choice.Configuration
 	missing, err := c.Environment()
 	if err == nil && len(missing) == 0 {
 		return nil
 	}
-	// A restart would lose a signal that has arrived since.
+	// A restart would lose a signal that has arrived.
 	if cause := context.Cause(ctx); cause != nil {
 		return fmt.Errorf("not started: %w", cause)
 	}
@@ -234,7 +233,7 @@ func (t *training) restart(ctx context.Context) error {
 	return nil
 }
 
-// autotuneHook is the name of the hook that stores the choice in checkpoints.
+// autotuneHook is the hook that stores the choice in checkpoints.
 const autotuneHook = "auto"
 
 func (t *training) saveChoice(string) (json.RawMessage, error) {
@@ -244,9 +243,8 @@ func (t *training) saveChoice(string) (json.RawMessage, error) {
 	return json.Marshal(t.choice.Configuration)
 }
 
-// takeOver uses the choice of the checkpoint that the training resumes from, if there is one,
-// without the parts that options exclude now. If steps would then round differently than
-// before, it returns an error, unless Loop.ResumeAnyway is set.
+// takeOver uses the choice from the checkpoint, except parts that the options exclude. If steps
+// would then round differently, it returns an error unless Loop.ResumeAnyway is set.
 func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	if !t.Resume {
 		return false, nil
@@ -263,7 +261,7 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	}
 	l.Restart = t.mayRestart()
 	l.Precision = !t.Autotune.Fixed.Precision
-	// Only explicitly requested tracing takes precedence over the checkpoint's executor.
+	// The executor of the checkpoint takes precedence over tracing, except over TraceAlways.
 	l.Traced = t.Trace == TraceAlways
 	if !t.Autotune.Fixed.StepsPerExecution {
 		l.StepsPerExecution = math.MaxInt32 // the loop itself ends calls where it has to pause
@@ -278,7 +276,7 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 				fmt.Sprintf("the checkpoint was trained with %s, as {Autotune.Mode} had chosen; this setting excludes it, and steps would round differently", before),
 				"leave it out to train as before, or set {Loop.ResumeAnyway}"))
 		}
-		t.Loop.Log.Warn("the checkpoint was trained in another way, which rounds differently", "checkpoint", before, "now", now, "because", text("{"+because+"}"))
+		t.Loop.Log.Warn("the checkpoint was trained with a configuration that rounds differently", "checkpoint", before, "now", now, "because", text("{"+because+"}"))
 	}
 	t.choice.Configuration = now
 	t.choice.Reason = fmt.Sprintf("%s, as in the checkpoint", now)
@@ -288,8 +286,8 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	return true, nil
 }
 
-// excludes returns the option or the variable that makes options round differently than those
-// of a checkpoint; empty if there is none.
+// excludes returns the option or variable because of which steps round differently than in the
+// checkpoint; empty if there is none.
 func (t *training) excludes(was, is session.Options) string {
 	fixed, device := t.Autotune.Fixed, t.Session.Device
 	a, b := was.Rounding(), is.Rounding()
@@ -320,8 +318,8 @@ func (t *training) excludes(was, is session.Options) string {
 	return "Options.StepsPerExecution"
 }
 
-// excludesOneDNN returns the option or the variable for which autotune cannot turn oneDNN on or
-// off as a checkpoint has it.
+// excludesOneDNN returns the option or variable that prevents autotune from turning oneDNN on or
+// off as in the checkpoint.
 func (t *training) excludesOneDNN() string {
 	switch {
 	case t.Session.Device.Deterministic:
@@ -338,10 +336,10 @@ func (t *training) excludesOneDNN() string {
 	return "TF_ENABLE_ONEDNN_OPTS"
 }
 
-// longEnough is the duration from which the time per step is stored for later trainings.
+// longEnough is the least training time after which the time per step is stored.
 const longEnough = 10 * time.Second
 
-// noteSpeed stores the time of a plain step, if nothing was measured.
+// noteSpeed stores the time of a plain step for later trainings, if autotune measured nothing.
 func (t *training) noteSpeed(h *fit.History) {
 	if t.tuned == nil || !t.choice.Configuration.Plain() || len(t.choice.Measurements) > 0 || len(h.Records) == 0 {
 		return

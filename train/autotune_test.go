@@ -10,7 +10,7 @@ import (
 	"steadyfit/session"
 )
 
-// Options of the session that are set are not chosen.
+// Session options that are set are not chosen.
 func TestLimits(t *testing.T) {
 	device := func(o gpuopts.Options) session.Options { return session.Options{Device: o} }
 	all := autotune.Limits{StepsPerExecution: 50, Compiled: true, Threads: true, OneDNN: true, Precision: true}

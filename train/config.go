@@ -25,23 +25,24 @@ type Config struct {
 	Model string
 	// LossOutput is the name of the train signature's loss output; empty means loss.
 	LossOutput string
-	// Data is the training data. If it has a training and a test part, the former is used.
+	// Data is the training data. Of a dataset with a training and a test part, it is the
+	// training part.
 	Data Data
 	// Validation is the path of the validation data, which is read with the options of Data. Of
 	// a dataset with two parts, it is the test part.
 	Validation string
-	// ValidationFraction is the part of the training data to use for validation, above 0 and
-	// below 1. It excludes Validation.
+	// ValidationFraction is the fraction of the training data that is used for validation
+	// instead, above 0 and below 1. It excludes Validation.
 	ValidationFraction float64
-	// Seed is the seed of shuffling, of ValidationFraction, of Augmentation, and of models that
-	// take a seed. It is at most math.MaxInt64.
+	// Seed is the seed of shuffling, ValidationFraction, Augmentation, and models that take a
+	// seed. It is at most math.MaxInt64.
 	Seed uint64
-	// Shuffle trains on the samples in a different order in each epoch.
+	// Shuffle trains on the samples in another order in each epoch.
 	Shuffle bool
-	// Prefetch is the number of batches to prepare ahead. -1 means the number that takes 4 MiB,
-	// from 2 to 64, or 2 with a Budget.
+	// Prefetch is the number of batches to prepare ahead. -1 means 2 with a Budget, and
+	// otherwise 2 to 64 batches of 4 MiB together.
 	Prefetch int
-	// ClassWeights are the weights of classes in the loss, by number or name; other classes
+	// ClassWeights are the weights of classes in the loss, by number or name. Other classes
 	// have weight 1. The model needs the input sample_weight and exactly one label.
 	ClassWeights map[string]float64
 	// Augmentation changes training images at random.
@@ -56,8 +57,7 @@ type Config struct {
 	Loop fit.Loop
 	// Session configures the session. Run sets Seed, ReadOnly and ListAllocations.
 	Session session.Options
-	// ChooseSteps lets the model and the data determine Session.StepsPerExecution
-	// (session.Plan.ChooseSteps).
+	// ChooseSteps sets Session.StepsPerExecution to the number from session.Plan.ChooseSteps.
 	ChooseSteps bool
 	// Autotune measures at the start which configuration runs fastest.
 	Autotune Autotune
@@ -68,41 +68,41 @@ type Config struct {
 
 	// Checkpoints configure checkpoints; without a folder there are none.
 	Checkpoints Checkpoints
-	// Resume continues from the newest good checkpoint, if there is one.
+	// Resume resumes from the newest good checkpoint, if there is one.
 	Resume bool
-	// Out is the folder for the trained SavedModel, which is replaced; empty saves none.
+	// Out is the folder for the trained SavedModel, which is replaced; empty saves no model.
 	Out string
-	// OnWriteError is the policy for a checkpoint that cannot be written. Hooks of Loop have
-	// their own option.
+	// OnWriteError is the policy if a checkpoint cannot be written. Hooks of Loop have separate
+	// policies.
 	OnWriteError fit.ErrorPolicy
 	// Trace selects whether a step is traced at the start, to report which options take effect.
 	Trace Trace
 	// Progress receives the progress (fit.Progress); nil disables it.
 	Progress io.Writer
-	// Report receives information for the user, by subject: "auto", "resolved settings", "note"
-	// and "warning". A value that is an error contains option names (option.Text). nil means
+	// Report receives messages for the user. subject is "auto", "resolved settings", "note" or
+	// "warning". If value is an error, option.Text renders its option names. nil means
 	// Loop.Log.
 	Report func(subject string, value any)
 
 	// Memory and recovery.
 
-	// Supervise selects whether the training runs in a child process. Supervisor configures the
-	// supervision.
+	// Supervise selects whether the training runs in a child process, and Supervisor configures
+	// its supervision.
 	Supervise  Supervision
 	Supervisor supervise.Options
-	// Worker is the worker of a program that calls supervise.Run itself, for example to run
-	// several trainings in one process. Supervise then has no effect, and Resume selects
-	// whether the training resumes.
+	// Worker is for programs that call supervise.Run themselves, for example to run several
+	// trainings in one process. Supervise then has no effect, and Resume decides whether the
+	// training resumes.
 	Worker *supervise.Worker
-	// Reset resets the session from time to time; nil disables it. Run sets Restart.
+	// Reset resets the session regularly; nil disables resets. Run sets Restart.
 	Reset *budget.ResetPolicy
-	// ReleaseMemory applies the release profile (session.UseReleaseProfile), so that resets
-	// return memory to the system.
+	// ReleaseMemory applies session.UseReleaseProfile, so that resets return memory to the
+	// system.
 	ReleaseMemory bool
-	// Budget keeps memory under a limit. With the layer memory.GPUProcess, it limits the size
-	// of TensorFlow's pool on the first GPU.
+	// Budget keeps memory under a limit. If its layer is memory.GPUProcess, it limits
+	// TensorFlow's pool on the first GPU.
 	Budget Budget
-	// OnOutOfMemory selects the reaction when TensorFlow runs out of memory.
+	// OnOutOfMemory selects what to do when TensorFlow runs out of memory.
 	OnOutOfMemory OutOfMemory
 }
 
@@ -110,12 +110,12 @@ type Config struct {
 type Checkpoints struct {
 	// Folder is the folder for the checkpoints of this training.
 	Folder string
-	// EverySteps and EveryEpochs are the intervals between checkpoints. If both are 0, one is
-	// written after each epoch.
+	// EverySteps and EveryEpochs are the intervals between checkpoints. If both are 0,
+	// EveryEpochs is 1.
 	EverySteps, EveryEpochs int
 	// Keep is the number of newest checkpoints to keep; 0 keeps all.
 	Keep int
-	// Best is a metric whose best checkpoint is also kept. Empty means val_loss, if there is
+	// Best is a metric whose best checkpoint is also kept. Empty means val_loss, if there is a
 	// validation.
 	Best string
 }
@@ -123,7 +123,7 @@ type Checkpoints struct {
 // Budget limits the memory of a training; a Limit of 0 means none.
 type Budget struct {
 	Limit memory.Bytes
-	// Layer is the memory that is limited; empty means memory.RSS.
+	// Layer is the layer of memory that is limited; empty means memory.RSS.
 	Layer memory.Layer
 }
 
@@ -139,20 +139,20 @@ type Supervision int
 const (
 	// Unsupervised trains in this process.
 	Unsupervised Supervision = iota
-	// ForBudget uses a child process if a budget may need a new process and there are
-	// checkpoints to resume from. It does not restart after crashes.
+	// ForBudget uses a child process if a budget may need a new process and Config.Checkpoints
+	// is set. It does not restart after crashes.
 	ForBudget
 	// Supervised restarts the child when it crashes or hangs. It needs Config.Checkpoints.
 	Supervised
 )
 
-// OutOfMemory selects the reaction when TensorFlow runs out of memory.
+// OutOfMemory selects what to do when TensorFlow runs out of memory.
 type OutOfMemory string
 
 const (
 	// Stop ends the training.
 	Stop OutOfMemory = ""
-	// MicroBatch repeats the step with micro-batches, and uses them from then on.
+	// MicroBatch repeats the step in micro-batches, and uses them from then on.
 	MicroBatch OutOfMemory = "microbatch"
 	// Restart resumes from the last checkpoint in another process. It needs Supervised.
 	Restart OutOfMemory = "restart"
@@ -162,8 +162,8 @@ const (
 type Trace int
 
 const (
-	// TraceIfUnsure traces a step if an option may not take effect. It traces none if memory is
-	// limited, since the first steps under a limit must be representative.
+	// TraceIfUnsure traces a step if an option may not take effect and memory is not limited,
+	// since the first steps under a limit must be representative.
 	TraceIfUnsure Trace = iota
 	// TraceUnlessLimited traces a step unless memory is limited.
 	TraceUnlessLimited
@@ -175,18 +175,16 @@ const (
 
 // Result is the outcome of a training.
 type Result struct {
-	// History has the epochs that were done, even after an error. It is never nil.
+	// History has the completed epochs, even after an error. It is never nil.
 	History *fit.History
-	// Out is the folder of the trained model; empty if none was saved. If InChild, it is
-	// Config.Out, or empty after an error.
+	// Out is the folder of the trained model; empty if none was saved.
 	Out string
-	// InChild means that this is the parent of the child process that did the training, and
-	// History is empty. It is false in the child, where Run also returns: what a program must
-	// do once after a training belongs behind err == nil && !InChild, supervised or not.
+	// InChild is true in the parent of the child process that trained. History is then empty.
+	// Under supervision, Run returns in both processes. Code to run once after a training
+	// belongs behind err == nil && !InChild.
 	InChild bool
 }
 
-// checkRanges refuses numbers that are too small or too large.
 func (c *Config) checkRanges() error {
 	for _, n := range []struct {
 		option          string
@@ -206,7 +204,8 @@ func (c *Config) checkRanges() error {
 	return nil
 }
 
-// check refuses options that cannot work, before anything is opened.
+// check returns an error for options that cannot work. It opens only the model, and only if
+// checkSplit needs it.
 func (c *Config) check() error {
 	if err := c.checkRanges(); err != nil {
 		return err
@@ -225,7 +224,7 @@ func (c *Config) check() error {
 	case c.Resume && c.Checkpoints.Folder == "":
 		return refuse("Config.Resume", nil, "needs {Config.Checkpoints}, the folder to resume from")
 	case c.Loop.ResumeAnyway && !c.Resume:
-		return refuse("Loop.ResumeAnyway", nil, "only for {Config.Resume}")
+		return refuse("Loop.ResumeAnyway", nil, "has an effect only with {Config.Resume}")
 	}
 	if err := c.checkSupervision(); err != nil {
 		return err
@@ -283,8 +282,8 @@ func (c *Config) resets() bool { return c.Reset != nil && c.Reset.Depth != sessi
 // splits reports whether batches are split when memory runs out.
 func (c *Config) splits() bool { return c.OnOutOfMemory == MicroBatch || c.Budget.ofGPU() }
 
-// checkSplit rejects an option that needs micro-batches if the model does not support them.
-// Without this check the training would fail only when memory runs out.
+// checkSplit returns an error if the options need micro-batches and the model does not support
+// them. Otherwise the training would fail late, when memory runs out.
 func (c *Config) checkSplit() error {
 	if !c.splits() {
 		return nil
@@ -307,7 +306,7 @@ func (c *Config) checkSplit() error {
 	return refused
 }
 
-// supervisor returns the options of supervision; ok is false if the training runs in this
+// supervisor returns the options of supervision. ok is false if the training runs in this
 // process.
 func (c *Config) supervisor() (s supervise.Options, ok bool) {
 	s = c.Supervisor
@@ -322,8 +321,8 @@ func (c *Config) supervisor() (s supervise.Options, ok bool) {
 	return s, true
 }
 
-// OpenModel opens the SavedModel in a folder, or "builtin:NAME", as savedmodels.Open does. loss is the name of the train signature's
-// loss output; empty means loss.
+// OpenModel opens the SavedModel in a folder, or "builtin:NAME". loss is the name of the train
+// signature's loss output; empty means loss.
 func OpenModel(name, loss string) (*savedmodels.Model, error) {
 	if name == "" {
 		return nil, &option.Error{Option: "Config.Model", Reason: "missing", Fix: "give a folder with a SavedModel, or " + builtinNames(savedmodels.BuiltinNames())}

@@ -22,31 +22,32 @@ import (
 type Data struct {
 	// Path is a file, a folder, or "builtin:NAME", as in data.Open.
 	Path string
-	// Memory is data that the caller has already read; it replaces Path. Run does not close it.
+	// Memory is a dataset that replaces Path. Run does not close it.
 	Memory *data.InMemory
 	// Label is the label column of a CSV or JSON lines file: its name or, in a table, its
-	// number from 1, or -1 for the last. Empty means the column label or y.
+	// number from 1, or -1 for the last. Empty means label or y.
 	Label string
-	// Header says whether a table has a header line.
+	// Header is whether a table has a header line.
 	Header data.Header
-	// Height and Width are the size in pixels of images: images in a folder are resized to it,
-	// and samples of pixels in a row have it. 0 means the size that the model takes.
+	// Height and Width are the size of images in pixels. Images in a folder are resized to it;
+	// samples that are rows of pixels have it. 0 means the size that the model takes.
 	Height, Width int
-	// Scale is the range to which bytes from 0 to 255 are scaled. nil means, for images in a
-	// folder, the range that the model records; for other data, no scaling.
+	// Scale is the range to which bytes from 0 to 255 are scaled. For images in a folder, nil
+	// means the range that the model records. For other data, nil means no scaling.
 	Scale *[2]float64
 	// MaxBytes is the maximum size of the decompressed data; 0 means the default of
-	// data.Options.MaxBytes.
+	// data.Options.
 	MaxBytes int64
-	// Ignore lists arrays of the data to leave out.
+	// Ignore lists fields of the data to omit.
 	Ignore []string
-	// Map selects whether arrays of .npy and uncompressed .npz files stay on disk.
+	// Map selects whether arrays of .npy and uncompressed .npz files are mapped instead of
+	// read.
 	Map Mapping
 	// Workers is the number of goroutines that decode and augment; 0 means one per core.
 	Workers int
 }
 
-// Mapping selects whether arrays stay on disk and are mapped.
+// Mapping selects which files are mapped instead of read.
 type Mapping string
 
 const (
@@ -56,13 +57,12 @@ const (
 	MapAlways Mapping = "always"
 	// MapNever reads all files into memory.
 	MapNever Mapping = "never"
-	// mapFrom is the least total size of files, in bytes, that MapAuto maps.
+	// mapFrom is the least total size of files in bytes that MapAuto maps.
 	mapFrom = 1 << 30
 )
 
-// OpenData reads the data for a signature of a model, and checks that the batches of a pass
-// fit. part selects the part of a dataset with two parts: "train" or "test". The caller closes
-// the dataset.
+// OpenData reads the data for a signature of a model, and checks it for a pass. part is "train"
+// or "test", and selects that part of a dataset with two parts. The caller closes the dataset.
 func OpenData(model *savedmodels.Model, signature string, d Data, part string, pass data.Pass) (*data.InMemory, error) {
 	r, err := newReader(model, signature, d)
 	if err != nil {
@@ -81,15 +81,14 @@ func OpenData(model *savedmodels.Model, signature string, d Data, part string, p
 	return ds, nil
 }
 
-// reader reads data for a signature of a model.
 type reader struct {
 	Data
 	csv    data.CSVOptions
 	images data.ImageOptions
-	// pixels is the range of pixels that the model takes; nil means the range of bytes.
+	// pixels is the range of pixel values that the model takes; nil means 0 to 255.
 	pixels *[2]float64
-	// classes are the class names of the training data, which determine the numbers of classes
-	// in other data.
+	// classes are the class names of the training data. They determine the class numbers in the
+	// validation data.
 	classes []string
 	opened  []*data.InMemory
 }
@@ -133,7 +132,7 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 	return ds, wrong("InMemory.Drop", nil, err)
 }
 
-// read reads a dataset with one part, or the given part of a dataset with two.
+// read reads a part of a dataset with two parts. An empty part reads a dataset without parts.
 func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	if d.Memory != nil {
 		return d.Memory.Workers(r.Workers), nil
@@ -162,7 +161,6 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	return ds.Workers(r.Workers), nil
 }
 
-// maps reports whether the arrays at a path are mapped.
 func (r *reader) maps(path string) bool {
 	if r.Map != MapAuto {
 		return r.Map == MapAlways
@@ -180,8 +178,7 @@ func (r *reader) maps(path string) bool {
 	return bytes >= mapFrom
 }
 
-// scaled scales pixels of images, or with Data.Scale the bytes of any other data, to the range
-// that the model takes.
+// scaled scales images, or any data if Data.Scale is set, to the range that the model takes.
 func (r *reader) scaled(ds *data.InMemory) (*data.InMemory, error) {
 	if r.pixels == nil || r.Scale == nil && !ds.HasImages() {
 		return ds, nil
@@ -193,7 +190,6 @@ func (r *reader) scaled(ds *data.InMemory) (*data.InMemory, error) {
 	return scaled, unusable(err)
 }
 
-// close closes everything that was opened.
 func (r *reader) close() error {
 	if r == nil {
 		return nil
@@ -206,8 +202,8 @@ func (r *reader) close() error {
 	return errors.Join(errs...)
 }
 
-// checkData finds data that does not fit a signature, and values that would make TensorFlow
-// fail in the middle of a run or train NaN into the weights.
+// checkData returns an error for data that does not fit a signature, and for values that would
+// make a step fail or train NaN into the weights.
 func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass data.Pass) error {
 	fields, err := session.CheckData(model, signature, ds, pass)
 	if err != nil {
@@ -232,7 +228,7 @@ func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass
 	return nil
 }
 
-// checkInput checks the field of an input: classes of labels, magnitudes of floats, ranges of
+// checkInput checks the classes of a label, the magnitudes of floats, or the ranges of
 // integers.
 func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signature, in savedmodels.Tensor, field string) error {
 	rows := int64(0) // number of rows of an embedding table
@@ -265,7 +261,7 @@ func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signa
 	return nil
 }
 
-// overflows are the magnitudes from which a value is rounded to infinity.
+// overflows has the least magnitude that a type rounds to infinity.
 var overflows = map[tfbind.DType]float64{
 	tfbind.Float32: 0x1.ffffffp127, tfbind.BFloat16: 0x1.ffp127, tfbind.Float16: 65520,
 }
@@ -284,9 +280,9 @@ func integerRange(name string) (low, high int64, ok bool) {
 	return 0, 1<<(8*t.Size) - 1, true
 }
 
-// mayExceed reports whether a field may have values outside the range of an input. low and high
-// are the integers that the input accepts: those of its type or, if rows is not 0, the indices
-// of a table of that many rows. Negative indices count from the end.
+// mayExceed reports whether a field may have values outside [low, high], the integers that an
+// input accepts. That is the range of its type or, if rows is not 0, the indices of a table
+// with that many rows. Negative indices count from the end.
 func mayExceed(field string, input tfbind.DType, rows int64) (low, high int64, may bool) {
 	low, high, ok := integerRange(input.String())
 	if !ok || rows == 0 && field == input.String() {

@@ -45,8 +45,8 @@ func TestIntegersAreChecked(t *testing.T) {
 	}
 }
 
-// The classes of a label are those that the exporter read from the shape of the output, and a
-// float64 may be beyond what an input of float32 takes.
+// The exporter read the number of classes from the shape of the output. A float64 may exceed
+// the range of a float32 input.
 func TestLabelsAndMagnitudesAreChecked(t *testing.T) {
 	m, err := savedmodels.Builtin("lstm")
 	require.NoError(t, err)

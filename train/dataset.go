@@ -15,8 +15,7 @@ func (t *training) pass() data.Pass {
 	return data.Pass{Batch: t.Loop.Batch, DropRemainder: t.Loop.DropRemainder}
 }
 
-// openData opens and checks the data before training, so that no training begins on a file with
-// bad values.
+// openData opens and checks the data, so that no training begins on bad values.
 func (t *training) openData(ctx context.Context) (err error) {
 	defer t.worker.Busy()()
 	roles := t.plan.Roles()
@@ -58,7 +57,6 @@ func (t *training) openData(ctx context.Context) (err error) {
 	return nil
 }
 
-// ordered returns the training data shuffled and prefetched.
 func (t *training) ordered(train *data.InMemory) data.Dataset {
 	var ds data.Dataset = train
 	if t.Shuffle {
@@ -76,8 +74,7 @@ func (t *training) ordered(train *data.InMemory) data.Dataset {
 	return ds
 }
 
-// validation opens the validation data, or splits it off the training data. held is nil without
-// validation.
+// validation opens the validation data or splits it off. held is nil without a validation.
 func (t *training) validation(all *data.InMemory, roles savedmodels.Roles) (train, held *data.InMemory, err error) {
 	train = all
 	switch {
@@ -102,7 +99,7 @@ func (t *training) validation(all *data.InMemory, roles savedmodels.Roles) (trai
 	return train, held, err
 }
 
-// inputs returns the data inputs of a signature, and the field of the data for each.
+// inputs returns the data inputs of a signature, and the name of the field for each.
 func (t *training) inputs(ds *data.InMemory, signature string) (inputs []savedmodels.Tensor, fields map[string]string, err error) {
 	sig, err := t.model.Signature(signature)
 	if err != nil {
@@ -112,8 +109,8 @@ func (t *training) inputs(ds *data.InMemory, signature string) (inputs []savedmo
 	return sig.DataInputs(), fields, err
 }
 
-// weighted adds class weights to the training data, if there are any. They apply to the field
-// of the only label input.
+// weighted adds the class weights to the training data. They refer to the field of the only
+// label.
 func (t *training) weighted(train *data.InMemory, signature string) (*data.InMemory, error) {
 	if len(t.ClassWeights) == 0 {
 		return train, nil
@@ -150,9 +147,8 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 	return train, wrong("Config.ClassWeights", nil, err)
 }
 
-// augmented augments the images of the training data, if Augmentation is set. The images are
-// the field of the first input whose samples have the shape of images, or as many elements as
-// an image of the known size.
+// augmented augments the images of the training data. The images are in the field of the first
+// input whose samples have the shape of images or the number of elements of an image.
 func (t *training) augmented(train *data.InMemory, signature string) (*data.InMemory, error) {
 	change := t.Augmentation
 	if change.Seed = t.Seed; change.String() == "" {

@@ -25,7 +25,7 @@ func (e *InputError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *InputError) Unwrap() error { return e.Err }
 
-// unusable wraps an error in an InputError, unless the disk or the caller caused it.
+// unusable wraps an error in an InputError, unless ctx, a failing disk or an option caused it.
 func unusable(err error) error {
 	if err == nil || isAny(err, context.Canceled, syscall.EIO) || errors.As(err, new(*option.Error)) {
 		return err
@@ -33,7 +33,7 @@ func unusable(err error) error {
 	return &InputError{err}
 }
 
-// refuse returns the error of an option. A nil value is left out.
+// refuse returns the error of an option. A nil value is omitted.
 func refuse(name string, value any, format string, args ...any) error {
 	return &option.Error{Option: name, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
@@ -46,12 +46,12 @@ func wrong(name string, value any, err error) error {
 	return &option.Error{Option: name, Value: value, Reason: err.Error(), Err: err}
 }
 
-// text is a message that contains names of options in braces.
+// text is a message with option names in braces.
 type text string
 
 func (t text) Error() string { return t.OptionText(option.GoName) }
 
-// OptionText returns the message with other names for the options.
+// OptionText returns the message with option names rendered by name.
 func (t text) OptionText(name option.Name) string { return option.Marked(string(t), name) }
 
 // ofConfig maps options that Run sets to the options of Config that determine them.
@@ -64,10 +64,10 @@ var ofConfig = map[string]string{
 	"Loop.Validation": "Config.Validation",
 }
 
-// configError is an error that names options of Config instead of those that Run sets.
+// configError renders options that Run sets as options of Config.
 type configError struct{ error }
 
-// asConfig returns a configError if err names an option of ofConfig, and err otherwise.
+// asConfig returns a configError if err names an option of ofConfig; otherwise it returns err.
 func asConfig(err error) error {
 	if err == nil || (configError{err}).Error() == err.Error() {
 		return err
@@ -83,7 +83,7 @@ func (e configError) OptionText(name option.Name) string {
 	return option.Text(e.error, func(option, value string) string { return name(cmp.Or(ofConfig[option], option), value) })
 }
 
-// As gives an *option.Error the option of Config.
+// As replaces the option of an *option.Error by the option of Config.
 func (e configError) As(target any) bool {
 	to, ok := target.(**option.Error)
 	if !ok || !errors.As(e.error, to) {
@@ -103,7 +103,7 @@ func builtinNames(names []string) string {
 	return fmt.Sprintf("%sNAME (%s)", savedmodels.BuiltinPrefix, strings.Join(names, ", "))
 }
 
-// every reports whether is holds for all errors that an error joins.
+// every reports whether is returns true for all errors that err joins.
 func every(err error, is func(error) bool) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !every(e, is) })
@@ -111,27 +111,26 @@ func every(err error, is func(error) bool) bool {
 	return err == nil || is(err)
 }
 
-// unlogged reports whether an error only concerns log files. A later process adds the missing
-// lines.
+// unlogged reports whether an error concerns a log file, to which a later process adds the
+// missing lines.
 func unlogged(err error) bool { return errors.As(err, new(*fit.LogError)) }
 
-// final reports whether the session holds the result of the training despite an error.
+// final reports whether the session has the result of the training despite an error.
 func final(err error) bool {
 	var unwritten *checkpoint.Error
 	var unlogged *fit.LogError
 	return errors.As(err, &unwritten) && unwritten.Final || errors.As(err, &unlogged) && unlogged.Final
 }
 
-// notBegun reports whether an error concerns files at the beginning of a run. A restarted
-// training then tries again, since a full disk may have space a little later.
+// notBegun reports whether a run failed to read or write files at its beginning. Another
+// attempt may succeed, for example when a full disk has space again.
 func notBegun(err error) bool {
 	var hook *fit.HookError
 	return errors.As(err, &hook) && (hook.Phase == "load" || hook.Phase == "start") && errors.As(err, new(syscall.Errno))
 }
 
-// restartable marks an error that may not occur in another process. early means that the
-// training has begun, but this process has not resumed it yet: an earlier process did have the
-// disk, network and memory that it needed.
+// restartable marks an error that may not occur in another process. early is true if an earlier
+// process could train but this one has not resumed yet.
 func (t *training) restartable(err error, early bool) error {
 	noMemory := errors.Is(err, session.ErrOutOfMemory)
 	if noMemory && (early || t.OnOutOfMemory == Restart) || early && errors.As(err, new(syscall.Errno)) {
@@ -140,7 +139,6 @@ func (t *training) restartable(err error, early bool) error {
 	return err
 }
 
-// advise adds a next step to the error of a loop.
 func (t *training) advise(err error, checkpoint string) error {
 	outOfMemory := errors.Is(err, session.ErrOutOfMemory) && t.OnOutOfMemory == Stop
 	if !outOfMemory && (!errors.Is(err, context.Canceled) || errors.As(err, new(*fit.HookError))) {

@@ -11,8 +11,8 @@ import (
 	"steadyfit/memory"
 )
 
-// limitPool makes TensorFlow enforce a budget of GPU memory: a step that would exceed it fails,
-// and is repeated with micro-batches.
+// limitPool makes TensorFlow enforce a budget of GPU memory. A step that needs more fails, and
+// is repeated in micro-batches.
 func (t *training) limitPool() error {
 	if !t.Budget.ofGPU() {
 		return nil
@@ -30,7 +30,6 @@ func (t *training) limitPool() error {
 	return nil
 }
 
-// arrange adds the hooks for the options to the loop.
 func (t *training) arrange() {
 	l, s := &t.Loop, t.session
 	l.Session = s
@@ -85,7 +84,7 @@ func (t *training) arrangeCheckpoints() {
 	t.Loop.Hook(fit.Checkpoint(c.Folder, options...))
 }
 
-// arrangeRestart reports the reason why this process resumes the training of an earlier one.
+// arrangeRestart logs why this process resumes the training of an earlier one.
 func (t *training) arrangeRestart() {
 	status := t.worker.Status()
 	if status.Reason == "" || t.Worker != nil {

@@ -28,7 +28,7 @@ func TestLimitPool(t *testing.T) {
 	assert.Empty(t, o.Device.VirtualGPUs)
 	assert.True(t, o.ListAllocations)
 
-	// A GPU limit that was set in another way stays.
+	// A GPU limit that was set by other options stays.
 	for text, set := range map[string]func(o *session.Options){
 		"already divided into devices of [[512 512]] MiB": func(o *session.Options) { o.Device.VirtualGPUs = [][]int{{512, 512}} },
 		"Options.MemoryFraction 0.5":                      func(o *session.Options) { o.Device.MemoryFraction = 0.5 },

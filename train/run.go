@@ -23,13 +23,13 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Run trains a model. The package comment describes the requirements on the program. In
-// addition to the errors of fit.Loop.Run, it returns
-//   - *option.Error if an option cannot work, and *InputError if the model, the data or a folder
-//     cannot be used: nothing was trained.
-//   - the errors of session.Compile, session.CheckData and session.Open.
-//   - *session.SaveError if the trained model could not be saved.
-//   - the errors of supervise.Run, in its parent.
+// Run trains a model. The package comment has requirements on the program. The error is
+//   - an *option.Error if an option cannot work, or an *InputError if the model, the data or a
+//     folder cannot be used. Nothing was trained.
+//   - an error of session.Compile, session.CheckData or session.Open.
+//   - an error of fit.Loop.Run.
+//   - a *session.SaveError if the trained model could not be saved.
+//   - in the parent process, an error of supervise.Run.
 func Run(ctx context.Context, c Config) (Result, error) {
 	none := Result{History: &fit.History{}}
 	if c.Loop.Log == nil {
@@ -58,7 +58,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	return result, err
 }
 
-// training is one call of Run. It changes its copy of the Config.
+// training is the state of one call of Run.
 type training struct {
 	Config
 	worker  *supervise.Worker
@@ -68,20 +68,20 @@ type training struct {
 	plan   *session.Plan
 	reader *reader
 	data   data.Dataset
-	// tuned is the plan of autotune; nil without one. choice is the chosen configuration. most
-	// is the number of steps that can run without a pause.
+	// tuned is the plan of autotune, or nil. choice is the chosen configuration. most is the
+	// maximum number of steps without a pause.
 	tuned   *autotune.Plan
 	choice  autotune.Choice
 	most    int
 	session *session.Session
-	// resumed is true once the loop has resumed from a checkpoint of another process.
+	// resumed is true if the loop has resumed the training of an earlier process.
 	resumed bool
-	// restartErr requests another process; nil if none is needed.
+	// restartErr is the error that requests another process, or nil.
 	restartErr error
 }
 
-// prepareProcess checks the options, and restarts the program if they need environment
-// variables that are not set.
+// prepareProcess checks the options. It restarts the program if they need environment variables
+// that are not set.
 func (t *training) prepareProcess() error {
 	if err := t.check(); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (t *training) prepareProcess() error {
 	if err != nil {
 		return unusable(err)
 	}
-	// An earlier process of this training has already reported the warnings.
+	// An earlier process of this training has reported the warnings.
 	if _, child := os.LookupEnv(supervise.Env); child && t.Worker == nil || restartedAlready() {
 		return nil
 	}
@@ -106,7 +106,6 @@ func (t *training) prepareProcess() error {
 	return nil
 }
 
-// report passes information to the user.
 func (t *training) report(subject string, value any) {
 	if t.Report != nil {
 		t.Report(subject, value)
@@ -122,7 +121,7 @@ func (t *training) process(ctx context.Context, worker *supervise.Worker) (Resul
 	return r, asConfig(t.restartable(err, t.continues() && (!t.resumed || notBegun(err))))
 }
 
-// continues reports whether an earlier process of this call started the training.
+// continues reports whether an earlier process started this training.
 func (t *training) continues() bool { return t.Worker == nil && t.worker.Status().Step > 0 }
 
 func (t *training) train(ctx context.Context) (r Result, err error) {
@@ -152,7 +151,7 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	t.reportNotes()
 	r.History, err = t.Loop.Run(ctx, t.data)
 	err = t.orRestart(r.History, err)
-	// Neither an interrupt nor a file that could not be written may discard the result now.
+	// An interrupt or a file that could not be written must not discard the result.
 	if t.Out != "" && r.History.Done && every(err, final) {
 		saved := t.session.SaveModel(context.WithoutCancel(ctx), t.Out)
 		if err = errors.Join(err, saved); saved == nil {
@@ -166,7 +165,8 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	return r, nil
 }
 
-// orRestart returns the error that requests another process, if the loop ended for that.
+// orRestart returns the error that requests another process, if the loop ended because of that
+// request.
 func (t *training) orRestart(h *fit.History, err error) error {
 	tolerated := err == nil || t.OnWriteError == fit.Continue && every(err, unlogged)
 	if t.restartErr == nil || h.Done || !tolerated {
@@ -178,7 +178,7 @@ func (t *training) orRestart(h *fit.History, err error) error {
 	return t.restartErr
 }
 
-// openModel reads the model, and checks the folders that the training writes to.
+// openModel reads the model, and checks the output folders.
 func (t *training) openModel() (err error) {
 	continues := t.continues()
 	t.adapt(continues)
@@ -202,14 +202,14 @@ func (t *training) openModel() (err error) {
 	return nil
 }
 
-// adapt changes the options for a training that an earlier process started: it resumes, and
-// does not check all images again.
+// adapt makes a training that an earlier process started resume, without another check of the
+// images.
 func (t *training) adapt(continues bool) {
 	t.Resume = t.Resume || continues
 	t.CheckImages = t.CheckImages && !continues && !restartedAlready()
 }
 
-// checkOut rejects a folder for the trained model that cannot be written.
+// checkOut returns an error if the trained model cannot be written.
 func (t *training) checkOut() error {
 	if t.Out == "" {
 		return nil
@@ -218,7 +218,7 @@ func (t *training) checkOut() error {
 		return refuse("Config.Out", t.Out, "this is the model itself, which would be overwritten; give another folder")
 	}
 	if status := t.worker.Status(); status.LastCrash != nil {
-		// This comes before the check of free space, since remains of a model take space.
+		// Remains of a model take space, so they are removed before free space is checked.
 		if err := tidyOut(t.Out, status.Began, status.LastCrash.Time); err != nil {
 			return err
 		}
@@ -232,8 +232,8 @@ func (t *training) checkOut() error {
 	return unusable(err)
 }
 
-// tidyOut removes the remains of processes of this training that crashed while they saved the
-// model, between two times. Older or newer remains may belong to another training.
+// tidyOut removes the remains of processes that crashed between two times while they saved the
+// model. Older or newer remains may belong to another training.
 func tidyOut(out string, from, to time.Time) error {
 	out = filepath.Clean(out)
 	return session.TidyModels(filepath.Dir(out), func(model string, changed time.Time) bool {
@@ -246,13 +246,13 @@ func (t *training) compile() (err error) {
 	return err
 }
 
-// warn logs problems of the model that matter for this training. State that is in no checkpoint
-// matters if the training may resume from one. session.ResetRestore keeps such state.
+// warn logs problems of the model that matter for this training. State that is not in
+// checkpoints matters for resumes and resets, except for session.ResetRestore.
 func (t *training) warn() {
 	problems := t.model.ProblemsFor(t.Session.TrainSignature)
 	for _, p := range problems {
 		if p.Code == savedmodels.CodeMetadata {
-			t.Loop.Log.Warn("names of classes, ranges of inputs and whether batches can be split are not known", "problem", p.Message, "fix", p.Fix)
+			t.Loop.Log.Warn("the notes of the exporter cannot be read; names of classes and ranges of inputs are unknown", "problem", p.Message, "fix", p.Fix)
 		}
 	}
 	resets := t.resets() && t.Reset.Depth != session.ResetRestore
@@ -266,7 +266,6 @@ func (t *training) warn() {
 	}
 }
 
-// checkLoop finds errors of the loop before anything is measured.
 func (t *training) checkLoop() error {
 	train, evaluate, err := t.plan.Metrics()
 	if err != nil {
@@ -275,7 +274,7 @@ func (t *training) checkLoop() error {
 	return t.Loop.Check(t.data, train, evaluate)
 }
 
-// openSession opens TensorFlow and the session, with the configuration that autotune chooses.
+// openSession opens TensorFlow, chooses the configuration, and opens the session.
 func (t *training) openSession(ctx context.Context) error {
 	if err := t.chooseSteps(); err != nil {
 		return err
@@ -307,12 +306,11 @@ func (t *training) openSession(ctx context.Context) error {
 		return err
 	}
 	if why := t.session.Uncompiled(t.Loop.Batch, t.most); why != "" && !t.continues() {
-		t.report("note", text("not all that {Options.Compiled} asks for is compiled: "+why))
+		t.report("note", text("some steps are not compiled despite {Options.Compiled}: "+why))
 	}
 	return nil
 }
 
-// chooseSteps sets the steps per execution if ChooseSteps is set.
 func (t *training) chooseSteps() error {
 	if err := t.plan.CheckBatch(t.Loop.Batch); err != nil {
 		return err
@@ -332,8 +330,8 @@ func (t *training) chooseSteps() error {
 	return t.compile()
 }
 
-// reportEffects reports the resolved settings. Some of them need a traced step, which is undone
-// afterwards.
+// reportEffects reports the resolved settings, for which it may trace a step. The session
+// undoes that step.
 func (t *training) reportEffects(ctx context.Context) error {
 	e, err := t.session.Resolved(ctx, data.Batch{})
 	if err == nil && t.traces() {
@@ -355,7 +353,6 @@ func (t *training) reportEffects(ctx context.Context) error {
 	return nil
 }
 
-// traces reports whether a step is traced at the start.
 func (t *training) traces() bool {
 	switch t.Trace {
 	case TraceAlways, TraceNever:
@@ -367,11 +364,10 @@ func (t *training) traces() bool {
 	return t.mayTrace()
 }
 
-// mayTrace reports whether memory has no limit. Under a limit, the first steps must be
-// representative.
+// mayTrace reports whether memory is not limited.
 func (t *training) mayTrace() bool { return t.Budget.Limit == 0 && !(t.resets() && t.Reset.Limit != 0) }
 
-// reportNotes reports surprising facts: a model that is not saved, classes without names.
+// reportNotes reports that the model will not be saved, and the numbers of unnamed classes.
 func (t *training) reportNotes() {
 	if t.Out == "" && t.Checkpoints.Folder == "" {
 		t.report("note", text("without {Config.Out} or {Config.Checkpoints}, the trained model is not saved"))
@@ -384,5 +380,5 @@ func (t *training) reportNotes() {
 	for i := range shown {
 		shown[i] = fmt.Sprintf("%s %d", names[i], i)
 	}
-	t.report("note", "the model does not name its classes, so these have the numbers of their sorted names: "+strings.Join(shown, ", "))
+	t.report("note", "the model does not name its classes; they are numbered in the order of their names: "+strings.Join(shown, ", "))
 }

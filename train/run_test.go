@@ -20,7 +20,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// weights are the bytes of the variables of a saved model.
+// weights returns the bytes of the variables of a saved model.
 func weights(t *testing.T, dir string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "variables", "variables.data-00000-of-00001"))
@@ -28,8 +28,8 @@ func weights(t *testing.T, dir string) []byte {
 	return text
 }
 
-// A training from a path, one from data in memory, and one that was resumed end with the same
-// weights, and leave nothing open.
+// A training from a path, one from data in memory, and a resumed one end with the same weights,
+// and leave nothing open.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	var reported []string
@@ -74,7 +74,7 @@ func TestRun(t *testing.T) {
 	assert.Equal(t, tfbind.Counts{}, tfbind.Live())
 }
 
-// Without Report, the log has what a user should read.
+// Without Report, the log has the messages for the user.
 func TestReportsGoToTheLog(t *testing.T) {
 	var log bytes.Buffer
 	_, err := Run(t.Context(), Config{
@@ -86,7 +86,7 @@ func TestReportsGoToTheLog(t *testing.T) {
 	assert.Contains(t, log.String(), "without Config.Out or Config.Checkpoints, the trained model is not saved")
 }
 
-// A training that cannot work ends before it begins, with an error about an option or an input.
+// A training that cannot work returns an error about an option or an input before it begins.
 func TestRunRefuses(t *testing.T) {
 	used := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(used, "ckpt-1"), 0o777))

@@ -21,7 +21,7 @@ import (
 	"steadyfit/supervise"
 )
 
-// A budget may need another process, and gets one where there is a checkpoint to resume.
+// A budget uses a child process if there is a folder of checkpoints.
 func TestWhoTrains(t *testing.T) {
 	of := func(deadline time.Duration, restarts int) supervise.Options {
 		return supervise.Options{Deadline: deadline, Restarts: restarts}
@@ -59,8 +59,8 @@ func TestWhoTrains(t *testing.T) {
 	assert.NoError(t, c.check(), "the child of a budget has the deadline to end in")
 }
 
-// An error of a process before it resumes a training is retried; an error of the training
-// itself is not.
+// An error before a process resumes a training is retried; an error of the training itself is
+// not.
 func TestWhatIsTriedAgain(t *testing.T) {
 	full := &session.SaveError{Op: "save model to", Err: syscall.EROFS}
 	gone := unusable(&fs.PathError{Op: "open", Path: "train.npz", Err: syscall.ENOENT})

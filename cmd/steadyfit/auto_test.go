@@ -291,5 +291,5 @@ func TestChoiceThatRounds(t *testing.T) {
 	good("more", "2", &single)
 	out, err = run("more", "3", nil, "", "--fuse-steps", "4")
 	require.Error(t, err)
-	assert.Contains(t, out, "session.fused: as single steps in the checkpoint, up to 4 steps per call in the single-threaded executor now; several steps in a call of that executor round differently")
+	assert.Contains(t, out, "session.fused: as single steps in the checkpoint, up to 4 steps per call in the single-threaded executor now; in that executor, executions of several steps round differently")
 }

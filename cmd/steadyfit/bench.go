@@ -24,7 +24,7 @@ import (
 	"steadyfit/train"
 )
 
-// Arguments of bench --auto.
+// The values of bench --auto.
 const (
 	autotuneOff       = "off"
 	autotuneOn        = "on"
@@ -36,23 +36,21 @@ func newBench(s *settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "bench",
 		Short: "Measure one step of a SavedModel: time and memory",
-		Long: `Measure one step of a SavedModel and print it in Go benchmark format, which
-benchstat reads: the median time per step over groups of steps; resident,
-anonymous and peak memory in bytes after them; and the range of anonymous memory
-after the warm-up. A step copies the batch into native buffers, runs, and reads the
-loss, if there is one. The model is not written back.
+		Long: `Measure one step of a SavedModel and print it in Go benchmark format, for
+benchstat: the median time per step; resident, anonymous and peak memory; and the
+range of anonymous memory after the warm-up. A step copies the batch into native
+buffers, runs, and reads the loss, if there is one. The model is not changed.
 
-Without --data, every step uses the same synthetic batch. For a signature that runs
-several steps per call (train_n), the figures are per step.
+Without --data, every step uses the same synthetic batch. For train_n, which runs
+several steps per execution, the figures are per step.
 
-With --auto on, bench first measures which configuration is the fastest, in at most
-a minute, and prints a line for each: the median time per step over rounds that
-alternate with those of the fastest so far, in processes of their own; their peak
-and anonymous memory; and the time relative to plain steps, as the product of the
-ratios within rounds. The line of the chosen one ends with "1 chosen"; BenchmarkStep
-has plain steps. fit uses the choice for data of the same types and shapes, with the
-same flags of threads, devices and precision and the same variables; --auto kept
-prints it.`,
+With --auto on, bench first measures for up to a minute which configuration is
+fastest, and prints a line for each: the median time per step, the peak and the
+anonymous memory, and the time relative to plain steps. Each configuration runs in
+a separate process, in rounds that alternate with rounds of the fastest so far. The
+line of the chosen configuration ends with "1 chosen"; BenchmarkStep has plain
+steps. fit uses the choice if the model, the types and shapes of the data, the flags
+for devices and the environment variables are the same. --auto kept prints it.`,
 		Example: "  steadyfit bench --model builtin:digits --batch 32 --steps 2000 --synthetic",
 		Args:    noArguments,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return s.bench(cmd) },
@@ -85,7 +83,7 @@ func (s *settings) bench(cmd *cobra.Command) error {
 	}
 	var choice autotune.Choice
 	if s.autotune != autotuneOff {
-		// There is no session here yet, which would take memory from the trials.
+		// Trials run before a session takes memory.
 		if choice, err = s.choose(cmd, m, source.data); err != nil {
 			return err
 		}
@@ -101,7 +99,6 @@ func (s *settings) bench(cmd *cobra.Command) error {
 	return printTrials(cmd.OutOrStdout(), choice, name, s.Loop.Batch)
 }
 
-// checkBench refuses flags that cannot work together.
 func (s *settings) checkBench() error {
 	switch {
 	case s.Loop.Batch < 1:
@@ -120,18 +117,17 @@ func (s *settings) checkBench() error {
 	if s.Autotune.Cache == "" || s.autotune == autotuneOff || s.autotune == autotuneKept {
 		return nil
 	}
-	// fit only warns of such a folder, since it can read choices from it.
+	// fit reads choices from such a folder, and only warns.
 	err := os.MkdirAll(s.Autotune.Cache, 0o755)
 	if err == nil {
 		err = files.Writable(s.Autotune.Cache, 0)
 	}
 	if err != nil {
-		return unusable(fmt.Errorf("--cache %s: the measurements cannot be kept there: %w; name a folder that can be written", s.Autotune.Cache, err))
+		return unusable(fmt.Errorf("--cache %s: the folder cannot hold measurements: %w; name a folder that can be written", s.Autotune.Cache, err))
 	}
 	return nil
 }
 
-// measure measures steps of a signature.
 func (s *settings) measure(cmd *cobra.Command, m *savedmodels.Model, sig *savedmodels.Signature, source benchSource) (r measure.Result, err error) {
 	ctx := cmd.Context()
 	opened, err := s.openSession(cmd, m, !slices.Contains(m.Roles.Training(), sig.Name))
@@ -184,7 +180,7 @@ func (s *settings) measure(cmd *cobra.Command, m *savedmodels.Model, sig *savedm
 	return r, nil
 }
 
-// printTrials prints the configurations that were measured, in Go benchmark format.
+// printTrials prints the measured configurations in Go benchmark format.
 func printTrials(w io.Writer, choice autotune.Choice, model string, batch int) error {
 	var text strings.Builder
 	for _, c := range choice.Measurements {
@@ -202,11 +198,10 @@ func printTrials(w io.Writer, choice autotune.Choice, model string, batch int) e
 	return err
 }
 
-// trialTime is how long --auto measures. It is more than fit takes, and also enough for a busy
-// machine and for long steps.
+// trialTime is the duration of the measurements of --auto. It is longer than that of fit, so
+// that it suffices for a busy machine and for long steps.
 const trialTime = time.Minute
 
-// choose measures each configuration, or reads earlier measurements, and prints the choice.
 func (s *settings) choose(cmd *cobra.Command, m *savedmodels.Model, ds data.Dataset) (autotune.Choice, error) {
 	limits := s.Autotune.Limits(s.Session, ds.Len()/s.Loop.Batch)
 	limits.Restart = true // for fit
@@ -225,14 +220,14 @@ func (s *settings) choose(cmd *cobra.Command, m *savedmodels.Model, ds data.Data
 	return choice, nil
 }
 
-// repeated is a dataset of one batch, repeated to fill one execution of several steps.
+// repeated is a dataset of one batch, repeated to fill an execution of several steps.
 type repeated struct{ *data.InMemory }
 
 const repeats = 50
 
 func (r repeated) Len() int { return repeats * r.InMemory.Len() }
 
-// Batches yields the batch, regardless of the size of the pass.
+// Batches yields the batch whatever the size of the pass.
 func (r repeated) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 	return func(yield func(data.Batch, error) bool) {
 		for i := range repeats {
@@ -246,7 +241,7 @@ func (r repeated) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 	}
 }
 
-// benchSource is an endless source of batches for one signature.
+// benchSource is an endless source of batches for a signature.
 type benchSource struct {
 	batches      iter.Seq2[data.Batch, error]
 	stepsPerCall int
@@ -282,7 +277,8 @@ func (s *settings) source(m *savedmodels.Model, sig *savedmodels.Signature) (ben
 	}}, nil
 }
 
-// syntheticSource yields one synthetic batch, or stacked batches for one call, again and again.
+// syntheticSource returns a source that repeats one synthetic batch, or the stacked batches of
+// one execution.
 func (s *settings) syntheticSource(m *savedmodels.Model, sig *savedmodels.Signature, stacked bool) (benchSource, error) {
 	source := benchSource{stepsPerCall: 1, close: func() error { return nil }}
 	leading := []int{s.Loop.Batch}
@@ -309,7 +305,7 @@ func (s *settings) syntheticSource(m *savedmodels.Model, sig *savedmodels.Signat
 	return source, err
 }
 
-// classes is the limit of synthetic integers, which are usually labels.
+// classes returns the limit of synthetic integers, which are usually labels.
 func classes(m *savedmodels.Model) uint32 {
 	if m.Metadata != nil && len(m.Metadata.ClassNames) > 0 {
 		return uint32(len(m.Metadata.ClassNames))
@@ -317,12 +313,12 @@ func classes(m *savedmodels.Model) uint32 {
 	return measure.DefaultLimit
 }
 
-// maxSynthetic is the maximum number of values of an input: 1 GiB of float32.
+// maxSynthetic is the maximum number of values of an input, 1 GiB of float32.
 const maxSynthetic = 1 << 28
 
-// syntheticBatch makes the same batch as the other programs of the benchmark for the
-// same signature (package measure). Leading sizes that the model leaves open are those of
-// leading; others are 1. Integers are below classes.
+// syntheticBatch makes the same batch for a signature as the other programs of the benchmark
+// (package measure). leading are the first sizes where the model leaves them open; other open
+// sizes are 1. Integers are below classes.
 func syntheticBatch(sig *savedmodels.Signature, leading []int, classes uint32) (data.Batch, error) {
 	b := data.Batch{Size: leading[len(leading)-1]}
 	for i, in := range sig.DataInputs() {

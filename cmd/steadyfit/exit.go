@@ -21,7 +21,6 @@ import (
 	"steadyfit/train"
 )
 
-// The exit codes, which scripts rely on.
 const (
 	exitOK          = 0
 	exitFailed      = 1
@@ -42,13 +41,12 @@ type coded struct {
 func (e *coded) Error() string { return e.err.Error() }
 func (e *coded) Unwrap() error { return e.err }
 
-// usagef returns the error of a command line or configuration that cannot work.
+// usagef returns an error of the command line or the configuration.
 func usagef(format string, args ...any) error {
 	return &coded{exitUsage, fmt.Errorf(format, args...)}
 }
 
-// unusable marks an error about something that the command line names, such as a file that
-// does not exist.
+// unusable marks an error that the command line caused, such as a file that does not exist.
 func unusable(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, syscall.EIO) { // EIO: the disk has failed
 		return err
@@ -56,15 +54,15 @@ func unusable(err error) error {
 	return &coded{exitUsage, err}
 }
 
-// kind is the kind of an error of package data at the end of a line, after the remedy. It is for
-// programs.
+// kind matches the kind of an error of package data after the remedy at the end of a line. It
+// is for programs, not for readers.
 var kind = regexp.MustCompile(fmt.Sprintf(`(?m)(; .*): (?:%v|%v|%v|%v)( \(|$)`, data.ErrFormat, data.ErrUnsupported, data.ErrField, fs.ErrNotExist))
 
-// message returns the text of an error with the names of flags.
+// message returns the text of an error with flags instead of options.
 func message(err error) string { return kind.ReplaceAllString(option.Text(err, flagName), "$1$2") }
 
-// exitCode returns the exit code for an error. The first case that applies counts: an error
-// about a lack of memory may also wrap the reason why batches were not split.
+// exitCode returns the exit code for an error. The order of the cases matters: an error about a
+// lack of memory may also wrap the reason why batches were not split.
 func exitCode(err error) int {
 	is := func(targets ...error) bool {
 		return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })

@@ -71,7 +71,7 @@ func notice(w io.Writer, subject string, value any) {
 	fmt.Fprintf(w, "%s: %v\n", subject, value)
 }
 
-// newLog returns a log whose errors name flags.
+// newLog returns a log whose errors name flags instead of options.
 func newLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
@@ -118,7 +118,6 @@ func (s *settings) combine() error {
 	return s.combineHooks()
 }
 
-// checkCheckpoints rejects flags about checkpoints if none are written.
 func (s *settings) checkCheckpoints() error {
 	if s.Checkpoints.Folder != "" {
 		return nil
@@ -134,7 +133,7 @@ func (s *settings) checkCheckpoints() error {
 	return nil
 }
 
-// fixed returns the options that autotune does not change, since flags set them.
+// fixed returns the options that autotune does not change because flags set them.
 func (s *settings) fixed() train.Fixed {
 	return train.Fixed{
 		StepsPerExecution: s.given("steps-per-execution"), Compiled: s.given("jit-compile"), Precision: s.given("precision"),
@@ -148,9 +147,9 @@ func (s *settings) combineReset() error {
 	p := &s.reset
 	switch none := p.Depth == session.ResetNone; {
 	case none && s.given("reset-every"):
-		return usagef("--reset-every needs --reset, how to reset")
+		return usagef("--reset-every needs --reset, which says how to reset")
 	case none && p.Limit != 0:
-		return usagef("--reset-near needs --reset, how to reset")
+		return usagef("--reset-near needs --reset, which says how to reset")
 	case p.Within != 0 && p.Limit == 0:
 		return usagef("--reset-within needs --reset-near, the limit that it looks ahead to")
 	case none:
@@ -164,7 +163,6 @@ func (s *settings) combineReset() error {
 	return nil
 }
 
-// combineHooks adds the hooks that flags ask for.
 func (s *settings) combineHooks() error {
 	onError := fit.OnError(s.OnWriteError)
 	if s.history != "" {
@@ -240,7 +238,7 @@ func withCheckpoint(err error, checkpoints string) error {
 	return fmt.Errorf("%w\nthere is no checkpoint in %s to continue from", err, checkpoints)
 }
 
-// result is what fit --json prints.
+// result is the output of fit --json.
 type result struct {
 	Out         string      `json:"out,omitempty"`
 	Checkpoint  string      `json:"checkpoint,omitempty"`
@@ -281,7 +279,7 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// count is a number of things, as in "1 epoch" and "2 epochs".
+// count returns a number of things, as in "1 epoch" and "2 epochs".
 func count(n int64, thing string) string {
 	if n != 1 {
 		thing += "s"

@@ -20,14 +20,16 @@ import (
 	"steadyfit/train"
 )
 
-// settings holds the values of all flags. The commands share it: a process runs one command.
+// settings has the values of all flags. A process runs only one command, so the commands share
+// it.
 type settings struct {
-	// Config is that of fit. The other commands use its model, data, batch and devices.
+	// Config is the configuration of fit. The other commands use its model, data, batch and
+	// devices.
 	train.Config
 	configFile            string
 	verbose, json, strict bool
 
-	// fit: values that the Config has only together with others.
+	// Flags of fit that combine sets in the Config.
 	history, earlyStop, reduceRate string
 	restoreBest, traced            bool
 	reset                          budget.ResetPolicy
@@ -38,13 +40,13 @@ type settings struct {
 	needGPU bool   // of doctor
 	thin    string // of report
 
-	// bench; matrix has steps, too.
+	// Flags of bench; matrix also has steps.
 	steps, stepsPerCall int
 	signature, autotune string
 	synthetic           bool
 	rate                float64
 
-	// matrix
+	// Flags of matrix.
 	plan                matrix.Plan
 	workloads, remedies []string
 	python, baseline    string
@@ -67,39 +69,36 @@ func newSettings() *settings {
 	return s
 }
 
-// section is a group of flags, as the help shows it.
 type section struct {
 	title string
 	flags []flag
 }
 
-// flag is a row of the table of flags. Registration, help, the variables STEADYFIT_*, the keys
-// of a configuration file and the names in errors follow from it.
+// flag is a row of the table of flags. It defines the flag, its help, its variable STEADYFIT_*,
+// its key in a configuration file, and its name in errors.
 type flag struct {
-	// names are the name and earlier names, which still work.
+	// names has the name, then earlier names, which still work.
 	names string
-	// commands have the flag.
+	// commands are the commands that have the flag.
 	commands string
 	// help is one line of at most 90 characters.
 	help string
-	// options are the options of the libraries that the flag sets. Errors about these options
-	// name the flag.
+	// options are the library options that the flag sets. Errors about them name the flag.
 	options string
-	// sets is a pointer to the variable of the flag, which holds the default, or a pflag.Value.
+	// sets is a pointer to a variable with the default, or a pflag.Value.
 	sets any
 }
 
-// name returns the current name.
 func (f flag) name() string { return strings.Fields(f.names)[0] }
 
-// The commands that have flags in common.
+// The commands that share flags.
 const (
 	onModel   = "fit evaluate predict bench" // those that open a session
 	onTrained = "fit evaluate predict bench inspect"
 )
 
-// table has the flags of all commands, in the order of the help. A new option of training
-// needs a field of train.Config, the code that acts on it, and a row.
+// table has the flags of all commands in the order of the help. A new option of training needs
+// a field of train.Config, the code that uses it, and a row here.
 func (s *settings) table() []section {
 	return []section{
 		{"Data", s.dataFlags()},
@@ -168,7 +167,7 @@ func (s *settings) measurementFlags() []flag {
 	return []flag{
 		{"steps", "bench", "steps to measure, after a warm-up of a tenth of them", "", newCount(&s.steps, 1)},
 		{"signature", "bench", "signature to run (default: the train signature)", "", &s.signature},
-		{"steps-per-call", "bench", "steps per call of train_n, where the model leaves the number open", "", newCount(&s.stepsPerCall, 1)},
+		{"steps-per-call", "bench", "steps per execution of train_n, if the model does not fix the number", "", newCount(&s.stepsPerCall, 1)},
 		{"synthetic", "bench", "use a synthetic batch; this is the default without --data", "", &s.synthetic},
 		{"learning-rate", "bench", "learning rate, for a model that takes one", "", &s.rate},
 		{"workloads", "matrix", "workloads to run, or all (default: all, or user with --model)", "", &s.workloads},
@@ -189,12 +188,12 @@ func (s *settings) deviceFlags() []flag {
 	return []flag{
 		{"precision", onModel, "type to compute in where TensorFlow considers it safe; variables stay as they are", "Options.Precision",
 			shown{newChoice(&s.Session.Device.Precision, "fp32 bf16 fp16", "", gpuopts.BFloat16, gpuopts.Float16), showPrecision}},
-		{"xla", onModel, "let XLA compile what it can, beyond what was exported compiled", "Options.XLA",
+		{"xla", onModel, "compile with XLA what was not exported compiled", "Options.XLA",
 			shown{newSwitch(&s.Session.Device.XLA, gpuopts.XLAOn2, gpuopts.XLAOff), func(v string) string { return fmt.Sprint(v != string(gpuopts.XLAOff)) }}},
 		{"deterministic", onModel, "same results in every run, or an error; slower (TF_DETERMINISTIC_OPS)", "Options.Deterministic", &s.Session.Device.Deterministic},
 		{"visible-gpus", onModel, "GPUs to use, by the numbers of nvidia-smi, as in 0,1 (default: all)", "Options.VisibleGPUs", &s.Session.Device.VisibleGPUs},
 		{"resolved-settings in-force", "fit", "trace one step and report the devices, types and kernels in use (docs/how-to/gpu.md)", "Config.Trace", &s.traced},
-		{"gpu", "doctor", "require a GPU: whatever keeps TensorFlow from using one is a problem", "", &s.needGPU},
+		{"gpu", "doctor", "require a GPU: report a problem if TensorFlow cannot use one", "", &s.needGPU},
 	}
 }
 
@@ -249,7 +248,7 @@ func (s *settings) speedFlags() []flag {
 		{"auto", "bench", "measure which configuration runs fastest; kept prints an earlier result", "",
 			newChoice(&s.autotune, "off on precision kept", autotuneOff, autotuneOn, autotunePrecision, autotuneKept)},
 		{"cache", "fit bench", "folder for the measurements of --auto (default steadyfit/tune in your cache folder)", "Autotune.Cache Plan.Cache", &s.Autotune.Cache},
-		{"steps-per-execution fuse-steps", "fit", "train steps per call of TensorFlow; auto goes by the model and the data", "Options.StepsPerExecution",
+		{"steps-per-execution fuse-steps", "fit", "train steps per execution; auto chooses by the model and the data", "Options.StepsPerExecution",
 			newValue("N|auto", "1", s.setStepsPerExecution)},
 		{"jit-compile compiled", "fit", "use the XLA-compiled signatures of the model; they round differently", "Options.Compiled", &s.Session.Compiled},
 		{"prefetch", "fit", "batches to prepare ahead (-1: 2 to 64, about 4 MiB)", "Config.Prefetch", &s.Prefetch},
@@ -285,7 +284,6 @@ func (s *settings) globalFlags() []flag {
 
 const rootName = "steadyfit"
 
-// register adds the flags of a command.
 func (s *settings) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	if cmd.Name() == rootName {
@@ -302,10 +300,9 @@ func (s *settings) register(cmd *cobra.Command) {
 	}
 }
 
-// titleKey is the annotation for the title of a flag's section.
 const titleKey = "title"
 
-// add adds a flag. value is as flag.sets.
+// add adds a flag. value is flag.sets.
 func add(flags *pflag.FlagSet, name, help string, value any) {
 	switch p := value.(type) {
 	case *bool:
@@ -334,7 +331,7 @@ func add(flags *pflag.FlagSet, name, help string, value any) {
 	}
 }
 
-// today maps each name of a flag to its current name, and ofOption each option to its flag.
+// today maps each name of a flag to its current name. ofOption maps each option to its flag.
 var today, ofOption = map[string]string{}, map[string]flag{}
 
 func init() {
@@ -350,13 +347,12 @@ func init() {
 	}
 }
 
-// normalize replaces an earlier name of a flag.
 func normalize(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(cmp.Or(today[name], name))
 }
 
-// flagName is an option.Name: the flag of an option, with the value as the flag takes it.
-// Other names, such as those of variables, stay as they are.
+// flagName returns the flag of an option with a value in the syntax of the flag. Other names,
+// such as variables, do not change. It is an option.Name.
 func flagName(option, value string) string {
 	row, ok := ofOption[option]
 	if !ok {

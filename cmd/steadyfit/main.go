@@ -1,6 +1,6 @@
-// Command steadyfit fine-tunes TensorFlow SavedModels with memory that stays
-// flat. A file per command parses flags, calls a package, and prints; the flags
-// of all commands are the table in flags.go.
+// Command steadyfit fine-tunes TensorFlow SavedModels with memory that stays flat. Each command
+// has a file that parses flags, calls a package, and prints. The table in flags.go has the
+// flags of all commands.
 package main
 
 import (
@@ -16,10 +16,10 @@ import (
 	"steadyfit/supervise"
 )
 
-// The training loop stays on the process's first thread. glibc gives that thread a heap that
-// grows and shrinks in place; every other thread has one that is mapped and unmapped, and
-// TensorFlow allocates in each step. Measured on 2 cores, 9 interleaved runs: a step of 80 us
-// took 1.07 times as long as in a C loop without this, and 1.00 to 1.04 times with it.
+// The training loop stays on the first thread of the process. On that thread, glibc grows and
+// shrinks the heap in place; on other threads, it maps and unmaps heaps, and TensorFlow
+// allocates in each step. Measured on 2 cores in 9 interleaved runs, a step of 80 us took 1.07
+// times as long as in a C loop without this line, and 1.00 to 1.04 times with it.
 func init() { runtime.LockOSThread() }
 
 func main() {
@@ -31,7 +31,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run is the whole program.
+// run runs the program and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot(stdout, stderr)
 	root.SetArgs(args)

@@ -32,7 +32,7 @@ import (
 	"steadyfit/train"
 )
 
-// quick has the runs of --quick: the most common remedies, on the workloads that they are said
+// quick has the runs of --quick: the most common remedies, on workloads that they are supposed
 // to help.
 var quick = struct{ workloads, remedies []string }{
 	[]string{"W2", "W4", "S3"},
@@ -43,22 +43,23 @@ var quick = struct{ workloads, remedies []string }{
 	},
 }
 
-// The limits of --pairs and --jobs, which are more than a machine can run in a day, and at the
-// same time.
+// maxPairs and maxJobs limit --pairs and --jobs. No machine can run that many in a day or at
+// once.
 const maxPairs, maxJobs = 1000, 1024
 
-// quickPairs is the smallest number of pairs that gives useful intervals.
+// quickPairs is the least number of pairs with useful intervals.
 const quickPairs = 3
 
-// A run of the workload user has about userSamples samples and userEpochs epochs, and at least
-// userLeast steps, which are the fewest samples that decide anything.
+// A run of the workload user has about userSamples samples, userEpochs epochs, and at least
+// userLeast steps. Fewer samples would decide nothing.
 const (
 	userSamples = 100
 	userEpochs  = 10
 	userLeast   = 40
 )
 
-// calibrationWorkloads are part of every matrix: one does not leak, one leaks a known amount.
+// calibrationWorkloads are part of every matrix. The first does not leak; the second leaks a
+// known amount.
 var calibrationWorkloads = []string{"W0", "W1"}
 
 func newMatrix(s *settings) *cobra.Command {
@@ -74,11 +75,11 @@ func newMatrix(s *settings) *cobra.Command {
 		Short: "Apply remedies for growing memory to workloads, and measure the effect of each",
 		Long: `Apply remedies for growing memory to workloads on the real TensorFlow, and measure
 the effect of each: whether memory still grows, by how much, with which interval, in
-which layer, and what the remedy costs. Every run is a process of its own, one after
-the other; leave the machine alone meanwhile.
+which layer, and what the remedy costs. Every run is a separate process, one after
+the other; do not use the machine for other work meanwhile.
 
-Two workloads are part of every matrix: W0 does not leak and W1 leaks a known
-amount. If they are not measured so, the exit code is 6.
+Two workloads are part of every matrix: W0 does not leak, and W1 leaks a known
+amount. If the measurements disagree, matrix exits with 6.
 
 Results go to the folder --out: report.html, matrix.json, matrix.txt (Go benchmark
 format, for benchstat), claims.md, and runs.jsonl with every sample. After an
@@ -101,7 +102,6 @@ Remedies:  ` + wrapNames(remedies),
 	}
 }
 
-// wrapNames joins names, a few on each line.
 func wrapNames(names []string) string {
 	var lines []string
 	for line := range slices.Chunk(names, 7) {
@@ -153,7 +153,6 @@ func (s *settings) matrix(ctx context.Context, stdout, stderr io.Writer) error {
 	return verdict(result, s.rule, baseline)
 }
 
-// verdict returns an error if a calibration failed or the rule is broken.
 func verdict(result *matrix.Result, rule *matrix.Rule, baseline *matrix.Result) error {
 	var broken []string
 	for _, c := range result.Calibration {
@@ -170,7 +169,7 @@ func verdict(result *matrix.Result, rule *matrix.Rule, baseline *matrix.Result) 
 	return nil
 }
 
-// completePlan checks the flags, and adds what the runs need to the plan.
+// completePlan checks the flags, and completes the plan.
 func (s *settings) completePlan(ctx context.Context) error {
 	p := &s.plan
 	p.User, p.Data, p.Version, p.Models, p.Commands = s.Model, s.Data.Path, version(), map[string]string{}, map[string]matrix.Command{}
@@ -225,7 +224,7 @@ func (s *settings) completePlan(ctx context.Context) error {
 	return nil
 }
 
-// selectRuns adds the workloads and remedies that flags name.
+// selectRuns adds the workloads and remedies of the flags to the plan.
 func (s *settings) selectRuns() error {
 	p, workloads, remedies := &s.plan, s.workloads, s.remedies
 	switch {
@@ -260,7 +259,7 @@ func (s *settings) selectRuns() error {
 		}
 	}
 	p.Select = func(runtime, workload, remedy string) bool {
-		// The workloads of the calibration have no remedies unless they are named.
+		// Calibration workloads have no remedies unless the flags name them.
 		return (all || slices.Contains(workloads, workload)) && chosen.selects(runtime, workload, remedy)
 	}
 	return checkRuntimes(p.Runtimes)
@@ -288,7 +287,7 @@ func checkRuntimes(names []string) error {
 	return nil
 }
 
-// checkUser checks the model and the data of the workload user before anything runs.
+// checkUser checks the model and the data of the workload user.
 func (s *settings) checkUser() error {
 	p := &s.plan
 	if !slices.ContainsFunc(p.Workloads, func(w matrix.Workload) bool { return w.ID == matrix.User }) {
@@ -329,7 +328,7 @@ func (s *settings) checkUser() error {
 	return err
 }
 
-// runtimeCommand returns the command that starts the children of a runtime.
+// runtimeCommand returns the command that starts the child processes of a runtime.
 func (s *settings) runtimeCommand(name string) (c matrix.Command, err error) {
 	location, err := tfbind.Locate(s.TensorFlow)
 	if err != nil {
@@ -352,7 +351,7 @@ func (s *settings) runtimeCommand(name string) (c matrix.Command, err error) {
 		if err != nil {
 			return c, err
 		}
-		// It is linked with the libraries of the checkout.
+		// The program is linked with the libraries of the checkout.
 		runtime := filepath.Join(filepath.Dir(program), "..", "..", ".runtime", "tensorflow")
 		c.Libraries = []string{filepath.Join(runtime, "libtensorflow_cc.so.2"), filepath.Join(runtime, "libtensorflow_framework.so.2")}
 		c.Args, sources = []string{program}, []string{program}
@@ -371,8 +370,8 @@ func (s *settings) runtimeCommand(name string) (c matrix.Command, err error) {
 	return c, nil
 }
 
-// kerasCommand completes the command of the runtime keras, and returns the files that decide
-// what it measures: Python, and the scripts with what they import.
+// kerasCommand completes the command of the runtime keras. It returns the files that affect the
+// results: Python, and the scripts.
 func (s *settings) kerasCommand(c *matrix.Command) (sources []string, err error) {
 	script, err := project(filepath.Join("scripts", "matrix_keras.py"), "a checkout of steadyfit")
 	if err != nil {
@@ -388,7 +387,7 @@ func (s *settings) kerasCommand(c *matrix.Command) (sources []string, err error)
 		return nil, err
 	}
 	c.Args = []string{python, script}
-	// Python has a TensorFlow of its own.
+	// The Python environment has its own TensorFlow.
 	if c.Libraries, err = filepath.Glob(filepath.Join(filepath.Dir(python), "..", "lib", "python3*", "site-packages", "tensorflow", "libtensorflow_*.so.2")); err != nil {
 		return nil, err
 	}
@@ -396,7 +395,8 @@ func (s *settings) kerasCommand(c *matrix.Command) (sources []string, err error)
 	return append([]string{python}, scripts...), err
 }
 
-// project finds a file of the checkout, above the working folder or the program's folder.
+// project returns the path of a file of the checkout. It searches the parents of the working
+// folder and of the program.
 func project(name, source string) (string, error) {
 	var starts []string
 	if wd, err := os.Getwd(); err == nil {
@@ -418,11 +418,11 @@ func project(name, source string) (string, error) {
 			dir = parent
 		}
 	}
-	return "", &coded{exitEnvironment, fmt.Errorf("no %s above %s; it comes from %s", name, strings.Join(starts, " or "), source)}
+	return "", &coded{exitEnvironment, fmt.Errorf("%s was not found above %s; it comes from %s", name, strings.Join(starts, " or "), source)}
 }
 
-// progressPrinter updates one line on a terminal. Elsewhere it prints a line per workload and
-// per minute.
+// progressPrinter updates one line of a terminal. Other writers get a line per workload and per
+// minute.
 func progressPrinter(w io.Writer) func(matrix.Progress) {
 	file, ok := w.(*os.File)
 	terminal := ok && term.IsTerminal(int(file.Fd()))
@@ -465,7 +465,6 @@ func textOptions(w io.Writer) report.TextOptions {
 	return report.TextOptions{Width: width, Color: !plain}
 }
 
-// writeReports writes the files of a result, each whole or not at all.
 func writeReports(dir string, r *matrix.Result) error {
 	if err := matrix.WriteFile(filepath.Join(dir, matrix.ResultFile), r); err != nil {
 		return err
@@ -488,7 +487,7 @@ func renderReports(dir string, r *matrix.Result) error {
 	return nil
 }
 
-// runCommand is the hidden command of the children of the runtime go.
+// runCommand is the hidden command for child processes of the runtime go.
 const runCommand = "matrix-run"
 
 func newMatrixRun(s *settings) *cobra.Command {

@@ -19,8 +19,8 @@ import (
 	"steadyfit/train"
 )
 
-// prepareProcess sets the environment of the device flags, which may restart the process, and
-// prints the flags that have no effect. A command calls it first.
+// prepareProcess sets the environment for the device flags, which may restart the process. It
+// warns of flags without effect. A command calls it first.
 func (s *settings) prepareProcess(stderr io.Writer) error {
 	if err := s.checkGrowth(); err != nil {
 		return err
@@ -38,8 +38,8 @@ func (s *settings) prepareProcess(stderr io.Writer) error {
 	return nil
 }
 
-// checkGrowth refuses --memory-growth=false under a variable that turns memory growth on. In
-// the options, off is the same as not set.
+// checkGrowth returns an error for --memory-growth=false if an environment variable turns
+// memory growth on. The options cannot express that, because their default is also false.
 func (s *settings) checkGrowth() error {
 	const force = "TF_FORCE_GPU_ALLOW_GROWTH"
 	if value := os.Getenv(force); s.given("memory-growth") && !s.Session.Device.MemoryGrowth && value == "true" {
@@ -48,8 +48,8 @@ func (s *settings) checkGrowth() error {
 	return nil
 }
 
-// openSession opens TensorFlow and the model for a command that does not train. readOnly
-// allows a model without a train signature.
+// openSession opens TensorFlow and the model for a command that does not train. readOnly allows
+// a model without a train signature.
 func (s *settings) openSession(cmd *cobra.Command, model *savedmodels.Model, readOnly bool) (*session.Session, error) {
 	s.Session.ReadOnly = readOnly
 	plan, err := session.Compile(model, s.Session)
@@ -60,8 +60,8 @@ func (s *settings) openSession(cmd *cobra.Command, model *savedmodels.Model, rea
 	return opened, s.explainNoGPU(cmd.Context(), err)
 }
 
-// loadDevices opens TensorFlow and resolves the precision. It prints that float16 is slow
-// where it is.
+// loadDevices opens TensorFlow and resolves the precision. It warns if float16 is slow on this
+// machine.
 func (s *settings) loadDevices(cmd *cobra.Command) error {
 	if _, err := s.load(); err != nil {
 		return err
@@ -73,8 +73,8 @@ func (s *settings) loadDevices(cmd *cobra.Command) error {
 	return s.explainNoGPU(cmd.Context(), err)
 }
 
-// infer opens the model and its data and runs do. role returns the signature that takes the
-// data. If there is none, the error names the purpose.
+// infer opens the model and its data, and calls do. role returns the signature for the data; if
+// it is empty, the error states the purpose.
 func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string, purpose string, do func(*session.Session, *data.InMemory) error) error {
 	if s.Loop.Batch < 1 {
 		return usagef("--batch %d: expected at least 1", s.Loop.Batch)
@@ -114,7 +114,7 @@ func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string
 	return do(opened, ds)
 }
 
-// explainNoGPU adds the missing libraries and drivers to the error of options that need a GPU.
+// explainNoGPU adds the missing libraries and drivers to an ErrNoGPU.
 func (s *settings) explainNoGPU(ctx context.Context, err error) error {
 	if !errors.Is(err, session.ErrNoGPU) {
 		return err

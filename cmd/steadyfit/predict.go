@@ -54,7 +54,7 @@ dataset with a training and a test part, the test part is used.`,
 	}
 }
 
-// outputs are the names of the outputs to write.
+// outputs returns the names of the outputs to write.
 func outputs(step *session.Step, chosen string, single bool) ([]string, error) {
 	var names []string
 	for _, t := range step.Signature().Outputs {
@@ -73,7 +73,7 @@ func outputs(step *session.Step, chosen string, single bool) ([]string, error) {
 	return names, nil
 }
 
-// predict writes to a temporary file that takes its name when it is complete.
+// predict writes to a temporary file, which it renames at the end.
 func predict(ctx context.Context, step *session.Step, names []string, ds data.Dataset, batch int, path, kind string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return unusable(err)

@@ -16,7 +16,7 @@ func TestFlagsThatWouldDoNothing(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--reset-every", "10steps"}, "--reset-every needs --reset, how to reset"},
+		{[]string{"--reset-every", "10steps"}, "--reset-every needs --reset, which says how to reset"},
 		{[]string{"--reset", "reload", "--reset-near", "0"}, "--reset-near 0: expected more than 0"},
 		{[]string{"--memory-budget", "0"}, "--memory-budget 0: expected more than 0"},
 		{[]string{"--memory-budget", "500"}, "--memory-budget 500: that is 500 B, and no training has less than 1 MiB; a number alone is in bytes: did you mean 500MiB?"},

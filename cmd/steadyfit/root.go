@@ -15,7 +15,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// newRoot returns the program. The commands share the settings, since one of them runs.
+// newRoot returns the root command.
 func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	s := newSettings()
 	root := &cobra.Command{
@@ -72,7 +72,7 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 	return root
 }
 
-// parseError returns the usage error for flags that cobra could not parse.
+// parseError returns the usage error for flags that cobra cannot parse.
 func parseError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	switch {
@@ -86,7 +86,6 @@ func parseError(cmd *cobra.Command, err error) error {
 	return argumentError(cmd, err)
 }
 
-// argumentError returns the usage error for arguments that a command refused.
 func argumentError(cmd *cobra.Command, err error) error {
 	if err == nil {
 		return nil
@@ -94,7 +93,6 @@ func argumentError(cmd *cobra.Command, err error) error {
 	return usagef("%w; see %s --help", err, cmd.CommandPath())
 }
 
-// unknownCommand returns the error of a command that does not exist.
 func unknownCommand(root *cobra.Command, name string) error {
 	meant := ""
 	if like := root.SuggestionsFor(name); len(like) > 0 {
@@ -103,7 +101,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 	return usagef("unknown command %q%s; see %s --help", name, meant, root.CommandPath())
 }
 
-// similarFlag suggests a flag of a command for a misspelt one.
+// similarFlag suggests a flag for a misspelt one.
 func similarFlag(cmd *cobra.Command, name string) string {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
@@ -114,8 +112,8 @@ func similarFlag(cmd *cobra.Command, name string) string {
 	return "; did you mean --" + best + "?"
 }
 
-// noArguments is the Args of a command without arguments. A boolean flag takes its value after
-// an equals sign, so "--shuffle false" leaves an argument.
+// noArguments is the Args of a command without arguments. A boolean flag needs an equals sign
+// before its value, so "--shuffle false" has an argument.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -131,7 +129,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("%s takes no arguments, found %q%s", cmd.Name(), args[0], meant)
 }
 
-// usageTemplate is cobra's template with the flags in sections.
+// usageTemplate returns cobra's template with flags in sections.
 func usageTemplate(template string) string {
 	before, rest, _ := strings.Cut(template, "{{if .HasAvailableLocalFlags}}")
 	_, after, _ := strings.Cut(rest, "{{if .HasHelpSubCommands}}")
@@ -158,7 +156,6 @@ func sections(cmd *cobra.Command, table []section) string {
 	return text.String()
 }
 
-// load opens TensorFlow.
 func (s *settings) load() (tfbind.Info, error) {
 	if err := s.quiet(); err != nil {
 		return tfbind.Info{}, err
@@ -169,13 +166,13 @@ func (s *settings) load() (tfbind.Info, error) {
 // logLevel is TensorFlow's variable for the lowest level that it logs.
 const logLevel = "TF_CPP_MIN_LOG_LEVEL"
 
-// loud reports whether TensorFlow's log level stays as it is.
+// loud reports whether TensorFlow's log level stays unchanged.
 func (s *settings) loud() bool {
 	_, set := os.LookupEnv(logLevel)
 	return set || s.verbose
 }
 
-// quiet keeps TensorFlow from logging less than warnings.
+// quiet makes TensorFlow log only warnings and errors.
 func (s *settings) quiet() error {
 	if s.loud() {
 		return nil

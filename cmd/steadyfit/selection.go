@@ -8,17 +8,16 @@ import (
 	"steadyfit/matrix"
 )
 
-// allOfThem stands for all workloads or all remedies.
 const allOfThem = "all"
 
-// selection is the remedies that are applied, with their workloads and runtimes.
+// selection is the value of --remedies.
 type selection []selected
 
-// selected is an entry of --remedies: "REMEDY", "WORKLOAD/REMEDY", "RUNTIME:REMEDY"
-// or "RUNTIME:WORKLOAD/REMEDY". A part that is left out is empty.
+// selected is an entry of --remedies: "REMEDY", "WORKLOAD/REMEDY", "RUNTIME:REMEDY" or
+// "RUNTIME:WORKLOAD/REMEDY". An omitted part is empty.
 type selected struct{ runtime, workload, remedy string }
 
-// parseSelection reads the entries; none means all.
+// parseSelection parses the entries. No entries mean all remedies.
 func parseSelection(entries []string) (selection, error) {
 	if len(entries) == 0 {
 		entries = []string{allOfThem}
@@ -49,13 +48,13 @@ func parseSelection(entries []string) (selection, error) {
 	return s, nil
 }
 
-// names reports whether a remedy is applied anywhere.
+// names reports whether a remedy is applied to any workload.
 func (s selection) names(remedy string) bool {
 	return slices.ContainsFunc(s, func(e selected) bool { return e.remedy == remedy || e.remedy == allOfThem })
 }
 
-// selects reports whether a remedy is applied to a workload on a runtime. An entry "none" for
-// a workload or a runtime excludes it from entries for more than that.
+// selects reports whether a remedy is applied to a workload on a runtime. An entry with the
+// remedy "none" excludes its workload or runtime from less specific entries.
 func (s selection) selects(runtime, workload, remedy string) bool {
 	least := 0
 	for _, e := range s {
@@ -72,7 +71,7 @@ func (e selected) covers(runtime, workload string) bool {
 	return (e.runtime == "" || e.runtime == runtime) && (e.workload == "" || e.workload == workload)
 }
 
-// narrowness is larger for an entry that covers less. A workload is narrower than a runtime.
+// narrowness is higher for a more specific entry. A workload is more specific than a runtime.
 func (e selected) narrowness() int {
 	n := 0
 	if e.runtime != "" {

@@ -27,8 +27,8 @@ func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// settle gives the flags that are not on the command line their values from the environment
-// or the configuration file.
+// settle sets flags that are not on the command line from the environment or the configuration
+// file.
 func settle(flags *pflag.FlagSet, path string) error {
 	if path == "" {
 		path = os.Getenv(envName("config"))
@@ -60,8 +60,8 @@ func settle(flags *pflag.FlagSet, path string) error {
 	return err
 }
 
-// fromEnvironment returns the value that a variable has for a flag, by its name or by an
-// earlier one. Package tfbind reads its variable itself, and names it in its errors.
+// fromEnvironment returns the variable that sets a flag, under the flag's current name or an
+// earlier one. It ignores tfbind.EnvLibrary, which package tfbind reads.
 func fromEnvironment(flag string) (variable, value string, ok bool) {
 	for name, now := range today {
 		if v := envName(name); now == flag && v != tfbind.EnvLibrary && os.Getenv(v) != "" && (!ok || name == flag) {
@@ -71,7 +71,7 @@ func fromEnvironment(flag string) (variable, value string, ok bool) {
 	return variable, value, ok
 }
 
-// warnUnknown names variables that look like flags and are none, such as misspelt ones.
+// warnUnknown warns of variables STEADYFIT_* without a flag, such as misspelt ones.
 func warnUnknown(stderr io.Writer) {
 	if _, restarted := os.LookupEnv(train.ChosenEnv); restarted {
 		return // the process warned before it restarted itself
@@ -82,7 +82,7 @@ func warnUnknown(stderr io.Writer) {
 	}
 	for _, kv := range os.Environ() {
 		name, value, _ := strings.Cut(kv, "=")
-		// Tests of the program have variables of their own.
+		// Tests of the program have other variables.
 		if strings.HasPrefix(name, envPrefix) && !slices.Contains(known, name) && value != "" && !strings.HasPrefix(name, envPrefix+"TEST_") {
 			fmt.Fprintf(stderr, "steadyfit: warning: the variable %s is set, but no flag has that name\n", name)
 		}
@@ -99,11 +99,9 @@ func noteRenamed(stderr io.Writer, renamed map[string]string) {
 	}
 }
 
-// maxConfig is the maximum size of a configuration file.
 const maxConfig = memory.MiB
 
-// readConfig reads a YAML mapping of flag names to values. A file may serve several commands;
-// only a key that none of them has is unknown.
+// readConfig reads a YAML mapping of flag names to values. It may have flags of other commands.
 func readConfig(path string) (map[string]string, error) {
 	file, err := os.Open(path)
 	switch {

@@ -18,19 +18,20 @@ import (
 	"steadyfit/session"
 )
 
-// value is a pflag.Value that a function sets.
+// value is a pflag.Value that calls a function.
 type value struct {
 	kind, text string
 	set        func(text string) error
 }
 
-// newValue returns a flag. kind is the placeholder of the value in the help.
+// newValue returns a flag with the default text. kind is the placeholder of the value in the
+// help.
 func newValue(kind, text string, set func(text string) error) *value { return &value{kind, text, set} }
 
 func (v *value) Type() string   { return v.kind }
 func (v *value) String() string { return v.text }
 
-// Set ignores an empty text for a flag without a default.
+// Set ignores an empty text if the flag has no default.
 func (v *value) Set(text string) error {
 	if text == "" && v.text == "" {
 		return nil
@@ -50,7 +51,7 @@ func newParsed[T any](p *T, kind string, parse func(string) (T, error)) *value {
 	})
 }
 
-// newSwitch returns a flag that needs no value and sets *p. It is off by default.
+// newSwitch returns a boolean flag that sets *p to on or off. The default is off.
 func newSwitch[T any](p *T, on, off T) *value {
 	return newValue("bool", "false", func(text string) error {
 		b, err := strconv.ParseBool(text)
@@ -64,14 +65,14 @@ func newSwitch[T any](p *T, on, off T) *value {
 	})
 }
 
-// choice is a flag with a word for each value that it can have.
+// choice is a flag with a word for each possible value.
 type choice[T comparable] struct {
 	*value
 	words  []string
 	values []T
 }
 
-// newChoice returns a flag that sets *p. The words are separated by blanks.
+// newChoice returns a flag that sets *p. words are separated by blanks.
 func newChoice[T comparable](p *T, words string, values ...T) choice[T] {
 	c := choice[T]{words: strings.Fields(words), values: values}
 	c.value = newValue(strings.ReplaceAll(words, " ", "|"), c.word(fmt.Sprint(*p)), func(text string) error {
@@ -85,7 +86,7 @@ func newChoice[T comparable](p *T, words string, values ...T) choice[T] {
 	return c
 }
 
-// word returns the word for a value that fmt has formatted; the value if there is none.
+// word returns the word for a formatted value; without such a word, it returns the value.
 func (c choice[T]) word(value string) string {
 	if i := slices.IndexFunc(c.values, func(v T) bool { return fmt.Sprint(v) == value }); i >= 0 {
 		return c.words[i]
@@ -93,7 +94,7 @@ func (c choice[T]) word(value string) string {
 	return value
 }
 
-// shown is a flag whose options have other values than the flag itself.
+// shown is a flag whose values have another form in the options.
 type shown struct {
 	pflag.Value
 	show func(value string) string
@@ -108,17 +109,16 @@ func showPrecision(value string) string {
 	return "fp16" // on a CPU or a GPU
 }
 
-// showList returns a list with commas.
+// showList formats a Go slice with commas.
 func showList(value string) string {
 	return strings.Join(strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune("[] ", r) }), ",")
 }
 
-// showSizes returns lists of numbers of MiB as sizes.
+// showSizes formats slices of numbers of MiB as sizes.
 func showSizes(value string) string {
 	return strings.ReplaceAll(showList(value), ",", "MiB,") + "MiB"
 }
 
-// list joins words, as in "a, b or c".
 func list(words []string, last string) string {
 	if n := len(words) - 1; n > 0 {
 		return strings.Join(words[:n], ", ") + " " + last + " " + words[n]
@@ -126,7 +126,7 @@ func list(words []string, last string) string {
 	return strings.Join(words, "")
 }
 
-// newCount returns a flag for a number with a minimum.
+// newCount returns a flag for an integer that is not below least.
 func newCount(p *int, least int) *value {
 	return newValue("int", strconv.Itoa(*p), func(text string) error {
 		n, err := strconv.Atoi(text)
@@ -143,7 +143,7 @@ func newCount(p *int, least int) *value {
 
 var errNoSize = errors.New("expected a size, such as 600MiB, 1.5GiB or 4096")
 
-// newSize returns a flag for a size in bytes with a minimum.
+// newSize returns a flag for a size in bytes that is not below least.
 func newSize[T ~int64 | ~uint64](p *T, least memory.Bytes) *value {
 	return newValue("size", "", func(text string) error {
 		n, err := memory.ParseBytes(text)
@@ -164,7 +164,7 @@ func newSize[T ~int64 | ~uint64](p *T, least memory.Bytes) *value {
 	})
 }
 
-// newInterval returns a flag for a number of steps or of epochs; the other one becomes 0.
+// newInterval returns a flag for a number of steps or epochs. It sets the unused variable to 0.
 func newInterval(steps, epochs *int, text string) *value {
 	return newValue("Nsteps|Nepochs", text, func(text string) error {
 		digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")
@@ -182,7 +182,7 @@ func newInterval(steps, epochs *int, text string) *value {
 	})
 }
 
-// expected has the form of values of package pflag, by their types.
+// expected describes the values of flags of package pflag, by their type.
 var expected = map[string]string{
 	"bool":     "expected true or false",
 	"int":      "expected a whole number",
@@ -193,8 +193,7 @@ var expected = map[string]string{
 	"duration": "expected a duration, as in 30s or 5m",
 }
 
-// flagError rewrites the error of a value that a flag does not take. It returns other errors
-// unchanged.
+// flagError rewrites the error of an invalid value. It returns other errors unchanged.
 func flagError(err error) error {
 	var invalid *pflag.InvalidValueError
 	if !errors.As(err, &invalid) {

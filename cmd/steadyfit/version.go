@@ -25,7 +25,7 @@ func newVersion(s *settings) *cobra.Command {
 				if s.TensorFlow != "" {
 					return err
 				}
-				// steadyfit has a version without TensorFlow, too.
+				// A missing TensorFlow is not an error, unless a flag names one.
 				_, err = fmt.Fprintf(w, "TensorFlow: none (supported: %s to %s; see steadyfit doctor)\n", tfbind.MinVersion, tfbind.MaxVersion)
 				return err
 			}
@@ -35,7 +35,6 @@ func newVersion(s *settings) *cobra.Command {
 	}
 }
 
-// version returns the version of this module from the build information.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return info.Main.Version

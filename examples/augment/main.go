@@ -50,7 +50,7 @@ func run() error {
 	return nil
 }
 
-// train runs the loop after setting its session and validation data.
+// train sets the session and the validation data of the loop and runs it.
 func train(ctx context.Context, out string, loop fit.Loop) (accuracy float64, err error) {
 	d, err := describe()
 	if err != nil {
@@ -85,7 +85,7 @@ func train(ctx context.Context, out string, loop fit.Loop) (accuracy float64, er
 	defer s.Close()
 	loop.Session, loop.Validation = s, test
 	loop.Hook(fit.Progress(os.Stderr))
-	// The preprocessing graph runs in the prefetcher's goroutine, during the steps of earlier
+	// The graph runs in the prefetcher's goroutine, at the same time as steps on earlier
 	// batches.
 	history, err := loop.Run(ctx, data.Prefetch(changed, 2))
 	if err != nil {
@@ -98,15 +98,15 @@ func train(ctx context.Context, out string, loop fit.Loop) (accuracy float64, er
 // size is the width and height of an image, in pixels.
 const size = 8
 
-// description is a graph of tfgo and its tensors: pixels takes images in rows of 64 float32,
-// seed takes two int64, and changed has as many rows as pixels.
+// description is a graph of tfgo with its tensors: pixels takes rows of 64 float32, seed takes
+// two int64, and changed has the shape of pixels.
 type description struct {
 	graph                 *tf.Graph
 	pixels, seed, changed tf.Output
 }
 
-// describe moves and stretches each image by up to a pixel at each edge, and changes its
-// intensity by up to a fifth.
+// describe returns a graph that moves and stretches each image by up to a pixel at each edge,
+// and changes its intensity by up to a fifth.
 func describe() (d description, err error) {
 	root := tfgo.NewRoot()
 	next := func() *op.Scope { return root.SubScope("augment") } // one per operation, or names would clash
@@ -116,7 +116,8 @@ func describe() (d description, err error) {
 	zero, one := tfgo.Const(root, int32(0)), tfgo.Const(root, int32(1))
 	count := op.Gather(next(), op.Shape(next(), d.pixels), zero)
 
-	// Five numbers per image, from -1 to 1: a distance for each edge, and the intensity.
+	// random has five numbers per image, from -1 to 1: a distance for each edge, and the
+	// intensity.
 	random := op.StatelessRandomUniform(next(), op.Pack(next(), []tf.Output{count, tfgo.Const(root, int32(5))}), d.seed)
 	random = op.Sub(next(), op.Mul(next(), random, tfgo.Const(root, float32(2))), tfgo.Const(root, float32(1)))
 	columns := func(from, to int32) tf.Output {
@@ -134,7 +135,7 @@ func describe() (d description, err error) {
 	return d, err
 }
 
-// open returns the graph for a session of this project to run.
+// open opens the graph for use by this project's sessions.
 func (d description) open(ctx context.Context, seed int64) (*session.Preprocessing, error) {
 	text := new(bytes.Buffer)
 	if _, err := d.graph.WriteTo(text); err != nil {

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// pixels are the first n digits as float32.
+// pixels returns the first n digits as float32.
 func pixels(t *testing.T, n int) (flat []float32, rows [][]float32) {
 	t.Helper()
 	digits, _, err := data.Builtin("digits")
@@ -49,7 +49,7 @@ func pixels(t *testing.T, n int) (flat []float32, rows [][]float32) {
 	return flat, rows
 }
 
-// preview runs the graph once in a session of galeone's binding, and closes it.
+// preview runs the graph in a session of galeone's binding.
 func (d description) preview(images [][]float32, seed [2]int64) (_ [][]float32, err error) {
 	s, err := tf.NewSession(d.graph, nil)
 	if err != nil {
@@ -75,7 +75,8 @@ func (d description) preview(images [][]float32, seed [2]int64) (_ [][]float32, 
 	return changed, nil
 }
 
-// Both bindings run the graph in one process, on one TensorFlow, and agree to the bit.
+// Both bindings run the graph in one process with one TensorFlow, and the results are equal bit
+// for bit.
 func TestBothBindings(t *testing.T) {
 	d, err := describe()
 	require.NoError(t, err)
@@ -107,8 +108,8 @@ func TestBothBindings(t *testing.T) {
 	require.Len(t, files, 1, "one TensorFlow in the process")
 }
 
-// A graph that is described again is the same to a checkpoint, though tfgo counts on
-// in the names of its operations.
+// A new description has the same fingerprint for a checkpoint, although tfgo continues the
+// numbers in the names of its operations.
 func TestTrainAndResume(t *testing.T) {
 	dir := t.TempDir()
 	loop := fit.Loop{Batch: 100, Epochs: 1, StepsPerEpoch: 4, Resume: filepath.Join(dir, "ckpt")}
@@ -129,8 +130,8 @@ func TestTrainAndResume(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The library that the program links is the one that is used: another one that is named
-// is refused, and with none named nothing is searched for.
+// Both bindings use the linked library. Naming another one is an error, and without a name
+// nothing is searched.
 func TestOtherLibraryIsRefused(t *testing.T) {
 	if os.Getenv("STEADYFIT_TEST_CHILD") != "" {
 		info, err := tfbind.Load("")

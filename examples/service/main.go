@@ -41,7 +41,7 @@ type service struct{ dir string }
 
 func (s service) path(folder, name string) string { return filepath.Join(s.dir, folder, name) }
 
-// jobs returns the names of the jobs of a folder, sorted.
+// jobs returns the sorted names of the jobs in a folder.
 func (s service) jobs(folder string) (names []string) {
 	paths, _ := filepath.Glob(s.path(folder, "*.json")) // the pattern is sound
 	for _, path := range paths {
@@ -69,9 +69,9 @@ func (s service) run() error {
 	}
 }
 
-// work runs all jobs in a child process, and judges the memory after each.
+// work runs all jobs in a child process, and judges the memory after the jobs.
 func (s service) work(ctx context.Context, worker *supervise.Worker) error {
-	// A worker that crashed while it saved a model has left parts of it.
+	// A worker that crashed while it saved a model has left a part of it.
 	if err := session.TidyModels(s.path("models", ""), nil); err != nil {
 		return err
 	}
@@ -114,14 +114,14 @@ func (s service) train(ctx context.Context, worker *supervise.Worker, name strin
 	return err
 }
 
-// endsService reports whether the cause of an error is not the job, so the worker has to end.
+// endsService reports whether the worker has to end because an error is not due to the job.
 func endsService(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, supervise.ErrRestart) || errors.Is(err, supervise.ErrRetry) ||
 		errors.Is(err, checkpoint.ErrLocked) || errors.As(err, new(*checkpoint.Error)) || errors.As(err, new(*session.SaveError))
 }
 
-// finish takes a job out of the queue. It first removes the checkpoints, since the next job of
-// that name would resume from them.
+// finish takes a job out of the queue. It first removes the job's checkpoints, since another
+// job with that name would resume from them.
 func (s service) finish(name string, failure error) error {
 	to, err := "done", os.RemoveAll(s.path("running", name))
 	if failure != nil && err == nil {
@@ -135,7 +135,7 @@ func (s service) finish(name string, failure error) error {
 	return os.Rename(s.path("queue", name+".json"), s.path(to, name+".json"))
 }
 
-// outcome prints the number of jobs and the verdict on the memory after each.
+// outcome prints the number of jobs and the verdict on the memory, and returns the final error.
 func (s service) outcome(after *memory.Series) error {
 	failed, verdict := len(s.jobs("failed")), after.Judge(memory.Criteria{Budget: 32 * memory.KiB})
 	fmt.Printf("jobs done: %d, failed: %d\n%v\n", len(s.jobs("done")), failed, verdict)

@@ -18,7 +18,7 @@ import (
 	"steadyfit/memory"
 )
 
-// serviceEnv has the test binary be the program.
+// serviceEnv makes the test binary run the program.
 const serviceEnv = "STEADYFIT_TEST_SERVICE"
 
 func TestMain(m *testing.M) {
@@ -29,7 +29,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serve starts the service on a folder.
 func serve(t *testing.T, dir string, args ...string) (cmd *exec.Cmd, output *bytes.Buffer) {
 	t.Helper()
 	cmd, output = exec.Command(os.Args[0], append([]string{"-dir", dir}, args...)...), &bytes.Buffer{}
@@ -39,7 +38,6 @@ func serve(t *testing.T, dir string, args ...string) (cmd *exec.Cmd, output *byt
 	return cmd, output
 }
 
-// enqueue puts a job into the queue.
 func enqueue(t *testing.T, dir, name, config string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "queue"), 0o777))
@@ -54,7 +52,7 @@ func demo(t *testing.T, dir string, n int) {
 	}
 }
 
-// weights are those of the trained models, by job.
+// weights returns the weights of the trained models by job.
 func weights(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -68,9 +66,8 @@ func weights(t *testing.T, dir string) map[string]string {
 	return found
 }
 
-// A worker that is killed in the middle of a job costs nothing but time: the models are
-// those of a service that nothing happened to, bit for bit. A job that cannot work is put
-// aside, and the exit code says so.
+// If a worker is killed during a job, the models are those of an undisturbed service, bit for
+// bit. A job that cannot work fails, and the exit code reports that.
 func TestServiceSurvivesItsWorker(t *testing.T) {
 	undisturbed := t.TempDir()
 	demo(t, undisturbed, 3)
@@ -116,8 +113,8 @@ func TestServiceSurvivesItsWorker(t *testing.T) {
 	assert.DirExists(t, filepath.Join(dir, "models", "before", "assets"))
 }
 
-// A job is a train.Config, with its budget and all else. One that cannot keep its budget
-// fails, and the next ones are trained.
+// A job is a train.Config, including its budget. A job that cannot keep its budget fails, and
+// later jobs are trained.
 func TestJobsAreConfigs(t *testing.T) {
 	free, other := t.TempDir(), t.TempDir()
 	demo(t, free, 2)
@@ -171,8 +168,8 @@ func findWorker(pid int) (child int, ok bool) {
 	return 0, false
 }
 
-// Ctrl-C ends the worker after its step and a checkpoint, and the service with 130; the job
-// stays in the queue.
+// Ctrl-C ends the worker after its step and a checkpoint. The service exits with 130, and the
+// job stays in the queue.
 func TestCtrlC(t *testing.T) {
 	dir := t.TempDir()
 	enqueue(t, dir, "long", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1000000,"Batch":32}}`)
@@ -187,8 +184,8 @@ func TestCtrlC(t *testing.T) {
 	assert.Equal(t, []string{"long"}, service{dir: dir}.jobs("queue"))
 }
 
-// A job leaves the queue only when nothing else is left of it, whatever ends the worker in
-// between: the next job of that name would take its checkpoints for its own.
+// A job leaves the queue after everything else of it was removed. Otherwise, if the worker
+// ended before that, another job of the same name would resume its checkpoints.
 func TestAJobLeavesTheQueueLast(t *testing.T) {
 	s := service{dir: t.TempDir()}
 	demo(t, s.dir, 1)
@@ -199,7 +196,8 @@ func TestAJobLeavesTheQueueLast(t *testing.T) {
 	assert.FileExists(t, filepath.Join(s.dir, "queue", "demo-0000.json"))
 }
 
-// A job whose workers are killed before there is a checkpoint is put aside with the reason.
+// A job whose workers are killed before there is a checkpoint fails, and its file has the
+// reason.
 func TestJobThatKillsIsPutAside(t *testing.T) {
 	dir := t.TempDir()
 	enqueue(t, dir, "long", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1000000,"Batch":32},"Checkpoints":{"EverySteps":1000000}}`)
@@ -219,7 +217,7 @@ func TestJobThatKillsIsPutAside(t *testing.T) {
 	assert.Contains(t, string(text), "killed by SIGKILL")
 }
 
-// Memory that grows from job to job is an error, and memory that does not is none.
+// Only memory that grows from job to job is an error.
 func TestServiceJudgesItsMemory(t *testing.T) {
 	for _, c := range []struct {
 		growth memory.Bytes

@@ -12,7 +12,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// programEnv has the test binary be the program.
+// programEnv makes the test binary run the program.
 const programEnv = "STEADYFIT_TEST_EXAMPLE"
 
 func TestMain(m *testing.M) {

@@ -1,8 +1,8 @@
 // Package budget keeps the memory of a training process within limits. Its hooks run in a
 // fit.Loop: a Budget keeps the process under a limit, a ResetPolicy resets the session at
 // intervals or near a limit, and OnOutOfMemory continues a training after TensorFlow ran out of
-// memory. None of them changes the trained weights, except that micro-batches add their
-// gradients in another order.
+// memory. None of them changes the trained weights, except that micro-batches add gradients in
+// another order.
 package budget
 
 import (
@@ -23,37 +23,35 @@ import (
 
 // Budget keeps the memory of a training process under a limit. It takes the cheapest measure
 // that helps: trim malloc, lower malloc's mmap threshold, prefetch fewer batches, split batches
-// into more micro-batches, reload the model, restart the process. If no measure helps, the run
-// stops, a Checkpoint hook writes a checkpoint, and Run returns an *Error with a sufficient
-// limit.
-//
-// docs/explanation/recovery.md describes how it decides.
+// into more micro-batches, reload the model, restart the process. If none helps, the run stops
+// with an *Error that has a sufficient limit, after the Checkpoint hook has written a
+// checkpoint. docs/explanation/recovery.md describes the decisions.
 type Budget struct {
-	// Limit is the maximum memory of the process at any time.
+	// Limit is the maximum memory of the process.
 	Limit memory.Bytes
-	// Layer is the memory that is limited, one that a [memory.Gauge] reads; empty means
-	// memory.RSS. For a control group, use memory.CgroupWorkingSet, which leaves out memory
-	// that the kernel can reclaim at once.
+	// Layer is the layer of memory that is limited, as in memory.Gauge; empty means memory.RSS.
+	// For a control group, use memory.CgroupWorkingSet, which excludes memory that the kernel
+	// can reclaim at once.
 	Layer memory.Layer
 	// Batch is the number of samples of a batch.
 	Batch int
-	// Prefetch is the dataset whose number of prefetched batches may be reduced; nil if there
-	// is none.
+	// Prefetch is the dataset whose prefetching may be reduced, or nil.
 	Prefetch *data.Prefetched
-	// Restart starts another process that resumes the training; nil if nothing can. It is not
-	// called if the next process would begin with the plan of this one, and this process either
-	// was full within 64 steps or has not grown.
+	// Restart starts another process that resumes the training; nil if that is impossible. It
+	// is called only if a restart can help: the plan has changed, or this process has grown and
+	// has run for more than 64 steps.
 	Restart func(reason string)
 	// Log receives the measures and their reasons; nil discards them.
 	Log *slog.Logger
 }
 
-// Error reports a budget that cannot be kept.
+// Error reports that a budget cannot be kept.
 type Error struct {
 	Limit memory.Bytes
 	Layer memory.Layer
-	// Need is a sufficient limit, in whole MiB: the highest peak with the first number of
-	// micro-batches or more, plus the reserve. A process that keeps growing needs more.
+	// Need is a sufficient limit in whole MiB. It is the highest peak with at least as many
+	// micro-batches as at the beginning, plus a reserve. A process that keeps growing needs
+	// more.
 	Need memory.Bytes
 	// Step is the number of train steps done.
 	Step int64
@@ -84,11 +82,11 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Whole }
 
 const (
-	// reserve is the part of a limit that stays free because predictions are inexact.
+	// reserve is the part of a limit that stays free, because predictions are inexact.
 	reserve = 0.03
-	// headroomToRetain is the free space that malloc needs before it may retain blocks, as a
-	// multiple of the memory of a step. Retained blocks were measured to add up to half of that
-	// memory (image-224 in 1 to 32 micro-batches, glibc 2.36).
+	// headroomToRetain is the free space that malloc needs before it may retain blocks, in
+	// multiples of the memory of a step. Retained blocks took up to half of that memory
+	// (measured with image-224 in 1 to 32 micro-batches, glibc 2.36).
 	headroomToRetain = 3
 	// leastLife is the number of steps that a new process must run for a restart to help.
 	leastLife = 64
@@ -97,8 +95,8 @@ const (
 	blindEvent = "budget_blind" // memory cannot be read; once in a run
 )
 
-// Hook returns the budget as a hook of a loop that trains s. The hook returns its error at the
-// end of the run, after the Checkpoint hook has written the last checkpoint.
+// Hook returns the budget as a hook of a loop that trains s. The hook returns an *Error at the
+// end of the run, after the last checkpoint.
 func (b *Budget) Hook(s *session.Session) fit.Hook {
 	return b.hook(trainable{s}, openMeter)
 }
@@ -108,56 +106,55 @@ func (b *Budget) hook(s trainee, open func(memory.Layer) (meter, error)) fit.Hoo
 	return fit.Hook{Name: "memory budget", Replays: true, Load: e.load, Save: e.save, Start: e.start, Step: e.step, Epoch: e.epoch, End: e.end}
 }
 
-// trainee is the part of a session that budgets and resets use; tests replace it.
+// trainee is the part of a session that this package uses. Tests replace it.
 type trainee interface {
 	// CheckSplit returns the reason why batches cannot be split, or nil.
 	CheckSplit() error
 	MicroBatches() int
 	SetMicroBatches(n int) error
-	// variableBytes is the total size of the variables with a known shape.
+	// variableBytes returns the total size of the variables.
 	variableBytes() memory.Bytes
 	// reset resets the session and restores its state.
 	reset(ctx context.Context, depth session.Depth) (session.Reset, error)
 }
 
-// enforcer enforces a budget during a run.
 type enforcer struct {
 	*Budget
 	session trainee
 	open    func(memory.Layer) (meter, error)
-	// loaded is the state of an earlier run with the same budget; nil if there is none.
+	// loaded is the state of an earlier run with the same budget, or nil.
 	loaded *budgetState
 
 	layer memory.Layer
 	log   *slog.Logger
 	watch watch
 	taken ladder
-	// exploring searches for the plan; nil once it is chosen.
+	// exploring searches for the plan; nil after the search.
 	exploring *choice
-	// chosen is the plan of the run; its parts are 0 until exploring ends.
+	// chosen is the plan of the run. Its Parts is 0 during the search.
 	chosen plan
-	// settled is the memory level after the first steps with the chosen plan, or 0.
+	// settled is the memory after the first steps with the chosen plan; 0 before them.
 	settled memory.Bytes
-	// unmaps is true while malloc returns large blocks to the system when they are freed.
-	// retained is true once malloc may retain them. beyondUnmapped is the memory of a step
-	// before that.
+	// unmaps is true if malloc returns freed large blocks to the system. retained is true if
+	// malloc may retain them. beyondUnmapped is the memory of a step before malloc may retain
+	// blocks.
 	unmaps, retained bool
 	beyondUnmapped   memory.Bytes
-	// most is the highest peak measured with at least the first number of micro-batches.
+	// most is the highest peak with at least as many micro-batches as at the beginning.
 	most memory.Bytes
-	// then is called after wait more steps, when the superfluous prefetched batches are used
-	// up.
+	// then is called after wait more steps, when the prefetched batches that are no longer
+	// wanted are used up.
 	then func() error
 	wait int
 	// handoff is the plan for the next process; nil means the current plan.
 	handoff *plan
-	// blind is true once the log said that memory cannot be read.
+	// blind is true after the log that memory cannot be read.
 	blind bool
 	// err is the error to return at the end of the run.
 	err error
 }
 
-// budgetState is what the hook saves in checkpoints.
+// budgetState is the state of the hook in checkpoints.
 type budgetState struct {
 	Limit memory.Bytes `json:"limit"`
 	Layer memory.Layer `json:"layer"`
@@ -171,7 +168,7 @@ func (e *enforcer) load(_ string, state json.RawMessage) (err error) {
 	return err
 }
 
-// load decodes the state of a hook; the result is nil if there is none.
+// load decodes the state of a hook; nil if there is none.
 func load[T any](state json.RawMessage) (*T, error) {
 	if state == nil {
 		return nil, nil
@@ -225,14 +222,14 @@ func (e *enforcer) start(_ context.Context, s *fit.State) (err error) {
 	e.watch = watch{meter: m, limit: e.Limit, began: s.Step, starting: true}
 	base := m.level().Bytes
 	if base > e.Limit {
-		e.log.Warn("memory budget: the process is above it before the first step", "now", base, "budget", e.Limit, "of", e.layer)
+		e.log.Warn("memory budget: exceeded before the first step", "now", base, "budget", e.Limit, "of", e.layer)
 	}
 	e.watch.restart()
 	e.watch.changed(0)
 	return e.firstPlan(base)
 }
 
-// firstPlan sets the plan that the run begins with. base is the level before the first step.
+// firstPlan sets the first plan of the run. base is the memory before the first step.
 func (e *enforcer) firstPlan(base memory.Bytes) error {
 	whole := e.session.CheckSplit()
 	if l := e.loaded; l != nil && (l.Limit != e.Limit || l.Layer != e.layer || l.Batch != e.Batch || l.Parts < 1 || l.Parts > 1 && whole != nil) {
@@ -258,7 +255,7 @@ func (e *enforcer) firstPlan(base memory.Bytes) error {
 	if e.Batch == 1 {
 		whole = errors.New("a batch has one sample")
 	}
-	e.log.Info("memory budget: batches stay whole", "budget", e.Limit, "of", e.layer, "reason", whole)
+	e.log.Info("memory budget: batches are not split", "budget", e.Limit, "of", e.layer, "reason", whole)
 	return nil
 }
 
@@ -272,10 +269,8 @@ func (e *enforcer) firstParts() int {
 	return min(mostParts, e.Batch)
 }
 
-// plan returns the current plan.
 func (e *enforcer) plan() plan { return plan{e.session.MicroBatches(), e.ahead()} }
 
-// ahead returns the number of prefetched batches.
 func (e *enforcer) ahead() int {
 	if e.Prefetch == nil {
 		return 0
@@ -283,7 +278,7 @@ func (e *enforcer) ahead() int {
 	return e.Prefetch.Ahead()
 }
 
-// aheadBytes returns the size of a prefetched batch.
+// aheadBytes returns the size of one prefetched batch.
 func (e *enforcer) aheadBytes() memory.Bytes {
 	if e.Prefetch == nil {
 		return 0
@@ -309,7 +304,7 @@ func (e *enforcer) step(ctx context.Context, s *fit.State) error {
 	return err
 }
 
-// enforce reads the memory after a step and acts on it.
+// enforce reads the memory after a step and takes measures.
 func (e *enforcer) enforce(ctx context.Context, s *fit.State) error {
 	w := &e.watch
 	reading := w.level()
@@ -359,7 +354,6 @@ func (e *enforcer) epoch(_ context.Context, s *fit.State) error {
 	return nil
 }
 
-// reportBlind logs once that memory cannot be read.
 func (e *enforcer) reportBlind(s *fit.State) {
 	why := e.watch.unread()
 	if why == nil || e.blind {
@@ -387,7 +381,7 @@ func (e *enforcer) look(s *fit.State, level memory.Bytes, alone bool) (peak memo
 	return peak, counts
 }
 
-// retain lets malloc retain the blocks that steps free, if there is enough headroom.
+// retain lets malloc retain freed blocks, if there is enough headroom.
 func (e *enforcer) retain(level memory.Bytes) {
 	if !e.unmaps || level+headroomToRetain*e.watch.above > e.watch.free() {
 		return
@@ -397,14 +391,13 @@ func (e *enforcer) retain(level memory.Bytes) {
 	}
 }
 
-// over reports a peak above the limit.
 func (e *enforcer) over(s *fit.State, peak memory.Bytes) {
 	e.log.Warn("memory budget: exceeded", "step", s.Step, "peak", peak, "budget", e.Limit, "by", peak-e.Limit)
 	s.CountEvent(overEvent)
 }
 
-// explore records the peak with the current micro-batches, then tries larger ones or ends the
-// search.
+// explore records the peak with the current plan. It then tries fewer micro-batches, or ends
+// the search.
 func (e *enforcer) explore(s *fit.State, peak memory.Bytes) error {
 	now := e.plan()
 	peak, done := e.exploring.enough(now.Parts, peak)
@@ -425,14 +418,13 @@ func (e *enforcer) explore(s *fit.State, peak memory.Bytes) error {
 	return nil
 }
 
-// resize changes the number of micro-batches.
 func (e *enforcer) resize(parts int) error {
 	e.watch.changed(0)
 	return e.session.SetMicroBatches(parts)
 }
 
-// choose ends the search. needs is the peak of steps under the plan. why is the reason against
-// larger micro-batches.
+// choose ends the search with plan p. needs is the peak with that plan. why is the reason
+// against fewer micro-batches.
 func (e *enforcer) choose(p plan, needs memory.Bytes, why string) error {
 	e.chosen = p
 	e.log.Info("memory budget: chosen", "parts", p.Parts, "samples", partSize(e.Batch, p.Parts), "prefetch", p.Ahead,
@@ -443,8 +435,8 @@ func (e *enforcer) choose(p plan, needs memory.Bytes, why string) error {
 	return e.resize(p.Parts)
 }
 
-// prefetchLess lowers the number of prefetched batches. It calls then when the superfluous ones
-// are used up.
+// prefetchLess lowers the number of prefetched batches. It calls then when the others are used
+// up.
 func (e *enforcer) prefetchLess(s *fit.State, ahead int, then func() error) {
 	e.wait = e.Prefetch.Ahead() - ahead + 1
 	e.then = then
@@ -452,7 +444,7 @@ func (e *enforcer) prefetchLess(s *fit.State, ahead int, then func() error) {
 	s.CountEvent(measurePrefetch.String())
 }
 
-// lastResort is called when no measure within this process makes enough headroom.
+// lastResort is called if no measure in this process makes enough headroom.
 func (e *enforcer) lastResort(s *fit.State, level memory.Bytes) error {
 	w := &e.watch
 	now := w.level().Bytes
@@ -463,11 +455,11 @@ func (e *enforcer) lastResort(s *fit.State, level memory.Bytes) error {
 		return nil
 	}
 	if grown {
-		// A new process has the headroom that this process had at the beginning.
+		// A new process begins with the headroom that this process had.
 		return e.restart(s, level, e.chosen)
 	}
 	if parts := e.session.MicroBatches(); e.splits() && (parts < e.Batch || w.guessed) {
-		// The error needs the peak of the smallest micro-batches, so they are measured first.
+		// The error needs the peak of the smallest micro-batches, so measure them first.
 		s.CountEvent(measureSplit.String())
 		e.log.Info("memory budget: the smallest micro-batches", "step", s.Step, "before", level, "now", now, "parts", e.Batch, "budget", e.Limit)
 		return e.shrink(parts, e.Batch)
@@ -484,7 +476,7 @@ func (e *enforcer) lastResort(s *fit.State, level memory.Bytes) error {
 	return nil
 }
 
-// restart resumes the training in another process with plan p.
+// restart resumes the training with plan p in another process.
 func (e *enforcer) restart(s *fit.State, level memory.Bytes, p plan) error {
 	e.handoff = &p
 	s.ResetBy(session.ResetProcess, memory.Reading{}, 0)

@@ -23,21 +23,21 @@ import (
 
 const mib = memory.MiB
 
-// machine is a process whose memory is made up, and the session in it.
+// machine simulates the memory of a process with a session.
 type machine struct {
 	batch int
 	whole bool         // batches cannot be split
 	base  memory.Bytes // with the model loaded
-	// A step has beyond its level so much per sample of a part, and the first with parts
-	// of a size once more than that; pool stays per sample of the largest part.
+	// A step needs perSample for each sample of a micro-batch. The first step with a size also
+	// needs once. The process retains pool for each sample of the largest micro-batch.
 	perSample, once, pool memory.Bytes
-	// beyond is another answer than perSample.
+	// beyond, if not nil, replaces perSample.
 	beyondOf func(samples int) memory.Bytes
-	// The memory that each step leaves behind: until malloc is trimmed, until the model is
-	// reloaded, until the process ends.
+	// Each step leaves memory behind until malloc is trimmed, the model is reloaded, or the
+	// process ends.
 	garbage, graph, leak memory.Bytes
-	// What each step leaves where malloc keeps the blocks that it frees, until it does
-	// not and is trimmed.
+	// Each step leaves memory behind while malloc retains blocks, until it is trimmed without
+	// retaining them.
 	fragments    memory.Bytes
 	malloc       bool         // in place of a pool: its threshold can be set
 	validation   memory.Bytes // what one needs beyond the level
@@ -60,7 +60,7 @@ type machine struct {
 	trims, reloads, collected int
 }
 
-// process is one with the same model, that has just begun.
+// process returns a new process with the same model.
 func (m *machine) process() *machine {
 	return &machine{batch: m.batch, whole: m.whole, base: m.base, perSample: m.perSample, once: m.once, pool: m.pool, beyondOf: m.beyondOf,
 		garbage: m.garbage, fragments: m.fragments, malloc: m.malloc, graph: m.graph, leak: m.leak, validation: m.validation, variables: m.variables, unsettable: m.unsettable, afterStep: m.afterStep}
@@ -180,7 +180,6 @@ func (m *machine) open(memory.Layer) (meter, error) {
 	return m, nil
 }
 
-// attempt is a training with a budget.
 type attempt struct {
 	epochs, steps int // steps of an epoch
 	validates     bool
@@ -216,7 +215,7 @@ func (a attempt) run(t *testing.T, m *machine, b *Budget) (*fit.History, error) 
 	return h, err
 }
 
-// eventsOf are those of all epochs.
+// eventsOf returns the events of all epochs.
 func eventsOf(h *fit.History) []string {
 	events := []string{}
 	for _, r := range h.Records {
@@ -225,8 +224,7 @@ func eventsOf(h *fit.History) []string {
 	return events
 }
 
-// The largest parts that fit are chosen, and their peak is under the limit from the
-// first step on.
+// The largest micro-batches that fit are chosen, and every peak is under the limit.
 func TestBudgetChooses(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -236,14 +234,14 @@ func TestBudgetChooses(t *testing.T) {
 		says  string // in the log
 	}{
 		{"plenty", machine{base: 300 * mib, perSample: 10 * mib}, 2000 * mib, 1, `chosen" parts=1 samples=32 prefetch=0 needs="662.0 MiB" budget="2.0 GiB" of=rss reason="whole batches fit"`},
-		{"some", machine{base: 300 * mib, perSample: 10 * mib, pool: mib}, 520 * mib, 2, `chosen" parts=2 samples=16 prefetch=0 needs="495.8 MiB" budget="520.0 MiB" of=rss reason="whole batches may need 698.2 MiB, and 15.6 MiB are left free"`},
-		{"little", machine{base: 300 * mib, perSample: 10 * mib}, 380 * mib, 6, `chosen" parts=6 samples=6 prefetch=0 needs="363.0 MiB" budget="380.0 MiB" of=rss reason="5 parts may need 374.5 MiB, and 11.4 MiB are left free"`},
+		{"some", machine{base: 300 * mib, perSample: 10 * mib, pool: mib}, 520 * mib, 2, `chosen" parts=2 samples=16 prefetch=0 needs="495.8 MiB" budget="520.0 MiB" of=rss reason="whole batches may need 698.2 MiB, and 15.6 MiB must stay free"`},
+		{"little", machine{base: 300 * mib, perSample: 10 * mib}, 380 * mib, 6, `chosen" parts=6 samples=6 prefetch=0 needs="363.0 MiB" budget="380.0 MiB" of=rss reason="5 parts may need 374.5 MiB, and 11.4 MiB must stay free"`},
 		{"hardly", machine{base: 300 * mib, perSample: 10 * mib}, 331 * mib, 16, `chosen" parts=16 samples=2 prefetch=0 needs="320.0 MiB" budget="331.0 MiB" of=rss reason="8 parts may need 340.0 MiB"`},
 		{"first steps take more", machine{base: 300 * mib, perSample: 10 * mib, once: 60 * mib}, 600 * mib, 2, `chosen" parts=`},
 		{"first steps take more than is left free", machine{base: 300 * mib, perSample: 10 * mib, once: 60 * mib}, 690 * mib, 2, `chosen" parts=2 samples=16 prefetch=0 needs="478.0 MiB" budget="690.0 MiB" of=rss reason="whole batches may need 722.0 MiB"`},
 		{"no growth that can be told", machine{base: 300 * mib, once: 60 * mib, perSample: 100}, 400 * mib, 1, `chosen" parts=`},
 		{"little growth", machine{base: 300 * mib, once: 10 * mib, perSample: mib}, 335 * mib, 2, `chosen" parts=`},
-		{"cannot be split", machine{base: 300 * mib, perSample: 10 * mib, whole: true}, 700 * mib, 1, `batches stay whole" budget="700.0 MiB" of=rss reason="the model has no gradients"`},
+		{"cannot be split", machine{base: 300 * mib, perSample: 10 * mib, whole: true}, 700 * mib, 1, `batches are not split" budget="700.0 MiB" of=rss reason="the model has no gradients"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := c.m.process()
@@ -259,7 +257,7 @@ func TestBudgetChooses(t *testing.T) {
 	}
 }
 
-// The reason why batches stay whole is an error, in which a program can name options its way.
+// The reason why batches are not split is an error, so a program can render its option names.
 func TestReasonNamesOptions(t *testing.T) {
 	var reason error
 	log := slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -274,7 +272,7 @@ func TestReasonNamesOptions(t *testing.T) {
 	assert.ErrorIs(t, reason, errWhole)
 }
 
-// A wrong prediction is noticed at once, logged, and corrected.
+// A wrong prediction is logged and corrected after the first step.
 func TestBudgetIsCrossed(t *testing.T) {
 	m := &machine{base: 300 * mib, beyondOf: func(samples int) memory.Bytes {
 		if samples > 8 { // another algorithm
@@ -291,7 +289,7 @@ func TestBudgetIsCrossed(t *testing.T) {
 	assert.Contains(t, log.String(), `level=WARN msg="memory budget: exceeded" step=5 peak="940.0 MiB" budget="500.0 MiB" by="440.0 MiB"`)
 }
 
-// Without a pool, what twice the samples need is predicted from the last two sizes only.
+// Without a pool, the memory of twice the samples is predicted from the last two sizes.
 func TestBudgetDoublesWithoutPool(t *testing.T) {
 	grows := func(samples int) memory.Bytes { return memory.Bytes(samples*samples) * mib }
 	for _, c := range []struct {
@@ -314,7 +312,7 @@ func TestBudgetDoublesWithoutPool(t *testing.T) {
 	}
 }
 
-// Each measure is taken where the cheaper ones do not help.
+// Each measure is taken if cheaper ones do not help.
 func TestBudgetMeasures(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -325,7 +323,7 @@ func TestBudgetMeasures(t *testing.T) {
 		parts  int
 		stop   string // in the reason; empty if it is complete
 	}{
-		// The headroom suffices for the garbage of about 56 steps.
+		// The headroom lasts for the garbage of about 56 steps.
 		{"trim", machine{base: 300 * mib, perSample: mib, garbage: mib, whole: true}, 400 * mib, false, []string{"trim*3"}, 1, ""},
 		{"unmap", machine{base: 300 * mib, perSample: mib, fragments: mib, whole: true, malloc: true}, 500 * mib, false, []string{"unmap"}, 1, ""},
 		{"no room to keep blocks", machine{base: 300 * mib, perSample: mib, fragments: mib, whole: true, malloc: true}, 400 * mib, false, []string{}, 1, ""},
@@ -357,9 +355,9 @@ func TestBudgetMeasures(t *testing.T) {
 	}
 }
 
-// A measure that is needed again at once did not help, and the next one is taken.
+// A measure that is needed again at once did not help, so the next one is taken.
 func TestBudgetGoesOnToTheNextMeasure(t *testing.T) {
-	// Trimming and reloading bring back what two steps need.
+	// Trimming and reloading release the memory of two steps.
 	m := &machine{base: 300 * mib, garbage: 40 * mib, whole: true}
 	h, err := attempt{epochs: 1, steps: 200}.run(t, m, &Budget{Limit: 350 * mib})
 	var unkept *Error
@@ -370,7 +368,7 @@ func TestBudgetGoesOnToTheNextMeasure(t *testing.T) {
 	assert.LessOrEqual(t, m.trims, 2, "one at the start")
 }
 
-// Without headroom for a reload of the model, the next measure is taken.
+// If there is no headroom for a reload, the next measure is taken.
 func TestBudgetReloadsWhereThereIsRoom(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -396,17 +394,17 @@ func TestBudgetReloadsWhereThereIsRoom(t *testing.T) {
 	}
 }
 
-// A limit below what there is before the first step is said then, and the training says what
-// would do.
+// A limit below the memory before the first step is logged, and the error has a sufficient
+// limit.
 func TestBudgetBelowWhatThereIs(t *testing.T) {
 	m := &machine{base: 300 * mib, perSample: mib}
 	var log strings.Builder
 	_, err := attempt{epochs: 1, steps: 40, log: &log}.run(t, m, &Budget{Limit: 299 * mib})
 	require.ErrorContains(t, err, "raise it to ")
-	assert.Equal(t, 1, strings.Count(log.String(), `level=WARN msg="memory budget: the process is above it before the first step" now="300.0 MiB" budget="299.0 MiB" of=rss`), "%s", &log)
+	assert.Equal(t, 1, strings.Count(log.String(), `level=WARN msg="memory budget: exceeded before the first step" now="300.0 MiB" budget="299.0 MiB" of=rss`), "%s", &log)
 }
 
-// The error of a budget says why batches were not split, and where to go on.
+// The error of a budget has the reason why batches were not split, and the checkpoint.
 func TestErrorSaysWhatToDo(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -437,7 +435,7 @@ func TestErrorSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// peaks is a kernel that either reports the peak of a process or does not.
+// peaks simulates a kernel that may not report the peak of a process.
 type peaks struct {
 	*memory.Sampler
 	err, reset error
@@ -453,7 +451,7 @@ func (p *peaks) Sample(step int, s *memory.Sample) error {
 
 func (p *peaks) ResetPeak() error { return p.reset }
 
-// A budget that would be blind is refused, with the reason.
+// A budget that cannot measure peaks is refused.
 func TestBudgetRefusesToBeBlind(t *testing.T) {
 	if _, err := memory.Read(); err != nil {
 		t.Skip("this machine does not tell the memory of a process: ", err)
@@ -480,7 +478,7 @@ func TestBudgetRefusesToBeBlind(t *testing.T) {
 	require.NoError(t, m.close())
 }
 
-// A budget that goes blind during a run says so, once.
+// A budget that can no longer read memory during a run logs that once.
 func TestBudgetThatGoesBlind(t *testing.T) {
 	m := &machine{base: 300 * mib, perSample: mib, afterStep: func(m *machine) {
 		if m.trained == 20 {
@@ -496,7 +494,6 @@ func TestBudgetThatGoesBlind(t *testing.T) {
 	assert.Contains(t, log.String(), `step=20 reason="too many open files"`)
 }
 
-// The budget reports the first error of a reading during a run.
 func TestMeterSaysWhatItCannotRead(t *testing.T) {
 	gauge, err := memory.NewGauge(memory.RSS)
 	if err != nil {
@@ -519,8 +516,7 @@ func TestMeterSaysWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// Little headroom is tolerated while the limit is not exceeded, and no measure is taken in each
-// step.
+// Little headroom is tolerated below the limit, without a measure in each step.
 func TestBudgetToleratesLittleHeadroom(t *testing.T) {
 	m := &machine{base: 390 * mib, whole: true}
 	var log strings.Builder
@@ -542,7 +538,6 @@ func TestBudgetReadsFewerBatchesAhead(t *testing.T) {
 		ahead int
 		event string
 	}{
-		// A batch is 2 MiB, and a sample takes as much.
 		{"saves parts", 388 * mib, 2, "prefetch"},
 		{"all", 500 * mib, 8, ""},
 	} {
@@ -568,8 +563,8 @@ func TestBudgetReadsFewerBatchesAhead(t *testing.T) {
 		assert.Equal(t, "prefetch", strings.Split(eventsOf(h)[0], "*")[0])
 	})
 
-	// While batches that were read ahead are let go, a step needs so much that parts are
-	// halved: the choice that waited for that is void.
+	// While prefetched batches are used up, a step needs so much memory that micro-batches are
+	// halved. The plan that waited is dropped.
 	t.Run("decided anew meanwhile", func(t *testing.T) {
 		p := data.Prefetch(ds, 8)
 		m := &machine{base: 300 * mib, perSample: 2 * mib, prefetch: p, batch: batch}
@@ -598,7 +593,7 @@ func lineFields(t *testing.T, ds data.Dataset) []data.Field {
 	return nil
 }
 
-// The memory of a validation counts, too.
+// The memory of a validation counts.
 func TestBudgetSeesValidations(t *testing.T) {
 	m := &machine{base: 300 * mib, perSample: mib, validation: 300 * mib, whole: true}
 	h, err := attempt{epochs: 3, steps: 20, validates: true}.run(t, m, &Budget{Limit: 400 * mib})
@@ -610,8 +605,7 @@ func TestBudgetSeesValidations(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// With the budget that an error asks for, the run works, and it is hardly more than it
-// takes.
+// With the limit from the error, the run succeeds, and the limit is close to its peak.
 func TestBudgetNeedIsEnough(t *testing.T) {
 	for _, m := range []machine{
 		{base: 300 * mib, perSample: 10 * mib},
@@ -643,8 +637,8 @@ func TestBudgetNeedIsEnough(t *testing.T) {
 	}
 }
 
-// A budget that no process can keep ends the training also where processes can be
-// started, and one that a fresh process can keep does not.
+// A budget that no process can keep ends the training although processes can be started. A
+// budget that a new process can keep does not.
 func TestBudgetAcrossProcesses(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -690,7 +684,7 @@ func TestBudgetAcrossProcesses(t *testing.T) {
 	}
 }
 
-// A resumed run uses the parts that the stopped run had chosen.
+// A resumed run uses the micro-batches of the stopped run.
 func TestBudgetIsResumed(t *testing.T) {
 	m := machine{base: 300 * mib, perSample: 10 * mib}
 	dir := t.TempDir()
@@ -711,7 +705,7 @@ func TestBudgetIsResumed(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []int{2, 2, 4, 4, 32}, other.sizes[:5], "another limit chooses anew")
 
-	// Before something is chosen there is nothing to go on with.
+	// No plan is chosen yet, so there is no state.
 	dir = t.TempDir()
 	_, err = attempt{epochs: 1, steps: 3, dir: dir}.run(t, m.process(), &Budget{Limit: 400 * mib})
 	require.NoError(t, err)
@@ -722,7 +716,7 @@ func TestBudgetIsResumed(t *testing.T) {
 	assert.Equal(t, 4, anew.MicroBatches())
 }
 
-// The error comes when the last checkpoint has been written.
+// The error is returned after the last checkpoint was written.
 func TestErrorLeavesACheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	var ended []error
@@ -746,7 +740,7 @@ func TestErrorLeavesACheckpoint(t *testing.T) {
 	assert.NoError(t, found[0].Err)
 }
 
-// No measure is taken after the last step, or while the run is being stopped.
+// No measure is taken after the last step, or after the run was stopped.
 func TestBudgetAtTheEnd(t *testing.T) {
 	m := &machine{base: 300 * mib, whole: true, afterStep: func(m *machine) {
 		if m.trained == 20 {
@@ -791,7 +785,7 @@ func TestBudgetOptions(t *testing.T) {
 	require.ErrorAs(t, err, new(*option.Error))
 }
 
-// The highest peak is known to the records although a budget resets it.
+// Records have the highest peak although a budget resets it.
 func TestProcessMeter(t *testing.T) {
 	m, err := openMeter(memory.RSS)
 	require.NoError(t, err)

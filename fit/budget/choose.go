@@ -7,13 +7,11 @@ import (
 )
 
 const (
-	// mostParts is the number of micro-batches at the beginning of a run, if the batch has as
-	// many samples.
+	// mostParts is the maximum number of micro-batches at the beginning of a run.
 	mostParts = 16
 	// extrapolated multiplies the measured growth per sample in predictions.
 	extrapolated = 1.15
-	// clearly is the least difference of two peaks, in multiples of the noise, that is used for
-	// a prediction.
+	// clearly is the least difference of two peaks for a prediction, in multiples of the noise.
 	clearly = 8
 	// looksReturned is the number of steps to measure per size if malloc returns blocks to the
 	// system.
@@ -26,41 +24,42 @@ type plan struct {
 	Ahead int `json:"prefetch"`
 }
 
-// partSize is the number of samples of the largest micro-batch.
+// partSize returns the number of samples of the largest micro-batch.
 func partSize(batch, parts int) int {
 	parts = min(parts, batch)
 	return (batch + parts - 1) / parts
 }
 
-// choice searches for the largest micro-batches that fit. It predicts from the last two sizes.
+// choice searches for the largest micro-batches that fit in memory. It predicts peaks from the
+// last two sizes.
 type choice struct {
 	batch              int
 	limit, free, noise memory.Bytes
 	base               memory.Bytes // before the first step
 	aheadBytes         memory.Bytes // the size of a prefetched batch
-	// returns is true if malloc returns the blocks of smaller micro-batches. Sizes are then
-	// doubled one by one. Each is measured for several steps, because the memory of a step
+	// returns is true if malloc returns the blocks of smaller micro-batches. The search then
+	// doubles the size, and measures several steps with each size, because the memory of a step
 	// varies with the operations that run at the same time.
 	returns bool
 
-	// before is the need of the previous size; before.size is 0 for the first size.
+	// before is the peak with the previous size; before.size is 0 for the first size.
 	before need
-	// once is the memory that the first step of a size took in addition to the next one.
+	// once is the additional memory of the first step with a size.
 	once memory.Bytes
 
-	// looks is the number of measured steps with lookParts micro-batches, and highest their
+	// looks is the number of steps measured with lookParts micro-batches. highest is their
 	// peak.
 	looks, lookParts int
 	highest          memory.Bytes
 
-	// needs is the peak of steps under the final plan, measured or predicted. why is the reason
-	// against larger micro-batches.
+	// needs is the measured or predicted peak with the final plan. why is the reason against
+	// larger micro-batches.
 	needs memory.Bytes
 	why   string
 }
 
-// enough records the peak of a step. done reports whether this size was measured in enough
-// steps; peak is then the highest of them.
+// enough records the peak of a step. done is true after enough steps with this size; peak is
+// then the highest of them.
 func (c *choice) enough(parts int, step memory.Bytes) (peak memory.Bytes, done bool) {
 	if parts != c.lookParts { // OnOutOfMemory may have split the batch
 		c.looks, c.highest, c.lookParts = 0, 0, parts
@@ -73,21 +72,20 @@ func (c *choice) enough(parts int, step memory.Bytes) (peak memory.Bytes, done b
 	return c.highest, true
 }
 
-// need is the highest peak of steps with micro-batches of a size.
+// need is the highest peak with micro-batches of a size.
 type need struct {
 	size int
 	peak memory.Bytes
 }
 
-// next records the peak of steps under plan p. firstPeak is the peak of the first of them, and
-// above the height of peaks above the level. It returns the plan to try next or, if done, the
-// final plan.
+// next records the peak with plan p. firstPeak is the peak of the first step, and above is the
+// memory that a step adds. next returns the plan to try next or, if done, the final plan.
 func (c *choice) next(p plan, firstPeak, peak, above memory.Bytes) (next plan, done bool) {
 	now, half := need{partSize(c.batch, p.Parts), peak}, plan{(p.Parts + 1) / 2, p.Ahead}
 	c.once = max(firstPeak-peak, 0)
 	if c.before.size == 0 {
 		c.before = now
-		// Twice the samples need at most twice the memory that the first step added.
+		// Twice the samples add at most twice the memory of the first step.
 		twice := now.peak + max(now.peak-c.base, 0) + c.once
 		if p.Parts > 1 && twice <= c.limit {
 			return half, false
@@ -108,7 +106,7 @@ func (c *choice) next(p plan, firstPeak, peak, above memory.Bytes) (next plan, d
 		return half, false
 	}
 	// oneDNN's pool retains the blocks of smaller micro-batches, and larger ones cannot use
-	// them. So sizes are predicted instead of tried one after the other.
+	// them. Trying many sizes would therefore waste memory, so the size is predicted.
 	best, lowest := p, 1
 	if c.returns {
 		lowest = half.Parts
@@ -137,7 +135,7 @@ func (c *choice) explain(now need, perSample float64, best int, saved memory.Byt
 			continue
 		}
 		if peak := c.predict(now, perSample, parts, saved); peak > c.free {
-			c.why = fmt.Sprintf("%s, and %v are left free", mayNeed(parts, peak), c.limit-c.free)
+			c.why = fmt.Sprintf("%s, and %v must stay free", mayNeed(parts, peak), c.limit-c.free)
 		} else {
 			c.why = mayNeed(parts, peak+c.once)
 		}
@@ -148,7 +146,6 @@ func (c *choice) explain(now need, perSample float64, best int, saved memory.Byt
 	}
 }
 
-// mayNeed describes the predicted peak with a number of micro-batches.
 func mayNeed(parts int, peak memory.Bytes) string {
 	if parts == 1 {
 		return fmt.Sprintf("whole batches may need %v", peak)
@@ -156,8 +153,8 @@ func mayNeed(parts int, peak memory.Bytes) string {
 	return fmt.Sprintf("%d parts may need %v", parts, peak)
 }
 
-// fits predicts whether a number of micro-batches fits when prefetched batches take saved bytes
-// less. Memory that only the first step takes may use the reserve.
+// fits predicts whether a number of micro-batches fits. saved is the memory of prefetched
+// batches that are given up. The first step may use the reserve.
 func (c *choice) fits(now need, perSample float64, parts int, saved memory.Bytes) bool {
 	peak := c.predict(now, perSample, parts, saved)
 	return peak <= c.free && peak+c.once <= c.limit
@@ -168,8 +165,8 @@ func (c *choice) predict(now need, perSample float64, parts int, saved memory.By
 	return now.peak - saved + memory.Bytes(perSample*float64(partSize(c.batch, parts)-now.size))
 }
 
-// fewest returns the smallest number of micro-batches, from lowest to below present, that is
-// predicted to fit; 0 if there is none.
+// fewest returns the smallest number of micro-batches in [lowest, present) that is predicted to
+// fit; 0 if there is none.
 func (c *choice) fewest(now need, perSample float64, lowest, present int, saved memory.Bytes) int {
 	fits := 0
 	for parts := lowest; parts < present; parts++ {

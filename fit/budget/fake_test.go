@@ -48,7 +48,6 @@ func (*fake) Restore(_ context.Context, prefix string) error {
 
 func (*fake) Identity() map[string]string { return map[string]string{"model": "fake"} }
 
-// samples makes a dataset of n samples.
 func samples(t testing.TB, n int) *data.InMemory {
 	ds, err := data.New("samples",
 		data.Field{Name: "x", Array: data.Array{Shape: []int{n, 2}, Values: make([]float32, 2*n)}},
@@ -57,7 +56,7 @@ func samples(t testing.TB, n int) *data.InMemory {
 	return ds
 }
 
-// savedStep is the step of a checkpoint, the newest of its folder, which is whole.
+// savedStep returns the step of the newest checkpoint of a folder, which must be intact.
 func savedStep(t testing.TB, path string) int64 {
 	found, err := checkpoint.List(filepath.Dir(path))
 	require.NoError(t, err)

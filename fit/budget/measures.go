@@ -8,7 +8,7 @@ import (
 	"steadyfit/session"
 )
 
-// measure is a way to make headroom within the process. The cheapest comes first.
+// measure is a way to make headroom in the process. Cheaper measures come first.
 type measure int
 
 const (
@@ -21,30 +21,31 @@ const (
 	measuresEnd
 )
 
-// String returns the name of the event of the measure.
+// String returns the name of the measure's event.
 func (m measure) String() string {
 	return [...]string{"none", "trim", "unmap", "prefetch", "microbatch", "reload", "end"}[m]
 }
 
 const (
-	// soon is the number of steps: a measure that is needed again within them did not help.
+	// A measure did not help if it is needed again within soon steps.
 	soon = 16
 	// firstBackoff is the first number of steps for which too little headroom is tolerated. It
 	// doubles each time that no measure helps.
 	firstBackoff = 2 * peakEvery
 )
 
-// ladder records the measures that were taken, and when to take the next one.
+// ladder records the measures that were taken, and decides when to take the next one.
 type ladder struct {
 	last     measure
 	lastStep int64
-	// Too little headroom is tolerated for backoff steps, until step idle, or until half of the
-	// rest is used up. tight is the level at which no measure helped; 0 if there is headroom.
+	// Too little headroom is tolerated until step idle, or until half of the remaining headroom
+	// is used up. backoff is the number of steps of the next such period. tight is the level at
+	// which no measure helped; 0 if there is headroom.
 	idle, backoff int64
 	tight         memory.Bytes
 }
 
-// first returns the measure to begin with.
+// first returns the first measure to try.
 func (l *ladder) first(step int64) measure {
 	if step-l.lastStep > l.backoff {
 		l.backoff = firstBackoff
@@ -52,7 +53,7 @@ func (l *ladder) first(step int64) measure {
 	if l.last == measureNone || step-l.lastStep > soon {
 		return measureTrim
 	}
-	// Prefetching and splitting can be repeated with other numbers.
+	// Prefetching and splitting can be repeated.
 	if l.last == measureTrim || l.last == measureUnmap || l.last == measureReload {
 		return l.last + 1
 	}
@@ -61,22 +62,22 @@ func (l *ladder) first(step int64) measure {
 
 func (l *ladder) took(m measure, step int64) { l.last, l.lastStep = m, step }
 
-// tolerate starts a period of tolerance after no measure helped at a level.
+// tolerate starts a period in which a level is tolerated.
 func (l *ladder) tolerate(step int64, level memory.Bytes) {
 	l.idle, l.tight = step+l.backoff, level
 	l.backoff *= 2
 }
 
-// tolerates reports whether a level is still tolerated. most is the highest level that leaves
-// enough memory for a step.
+// tolerates reports whether a level is tolerated. most is the highest level at which a step
+// fits.
 func (l *ladder) tolerates(step int64, level, most memory.Bytes) bool {
 	return step < l.idle && level <= l.tight+(most-l.tight)/2
 }
 
-// grew reports whether the level is above the one at which no measure helped.
+// grew reports whether the level has grown since no measure helped.
 func (l *ladder) grew(level, noise memory.Bytes) bool { return l.tight > 0 && level > l.tight+noise }
 
-// act takes one measure after the other until there is headroom. It ends a search for a plan.
+// act takes measures until there is headroom. It ends a search for a plan.
 func (e *enforcer) act(ctx context.Context, s *fit.State, level memory.Bytes) error {
 	e.then, e.exploring = nil, nil
 	helps := false
@@ -105,7 +106,6 @@ func (e *enforcer) act(ctx context.Context, s *fit.State, level memory.Bytes) er
 	return nil
 }
 
-// take takes a measure and reports whether it makes enough headroom.
 func (e *enforcer) take(ctx context.Context, s *fit.State, m measure, level memory.Bytes) (helps bool, err error) {
 	switch m {
 	case measureTrim:
@@ -132,7 +132,7 @@ func (e *enforcer) restoreThreshold() {
 	}
 }
 
-// unmap reverts retain, and reports whether there is then headroom.
+// unmap undoes retain, and reports whether there is then headroom.
 func (e *enforcer) unmap() bool {
 	if !e.retained || e.unmaps || e.watch.unmapFrom(unmapLarge) != nil {
 		return false
@@ -143,8 +143,8 @@ func (e *enforcer) unmap() bool {
 	return e.watch.headroom()
 }
 
-// reducePrefetch lowers the number of prefetched batches to what the headroom allows, if the
-// steps until then fit.
+// reducePrefetch lowers the number of prefetched batches so that steps fit, unless the next
+// steps do not fit.
 func (e *enforcer) reducePrefetch(s *fit.State) bool {
 	needed, present := e.watch.level().Bytes+e.watch.above, e.ahead()
 	if needed > e.Limit {
@@ -182,14 +182,14 @@ func (e *enforcer) split() (bool, error) {
 	return false, nil
 }
 
-// shrink sets more micro-batches. Most of the memory of a step is proportional to the samples
-// of a micro-batch; the following steps measure it.
+// shrink sets more micro-batches. Until it is measured, the memory of a step is assumed to be
+// proportional to the samples of a micro-batch.
 func (e *enforcer) shrink(from, to int) error {
 	e.watch.changed(e.watch.above * memory.Bytes(partSize(e.Batch, to)) / memory.Bytes(partSize(e.Batch, from)))
 	return e.session.SetMicroBatches(to)
 }
 
-// reloadFits reports whether a reload fits in memory: it needs the variables of the snapshot,
+// reloadFits reports whether a reload fits in memory. It needs the variables of the snapshot,
 // which may be a copy, and those of the loaded model.
 func (e *enforcer) reloadFits() bool {
 	level, twice := e.watch.level().Bytes, 2*e.session.variableBytes()

@@ -12,17 +12,17 @@ import (
 
 // meter reads the memory of the process and releases free memory.
 type meter interface {
-	// level reads the budget's layer. uncertainty is the most by which the true level may be
+	// level reads the budget's layer. uncertainty is the maximum by which the true level may be
 	// higher.
 	level() memory.Reading
 	uncertainty() memory.Bytes
-	// beyond returns the height of the highest peak since the last call above the current
+	// beyond returns by how much the highest peak since the last call exceeds the current
 	// level.
 	beyond() memory.Bytes
 	// unread returns the first error of a reading, or nil.
 	unread() error
-	// trim releases malloc's free memory and reports whether it could. collect releases that of
-	// the Go runtime.
+	// trim releases malloc's free memory, and reports whether it can. collect releases the free
+	// memory of the Go runtime.
 	trim() bool
 	collect()
 	// unmapFrom sets the size from which malloc returns a freed block to the system.
@@ -31,28 +31,27 @@ type meter interface {
 }
 
 const (
-	// unmapLarge is the size from which oneDNN's pool takes a block (mkl_cpu_allocator.h).
-	// Larger blocks hold nearly all memory that a step frees.
+	// unmapLarge is the least size of a block from oneDNN's pool (mkl_cpu_allocator.h). Larger
+	// blocks hold nearly all memory that a step frees.
 	unmapLarge = 256 * memory.KiB
 	// unmapHuge is the highest threshold that glibc sets by itself.
 	unmapHuge = session.MaxMmapThreshold
 )
 
-// peakSampler is the part of a memory.Sampler that tests replace.
+// peakSampler is the part of a memory.Sampler that this package uses. Tests replace it.
 type peakSampler interface {
 	Sample(step int, s *memory.Sample) error
 	ResetPeak() error
 	Close() error
 }
 
-// processMeter is a meter of this process.
 type processMeter struct {
 	gauge   *memory.Gauge
 	layer   memory.Layer // the gauge's layer
 	sampler peakSampler
 	sample  memory.Sample
 	failed  error // see unread
-	// stuck is the highest peak since resetting peaks began to fail.
+	// stuck is the highest peak since resetting the peak failed.
 	stuck memory.Bytes
 }
 
@@ -72,8 +71,8 @@ func openMeter(layer memory.Layer) (meter, error) {
 	return m, nil
 }
 
-// sees rejects a machine that cannot measure the peak of a step: a run would choose
-// micro-batches as if steps took no memory.
+// sees returns an error if this machine cannot measure the peak of a step. A run would
+// otherwise choose micro-batches as if steps took no memory.
 func (m *processMeter) sees() error {
 	blind := func(why string) error {
 		return &option.Error{Option: "Budget.Limit", Reason: "the memory that a step takes cannot be measured on this machine, so no limit can be kept: " + why,
@@ -117,7 +116,7 @@ func (m *processMeter) level() memory.Reading {
 func (m *processMeter) uncertainty() memory.Bytes { return m.gauge.Uncertainty() }
 
 // beyond reads RSS, the only layer whose peak the kernel reports. If the peak cannot be reset,
-// it only notices a new highest peak.
+// beyond notices only new highest peaks.
 func (m *processMeter) beyond() memory.Bytes {
 	if err := m.sampler.Sample(0, &m.sample); err != nil {
 		m.fails(err)

@@ -10,16 +10,15 @@ import (
 	"steadyfit/session"
 )
 
-// ErrSplit is the error of a step that ran out of memory although its batch cannot be split any
-// further.
+// ErrSplit means that a step ran out of memory and its batch cannot be split any further.
 var ErrSplit = errors.New("the batch cannot be split any further")
 
-// OnOutOfMemory recovers from a step in which TensorFlow ran out of memory. It restores the
+// OnOutOfMemory continues a run after TensorFlow ran out of memory in a step. It restores the
 // state before the step and doubles the number of micro-batches for the rest of the run
-// (session.Session.SetMicroBatches). batch is the size of the batches. The run ends with other
-// errors, and with ErrSplit if a batch cannot be split any further.
+// (session.Session.SetMicroBatches). batch is the number of samples of a batch. If a batch
+// cannot be split any further, the run ends with ErrSplit.
 //
-// Its snapshot is a second copy of the variables. Checkpoints store the number of
+// The snapshot is a second copy of the variables. Checkpoints store the number of
 // micro-batches.
 func OnOutOfMemory(s *session.Session, batch int) *fit.Recovery {
 	return &fit.Recovery{
@@ -60,15 +59,14 @@ func OnOutOfMemory(s *session.Session, batch int) *fit.Recovery {
 
 const outOfMemoryEvent = "oom"
 
-// splitState is the state of OnOutOfMemory in checkpoints.
 type splitState struct {
 	Parts int `json:"parts"`
 }
 
-// SplitAfterCrashes is a hook for OnOutOfMemory in a supervised process: instead of reporting
-// that memory ran out, TensorFlow often crashes, or the kernel kills the process. After n such
+// SplitAfterCrashes is a hook for OnOutOfMemory in a supervised process. When memory runs out,
+// TensorFlow often crashes, or the kernel kills the process, without an error. After n such
 // crashes, a run begins with 2^n times as many micro-batches, at most one per sample. batch is
-// the size of the batches. A model that cannot be split is ErrSplit.
+// the number of samples of a batch. If the model cannot be split, the error is ErrSplit.
 func SplitAfterCrashes(s *session.Session, batch, n int) fit.Hook {
 	return fit.Hook{Name: "split after out of memory", Start: func(_ context.Context, st *fit.State) error {
 		parts := s.MicroBatches()

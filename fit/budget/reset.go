@@ -13,39 +13,40 @@ import (
 	"steadyfit/session"
 )
 
-// ResetPolicy resets the session at intervals, or when memory is near a limit. Training
-// continues with the same state, so results do not change. Resets occur between steps, never
-// after the last one, and are recorded in the history ([fit.Record]).
+// ResetPolicy resets the session at intervals, or when memory is near a limit. The state is
+// preserved, so results do not change. Resets occur between steps, except after the last step,
+// and are recorded in the history ([fit.Record]).
 //
-// A failed reset ends the run with its error. Unless that is session.ErrLost, the session still
-// has its previous state, and a Checkpoint hook saves it at the end.
+// A failed reset ends the run with its error. Unless the error is session.ErrLost, the session
+// still has its state, and a Checkpoint hook saves it.
 type ResetPolicy struct {
 	// Depth is the depth of each reset; empty means session.ResetReload.
 	Depth session.Depth
 	// EverySteps and EveryEpochs are the intervals between resets, counted from the beginning
 	// of training; 0 means never.
 	EverySteps, EveryEpochs int
-	// Limit resets at 90% of this size, measured as Layer, or when a forecast reaches 90% in
-	// fewer than Within steps; 0 means never. An empty Layer means memory.RSS.
+	// Limit causes a reset when memory reaches 90% of it, or is predicted to do so in fewer
+	// than Within steps; 0 means never. Layer is the layer that is measured; empty means
+	// memory.RSS.
 	//
-	// A reset does not help if it releases nothing, leaves the level at 90%, or is needed again
-	// within 16 steps. The next reset then waits for 16 steps, and twice as long after each
+	// A reset does not help if it releases nothing, leaves the memory at 90%, or is needed
+	// again within 16 steps. The next reset then waits for 16 steps. The wait doubles with each
 	// further reset that does not help.
 	Limit  memory.Bytes
 	Layer  memory.Layer
 	Within int
-	// Restart is called for session.ResetProcess after the run was asked to stop. When Loop.Run
-	// returns, its caller starts another process.
+	// Restart is called for session.ResetProcess after the run was asked to stop. The caller of
+	// Loop.Run then starts another process.
 	Restart func(reason string)
 }
 
 const (
 	// near is the part of a limit at which a reset is due.
 	near = 0.9
-	// firstWait is the number of steps that the effect of a reset must last, and the first wait
-	// after a reset that did not help.
+	// firstWait is the number of steps for which the effect of a reset must last, and the first
+	// wait after a reset that did not help.
 	firstWait = 16
-	// priority places the hook after hooks that may stop the run, and before those that report.
+	// priority places the hook after hooks that may stop the run, and before hooks that report.
 	priority = fit.PriorityReport - 100
 )
 
@@ -66,7 +67,7 @@ func (p ResetPolicy) hook(s trainee, open func(memory.Layer) (gauge, error)) fit
 	return fit.Hook{Name: "reset", StepEvery: every, Priority: priority, Load: r.load, Save: r.save, Start: r.start, Step: r.step, Epoch: r.epoch, End: r.end}
 }
 
-// Check returns an *option.Error if the policy cannot work. A loop checks it at its start.
+// Check returns an *option.Error if the policy cannot work.
 func (p ResetPolicy) Check() error {
 	switch p.Depth {
 	case "", session.ResetNone, session.ResetRestore, session.ResetReload:
@@ -91,7 +92,7 @@ func (p ResetPolicy) Check() error {
 	return nil
 }
 
-// gauge is the part of a memory.Gauge that tests replace.
+// gauge is the part of a memory.Gauge that this package uses. Tests replace it.
 type gauge interface {
 	Read() memory.Reading
 	Close() error
@@ -110,7 +111,6 @@ type resetter struct {
 	state    resetState
 }
 
-// resetState is the state of the hook in checkpoints.
 type resetState struct {
 	// Wait is the number of steps to wait after a reset for the limit; 0 if the last one
 	// helped. Near is true if the last reset was for the limit.
@@ -245,9 +245,9 @@ func (r *resetter) reset(ctx context.Context, s *fit.State, reason string) error
 	return nil
 }
 
-// stopWithCheckpoint stops the run after a reset or another measure failed. Unless the session
-// is lost, it still has its state, and a checkpoint at the end of the run saves it. The hook
-// returns atEnd from End, since an earlier error of a hook would prevent the checkpoint.
+// stopWithCheckpoint stops the run after a failed reset or measure. A hook error at this step
+// would prevent a checkpoint, so the hook returns atEnd from End instead, unless the session is
+// lost.
 func stopWithCheckpoint(s *fit.State, err error) (atEnd, now error) {
 	if errors.Is(err, session.ErrLost) {
 		return nil, err
@@ -257,7 +257,6 @@ func stopWithCheckpoint(s *fit.State, err error) (atEnd, now error) {
 	return err, nil
 }
 
-// trainable implements trainee by a session.
 type trainable struct{ *session.Session }
 
 func (t trainable) reset(ctx context.Context, depth session.Depth) (session.Reset, error) {

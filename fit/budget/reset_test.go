@@ -19,7 +19,7 @@ import (
 	"steadyfit/session"
 )
 
-// resets is a machine whose resets restore the level of keeps, and its gauge.
+// resets is a machine whose resets restore the level keeps, and its gauge.
 type resets struct {
 	*machine
 	back   func(before memory.Bytes) memory.Bytes
@@ -40,7 +40,6 @@ func (r *resets) Close() error {
 	return nil
 }
 
-// run trains with the policy; dir is for checkpoints.
 func (r *resets) run(t *testing.T, p ResetPolicy, epochs, steps int, dir string, hooks ...fit.Hook) (*fit.History, error) {
 	l := newFake()
 	l.onTrain = func(int64) error { r.train(); return nil }
@@ -59,7 +58,7 @@ func (r *resets) run(t *testing.T, p ResetPolicy, epochs, steps int, dir string,
 func all(memory.Bytes) memory.Bytes       { return 0 }
 func nothing(b memory.Bytes) memory.Bytes { return b }
 
-// A limit that is exceeded before the first step is said at the start; one that is not, is not.
+// A limit that is exceeded before the first step causes a warning at the start.
 func TestResetForALimitThatIsTooLow(t *testing.T) {
 	for limit, said := range map[memory.Bytes]int{111 * mib: 1, 112 * mib: 0} {
 		var log strings.Builder
@@ -98,7 +97,7 @@ func TestResetPolicy(t *testing.T) {
 		{"every epochs", ResetPolicy{EveryEpochs: 2}, all, 0, 6, 5, nil, []int{10, 20}},
 		{"once where both are due", ResetPolicy{EverySteps: 5, EveryEpochs: 1}, all, 0, 3, 5, nil, []int{5, 10}},
 		{"not when the run is stopped", ResetPolicy{EveryEpochs: 1}, all, 0, 5, 5, []fit.Hook{stopAfter(3)}, []int{5, 10}},
-		// Nine tenths of 200 MiB are 80 MiB more.
+		// 90% of 200 MiB are 80 MiB above the base.
 		{"limit", ResetPolicy{Limit: 200 * mib}, all, 2 * mib, 1, 100, nil, []int{40, 80}},
 		{"of no use", ResetPolicy{Limit: 200 * mib}, nothing, 2 * mib, 1, 400, nil, []int{40, 56, 88, 152, 280}},
 		{"of use for a moment", ResetPolicy{Limit: 200 * mib}, func(b memory.Bytes) memory.Bytes { return b - 4*mib }, 2 * mib, 1, 100, nil, []int{40, 42, 58, 90}},
@@ -108,7 +107,7 @@ func TestResetPolicy(t *testing.T) {
 			}
 			return 0
 		}, 2 * mib, 1, 130, nil, []int{40, 56, 96, 112}},
-		// 64 steps are looked at before it is said where they lead to.
+		// The forecast needs 64 steps.
 		{"before the limit", ResetPolicy{Limit: 400 * mib, Within: 50}, all, 2 * mib, 1, 180, nil, []int{81, 162}},
 		{"not before the limit", ResetPolicy{Limit: 400 * mib}, all, 2 * mib, 1, 140, nil, []int{130}},
 		{"before the limit, of no use", ResetPolicy{Limit: 1000 * mib, Within: 1000}, nothing, 2 * mib, 1, 200, nil, []int{64, 128, 192}},
@@ -132,7 +131,7 @@ func TestResetPolicy(t *testing.T) {
 	}
 }
 
-// Processes that are needed again at once are of no use: they last longer and longer.
+// Restarts that do not help are followed by longer and longer waits.
 func TestResetPolicyAcrossProcesses(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -140,7 +139,6 @@ func TestResetPolicyAcrossProcesses(t *testing.T) {
 		want []int // the steps of each process
 	}{
 		{"of use", 2 * mib, []int{40, 40, 40, 40, 40, 40, 40, 40, 40, 40}},
-		// A step alone needs 90 MiB.
 		{"of no use", 90 * mib, []int{1, 1, 16, 32, 64, 128, 158}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -159,8 +157,7 @@ func TestResetPolicyAcrossProcesses(t *testing.T) {
 	}
 }
 
-// A failed reset loses no training: a checkpoint has the last step, also before a new process.
-// A lost session leaves no checkpoint.
+// After a failed reset, a checkpoint has the last step. After a lost session, there is none.
 func TestFailedResetKeepsWhatWasTrained(t *testing.T) {
 	refused := errors.New("the model's folder is gone")
 	lost := fmt.Errorf("no memory: %w", session.ErrLost)
@@ -256,7 +253,7 @@ func TestResetPolicyOptions(t *testing.T) {
 	require.ErrorAs(t, err, new(*option.Error))
 }
 
-// The saved state of hooks can be loaded again; an invalid state is an error.
+// The saved state of a hook can be loaded, and an invalid state is an error.
 func TestResetPolicyState(t *testing.T) {
 	h := ResetPolicy{}.hook(nil, nil)
 	require.ErrorContains(t, h.Load("", json.RawMessage("[]")), "state")

@@ -6,21 +6,21 @@ import (
 )
 
 const (
-	// peakEvery is the number of steps between two readings of the peak, and the number of
-	// steps after a change that are each measured.
+	// peakEvery is the number of steps between two readings of the peak. After a change, that
+	// many steps are measured one by one.
 	peakEvery = 16
-	// leastNoise is the least random difference between two peaks.
+	// leastNoise is the least random difference of two peaks.
 	leastNoise = memory.MiB
 )
 
-// watch measures by how much steps exceed the level, which is the memory between steps.
+// watch measures how much memory steps need above the level, which is the memory between steps.
 type watch struct {
 	meter
 	limit memory.Bytes
 	began int64 // the step at which the run began
 
-	// above is the largest excess of a step over the level since the last change. guessed is
-	// true until it is measured.
+	// above is the most memory that a step since the last change needed above the level.
+	// guessed is true until it is measured.
 	above   memory.Bytes
 	guessed bool
 	// top is the highest level since the last reading. firstPeak is the peak of the first step
@@ -29,21 +29,20 @@ type watch struct {
 	// starting is true until the first micro-batches are measured. No measure is taken before
 	// that.
 	starting bool
-	// settling is the number of readings to ignore, since a first step takes memory that later
-	// ones do not. near is the number of steps to measure one by one. unseen is the number of
+	// settling is the number of readings to ignore, since the first step takes more memory than
+	// later ones. near is the number of steps to measure one by one. unseen is the number of
 	// steps since the last reading.
 	settling, near, unseen int
 }
 
-// left returns the reserve of a limit.
 func (w *watch) left(limit memory.Bytes) memory.Bytes {
 	return max(memory.Bytes(reserve*float64(limit)), w.uncertainty())
 }
 
-// free returns the limit less the reserve.
+// free returns the limit without the reserve.
 func (w *watch) free() memory.Bytes { return w.limit - w.left(w.limit) }
 
-// enough returns the least limit, in whole MiB, that holds a peak and the reserve.
+// enough returns the least limit in whole MiB that has space for a peak and the reserve.
 func (w *watch) enough(peak memory.Bytes) memory.Bytes {
 	least := max(memory.Bytes(float64(peak)/(1-reserve)), peak+w.uncertainty())
 	return (least + memory.MiB) / memory.MiB * memory.MiB
@@ -58,26 +57,24 @@ func (w *watch) headroom() bool { return w.level().Bytes+w.above <= w.free() }
 // steady reports whether a step was measured since the last change.
 func (w *watch) steady() bool { return !w.guessed && w.settling == 0 }
 
-// changed makes the following steps be measured one by one. above is the guess of their excess
-// over the level, until the first of them is measured.
+// changed makes watch measure the following steps one by one. above is a guess for the memory
+// of a step.
 func (w *watch) changed(above memory.Bytes) {
 	w.above, w.guessed = above, true
 	w.settling, w.near = 1, peakEvery
 }
 
-// restart makes the next reading ignore everything before now.
+// restart makes the next reading ignore earlier peaks.
 func (w *watch) restart() {
 	w.beyond()
 	w.top = w.level().Bytes
 }
 
-// due counts a step that ended at a level, and reports whether to read its peak. all forces
-// reading.
+// due counts a step, and reports whether to read its peak. all means that every peak is read.
 func (w *watch) due(s *fit.State, level memory.Bytes, all bool) bool {
 	w.top = max(w.top, level)
 	w.unseen++
-	// The last step of an epoch is read, to separate the peak of a validation from that of a
-	// step.
+	// The last step of an epoch is read separately from a validation.
 	if !all && w.near == 0 && w.unseen < peakEvery && s.EpochStep != s.StepsPerEpoch {
 		return false
 	}
@@ -85,8 +82,8 @@ func (w *watch) due(s *fit.State, level memory.Bytes, all bool) bool {
 	return true
 }
 
-// alone reports whether only a step ran since the last reading. A checkpoint may have been
-// written before the first step of an epoch.
+// alone reports whether only a step ran since the last reading. Before the first step of an
+// epoch, a checkpoint may have been written.
 func (w *watch) alone(s *fit.State) bool {
 	return s.EpochStep > 1 || s.StepsPerEpoch == 1 || s.Step <= w.began+1
 }
@@ -95,7 +92,7 @@ func (w *watch) alone(s *fit.State) bool {
 // counts is false if the peak does not predict later steps.
 func (w *watch) look(level memory.Bytes, alone bool) (peak memory.Bytes, counts bool) {
 	peak = level + w.beyond()
-	// Memory that was freed since then was part of the level.
+	// Memory that was freed since the last call was part of the level.
 	above := max(peak-max(w.top, level), 0)
 	w.top = level
 	if w.settling > 0 && (peak <= w.limit || w.starting) {

@@ -21,7 +21,7 @@ import (
 	"steadyfit/option"
 )
 
-// The names in a folder of checkpoints. A name that begins with a dot is unfinished work.
+// The names in a folder of checkpoints. A name that begins with a dot marks unfinished work.
 const (
 	prefix          = "ckpt-"
 	divergedPrefix  = "diverged-"
@@ -35,14 +35,14 @@ const (
 
 func name(step int64) string { return prefix + strconv.FormatInt(step, 10) }
 
-// hidden returns the name of unfinished work on a path.
+// hidden returns the path of unfinished work on a path.
 func hidden(path, suffix string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+suffix)
 }
 
 func exists(path string) bool { return !disk.Missing(path) }
 
-// Best describes the best checkpoint by a metric. It is the content of best.json.
+// Best is the content of best.json: the checkpoint with the best value of a metric.
 type Best struct {
 	Checkpoint string          `json:"checkpoint"`
 	Step       int64           `json:"step"`
@@ -50,7 +50,7 @@ type Best struct {
 	Value      jsonfloat.Float `json:"value"`
 }
 
-// NewBest returns the description of the checkpoint of a step.
+// NewBest returns the Best for the checkpoint of a step.
 func NewBest(step int64, metric string, value float64) *Best {
 	return &Best{name(step), step, metric, jsonfloat.Float(value)}
 }
@@ -59,15 +59,15 @@ func NewBest(step int64, metric string, value float64) *Best {
 type Options struct {
 	// Keep is the number of newest checkpoints to keep; 0 keeps all.
 	Keep int
-	// Tolerate logs errors that leave all good checkpoints in place instead of returning them.
-	// A resumed training with an unwritable folder then sets Folder.Unwritable.
+	// Tolerate logs errors that leave all good checkpoints intact, instead of returning them.
+	// If the folder of a resumed training is not writable, Open then sets Folder.Unwritable.
 	Tolerate bool
-	// ResumedFrom is the checkpoint from which the training resumed, and Step its step.
+	// ResumedFrom is the checkpoint from which the training resumed, and Step is its step.
 	ResumedFrom string
 	Step        int64
 	// Skipped are the steps of checkpoints that Resume could not use.
 	Skipped []int64
-	// Logs are the sizes of the log files when the training began, by hook.
+	// Logs has the size of each log file when the training began, by hook.
 	Logs map[string]int64
 	// Best is the best checkpoint so far, or nil.
 	Best *Best
@@ -81,31 +81,30 @@ type Folder struct {
 	*Lock
 	// Newest is the newest good checkpoint; empty if there is none.
 	Newest string
-	// Unwritable is true if a checkpoint could not be written when the folder was opened.
+	// Unwritable is true if the folder was not writable when it was opened.
 	Unwritable bool
 
 	dir string
 	// pointed is the step of the checkpoint that best.json names, or -1.
 	pointed int64
-	// begun is true while begunFile exists.
+	// begun is true if begunFile exists.
 	begun bool
 	// saved are the checkpoints of this training, oldest first.
 	saved []saved
 }
 
-// saved is a checkpoint of the training.
 type saved struct {
 	step int64
-	// proven is true if a finite loss was computed from the checkpoint.
+	// proven is true if the weights of the checkpoint have given a finite loss.
 	proven bool
 	// whole is true if this run wrote or verified the checkpoint.
 	whole bool
 	bytes int64
 }
 
-// Open locks a folder, finds the checkpoints of the training, and checks that the folder can be
-// written. It removes the remains of a crash. A folder with checkpoints is an error for a new
-// training.
+// Open locks a folder, removes the remains of a crash, finds the checkpoints of the training,
+// and checks that the folder can be written. For a new training, a folder with checkpoints is
+// an error.
 func Open(dir string, o Options) (_ *Folder, err error) {
 	f := &Folder{Options: o, dir: dir, Newest: o.ResumedFrom, pointed: -1}
 	if err := f.Disk.MakeDir(dir); err != nil {
@@ -148,7 +147,7 @@ func Open(dir string, o Options) (_ *Folder, err error) {
 				"free", memory.Bytes(free).String(), "needed", memory.Bytes(f.saved[n-1].bytes).String(), "remedy", remedyFull)
 		}
 	}
-	// A crash may have prevented the last removals.
+	// A crash may have prevented removals.
 	if err = f.order(); err != nil && f.resumed() {
 		err = f.tolerate(err)
 	}
@@ -167,8 +166,7 @@ func (f *Folder) failure(path string, err error) *Error {
 	return &Error{Path: path, Good: f.Newest, Remedy: remedyFor(err), Err: err}
 }
 
-// tolerate logs an error that leaves all good checkpoints in place if Tolerate is set;
-// otherwise it returns the error.
+// tolerate logs an error if Tolerate is set; otherwise it returns the error.
 func (f *Folder) tolerate(err error) error {
 	if err == nil {
 		return nil
@@ -181,7 +179,7 @@ func (f *Folder) tolerate(err error) error {
 	return nil
 }
 
-// begin writes the sizes of the log files at the beginning of a new training.
+// begin writes begunFile for a new training.
 func (f *Folder) begin() error {
 	path := filepath.Join(f.dir, begunFile)
 	if f.resumed() {
@@ -203,7 +201,6 @@ func (f *Folder) replaceJSON(file string, content any) error {
 	return f.Disk.Replace(path, append(text, '\n'))
 }
 
-// find finds the checkpoints of this training.
 func (f *Folder) find() error {
 	steps, err := listSteps(f.dir)
 	if err != nil {
@@ -229,7 +226,7 @@ func (f *Folder) find() error {
 			// checkpoints, so a finite loss was computed from them.
 			f.saved = append(f.saved, saved{step, s.FiniteLoss || step < f.Step, step == f.Step, s.bytes()})
 		case err == nil:
-			// Another run may have used the folder between resuming and locking.
+			// Another run may have written it between Resume and Open.
 			if _, err := verify(path); err == nil {
 				return &option.Error{Option: "Checkpoint", Reason: fmt.Sprintf("%s was written by another run after this one had resumed from %s", path, f.ResumedFrom), Fix: "resume again"}
 			}
@@ -238,8 +235,8 @@ func (f *Folder) find() error {
 	return nil
 }
 
-// Prove records that a finite loss was computed after a step. It removes the checkpoints that
-// are then no longer needed.
+// Prove records that the loss after step was finite. It removes checkpoints that are no longer
+// needed.
 func (f *Folder) Prove(step int64) error {
 	n := len(f.saved)
 	if n == 0 || f.saved[n-1].proven || f.saved[n-1].step >= step {
@@ -249,8 +246,8 @@ func (f *Folder) Prove(step int64) error {
 	return f.tolerate(f.prune())
 }
 
-// PutAside renames the newest checkpoint if it belongs to this step and no finite loss was
-// computed from it: a run that resumed from it would diverge again.
+// PutAside renames the newest checkpoint if it is that of this step and has given no finite
+// loss. A run that resumed from it would diverge again.
 func (f *Folder) PutAside(step int64) error {
 	n := len(f.saved)
 	if n == 0 || f.saved[n-1].proven || f.saved[n-1].step != step {
@@ -275,12 +272,12 @@ func (f *Folder) PutAside(step int64) error {
 	return nil
 }
 
-// Save writes the state of a training. It writes the files of the model and of hooks to dir,
-// and returns the state for state.json. The manifest is part of that state.
+// Save writes the files of a checkpoint to dir, and returns the content of state.json, of which
+// the manifest is a part.
 type Save func(dir string) (state any, m *Manifest, err error)
 
-// Write writes the checkpoint of a step. proven is true if the state has given a finite loss.
-// On a full disk it removes the checkpoints that the new one replaces and tries again, if a
+// Write writes the checkpoint of a step. proven is true if the weights have given a finite
+// loss. If the disk is full, Write removes old checkpoints and tries again, provided that a
 // good one remains. Its errors are an *Error. The caller calls Tidy afterwards.
 func (f *Folder) Write(step int64, proven bool, save Save) error {
 	path := f.path(step)
@@ -305,7 +302,7 @@ func (f *Folder) Write(step int64, proven bool, save Save) error {
 	return nil
 }
 
-// Tidy writes best.json and removes the checkpoints that are no longer needed.
+// Tidy writes best.json and removes checkpoints that are no longer needed.
 func (f *Folder) Tidy() error {
 	var err error
 	if f.pointed != f.bestStep() {
@@ -320,7 +317,7 @@ func (f *Folder) Tidy() error {
 	return f.tolerate(err)
 }
 
-// tryWrite leaves either a complete checkpoint at the path, or the previous content.
+// tryWrite writes a checkpoint. After an error, the path has its previous content.
 func (f *Folder) tryWrite(path string, save Save) (bytes int64, err error) {
 	temporary := hidden(path, temporarySuffix)
 	if bytes, err = f.write(temporary, save); err == nil {
@@ -329,14 +326,13 @@ func (f *Folder) tryWrite(path string, save Save) (bytes int64, err error) {
 		}
 	}
 	if err != nil {
-		// An incomplete checkpoint would take space. If this removal fails, tidy repeats it.
+		// An incomplete checkpoint takes space. If this removal fails, tidy repeats it.
 		_ = f.Disk.Remove(temporary)
 		return 0, err
 	}
 	return bytes, nil
 }
 
-// write writes a complete checkpoint to dir and syncs it.
 func (f *Folder) write(dir string, save Save) (bytes int64, err error) {
 	if err := f.Disk.Remove(dir); err != nil {
 		return 0, err
@@ -364,7 +360,7 @@ func (f *Folder) write(dir string, save Save) (bytes int64, err error) {
 	return m.bytes() + int64(len(content)), f.Disk.Sync(dir)
 }
 
-// setAside renames something that has the name of a checkpoint and is not a checkpoint.
+// setAside renames a folder at the path that is not a checkpoint.
 func (f *Folder) setAside(path string) error {
 	if _, err := readState(path); !exists(path) || !errors.Is(err, ErrForeign) {
 		return nil
@@ -377,12 +373,12 @@ func (f *Folder) setAside(path string) error {
 	if err := f.Disk.Rename(path, aside); err != nil {
 		return err
 	}
-	f.Log.Warn("something that is not a checkpoint had the name of one; it was renamed", "was", path, "now", aside)
+	f.Log.Warn("a folder that is not a checkpoint had the name of one; it was renamed", "was", path, "now", aside)
 	return nil
 }
 
 // full reports whether an error comes from a full disk. Sessions do not always report that
-// error, so the disk also counts as full if another checkpoint of the last size would not fit.
+// error, so full also compares the free space with the size of the last checkpoint.
 func (f *Folder) full(err error) bool {
 	n := len(f.saved)
 	switch {
@@ -397,8 +393,7 @@ func (f *Folder) full(err error) bool {
 	return ok && free < f.saved[n-1].bytes
 }
 
-// makeRoom removes the checkpoints that this step's checkpoint would replace, unless no good
-// one would remain.
+// makeRoom removes the checkpoints that the new one would replace, if a good one remains.
 func (f *Folder) makeRoom(step int64, proven bool) error {
 	stay, spare := f.divide(append(f.others(step), saved{step: step, proven: proven}))
 	stay = stay[:len(stay)-1]
@@ -410,12 +405,11 @@ func (f *Folder) makeRoom(step int64, proven bool) error {
 			return err
 		}
 		f.saved = f.others(s.step)
-		f.Log.Warn("the disk is full; an old checkpoint is removed before there is a new one", "checkpoint", f.path(s.step))
+		f.Log.Warn("the disk is full; an old checkpoint was removed to write a new one", "checkpoint", f.path(s.step))
 	}
 	return nil
 }
 
-// others returns the saved checkpoints of other steps.
 func (f *Folder) others(step int64) []saved {
 	return slices.DeleteFunc(slices.Clone(f.saved), func(s saved) bool { return s.step == step })
 }
@@ -436,7 +430,7 @@ func (f *Folder) bestStep() int64 {
 	return f.Best.Step
 }
 
-// order updates best.json, or removes it if no checkpoint is the best, and prunes.
+// order updates or removes best.json, and prunes.
 func (f *Folder) order() (err error) {
 	if f.Best != nil {
 		err = f.replaceJSON(bestFile, f.Best)
@@ -450,8 +444,7 @@ func (f *Folder) order() (err error) {
 	return f.prune()
 }
 
-// prune removes the checkpoints that are not needed. After a failed removal it goes on with the
-// others.
+// prune removes the checkpoints that are not needed. It continues after a failed removal.
 func (f *Folder) prune() error {
 	stay, spare := f.divide(f.saved)
 	var errs []error
@@ -468,8 +461,8 @@ func (f *Folder) prune() error {
 	return errors.Join(errs...)
 }
 
-// divide separates the checkpoints that stay from those that can be removed. The newest ones
-// stay, the best one, the one that best.json names, and the newest good one.
+// divide separates the checkpoints that stay from those that can be removed. The newest Keep
+// checkpoints stay, as do the best one, the one that best.json names, and the newest good one.
 func (f *Folder) divide(all []saved) (stay, spare []saved) {
 	if f.Keep == 0 {
 		return slices.Clone(all), nil
@@ -496,8 +489,8 @@ func (f *Folder) divide(all []saved) (stay, spare []saved) {
 
 func (f *Folder) discard(step int64) error { return discard(f.Disk, f.path(step)) }
 
-// discard removes a folder that others may read. It renames the folder first, so that nobody
-// finds a part of it. A missing folder is not an error.
+// discard removes a folder, if it exists. It renames the folder first, so that other processes
+// never see a part of it.
 func discard(d disk.Disk, path string) error {
 	trash := hidden(path, trashSuffix)
 	if err := d.Remove(trash); err != nil || !exists(path) {
@@ -509,9 +502,8 @@ func discard(d disk.Disk, path string) error {
 	return d.Remove(trash)
 }
 
-// publish gives a complete folder its final name. An older folder of the same name is renamed
-// until the new one is in place; if that fails, publish or tidy restores the older one. If the
-// new name may not survive a crash, publish removes it again.
+// publish gives a complete folder its final name. An older folder of that name is hidden
+// meanwhile, and restored by publish or tidy if publish fails.
 func publish(d disk.Disk, temporary, path string) error {
 	old := hidden(path, replacedSuffix)
 	replaces := exists(path)
@@ -538,7 +530,6 @@ func publish(d disk.Disk, temporary, path string) error {
 	return err
 }
 
-// tidy removes the remains of a crash from a folder of checkpoints.
 func tidy(d disk.Disk, dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -565,7 +556,7 @@ func tidy(d disk.Disk, dir string) error {
 	return nil
 }
 
-// syncTree syncs the files of a folder and its sub-folders, and returns their checksums.
+// syncTree syncs the files of a folder, and returns their checksums.
 func syncTree(d disk.Disk, dir string) ([]File, error) {
 	var sums []File
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {

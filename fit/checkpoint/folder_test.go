@@ -13,8 +13,7 @@ import (
 	"steadyfit/fit/internal/disk"
 )
 
-// failure makes one change to files fail, or all from there on, and notes what
-// is changed.
+// failure makes one change to files, or all later ones, fail, and records the changes.
 type failure struct {
 	at    int
 	err   error
@@ -33,7 +32,6 @@ func (f *failure) before(op, path string) error {
 	return nil
 }
 
-// names lists the entries of a folder.
 func names(t testing.TB, dir string) []string {
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -44,7 +42,7 @@ func names(t testing.TB, dir string) []string {
 	return found
 }
 
-// A name is given to a folder, or everything is as it was.
+// After a failed publish, everything is as before.
 func TestPublishIsUndone(t *testing.T) {
 	for _, replaces := range []bool{false, true} {
 		for at := 0; ; at++ {
@@ -93,7 +91,7 @@ func TestReplaceLeavesNothingOfAFailure(t *testing.T) {
 	}
 }
 
-// A removal that failed half-way is done by the next.
+// A removal that failed halfway is completed by the next one.
 func TestDiscardAgain(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a")
@@ -105,7 +103,7 @@ func TestDiscardAgain(t *testing.T) {
 	require.Empty(t, names(t, dir))
 }
 
-// If no checkpoint is known to be good, none is removed to make space for another.
+// If no checkpoint is known to be good, none is removed to make space.
 func TestNoRoomWithoutAGoodCheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"ckpt-2", "ckpt-4"} {
@@ -126,7 +124,7 @@ func TestRemedies(t *testing.T) {
 	}
 }
 
-// A file that cannot be read may be whole.
+// A file that cannot be read may be intact.
 func TestUnreadIsNotTorn(t *testing.T) {
 	for _, c := range []struct {
 		err  error

@@ -1,10 +1,10 @@
 // Package checkpoint stores the checkpoints of a training in a folder.
 //
-// A checkpoint is a folder ckpt-<step>: the files of the model (Variables), the history, the
-// files of hooks, and state.json, which contains the position of the training and the sizes and
-// checksums of all other files. It is written under a temporary name, synced file by file, and
-// renamed; only then are older ones removed. A crash of the process or the machine at any
-// moment leaves the previous checkpoints, or those and the new one.
+// A checkpoint is a folder ckpt-<step> with the files of the model (Variables), the history,
+// the files of hooks, and state.json. state.json has the position of the training, and the
+// sizes and checksums of all other files. A checkpoint is written under a temporary name,
+// synced file by file, and renamed. Older checkpoints are removed only then, so a crash of the
+// process or the machine never leaves fewer good checkpoints than before.
 //
 // Package fit writes and resumes checkpoints. Programs use List and the errors.
 package checkpoint
@@ -27,17 +27,17 @@ import (
 	"steadyfit/internal/files"
 )
 
-// The files of a checkpoint.
+// The names of files in a checkpoint.
 const (
 	// Variables is the prefix of the files of the model.
 	Variables = "variables"
-	// History is the file of the history. Each line is a fit.Record.
+	// History is the file with the history, one fit.Record per line.
 	History = "history.jsonl"
 
 	stateFile    = "state.json"
 	stateFormat  = "steadyfit checkpoint"
 	stateVersion = 1
-	// maxStateBytes limits the size of state.json and other small files.
+	// maxStateBytes is the maximum size of state.json and other small files.
 	maxStateBytes = 64 << 20
 )
 
@@ -46,7 +46,7 @@ const (
 type Manifest struct {
 	// Written is the time of writing, in RFC 3339.
 	Written string `json:"written"`
-	// Identity holds the values that a run must match to resume.
+	// Identity has the values that a run must match to resume.
 	Identity map[string]string `json:"identity"`
 	// Hooks are the states of hooks by name.
 	Hooks map[string]json.RawMessage `json:"hooks,omitempty"`
@@ -54,14 +54,13 @@ type Manifest struct {
 	Files []File `json:"files"`
 }
 
-// File is the size and the checksum of a file.
+// File is the name, the size and the checksum of a file.
 type File struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`
 	CRC   string `json:"crc32c"`
 }
 
-// state is state.json as this package reads it.
 type state struct {
 	Manifest
 	Step       int64 `json:"step"`
@@ -71,7 +70,7 @@ type state struct {
 	raw json.RawMessage
 }
 
-// bytes returns the size of the checkpoint's files, without state.json.
+// bytes returns the size of the checkpoint without state.json.
 func (m *Manifest) bytes() int64 {
 	var sum int64
 	for _, f := range m.Files {
@@ -80,19 +79,19 @@ func (m *Manifest) bytes() int64 {
 	return sum
 }
 
-// envelope is the content of state.json. All fields except State are the same in all versions.
+// envelope is the content of state.json. All versions have the same fields except State.
 type envelope struct {
 	Format  string `json:"format"`
 	Version int    `json:"version"`
 	Writer  string `json:"writer"` // the program that wrote the file
 	// CRC is the checksum of State as compact JSON.
 	CRC string `json:"crc32c"`
-	// Header is the checksum of the preceding fields. The first checkpoints had none.
+	// Header is the checksum of the preceding fields. It is empty in the first checkpoints.
 	Header string          `json:"header_crc32c"`
 	State  json.RawMessage `json:"state"`
 }
 
-// castagnoli is the polynomial for which processors have an instruction.
+// castagnoli is a polynomial for which processors have an instruction.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func hexSum(sum uint32) string { return fmt.Sprintf("%08x", sum) }
@@ -103,7 +102,6 @@ func (e *envelope) headerSum() string {
 	return checksum(fmt.Appendf(nil, "%q %d %q %q", e.Format, e.Version, e.Writer, e.CRC))
 }
 
-// program returns the name and version of this program.
 var program = sync.OnceValue(func() string {
 	const name = "steadyfit"
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -142,14 +140,14 @@ func Decode(text []byte, into any) error {
 	return err
 }
 
-// open checks the checksums of state.json and returns its state.
+// open verifies the checksums of state.json and returns the field state.
 func open(text []byte) (json.RawMessage, error) {
 	var e envelope
 	if err := json.Unmarshal(text, &e); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
 	}
-	// The header has its own checksum, so that a flipped bit does not make a damaged checkpoint
-	// look like one of another program or version.
+	// Because of this checksum, a flipped bit does not make a damaged checkpoint look like a
+	// checkpoint of another program or version.
 	if sum := e.headerSum(); e.Header != "" && sum != e.Header {
 		return nil, fmt.Errorf("%w: the header of %s has the checksum %s, expected %s", ErrTorn, stateFile, sum, e.Header)
 	}
@@ -174,7 +172,7 @@ func open(text []byte) (json.RawMessage, error) {
 	return inner.Bytes(), nil
 }
 
-// readState reads state.json of a checkpoint and checks its checksums.
+// readState reads state.json and verifies its checksums.
 func readState(path string) (*state, error) {
 	text, err := files.Read(filepath.Join(path, stateFile), maxStateBytes)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -197,7 +195,7 @@ func readState(path string) (*state, error) {
 	return s, nil
 }
 
-// verify reads state.json and checks every file that it lists.
+// verify reads state.json and verifies all files that it lists.
 func verify(path string) (*state, error) {
 	s, err := readState(path)
 	if err != nil {
@@ -220,7 +218,6 @@ func verify(path string) (*state, error) {
 	return s, nil
 }
 
-// sumFile returns the size and checksum of a file.
 func sumFile(path string) (File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -235,9 +232,8 @@ func sumFile(path string) (File, error) {
 	return File{Bytes: n, CRC: hexSum(hash.Sum32())}, nil
 }
 
-// readError is ErrTorn if a file of a checkpoint is missing or is not a regular file. Other
-// errors, such as missing permissions, a failing disk or too many open files, do not mean
-// damage.
+// readError turns the error of a missing or irregular file into ErrTorn. Other errors, such as
+// missing permissions, a failing disk or too many open files, do not mean damage.
 func readError(err error) error {
 	for _, gone := range []error{fs.ErrNotExist, syscall.ENOTDIR, syscall.EISDIR, files.ErrTooLarge} {
 		if errors.Is(err, gone) {

@@ -20,35 +20,34 @@ import (
 
 // Info describes a checkpoint on disk.
 type Info struct {
-	// Path is the folder of the checkpoint. Session.Restore reads the model from Variables in
-	// it.
+	// Path is the folder of the checkpoint. Variables is the prefix for Session.Restore.
 	Path      string
 	Variables string
 	// Step and Epochs are the numbers of train steps and epochs done.
 	Step   int64
 	Epochs int
-	// Written is the time at which it was written.
+	// Written is the time at which the checkpoint was written.
 	Written time.Time
-	// Identity holds the values that a run must match to resume from it.
+	// Identity has the values that a run must match to resume from the checkpoint.
 	Identity map[string]string
 	// Best is true for the best checkpoint by the metric of fit.Best.
 	Best bool
-	// Err is nil if the checkpoint is intact. Otherwise it is ErrTorn, ErrForeign or ErrFuture,
-	// or the error of reading a file, which may be intact. With an error, only Path and Step
-	// are set.
+	// Err is nil if the checkpoint is intact. Otherwise it is ErrTorn, ErrForeign, ErrFuture,
+	// or the error of reading a file of a checkpoint that may be intact. If Err is not nil,
+	// only Path and Step are set.
 	Err error
 }
 
-// List lists the checkpoints of a folder, newest first, and verifies their files. A folder that
-// does not exist has none. List takes no lock, so a run that uses the folder may remove
-// checkpoints that were listed.
+// List returns the checkpoints of a folder, newest first, and verifies their files. A folder
+// that does not exist has no checkpoints. List takes no lock, so a run may remove checkpoints
+// meanwhile.
 func List(dir string) ([]Info, error) {
 	steps, err := listSteps(dir)
 	if err != nil {
 		return nil, err
 	}
 	var best Best
-	// Without a valid best.json, no checkpoint is marked as the best.
+	// No checkpoint is the best without a valid best.json.
 	if text, err := files.Read(filepath.Join(dir, bestFile), maxStateBytes); err != nil || json.Unmarshal(text, &best) != nil {
 		best.Step = -1
 	}
@@ -67,7 +66,6 @@ func List(dir string) ([]Info, error) {
 	return found, nil
 }
 
-// listSteps returns the steps of the folders ckpt-<step>, ascending.
 func listSteps(dir string) ([]int64, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -85,8 +83,8 @@ func listSteps(dir string) ([]int64, error) {
 }
 
 // HookState returns the state of a hook in the newest readable checkpoint of a folder; nil if
-// the hook saved none. found is false if there is no checkpoint. It does not verify other
-// files, and takes no lock.
+// the hook saved none. found is false if there is no checkpoint. HookState does not verify
+// other files, and takes no lock.
 func HookState(dir, hook string) (saved json.RawMessage, found bool, err error) {
 	steps, err := listSteps(dir)
 	if err != nil {
@@ -100,9 +98,9 @@ func HookState(dir, hook string) (saved json.RawMessage, found bool, err error) 
 	return nil, false, nil
 }
 
-// CheckUnused reports early the reason why a new training cannot write to a folder: an
-// *option.Error if the folder holds checkpoints of an earlier training, or a *LockedError if
-// another run uses it. It accepts a folder that does not exist or has no checkpoint.
+// CheckUnused returns the error that a new training in a folder would get: an *option.Error if
+// the folder has checkpoints of an earlier training, or a *LockedError if another run uses it.
+// A folder that does not exist or has no checkpoint is unused.
 func CheckUnused(dir string) error {
 	steps, err := listSteps(dir)
 	if err != nil {
@@ -146,8 +144,7 @@ type Resumable[State any] struct {
 	State State
 	// Skipped are the steps of newer checkpoints that cannot be used.
 	Skipped []int64
-	// Logs are the sizes of the log files when the training began, if there is no checkpoint
-	// yet.
+	// Logs has the size of each log file when the training began, if there is no checkpoint.
 	Logs map[string]int64
 
 	lock *Lock
@@ -162,9 +159,10 @@ func (r *Resumable[State]) Release() error {
 }
 
 // Resume finds the newest intact checkpoint of a folder and locks the folder until Release. It
-// skips torn and foreign checkpoints with a warning. If all are torn, it returns an error, so
-// that a bad disk does not restart a training unnoticed. A newer checkpoint of another version,
-// or one that could not be read, is also an error, since an older one would undo its training.
+// skips torn and foreign checkpoints with a warning. If all checkpoints are torn, it returns an
+// error, so that a bad disk does not silently restart a training. A newer checkpoint that
+// another version wrote or that cannot be read is also an error, since an older one would undo
+// its training.
 func Resume[State any](dir string, log *slog.Logger) (_ *Resumable[State], err error) {
 	r := &Resumable[State]{}
 	defer func() {
@@ -172,7 +170,7 @@ func Resume[State any](dir string, log *slog.Logger) (_ *Resumable[State], err e
 			_ = r.lock.Release() // nothing was written
 		}
 	}()
-	// A folder that does not exist or cannot be changed is not locked.
+	// A folder that does not exist or is read-only is not locked.
 	if r.lock, err = Acquire(dir); errors.Is(err, ErrLocked) {
 		return nil, err
 	} else if err != nil {
@@ -219,11 +217,10 @@ func Resume[State any](dir string, log *slog.Logger) (_ *Resumable[State], err e
 
 // begun is the content of begunFile.
 type begun struct {
-	// Logs are the sizes of the log files when the training began, by hook.
+	// Logs has the size of each log file when the training began, by hook.
 	Logs map[string]int64 `json:"logs"`
 }
 
-// readBegun reads the sizes that log files had when a training without a checkpoint began.
 func readBegun(dir string) (map[string]int64, error) {
 	path := filepath.Join(dir, begunFile)
 	text, err := files.Read(path, maxStateBytes)

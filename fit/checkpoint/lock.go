@@ -12,21 +12,21 @@ import (
 	"time"
 )
 
-// lockName is the file in a folder of checkpoints that a run locks. Its content is the Holder,
-// for people to read. It is removed when the lock is released.
+// lockName is the file in a folder of checkpoints that a run locks. It contains a Holder, and
+// is removed when the lock is released.
 const lockName = ".lock"
 
-// lockTries is the number of attempts while other runs remove the file at the same time.
+// lockTries is the number of attempts if other runs remove the file meanwhile.
 const lockTries = 100
 
-// errLockBusy is the error of flock for a file that another process has locked.
+// errLockBusy means that another process has locked the file.
 var errLockBusy = errors.New("locked")
 
 // Holder is a process that uses a folder of checkpoints.
 type Holder struct {
-	// PID is the process ID on its host, or in its container.
+	// PID is the process ID on the host or in the container.
 	PID int `json:"pid"`
-	// Host is the name of the host, or of the container.
+	// Host is the name of the host or of the container.
 	Host string `json:"host"`
 	// Since is the time at which the process took the lock.
 	Since time.Time `json:"since"`
@@ -51,19 +51,19 @@ func thisProcess(since time.Time) Holder {
 }
 
 // Lock is an advisory lock on a folder of checkpoints. The kernel releases it when the process
-// ends in any way; child processes do not hold it. On NFS it works between hosts unless the
-// mount has nolock or local_lock=flock.
+// ends. Child processes do not hold it. On NFS it works between hosts unless the mount has
+// nolock or local_lock=flock.
 type Lock struct {
 	file *os.File
-	// before is the previous holder if it did not remove the file: it was killed, or it runs on
+	// before is the previous holder if it did not remove the file. It was killed, or it runs on
 	// a host whose locks are not visible here.
 	before Holder
 	// unsupported is the error of a file system without locks, or nil.
 	unsupported error
 }
 
-// Acquire locks a folder, or returns a LockedError at once. On a file system without locks it
-// returns a lock that excludes nobody.
+// Acquire locks a folder, or returns a LockedError at once. On a file system without locks, the
+// lock has no effect.
 func Acquire(dir string) (*Lock, error) {
 	path := filepath.Join(dir, lockName)
 	for range lockTries {
@@ -75,8 +75,7 @@ func Acquire(dir string) (*Lock, error) {
 	return nil, fmt.Errorf("locking %s: its file was removed %d times by other runs", path, lockTries)
 }
 
-// tryLock returns neither a lock nor an error if another run removed the file between opening
-// and locking.
+// tryLock returns neither a lock nor an error if another run removed the file meanwhile.
 func tryLock(path string) (_ *Lock, err error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
@@ -109,7 +108,7 @@ func tryLock(path string) (_ *Lock, err error) {
 		return nil, nil
 	}
 	l.file, l.before = file, held
-	// The content is only informative, and a full disk has no space for it.
+	// The content is only information, and a full disk has no space for it.
 	if text, err := json.Marshal(thisProcess(time.Now().UTC().Truncate(time.Second))); err == nil && file.Truncate(0) == nil {
 		_, _ = file.WriteAt(append(text, '\n'), 0)
 	}
@@ -127,26 +126,26 @@ func readHolder(file *os.File) Holder {
 	return h
 }
 
-// warn logs the conditions under which two runs may use the folder.
+// warn logs why another run might use the folder despite the lock.
 func (l *Lock) warn(log *slog.Logger, dir string) {
 	if l.unsupported != nil {
 		log.Warn("this file system has no locks; make sure that only one run uses the folder of checkpoints", "folder", dir, "error", l.unsupported)
 	}
 	if l.before.PID != 0 && l.before.Host != thisProcess(l.before.Since).Host {
-		log.Warn("the run that used this folder of checkpoints before was on another host and did not end by itself; if the file system does not carry locks between hosts, make sure that it has ended",
+		log.Warn("an earlier run on another host has not unlocked this folder of checkpoints; make sure that it has ended, since the file system may not share locks between hosts",
 			"folder", dir, "before", l.before.String())
 	}
 }
 
-// Release releases the lock. It may be called again, and on a nil Lock.
+// Release releases the lock. Releasing twice, or a nil Lock, does nothing.
 func (l *Lock) Release() error {
 	if l == nil || l.file == nil {
 		return nil
 	}
 	file := l.file
 	l.file = nil
-	// The file is removed while the lock is held, so that it cannot be that of another run. A
-	// file that cannot be removed is harmless.
+	// While the lock is held, the file cannot be that of another run. A file that cannot be
+	// removed is harmless.
 	_ = os.Remove(file.Name())
 	return file.Close()
 }

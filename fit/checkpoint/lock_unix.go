@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// flock locks a file without waiting. An error other than errLockBusy means that the file
-// system has no locks.
+// flock locks a file without waiting. Any error except errLockBusy means that the file system
+// has no locks.
 func flock(file *os.File) error {
 	for {
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

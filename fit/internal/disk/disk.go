@@ -1,9 +1,8 @@
-// Package disk changes files so that they survive a crash at any moment: synced content stays,
-// and a rename happens completely or not at all.
+// Package disk changes files so that they survive a crash: synced content stays, and a rename
+// happens completely or not at all.
 //
-// A failed sync is final: the kernel may have dropped the data that it could not write, and a
-// second sync of the same file would succeed without writing them. The caller removes the file
-// and writes a new one.
+// A file whose sync failed must be removed and written again. The kernel may have dropped its
+// data, and a second sync would succeed without writing them.
 package disk
 
 import (
@@ -16,14 +15,14 @@ import (
 	"steadyfit/internal/files"
 )
 
-// Disk makes changes to files. The zero value is ready to use.
+// Disk changes files. The zero value is ready to use.
 type Disk struct {
-	// Before is called before every change, and its error prevents the change. Tests use it to
-	// simulate crashes. nil allows everything.
+	// Before, if not nil, is called before every change. Its error prevents the change. Tests
+	// use it to simulate crashes.
 	Before func(op, path string) error
 }
 
-// Change makes one change; op and path describe it in errors.
+// Change makes one change. op and path describe it in errors.
 func (d Disk) Change(op, path string, do func() error) (err error) {
 	if d.Before != nil {
 		err = d.Before(op, path)
@@ -42,7 +41,7 @@ func (d Disk) MakeDir(path string) error {
 	return d.Change("make", path, func() error { return os.MkdirAll(path, 0o777) })
 }
 
-// Remove removes a file, or a folder with its content, if it exists.
+// Remove removes a file or a folder with its content, if it exists.
 func (d Disk) Remove(path string) error {
 	return d.Change("remove", path, func() error { return os.RemoveAll(path) })
 }
@@ -52,7 +51,7 @@ func (d Disk) Rename(from, to string) error {
 	return d.Change("rename", to, func() error { return os.Rename(from, to) })
 }
 
-// Sync makes the content of a file durable, or the entries of a folder.
+// Sync makes the content of a file or the entries of a folder durable.
 func (d Disk) Sync(path string) error {
 	return d.Change("sync", path, func() error { return files.SyncPath(path) })
 }
@@ -62,18 +61,18 @@ func (d Disk) Write(path string, content []byte) error {
 	return files.Change(d.Change).Write(path, content)
 }
 
-// Replace writes a file so that the path always has either the old content or the new.
+// Replace writes a file so that the path always has either the old or the new content.
 func (d Disk) Replace(path string, content []byte) error {
 	return files.Change(d.Change).Replace(path, content)
 }
 
-// Probe reports why files cannot be written to a folder, or nil.
+// Probe returns an error if files cannot be written to a folder.
 func (d Disk) Probe(dir string) error {
 	return d.Change("write", dir, func() error { return files.Writable(dir, 0) })
 }
 
-// CopyFiles copies the files of a folder. It links them where the file system can, so the
-// files must not be changed later.
+// CopyFiles copies the files of a folder. It makes hard links where it can, so the files must
+// not be changed later.
 func (d Disk) CopyFiles(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
@@ -94,7 +93,7 @@ func (d Disk) CopyFiles(from, to string) error {
 	return nil
 }
 
-// Missing reports whether nothing is at a path.
+// Missing reports whether a path does not exist.
 func Missing(path string) bool {
 	_, err := os.Lstat(path)
 	return errors.Is(err, fs.ErrNotExist)
