@@ -264,7 +264,7 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	// The executor of the checkpoint takes precedence over tracing, except over TraceAlways.
 	l.Traced = t.Trace == TraceAlways
 	if !t.Autotune.Fixed.StepsPerExecution {
-		l.StepsPerExecution = math.MaxInt32 // the loop itself ends calls where it has to pause
+		l.StepsPerExecution = math.MaxInt32 // the loop itself ends executions where it must pause
 	}
 	now := before.Within(l, t.Session)
 	if t.Autotune.Mode == AutotuneOff {
