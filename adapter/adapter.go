@@ -15,6 +15,7 @@ package adapter
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -67,6 +68,9 @@ const maxBytes = 64 << 30
 func Read(dir string) (*Adapter, error) {
 	path := filepath.Join(dir, File)
 	raw, err := files.Read(path, maxBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("no adapter in %s: %w; give the folder of an adapter", dir, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("adapter: %w", err)
 	}

@@ -26,11 +26,18 @@ import (
 // baseMark begins the name of the tensor that has the hash.
 const baseMark = "steadyfit/base/"
 
-// ErrBase means that a checkpoint or an adapter belongs to a model with other frozen variables.
+// ErrBase means that a checkpoint, a snapshot or an adapter belongs to a model with other
+// frozen variables.
 var ErrBase = errors.New("it belongs to another base model")
 
 func errBase(have, want string) error {
-	return fmt.Errorf("%w: the frozen variables have the hash %.12s there and %.12s here; use the model that it was trained on", ErrBase, have, want)
+	hash := func(base string) string {
+		if base == "" {
+			return "it has none"
+		}
+		return "hash " + base[:min(12, len(base))]
+	}
+	return fmt.Errorf("%w: its frozen variables are others (%s) than those of the model here (%s); use the model that it was trained on", ErrBase, hash(have), hash(want))
 }
 
 // partial reports whether Save and Snapshot leave out the frozen variables.

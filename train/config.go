@@ -23,6 +23,9 @@ type Config struct {
 
 	// Model is the folder of a SavedModel, or "builtin:NAME".
 	Model string
+	// Adapter is the folder of an adapter with the weights to start from; empty starts from
+	// those of the model. A resumed training continues with those of its checkpoint.
+	Adapter string
 	// LossOutput is the name of the train signature's loss output; empty means loss.
 	LossOutput string
 	// Data is the training data. Of a dataset with a training and a test part, it is the
@@ -72,6 +75,9 @@ type Config struct {
 	Resume bool
 	// Out is the folder for the trained SavedModel, which is replaced; empty saves no model.
 	Out string
+	// OutAdapter is the folder for the trained weights alone (package adapter); empty saves
+	// none.
+	OutAdapter string
 	// OnWriteError is the policy if a checkpoint cannot be written. Hooks of Loop have separate
 	// policies.
 	OnWriteError fit.ErrorPolicy
@@ -179,6 +185,8 @@ type Result struct {
 	History *fit.History
 	// Out is the folder of the trained model; empty if none was saved.
 	Out string
+	// OutAdapter is the folder of the trained adapter; empty if none was saved.
+	OutAdapter string
 	// InChild is true in the parent of the child process that trained. History is then empty.
 	// Under supervision, Run returns in both processes. Code to run once after a training
 	// belongs behind err == nil && !InChild.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"steadyfit/adapter"
 	"steadyfit/autotune"
 	"steadyfit/data"
 	"steadyfit/fit"
@@ -53,7 +54,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 		return err
 	})
 	if err == nil && result.InChild {
-		result.Out = c.Out
+		result.Out, result.OutAdapter = c.Out, c.OutAdapter
 	}
 	return result, err
 }
@@ -65,6 +66,7 @@ type training struct {
 	started time.Time
 
 	model  *savedmodels.Model
+	start  *adapter.Adapter // the weights to start from; nil for those of the model
 	plan   *session.Plan
 	reader *reader
 	data   data.Dataset
@@ -152,11 +154,8 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	r.History, err = t.Loop.Run(ctx, t.data)
 	err = t.orRestart(r.History, err)
 	// An interrupt or a file that could not be written must not discard the result.
-	if t.Out != "" && r.History.Done && every(err, final) {
-		saved := t.session.SaveModel(context.WithoutCancel(ctx), t.Out)
-		if err = errors.Join(err, saved); saved == nil {
-			r.Out = t.Out
-		}
+	if r.History.Done && every(err, final) {
+		err = errors.Join(err, t.save(context.WithoutCancel(ctx), &r))
 	}
 	if err != nil {
 		return r, t.advise(err, r.History.Checkpoint)
@@ -191,6 +190,9 @@ func (t *training) openModel() (err error) {
 		return err
 	}
 	if err := t.checkOut(); err != nil {
+		return err
+	}
+	if err := t.openAdapter(); err != nil {
 		return err
 	}
 	if err := t.compile(); err != nil {
@@ -305,6 +307,11 @@ func (t *training) openSession(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if t.start != nil {
+		if err := t.session.Swap(ctx, t.start); err != nil {
+			return err
+		}
+	}
 	if why := t.session.Uncompiled(t.Loop.Batch, t.most); why != "" && !t.continues() {
 		t.report("note", text("some steps are not compiled despite {Options.Compiled}: "+why))
 	}
@@ -369,8 +376,11 @@ func (t *training) mayTrace() bool { return t.Budget.Limit == 0 && !(t.resets() 
 
 // reportNotes reports that the model will not be saved, and the numbers of unnamed classes.
 func (t *training) reportNotes() {
-	if t.Out == "" && t.Checkpoints.Folder == "" {
+	if t.Out == "" && t.OutAdapter == "" && t.Checkpoints.Folder == "" {
 		t.report("note", text("without {Config.Out} or {Config.Checkpoints}, the trained model is not saved"))
+	}
+	if t.OutAdapter != "" && t.model.Base() == "" {
+		t.report("note", text("the model has no frozen weights, so {Config.OutAdapter} holds all of them"))
 	}
 	names := t.reader.classes
 	if len(names) == 0 || len(t.reader.csv.Names) > 0 || len(t.reader.images.Classes) > 0 {

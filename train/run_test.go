@@ -2,6 +2,8 @@ package train
 
 import (
 	"bytes"
+	"context"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/adapter"
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
@@ -136,4 +139,45 @@ func TestRunRefuses(t *testing.T) {
 	}
 	c := Config{Loop: fit.Loop{Batch: 32, Epochs: 1}, ValidationFraction: 2}
 	assert.EqualError(t, c.check(), "Config.ValidationFraction 2: expected a fraction between 0 and 1")
+}
+
+// A training that starts from an adapter, in one process or resumed in another, ends with the
+// same adapter, and its checkpoints belong to the base.
+func TestRunWithAdapters(t *testing.T) {
+	ctx := context.Background()
+	dir := t.TempDir()
+	config := func(epochs int, start, out string) Config {
+		return Config{
+			Model: "../adapter/testdata/digits-lora", Data: Data{Path: "builtin:digits"}, Seed: 1,
+			Loop: fit.Loop{Batch: 32, Epochs: epochs}, Adapter: start, OutAdapter: filepath.Join(dir, out),
+		}
+	}
+	read := func(c Config) *adapter.Adapter {
+		r, err := Run(ctx, c)
+		require.NoError(t, err)
+		require.Equal(t, c.OutAdapter, r.OutAdapter)
+		a, err := adapter.Read(c.OutAdapter)
+		require.NoError(t, err)
+		return a
+	}
+	first := read(config(1, "", "first"))
+	start := filepath.Join(dir, "first")
+	want := read(config(2, start, "whole"))
+	assert.NotEqual(t, first, want)
+	parts := config(1, start, "half")
+	parts.Checkpoints.Folder = filepath.Join(dir, "ckpt")
+	half := read(parts)
+	assert.NotEqual(t, want, half)
+	parts.Loop.Epochs, parts.Resume, parts.OutAdapter = 2, true, filepath.Join(dir, "resumed")
+	assert.Equal(t, want, read(parts), "resumed")
+
+	refused := config(1, filepath.Join(dir, "none"), "out")
+	_, err := Run(ctx, refused)
+	assert.ErrorAs(t, err, new(*InputError))
+	assert.ErrorIs(t, err, fs.ErrNotExist)
+	refused = config(1, start, "out")
+	refused.Model = "builtin:digits"
+	_, err = Run(ctx, refused)
+	assert.ErrorIs(t, err, session.ErrBase)
+	assert.NoFileExists(t, filepath.Join(dir, "out", adapter.File))
 }

@@ -241,6 +241,7 @@ func withCheckpoint(err error, checkpoints string) error {
 // result is the output of fit --json.
 type result struct {
 	Out         string      `json:"out,omitempty"`
+	OutAdapter  string      `json:"out_adapter,omitempty"`
 	Checkpoint  string      `json:"checkpoint,omitempty"`
 	ResumedFrom string      `json:"resumed_from,omitempty"`
 	Stopped     string      `json:"stopped,omitempty"`
@@ -250,7 +251,7 @@ type result struct {
 
 func (s *settings) printResult(w io.Writer, trained train.Result) error {
 	h := trained.History
-	r := result{Out: trained.Out, Checkpoint: h.Checkpoint, ResumedFrom: h.ResumedFrom, Stopped: h.Stopped, Epochs: len(h.Records)}
+	r := result{Out: trained.Out, OutAdapter: trained.OutAdapter, Checkpoint: h.Checkpoint, ResumedFrom: h.ResumedFrom, Stopped: h.Stopped, Epochs: len(h.Records)}
 	if len(h.Records) > 0 {
 		last := h.Last()
 		r.Last = &last
@@ -268,6 +269,9 @@ func (s *settings) printResult(w io.Writer, trained train.Result) error {
 	}
 	if r.Out != "" {
 		fmt.Fprintf(&text, "trained model: %s\n", r.Out)
+	}
+	if r.OutAdapter != "" {
+		fmt.Fprintf(&text, "trained adapter: %s\n", r.OutAdapter)
 	}
 	_, err := io.WriteString(w, text.String())
 	return err

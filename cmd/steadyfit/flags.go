@@ -115,9 +115,10 @@ func (s *settings) table() []section {
 
 func (s *settings) dataFlags() []flag {
 	return []flag{
-		{"model", onModel, "SavedModel folder, or builtin:NAME such as builtin:digits", "Config.Model Loop.Session", &s.Model},
+		{"model", onModel + " merge", "SavedModel folder, or builtin:NAME such as builtin:digits", "Config.Model Loop.Session", &s.Model},
+		{"adapter", "fit evaluate predict merge", "folder of an adapter with weights for --model (docs/how-to/fine-tuning.md)", "Config.Adapter", &s.Adapter},
 		{"loss-output", onTrained, "output of the train signature that is the loss (default loss)", "Model.WithLoss", &s.LossOutput},
-		{"allow-unsafe-ops", onModel, "run a model that uses files or the network, or runs Python", "", &s.Session.AllowUnsafeOps},
+		{"allow-unsafe-ops", onModel + " merge", "run a model that uses files or the network, or runs Python", "", &s.Session.AllowUnsafeOps},
 		{"data", onModel, "data: a file, a folder, or builtin:digits (formats: docs/reference/data.md)", "Data.Path", &s.Data.Path},
 		{"validation", "fit", "validation data, or the fraction of the training data to hold out, as in 0.1", "Config.Validation Config.ValidationFraction Loop.Validation",
 			newValue("data|fraction", "", s.setValidation)},
@@ -261,6 +262,8 @@ func (s *settings) speedFlags() []flag {
 func (s *settings) outputFlags() []flag {
 	return []flag{
 		{"out", "fit", "folder for the trained SavedModel; an earlier one is replaced", "Config.Out", &s.Out},
+		{"out-adapter", "fit", "folder for the trained weights alone, without the frozen ones", "Config.OutAdapter", &s.OutAdapter},
+		{"out", "merge", "folder for the merged SavedModel; an earlier one is replaced", "", &s.Out},
 		{"out", "predict", "file to write: .npy, .csv or .jsonl", "", &s.Out},
 		{"output", "predict", "write only this output of the model", "", &s.output},
 		{"thin", "report", "write a small copy of the result to this file, .json or .json.gz", "", &s.thin},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -95,7 +95,7 @@ func TestInterruptExitsWith130(t *testing.T) {
 // A large budget changes only the first steps, which are trained in micro-batches and so add in
 // another order. This is true in this process and in an undisturbed child.
 func TestBudgetThatIsPlenty(t *testing.T) {
-	r := trial{t.TempDir()}
+	r := trial{dir: t.TempDir()}
 	last := func(losses []string) float64 {
 		require.Len(t, losses, 12)
 		loss, err := strconv.ParseFloat(strings.Fields(losses[11])[2], 64)
@@ -115,13 +115,19 @@ func TestBudgetThatIsPlenty(t *testing.T) {
 }
 
 // trial is a folder with runs of one training, each in its own folder.
-type trial struct{ dir string }
+type trial struct {
+	dir   string
+	model string // empty for builtin:digits-cnn
+}
+
+// loraModel has a frozen base, so that its checkpoints hold only what training changes.
+const loraModel = "../../adapter/testdata/digits-lora"
 
 // fit trains into the folder of that name, with a checkpoint every 3 steps.
 func (r trial) fit(t *testing.T, name string, flags ...string) *exec.Cmd {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Join(r.dir, name), 0o777))
-	return program(t, append([]string{"fit", "--model", "builtin:digits-cnn", "--data", "builtin:digits", "--validation", "0.2",
+	return program(t, append([]string{"fit", "--model", cmp.Or(r.model, "builtin:digits-cnn"), "--data", "builtin:digits", "--validation", "0.2",
 		"--epochs", "12", "--seed", "7", "--every", "3steps", "--resume",
 		"--checkpoints", filepath.Join(r.dir, name, "ckpt"), "--history", filepath.Join(r.dir, name, "history.jsonl"),
 		"--out", filepath.Join(r.dir, name, "model")}, flags...)...)
@@ -156,28 +162,32 @@ type whole struct {
 	took    time.Duration
 }
 
-var (
-	wholeOnce sync.Once
-	wholeRun  whole
-)
+var wholeRuns = map[string]whole{}
 
 // undisturbed returns that training, which runs once for all tests.
 func undisturbed(t *testing.T) whole {
 	t.Helper()
-	wholeOnce.Do(func() {
-		r := trial{t.TempDir()}
+	return undisturbedOn(t, "")
+}
+
+func undisturbedOn(t *testing.T, model string) whole {
+	t.Helper()
+	w, ok := wholeRuns[model]
+	if !ok {
+		wholeRuns[model] = w
+		r := trial{t.TempDir(), model}
 		started := time.Now()
 		out, err := r.fit(t, "whole").CombinedOutput()
 		require.NoError(t, err, "%s", out)
-		w := whole{took: time.Since(started)}
+		w.took = time.Since(started)
 		w.weights, w.losses = r.outcome(t, "whole")
 		require.Len(t, w.losses, 12)
 		w.history, err = os.ReadFile(filepath.Join(r.dir, "whole", "history.jsonl"))
 		require.NoError(t, err)
-		wholeRun = w
-	})
-	require.NotEmpty(t, wholeRun.losses, "it failed in the test that ran it")
-	return wholeRun
+		wholeRuns[model] = w
+	}
+	require.NotEmpty(t, w.losses, "it failed in the test that ran it")
+	return w
 }
 
 // TestKilledRunsResumeBitForBit kills runs with SIGKILL at random moments, from the start of the
@@ -188,8 +198,13 @@ func TestKilledRunsResumeBitForBit(t *testing.T) {
 	if raceDetector() {
 		kills = 5 // the race detector slows each run down and finds nothing new
 	}
-	r := trial{t.TempDir()}
-	want := undisturbed(t)
+	t.Run("whole", func(t *testing.T) { killAndResume(t, "", kills) })
+	t.Run("adapter", func(t *testing.T) { killAndResume(t, loraModel, kills/2) })
+}
+
+func killAndResume(t *testing.T, model string, kills int) {
+	r := trial{t.TempDir(), model}
+	want := undisturbedOn(t, model)
 
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d; an undisturbed run takes %v", seed, want.took.Round(time.Millisecond))
@@ -244,8 +259,13 @@ func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
 		kills, err = strconv.Atoi(text)
 		require.NoError(t, err)
 	}
-	r := trial{t.TempDir()}
-	want := undisturbed(t)
+	t.Run("whole", func(t *testing.T) { killSupervised(t, "", kills) })
+	t.Run("adapter", func(t *testing.T) { killSupervised(t, loraModel, max(3, kills/3)) })
+}
+
+func killSupervised(t *testing.T, model string, kills int) {
+	r := trial{t.TempDir(), model}
+	want := undisturbedOn(t, model)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d; an undisturbed run takes %v", seed, want.took.Round(time.Millisecond))
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -290,7 +310,7 @@ func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
 // the history already has lines. Each epoch must be in the history once, as must the epochs of
 // the earlier run in the same file.
 func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
-	r := trial{t.TempDir()}
+	r := trial{dir: t.TempDir()}
 	want := undisturbed(t)
 	path := filepath.Join(r.dir, "run", "history.jsonl")
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o777))

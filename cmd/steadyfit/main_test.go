@@ -56,6 +56,7 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, ".cache"))
 			e.Setenv(tfbind.EnvLibrary, location.Library)
 			e.Setenv("MODELS", models)
+			e.Setenv("ADAPTER", filepath.Join(models, "../../adapter/testdata"))
 			// The scripts pass with oneDNN on and off.
 			if value, ok := os.LookupEnv("TF_ENABLE_ONEDNN_OPTS"); ok {
 				e.Setenv("TF_ENABLE_ONEDNN_OPTS", value)

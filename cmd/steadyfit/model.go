@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"steadyfit/adapter"
 	"steadyfit/data"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/doctor"
@@ -89,6 +90,10 @@ func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string
 	if err != nil {
 		return err
 	}
+	weights, err := s.readAdapter(model)
+	if err != nil {
+		return err
+	}
 	signature := role(model.Roles)
 	if signature == "" {
 		return usagef("%s has no signature to %s", model.Dir, purpose)
@@ -111,7 +116,24 @@ func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string
 		return err
 	}
 	defer opened.Close()
+	if weights != nil {
+		if err := opened.Swap(cmd.Context(), weights); err != nil {
+			return err
+		}
+	}
 	return do(opened, ds)
+}
+
+// readAdapter reads the adapter for a model; nil without --adapter.
+func (s *settings) readAdapter(model *savedmodels.Model) (*adapter.Adapter, error) {
+	if s.Adapter == "" {
+		return nil, nil
+	}
+	a, err := adapter.Read(s.Adapter)
+	if err == nil {
+		err = session.CheckAdapter(model, a)
+	}
+	return a, unusable(err)
 }
 
 // explainNoGPU adds the missing libraries and drivers to an ErrNoGPU.

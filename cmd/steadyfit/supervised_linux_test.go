@@ -79,7 +79,7 @@ func fillsUp(t *testing.T, cmd *exec.Cmd, disk, history string) (code int, outpu
 // A history whose missing lines are tolerated does not end a training that continues in other
 // processes. The training reports it at the end, and the model is saved.
 func TestProcessResetsOnAFullHistoryDisk(t *testing.T) {
-	r := trial{t.TempDir()}
+	r := trial{dir: t.TempDir()}
 	disk := smallDisk(t)
 	history := filepath.Join(disk, "history.jsonl")
 	flags := []string{"--epochs", "5", "--every", "1epochs"}
@@ -102,7 +102,7 @@ func TestProcessResetsOnAFullHistoryDisk(t *testing.T) {
 // Without a checkpoint to resume from, no other process starts, and a half-trained model does
 // not replace an earlier one.
 func TestProcessResetsOnAFullCheckpointDisk(t *testing.T) {
-	r := trial{t.TempDir()}
+	r := trial{dir: t.TempDir()}
 	disk := smallDisk(t)
 	cmd := r.fit(t, "run", "--checkpoints", filepath.Join(disk, "ckpt"), "--every", "1epochs", "--keep", "0",
 		"--supervise", "--reset", "process", "--on-write-error", "continue")

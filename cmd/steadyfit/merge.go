@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"steadyfit/internal/files"
+	"steadyfit/session"
+	"steadyfit/train"
+)
+
+func newMerge(s *settings) *cobra.Command {
+	return &cobra.Command{
+		Use:   "merge",
+		Short: "Write a SavedModel with the weights of an adapter",
+		Long: `Write the SavedModel that consists of a base model and an adapter. It has the same
+signatures as the base model and predicts the same as the two together.`,
+		Example: "  steadyfit merge --model my/base --adapter out/tenant --out out/tenant-model",
+		Args:    noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if s.Adapter == "" || s.Out == "" {
+				return usagef("merge needs --adapter, the weights to merge, and --out, the folder for the merged model")
+			}
+			return s.merge(cmd)
+		},
+	}
+}
+
+func (s *settings) merge(cmd *cobra.Command) error {
+	model, err := train.OpenModel(s.Model, "")
+	if err != nil {
+		return err
+	}
+	if files.Same(s.Out, model.Dir) {
+		return usagef("--out %s: this is the model itself, which would be overwritten; give another folder", s.Out)
+	}
+	weights, err := s.readAdapter(model)
+	if err != nil {
+		return err
+	}
+	if err := session.CheckOutput(s.Out, model); err != nil {
+		return unusable(err)
+	}
+	if _, err := s.load(); err != nil {
+		return err
+	}
+	opened, err := s.openSession(cmd, model, true)
+	if err != nil {
+		return err
+	}
+	defer opened.Close()
+	if err := opened.Swap(cmd.Context(), weights); err != nil {
+		return err
+	}
+	if err := opened.SaveModel(cmd.Context(), s.Out); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "merged model: %s\n", s.Out)
+	return err
+}

@@ -1,0 +1,60 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"steadyfit/adapter"
+	"steadyfit/internal/files"
+	"steadyfit/session"
+)
+
+// openAdapter reads the adapter to start from, and checks the folder for the trained one.
+func (t *training) openAdapter() (err error) {
+	if t.Adapter != "" {
+		if t.start, err = adapter.Read(t.Adapter); err == nil {
+			err = session.CheckAdapter(t.model, t.start)
+		}
+		if err != nil {
+			return unusable(err)
+		}
+	}
+	if t.OutAdapter == "" {
+		return nil
+	}
+	var size int64
+	for _, v := range t.model.Variables {
+		if v.Weight {
+			size += v.Bytes()
+		}
+	}
+	if size == 0 {
+		return refuse("Config.OutAdapter", t.OutAdapter, "%s has no weights that training changes and predictions or evaluations use; save the whole model with {Config.Out}", t.model.Dir)
+	}
+	if err := os.MkdirAll(t.OutAdapter, 0o777); err != nil {
+		return unusable(err)
+	}
+	return unusable(files.Writable(t.OutAdapter, size))
+}
+
+// save writes the trained model and the trained adapter.
+func (t *training) save(ctx context.Context, r *Result) error {
+	var errs []error
+	if t.Out != "" {
+		err := t.session.SaveModel(ctx, t.Out)
+		if errs = append(errs, err); err == nil {
+			r.Out = t.Out
+		}
+	}
+	if t.OutAdapter != "" {
+		a, err := t.session.Adapter(ctx)
+		if err == nil {
+			err = a.Write(t.OutAdapter)
+		}
+		if errs = append(errs, err); err == nil {
+			r.OutAdapter = t.OutAdapter
+		}
+	}
+	return errors.Join(errs...)
+}
