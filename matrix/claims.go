@@ -11,7 +11,6 @@ import (
 	"steadyfit/internal/lab/claims"
 )
 
-// Verdicts on a claim.
 const (
 	Holds       = "holds"
 	HoldsInPart = "holds in part"
@@ -19,12 +18,12 @@ const (
 	Undecided   = "undecided"
 )
 
-// answer is the answer of cells to a question. The known answers come last.
+// answer is the answer of measurements to a question.
 type answer int
 
 const (
-	missing answer = iota // this matrix has no cell for the question
-	unclear               // there are cells, but they do not decide it
+	missing answer = iota // not measured
+	unclear               // measured, but not decided
 	no
 	inPart
 	yes
@@ -34,29 +33,28 @@ func (a answer) known() bool { return a >= no }
 
 func (a answer) String() string { return [...]string{"missing", "unclear", "no", "in part", "yes"}[a] }
 
-// evidence is an answer with its figures in a sentence, and the workloads that it rests on.
+// evidence is an answer, its figures in sentences, and the workloads that show it.
 type evidence struct {
 	answer
 	text string
 	on   []string
 }
 
-// half is a question of a claim with its answer.
 type half struct {
 	name string
 	evidence
 }
 
-// ledger tests every claim on every runtime that took part.
+// ledger tests every claim on every runtime.
 func ledger(r *Result) ([]Claim, error) {
 	table, err := claims.Table()
 	if err != nil {
 		return nil, err
 	}
-	cells, runs := make(map[combinationID]*Combination), make(map[combinationID][]*RunResult)
+	combinations, runs := make(map[combinationID]*Combination), make(map[combinationID][]*RunResult)
 	for i := range r.Combinations {
 		c := &r.Combinations[i]
-		cells[combinationID{c.Runtime, c.Workload, c.Remedy}] = c
+		combinations[combinationID{c.Runtime, c.Workload, c.Remedy}] = c
 	}
 	for i := range r.Runs {
 		run := &r.Runs[i]
@@ -74,7 +72,7 @@ func ledger(r *Result) ([]Claim, error) {
 			if c.GPU && !gpus {
 				continue
 			}
-			v := view{runtime: runtime, gpus: gpus, seed: uint64(r.Settings.Seed), combinations: cells, runs: runs, used: make(map[string]bool)}
+			v := view{runtime: runtime, gpus: gpus, seed: uint64(r.Settings.Seed), combinations: combinations, runs: runs, used: make(map[string]bool)}
 			if verdict, text := v.decide(c); verdict != "" {
 				entry.Verdicts = append(entry.Verdicts, ClaimVerdict{Runtime: runtime, Verdict: verdict, Text: text, Combinations: slices.Sorted(maps.Keys(v.used))})
 			}
@@ -84,7 +82,6 @@ func ledger(r *Result) ([]Claim, error) {
 	return out, nil
 }
 
-// decide answers the questions of a claim and combines the answers into a verdict.
 func (v view) decide(c claims.Claim) (verdict, text string) {
 	var halves []half
 	for _, q := range c.Questions {
@@ -128,25 +125,25 @@ func (v view) among(runtimes []string) bool {
 	return len(runtimes) == 0 || slices.Contains(runtimes, v.runtime)
 }
 
-// pairs returns the cells of a probe, each with the cell that it is compared with.
+// pairs returns the measurements of a probe, each with the one that it is compared with.
 func pairs(p claims.Probe) (list [][2]string) {
 	for _, from := range p.Runs {
-		cells := []string{from}
+		runs := []string{from}
 		if from == "own growth" || from == "fixed batch" {
-			cells = workloadsOf(from)
+			runs = workloadsOf(from)
 		}
-		for _, cell := range cells {
+		for _, run := range runs {
 			remedies := p.Remedies
 			if len(remedies) == 0 {
 				remedies = []string{""}
 			}
-			workload, _, _ := strings.Cut(cell, "/")
+			workload, _, _ := strings.Cut(run, "/")
 			other := cmp.Or(p.Against, workload)
 			if strings.HasPrefix(other, "/") {
 				other = workload + other
 			}
 			for _, remedy := range remedies {
-				name := cell
+				name := run
 				if remedy != "" {
 					name += "/" + remedy
 				}
@@ -157,8 +154,8 @@ func pairs(p claims.Probe) (list [][2]string) {
 	return list
 }
 
-// workloadsOf returns the workloads of a set. "own growth" are those that neither grow nor crash
-// on purpose; "fixed batch" are those with one batch size.
+// workloadsOf returns the workloads of a set: "own growth" are those that neither grow nor
+// crash on purpose, "fixed batch" those with one batch size.
 func workloadsOf(kind string) (ids []string) {
 	out := []string{"W1", "W10", User}
 	if kind == "fixed batch" {
@@ -172,9 +169,8 @@ func workloadsOf(kind string) (ids []string) {
 	return ids
 }
 
-// pool combines the evidence of several cells on one question. Claims are general: one cell that
-// says no refutes a claim unless as many cells are undecided. A claim holds only if every cell
-// is decided; with undecided cells it holds in part.
+// pool combines several measurements of one question. Claims are general: a no refutes a claim
+// unless as many measurements are undecided, and a yes needs all measurements.
 func pool(all ...evidence) evidence {
 	var sum evidence
 	var texts []string
@@ -201,7 +197,7 @@ func pool(all ...evidence) evidence {
 		sum.answer = unclear
 	}
 	if known > 0 && open > 0 {
-		texts = append(texts, fmt.Sprintf("not decided by %d of %d cells", open, known+open))
+		texts = append(texts, fmt.Sprintf("not decided by %d of %d measurements", open, known+open))
 	}
 	slices.Sort(sum.on)
 	sum.on = slices.Compact(sum.on)
@@ -209,7 +205,6 @@ func pool(all ...evidence) evidence {
 	return sum
 }
 
-// not returns the answer to the opposite question.
 func not(e evidence) evidence {
 	switch e.answer {
 	case yes:
@@ -220,7 +215,6 @@ func not(e evidence) evidence {
 	return e
 }
 
-// equally is the rule of claims whose halves have equal weight.
 func equally(all []answer) string {
 	switch {
 	case !slices.ContainsFunc(all, func(a answer) bool { return a != yes }):
@@ -231,7 +225,7 @@ func equally(all []answer) string {
 	return HoldsInPart
 }
 
-// mainly is the rule of claims that do not hold at all if their first half does not.
+// mainly is the rule of claims that do not hold if their first question is answered no.
 func mainly(all []answer) string {
 	if all[0] == no {
 		return DoesNotHold
@@ -239,10 +233,10 @@ func mainly(all []answer) string {
 	return equally(all)
 }
 
-// settle returns the verdict of a claim: the result of the rule on its halves, if that is the
-// same for all possible answers of the halves that are not known. Otherwise the claim is
-// undecided, or untested ("") if such a half was not part of the matrix. A half that only one
-// workload supports holds in part, since the cause may be specific to that workload.
+// settle returns the verdict that the rule has for every possible answer of the open questions.
+// Otherwise the claim is undecided, or untested ("") if a question was not measured. If one
+// workload alone shows the answer yes, the claim holds in part, since the cause may be specific
+// to that workload.
 func settle(rule func([]answer) string, halves ...half) (verdict, text string) {
 	var texts, left []string
 	var low, high []answer
@@ -270,7 +264,7 @@ func settle(rule func([]answer) string, halves ...half) (verdict, text string) {
 		return "", ""
 	}
 	if len(halves) == 1 {
-		left = nil // the half has no name
+		left = nil // the question has no name
 	}
 	for _, h := range halves {
 		if verdict != DoesNotHold && h.answer == yes && len(h.on) < 2 {
@@ -283,13 +277,12 @@ func settle(rule func([]answer) string, halves ...half) (verdict, text string) {
 	return verdict, sentences(append(texts, left...)...)
 }
 
-// join joins the parts of a text about one cell.
 func join(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(slices.Clone(parts), func(s string) bool { return s == "" }), "; ")
 }
 
-// sentences joins parts with ". " and adds no final full stop. A part that begins with the name
-// of a run or a function keeps its case.
+// sentences joins parts with ". ", without a final full stop. Names keep their case at the
+// beginning of a sentence.
 func sentences(parts ...string) string {
 	var list []string
 	for _, part := range parts {

@@ -11,7 +11,7 @@ import (
 	"steadyfit/memory"
 )
 
-// Thresholds of the tests of claims.
+// Thresholds of the tests.
 const (
 	// noDifference is the largest relative difference that counts as none.
 	noDifference = 0.05
@@ -19,21 +19,22 @@ const (
 	halvedBelow = 0.6
 	// freedBelow is the largest remaining fraction of what the steps added that counts as freed.
 	freedBelow = 0.2
-	// sameGrowth is the smallest ratio of slopes that counts as the same growth. Slopes scatter
+	// sameGrowth is the smallest ratio of slopes that counts as the same growth; slopes scatter
 	// more than amounts.
 	sameGrowth = 0.8
-	// goesWithBatch is a ratio of slopes per sample. Below it, half the batch leaves less memory
-	// per step; a ratio of 2 is the same amount per step.
+	// goesWithBatch is a ratio of slopes per sample for half the batch. The growth depends on
+	// the batch if the ratio is lower; 2 means the same amount per step.
 	goesWithBatch = 1.5
-	// doubling is the largest ratio of what a pool holds to what it hands out, if it doubles
-	// when it is full.
+	// doubling is the largest ratio of a pool's size to its use without fragmentation, if the
+	// pool doubles when it is full.
 	doubling = 2
 )
 
-// gcPeriod is the longest time between two collections in Go (forcegcperiod in runtime/proc.go).
+// gcPeriod is the longest time between two collections in Go (forcegcperiod in
+// runtime/proc.go).
 const gcPeriod = 2 * time.Minute
 
-// view has the cells and runs of one runtime, and records which cells were used.
+// view has the results of a runtime, and records those that a verdict uses.
 type view struct {
 	runtime      string
 	gpus         bool
@@ -63,17 +64,16 @@ func (v view) measured(name string) *Combination {
 	return c
 }
 
-// on returns the workload of a cell, in the form of evidence.on.
 func (v view) on(name string) []string { return []string{v.id(name).workload} }
 
-// has reports whether a cell was measured, without recording a use.
+// has reports whether a name was measured, without recording a use.
 func (v view) has(name string) bool {
 	c := v.combinations[v.id(name)]
 	return c != nil && c.Verdict != nil
 }
 
-// outOfMemory reports whether a run ran out of memory: TensorFlow or the kernel reported it, or
-// an allocation failed under a limit.
+// outOfMemory reports whether TensorFlow or the kernel reported a lack of memory, or an
+// allocation failed under a limit.
 func outOfMemory(run *RunResult) bool {
 	if run.Failure != worker.Failed {
 		return run.Failure == worker.OutOfMemory
@@ -83,8 +83,8 @@ func outOfMemory(run *RunResult) bool {
 		func(word string) bool { return strings.Contains(run.Cause, word) })
 }
 
-// died returns how many runs of a cell ran out of memory, how many of these did so after their
-// first step, and the number of all runs.
+// died counts the runs that ran out of memory, those of them that completed their first step,
+// and all runs.
 func (v view) died(name string) (starved, grown, all int) {
 	for _, run := range v.runs[v.id(name)] {
 		all++
@@ -98,8 +98,8 @@ func (v view) died(name string) (starved, grown, all int) {
 	return starved, grown, all
 }
 
-// grows answers whether memory grows, or ran out after the first step. A sawtooth that does not
-// climb is no growth. A crash with another cause leaves the question open.
+// grows answers whether memory grows, or ran out after the first step. A sawtooth is no growth.
+// A crash with another cause leaves the question open.
 func (v view) grows(name string) evidence {
 	c := v.measured(name)
 	if c == nil {
@@ -135,11 +135,10 @@ func outline(v memory.Verdict) string {
 	return v.String()
 }
 
-// collected returns the name of the cell that shows the growth of the workload itself. galeone's
-// binding frees a tensor after Go's garbage collector has run its finalizer. Between
-// collections, everything that the loop drops looks like growth. Growth that remains with a
-// collection after each step belongs to the workload. lags is true if the cell with these
-// collections was not measured.
+// collected returns the name of the result that shows the growth of the workload itself.
+// galeone's binding frees a tensor after Go's garbage collector has run its finalizer, so all
+// dropped tensors look like growth until then. With a collection after each step, only the
+// growth of the workload remains. lags means that this was not measured.
 func (v view) collected(workload string) (name string, lags bool) {
 	if v.runtime != Galeone {
 		return workload, false
@@ -153,7 +152,7 @@ func (v view) collected(workload string) (name string, lags bool) {
 	return workload, true
 }
 
-// growsItself is grows, but growth that only waits for the garbage collector does not count.
+// growsItself is grows without growth that only waits for the garbage collector.
 func (v view) growsItself(workload string) evidence {
 	name, lags := v.collected(workload)
 	e := v.grows(name)
@@ -167,15 +166,12 @@ func (v view) growsItself(workload string) evidence {
 	return e
 }
 
-// lateUnknown describes growth that may only be waiting for the garbage collector.
 const lateUnknown = ", which may only wait for the garbage collector: gc-step was not run"
 
-// early returns Early of the runs of a cell.
 func (v view) early(name string) string { return Early(v.runtime, v.runs[v.id(name)]) }
 
-// Early returns a note that runs ended before Go's collector had to run, so that memory that
-// waits for a collection looks like endless growth. It is empty if the runs were longer or use
-// another collector.
+// Early returns a note that runs ended before Go's collector had to run, so that garbage looks
+// like endless growth. It is empty for longer runs and for Keras.
 func Early(runtime string, runs []*RunResult) string {
 	longest := 0.0
 	for _, run := range runs {
@@ -187,9 +183,8 @@ func Early(runtime string, runs []*RunResult) string {
 	return fmt.Sprintf("seen for %.0f s at most, and Go may wait %.0f s for a collection", max(longest, 1), gcPeriod.Seconds())
 }
 
-// paired returns the runs of two cells that belong together: runs of the same pair and, if there
-// are several, of the same group. It leaves out runs that crashed for a reason other than
-// memory.
+// paired returns the runs of equal pairs, and of the same group if there are several. It leaves
+// out runs that crashed for a reason other than memory.
 func (v view) paired(name, other string) (runs, others []*RunResult) {
 	usable := func(run *RunResult) bool { return run.Failure == "" || outOfMemory(run) }
 	for _, run := range v.runs[v.id(name)] {
@@ -209,10 +204,8 @@ func (v view) paired(name, other string) (runs, others []*RunResult) {
 	return runs, others
 }
 
-// compared returns the comparison of a cell with another one. If the other one is the baseline
-// of the same workload, it is the cell's own comparison, otherwise one of the runs of equal
-// pairs. ok is false if one of the cells was not measured. With fewer than two pairs the
-// comparison is empty.
+// compared returns the comparison of two results. ok is false if one was not measured. With
+// fewer than two pairs the comparison is empty.
 func (v view) compared(name, other string) (c memory.Comparison, ok bool) {
 	if !v.has(name) || !v.has(other) {
 		return c, false
@@ -241,8 +234,7 @@ func (v view) compared(name, other string) (c memory.Comparison, ok bool) {
 	return memory.Compare(pairs, memory.LowerSlope, v.seed), true
 }
 
-// ratio returns the ratio of an amount of two cells. ok is false if one of them was not
-// measured.
+// ratio returns the ratio of an amount. ok is false if one of the results was not measured.
 func (v view) ratio(name, other, of string) (r memory.Ratio, ok bool) {
 	if of == "jump from loading to the last step" {
 		return v.amounts(name, other, func(run *RunResult) memory.Reading {
@@ -254,8 +246,8 @@ func (v view) ratio(name, other, of string) (r memory.Ratio, ok bool) {
 	return map[string]memory.Ratio{"peak": c.Peak, "slope": c.Slope, "time of a step": c.StepTime}[of], ok
 }
 
-// amounts is ratio for an amount that no comparison has. r.OK is false unless all runs have an
-// amount above 0.
+// amounts is ratio for an amount that no comparison has. r.OK is false unless the amount is
+// above 0 in all runs.
 func (v view) amounts(name, other string, get func(*RunResult) memory.Reading) (r memory.Ratio, ok bool) {
 	if !v.has(name) || !v.has(other) {
 		return r, false
@@ -281,7 +273,6 @@ func (v view) amounts(name, other string, get func(*RunResult) memory.Reading) (
 	return memory.Compare(pairs, memory.LowerPeak, v.seed).Peak, true
 }
 
-// against describes a ratio in words.
 func against(name, other, what string, r memory.Ratio) string {
 	if !strings.Contains(other, "/") {
 		other += " as it is"
@@ -292,7 +283,6 @@ func against(name, other, what string, r memory.Ratio) string {
 	return fmt.Sprintf("%s against %s: %s %s", name, other, what, r.Times(true))
 }
 
-// lower answers whether an amount is lower, beyond doubt.
 func lower(r memory.Ratio) answer {
 	switch {
 	case !r.OK:
@@ -305,7 +295,6 @@ func lower(r memory.Ratio) answer {
 	return unclear
 }
 
-// higher answers whether an amount is higher, beyond doubt.
 func higher(r memory.Ratio) answer {
 	switch {
 	case !r.OK:
@@ -318,7 +307,7 @@ func higher(r memory.Ratio) answer {
 	return unclear
 }
 
-// doubted changes the answer no to unclear for a remedy that may not have been applied.
+// doubted changes the answer no to unclear if the remedy may not have been applied.
 func (v view) doubted(name string, e evidence) evidence {
 	if c := v.combinations[v.id(name)]; c != nil && c.Unverified != "" && e.answer == no {
 		e.answer, e.text = unclear, fmt.Sprintf("%s (whether the remedy took effect is not known: %s)", e.text, c.Unverified)
@@ -326,10 +315,8 @@ func (v view) doubted(name string, e evidence) evidence {
 	return e
 }
 
-// peak answers whether the peak of a cell is lower than that of another one.
 func (v view) peak(name, other string) evidence { return v.byRatio(name, other, "peak", lower) }
 
-// byRatio decides the answer from the ratio of one amount of two cells.
 func (v view) byRatio(name, other, of string, decide func(memory.Ratio) answer) evidence {
 	r, ok := v.ratio(name, other, of)
 	if !ok {
@@ -338,8 +325,8 @@ func (v view) byRatio(name, other, of string, decide func(memory.Ratio) answer) 
 	return v.doubted(name, evidence{decide(r), against(name, other, of, r), v.on(name)})
 }
 
-// stops answers whether a cell stops the growth of another one. The answer is missing if the
-// other one does not grow.
+// stops answers whether a remedy stops growth. The answer is missing if nothing grows without
+// it.
 func (v view) stops(name, other string) evidence {
 	c, ok := v.compared(name, other)
 	if !ok {
@@ -378,8 +365,8 @@ func (v view) stops(name, other string) evidence {
 	return v.doubted(name, e)
 }
 
-// relieves answers whether a cell has less memory than another one: by the slope if the other
-// one grows, otherwise by the peak.
+// relieves answers whether a remedy lowers the slope of a workload that grows, or else the
+// peak.
 func (v view) relieves(name, other string) evidence {
 	if e := v.stops(name, other); e.answer != missing {
 		return e
@@ -387,15 +374,13 @@ func (v view) relieves(name, other string) evidence {
 	return v.peak(name, other)
 }
 
-// added returns the memory that a run added from loading to its last step, and its memory after
-// loading.
+// added returns the memory that the steps of a run added, and the memory before.
 func added(run *RunResult) (added, loaded float64, ok bool) {
 	from, to := run.Phases[worker.PhaseLoaded], run.Phases[worker.PhaseSteady]
 	a, b := from.Get(memory.Anon), to.Get(memory.Anon)
 	return float64(b.Bytes - a.Bytes), float64(a.Bytes), run.Failure == "" && a.OK && b.OK && a.Bytes > 0
 }
 
-// spread formats the median and the range of a value over runs.
 type spread []float64
 
 func (s spread) String() string {
@@ -405,7 +390,7 @@ func (s spread) String() string {
 	return fmt.Sprintf("%v [%v to %v in %d runs]", memory.Bytes(measure.Median(s)), memory.Bytes(slices.Min(s)), memory.Bytes(slices.Max(s)), len(s))
 }
 
-// jumps answers whether memory is higher after the first step than after loading.
+// jumps answers whether memory is higher after the first step than before.
 func (v view) jumps(name string) evidence {
 	if v.measured(name) == nil {
 		return evidence{}
@@ -432,8 +417,7 @@ func (v view) jumps(name string) evidence {
 }
 
 // releases answers whether closing everything frees the memory that the steps added: yes if it
-// does, in part if the memory stays until the process ends, no if it was not even kept between
-// steps.
+// does, in part if the memory stays, no if nothing was kept between steps.
 func (v view) releases(name string) evidence {
 	c := v.measured(name)
 	if c == nil {
@@ -483,8 +467,8 @@ func (v view) releases(name string) evidence {
 	return e
 }
 
-// onDevice returns the ratio of GPU memory. With process, it compares what the processes held,
-// otherwise what TensorFlow's allocator had handed out in a traced step.
+// onDevice returns the ratio of the GPU memory of the process, or of TensorFlow's allocator in
+// a traced step.
 func (v view) onDevice(name, other string, process bool) (memory.Ratio, bool) {
 	r, ok := v.amounts(name, other, func(run *RunResult) memory.Reading { return device(run, process) })
 	return r, ok && r.OK

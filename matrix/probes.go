@@ -13,10 +13,9 @@ import (
 	"steadyfit/memory"
 )
 
-// test answers a probe of a claim, with evidence for each cell.
+// test answers a probe of a claim for each of its measurements.
 type test func(v view, p claims.Probe) []evidence
 
-// tests has the tests of the table of claims by name.
 var tests = map[string]test{
 	"grows until collected": each(view.growsUntilCollected),
 	"grows without end":     each(view.growsWithoutEnd),
@@ -59,10 +58,10 @@ func compares(decide func(memory.Ratio) answer) test {
 	}
 }
 
-// wholeSet answers whether feeding the set in parts lowers the peak, or whether it prevents
-// crashes. It prevents them if runs no longer run out of memory, and in part if only the growth
-// stops. Growth that waits for the garbage collector does not count: large data delays
-// collections, and reading in parts makes them more frequent.
+// wholeSet answers whether feeding the dataset in parts lowers the peak, and whether it
+// prevents crashes: yes if runs no longer run out of memory, in part if only the growth stops.
+// Growth that waits for the garbage collector does not count, because smaller batches of data
+// cause more collections.
 func (v view) wholeSet(parts []string) (peak, crash evidence) {
 	if !v.has("S0") || v.runtime == Keras && !v.has("S0/stream") {
 		return evidence{}, evidence{}
@@ -105,7 +104,7 @@ func (v view) wholeSet(parts []string) (peak, crash evidence) {
 	}
 	peak, crash = pool(peaks...), growth
 	if fatal {
-		peak = pool(cures...) // a crashed cell has no peak to compare
+		peak = pool(cures...) // a crashed run has no peak to compare
 		peak.text = ""
 	}
 	if len(cures) > 0 {
@@ -123,8 +122,7 @@ func (v view) wholeSet(parts []string) (peak, crash evidence) {
 	return peak, crash
 }
 
-// growsWithBatch answers whether a workload grows, and less with half the batch. Growth by the
-// same amount with half the batch has another cause.
+// growsWithBatch answers whether a workload grows, and less with half the batch.
 func (v view) growsWithBatch(w, _ string) evidence {
 	e, half := v.growsItself(w), w+"/batch-half"
 	if name, _ := v.collected(w); name != w {
@@ -151,8 +149,8 @@ func (v view) growsWithBatch(w, _ string) evidence {
 	return e
 }
 
-// waitsIfItGrows is waits for runtimes where all tensors are left to the collector. The workload
-// must grow, and must have been run with a collection after each step.
+// waitsIfItGrows is waits for workloads that grow and were also run with a collection after
+// each step.
 func (v view) waitsIfItGrows(w, _ string) evidence {
 	if c := v.combinations[v.id(w)]; c != nil && c.Verdict != nil && c.Verdict.Kind == memory.Leak && v.has(w+"/gc-step") {
 		return v.waits(w)
@@ -160,8 +158,8 @@ func (v view) waitsIfItGrows(w, _ string) evidence {
 	return evidence{}
 }
 
-// waits answers whether tensors that a workload drops wait for a garbage collector: a collection
-// after each step, or each epoch, stops the growth or keeps sawteeth down.
+// waits answers whether dropped tensors wait for a garbage collector: a collection after each
+// step, or each epoch, stops the growth or lowers sawteeth.
 func (v view) waits(w string) evidence {
 	e := v.grows(w)
 	c := v.measured(w)
@@ -177,7 +175,7 @@ func (v view) waits(w string) evidence {
 	}
 	switch {
 	case c.Verdict.Kind == memory.Sawtooth:
-		// The memory of a sawtooth may belong to something other than the collector.
+		// A sawtooth may have another cause than the collector.
 		e.answer, collecting = max(peak.answer, unclear), peak
 	case e.answer != yes:
 	case c.Verdict.Cause == memory.GCLag:
@@ -194,11 +192,11 @@ func (v view) waits(w string) evidence {
 	return e
 }
 
-// curbs is stops over several pairs of cells. If none of them grows, the peak shows whether a
-// remedy frees anything at all.
-func (v view) curbs(cells ...[2]string) evidence {
+// curbs is stops for several results. If nothing grows, the peak shows whether the remedy frees
+// anything.
+func (v view) curbs(list ...[2]string) evidence {
 	var stopped, peaks []evidence
-	for _, c := range cells {
+	for _, c := range list {
 		stopped = append(stopped, v.stops(c[0], c[1]))
 		if p := v.peak(c[0], c[1]); p.answer != missing && stopped[len(stopped)-1].answer == missing {
 			p.text += fmt.Sprintf(", %s alone does not grow", c[1])
@@ -216,8 +214,8 @@ func (v view) curbs(cells ...[2]string) evidence {
 	return sum
 }
 
-// growsUntilCollected is grows, but growth must remain with garbage collections. Growth that
-// only waits for a collection ends with it, and Go has regular collections.
+// growsUntilCollected is grows. Its text adds whether the growth remains with garbage
+// collections.
 func (v view) growsUntilCollected(w, _ string) evidence {
 	e := v.grows(w)
 	if e.answer != yes {
@@ -235,7 +233,6 @@ func (v view) growsUntilCollected(w, _ string) evidence {
 	return e
 }
 
-// growsWithoutEnd is growsItself for cells that grow, and grows for others.
 func (v view) growsWithoutEnd(w, _ string) evidence {
 	if e := v.grows(w); e.answer != yes {
 		return e
@@ -243,8 +240,8 @@ func (v view) growsWithoutEnd(w, _ string) evidence {
 	return v.growsItself(w)
 }
 
-// stopsPerSample answers whether smaller batches stop the growth, or lower it per sample. Where
-// nothing grows, it adds their effect on the peak.
+// stopsPerSample answers whether smaller batches stop the growth, or lower it per sample. Its
+// text has the peaks of workloads that do not grow.
 func stopsPerSample(v view, p claims.Probe) (all []evidence) {
 	var peaks []evidence
 	for _, pair := range pairs(p) {
@@ -269,9 +266,8 @@ func stopsPerSample(v view, p claims.Probe) (all []evidence) {
 	return append(all, evidence{text: pool(peaks...).text})
 }
 
-// ofGrowth drops the answer that growth was stopped or lowered if the growth only waits for a
-// garbage collector. The amount that waits depends on how much the loop allocates, so that any
-// change of the loop can lower it.
+// ofGrowth drops an answer about growth that only waits for a garbage collector. Any change of
+// the loop can lower that growth.
 func (v view) ofGrowth(workload string, e evidence) evidence {
 	if e.answer < inPart {
 		return e
@@ -285,8 +281,8 @@ func (v view) ofGrowth(workload string, e evidence) evidence {
 	return e
 }
 
-// growsBeyond answers whether a cell grows where the cell that it is compared with does not, or,
-// if the probe is about slopes, grows faster.
+// growsBeyond answers whether a workload grows where the compared one does not, or grows faster
+// if the probe is about slopes.
 func growsBeyond(v view, p claims.Probe) (all []evidence) {
 	for _, pair := range pairs(p) {
 		e := v.growsItself(pair[0])
@@ -314,7 +310,6 @@ func growsBeyond(v view, p claims.Probe) (all []evidence) {
 	return all
 }
 
-// isCured answers whether workloads grow and remedies stop that.
 func isCured(v view, p claims.Probe) (all []evidence) {
 	for _, w := range p.Runs {
 		e := v.grows(w)
@@ -334,9 +329,9 @@ func isCured(v view, p claims.Probe) (all []evidence) {
 	return all
 }
 
-// accumulates answers whether cells grow with everything released, and runs then run out of
-// memory after their first step. Growth alone counts in part, as does growth that stops with a
-// collection after each step.
+// accumulates answers whether workloads grow with everything released until runs run out of
+// memory. Growth alone counts in part, as does growth that stops with a collection after each
+// step.
 func accumulates(v view, p claims.Probe) (all []evidence) {
 	grew, died := false, false
 	for _, pair := range pairs(p) {
@@ -364,8 +359,8 @@ func accumulates(v view, p claims.Probe) (all []evidence) {
 	return all
 }
 
-// failsOnGPU answers whether runs of a cell crash in the GPU's allocator while those of another
-// one do not.
+// failsOnGPU answers whether the GPU's allocator fails in a workload but not in the compared
+// one.
 func (v view) failsOnGPU(name, other string) evidence {
 	if !v.has(name) || !v.has(other) {
 		return evidence{}
@@ -391,9 +386,8 @@ func (v view) failsOnGPU(name, other string) evidence {
 	return e
 }
 
-// hasHoles answers whether a GPU's pool that grows as needed is fragmented in a cell: the ratio
-// of its size to the memory in use is more than twice that of another cell. A pool that doubles
-// reaches a factor of two without fragmentation. A failed allocation counts as fragmentation.
+// hasHoles answers whether a GPU's pool is fragmented: the ratio of its size to its use is more
+// than twice that of the compared workload, or an allocation failed.
 func (v view) hasHoles(name, other string) evidence {
 	slack := func(name string) float64 {
 		c := v.measured(name + "/memory-growth")
@@ -418,7 +412,6 @@ func (v view) hasHoles(name, other string) evidence {
 	return e
 }
 
-// holdsLess answers whether a process holds less of the GPU's memory.
 func (v view) holdsLess(name, w string) evidence {
 	held, ok := v.onDevice(name, w, true)
 	if !ok {
@@ -432,8 +425,8 @@ func (v view) holdsLess(name, w string) evidence {
 	return e
 }
 
-// halves answers whether a remedy halves the peak or, on a GPU, the memory that TensorFlow's
-// allocator hands out. The answer is in part if the amount is lower but not halved.
+// halves answers whether a remedy halves the peak or, on a GPU, the memory in use of
+// TensorFlow's allocator. The answer is in part for a lower amount that is not halved.
 func (v view) halves(name, w string) evidence {
 	half := func(r memory.Ratio) answer {
 		switch a := lower(r); {
@@ -460,9 +453,9 @@ func loss(run *RunResult, fact string) (float64, bool) {
 	return x, err == nil
 }
 
-// worsens answers whether a remedy costs accuracy. Training losses cannot show that: the model
-// has seen the samples, and all runs have one seed, so that losses may repeat bit for bit in
-// every run. Only a loss that becomes NaN or infinite decides the question.
+// worsens answers whether a remedy costs accuracy. Training losses cannot show that, because
+// the model has seen the samples and all runs have one seed. Only a loss that becomes NaN or
+// infinite decides the question.
 func (v view) worsens(name, other string) evidence {
 	if !v.has(name) || !v.has(other) {
 		return evidence{}

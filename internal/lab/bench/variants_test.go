@@ -99,7 +99,7 @@ func TestArmsThatCannot(t *testing.T) {
 	require.NoError(t, b.measure(context.Background(), r, func() error { return nil }))
 	require.Len(t, r.Runs, 2)
 	require.Len(t, r.Absent, 2)
-	assert.Equal(t, Absent{"dense-100-64-1", "steadyfit-fused", "an epoch of 4 steps is not made of calls of 50", false}, r.Absent[0])
+	assert.Equal(t, Absent{"dense-100-64-1", "steadyfit-fused", "an epoch of 4 steps is no multiple of 50 steps per execution", false}, r.Absent[0])
 	assert.Equal(t, "galeone", r.Absent[1].Variant)
 	assert.True(t, r.Absent[1].Failed)
 	assert.ErrorContains(t, r.failed(), "dense-100-64-1/galeone")
