@@ -17,8 +17,8 @@ import (
 	"steadyfit/memory"
 )
 
-// variant is a cell of a fixture: runs that are equal except for a scatter of one percent. Sizes
-// are in MiB, slopes in KiB per step, times in milliseconds. A field that is 0 has a default.
+// variant is a fixture of runs that differ by a scatter of one percent. Sizes are in MiB,
+// slopes in KiB per step, times in milliseconds. A field that is 0 has a default.
 type variant struct {
 	name  string // "W2/gc-step", or "W2" for the workload as it is
 	kind  memory.Kind
@@ -26,8 +26,8 @@ type variant struct {
 	slope float64
 	peak  float64
 	step  float64
-	// rough is a wider scatter of slope, peak, time, added memory and loss, so wide that no
-	// comparison is decided.
+	// rough is a scatter of slope, peak, time, added memory and loss that is too wide for any
+	// comparison.
 	rough float64
 	// levels are those after loading, at the first and the last step, and after closing. first
 	// is steady by default.
@@ -134,7 +134,7 @@ func (a variant) runs(runtime string) (runs []RunResult) {
 	return runs
 }
 
-// made returns a result with these cells of one runtime.
+// made returns a result of one runtime.
 func made(runtime string, gpus []string, variants ...variant) *Result {
 	r := &Result{Environment: Environment{GPUs: gpus}, Settings: Settings{Seed: 1}}
 	base := map[string][]RunResult{}
@@ -426,7 +426,7 @@ func TestLateFinalizersAreNoEvidence(t *testing.T) {
 	for _, c := range ledgerOf(t, made(Galeone, nil, variants...)) {
 		for _, v := range c.Verdicts {
 			switch c.ID {
-			case "C3", "C7", "C14": // the claim about the collector; it is decided by the cells with gc-step
+			case "C3", "C7", "C14": // claims about the collector, which gc-step decides
 				assert.Equal(t, HoldsInPart, v.Verdict, c.ID)
 			default:
 				assert.NotContains(t, []string{Holds, HoldsInPart}, v.Verdict, "%s: %s", c.ID, v.Text)
@@ -440,7 +440,8 @@ func TestClaimsOfAPartialMatrix(t *testing.T) {
 		assert.Empty(t, c.Verdicts, c.ID)
 		assert.Equal(t, slices.Contains([]string{"C16", "C19", "C20"}, c.ID), c.Needs != "", c.ID)
 	}
-	// The runs of --quick, with a cell that could not be compared and one that was refused.
+	// These are the runs of --quick, with one result that could not be compared and one remedy
+	// that was refused.
 	r := made(Go, nil, variant{name: "W2", kind: leak, slope: 100, pairs: 3}, variant{name: "W2/batch-half", kind: leak, slope: 50, pairs: 1},
 		variant{name: "S3", loaded: 400, steady: 1000, closed: 900, pairs: 3}, variant{name: "S3/batch-half", peak: 600, pairs: 3})
 	r.Combinations = append(r.Combinations, Combination{Runtime: Go, Workload: "S3", Remedy: "bf16", Effect: memory.CouldNotApply, Reason: "no"})
@@ -459,8 +460,8 @@ func TestClaimsNeedNothingWhereThereIsAGPU(t *testing.T) {
 	}
 }
 
-// The command that is printed for the claims that need a GPU has the remedies and workloads of
-// their tests. The ledger only names remedies and workloads that exist.
+// The command for the claims that need a GPU has the remedies and workloads of their tests. The
+// claims only name existing remedies and workloads.
 func TestClaimsNameWhatThereIs(t *testing.T) {
 	command := func(flag string) []string {
 		_, rest, ok := strings.Cut(claims.GPUCommand, flag+" ")
@@ -531,7 +532,7 @@ func TestSettle(t *testing.T) {
 }
 
 // A claim about all workloads fails with a workload that contradicts it, unless as many are
-// undecided, and holds only if none is undecided.
+// undecided. It holds only if no workload is undecided.
 func TestPool(t *testing.T) {
 	for _, test := range []struct {
 		answers []answer
@@ -549,12 +550,12 @@ func TestPool(t *testing.T) {
 		sum := pool(all...)
 		assert.Equal(t, test.want, sum.answer, "%v", test.answers)
 		if test.want == yes {
-			assert.Equal(t, []string{"W1"}, sum.on, "each workload once, of cells that answer")
+			assert.Equal(t, []string{"W1"}, sum.on, "each workload once, if it answers")
 		}
 	}
 }
 
-// A run that is longer than Go's period has seen a collection.
+// A run that is longer than Go's period includes a collection.
 func TestEarly(t *testing.T) {
 	runs := func(seconds ...float64) (all []*RunResult) {
 		for _, s := range seconds {

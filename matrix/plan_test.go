@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Half the batch changes nothing else: the set, the steps and the epochs stay. Specs of all
-// other runs do not name the set, so that runs from before that field existed are reused.
+// Half the batch changes nothing else: dataset, steps and epochs stay. Specs of all other runs
+// have no Samples, so that runs from before that field are reused.
 func TestADividedBatchChangesNothingElse(t *testing.T) {
 	p := plan(t)
 	p.Allocator = func(string) (string, error) { return "lib.so", nil }
@@ -54,7 +54,7 @@ func TestADividedBatchChangesNothingElse(t *testing.T) {
 	assert.Zero(t, s.Samples, "a batch of 1 stays as it is")
 }
 
-// A statement about all models must be true of those with dropout, too.
+// The title must be true for models with dropout, too.
 func TestMicroBatchesPromiseNoMoreThanOneUpdate(t *testing.T) {
 	for _, id := range []string{"micro-2", "micro-4"} {
 		i := slices.IndexFunc(Remedies(), func(r Remedy) bool { return r.ID == id })
@@ -63,7 +63,7 @@ func TestMicroBatchesPromiseNoMoreThanOneUpdate(t *testing.T) {
 	}
 }
 
-// A plan whose remedies change nothing is refused before hours of baselines run.
+// A plan whose remedies change nothing is refused before its baselines run for hours.
 func TestInapplicable(t *testing.T) {
 	user, err := FindWorkload(User)
 	require.NoError(t, err)

@@ -103,7 +103,7 @@ func TestSlopesAroundTheLimit(t *testing.T) {
 	assert.Contains(t, peak.Undecided(now, silent)[0], "the baseline has no peak")
 }
 
-// A rule is about the workloads of the user, and about the control only if there are no others.
+// A rule applies to the user's workloads, and to the control only if there are no others.
 func TestNoRuleOnCalibration(t *testing.T) {
 	r, err := ParseRule("peak>1GiB")
 	require.NoError(t, err)

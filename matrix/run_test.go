@@ -32,8 +32,7 @@ import (
 	"steadyfit/memory"
 )
 
-// The test binary provides the children of its own matrix. They need no TensorFlow, so the test
-// of the parent with every kind of child is fast.
+// The test binary is also the child, without TensorFlow.
 func TestMain(m *testing.M) {
 	if os.Getenv(worker.Env) != "" {
 		os.Exit(playChild())
@@ -369,8 +368,8 @@ func TestSeveralRunsAtTheSameTime(t *testing.T) {
 	assert.NotEqual(t, keys(t, p, nil), keys(t, p, func(p *Plan) { p.Jobs = 3 }))
 }
 
-// A file size limit behaves like a full disk. The limit applies to a process, so the test has
-// its own process: go test writes a log, too.
+// A limit on file sizes behaves like a full disk. It applies to the whole process, and go test
+// writes a log, so the test has its own process.
 func TestADiskThatIsFull(t *testing.T) {
 	if os.Getenv("TEST_FULL_DISK") == "" {
 		program, err := os.Executable()
@@ -488,7 +487,7 @@ func TestAPreloadThatDidNotTake(t *testing.T) {
 
 func TestAVariableThatTensorFlowDoesNotRead(t *testing.T) {
 	library := filepath.Join(t.TempDir(), "libtensorflow.so")
-	// The name crosses the end of one read.
+	// The name is split between two reads.
 	content := append(bytes.Repeat([]byte{'x'}, 4<<20-3), "TF_READ\x00TF_LONGER_NAME\x00"...)
 	require.NoError(t, os.WriteFile(library, content, 0o666))
 	p := plan(t, workload("flat", 0))
@@ -545,7 +544,7 @@ func TestARewriteThatLeftNoTrace(t *testing.T) {
 	assert.EqualValues(t, 5<<20, *base.Figures.Pool)
 	require.NotNil(t, base.Figures.GPUPool)
 	assert.EqualValues(t, 7<<20, *base.Figures.GPUPool)
-	// A GPU whose memory could not be read is absent, not empty.
+	// GPU memory that could not be read is absent, not 0.
 	assert.Nil(t, base.Figures.GPU)
 	// Tracing takes memory after all measurements.
 	require.NotNil(t, base.Figures.Peak)
@@ -584,8 +583,8 @@ func TestResultsOfAnotherKindAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "line 1 is not a run")
 }
 
-// The plan of make matrix-gpu has all options that docs/reference/devices.md refers to it: a
-// remedy sets the option or the variable of each row.
+// The plan of make matrix-gpu has a remedy for each row of docs/reference/devices.md that
+// refers to it.
 func TestMatrixGPUFillsTheDocument(t *testing.T) {
 	makefile, err := os.ReadFile("../Makefile")
 	require.NoError(t, err)
@@ -951,7 +950,7 @@ func TestPartsOfABatchAreComparedPerSample(t *testing.T) {
 	assert.Equal(t, memory.Partly, p.combine(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, memory.Scatter{}).Effect)
 }
 
-// A sign that the runs without a remedy also show is no evidence for the remedy.
+// A sign that also appears without the remedy proves nothing.
 func TestTracesThatTellNothing(t *testing.T) {
 	runs := func(counts ...string) (all []*RunResult) {
 		for _, n := range counts {
@@ -967,7 +966,7 @@ func TestTracesThatTellNothing(t *testing.T) {
 	assert.Empty(t, unseenTrace(with, []*RunResult{{}}), "it was not traced")
 }
 
-// A remedy that changes the graph, or the numbers, shows in each pair.
+// A remedy that changes the graph, or the numbers, must show in each pair.
 func TestChangesThatAreNotSeen(t *testing.T) {
 	run := func(facts ...string) *RunResult {
 		r := &RunResult{Facts: map[string]string{}}
@@ -1157,8 +1156,8 @@ func TestRemediesOnARuntimeOfTheirOwn(t *testing.T) {
 	assert.True(t, s.Trace)
 }
 
-// The remedies of a workload share the estimate of its scatter. A remedy that could not be
-// applied contributes nothing.
+// The remedies of a workload share their scatter. A remedy that could not be applied
+// contributes nothing.
 func TestRemediesShareTheirScatter(t *testing.T) {
 	w := Workload{ID: "X"}
 	p := &Plan{Seed: 1, Runtimes: []string{Go}, Workloads: []Workload{w}}

@@ -68,7 +68,7 @@ class Meter:
             self.first = time.time_ns()
 
     def epoch(self, loss: float) -> None:
-        """Record the end of an epoch; the first is to warm up."""
+        """Record the end of an epoch; the first one is the warm-up."""
         now, used = time.monotonic_ns(), time.process_time_ns()
         self.losses.append(float(loss))
         if len(self.losses) > 1:
@@ -143,7 +143,7 @@ class Training:
         make = model.make_train_function
 
         def make_and_watch(force: bool = False) -> None:
-            """Watch the first call only: a callback for each batch would slow all of them down."""
+            """Record the first batch only, since a callback for each batch would slow Keras down."""
             make(force)
             function = model.train_function
 
@@ -253,7 +253,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", required=True, choices=list(bench_models.MODELS))
     parser.add_argument("--data", required=True, type=pathlib.Path, help="folder of x.npy, y.npy")
     parser.add_argument("--batch", required=True, type=int)
-    parser.add_argument("--steps", required=True, type=int, help="steps in an epoch")
+    parser.add_argument("--steps", required=True, type=int, help="steps per epoch")
     parser.add_argument("--epochs", required=True, type=int, help="epochs after the first one")
     arguments = parser.parse_args(argv)
     training = Training(

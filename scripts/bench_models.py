@@ -202,8 +202,8 @@ MODELS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "fashion-cnn": _fashion_cnn,
 }
 
-# Models to which --twins adds compiled signatures, for 50 steps of 32. XLA cannot compile the
-# gradient of the loop in lstm; in image-224 its step takes four times as long.
+# Models to which --twins adds XLA-compiled signatures, for 50 steps of 32. XLA cannot compile
+# the gradient of the loop in lstm; the compiled step of image-224 takes four times as long.
 TWINS = ("digits-cnn", "attention")
 
 
@@ -286,8 +286,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=list(MODELS), action="append", help="this one; repeat")
     parser.add_argument("--twins", action="store_true", help="more XLA-compiled signatures")
     parser.add_argument("--policy", choices=list(SUFFIXES), default="float32")
-    parser.add_argument("--loss-scale-input", action="store_true", help="as export.py has it")
-    parser.add_argument("--no-verify", action="store_true", help="write without loading again")
+    parser.add_argument("--loss-scale-input", action="store_true", help="see export.py")
+    parser.add_argument("--no-verify", action="store_true", help="do not load the exports to verify them")
     parser.add_argument("--check-fashion", type=pathlib.Path, metavar="FOLDER")
     parser.add_argument("--epochs", type=int, default=5, help="epochs of --check-fashion (5)")
     arguments = parser.parse_args(argv)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Do one run of the matrix with Keras: the child process of the runtime "keras".
 
-``steadyfit matrix`` starts this program for each run; it is not for use by hand. The
-same workloads exist in Go, with the same models, batches and shapes.
+Only ``steadyfit matrix`` can start this program. The same workloads exist in Go, with the
+same models, batches and shapes.
 
 The environment variable STEADYFIT_RUN describes the run in JSON. Messages go to file descriptor
 3, one JSON object a line. After a message of kind "phase" or "step" the child waits for one
@@ -14,26 +14,26 @@ workload  a step
 ========= ==============================================================================
 W0        a train step on a batch from memory
 W1        the same, and a tensor of 64 KiB that is kept
-W2, S3    a train step on images that are made for it
+W2, S3    a train step on newly generated images
 W3        a prediction for a random number of samples
 W4        the model is built and compiled, and trained on one batch
-W5        a tf.function is traced for a new Python number
-W6        a keras.Model is made for another set of a model's 14 outputs, and called
+W5        a tf.function is traced with a new Python number
+W6        a keras.Model with another set of a model's 14 outputs is made and called
 W8        threads make and drop tensors of 64 to 256 KiB
-W9        a train step with jit_compile=True on a number of samples that was not used before
+W9        a train step with jit_compile=True on a new number of samples
 W10       predictions whose values are kept
 W11       a train step from a tf.data pipeline with a shuffle buffer
 W12       a tensor of strings is made, passed through an operation and read
 S0        a train step on one of many batches of a large set
 S1, S1d   a train step, with validation at each epoch's end
 S2, S2l   a train step of a classifier; of an LSTM
-S4        the same, and its logs are kept
+S4        a train step whose logs are kept
 ========= ==============================================================================
 
 Parameters that every workload has: ``gc`` and ``trim`` as in Go, and ``intra``, ``inter`` (threads),
 ``grappler`` (0: no graph rewriting) and ``bf16`` (1: rewriting to bfloat16). A parameter that the
-chosen workload or loop does not read ends the run as "not applicable" before it starts, since a
-remedy that was not applied must not appear as one without effect.
+workload or loop does not read ends the run as "not applicable" before it starts. Otherwise the
+report would show the remedy as one without an effect.
 
 In the loop "fit", the loss is the mean over the epoch so far, as Keras reports it.
 
@@ -74,7 +74,7 @@ FAILED = "failed"
 
 
 class ParameterError(Exception):
-    """A parameter that this run cannot use."""
+    """The run cannot use a parameter."""
 
     def __init__(self, failure: str, name: str, value: str, reason: str) -> None:
         self.failure = failure
@@ -82,7 +82,7 @@ class ParameterError(Exception):
 
 
 class Gone(Exception):
-    """The parent does not answer any more."""
+    """The parent has ended."""
 
 
 class Again(Exception):
@@ -140,12 +140,12 @@ class Spec:
 
     @property
     def set_size(self) -> int:
-        """The size of the data set, which does not depend on a divided batch."""
+        """The number of samples in the dataset, independent of a divided batch."""
         return self.samples or self.epoch * self.batch
 
     @property
     def whole_batch(self) -> int:
-        """The batch that the set was made for; batch may be a part of it."""
+        """The batch before a remedy divides it."""
         return self.set_size // self.epoch
 
 
@@ -273,7 +273,7 @@ class Child:
         self._ask({"kind": "phase", "name": name, "step": self._last})
 
     def step(self, step: int) -> None:
-        """Request a sample after that many steps, if one is due."""
+        """Request a sample after steps that have one due."""
         if step % self.spec.every:
             return
         message: dict[str, Any] = {"kind": "step", "step": step}
@@ -283,7 +283,7 @@ class Child:
         self._ask(message)
 
     def again(self, step: int) -> None:
-        """Hand over to another process."""
+        """End this process, so that another one continues."""
         self._send({"kind": "again", "step": step})
 
     def end(self, error: BaseException | None = None) -> None:
@@ -447,12 +447,12 @@ class LoopOptions:
         )
         own = loop in ("function", "eager")
         if options.delete and not own and not delete_model:
-            child.refuse("del", f"the loop {loop} is Keras's own: there is nothing to delete")
+            child.refuse("del", f"the loop {loop} is that of Keras: there is nothing to delete")
         if options.eager and loop == "eager":
-            child.refuse("eager", "the loop eager has no function that could be run eagerly")
+            child.refuse("eager", "the loop eager has no function to run eagerly")
         if options.eager or loop == "eager":
             if options.jit and "jit" in child.spec.params:
-                child.refuse("jit", "what runs eagerly is not compiled")
+                child.refuse("jit", "eager execution compiles nothing")
             options = dataclasses.replace(options, jit=False)
         return options
 
@@ -494,7 +494,7 @@ class Learner:
         loss = self._train(x, y)
         value = float(loss)
         if self.options.delete:
-            # This is recommended; the names end here anyway.
+            # A common recommendation without an effect: the names end here anyway.
             del x, y, loss
         return value
 
@@ -553,12 +553,12 @@ class Feed(Protocol):
         """The arguments of Model.fit for the data."""
 
     def batches(self) -> Iterator[Batch]:
-        """Batches without end for a loop without Model.fit."""
+        """Endless batches, for a loop without Model.fit."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DataOptions:
-    """How batches are passed to the loop."""
+    """The way batches get to the loop."""
 
     data: str
     prefetch: int | None  # None is no prefetch, -1 leaves it to TensorFlow
@@ -576,7 +576,7 @@ class DataOptions:
                 ("cache", options.cache),
             ):
                 if given:
-                    child.refuse(name, f"with data={data} there is no tf.data pipeline of ours")
+                    child.refuse(name, f"with data={data} the matrix has no tf.data pipeline")
         return options
 
     @staticmethod
@@ -736,7 +736,7 @@ class SizesFeed:
 
 
 class ImageFeed:
-    """Images that are generated when they are needed."""
+    """Images that are generated on demand."""
 
     aligned = True
 
@@ -812,7 +812,7 @@ def augmented(image: Any, random: Any) -> Any:
 
 
 def ahead(items: Iterator[Any], n: int) -> Iterator[Any]:
-    """Yield items that another thread takes, up to n ahead."""
+    """Yield items; another thread reads up to n of them ahead."""
     results: queue.Queue[tuple[Any, Exception | None]] = queue.Queue(n)
     stop = threading.Event()
 
@@ -885,7 +885,7 @@ class Progress:
         if self.collect == "epoch":
             gc.collect()
         if self.trim and not self.child.malloc.trim():
-            reason = "the allocator of this process cannot be asked for it"
+            reason = "the allocator of this process has no malloc_trim"
             raise ParameterError(COULD_NOT_APPLY, "trim", "epoch", reason)
         self.child.step(self.done)
 
@@ -924,7 +924,7 @@ class Job:
             raise Again
 
     def epoch(self) -> bool:
-        """Do the job's own part of it; True if another process is to continue."""
+        """Do the job's part of it; True if another process continues."""
         if self.clear:
             import keras
 
@@ -1054,7 +1054,7 @@ class Training(Job):
         return Between()
 
     def _hoarder(self) -> Any:
-        """A callback that keeps everything that it gets, as some users write it."""
+        """A callback that keeps all of its arguments, as some users write it."""
         import keras
 
         watched = self.samples().make(self.spec.batch, 7)[0]
@@ -1114,7 +1114,7 @@ def prepare(options: LoopOptions, spec: Spec) -> None:
 
 
 class Control(Training):
-    """W0: nothing is kept."""
+    """W0: the step keeps nothing."""
 
     model = "digits-cnn"
 
@@ -1319,9 +1319,9 @@ class Predicting(Job):
         self.jit = child.xla()
         self.ask_clear()
         if self.eager and self.loop == "eager":
-            child.refuse("eager", "the loop eager has no function that could be run eagerly")
+            child.refuse("eager", "the loop eager has no function to run eagerly")
         if self.jit and (self.eager or self.loop == "eager"):
-            child.refuse("jit", "what runs eagerly is not compiled")
+            child.refuse("jit", "eager execution compiles nothing")
 
     def load(self) -> None:
         """See Job."""
@@ -1375,7 +1375,7 @@ class History(Predicting):
         self.keep = child.parameter("history", "keep", "last") == "keep"
         self.delete = child.switch("del")
         if self.delete and self.loop not in ("function", "eager"):
-            child.refuse("del", f"{self.loop} is Keras's own: there is nothing to delete")
+            child.refuse("del", f"{self.loop} is that of Keras: there is nothing to delete")
         self.history: list[Any] = []
 
     def load(self) -> None:

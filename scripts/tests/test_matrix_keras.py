@@ -213,7 +213,7 @@ def test_every_workload_is_described_and_tested():
         ("W0", {"del_": "1"}, "del=1: the loop fit is Keras's own"),
         ("W0", {"data": "disk"}, "data=disk"),
         ("W0", {"prefetch": "4"}, "prefetch=4: with data=numpy"),
-        ("W0", {"loop": "eager", "jit": "1"}, "jit=1: what runs eagerly"),
+        ("W0", {"loop": "eager", "jit": "1"}, "jit=1: eager execution compiles nothing"),
         ("W0", {"jit": "off"}, "jit=off: it is off already"),
         ("W0", {"loop": "function", "callback": "hoard"}, "only the loop fit has callbacks"),
         ("W3", {"loop": "train_on_batch"}, "loop=train_on_batch"),

@@ -19,7 +19,7 @@ import (
 	"steadyfit/internal/files"
 )
 
-// fitEnv makes the test binary act as steadyfit. Its value is the folder where each run writes a
+// fitEnv makes the test binary act as steadyfit. Its value is a folder where each run writes a
 // line.
 const fitEnv = "STEADYFIT_TEST_ACCURACY"
 
@@ -85,7 +85,8 @@ func TestRunsAreKeptAndCompared(t *testing.T) {
 	assert.Contains(t, out, "| digits | fp32 | 2 | 91.00 |  |  |\n")
 	assert.Contains(t, out, "| digits | bf16-rewritten | 2 | 89.00 | -2.00 | -2.00 to -2.00 |\n")
 
-	// Only missing runs are started. A failed run is named, and the other runs still complete.
+	// Only missing runs are started. A failed run is reported, and the other runs still
+	// complete.
 	file := filepath.Join(dir, "accuracy.json")
 	code, out, log = call("-seeds", "3", "-json", file)
 	assert.Equal(t, 1, code)
@@ -139,7 +140,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// Other weights make another model.
+// Other weights give another hash.
 func TestHashOfAModel(t *testing.T) {
 	dir := t.TempDir()
 	hash := func(weights string) string {
@@ -216,8 +217,7 @@ func TestMakePart(t *testing.T) {
 	assert.True(t, os.SameFile(before, after) && before.ModTime().Equal(after.ModTime()), "made again")
 }
 
-// The results in the repository are complete, and the table in docs/reference/devices.md matches
-// them.
+// The results in the repository are complete and match the table in docs/reference/devices.md.
 func TestResults(t *testing.T) {
 	text, err := files.ReadGzip("../../../docs/results/accuracy.json.gz", 1<<20)
 	require.NoError(t, err)

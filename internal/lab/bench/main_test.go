@@ -21,7 +21,7 @@ import (
 	"steadyfit/internal/lab/measure"
 )
 
-// TestMain runs the program if a test has started the binary as a child.
+// TestMain runs the program if a test started the binary as a child.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == childSteadyfit || os.Args[1] == childTrainings) {
 		os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
@@ -76,7 +76,7 @@ func TestOtherWork(t *testing.T) {
 	}
 }
 
-// Each turn is slower than the one before. Within a turn, a variant takes twice as long.
+// Each turn is slower than the previous one. Within a turn, one variant takes twice as long.
 func TestRatiosArePaired(t *testing.T) {
 	base := map[int]float64{0: 100, 1: 200, 2: 400}
 	e := ratio(map[int]float64{0: 200, 1: 400, 2: 800, 3: 9}, base)
@@ -196,7 +196,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// The data sets of scaling fit into memory, and an epoch of 50 steps or more holds whole
+// The datasets of scaling fit into memory, and epochs of 50 steps or more consist of whole
 // executions of several steps.
 func TestScalingWorkloads(t *testing.T) {
 	for _, w := range batchWorkloads() {

@@ -16,8 +16,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// smallBench has a built-in model as its workload, and the variants that this machine can build.
-// The C loop needs a compiler and TensorFlow's headers.
+// smallBench has a workload with a built-in model, and the variants that this machine can
+// build. The C loop needs a compiler and TensorFlow's headers.
 func smallBench(t *testing.T) *benchmark {
 	t.Helper()
 	m, err := savedmodels.Builtin("dense-100-64-1")
@@ -82,7 +82,7 @@ func TestVariantsDoTheSameWork(t *testing.T) {
 	}
 	assert.EqualValues(t, 50*32*(100+1)*4, r.Workloads[0].DataBytes)
 
-	// Without a choice, the run would not be that of the variant.
+	// Without a stored choice, fit would run another configuration.
 	p, err := b.prepare(t.Context(), b.workloads[0])
 	require.NoError(t, err)
 	_, err = b.fit(t.Context(), variant{name: "steadyfit-auto", role: train, auto: true}, p)

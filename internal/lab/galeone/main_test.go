@@ -18,7 +18,7 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// The test program is its own child.
+// The test binary is also the child.
 func TestMain(m *testing.M) {
 	if os.Getenv(worker.Env) != "" {
 		os.Exit(run(nil, os.Stdout, os.Stderr))
@@ -213,8 +213,8 @@ func TestXLA(t *testing.T) {
 	assert.NotContains(t, off.log, words)
 }
 
-// TestDividedBatch checks that a divided batch leaves the data set as it is. S0, whose rows are
-// counted, learns the same from as many rows.
+// TestDividedBatch checks that a divided batch has the same dataset: S0, whose rows are
+// counted, trains with the same losses.
 func TestDividedBatch(t *testing.T) {
 	loss := func(workload string, samples int, params string) string {
 		r := runCell(t, worker.Spec{Workload: workload, Steps: 12, Every: 4, Epoch: 4, Batch: 4, Samples: samples, Seed: 1,
@@ -229,7 +229,7 @@ func TestDividedBatch(t *testing.T) {
 	assert.NotEqual(t, loss("W0", 0, ""), loss("W0", 32, ""))
 }
 
-// TestCalibration checks that the counters have the built-in leak to the byte.
+// TestCalibration checks that the counters show the built-in leak exactly.
 func TestCalibration(t *testing.T) {
 	r := runCell(t, worker.Spec{Workload: "W1", Steps: 8, Every: 1, Epoch: 4, Batch: 32, Seed: 1, Model: builtin(t, "digits-cnn")})
 	require.Empty(t, r.end.Failure, r.end.Text)

@@ -9,7 +9,7 @@ import (
 	"steadyfit/internal/lab/worker"
 )
 
-// A diverged run has trained, so its losses are reported though they are NaN or infinite.
+// The losses of a diverged run are reported, though they are NaN or infinite.
 func TestLosses(t *testing.T) {
 	for _, c := range []struct {
 		name   string

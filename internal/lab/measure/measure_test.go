@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The values of the batches behind earlier figures.
+// These values are those of earlier measurements.
 func TestSyntheticValues(t *testing.T) {
 	f := Feed{Shape: []int64{3}, Limit: 10}
 	if got, want := f.Floats(0), []float32{0.2364555, 0.36927062, 0.504242}; !near(got, want) {

@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// golden compares got with a file. If they differ, it writes got to a file beside it.
+// golden compares got with a file. If they differ, it writes got to FILE.got.
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -41,7 +41,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// course is the behaviour of a fixture workload: its memory at each step, in bytes.
+// course is the memory of a fixture workload at each step, in bytes.
 type course struct {
 	kind  memory.Kind // Leak, Flat, Plateau, Sawtooth, Crash
 	level float64     // bytes before the first step
@@ -77,10 +77,11 @@ func withoutCurves(r *matrix.Result) *matrix.Result {
 	return r
 }
 
-// fixtures caches fixture matrices, since making one takes a second.
+// fixtures caches fixture matrices, because creating one takes a second.
 var fixtures = map[string]*matrix.Result{}
 
-// fixture returns a matrix with that many runs per cell. The parts that tests change are copied.
+// fixture returns a matrix with that many runs of each combination. It copies the parts that
+// tests change.
 func fixture(pairs int, seed uint64) *matrix.Result {
 	key := fmt.Sprint(pairs, seed)
 	if fixtures[key] == nil {
@@ -287,8 +288,7 @@ func fixtureAbsent(runtime, workload string, m matrix.Remedy) string {
 	return ""
 }
 
-// judged caches series and verdicts by their parameters, since a verdict takes several
-// milliseconds.
+// judged caches series and verdicts, because a verdict takes several milliseconds.
 var judged = struct {
 	m map[string]*memory.Series
 	v map[string]memory.Verdict

@@ -48,7 +48,7 @@ func visible(page string) string {
 	return strings.Join(strings.Fields(html.UnescapeString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(page, " "))), " ")
 }
 
-// unpack inserts the packed details of a page in the place where its script inserts them.
+// unpack inserts the packed details of a page, as its script does.
 func unpack(t *testing.T, page string) string {
 	t.Helper()
 	head, rest, ok := strings.Cut(page, `<script type="application/json" id="packed">`)
@@ -66,7 +66,7 @@ func unpack(t *testing.T, page string) string {
 	return before + `<div id="details">` + string(details) + after + `<script type="application/json" id="packed"></script>` + tail
 }
 
-// data returns the JSON of a thinned result after reading it again.
+// data writes a thinned result as JSON and reads it again.
 func data(t *testing.T, r *matrix.Result) (matrix.Result, string) {
 	t.Helper()
 	text, err := json.Marshal(Thin(r, ThinOptions{Samples: 64}))
@@ -113,7 +113,7 @@ func TestHTML(t *testing.T) {
 	hasNot(t, text, "NaN")
 	hasNot(t, text, "%!")
 
-	// Every measured cell has a row, and a link to it in the table.
+	// Every measured combination has a row, and the table links to it.
 	v := newView(r)
 	for i := range r.Combinations {
 		c := &r.Combinations[i]
@@ -151,7 +151,7 @@ func TestHTMLPools(t *testing.T) {
 	has(t, page, `<td class="native">3.0 GiB</td>`)
 }
 
-// TestHTMLGPUGoal checks that a remedy for GPU memory is judged by GPU memory.
+// TestHTMLGPUGoal checks that GPU memory decides the effect of a remedy for GPU memory.
 func TestHTMLGPUGoal(t *testing.T) {
 	r := keptFixture()
 	c := &r.Combinations[1]
@@ -255,7 +255,7 @@ func TestThin(t *testing.T) {
 	has(t, render(t, &got), `<tr id="`) // a page can be made from it
 }
 
-// TestHTMLHostile inserts text that could end a script, an attribute or a tag everywhere.
+// TestHTMLHostile inserts text that could end a script, an attribute or a tag.
 func TestHTMLHostile(t *testing.T) {
 	const evil = `</script><script>alert(1)</script>"'><img src=x onerror=alert(2)>{{.}}<!--`
 	r := fixture(2, 1)
@@ -367,8 +367,8 @@ func TestHTMLEmpty(t *testing.T) {
 	}
 }
 
-// scaled is a fixture with that many workloads and remedies, made of repetitions of the existing
-// ones. measured of seven cells are measured, with that many runs each.
+// scaled is a fixture with that many workloads and remedies, copied from the existing ones.
+// measuring of seven combinations are measured, with that many runs each.
 func scaled(workloads, remedies, measuring, runs int, runtimes ...string) *matrix.Result {
 	small := fixture(2, 1)
 	r := *small
@@ -444,7 +444,7 @@ func TestHTMLSize(t *testing.T) {
 		var b bytes.Buffer
 		require.NoError(t, HTML(&b, r))
 		page := b.String()
-		t.Logf("%d cells, %d runs: %.2f MB", len(r.Combinations), len(r.Runs), float64(len(page))/1e6)
+		t.Logf("%d combinations, %d runs: %.2f MB", len(r.Combinations), len(r.Runs), float64(len(page))/1e6)
 		if path := os.Getenv("STEADYFIT_REPORT"); path != "" && n == 2 {
 			require.NoError(t, os.WriteFile(path+".large.html", []byte(page), 0o644))
 		}

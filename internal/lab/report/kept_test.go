@@ -17,8 +17,8 @@ func exactly(estimate float64, effect memory.Effect) memory.Ratio {
 	return memory.Ratio{Interval: memory.Interval{Estimate: estimate, Low: estimate, High: estimate}, OK: true, Effect: effect}
 }
 
-// keptFixture has measurements of images from a generator: 807 MiB in the loop, almost all of
-// which stay after the close.
+// keptFixture has measurements of generated images: 807 MiB in the loop, almost all of which
+// stay after close.
 func keptFixture() *matrix.Result {
 	r := &matrix.Result{Complete: true,
 		Workloads: []matrix.Workload{{ID: "S3", Title: "images from a generator"}},
@@ -54,8 +54,8 @@ func keptFixture() *matrix.Result {
 	return r
 }
 
-// TestKept checks the first screen: memory that stays after the close, the allocator that keeps
-// it, and the remedies that return it, with their cost.
+// TestKept checks the memory that stays after close, the allocator that keeps it, and the
+// remedies that return it, with their cost.
 func TestKept(t *testing.T) {
 	r := keptFixture()
 	for _, page := range []string{visible(render(t, r)), strings.Join(strings.Fields(inText(t, r, TextOptions{})), " ")} {
@@ -79,13 +79,13 @@ func TestKept(t *testing.T) {
 	has(t, visible(render(t, r)), "a step takes up to 640.0 MiB from it; malloc, below it,")
 	r.Combinations[0].Figures.Pool = nil
 
-	// Without a comparison, no remedy is said to return the memory or not.
+	// Without a comparison, the page makes no statement about remedies.
 	r.Combinations = r.Combinations[:1]
 	text := visible(render(t, r))
 	has(t, text, "no setting was compared")
 	has(t, text, "TensorFlow keeps it, in a pool or in a cache; malloc")
 
-	// Memory that is returned, or that is little, is not kept.
+	// Returned memory and small amounts are not shown.
 	for _, closed := range []int64{109 + 63, 120} {
 		r.Combinations[0].Figures.Closed = amount(closed)
 		hasNot(t, render(t, r), "keeps its memory")
@@ -94,7 +94,7 @@ func TestKept(t *testing.T) {
 	hasNot(t, render(t, r), "keeps its memory")
 }
 
-// TestKeptByMalloc checks that malloc keeps memory that malloc counts as free.
+// TestKeptByMalloc checks memory that malloc counts as free.
 func TestKeptByMalloc(t *testing.T) {
 	r := keptFixture()
 	s := r.Runs[0].Phases["closed"]
@@ -107,8 +107,8 @@ func TestKeptByMalloc(t *testing.T) {
 	has(t, visible(render(t, r)), "No figure shows which allocator keeps it.")
 }
 
-// TestSurvivors checks that the needs of a workload that crashes under a limit are shown beside
-// the remedies with which it survives.
+// TestSurvivors checks that the page shows the memory of a workload that crashes at a limit,
+// and the remedies with which it survives.
 func TestSurvivors(t *testing.T) {
 	r := keptFixture()
 	r.Combinations = r.Combinations[:1]
@@ -129,8 +129,8 @@ func TestSurvivors(t *testing.T) {
 	hasNot(t, visible(render(t, r)), "Without the limit")
 }
 
-// TestWaiting checks that a report on a runtime without an explicit release of objects points to
-// the runtime that has one.
+// TestWaiting checks that a runtime without an explicit release refers to the runtime that has
+// one.
 func TestWaiting(t *testing.T) {
 	r := &matrix.Result{Workloads: []matrix.Workload{{ID: "W2", Title: "input tensors left to the collector"}}}
 	leak := func(cause memory.Cause) *memory.Verdict {
@@ -149,7 +149,7 @@ func TestWaiting(t *testing.T) {
 	want := nothing + " The same workload on go with “close tensors”: flat at 361.0 MiB; a step takes 40.0 ms, 45.0 ms here."
 	has(t, visible(render(t, r)), want)
 	has(t, inText(t, r, TextOptions{Width: 1000}), want)
-	// A run that ended before a collection was due does not show that growth is endless.
+	// A run without a collection does not show endless growth.
 	const early = "Seen for 3 s at most, and Go may wait 120 s for a collection."
 	hasNot(t, visible(render(t, r)), early)
 	r.Runs = []matrix.RunResult{{ID: 1, Seconds: 2.9}}
@@ -162,8 +162,8 @@ func TestWaiting(t *testing.T) {
 	has(t, text, "Release them explicitly.")
 }
 
-// TestBarren checks that a remedy is only said to do nothing where memory grows by itself, with
-// the names of the workloads.
+// TestBarren checks that a remedy only does nothing on workloads that grow by themselves, which
+// are named.
 func TestBarren(t *testing.T) {
 	r := fixture(2, 1)
 	v := newView(r)
@@ -187,8 +187,8 @@ func TestBarren(t *testing.T) {
 	require.Equal(t, "W4", names()["gogc-20"], "W1 grows on purpose")
 }
 
-// TestUnverified checks that a remedy that may not have been applied is not said to do nothing,
-// neither on the first screen nor in the table.
+// TestUnverified checks that the page never says that a remedy does nothing if it may not have
+// been applied.
 func TestUnverified(t *testing.T) {
 	const reason = "threads that share an operation have no name to count them by"
 	r := withoutCurves(fixture(2, 1))
@@ -247,7 +247,7 @@ func TestUnverified(t *testing.T) {
 	})
 	require.NotContains(t, card(), unseenSymbol)
 
-	// If the only remedy was not applied, it is not known whether a remedy helps.
+	// If the only remedy was not applied, no effect is known.
 	r = keptFixture()
 	r.Combinations = r.Combinations[:2]
 	leak := &memory.Verdict{Kind: memory.Leak, Samples: 64, Slope: memory.Interval{Estimate: 5e6, Low: 5e6, High: 5e6}}
@@ -258,7 +258,7 @@ func TestUnverified(t *testing.T) {
 	r.Combinations[1].Unverified = ""
 	has(t, visible(render(t, r)), "no remedy that was tried cures that")
 
-	// The same is true for memory that is kept after the close, and for crashes.
+	// The same applies to memory that stays after close, and to crashes.
 	r = keptFixture()
 	r.Combinations[1].Unverified = reason
 	has(t, visible(render(t, r)), "=? Not verified, no difference seen malloc_trim each epoch")
@@ -273,7 +273,7 @@ func TestUnverified(t *testing.T) {
 	has(t, text, "=? Not verified, no difference seen malloc_trim each epoch")
 }
 
-// TestFactsByRuntime checks that a workload may have other steps and another limit on another
+// TestFactsByRuntime checks that a workload may have other steps and another limit on each
 // runtime.
 func TestFactsByRuntime(t *testing.T) {
 	w := matrix.Workload{Steps: 2400, Every: 24, Epoch: 240, Batch: 300, On: map[string]matrix.Variant{"keras": {Steps: 240, Every: 3, Epoch: 24, Limit: 1 << 30}}}
@@ -281,8 +281,8 @@ func TestFactsByRuntime(t *testing.T) {
 	require.Equal(t, "240 steps in epochs of 24 · a sample every 3 · batch 300 · under a limit of 1.0 GiB", workloadFacts(w, "keras"))
 }
 
-// TestSettings checks the limit and its kind, the number of runs at the same time, and the
-// remedies that were applied without a sign that they took effect.
+// TestSettings checks the limit and its kind, the number of parallel runs, and the remedies
+// that may not have taken effect.
 func TestSettings(t *testing.T) {
 	r := keptFixture()
 	r.Settings = matrix.Settings{Pairs: 3, Jobs: 2, Limit: 2 << 30, LimitKind: "control group"}

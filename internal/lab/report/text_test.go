@@ -210,7 +210,7 @@ func TestCompareSame(t *testing.T) {
 			n++
 		}
 	}
-	require.Equal(t, n, got.Combinations, "cells that were not measured do not count")
+	require.Equal(t, n, got.Combinations, "combinations that were not measured do not count")
 	open := 0
 	for i := range r.Combinations {
 		if r.Combinations[i].Effect == memory.Unclear {
@@ -223,7 +223,7 @@ func TestCompareSame(t *testing.T) {
 	require.InDelta(t, 1, Agreement{}.Share(), 0)
 }
 
-// TestCompare changes single cells of one of two equal matrices.
+// TestCompare changes single results in one of two equal matrices.
 func TestCompare(t *testing.T) {
 	ratio := func(low, estimate, high float64) memory.Ratio {
 		return memory.Ratio{Interval: memory.Interval{Estimate: estimate, Low: low, High: high}, OK: true}
@@ -278,8 +278,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestCompareClasses checks that the kind of a verdict without growth is noise, as is the class
-// of a workload whose runs differ.
+// TestCompareClasses checks that different kinds of verdicts without growth are no
+// disagreement, nor are classes that differ between the runs of a matrix.
 func TestCompareClasses(t *testing.T) {
 	result := func(kinds ...memory.Kind) *matrix.Result {
 		r := &matrix.Result{Workloads: []matrix.Workload{{ID: "W0", Budget: 2048}}}

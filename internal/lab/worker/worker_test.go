@@ -65,7 +65,7 @@ func TestStepsAreSampledWhenDue(t *testing.T) {
 	assert.Equal(t, Message{Kind: KindEnd}, all[3])
 }
 
-// A part of a batch leaves the set as it is. A Spec for the whole batch does not name the set.
+// A divided batch has the same dataset. A Spec for the whole batch does not set Samples.
 func TestSetSize(t *testing.T) {
 	for _, c := range []struct {
 		spec       Spec

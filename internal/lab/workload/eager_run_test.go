@@ -10,7 +10,7 @@ import (
 	"steadyfit/internal/lab/worker"
 )
 
-// Whole runs, with the parameters that the remedy eager is combined with.
+// These are whole runs, with the parameters that the remedy eager can have.
 func TestEagerRunsLearnTheSame(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ id, model, params string }{

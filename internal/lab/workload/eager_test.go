@@ -36,8 +36,8 @@ func builtin(t *testing.T, name string) *savedmodels.Model {
 	return m
 }
 
-// curve returns the values that an engine reports on the same batches, step by step: the scalars
-// of training, and after the last step those of an evaluation.
+// curve returns the scalars of each train step on the same batches, and then those of an
+// evaluation.
 func curve(t *testing.T, e engine, m *savedmodels.Model, steps, batch int) (trained [][]float64, evaluated []float64) {
 	t.Helper()
 	s, err := synth.New(m, e.Roles().Train, 1)
@@ -210,7 +210,7 @@ func eagerGraph(t *testing.T, main []*node_def_go_proto.NodeDef, functions ...*f
 	return e
 }
 
-// results returns those of a program that takes x.
+// results returns the results of a program that takes x.
 func results(t *testing.T, p *program, x ...float32) []float64 {
 	t.Helper()
 	var set tensors
@@ -251,8 +251,7 @@ func TestEagerControlFlow(t *testing.T) {
 	}
 }
 
-// An operation with an effect runs though no result needs it, in the order of the control inputs
-// and not of the graph's list of nodes.
+// An operation with an effect runs though no result needs it, in the order of control inputs.
 func TestEagerEffects(t *testing.T) {
 	of := graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float32)}
 	resource := function("count", []string{"v", "by"}, [][2]string{{"now", "by"}}, nil,

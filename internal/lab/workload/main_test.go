@@ -22,7 +22,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// TestMain is also the child: the tests start this program again.
+// The test binary is also the child.
 func TestMain(m *testing.M) {
 	if os.Getenv(worker.Env) != "" {
 		os.Exit(child())
@@ -66,7 +66,7 @@ type outcome struct {
 	log       string
 }
 
-// do runs a cell to its end, in as many processes as necessary.
+// do does a run, in as many processes as necessary.
 func do(t *testing.T, spec worker.Spec, env ...string) outcome {
 	t.Helper()
 	o := outcome{facts: map[string]string{}}

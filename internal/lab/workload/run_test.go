@@ -20,7 +20,7 @@ func TestWhichWorkloadsTrainNothing(t *testing.T) {
 	assert.ElementsMatch(t, []string{"W3", "W5", "W6", "W8", "W10", "W12"}, untrained)
 }
 
-// S1 has 1000 samples and S1d 10,000, for any part of the batch.
+// S1 has 1000 samples and S1d 10,000, also with a divided batch.
 func TestAlmost(t *testing.T) {
 	for _, s := range []worker.Spec{{Epoch: 32, Batch: 32}, {Epoch: 32, Batch: 16, Samples: 1024}, {Epoch: 32, Batch: 8, Samples: 1024}} {
 		assert.Equal(t, 1000, almost(s), "batch %d", s.Batch)
@@ -29,7 +29,7 @@ func TestAlmost(t *testing.T) {
 	assert.Equal(t, 1, almost(worker.Spec{Epoch: 1, Batch: 1}))
 }
 
-// The model with dropout draws other numbers for parts of a batch.
+// The model with dropout draws other numbers for micro-batches.
 func TestSplitOf(t *testing.T) {
 	for name, want := range map[string]string{"digits": worker.SplitExact, "digits-cnn": worker.SplitInexact} {
 		// This holds for all options of the session.

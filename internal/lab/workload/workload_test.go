@@ -32,7 +32,7 @@ func modelOf(w matrix.Workload) string {
 var phases = []string{worker.PhaseStart, worker.PhaseLibrary, worker.PhaseLoaded, worker.PhaseFirst,
 	worker.PhaseSteady, worker.PhaseClosed, worker.PhaseTrimmed}
 
-// untraced returns the phases of a run without the phase traced, which only some runs have.
+// untraced removes the phase traced, which only some runs have.
 func untraced(phases []string) []string {
 	return slices.DeleteFunc(slices.Clone(phases), func(p string) bool { return p == worker.PhaseTraced })
 }
@@ -102,7 +102,6 @@ func TestEveryWorkload(t *testing.T) {
 	}
 }
 
-// These two calibrate the measurement.
 func TestCalibrationIsExact(t *testing.T) {
 	t.Parallel()
 	for id, perStep := range map[string]int64{"W0": 0, "W1": 64 << 10} {
@@ -242,8 +241,8 @@ func TestRemediesLearnTheSame(t *testing.T) {
 	assert.Equal(t, want, loss("S0", "digits", "data=graph", "rows=24"))
 }
 
-// A part of the batch leaves the set as it is. S0, whose rows are counted, learns the same from
-// as many rows.
+// A divided batch has the same dataset: S0, whose rows are counted, trains with the same
+// losses.
 func TestADividedBatchHasTheWholeSet(t *testing.T) {
 	t.Parallel()
 	loss := func(id string, samples int, params ...string) string {
@@ -263,8 +262,8 @@ func TestADividedBatchHasTheWholeSet(t *testing.T) {
 	assert.NotEqual(t, loss("W0", 0), loss("W0", 32))
 }
 
-// Micro-batches make the same update, except for rounding. A model that draws numbers for each
-// sample makes another update, which is reported.
+// Micro-batches give the same update, except for rounding. A model that draws numbers for each
+// sample gives another update, which is reported.
 func TestMicroBatchesLearnTheSame(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"W0", "S3"} {
@@ -289,7 +288,7 @@ func TestMicroBatchesLearnTheSame(t *testing.T) {
 	}
 }
 
-// If the model is loaded again or its variables are restored, each step equals the first one.
+// After a reload or a restore of the variables, each step equals the first one.
 func TestW4BeginsAnewEachStep(t *testing.T) {
 	t.Parallel()
 	for _, param := range []string{"reuse=0", "reuse=1"} {
