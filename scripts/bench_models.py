@@ -287,7 +287,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--twins", action="store_true", help="more XLA-compiled signatures")
     parser.add_argument("--policy", choices=list(SUFFIXES), default="float32")
     parser.add_argument("--loss-scale-input", action="store_true", help="see export.py")
-    parser.add_argument("--no-verify", action="store_true", help="do not load the exports to verify them")
+    parser.add_argument(
+        "--no-verify", action="store_true", help="do not load the exports to verify them"
+    )
     parser.add_argument("--check-fashion", type=pathlib.Path, metavar="FOLDER")
     parser.add_argument("--epochs", type=int, default=5, help="epochs of --check-fashion (5)")
     arguments = parser.parse_args(argv)

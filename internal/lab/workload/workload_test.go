@@ -191,7 +191,7 @@ func TestParametersThatAreNotThere(t *testing.T) {
 		failure          worker.Failure
 		text             string
 	}{
-		{"W5", "", "prefetch=4", worker.NotApplicable, "prefetch=4: this workload has nothing"},
+		{"W5", "", "prefetch=4", worker.NotApplicable, "prefetch=4: it changes nothing"},
 		{"W1", "digits", "release=drop", worker.NotApplicable, "only keep, close"},
 		{"W0", "digits", "gc=always", worker.NotApplicable, "gc=always"},
 		{"W0", "digits", "trim=step", worker.NotApplicable, "trim=step"},
