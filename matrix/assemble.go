@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/stats"
 	"steadyfit/memory"
@@ -30,15 +31,15 @@ func (p *Plan) assemble(r *Result, settled map[combinationID]Combination, jobs [
 	for _, runtime := range p.Runtimes {
 		for _, w := range p.Workloads {
 			base := runs[combinationID{runtime, w.ID, Baseline}]
-			var variants []memory.Variant
+			var variants []compare.Variant
 			for _, remedy := range r.Remedies {
 				with := runs[combinationID{runtime, w.ID, remedy.ID}]
 				if remedy.ID != Baseline && len(with) > 0 && !slices.ContainsFunc(with, neverRan) {
 					pairs, _ := paired(with, base)
-					variants = append(variants, memory.Variant{Group: with[0].Group, Pairs: pairs})
+					variants = append(variants, compare.Variant{Group: with[0].Group, Pairs: pairs})
 				}
 			}
-			scatter := memory.ScatterOf(variants, uint64(p.Seed))
+			scatter := compare.ScatterOf(variants, uint64(p.Seed))
 			for _, remedy := range r.Remedies {
 				id := combinationID{runtime, w.ID, remedy.ID}
 				if c, ok := settled[id]; ok {
@@ -61,12 +62,12 @@ func (p *Plan) assemble(r *Result, settled map[combinationID]Combination, jobs [
 func neverRan(run *RunResult) bool { return unmeasurable(run.Failure) }
 
 // paired pairs runs with the baseline runs of the same pair and group.
-func paired(runs, base []*RunResult) (pairs []memory.Pair, without []*RunResult) {
+func paired(runs, base []*RunResult) (pairs []compare.Pair, without []*RunResult) {
 	for _, run := range runs {
 		for _, b := range base {
 			if b.Pair == run.Pair && b.Group == run.Group {
 				without = append(without, b)
-				pairs = append(pairs, memory.Pair{Base: b.Outcome, Remedy: run.Outcome})
+				pairs = append(pairs, compare.Pair{Base: b.Outcome, Remedy: run.Outcome})
 			}
 		}
 	}
@@ -74,7 +75,7 @@ func paired(runs, base []*RunResult) (pairs []memory.Pair, without []*RunResult)
 }
 
 // combine summarizes the runs of a combination. scatter is the scatter of its workload.
-func (p *Plan) combine(remedy Remedy, runs, base []*RunResult, scatter memory.Scatter) Combination {
+func (p *Plan) combine(remedy Remedy, runs, base []*RunResult, scatter compare.Scatter) Combination {
 	c := Combination{Runtime: runs[0].Runtime, Workload: runs[0].Workload, Remedy: remedy.ID, Figures: figures(runs)}
 	for _, run := range runs {
 		c.Runs = append(c.Runs, run.ID)
@@ -97,35 +98,35 @@ func (p *Plan) combine(remedy Remedy, runs, base []*RunResult, scatter memory.Sc
 		c.Base = append(c.Base, b.ID)
 	}
 	if n := slices.IndexFunc(runs, neverRan); n >= 0 {
-		c.Effect, c.Reason = memory.CouldNotApply, runs[n].Cause
+		c.Effect, c.Reason = compare.CouldNotApply, runs[n].Cause
 		if runs[n].Failure == worker.NotApplicable {
-			c.Effect = memory.NotApplicable
+			c.Effect = compare.NotApplicable
 		}
 		c.Verdict = nil
 		return c
 	}
 	c.Unverified = cmp.Or(c.Unverified, unseenThreads(remedy, runs, without), unseenTrace(remedy, without), unseenGraph(remedy, runs, without), unseenLoss(remedy, runs, without))
 	if len(pairs) < 2 {
-		c.Effect, c.Reason = memory.Unclear, fmt.Sprintf("%d pair: a comparison takes 2", len(pairs))
+		c.Effect, c.Reason = compare.Unclear, fmt.Sprintf("%d pair: a comparison takes 2", len(pairs))
 		return c
 	}
 	comparison := scatter.Compare(pairs, goal(remedy, without), uint64(p.Seed))
-	if divided := remedy.dividesBatch(); divided > 1 && comparison.Goal == memory.LowerSlope {
+	if divided := remedy.dividesBatch(); divided > 1 && comparison.Goal == compare.LowerSlope {
 		perStep := comparison
 		// The scatter of slopes per step does not apply to slopes per sample.
 		for i := range pairs {
 			pairs[i].Remedy.Verdict = perSample(pairs[i].Remedy.Verdict, divided)
 		}
-		comparison = memory.Compare(pairs, memory.LowerSlope, uint64(p.Seed))
+		comparison = compare.Runs(pairs, compare.LowerSlope, uint64(p.Seed))
 		comparison.Reason += ", for as many samples"
 		comparison.Peak, comparison.Reset, comparison.StepTime, comparison.GPU = perStep.Peak, perStep.Reset, perStep.StepTime, perStep.GPU
 		// A slope per step that stays the same is no harm, though it is larger per sample.
-		switch relief := comparison.Effect == memory.Works || comparison.Effect == memory.Partly; {
-		case relief, perStep.Effect == memory.Harmful:
-		case perStep.Effect == memory.Unclear:
-			comparison.Effect, comparison.More = memory.Unclear, perStep.More
+		switch relief := comparison.Effect == compare.Works || comparison.Effect == compare.Partly; {
+		case relief, perStep.Effect == compare.Harmful:
+		case perStep.Effect == compare.Unclear:
+			comparison.Effect, comparison.More = compare.Unclear, perStep.More
 		default:
-			comparison.Effect, comparison.More = memory.NoEffect, 0
+			comparison.Effect, comparison.More = compare.NoEffect, 0
 		}
 	}
 	c.Comparison, c.Effect, c.Reason = &comparison, comparison.Effect, comparison.Reason
@@ -149,18 +150,18 @@ func perSample(v memory.Verdict, divided int) memory.Verdict {
 
 // goal returns the goal of a comparison: the slope if memory grows without the remedy,
 // otherwise the remedy's own goal, with the peak for the slope.
-func goal(remedy Remedy, base []*RunResult) memory.Goal {
-	outcomes := make([]memory.Outcome, len(base))
+func goal(remedy Remedy, base []*RunResult) compare.Goal {
+	outcomes := make([]compare.Outcome, len(base))
 	for i, b := range base {
 		outcomes[i] = b.Outcome
 	}
 	switch {
-	case remedy.Goal == memory.LowerGPU:
-		return memory.LowerGPU
-	case memory.Leaks(outcomes):
-		return memory.LowerSlope
-	case remedy.Goal == memory.LowerSlope:
-		return memory.LowerPeak
+	case remedy.Goal == compare.LowerGPU:
+		return compare.LowerGPU
+	case compare.Leaks(outcomes):
+		return compare.LowerSlope
+	case remedy.Goal == compare.LowerSlope:
+		return compare.LowerPeak
 	}
 	return remedy.Goal
 }
@@ -170,15 +171,15 @@ var worst = []memory.Kind{memory.Crash, memory.Leak, memory.Inconclusive, memory
 
 // middle returns the run that represents several: of those with the most frequent kind of
 // verdict, the one with the middle slope. Of equally frequent kinds it takes the worst. It
-// takes a leak only if memory.Leaks agrees. Of crashed runs, it takes the one with the most
+// takes a leak only if compare.Leaks agrees. Of crashed runs, it takes the one with the most
 // samples.
 func middle(runs []*RunResult) *RunResult {
 	var most []*RunResult
-	outcomes := make([]memory.Outcome, len(runs))
+	outcomes := make([]compare.Outcome, len(runs))
 	for i, run := range runs {
 		outcomes[i] = run.Outcome
 	}
-	leaks := memory.Leaks(outcomes)
+	leaks := compare.Leaks(outcomes)
 	for _, kind := range worst {
 		if kind == memory.Leak && !leaks {
 			continue

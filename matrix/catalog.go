@@ -15,8 +15,8 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/nearest"
-	"steadyfit/memory"
 )
 
 // The runtimes, as results and flags name them.
@@ -131,7 +131,7 @@ type Remedy struct {
 	Group string `json:"group"`
 	Title string `json:"title"`
 	// Goal is the amount that the remedy should lower.
-	Goal memory.Goal `json:"goal"`
+	Goal compare.Goal `json:"goal"`
 	// Env is added to the child's environment.
 	Env map[string]string `json:"env,omitempty"`
 	// Preload is an allocator to load before all other libraries: "jemalloc", "tcmalloc" or

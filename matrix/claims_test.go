@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/claims"
+	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
@@ -79,7 +80,7 @@ func (a variant) runs(runtime string) (runs []RunResult) {
 		slope := a.slope * 1024 * scatter
 		run := RunResult{Runtime: runtime, Workload: workload, Remedy: remedy, Pair: pair, Failure: a.failure, Cause: a.died,
 			Unverified: a.unverified, Seconds: a.seconds, Phases: map[string]memory.Sample{}, Facts: map[string]string{}, Series: &memory.Series{}}
-		run.Outcome = memory.Outcome{
+		run.Outcome = compare.Outcome{
 			Verdict: memory.Verdict{Kind: a.kind, Layer: memory.Anon, Per: memory.PerStep, Cause: a.cause, Slope: memory.Interval{Estimate: slope, Low: slope - 10, High: slope + 10}},
 			Peak:    mebi(or(a.peak, 1000) * scatter), StepTime: memory.Known(memory.Bytes(or(a.step, 10) * 1e6 * scatter)),
 		}
@@ -127,7 +128,7 @@ func (a variant) runs(runtime string) (runs []RunResult) {
 			run.Series.Append(&s)
 		}
 		if a.epochEnds > 0 {
-			run.Outcome.StepTime = run.Series.Outcome(run.Outcome.Verdict).StepTime
+			run.Outcome.StepTime = compare.Of(run.Series, run.Outcome.Verdict).StepTime
 		}
 		runs = append(runs, run)
 	}
@@ -160,15 +161,15 @@ func made(runtime string, gpus []string, variants ...variant) *Result {
 			if remedy, err := FindRemedy(c.Remedy); err == nil {
 				divided = remedy.dividesBatch()
 			}
-			var pairs []memory.Pair
+			var pairs []compare.Pair
 			for i, b := range base[c.Workload] {
 				if i < len(runs) {
-					pairs = append(pairs, memory.Pair{Base: b.Outcome, Remedy: runs[i].Outcome})
+					pairs = append(pairs, compare.Pair{Base: b.Outcome, Remedy: runs[i].Outcome})
 					pairs[i].Remedy.Verdict = perSample(pairs[i].Remedy.Verdict, divided)
 				}
 			}
 			if len(pairs) >= 2 {
-				comparison := memory.Compare(pairs, memory.LowerPeak, 1)
+				comparison := compare.Runs(pairs, compare.LowerPeak, 1)
 				c.Comparison = &comparison
 			}
 		}
@@ -444,7 +445,7 @@ func TestClaimsOfAPartialMatrix(t *testing.T) {
 	// that was refused.
 	r := made(Go, nil, variant{name: "W2", kind: leak, slope: 100, pairs: 3}, variant{name: "W2/batch-half", kind: leak, slope: 50, pairs: 1},
 		variant{name: "S3", loaded: 400, steady: 1000, closed: 900, pairs: 3}, variant{name: "S3/batch-half", peak: 600, pairs: 3})
-	r.Combinations = append(r.Combinations, Combination{Runtime: Go, Workload: "S3", Remedy: "bf16", Effect: memory.CouldNotApply, Reason: "no"})
+	r.Combinations = append(r.Combinations, Combination{Runtime: Go, Workload: "S3", Remedy: "bf16", Effect: compare.CouldNotApply, Reason: "no"})
 	verdicts := map[string]string{}
 	for _, c := range ledgerOf(t, r) {
 		for _, v := range c.Verdicts {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/measure"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
@@ -206,7 +207,7 @@ func (v view) paired(name, other string) (runs, others []*RunResult) {
 
 // compared returns the comparison of two results. ok is false if one was not measured. With
 // fewer than two pairs the comparison is empty.
-func (v view) compared(name, other string) (c memory.Comparison, ok bool) {
+func (v view) compared(name, other string) (c compare.Comparison, ok bool) {
 	if !v.has(name) || !v.has(other) {
 		return c, false
 	}
@@ -226,16 +227,16 @@ func (v view) compared(name, other string) (c memory.Comparison, ok bool) {
 	if remedy, err := FindRemedy(v.id(name).remedy); err == nil {
 		divided = remedy.dividesBatch()
 	}
-	pairs := make([]memory.Pair, len(runs))
+	pairs := make([]compare.Pair, len(runs))
 	for i := range runs {
-		pairs[i] = memory.Pair{Base: others[i].Outcome, Remedy: runs[i].Outcome}
+		pairs[i] = compare.Pair{Base: others[i].Outcome, Remedy: runs[i].Outcome}
 		pairs[i].Remedy.Verdict = perSample(pairs[i].Remedy.Verdict, divided)
 	}
-	return memory.Compare(pairs, memory.LowerSlope, v.seed), true
+	return compare.Runs(pairs, compare.LowerSlope, v.seed), true
 }
 
 // ratio returns the ratio of an amount. ok is false if one of the results was not measured.
-func (v view) ratio(name, other, of string) (r memory.Ratio, ok bool) {
+func (v view) ratio(name, other, of string) (r compare.Ratio, ok bool) {
 	if of == "jump from loading to the last step" {
 		return v.amounts(name, other, func(run *RunResult) memory.Reading {
 			a, _, ok := added(run)
@@ -243,37 +244,37 @@ func (v view) ratio(name, other, of string) (r memory.Ratio, ok bool) {
 		})
 	}
 	c, ok := v.compared(name, other)
-	return map[string]memory.Ratio{"peak": c.Peak, "slope": c.Slope, "time of a step": c.StepTime}[of], ok
+	return map[string]compare.Ratio{"peak": c.Peak, "slope": c.Slope, "time of a step": c.StepTime}[of], ok
 }
 
 // amounts is ratio for an amount that no comparison has. r.OK is false unless the amount is
 // above 0 in all runs.
-func (v view) amounts(name, other string, get func(*RunResult) memory.Reading) (r memory.Ratio, ok bool) {
+func (v view) amounts(name, other string, get func(*RunResult) memory.Reading) (r compare.Ratio, ok bool) {
 	if !v.has(name) || !v.has(other) {
 		return r, false
 	}
 	v.measured(name)
 	v.measured(other)
 	runs, others := v.paired(name, other)
-	var pairs []memory.Pair
+	var pairs []compare.Pair
 	for i := range runs {
 		if runs[i].Failure != "" || others[i].Failure != "" {
 			continue
 		}
 		a, b := get(runs[i]), get(others[i])
 		if !a.OK || !b.OK || a.Bytes <= 0 || b.Bytes <= 0 {
-			return memory.Ratio{}, true
+			return compare.Ratio{}, true
 		}
 		flat := memory.Verdict{Kind: memory.Flat}
-		pairs = append(pairs, memory.Pair{Base: memory.Outcome{Verdict: flat, Peak: b}, Remedy: memory.Outcome{Verdict: flat, Peak: a}})
+		pairs = append(pairs, compare.Pair{Base: compare.Outcome{Verdict: flat, Peak: b}, Remedy: compare.Outcome{Verdict: flat, Peak: a}})
 	}
 	if len(pairs) < 2 {
-		return memory.Ratio{}, true
+		return compare.Ratio{}, true
 	}
-	return memory.Compare(pairs, memory.LowerPeak, v.seed).Peak, true
+	return compare.Runs(pairs, compare.LowerPeak, v.seed).Peak, true
 }
 
-func against(name, other, what string, r memory.Ratio) string {
+func against(name, other, what string, r compare.Ratio) string {
 	if !strings.Contains(other, "/") {
 		other += " as it is"
 	}
@@ -283,7 +284,7 @@ func against(name, other, what string, r memory.Ratio) string {
 	return fmt.Sprintf("%s against %s: %s %s", name, other, what, r.Times(true))
 }
 
-func lower(r memory.Ratio) answer {
+func lower(r compare.Ratio) answer {
 	switch {
 	case !r.OK:
 		return unclear
@@ -295,7 +296,7 @@ func lower(r memory.Ratio) answer {
 	return unclear
 }
 
-func higher(r memory.Ratio) answer {
+func higher(r compare.Ratio) answer {
 	switch {
 	case !r.OK:
 		return unclear
@@ -317,7 +318,7 @@ func (v view) doubted(name string, e evidence) evidence {
 
 func (v view) peak(name, other string) evidence { return v.byRatio(name, other, "peak", lower) }
 
-func (v view) byRatio(name, other, of string, decide func(memory.Ratio) answer) evidence {
+func (v view) byRatio(name, other, of string, decide func(compare.Ratio) answer) evidence {
 	r, ok := v.ratio(name, other, of)
 	if !ok {
 		return evidence{}
@@ -347,15 +348,15 @@ func (v view) stops(name, other string) evidence {
 		}
 		return e
 	case !c.Slope.OK:
-		return evidence{unclear, against(name, other, "slope", memory.Ratio{}), nil}
+		return evidence{unclear, against(name, other, "slope", compare.Ratio{}), nil}
 	}
 	e := evidence{unclear, against(name, other, "slope", c.Slope), v.on(name)}
 	switch c.Slope.Effect {
-	case memory.Works:
+	case compare.Works:
 		e.answer = yes
-	case memory.Partly:
+	case compare.Partly:
 		e.answer = inPart
-	case memory.NoEffect, memory.Harmful:
+	case compare.NoEffect, compare.Harmful:
 		e.answer = no
 	default:
 		if c.Slope.Low >= sameGrowth {
@@ -469,7 +470,7 @@ func (v view) releases(name string) evidence {
 
 // onDevice returns the ratio of the GPU memory of the process, or of TensorFlow's allocator in
 // a traced step.
-func (v view) onDevice(name, other string, process bool) (memory.Ratio, bool) {
+func (v view) onDevice(name, other string, process bool) (compare.Ratio, bool) {
 	r, ok := v.amounts(name, other, func(run *RunResult) memory.Reading { return device(run, process) })
 	return r, ok && r.OK
 }

@@ -11,7 +11,7 @@
 // becomes slower does not favour one side. A crash of a child is a result with a cause. Each
 // run is on disk before the next one starts, and the same plan resumes in the same folder.
 //
-// The samples of a run become a memory.Verdict, pairs of runs become a memory.Comparison, and
+// The samples of a run become a memory.Verdict, pairs of runs become a compare.Comparison, and
 // all of them a [Result]. A remedy that cannot be applied is reported with the reason. Package
 // internal/lab/report renders results.
 package matrix

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"steadyfit/internal/allocator"
+	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
@@ -185,7 +186,7 @@ func (p *Plan) Inapplicable() []string {
 					continue
 				}
 				effect, reason := p.refuse(runtime, w.on(runtime), r.on(runtime))
-				if effect != memory.NotApplicable {
+				if effect != compare.NotApplicable {
 					return nil
 				}
 				why = reason
@@ -199,35 +200,35 @@ func (p *Plan) Inapplicable() []string {
 var common = []string{"gc", "trim"}
 
 // refuse returns the reason why a remedy does not run on a workload, or "".
-func (p *Plan) refuse(runtime string, w Workload, r Remedy) (memory.Effect, string) {
+func (p *Plan) refuse(runtime string, w Workload, r Remedy) (compare.Effect, string) {
 	if len(r.Runtimes) > 0 && !slices.Contains(r.Runtimes, runtime) {
-		return memory.NotApplicable, fmt.Sprintf("it does not apply to the runtime %s", runtime)
+		return compare.NotApplicable, fmt.Sprintf("it does not apply to the runtime %s", runtime)
 	}
 	if r.NeedsGPU && len(p.GPUs) == 0 {
-		return memory.CouldNotApply, "no GPU"
+		return compare.CouldNotApply, "no GPU"
 	}
 	if r.Device != nil && runtime == Keras {
-		return memory.NotApplicable, "it is set in a ConfigProto, and Keras takes none"
+		return compare.NotApplicable, "it is set in a ConfigProto, and Keras takes none"
 	}
 	if r.Device != nil && w.NoSession {
-		return memory.NotApplicable, fmt.Sprintf("%s opens no session", w.ID)
+		return compare.NotApplicable, fmt.Sprintf("%s opens no session", w.ID)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Params)) {
 		switch {
 		case name == batchDivide:
 			if w.Batch < 4 {
-				return memory.NotApplicable, fmt.Sprintf("%s has no batch to divide", w.ID)
+				return compare.NotApplicable, fmt.Sprintf("%s has no batch to divide", w.ID)
 			}
 		case !slices.Contains(common, name) && !slices.Contains(w.Takes[runtime], name):
-			return memory.NotApplicable, fmt.Sprintf("%s on %s has nothing that %s=%s changes", w.ID, runtime, name, r.Params[name])
+			return compare.NotApplicable, fmt.Sprintf("%s on %s has nothing that %s=%s changes", w.ID, runtime, name, r.Params[name])
 		}
 	}
 	if w.does(runtime, r.Params) && len(r.Env) == 0 && r.Device == nil && r.Preload == "" {
-		return memory.NotApplicable, fmt.Sprintf("%s does that already", w.ID)
+		return compare.NotApplicable, fmt.Sprintf("%s does that already", w.ID)
 	}
 	if r.Preload != "" {
 		if _, err := p.Allocator(r.Preload); err != nil {
-			return memory.CouldNotApply, err.Error()
+			return compare.CouldNotApply, err.Error()
 		}
 	}
 	return "", ""

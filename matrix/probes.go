@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/lab/claims"
+	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/measure"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
@@ -52,7 +53,7 @@ func each(answer func(v view, name, other string) evidence) test {
 	}
 }
 
-func compares(decide func(memory.Ratio) answer) test {
+func compares(decide func(compare.Ratio) answer) test {
 	return func(v view, p claims.Probe) []evidence {
 		return each(func(v view, name, other string) evidence { return v.byRatio(name, other, p.Of, decide) })(v, p)
 	}
@@ -428,7 +429,7 @@ func (v view) holdsLess(name, w string) evidence {
 // halves answers whether a remedy halves the peak or, on a GPU, the memory in use of
 // TensorFlow's allocator. The answer is in part for a lower amount that is not halved.
 func (v view) halves(name, w string) evidence {
-	half := func(r memory.Ratio) answer {
+	half := func(r compare.Ratio) answer {
 		switch a := lower(r); {
 		case a != yes, r.High <= halvedBelow:
 			return a

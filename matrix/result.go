@@ -3,6 +3,7 @@ package matrix
 import (
 	"time"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
@@ -94,11 +95,11 @@ type Combination struct {
 	Workload string `json:"workload"`
 	Remedy   string `json:"remedy"`
 	// Effect is the effect of the remedy on the amount that it should lower.
-	Effect memory.Effect `json:"effect"`
+	Effect compare.Effect `json:"effect"`
 	// Reason explains Effect in a sentence.
 	Reason string `json:"reason"`
 	// Comparison has the figures; nil for the baseline and if nothing could be compared.
-	Comparison *memory.Comparison `json:"comparison,omitempty"`
+	Comparison *compare.Comparison `json:"comparison,omitempty"`
 	// Unverified is the reason why it is unknown whether the remedy took effect; empty if it
 	// did.
 	Unverified string `json:"unverified,omitempty"`
@@ -146,10 +147,10 @@ type RunResult struct {
 	Pair  int `json:"pair"`
 	Group int `json:"group"`
 	// Key identifies the run with everything that its outcome depends on.
-	Key     string         `json:"key"`
-	Started time.Time      `json:"started"`
-	Seconds float64        `json:"seconds"`
-	Outcome memory.Outcome `json:"outcome"`
+	Key     string          `json:"key"`
+	Started time.Time       `json:"started"`
+	Seconds float64         `json:"seconds"`
+	Outcome compare.Outcome `json:"outcome"`
 	// Phases has the samples between phases, by the names in package worker.
 	Phases map[string]memory.Sample `json:"phases"`
 	// Facts are those of the child, and "threads tf_Compute", counted by the parent.

@@ -15,6 +15,7 @@ import (
 
 	"gonum.org/v1/gonum/stat"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
@@ -277,7 +278,7 @@ func (p *Plan) hungOtherwise(run *RunResult) bool {
 // differently.
 func (run *RunResult) judge(w Workload, seed uint64) {
 	v := run.Series.Judge(memory.Criteria{Budget: memory.Bytes(w.Budget), Seed: seed})
-	result := run.Series.Outcome(v)
+	result := compare.Of(run.Series, v)
 	// The peak is reset after loading. The traced step is not part of the loop.
 	for _, name := range []string{worker.PhaseFirst, worker.PhaseSteady} {
 		sample := run.Phases[name]

@@ -27,6 +27,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/docs"
+	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
@@ -213,22 +214,22 @@ func plan(t *testing.T, workloads ...Workload) Plan {
 func TestALeakIsFoundAndItsRemedyWorks(t *testing.T) {
 	p := plan(t, workload("leak", leakedPerStep), workload("flat", 0))
 	p.Remedies = []Remedy{
-		{ID: "close", Goal: memory.LowerSlope, Params: map[string]string{"release": "close"}},
-		{ID: "gc", Goal: memory.LowerSlope, Env: map[string]string{"GOGC": "20"}},
-		{ID: "gpu", Goal: memory.LowerPeak, NeedsGPU: true},
-		{ID: "fetch", Goal: memory.LowerPeak, Params: map[string]string{"fetches": "fixed"}},
+		{ID: "close", Goal: compare.LowerSlope, Params: map[string]string{"release": "close"}},
+		{ID: "gc", Goal: compare.LowerSlope, Env: map[string]string{"GOGC": "20"}},
+		{ID: "gpu", Goal: compare.LowerPeak, NeedsGPU: true},
+		{ID: "fetch", Goal: compare.LowerPeak, Params: map[string]string{"fetches": "fixed"}},
 	}
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
 	require.True(t, r.Complete)
-	effects := map[string]memory.Effect{}
+	effects := map[string]compare.Effect{}
 	for _, c := range r.Combinations {
 		effects[c.Workload+"/"+c.Remedy] = c.Effect
 	}
-	assert.Equal(t, memory.Works, effects["leak/close"])
-	assert.Contains(t, []memory.Effect{memory.NoEffect, memory.Unclear}, effects["leak/gc"])
-	assert.Equal(t, memory.CouldNotApply, effects["leak/gpu"])
-	assert.Equal(t, memory.NotApplicable, effects["leak/fetch"])
+	assert.Equal(t, compare.Works, effects["leak/close"])
+	assert.Contains(t, []compare.Effect{compare.NoEffect, compare.Unclear}, effects["leak/gc"])
+	assert.Equal(t, compare.CouldNotApply, effects["leak/gpu"])
+	assert.Equal(t, compare.NotApplicable, effects["leak/fetch"])
 	// Other tests run at the same time, so a control may be undecided, but never a leak.
 	require.Len(t, r.Calibration, 2)
 	assert.True(t, r.Calibration[0].OK, r.Calibration[0].Text)
@@ -335,7 +336,7 @@ func TestAnotherProcessGoesOnWithARun(t *testing.T) {
 
 func TestSeveralRunsAtTheSameTime(t *testing.T) {
 	p := plan(t, workload("leak", leakedPerStep), workload("flat", 0))
-	p.Remedies = []Remedy{{ID: "release", Goal: memory.LowerSlope, Params: map[string]string{"release": "now"}}}
+	p.Remedies = []Remedy{{ID: "release", Goal: compare.LowerSlope, Params: map[string]string{"release": "now"}}}
 	p.Pairs, p.Jobs = 4, 3
 	done := 0
 	p.Progress = func(progress Progress) {
@@ -351,7 +352,7 @@ func TestSeveralRunsAtTheSameTime(t *testing.T) {
 	for i, run := range r.Runs {
 		assert.Equal(t, i, run.ID)
 	}
-	assert.Equal(t, memory.Works, r.Combinations[1].Effect, r.Combinations[1].Reason)
+	assert.Equal(t, compare.Works, r.Combinations[1].Effect, r.Combinations[1].Reason)
 	// Runs at the same time disturb each other: a control may be undecided, but never a leak.
 	require.Len(t, r.Calibration, 2)
 	assert.True(t, r.Calibration[0].OK, r.Calibration[0].Text)
@@ -410,10 +411,10 @@ func TestADiskThatIsFull(t *testing.T) {
 func TestAParameterThatTheChildDoesNotKnow(t *testing.T) {
 	p := plan(t, workload("flat", 0))
 	p.Workloads[0].Takes[Go] = []string{"shapes"} // the message names it, but the child has no such parameter
-	p.Remedies = []Remedy{{ID: "pad", Goal: memory.LowerSlope, Params: map[string]string{"shapes": "pad"}}}
+	p.Remedies = []Remedy{{ID: "pad", Goal: compare.LowerSlope, Params: map[string]string{"shapes": "pad"}}}
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
-	assert.Equal(t, memory.NotApplicable, r.Combinations[1].Effect)
+	assert.Equal(t, compare.NotApplicable, r.Combinations[1].Effect)
 	assert.Contains(t, r.Combinations[1].Reason, "shapes=pad")
 }
 
@@ -471,7 +472,7 @@ func TestAnAllocatorThatIsMissing(t *testing.T) {
 	p.Remedies = []Remedy{{ID: "jemalloc", Preload: "jemalloc"}}
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
-	assert.Equal(t, memory.CouldNotApply, r.Combinations[1].Effect)
+	assert.Equal(t, compare.CouldNotApply, r.Combinations[1].Effect)
 	assert.Contains(t, r.Combinations[1].Reason, "no libjemalloc.so.2")
 }
 
@@ -481,7 +482,7 @@ func TestAPreloadThatDidNotTake(t *testing.T) {
 	p.Remedies = []Remedy{{ID: "jemalloc", Preload: "jemalloc"}}
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
-	assert.Equal(t, memory.CouldNotApply, r.Combinations[1].Effect)
+	assert.Equal(t, compare.CouldNotApply, r.Combinations[1].Effect)
 	assert.Contains(t, r.Combinations[1].Reason, "not among the mappings")
 }
 
@@ -500,8 +501,8 @@ func TestAVariableThatTensorFlowDoesNotRead(t *testing.T) {
 	}
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
-	assert.NotEqual(t, memory.CouldNotApply, r.Combinations[1].Effect, r.Combinations[1].Reason)
-	assert.Equal(t, memory.CouldNotApply, r.Combinations[2].Effect)
+	assert.NotEqual(t, compare.CouldNotApply, r.Combinations[1].Effect, r.Combinations[1].Reason)
+	assert.Equal(t, compare.CouldNotApply, r.Combinations[2].Effect)
 	assert.Contains(t, r.Combinations[2].Reason, "does not read TF_LONGER")
 }
 
@@ -516,18 +517,18 @@ func TestARewriteThatLeftNoTrace(t *testing.T) {
 	p.Select = func(_, workload, remedy string) bool { return workload == "traced" || remedy != "never missing" }
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
-	effects := map[string]memory.Effect{}
+	effects := map[string]compare.Effect{}
 	reasons := map[string]string{}
 	for _, c := range r.Combinations {
 		effects[c.Workload+"/"+c.Remedy], reasons[c.Workload+"/"+c.Remedy] = c.Effect, c.Reason
 	}
-	assert.NotEqual(t, memory.CouldNotApply, effects["traced/there"], reasons["traced/there"])
-	assert.Equal(t, memory.CouldNotApply, effects["traced/not there"])
+	assert.NotEqual(t, compare.CouldNotApply, effects["traced/there"], reasons["traced/there"])
+	assert.Equal(t, compare.CouldNotApply, effects["traced/not there"])
 	assert.Contains(t, reasons["traced/not there"], "has no float16 casts")
-	assert.Equal(t, memory.CouldNotApply, effects["traced/still there"])
+	assert.Equal(t, compare.CouldNotApply, effects["traced/still there"])
 	assert.Contains(t, reasons["traced/still there"], "has 3 bfloat16 casts")
 	// The check does not apply to a child that traces nothing.
-	assert.NotEqual(t, memory.CouldNotApply, effects["flat/not there"])
+	assert.NotEqual(t, compare.CouldNotApply, effects["flat/not there"])
 	for _, c := range r.Combinations {
 		switch c.Workload + "/" + c.Remedy {
 		case "flat/there", "flat/not there", "flat/still there":
@@ -626,8 +627,8 @@ func TestRemediesAreSound(t *testing.T) {
 		assert.False(t, seen[r.ID], "%s is there twice", r.ID)
 		seen[r.ID] = true
 		assert.NotEmpty(t, r.Title, r.ID)
-		assert.Contains(t, []memory.Goal{memory.LowerSlope, memory.LowerPeak, memory.LowerReset, memory.LowerGPU}, r.Goal, r.ID)
-		assert.True(t, r.NeedsGPU || r.Goal != memory.LowerGPU, r.ID)
+		assert.Contains(t, []compare.Goal{compare.LowerSlope, compare.LowerPeak, compare.LowerReset, compare.LowerGPU}, r.Goal, r.ID)
+		assert.True(t, r.NeedsGPU || r.Goal != compare.LowerGPU, r.ID)
 		if r.ID != Baseline {
 			assert.False(t, len(r.Env) == 0 && len(r.Params) == 0 && r.Preload == "" && r.Device == nil, "%s changes nothing", r.ID)
 		}
@@ -830,7 +831,7 @@ func TestNoTraceUnderALimit(t *testing.T) {
 	assert.Equal(t, "no step is traced under a memory limit", r.Combinations[1].Unverified)
 	assert.EqualValues(t, 4<<30, r.Settings.Limit)
 	assert.Contains(t, []string{"control group", "RLIMIT_DATA"}, r.Settings.LimitKind)
-	assert.NotEqual(t, memory.CouldNotApply, r.Combinations[1].Effect)
+	assert.NotEqual(t, compare.CouldNotApply, r.Combinations[1].Effect)
 }
 
 func TestMemoryThatATrimGivesBack(t *testing.T) {
@@ -845,7 +846,7 @@ func TestMemoryThatATrimGivesBack(t *testing.T) {
 func TestTheRunThatStandsForSeveral(t *testing.T) {
 	runs := func(kinds ...memory.Kind) (all []*RunResult) {
 		for i, kind := range kinds {
-			all = append(all, &RunResult{ID: i, Outcome: memory.Outcome{Verdict: memory.Verdict{Kind: kind, Slope: memory.Interval{Estimate: float64(i)}}}})
+			all = append(all, &RunResult{ID: i, Outcome: compare.Outcome{Verdict: memory.Verdict{Kind: kind, Slope: memory.Interval{Estimate: float64(i)}}}})
 		}
 		return all
 	}
@@ -855,17 +856,17 @@ func TestTheRunThatStandsForSeveral(t *testing.T) {
 	}{
 		{[]memory.Kind{memory.Flat, memory.Plateau, memory.Flat, memory.Plateau, memory.Flat}, 2},
 		{[]memory.Kind{memory.Leak, memory.Plateau, memory.Plateau, memory.Plateau, memory.Leak}, 2},
-		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak, memory.Jump}, 0}, // memory.Leaks reports false
+		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak, memory.Jump}, 0}, // compare.Leaks reports false
 		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak}, 2},
 		{[]memory.Kind{memory.Flat, memory.Crash}, 1},
 		{[]memory.Kind{memory.Crash, memory.Flat, memory.Flat}, 1},
 		{[]memory.Kind{memory.Sawtooth, memory.Inconclusive, memory.Jump}, 1},
-		{[]memory.Kind{memory.Leak, memory.Inconclusive, memory.Plateau}, 1}, // memory.Leaks reports false
+		{[]memory.Kind{memory.Leak, memory.Inconclusive, memory.Plateau}, 1}, // compare.Leaks reports false
 		{[]memory.Kind{memory.Leak, memory.Plateau, memory.Flat}, 1},
 	} {
 		assert.Equal(t, c.want, middle(runs(c.kinds...)).ID, "%v", c.kinds)
 	}
-	c := (&Plan{Seed: 1}).combine(Remedy{ID: Baseline}, runs(memory.Leak, memory.Inconclusive, memory.Plateau), nil, memory.Scatter{})
+	c := (&Plan{Seed: 1}).combine(Remedy{ID: Baseline}, runs(memory.Leak, memory.Inconclusive, memory.Plateau), nil, compare.Scatter{})
 	assert.Equal(t, []string{"its 3 runs differ: 1 leak, 1 inconclusive, 1 plateau"}, c.Verdict.Notes)
 	assert.Equal(t, 1, Middle(runs(memory.Flat, memory.Leak, memory.Leak)).ID)
 	assert.Nil(t, Middle(nil))
@@ -875,20 +876,20 @@ func TestTheRunThatStandsForSeveral(t *testing.T) {
 func TestTheGoalIsThatOfThePairs(t *testing.T) {
 	p := &Plan{Seed: 1}
 	run := func(id, group, pair int, remedy string, kind memory.Kind) *RunResult {
-		return &RunResult{ID: id, Remedy: remedy, Pair: pair, Group: group, Outcome: memory.Outcome{Peak: memory.Known(memory.MiB),
+		return &RunResult{ID: id, Remedy: remedy, Pair: pair, Group: group, Outcome: compare.Outcome{Peak: memory.Known(memory.MiB),
 			Verdict: memory.Verdict{Kind: kind, Slope: memory.Interval{Estimate: 100}}}}
 	}
 	base := []*RunResult{
 		run(0, 0, 0, Baseline, memory.Plateau), run(1, 0, 1, Baseline, memory.Plateau),
 		run(2, 1, 0, Baseline, memory.Leak), run(3, 1, 1, Baseline, memory.Leak),
 	}
-	for group, want := range []memory.Goal{memory.LowerPeak, memory.LowerSlope} {
+	for group, want := range []compare.Goal{compare.LowerPeak, compare.LowerSlope} {
 		runs := []*RunResult{run(4, group, 0, "a", memory.Flat), run(5, group, 1, "a", memory.Flat)}
-		c := p.combine(Remedy{ID: "a", Goal: memory.LowerSlope}, runs, base, memory.Scatter{})
+		c := p.combine(Remedy{ID: "a", Goal: compare.LowerSlope}, runs, base, compare.Scatter{})
 		require.NotNil(t, c.Comparison)
 		assert.Equal(t, want, c.Comparison.Goal)
-		c = p.combine(Remedy{ID: "a", Goal: memory.LowerGPU}, runs, base, memory.Scatter{})
-		assert.Equal(t, memory.LowerGPU, c.Comparison.Goal)
+		c = p.combine(Remedy{ID: "a", Goal: compare.LowerGPU}, runs, base, compare.Scatter{})
+		assert.Equal(t, compare.LowerGPU, c.Comparison.Goal)
 	}
 }
 
@@ -929,25 +930,25 @@ func TestNothingOfTheUsersOwnToRun(t *testing.T) {
 func TestPartsOfABatchAreComparedPerSample(t *testing.T) {
 	p := &Plan{Seed: 1}
 	run := func(id, pair int, slope float64) *RunResult {
-		return &RunResult{ID: id, Pair: pair, Outcome: memory.Outcome{Verdict: memory.Verdict{Kind: memory.Leak, Slope: memory.Interval{Estimate: slope}, NoiseFloor: 10}}}
+		return &RunResult{ID: id, Pair: pair, Outcome: compare.Outcome{Verdict: memory.Verdict{Kind: memory.Leak, Slope: memory.Interval{Estimate: slope}, NoiseFloor: 10}}}
 	}
 	base := []*RunResult{run(0, 0, 1000), run(1, 1, 1010), run(2, 2, 990)}
 	half, err := FindRemedy("batch-half")
 	require.NoError(t, err)
-	c := p.combine(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, memory.Scatter{})
-	assert.Equal(t, memory.NoEffect, c.Effect, c.Reason)
+	c := p.combine(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, compare.Scatter{})
+	assert.Equal(t, compare.NoEffect, c.Effect, c.Reason)
 	assert.InDelta(t, 1, c.Comparison.Slope.Estimate, 0.01)
 	assert.Contains(t, c.Reason, "for as many samples")
 	assert.InDelta(t, 500, c.Figures.Slope.Estimate, 10, "a step is as it was measured")
-	c = p.combine(half, []*RunResult{run(3, 0, 1001), run(4, 1, 1009), run(5, 2, 992)}, base, memory.Scatter{})
-	assert.Equal(t, memory.NoEffect, c.Effect, "what a step leaves whatever its batch: %s", c.Reason)
-	c = p.combine(half, []*RunResult{run(3, 0, 100), run(4, 1, 101), run(5, 2, 99)}, base, memory.Scatter{})
-	assert.Equal(t, memory.Partly, c.Effect, c.Reason)
-	c = p.combine(half, []*RunResult{run(3, 0, 1060), run(4, 1, 940), run(5, 2, 1000)}, base, memory.Scatter{})
-	assert.Equal(t, memory.Unclear, c.Effect, "nobody can tell for a step: %s", c.Reason)
+	c = p.combine(half, []*RunResult{run(3, 0, 1001), run(4, 1, 1009), run(5, 2, 992)}, base, compare.Scatter{})
+	assert.Equal(t, compare.NoEffect, c.Effect, "what a step leaves whatever its batch: %s", c.Reason)
+	c = p.combine(half, []*RunResult{run(3, 0, 100), run(4, 1, 101), run(5, 2, 99)}, base, compare.Scatter{})
+	assert.Equal(t, compare.Partly, c.Effect, c.Reason)
+	c = p.combine(half, []*RunResult{run(3, 0, 1060), run(4, 1, 940), run(5, 2, 1000)}, base, compare.Scatter{})
+	assert.Equal(t, compare.Unclear, c.Effect, "nobody can tell for a step: %s", c.Reason)
 	assert.Positive(t, c.Comparison.More)
 	half.Params = nil
-	assert.Equal(t, memory.Partly, p.combine(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, memory.Scatter{}).Effect)
+	assert.Equal(t, compare.Partly, p.combine(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, compare.Scatter{}).Effect)
 }
 
 // A sign that also appears without the remedy proves nothing.
@@ -1167,10 +1168,10 @@ func TestRemediesShareTheirScatter(t *testing.T) {
 	add := func(remedy string, pair int, failure worker.Failure) {
 		peak := 1e9 * math.Exp(0.03*random.NormFloat64())
 		r.Runs = append(r.Runs, RunResult{ID: len(r.Runs), Runtime: Go, Workload: w.ID, Remedy: remedy, Pair: pair, Failure: failure,
-			Outcome: memory.Outcome{Verdict: memory.Verdict{Kind: memory.Flat}, Peak: memory.Known(memory.Bytes(peak))}})
+			Outcome: compare.Outcome{Verdict: memory.Verdict{Kind: memory.Flat}, Peak: memory.Known(memory.Bytes(peak))}})
 	}
 	for i := range 10 {
-		remedy := Remedy{ID: fmt.Sprint("r", i), Goal: memory.LowerPeak}
+		remedy := Remedy{ID: fmt.Sprint("r", i), Goal: compare.LowerPeak}
 		p.Remedies = append(p.Remedies, remedy)
 		jobs = append(jobs, job{runtime: Go, workload: w, remedy: remedy})
 	}
@@ -1186,7 +1187,7 @@ func TestRemediesShareTheirScatter(t *testing.T) {
 	}
 	require.NoError(t, p.assemble(r, nil, jobs))
 	require.Len(t, r.Combinations, 10)
-	assert.Equal(t, memory.CouldNotApply, r.Combinations[0].Effect)
+	assert.Equal(t, compare.CouldNotApply, r.Combinations[0].Effect)
 	for _, c := range r.Combinations[1:] {
 		assert.Equal(t, 9, c.Comparison.Peak.Pooled, c.Remedy)
 		assert.Zero(t, c.Comparison.Reset, "not measured")

@@ -80,25 +80,6 @@ func ExampleNewSampler() {
 	// Output: 2 true 3 unknown
 }
 
-func ExampleCompare() {
-	run := func(kind memory.Kind, slope float64, stepTime memory.Bytes) memory.Outcome {
-		return memory.Outcome{
-			Verdict:  memory.Verdict{Kind: kind, Slope: memory.Interval{Estimate: slope}},
-			StepTime: memory.Known(stepTime),
-		}
-	}
-	var pairs []memory.Pair
-	for i := range 5 {
-		disturbed := memory.Bytes(i) * 1000 // affects both runs of a pair
-		pairs = append(pairs, memory.Pair{
-			Base:   run(memory.Leak, 19e6, 200_000+disturbed),
-			Remedy: run(memory.Flat, float64(i), 300_000+disturbed),
-		})
-	}
-	fmt.Println(memory.Compare(pairs, memory.LowerSlope, 1))
-	// Output: works: the slope is x0 [0, 0] of that without it; step time x1.50 [1.49, 1.50]; 5 pairs
-}
-
 func ExampleRequireFlat() {
 	trainOneBatch := func() {}
 	_ = func(t *testing.T) {

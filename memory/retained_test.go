@@ -41,35 +41,6 @@ func TestFragmentationIsLeftOut(t *testing.T) {
 	}
 }
 
-// A remedy works if only malloc's free memory still grows.
-func TestCompareLeavesFragmentationOut(t *testing.T) {
-	var pairs []Pair
-	for seed := range 5 {
-		noise := newMaker(seed, 96).noise("gaussian", 96, mib)
-		creeps := func(i int) float64 { return 40*mib + mib*float64(i) + math.Abs(noise[i]) }
-		leaks := fragmented(96, grows(4*mib), none, creeps)
-		closed := fragmented(96, grows(0), none, creeps)
-		judge := func(s *Series) Outcome { return s.Outcome(s.Judge(Criteria{Budget: 64 * KiB})) }
-		base, remedy := judge(leaks), judge(closed)
-		require.Equal(t, Leak, base.Verdict.Kind)
-		require.Equal(t, Retention, remedy.Verdict.Cause, "%v", remedy.Verdict)
-		require.Equal(t, MallocFree, remedy.Verdict.Carrier)
-		pairs = append(pairs, Pair{Base: base, Remedy: remedy})
-	}
-	c := Compare(pairs, LowerSlope, 1)
-	require.Equal(t, Works, c.Effect, c.Reason)
-	require.Less(t, c.Slope.High, 0.1)
-	require.Contains(t, c.Reason, "not counting freed memory that malloc keeps, which grew in 5 of 5 runs with the remedy")
-
-	// Free memory counts if it is what grows without the remedy.
-	for i := range pairs {
-		pairs[i].Base = pairs[i].Remedy
-	}
-	c = Compare(pairs, LowerSlope, 1)
-	require.NotEqual(t, Works, c.Effect, c.Reason)
-	require.InDelta(t, 1, c.Slope.Estimate, 0.2)
-}
-
 // Objects that fill a pool from malloc are not fragmentation.
 func TestFragmentationHidesNoObjects(t *testing.T) {
 	noise := newMaker(1, 200).noise("gaussian", 200, 20*mib)

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"steadyfit/internal/stats"
 )
 
 // String formats the verdict in a line: kind, slope, interval, carrier and confidence.
@@ -146,7 +148,7 @@ func Rate(layer Layer, s Interval, per Per, bounds bool) string {
 	if per == PerMinute {
 		by = "min"
 	}
-	number := func(v float64) string { return decimal(v/size, digits(largest/size)) }
+	number := func(v float64) string { return stats.Decimal(v/size, digits(largest/size)) }
 	text := number(s.Estimate)
 	if strings.Trim(text, "0.") != "" && !strings.HasPrefix(text, "-") {
 		text = "+" + text
@@ -154,48 +156,6 @@ func Rate(layer Layer, s Interval, per Per, bounds bool) string {
 	text += unit + "/" + by
 	if bounds {
 		text += fmt.Sprintf(" [%s, %s]", number(s.Low), number(s.High))
-	}
-	return text
-}
-
-// Times formats the ratio as "x0.52", or with bounds as "x0.52 [0.49, 0.55]". A missing upper bound is
-// "inf". A ratio that is not OK is "unknown".
-func (r Ratio) Times(bounds bool) string {
-	if !r.OK {
-		return Reading{}.String()
-	}
-	number := func(v float64) string {
-		text := decimal(v, 2)
-		switch {
-		case math.Abs(v) >= 1e4:
-			return strconv.FormatFloat(v, 'g', 2, 64)
-		case math.Abs(v) >= 10:
-			return decimal(v, 1)
-		case v < 0.01 && r.Low > 0: // excludes slopes, which may be 0
-			text = decimal(v, 3)
-		}
-		if strings.Trim(text, "0.") == "" {
-			return "0"
-		}
-		return text
-	}
-	text := "x" + number(r.Estimate)
-	if !bounds {
-		return text
-	}
-	high := number(r.High)
-	// Files written before Unbounded existed contain the largest float64 instead.
-	if r.Unbounded || r.High >= math.MaxFloat64 {
-		high = "inf"
-	}
-	return fmt.Sprintf("%s [%s, %s]", text, number(r.Low), high)
-}
-
-// decimal formats a number. Zero has no sign.
-func decimal(v float64, digits int) string {
-	text := strconv.FormatFloat(v, 'f', digits, 64)
-	if strings.Trim(text, "-0.") == "" {
-		text = strings.TrimPrefix(text, "-")
 	}
 	return text
 }

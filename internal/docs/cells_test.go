@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -29,9 +30,9 @@ var (
 const needsGPU = "needs a GPU: make matrix-gpu"
 
 // effects are the ratios of a published matrix by "workload/remedy".
-type effects map[string]memory.Ratio
+type effects map[string]compare.Ratio
 
-func effectsOf(t *testing.T, file string, of func(*memory.Comparison) memory.Ratio) effects {
+func effectsOf(t *testing.T, file string, of func(*compare.Comparison) compare.Ratio) effects {
 	t.Helper()
 	result, err := matrix.ReadFile(filepath.Join("../..", file))
 	require.NoError(t, err)
@@ -65,7 +66,7 @@ func wrongCell(cell string, measured effects) string {
 		if m := ratioCell.FindStringSubmatch(part); m != nil {
 			r, ok := measured[m[2]]
 			want := ratioText(r.Estimate) + " (" + m[2]
-			if r.Effect == memory.Unclear {
+			if r.Effect == compare.Unclear {
 				want += ", unclear"
 			}
 			if want += ")"; !ok {
@@ -96,12 +97,12 @@ func wrongCell(cell string, measured effects) string {
 }
 
 func TestWrongCell(t *testing.T) {
-	ratio := func(estimate float64, effect memory.Effect) memory.Ratio {
-		return memory.Ratio{OK: true, Interval: memory.Interval{Estimate: estimate}, Effect: effect}
+	ratio := func(estimate float64, effect compare.Effect) compare.Ratio {
+		return compare.Ratio{OK: true, Interval: memory.Interval{Estimate: estimate}, Effect: effect}
 	}
 	measured := effects{
-		"S3/bf16": ratio(0.69, memory.Works), "S1d/bf16": ratio(1, memory.Unclear), "S1/xla": ratio(12.4, memory.Harmful),
-		"S1d/no-layout": ratio(0.98, memory.NoEffect), "S1d/no-loops": ratio(1.02, memory.NoEffect),
+		"S3/bf16": ratio(0.69, compare.Works), "S1d/bf16": ratio(1, compare.Unclear), "S1/xla": ratio(12.4, compare.Harmful),
+		"S1d/no-layout": ratio(0.98, compare.NoEffect), "S1d/no-loops": ratio(1.02, compare.NoEffect),
 	}
 	for _, cell := range []string{needsGPU, "none: TensorFlow does not look at it", "x0.69 (S3/bf16)",
 		"x1.00 (S1d/bf16, unclear); x0.69 (S3/bf16)", "x0.98 to x1.02 (S1d/no-*)", "x12 (S1/xla); none: S3 dies of it"} {
@@ -118,8 +119,8 @@ func TestWrongCell(t *testing.T) {
 func TestEffectsOfOptions(t *testing.T) {
 	const file = "docs/results/options.json.gz"
 	columns := map[string]effects{
-		"memory": effectsOf(t, file, func(c *memory.Comparison) memory.Ratio { return c.Peak }),
-		"speed":  effectsOf(t, file, func(c *memory.Comparison) memory.Ratio { return c.StepTime }),
+		"memory": effectsOf(t, file, func(c *compare.Comparison) compare.Ratio { return c.Peak }),
+		"speed":  effectsOf(t, file, func(c *compare.Comparison) compare.Ratio { return c.StepTime }),
 	}
 	rows := 0
 	for _, table := range Tables(read(t, "docs/reference/devices.md")) {

@@ -5,6 +5,8 @@ package stats
 import (
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 
 	"gonum.org/v1/gonum/stat"
 	"gonum.org/v1/gonum/stat/distuv"
@@ -124,4 +126,13 @@ func MedianRatio(a, b []float64) (ratio, low, high float64) {
 		ratios = ratios[1 : len(ratios)-1]
 	}
 	return ratio, ratios[0], ratios[len(ratios)-1]
+}
+
+// Decimal formats a number with digits after the point. Zero has no sign.
+func Decimal(v float64, digits int) string {
+	text := strconv.FormatFloat(v, 'f', digits, 64)
+	if strings.Trim(text, "-0.") == "" {
+		text = strings.TrimPrefix(text, "-")
+	}
+	return text
 }

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/matrix"
-	"steadyfit/memory"
 )
 
 // answer has the remedies for a workload on a runtime.
@@ -111,7 +111,7 @@ func (v *view) Lines(a answer) []line {
 	lines := []line{first,
 		v.line("partly", "◐ Lowered by", "Lowered by ", "", a.lowers, 2, func(c *matrix.Combination) (string, string) {
 			left := ""
-			if c.Effect == memory.Partly && c.Comparison != nil && c.Comparison.Slope.OK {
+			if c.Effect == compare.Partly && c.Comparison != nil && c.Comparison.Slope.OK {
 				left = "slope " + times(c.Comparison.Slope, false) + "; "
 			}
 			return "", left + v.Cost(c)
@@ -136,9 +136,9 @@ func (a answer) tried() bool {
 
 // onGrowth returns the effect on the growth. A remedy with another goal has that of its slope.
 // A crash counts for every goal.
-func (v *view) onGrowth(c *matrix.Combination, g growth) memory.Effect {
+func (v *view) onGrowth(c *matrix.Combination, g growth) compare.Effect {
 	switch goal := v.goal(c); {
-	case c.Effect == memory.CouldNotApply, c.Effect == memory.NotApplicable, goal == memory.LowerSlope, goal == "", g == dies:
+	case c.Effect == compare.CouldNotApply, c.Effect == compare.NotApplicable, goal == compare.LowerSlope, goal == "", g == dies:
 		return c.Effect
 	case c.Comparison != nil && c.Comparison.Slope.OK:
 		return c.Comparison.Slope.Effect
@@ -146,7 +146,7 @@ func (v *view) onGrowth(c *matrix.Combination, g growth) memory.Effect {
 	return ""
 }
 
-func (v *view) goal(c *matrix.Combination) memory.Goal {
+func (v *view) goal(c *matrix.Combination) compare.Goal {
 	if c.Comparison != nil && c.Comparison.Goal != "" {
 		return c.Comparison.Goal
 	}
@@ -161,7 +161,7 @@ func (v *view) answer(runtime string, w matrix.Workload) answer {
 		if c == nil || m.ID == matrix.Baseline {
 			continue
 		}
-		if c.Comparison != nil && c.Comparison.Peak.OK && c.Comparison.Peak.Effect == memory.Works {
+		if c.Comparison != nil && c.Comparison.Peak.OK && c.Comparison.Peak.Effect == compare.Works {
 			a.Peak = append(a.Peak, c)
 		}
 		if a.growth != grows && !a.Dies() {
@@ -171,17 +171,17 @@ func (v *view) answer(runtime string, w matrix.Workload) answer {
 		if c.Unverified != "" {
 			none = &a.unseen
 		}
-		effect, meant := v.onGrowth(c, a.growth), v.goal(c) == memory.LowerSlope || a.Dies()
+		effect, meant := v.onGrowth(c, a.growth), v.goal(c) == compare.LowerSlope || a.Dies()
 		switch {
-		case a.Dies() && diesToo(c), effect == memory.NoEffect && meant:
+		case a.Dies() && diesToo(c), effect == compare.NoEffect && meant:
 			*none = append(*none, c)
-		case effect == memory.Works:
+		case effect == compare.Works:
 			a.Removes = append(a.Removes, c)
-		case effect == memory.Partly:
+		case effect == compare.Partly:
 			a.lowers = append(a.lowers, c)
-		case effect == memory.Harmful:
+		case effect == compare.Harmful:
 			a.harms = append(a.harms, c)
-		case effect == memory.Unclear && meant:
+		case effect == compare.Unclear && meant:
 			a.unclear = append(a.unclear, c)
 		}
 	}
@@ -301,7 +301,7 @@ func slopeLeft(c *matrix.Combination) float64 {
 // are noise. A remedy whose steps do less work comes last, because its step time cannot be
 // compared.
 func (v *view) byCost(a, b *matrix.Combination) int {
-	cost := func(r memory.Ratio) float64 {
+	cost := func(r compare.Ratio) float64 {
 		switch {
 		case !r.OK:
 			return math.Inf(1)
@@ -311,7 +311,7 @@ func (v *view) byCost(a, b *matrix.Combination) int {
 		return math.Round(20*r.Estimate) / 20
 	}
 	rank := func(c *matrix.Combination) []float64 {
-		d, less, peak := cmp.Or(c.Comparison, &memory.Comparison{}), 0.0, math.Inf(1)
+		d, less, peak := cmp.Or(c.Comparison, &compare.Comparison{}), 0.0, math.Inf(1)
 		if v.lessWork(c.Remedy) {
 			less = 1
 		}
@@ -323,7 +323,7 @@ func (v *view) byCost(a, b *matrix.Combination) int {
 	return slices.Compare(rank(a), rank(b))
 }
 
-func alike(r memory.Ratio) bool { return r.OK && r.Low >= 0.9 && r.High <= 1.1 }
+func alike(r compare.Ratio) bool { return r.OK && r.Low >= 0.9 && r.High <= 1.1 }
 
 // lessWork reports whether a step does less work with a remedy.
 func (v *view) lessWork(remedy string) bool {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -160,7 +161,7 @@ func agree(a, b *view) Agreement {
 		case x.Effect == y.Effect:
 			out.Combinations++
 			out.Same++
-			if x.Effect == memory.Unclear {
+			if x.Effect == compare.Unclear {
 				out.Open++
 			}
 		default:
@@ -180,7 +181,7 @@ func agree(a, b *view) Agreement {
 
 // measured reports whether runs gave a result.
 func measured(c *matrix.Combination) bool {
-	return c.Comparison != nil || c.Effect != memory.NotApplicable && c.Effect != memory.CouldNotApply
+	return c.Comparison != nil || c.Effect != compare.NotApplicable && c.Effect != compare.CouldNotApply
 }
 
 func kindOf(c *matrix.Combination) memory.Kind {
@@ -276,7 +277,7 @@ const nearly = 0.05
 
 // whyEffect explains different effects of a remedy, or returns "".
 func whyEffect(a, b *view, x, y *matrix.Combination) string {
-	if i, j := x.Effect == memory.Unclear, y.Effect == memory.Unclear; i || j {
+	if i, j := x.Effect == compare.Unclear, y.Effect == compare.Unclear; i || j {
 		return which(i, j) + " unclear"
 	}
 	baseA, baseB := a.combination(x.Runtime, x.Workload, matrix.Baseline), b.combination(x.Runtime, x.Workload, matrix.Baseline)
@@ -311,7 +312,7 @@ func whyEffect(a, b *view, x, y *matrix.Combination) string {
 	return text + "; the thresholds " + and(between) + " lie within"
 }
 
-func thresholdsWithin(goal memory.Goal, r, s memory.Ratio) (between []string) {
+func thresholdsWithin(goal compare.Goal, r, s compare.Ratio) (between []string) {
 	for _, t := range goal.Thresholds() {
 		if t > min(r.Low, s.Low) && t <= max(r.High, s.High) {
 			between = append(between, strconv.FormatFloat(t, 'f', -1, 64))
@@ -321,7 +322,7 @@ func thresholdsWithin(goal memory.Goal, r, s memory.Ratio) (between []string) {
 }
 
 // howClose describes how close two ratios are, or returns "".
-func howClose(r, s memory.Ratio) string {
+func howClose(r, s compare.Ratio) string {
 	apart, overlaps := math.Abs(r.Estimate-s.Estimate), overlap(r.Interval, s.Interval)
 	switch {
 	case apart <= nearly && overlaps:

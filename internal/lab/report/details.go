@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/matrix"
 	"steadyfit/memory"
@@ -73,7 +74,7 @@ func (v *view) part(runtime int, a answer) part {
 			continue
 		}
 		label := "Not applicable"
-		if c.Effect == memory.CouldNotApply {
+		if c.Effect == compare.CouldNotApply {
 			label = "Could not be applied" + orEmpty(": ", c.Reason)
 		}
 		i := slices.IndexFunc(p.Absent, func(l labelled) bool { return l.Label == label })
@@ -85,7 +86,7 @@ func (v *view) part(runtime int, a answer) part {
 	}
 	// The best effect comes first. Remedies that work are ordered by cost.
 	slices.SortStableFunc(shown[1:], func(x, y *matrix.Combination) int {
-		if n := cmp.Compare(slices.Index(effects, x.Effect), slices.Index(effects, y.Effect)); n != 0 || x.Effect != memory.Works {
+		if n := cmp.Compare(slices.Index(effects, x.Effect), slices.Index(effects, y.Effect)); n != 0 || x.Effect != compare.Works {
 			return n
 		}
 		return v.byCost(x, y)
@@ -170,7 +171,7 @@ func (r row) Slope() string {
 func (r row) Ratios() [4]string {
 	var list [4]string
 	if d := r.Comparison; d != nil {
-		for i, ratio := range []memory.Ratio{d.Slope, d.Peak, d.StepTime, d.Reset} {
+		for i, ratio := range []compare.Ratio{d.Slope, d.Peak, d.StepTime, d.Reset} {
 			if ratio.OK {
 				list[i] = times(ratio, true)
 			}
@@ -232,7 +233,7 @@ func (v *view) remark(c *matrix.Combination) string {
 	if c.Unverified != "" {
 		parts = append(parts, "Not verified: "+strings.TrimSuffix(c.Unverified, ".")+".")
 	}
-	if d := c.Comparison; d != nil && d.More > 0 && c.Effect == memory.Unclear && !diesToo(c) {
+	if d := c.Comparison; d != nil && d.More > 0 && c.Effect == compare.Unclear && !diesToo(c) {
 		parts = append(parts, fmt.Sprintf("About %s would decide.", plural(d.More, "more pair", "more pairs")))
 	}
 	return strings.Join(parts, " ")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -152,7 +153,7 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 	}
 	for _, line := range strings.Split(strings.TrimSpace(fixtureRemedies), "\n") {
 		f := strings.Split(line, "|")
-		m := matrix.Remedy{ID: f[0], Group: f[1], Goal: memory.Goal(f[2]), Title: f[3]}
+		m := matrix.Remedy{ID: f[0], Group: f[1], Goal: compare.Goal(f[2]), Title: f[3]}
 		if len(f) > 4 {
 			m.Runtimes = strings.Fields(f[4])
 		}
@@ -171,19 +172,19 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 	result.Settings = matrix.Settings{Pairs: pairs, Seed: 1, Confidence: memory.DefaultConfidence, Timeout: 120}
 	for _, runtime := range []string{matrix.Go, matrix.Galeone, matrix.Keras} {
 		for _, w := range workloads {
-			var base []memory.Outcome
+			var base []compare.Outcome
 			var baseIDs []int
 			for _, m := range result.Remedies {
 				c := matrix.Combination{Runtime: runtime, Workload: w.ID, Remedy: m.ID}
 				if reason := fixtureAbsent(runtime, w.ID, m); reason != "" {
-					c.Effect, c.Reason = memory.NotApplicable, reason
+					c.Effect, c.Reason = compare.NotApplicable, reason
 					if m.NeedsGPU || m.ID == "mimalloc" {
-						c.Effect = memory.CouldNotApply
+						c.Effect = compare.CouldNotApply
 					}
 					result.Combinations = append(result.Combinations, c)
 					continue
 				}
-				var outcomes []memory.Outcome
+				var outcomes []compare.Outcome
 				for pair := range pairs {
 					run := fixtureRun(runtime, w, m.ID, pair, seed)
 					run.ID = len(result.Runs) + 1
@@ -201,17 +202,17 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 					c.Reason = c.Verdict.String()
 				} else {
 					c.Base = baseIDs
-					var list []memory.Pair
+					var list []compare.Pair
 					for i := range outcomes {
-						list = append(list, memory.Pair{Base: base[i], Remedy: outcomes[i]})
+						list = append(list, compare.Pair{Base: base[i], Remedy: outcomes[i]})
 					}
 					goal := m.Goal
 					if base[0].Verdict.Kind == memory.Leak {
-						goal = memory.LowerSlope
-					} else if goal == memory.LowerSlope {
-						goal = memory.LowerPeak
+						goal = compare.LowerSlope
+					} else if goal == compare.LowerSlope {
+						goal = compare.LowerPeak
 					}
-					comparison := memory.Compare(list, goal, 1)
+					comparison := compare.Runs(list, goal, 1)
 					c.Comparison, c.Effect, c.Reason = &comparison, comparison.Effect, comparison.Reason
 				}
 				result.Combinations = append(result.Combinations, c)
@@ -330,7 +331,7 @@ func fixtureRun(runtime string, w fixtureWorkload, remedy string, pair int, seed
 		Facts: map[string]string{"allocator": "glibc 2.36"}}
 	series, verdict := fixtureSeries(c, w.Workload, seed*1000+uint64(course))
 	run.Series = series
-	run.Outcome = series.Outcome(verdict)
+	run.Outcome = compare.Of(series, verdict)
 	run.Outcome.StepTime = memory.Known(memory.Bytes(jitter(c.time*d.time, 0.01)))
 	end := series.Max(memory.Anon)
 	run.Outcome.Peak = memory.Known(memory.Bytes(jitter((float64(end.Bytes)+c.peak)*d.peak, 0.005)))
@@ -351,7 +352,7 @@ func fixtureRun(runtime string, w fixtureWorkload, remedy string, pair int, seed
 		if remedy == "pool-cap" {
 			run.Failure, run.Cause = "out of memory", "RESOURCE_EXHAUSTED: OOM when allocating tensor with shape[32,222,222,32]"
 		}
-		run.Outcome = memory.Outcome{Verdict: memory.Crashed(run.Cause), StepTime: run.Outcome.StepTime}
+		run.Outcome = compare.Outcome{Verdict: memory.Crashed(run.Cause), StepTime: run.Outcome.StepTime}
 		run.Log = "2026-11-20 22:04:11: W tensorflow/core/framework/op_kernel.cc: OOM when allocating </script><script>alert(1)</script>"
 		return run
 	}

@@ -11,6 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/matrix"
 	"steadyfit/memory"
@@ -96,7 +97,7 @@ func spread(c *matrix.Combination) string {
 	return fmt.Sprintf("interval %s to %s", low, high)
 }
 
-func times(r memory.Ratio, bounds bool) string {
+func times(r compare.Ratio, bounds bool) string {
 	if !r.OK {
 		return unknown
 	}
@@ -110,7 +111,7 @@ func (v *view) Cost(c *matrix.Combination) string {
 	if c.Comparison != nil {
 		for _, part := range []struct {
 			name string
-			r    memory.Ratio
+			r    compare.Ratio
 		}{{"step time", c.Comparison.StepTime}, {"peak", c.Comparison.Peak}, {"GPU memory", c.Comparison.GPU}} {
 			name := part.name
 			if name == "step time" && v.lessWork(c.Remedy) {
@@ -146,16 +147,16 @@ func (v *view) Cost(c *matrix.Combination) string {
 }
 
 // goalRatio returns the ratio of the amount that the remedy should lower.
-func (v *view) goalRatio(c *matrix.Combination) (name string, r memory.Ratio) {
+func (v *view) goalRatio(c *matrix.Combination) (name string, r compare.Ratio) {
 	if c.Comparison == nil {
-		return "", memory.Ratio{}
+		return "", compare.Ratio{}
 	}
 	switch v.goal(c) {
-	case memory.LowerPeak:
+	case compare.LowerPeak:
 		return "peak", c.Comparison.Peak
-	case memory.LowerReset:
+	case compare.LowerReset:
 		return "after close", c.Comparison.Reset
-	case memory.LowerGPU:
+	case compare.LowerGPU:
 		return "GPU", c.Comparison.GPU
 	}
 	return "slope", c.Comparison.Slope
@@ -324,9 +325,9 @@ func (v *view) explicitly(a answer) string {
 	return text + "."
 }
 
-var symbols = map[memory.Effect]string{
-	memory.Works: "✓", memory.Partly: "◐", memory.NoEffect: "=", memory.Harmful: "✗",
-	memory.Unclear: "?", memory.NotApplicable: "·", memory.CouldNotApply: "!",
+var symbols = map[compare.Effect]string{
+	compare.Works: "✓", compare.Partly: "◐", compare.NoEffect: "=", compare.Harmful: "✗",
+	compare.Unclear: "?", compare.NotApplicable: "·", compare.CouldNotApply: "!",
 }
 
 // unseenSymbol and unseenWord are for a remedy without an effect that may not have been
@@ -335,7 +336,7 @@ const unseenSymbol, unseenWord = "=?", "not verified"
 
 // unseen reports whether a remedy without an effect may not have been applied.
 func unseen(c *matrix.Combination) bool {
-	return c.Unverified != "" && (c.Effect == memory.NoEffect || diesToo(c))
+	return c.Unverified != "" && (c.Effect == compare.NoEffect || diesToo(c))
 }
 
 func symbol(c *matrix.Combination) string {
@@ -345,11 +346,11 @@ func symbol(c *matrix.Combination) string {
 	return symbols[c.Effect]
 }
 
-func effectWord(e memory.Effect) string {
+func effectWord(e compare.Effect) string {
 	switch e {
-	case memory.NotApplicable:
+	case compare.NotApplicable:
 		return "n/a"
-	case memory.CouldNotApply:
+	case compare.CouldNotApply:
 		return "not applied"
 	case "":
 		return unknown
@@ -366,8 +367,8 @@ func word(c *matrix.Combination) string {
 }
 
 // effects are in the order of the legend.
-var effects = []memory.Effect{memory.Works, memory.Partly, memory.NoEffect, memory.Harmful,
-	memory.Unclear, memory.CouldNotApply, memory.NotApplicable}
+var effects = []compare.Effect{compare.Works, compare.Partly, compare.NoEffect, compare.Harmful,
+	compare.Unclear, compare.CouldNotApply, compare.NotApplicable}
 
 func count(n int, word string) string { return plural(n, word, word+"s") }
 

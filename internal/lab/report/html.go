@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -145,7 +146,7 @@ func (v *view) Effects() []effectHelp {
 	for _, e := range effects {
 		c := &matrix.Combination{Effect: e}
 		list = append(list, effectHelp{symbol(c), effectClass(c), word(c), effectMeaning[e]})
-		if e == memory.NoEffect {
+		if e == compare.NoEffect {
 			c.Unverified = unseenMeaning
 			list = append(list, effectHelp{symbol(c), effectClass(c), word(c), unseenMeaning})
 		}
@@ -155,15 +156,15 @@ func (v *view) Effects() []effectHelp {
 
 const unseenMeaning = "no difference was seen, but nothing shows that the remedy was applied"
 
-// effectMeaning explains the thresholds of memory.Compare.
-var effectMeaning = map[memory.Effect]string{
-	memory.Works:         "a slope is at most a tenth (or less than half, and no run grows); a peak or level is lower by at least a fifth",
-	memory.Partly:        "lower by at least 5%, but not enough to count as works",
-	memory.NoEffect:      "within 10% of the amount without the remedy, or lower by less than 5%",
-	memory.Harmful:       "higher by more than 10%, or the runs die with it",
-	memory.Unclear:       "the interval contains both an effect and no effect",
-	memory.CouldNotApply: "the remedy could not be applied on this machine; the reason is beside it",
-	memory.NotApplicable: "the remedy changes nothing on this workload or runtime",
+// effectMeaning explains the thresholds of compare.Runs.
+var effectMeaning = map[compare.Effect]string{
+	compare.Works:         "a slope is at most a tenth (or less than half, and no run grows); a peak or level is lower by at least a fifth",
+	compare.Partly:        "lower by at least 5%, but not enough to count as works",
+	compare.NoEffect:      "within 10% of the amount without the remedy, or lower by less than 5%",
+	compare.Harmful:       "higher by more than 10%, or the runs die with it",
+	compare.Unclear:       "the interval contains both an effect and no effect",
+	compare.CouldNotApply: "the remedy could not be applied on this machine; the reason is beside it",
+	compare.NotApplicable: "the remedy changes nothing on this workload or runtime",
 }
 
 func effectClass(c *matrix.Combination) string {
@@ -173,8 +174,8 @@ func effectClass(c *matrix.Combination) string {
 	case unseen(c):
 		return "unclear"
 	}
-	return map[memory.Effect]string{memory.Works: "works", memory.Partly: "partly", memory.NoEffect: "none", memory.Harmful: "harm",
-		memory.Unclear: "unclear", memory.CouldNotApply: "absent", memory.NotApplicable: "na"}[c.Effect]
+	return map[compare.Effect]string{compare.Works: "works", compare.Partly: "partly", compare.NoEffect: "none", compare.Harmful: "harm",
+		compare.Unclear: "unclear", compare.CouldNotApply: "absent", compare.NotApplicable: "na"}[c.Effect]
 }
 
 var growthClass = map[growth]string{grows: "harm", dies: "harm", settles: "partly", steady: "works", undecided: "unclear"}
@@ -232,7 +233,7 @@ func (v *view) Groups(runtime string) []group {
 		for _, w := range columns {
 			c := v.combination(runtime, w.ID, m.ID)
 			row.Cells = append(row.Cells, v.tableCell(c))
-			has = has || c != nil && c.Effect != memory.NotApplicable
+			has = has || c != nil && c.Effect != compare.NotApplicable
 		}
 		if !has {
 			continue
@@ -278,9 +279,9 @@ func (v *view) tableCell(c *matrix.Combination) tableCell {
 	switch {
 	case diesToo(c):
 		t.Figure = "dies too"
-	case d != nil && c.Effect == memory.Harmful && 2*d.RemedyCrashes >= max(d.Pairs, 1):
+	case d != nil && c.Effect == compare.Harmful && 2*d.RemedyCrashes >= max(d.Pairs, 1):
 		t.Figure = "dies"
-	case d != nil && c.Effect == memory.Works && d.BaseCrashes > 0:
+	case d != nil && c.Effect == compare.Works && d.BaseCrashes > 0:
 		t.Figure = "survives"
 	default:
 		if name, r := v.goalRatio(c); r.OK {
@@ -289,7 +290,7 @@ func (v *view) tableCell(c *matrix.Combination) tableCell {
 	}
 	if d != nil && d.StepTime.OK {
 		t.Time = "time " + times(d.StepTime, false)
-		if d.StepTime.Effect == memory.Unclear {
+		if d.StepTime.Effect == compare.Unclear {
 			t.Time += " ?"
 		}
 	}

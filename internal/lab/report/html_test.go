@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -155,8 +156,8 @@ func TestHTMLPools(t *testing.T) {
 func TestHTMLGPUGoal(t *testing.T) {
 	r := keptFixture()
 	c := &r.Combinations[1]
-	c.Effect = memory.Works
-	c.Comparison.Goal, c.Comparison.GPU = memory.LowerGPU, exactly(0.4, memory.Works)
+	c.Effect = compare.Works
+	c.Comparison.Goal, c.Comparison.GPU = compare.LowerGPU, exactly(0.4, compare.Works)
 	text := visible(render(t, r))
 	has(t, text, "✓ works GPU ×0.40")
 	has(t, inText(t, r, TextOptions{}), "✓g0.40")
@@ -345,7 +346,7 @@ func TestHTMLUnknown(t *testing.T) {
 	verdict := memory.Verdict{Kind: memory.Inconclusive, Reason: "too few samples"}
 	r.Combinations = []matrix.Combination{
 		{Runtime: "go", Workload: "W0", Remedy: matrix.Baseline, Verdict: &verdict},
-		{Runtime: "go", Workload: "W0", Remedy: "close", Effect: memory.Unclear, Comparison: &memory.Comparison{Effect: memory.Unclear, Goal: memory.LowerSlope, More: 4}, Verdict: &verdict},
+		{Runtime: "go", Workload: "W0", Remedy: "close", Effect: compare.Unclear, Comparison: &compare.Comparison{Effect: compare.Unclear, Goal: compare.LowerSlope, More: 4}, Verdict: &verdict},
 	}
 	text := visible(render(t, r))
 	has(t, text, "? unclear – – – – – About 4 more pairs would decide.")
@@ -412,7 +413,7 @@ func scaled(workloads, remedies, measuring, runs int, runtimes ...string) *matri
 				ids := c.Runs
 				c.Runs = nil
 				if len(ids) > 0 && len(r.Combinations)%7 >= measuring && m.ID != matrix.Baseline {
-					c = matrix.Combination{Runtime: runtime, Workload: w.ID, Remedy: m.ID, Effect: memory.NotApplicable, Reason: w.ID + " has nothing that it could change"}
+					c = matrix.Combination{Runtime: runtime, Workload: w.ID, Remedy: m.ID, Effect: compare.NotApplicable, Reason: w.ID + " has nothing that it could change"}
 					ids = nil
 				}
 				for n := range runs * min(len(ids), 1) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/matrix"
 	"steadyfit/memory"
@@ -66,18 +67,18 @@ func (v *view) keeps(all []answer) []kept {
 	return list
 }
 
-func (k *kept) add(c *matrix.Combination, goal memory.Goal) {
+func (k *kept) add(c *matrix.Combination, goal compare.Goal) {
 	k.compared++
 	to := &k.alittle
 	switch f := c.Figures; c.Comparison.Reset.Effect {
-	case memory.Works:
+	case compare.Works:
 		to = &k.fewer
 		if f.Level != nil && f.Closed != nil && 5**f.Closed <= 4**f.Level {
 			to = &k.back
 		}
-	case memory.Partly:
-	case memory.NoEffect:
-		if goal != memory.LowerReset {
+	case compare.Partly:
+	case compare.NoEffect:
+		if goal != compare.LowerReset {
 			return
 		}
 		to = &k.same

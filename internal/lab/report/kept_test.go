@@ -7,14 +7,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 
 func amount(mib int64) *int64 { return i64(mib << 20) }
 
-func exactly(estimate float64, effect memory.Effect) memory.Ratio {
-	return memory.Ratio{Interval: memory.Interval{Estimate: estimate, Low: estimate, High: estimate}, OK: true, Effect: effect}
+func exactly(estimate float64, effect compare.Effect) compare.Ratio {
+	return compare.Ratio{Interval: memory.Interval{Estimate: estimate, Low: estimate, High: estimate}, OK: true, Effect: effect}
 }
 
 // keptFixture has measurements of generated images: 807 MiB in the loop, almost all of which
@@ -23,11 +24,11 @@ func keptFixture() *matrix.Result {
 	r := &matrix.Result{Complete: true,
 		Workloads: []matrix.Workload{{ID: "S3", Title: "images from a generator"}},
 		Remedies: []matrix.Remedy{
-			{ID: "trim", Title: "malloc_trim each epoch", Goal: memory.LowerReset},
-			{ID: "system-allocator", Title: "no pool", Goal: memory.LowerReset, Env: map[string]string{bypass: "1"}},
-			{ID: "system-trim", Title: "no pool, malloc_trim each epoch", Goal: memory.LowerReset, Env: map[string]string{bypass: "1"}},
-			{ID: "buffers", Title: "one buffer", Goal: memory.LowerSlope},
-			{ID: "batch-half", Title: "half the batch", Goal: memory.LowerPeak, Params: map[string]string{"batch_divide": "2"}}}}
+			{ID: "trim", Title: "malloc_trim each epoch", Goal: compare.LowerReset},
+			{ID: "system-allocator", Title: "no pool", Goal: compare.LowerReset, Env: map[string]string{bypass: "1"}},
+			{ID: "system-trim", Title: "no pool, malloc_trim each epoch", Goal: compare.LowerReset, Env: map[string]string{bypass: "1"}},
+			{ID: "buffers", Title: "one buffer", Goal: compare.LowerSlope},
+			{ID: "batch-half", Title: "half the batch", Goal: compare.LowerPeak, Params: map[string]string{"batch_divide": "2"}}}}
 	var closed memory.Sample
 	closed.Set(memory.MallocUsed, memory.Known(1210*memory.MiB))
 	closed.Set(memory.MallocFree, memory.Known(27*memory.MiB))
@@ -35,22 +36,22 @@ func keptFixture() *matrix.Result {
 	loaded.Set(memory.MallocUsed, memory.Known(93*memory.MiB))
 	loaded.Set(memory.MallocFree, memory.Known(6*memory.MiB))
 	r.Runs = []matrix.RunResult{{ID: 1, Runtime: "go", Workload: "S3", Remedy: matrix.Baseline, Phases: map[string]memory.Sample{"loaded": loaded, "closed": closed}}}
-	add := func(remedy string, level, closed, trimmed int64, reset, time memory.Ratio) {
+	add := func(remedy string, level, closed, trimmed int64, reset, time compare.Ratio) {
 		c := matrix.Combination{Runtime: "go", Workload: "S3", Remedy: remedy, Effect: reset.Effect, Verdict: &memory.Verdict{Kind: memory.Jump, Samples: 64, Start: 710 * memory.MiB, Level: 807 * memory.MiB},
 			Figures: matrix.Figures{Loaded: amount(109), Level: amount(level), Closed: amount(closed), Trimmed: amount(trimmed)}}
 		if remedy == matrix.Baseline {
 			c.Runs = []int{1}
 		} else {
-			c.Comparison = &memory.Comparison{Goal: memory.LowerReset, Pairs: 3, Reset: reset, StepTime: time, Peak: exactly(1, memory.NoEffect), Effect: reset.Effect}
+			c.Comparison = &compare.Comparison{Goal: compare.LowerReset, Pairs: 3, Reset: reset, StepTime: time, Peak: exactly(1, compare.NoEffect), Effect: reset.Effect}
 		}
 		r.Combinations = append(r.Combinations, c)
 	}
-	add(matrix.Baseline, 807, 789, 777, memory.Ratio{}, memory.Ratio{})
-	add("trim", 802, 783, 777, exactly(0.99, memory.NoEffect), exactly(1, memory.NoEffect))
-	add("system-allocator", 286, 209, 45, exactly(0.27, memory.Works), exactly(2.16, memory.Harmful))
-	add("system-trim", 280, 44, 44, exactly(0.06, memory.Works), exactly(2.2, memory.Harmful))
-	add("buffers", 330, 320, 310, exactly(0.4, memory.Works), exactly(0.9, memory.Partly))
-	add("batch-half", 430, 400, 390, exactly(0.5, memory.Works), exactly(0.5, memory.Works))
+	add(matrix.Baseline, 807, 789, 777, compare.Ratio{}, compare.Ratio{})
+	add("trim", 802, 783, 777, exactly(0.99, compare.NoEffect), exactly(1, compare.NoEffect))
+	add("system-allocator", 286, 209, 45, exactly(0.27, compare.Works), exactly(2.16, compare.Harmful))
+	add("system-trim", 280, 44, 44, exactly(0.06, compare.Works), exactly(2.2, compare.Harmful))
+	add("buffers", 330, 320, 310, exactly(0.4, compare.Works), exactly(0.9, compare.Partly))
+	add("batch-half", 430, 400, 390, exactly(0.5, compare.Works), exactly(0.5, compare.Works))
 	return r
 }
 
@@ -117,10 +118,10 @@ func TestSurvivors(t *testing.T) {
 	crashed := memory.Crashed("killed by the kernel: memory limit of 768.0 MiB")
 	r.Combinations = append(r.Combinations,
 		matrix.Combination{Runtime: "go", Workload: "S3m", Remedy: matrix.Baseline, Verdict: &crashed, Crashes: []string{"killed"}},
-		matrix.Combination{Runtime: "go", Workload: "S3m", Remedy: "batch-half", Effect: memory.Works, Figures: matrix.Figures{Peak: amount(717), StepTime: i64(70e6)},
-			Verdict: &memory.Verdict{Kind: memory.Flat}, Comparison: &memory.Comparison{Effect: memory.Works, Pairs: 2, BaseCrashes: 2}},
-		matrix.Combination{Runtime: "go", Workload: "S3m", Remedy: "trim", Effect: memory.NoEffect, Verdict: &crashed, Crashes: []string{"killed", "killed"},
-			Comparison: &memory.Comparison{Effect: memory.NoEffect, Pairs: 2, BaseCrashes: 2, RemedyCrashes: 2}})
+		matrix.Combination{Runtime: "go", Workload: "S3m", Remedy: "batch-half", Effect: compare.Works, Figures: matrix.Figures{Peak: amount(717), StepTime: i64(70e6)},
+			Verdict: &memory.Verdict{Kind: memory.Flat}, Comparison: &compare.Comparison{Effect: compare.Works, Pairs: 2, BaseCrashes: 2}},
+		matrix.Combination{Runtime: "go", Workload: "S3m", Remedy: "trim", Effect: compare.NoEffect, Verdict: &crashed, Crashes: []string{"killed", "killed"},
+			Comparison: &compare.Comparison{Effect: compare.NoEffect, Pairs: 2, BaseCrashes: 2, RemedyCrashes: 2}})
 	text := visible(render(t, r))
 	has(t, text, "✓ Survives with half the batch peak 717.0 MiB; 70.0 ms per smaller step Without the limit (S3): peak 1.1 GiB; 136 ms per step.")
 	has(t, text, "= Dies too with malloc_trim each epoch")
@@ -143,8 +144,8 @@ func TestWaiting(t *testing.T) {
 	text := visible(render(t, r))
 	has(t, text, nothing)
 	hasNot(t, text, "The same workload on go")
-	r.Combinations = append(r.Combinations, matrix.Combination{Runtime: "go", Workload: "W2", Remedy: "close", Effect: memory.Works, Verdict: &memory.Verdict{Kind: memory.Flat, Level: 361 * memory.MiB, Samples: 96},
-		Comparison: &memory.Comparison{Effect: memory.Works, Goal: memory.LowerSlope, Slope: exactly(0, memory.Works)}, Figures: matrix.Figures{StepTime: i64(40e6)}})
+	r.Combinations = append(r.Combinations, matrix.Combination{Runtime: "go", Workload: "W2", Remedy: "close", Effect: compare.Works, Verdict: &memory.Verdict{Kind: memory.Flat, Level: 361 * memory.MiB, Samples: 96},
+		Comparison: &compare.Comparison{Effect: compare.Works, Goal: compare.LowerSlope, Slope: exactly(0, compare.Works)}, Figures: matrix.Figures{StepTime: i64(40e6)}})
 	r.Remedies = []matrix.Remedy{{ID: "close", Title: "close tensors", Runtimes: []string{"go"}}}
 	want := nothing + " The same workload on go with “close tensors”: flat at 361.0 MiB; a step takes 40.0 ms, 45.0 ms here."
 	has(t, visible(render(t, r)), want)
@@ -242,8 +243,8 @@ func TestUnverified(t *testing.T) {
 
 	// A remedy that makes a difference was applied.
 	change(func(c *matrix.Combination) {
-		c.Effect = memory.Partly
-		c.Comparison.Slope.Effect, c.Comparison.Effect = memory.Partly, memory.Partly
+		c.Effect = compare.Partly
+		c.Comparison.Slope.Effect, c.Comparison.Effect = compare.Partly, compare.Partly
 	})
 	require.NotContains(t, card(), unseenSymbol)
 
@@ -252,7 +253,7 @@ func TestUnverified(t *testing.T) {
 	r.Combinations = r.Combinations[:2]
 	leak := &memory.Verdict{Kind: memory.Leak, Samples: 64, Slope: memory.Interval{Estimate: 5e6, Low: 5e6, High: 5e6}}
 	r.Combinations[0].Verdict, r.Combinations[1].Unverified = leak, reason
-	r.Combinations[1].Comparison.Goal, r.Combinations[1].Comparison.Slope = memory.LowerSlope, exactly(1, memory.NoEffect)
+	r.Combinations[1].Comparison.Goal, r.Combinations[1].Comparison.Slope = compare.LowerSlope, exactly(1, compare.NoEffect)
 	has(t, visible(render(t, r)), "no remedy is shown to cure that")
 	has(t, inText(t, r, terminal), "No remedy is shown to remove it.")
 	r.Combinations[1].Unverified = ""
@@ -267,7 +268,7 @@ func TestUnverified(t *testing.T) {
 	crashed := memory.Crashed("killed by the kernel")
 	r.Combinations = r.Combinations[:2]
 	r.Combinations[0].Verdict, r.Combinations[1].Verdict = &crashed, &crashed
-	r.Combinations[1].Comparison = &memory.Comparison{Effect: memory.NoEffect, Pairs: 2, BaseCrashes: 2, RemedyCrashes: 2}
+	r.Combinations[1].Comparison = &compare.Comparison{Effect: compare.NoEffect, Pairs: 2, BaseCrashes: 2, RemedyCrashes: 2}
 	text = visible(render(t, r))
 	hasNot(t, text, "Dies too with")
 	has(t, text, "=? Not verified, no difference seen malloc_trim each epoch")

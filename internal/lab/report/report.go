@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/measure"
 	"steadyfit/matrix"
 	"steadyfit/memory"
@@ -169,7 +170,7 @@ const (
 
 func growthOf(c *matrix.Combination) growth {
 	switch {
-	case c == nil, c.Effect == memory.CouldNotApply, c.Effect == memory.NotApplicable && c.Comparison == nil:
+	case c == nil, c.Effect == compare.CouldNotApply, c.Effect == compare.NotApplicable && c.Comparison == nil:
 		return undecided
 	case c.Verdict == nil && len(c.Crashes) > 0:
 		return dies

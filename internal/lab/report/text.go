@@ -10,9 +10,9 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/measure"
 	"steadyfit/matrix"
-	"steadyfit/memory"
 )
 
 // TextOptions are the options of Text and Compare.
@@ -46,7 +46,7 @@ func Text(w io.Writer, r *matrix.Result, o TextOptions) error {
 		t.table(name)
 	}
 	t.reasons("Could not be applied", func(c *matrix.Combination) string {
-		if c.Effect != memory.CouldNotApply {
+		if c.Effect != compare.CouldNotApply {
 			return ""
 		}
 		return cmp.Or(oneLine(c.Reason), "no reason given")
@@ -71,8 +71,8 @@ const (
 	faint  = "2"
 )
 
-var effectColor = map[memory.Effect]string{memory.Works: green, memory.Partly: yellow, memory.Harmful: red,
-	memory.NotApplicable: faint, memory.CouldNotApply: faint}
+var effectColor = map[compare.Effect]string{compare.Works: green, compare.Partly: yellow, compare.Harmful: red,
+	compare.NotApplicable: faint, compare.CouldNotApply: faint}
 
 func (t *text) paint(text, color string) string {
 	if !t.color || color == "" || text == "" {
@@ -236,7 +236,7 @@ func (t *text) table(runtime string) {
 	rows, columnsOf := map[string]bool{}, map[string]bool{}
 	for i := range t.Combinations {
 		c := &t.Combinations[i]
-		if c.Runtime == runtime && c.Remedy != matrix.Baseline && c.Effect != memory.NotApplicable && c.Effect != memory.CouldNotApply {
+		if c.Runtime == runtime && c.Remedy != matrix.Baseline && c.Effect != compare.NotApplicable && c.Effect != compare.CouldNotApply {
 			rows[c.Remedy], columnsOf[c.Workload] = true, true
 		}
 	}
@@ -289,16 +289,16 @@ func (t *text) table(runtime string) {
 // mark describes the effect of a remedy in seven columns.
 func (t *text) mark(c *matrix.Combination) string {
 	text := cmp.Or(symbol(c), "?")
-	if c.Effect == memory.NotApplicable || c.Effect == memory.CouldNotApply {
+	if c.Effect == compare.NotApplicable || c.Effect == compare.CouldNotApply {
 		return text
 	}
 	name, r := t.goalRatio(c)
 	switch {
 	case diesToo(c):
 		return text + " dies"
-	case c.Comparison != nil && c.Comparison.RemedyCrashes > 0 && c.Effect == memory.Harmful:
+	case c.Comparison != nil && c.Comparison.RemedyCrashes > 0 && c.Effect == compare.Harmful:
 		return text + " dies"
-	case c.Comparison != nil && c.Comparison.BaseCrashes > 0 && c.Effect == memory.Works:
+	case c.Comparison != nil && c.Comparison.BaseCrashes > 0 && c.Effect == compare.Works:
 		return text + " lives"
 	case !r.OK:
 		return text
@@ -315,7 +315,7 @@ func (t *text) usualTime(runtime, remedy string) string {
 	for _, w := range t.workloads {
 		if c := t.combination(runtime, w.ID, remedy); c != nil && c.Comparison != nil && c.Comparison.StepTime.OK {
 			all = append(all, c.Comparison.StepTime.Estimate)
-			if c.Comparison.StepTime.Effect == memory.Unclear {
+			if c.Comparison.StepTime.Effect == compare.Unclear {
 				unclear++
 			}
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -64,10 +65,10 @@ func TestFormat(t *testing.T) {
 		{rate(memory.Interval{Estimate: 100, Low: -3 * kib, High: 4 * kib}, false), "+100 B/step"},
 		{duration(i64(131_000)), "131 µs"}, {duration(i64(1_520_000)), "1.52 ms"}, {duration(i64(2_100_000_000)), "2.10 s"}, {duration(nil), "–"}, {duration(i64(0)), "0 ns"},
 		{size(nil), "–"}, {size(i64(0)), "0 B"}, {reading(memory.Reading{}), "–"},
-		{times(memory.Ratio{}, true), "–"},
-		{times(memory.Ratio{Interval: memory.Interval{Estimate: -0.001, Low: -0.02, High: 0.004}, OK: true}, true), "×0 [−0.02, 0]"},
-		{times(memory.Ratio{Interval: memory.Interval{Estimate: 0.004, Low: 0.0034, High: 0.011}, OK: true}, true), "×0.004 [0.003, 0.01]"},
-		{times(memory.Ratio{Interval: memory.Interval{Estimate: 19.8}, OK: true}, false), "×19.8"},
+		{times(compare.Ratio{}, true), "–"},
+		{times(compare.Ratio{Interval: memory.Interval{Estimate: -0.001, Low: -0.02, High: 0.004}, OK: true}, true), "×0 [−0.02, 0]"},
+		{times(compare.Ratio{Interval: memory.Interval{Estimate: 0.004, Low: 0.0034, High: 0.011}, OK: true}, true), "×0.004 [0.003, 0.01]"},
+		{times(compare.Ratio{Interval: memory.Interval{Estimate: 19.8}, OK: true}, false), "×19.8"},
 		{times(unboundedRatio, true), "×1.00 [0, ∞]"},
 		{sentence("malloc_trim gave nothing"), "malloc_trim gave nothing."}, {sentence(" the peak is 0.5 times "), "The peak is 0.5 times."}, {sentence(""), ""},
 		{and([]string{"a", "b", "c"}), "a, b and c"}, {and(nil), ""},
@@ -77,7 +78,7 @@ func TestFormat(t *testing.T) {
 }
 
 // unboundedRatio has no upper bound.
-var unboundedRatio = memory.Ratio{Interval: memory.Interval{Estimate: 1, High: math.MaxFloat64}, OK: true, Unbounded: true, Effect: memory.Unclear}
+var unboundedRatio = compare.Ratio{Interval: memory.Interval{Estimate: 1, High: math.MaxFloat64}, OK: true, Unbounded: true, Effect: compare.Unclear}
 
 // TestUnbounded checks that a missing bound never appears as a number of 309 digits.
 func TestUnbounded(t *testing.T) {
@@ -184,7 +185,7 @@ func TestBenchmark(t *testing.T) {
 	require.Contains(t, b.String(), "/remedy=a_b_c_d-4-2 1 ", "the last number is that of the cores")
 }
 
-func compare(t *testing.T, a, b *matrix.Result) (string, Agreement) {
+func comparePage(t *testing.T, a, b *matrix.Result) (string, Agreement) {
 	t.Helper()
 	var out bytes.Buffer
 	got, err := Compare(&out, a, b, TextOptions{})
@@ -194,7 +195,7 @@ func compare(t *testing.T, a, b *matrix.Result) (string, Agreement) {
 
 func TestCompareSame(t *testing.T) {
 	r := fixture(2, 1)
-	out, got := compare(t, r, r)
+	out, got := comparePage(t, r, r)
 	require.Equal(t, got.Combinations, got.Same)
 	require.Equal(t, 24, got.Baselines)
 	require.Equal(t, 24, got.SameBaselines)
@@ -213,7 +214,7 @@ func TestCompareSame(t *testing.T) {
 	require.Equal(t, n, got.Combinations, "combinations that were not measured do not count")
 	open := 0
 	for i := range r.Combinations {
-		if r.Combinations[i].Effect == memory.Unclear {
+		if r.Combinations[i].Effect == compare.Unclear {
 			open++
 		}
 	}
@@ -225,40 +226,40 @@ func TestCompareSame(t *testing.T) {
 
 // TestCompare changes single results in one of two equal matrices.
 func TestCompare(t *testing.T) {
-	ratio := func(low, estimate, high float64) memory.Ratio {
-		return memory.Ratio{Interval: memory.Interval{Estimate: estimate, Low: low, High: high}, OK: true}
+	ratio := func(low, estimate, high float64) compare.Ratio {
+		return compare.Ratio{Interval: memory.Interval{Estimate: estimate, Low: low, High: high}, OK: true}
 	}
-	cell := func(effect memory.Effect, slope memory.Ratio) matrix.Combination {
-		return matrix.Combination{Runtime: "go", Workload: "W4", Remedy: "trim", Effect: effect, Comparison: &memory.Comparison{Effect: effect, Goal: memory.LowerSlope, Slope: slope, Pairs: 5}}
+	cell := func(effect compare.Effect, slope compare.Ratio) matrix.Combination {
+		return matrix.Combination{Runtime: "go", Workload: "W4", Remedy: "trim", Effect: effect, Comparison: &compare.Comparison{Effect: effect, Goal: compare.LowerSlope, Slope: slope, Pairs: 5}}
 	}
 	base := func(kind memory.Kind, slope memory.Interval) matrix.Combination {
 		return matrix.Combination{Runtime: "go", Workload: "W4", Remedy: matrix.Baseline, Verdict: &memory.Verdict{Kind: kind, Slope: slope, Samples: 64}, Figures: matrix.Figures{Slope: slope}, Runs: []int{1, 2}}
 	}
-	dead := cell(memory.Harmful, ratio(0.9, 0.91, 0.92))
+	dead := cell(compare.Harmful, ratio(0.9, 0.91, 0.92))
 	dead.Comparison.RemedyCrashes = 3
-	peak := cell(memory.Works, memory.Ratio{})
-	peak.Comparison.Goal, peak.Comparison.Peak = memory.LowerPeak, ratio(0.2, 0.3, 0.4)
+	peak := cell(compare.Works, compare.Ratio{})
+	peak.Comparison.Goal, peak.Comparison.Peak = compare.LowerPeak, ratio(0.2, 0.3, 0.4)
 	for _, test := range []struct {
 		name string
 		a, b []matrix.Combination
 		why  string // "" is a contradiction, "same" no disagreement
 	}{
-		{"unclear", []matrix.Combination{cell(memory.Works, ratio(0, 0.02, 0.05))}, []matrix.Combination{cell(memory.Unclear, ratio(-0.5, 0.1, 0.9))}, "B was unclear"},
-		{"overlap", []matrix.Combination{cell(memory.Works, ratio(0.03, 0.06, 0.09))}, []matrix.Combination{cell(memory.Partly, ratio(0.05, 0.1, 0.15))}, "the intervals overlap, and the estimates differ by 0.04 only; the threshold 0.1 lies within"},
-		{"close", []matrix.Combination{cell(memory.Works, ratio(0.07, 0.08, 0.09))}, []matrix.Combination{cell(memory.Partly, ratio(0.1, 0.11, 0.12))}, "the estimates differ by 0.03 only; the threshold 0.1 lies within"},
-		{"one run grew", []matrix.Combination{cell(memory.Works, ratio(0.2, 0.25, 0.3))}, []matrix.Combination{cell(memory.Partly, ratio(0.22, 0.26, 0.31))}, "they differ in whether single runs with the remedy grow"},
-		{"contradiction", []matrix.Combination{cell(memory.Works, ratio(0, 0.01, 0.02))}, []matrix.Combination{cell(memory.NoEffect, ratio(0.98, 1, 1.02))}, ""},
-		{"death", []matrix.Combination{cell(memory.Partly, ratio(0.9, 0.91, 0.92))}, []matrix.Combination{dead}, ""},
-		{"not applied in one", []matrix.Combination{cell(memory.Works, ratio(0, 0.01, 0.02))}, []matrix.Combination{{Runtime: "go", Workload: "W4", Remedy: "trim", Effect: memory.CouldNotApply, Reason: "no library"}}, ""},
-		{"same", []matrix.Combination{cell(memory.Works, ratio(0, 0.01, 0.02))}, []matrix.Combination{cell(memory.Works, ratio(0, 0.09, 0.1))}, "same"},
-		{"other goal, contradiction", []matrix.Combination{base(memory.Leak, memory.Interval{Estimate: 100, Low: 90, High: 110}), cell(memory.NoEffect, ratio(0.98, 1, 1.02))},
+		{"unclear", []matrix.Combination{cell(compare.Works, ratio(0, 0.02, 0.05))}, []matrix.Combination{cell(compare.Unclear, ratio(-0.5, 0.1, 0.9))}, "B was unclear"},
+		{"overlap", []matrix.Combination{cell(compare.Works, ratio(0.03, 0.06, 0.09))}, []matrix.Combination{cell(compare.Partly, ratio(0.05, 0.1, 0.15))}, "the intervals overlap, and the estimates differ by 0.04 only; the threshold 0.1 lies within"},
+		{"close", []matrix.Combination{cell(compare.Works, ratio(0.07, 0.08, 0.09))}, []matrix.Combination{cell(compare.Partly, ratio(0.1, 0.11, 0.12))}, "the estimates differ by 0.03 only; the threshold 0.1 lies within"},
+		{"one run grew", []matrix.Combination{cell(compare.Works, ratio(0.2, 0.25, 0.3))}, []matrix.Combination{cell(compare.Partly, ratio(0.22, 0.26, 0.31))}, "they differ in whether single runs with the remedy grow"},
+		{"contradiction", []matrix.Combination{cell(compare.Works, ratio(0, 0.01, 0.02))}, []matrix.Combination{cell(compare.NoEffect, ratio(0.98, 1, 1.02))}, ""},
+		{"death", []matrix.Combination{cell(compare.Partly, ratio(0.9, 0.91, 0.92))}, []matrix.Combination{dead}, ""},
+		{"not applied in one", []matrix.Combination{cell(compare.Works, ratio(0, 0.01, 0.02))}, []matrix.Combination{{Runtime: "go", Workload: "W4", Remedy: "trim", Effect: compare.CouldNotApply, Reason: "no library"}}, ""},
+		{"same", []matrix.Combination{cell(compare.Works, ratio(0, 0.01, 0.02))}, []matrix.Combination{cell(compare.Works, ratio(0, 0.09, 0.1))}, "same"},
+		{"other goal, contradiction", []matrix.Combination{base(memory.Leak, memory.Interval{Estimate: 100, Low: 90, High: 110}), cell(compare.NoEffect, ratio(0.98, 1, 1.02))},
 			[]matrix.Combination{base(memory.Flat, memory.Interval{}), peak}, ""},
-		{"other goal, near", []matrix.Combination{base(memory.Leak, memory.Interval{Estimate: 100, Low: 10, High: 110}), cell(memory.NoEffect, ratio(0.98, 1, 1.02))},
+		{"other goal, near", []matrix.Combination{base(memory.Leak, memory.Interval{Estimate: 100, Low: 10, High: 110}), cell(compare.NoEffect, ratio(0.98, 1, 1.02))},
 			[]matrix.Combination{base(memory.Inconclusive, memory.Interval{}), peak}, "B was inconclusive"},
 		{"baselines overlap", []matrix.Combination{base(memory.Leak, memory.Interval{Estimate: 100, Low: 10, High: 110})}, []matrix.Combination{base(memory.Plateau, memory.Interval{Estimate: 20, Low: -5, High: 30})}, "the slopes agree"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			out, got := compare(t, &matrix.Result{Combinations: test.a}, &matrix.Result{Combinations: test.b})
+			out, got := comparePage(t, &matrix.Result{Combinations: test.a}, &matrix.Result{Combinations: test.b})
 			if test.why == "same" {
 				require.Empty(t, got.Disagreements)
 				return
@@ -286,7 +287,7 @@ func TestCompareClasses(t *testing.T) {
 		c := matrix.Combination{Runtime: "go", Workload: "W0", Remedy: matrix.Baseline, Verdict: &memory.Verdict{Kind: kinds[0], Samples: 9, Reason: "too few turns"},
 			Figures: matrix.Figures{Slope: memory.Interval{Estimate: 10, Low: 1, High: 20}}}
 		for i, kind := range kinds {
-			r.Runs = append(r.Runs, matrix.RunResult{ID: i + 1, Runtime: "go", Workload: "W0", Outcome: memory.Outcome{Verdict: memory.Verdict{Kind: kind}}})
+			r.Runs = append(r.Runs, matrix.RunResult{ID: i + 1, Runtime: "go", Workload: "W0", Outcome: compare.Outcome{Verdict: memory.Verdict{Kind: kind}}})
 			c.Runs = append(c.Runs, i+1)
 		}
 		if kinds[0] == memory.Crash {
@@ -296,7 +297,7 @@ func TestCompareClasses(t *testing.T) {
 		return r
 	}
 	for _, kind := range []memory.Kind{memory.Plateau, memory.Jump, memory.Sawtooth} {
-		out, got := compare(t, result(memory.Flat), result(kind))
+		out, got := comparePage(t, result(memory.Flat), result(kind))
 		require.Equal(t, 1, got.SameBaselines)
 		require.Zero(t, got.SameKinds)
 		require.Empty(t, got.Disagreements)
@@ -313,7 +314,7 @@ func TestCompareClasses(t *testing.T) {
 		{[]memory.Kind{memory.Flat, memory.Crash}, []memory.Kind{memory.Crash, memory.Crash}, "1 of 2 runs of A"},
 		{[]memory.Kind{memory.Inconclusive, memory.Flat}, []memory.Kind{memory.Inconclusive, memory.Leak}, "same"},
 	} {
-		_, got := compare(t, result(test.a...), result(test.b...))
+		_, got := comparePage(t, result(test.a...), result(test.b...))
 		if test.why == "same" {
 			require.Empty(t, got.Disagreements)
 			continue
@@ -330,16 +331,16 @@ func TestCompareText(t *testing.T) {
 	b.Combinations = b.Combinations[:len(b.Combinations)-3]
 	for i := range b.Combinations {
 		if c := &b.Combinations[i]; c.Runtime == "go" && c.Workload == "W8" && c.Remedy == "trim" {
-			c.Effect = memory.NoEffect
-			c.Comparison.Slope = memory.Ratio{Interval: memory.Interval{Estimate: 1, Low: 0.97, High: 1.02}, OK: true}
+			c.Effect = compare.NoEffect
+			c.Comparison.Slope = compare.Ratio{Interval: memory.Interval{Estimate: 1, Low: 0.97, High: 1.02}, OK: true}
 		}
 	}
-	out, got := compare(t, a, b)
+	out, got := comparePage(t, a, b)
 	golden(t, "compare.txt", []byte(out))
 	require.Equal(t, 3, got.OnlyA)
 	require.Zero(t, got.OnlyB)
 	require.Positive(t, got.Unexplained())
-	_, back := compare(t, b, a)
+	_, back := comparePage(t, b, a)
 	require.Equal(t, got.Same, back.Same)
 	require.Equal(t, 3, back.OnlyB)
 }

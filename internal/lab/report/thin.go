@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/matrix"
 	"steadyfit/memory"
@@ -83,7 +84,7 @@ func (o ThinOptions) combination(c *matrix.Combination) {
 	}
 	if c.Comparison != nil {
 		d := *c.Comparison
-		for _, ratio := range []*memory.Ratio{&d.Slope, &d.Peak, &d.Reset, &d.GPU, &d.StepTime} {
+		for _, ratio := range []*compare.Ratio{&d.Slope, &d.Peak, &d.Reset, &d.GPU, &d.StepTime} {
 			ratio.Interval = o.interval(ratio.Interval)
 		}
 		c.Comparison = &d
@@ -94,7 +95,7 @@ func (o ThinOptions) run(run *matrix.RunResult, middle, baseline bool) {
 	run.Key, run.Log, run.Seconds = "", "", math.Round(run.Seconds*10)/10
 	run.Outcome.Verdict = o.verdict(run.Outcome.Verdict, false)
 	if o.Digits > 0 && !middle && !baseline {
-		run.Outcome = memory.Outcome{Verdict: memory.Verdict{Kind: run.Outcome.Verdict.Kind, Reason: run.Outcome.Verdict.Reason}}
+		run.Outcome = compare.Outcome{Verdict: memory.Verdict{Kind: run.Outcome.Verdict.Kind, Reason: run.Outcome.Verdict.Reason}}
 	}
 	for _, reading := range []*memory.Reading{&run.Outcome.Peak, &run.Outcome.Reset, &run.Outcome.GPU, &run.Outcome.StepTime} {
 		*reading = o.reading(*reading)

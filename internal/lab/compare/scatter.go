@@ -1,4 +1,4 @@
-package memory
+package compare
 
 import (
 	"math"
@@ -9,12 +9,15 @@ import (
 	"gonum.org/v1/gonum/stat"
 
 	"steadyfit/internal/stats"
+	"steadyfit/memory"
 )
 
 const (
 	// bootstrapPairs is the minimum number of pairs for a bootstrap. Fewer pairs have too few
 	// different draws: two pairs have three.
 	bootstrapPairs = 5
+	// pageGrain is the precision of an amount of memory in bytes.
+	pageGrain = 4096
 	// clockGrain is the precision of a step time in nanoseconds.
 	clockGrain = 100
 	// floorDeviations is the number of standard deviations in a noise floor: the half width of a
@@ -22,7 +25,7 @@ const (
 	floorDeviations = 2.576
 )
 
-// amount is an amount that Compare compares.
+// amount is an amount that Runs compares.
 type amount struct {
 	goal  Goal
 	name  string
@@ -36,17 +39,17 @@ const lowerStepTime Goal = "step time"
 
 // amounts lists the compared amounts. All except the slope are positive and compared by logarithms.
 var amounts = []amount{
-	{LowerPeak, "peak", func(c *Comparison) *Ratio { return &c.Peak }, reading(pageSize, func(o Outcome) Reading { return o.Peak })},
-	{LowerReset, "level after the reset", func(c *Comparison) *Ratio { return &c.Reset }, reading(pageSize, func(o Outcome) Reading { return o.Reset })},
-	{lowerStepTime, "step time", func(c *Comparison) *Ratio { return &c.StepTime }, reading(clockGrain, func(o Outcome) Reading { return o.StepTime })},
-	{LowerGPU, "peak of GPU memory", func(c *Comparison) *Ratio { return &c.GPU }, reading(pageSize, func(o Outcome) Reading { return o.GPU })},
+	{LowerPeak, "peak", func(c *Comparison) *Ratio { return &c.Peak }, reading(pageGrain, func(o Outcome) memory.Reading { return o.Peak })},
+	{LowerReset, "level after the reset", func(c *Comparison) *Ratio { return &c.Reset }, reading(pageGrain, func(o Outcome) memory.Reading { return o.Reset })},
+	{lowerStepTime, "step time", func(c *Comparison) *Ratio { return &c.StepTime }, reading(clockGrain, func(o Outcome) memory.Reading { return o.StepTime })},
+	{LowerGPU, "peak of GPU memory", func(c *Comparison) *Ratio { return &c.GPU }, reading(pageGrain, func(o Outcome) memory.Reading { return o.GPU })},
 	{LowerSlope, "slope", func(c *Comparison) *Ratio { return &c.Slope }, func(o Outcome) (value, known float64, ok bool) {
 		return o.Verdict.Slope.Estimate, o.Verdict.NoiseFloor / floorDeviations, true
 	}},
 }
 
 // reading returns a function amount.get for values with a known precision.
-func reading(grain float64, get func(Outcome) Reading) func(Outcome) (value, known float64, ok bool) {
+func reading(grain float64, get func(Outcome) memory.Reading) func(Outcome) (value, known float64, ok bool) {
 	return func(o Outcome) (value, known float64, ok bool) {
 		r := get(o)
 		return float64(r.Bytes), grain / math.Sqrt(12), r.OK && r.Bytes > 0
@@ -189,7 +192,7 @@ func ScatterOf(variants []Variant, seed uint64) (s Scatter) {
 		alive[i].Group = v.Group
 		for _, p := range v.Pairs {
 			without = append(without, p.Base)
-			if p.Base.Verdict.Kind != Crash && p.Remedy.Verdict.Kind != Crash {
+			if p.Base.Verdict.Kind != memory.Crash && p.Remedy.Verdict.Kind != memory.Crash {
 				alive[i].Pairs = append(alive[i].Pairs, p)
 			}
 		}
@@ -271,9 +274,9 @@ func (c common) interval(d deviating, ok bool) Ratio {
 	if math.IsNaN(half) {
 		return Ratio{}
 	}
-	i := Interval{d.ratio, d.ratio - half, d.ratio + half}
+	i := memory.Interval{Estimate: d.ratio, Low: d.ratio - half, High: d.ratio + half}
 	if d.logarithm {
-		i = Interval{math.Exp(i.Estimate), math.Exp(i.Low), math.Exp(i.High)}
+		i = memory.Interval{Estimate: math.Exp(i.Estimate), Low: math.Exp(i.Low), High: math.Exp(i.High)}
 	}
 	unbounded := math.IsInf(i.High, 0)
 	i.High = min(i.High, math.MaxFloat64) // JSON has no infinity

@@ -1,4 +1,6 @@
-package memory
+// Package compare compares runs of a workload with and without a remedy: [Runs] returns the effect of
+// a remedy on the growth or amount of memory, with an interval.
+package compare
 
 import (
 	"cmp"
@@ -6,44 +8,47 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
+	"strings"
 
 	"steadyfit/internal/stats"
+	"steadyfit/memory"
 )
 
-// Outcome is the result of a run for [Compare]. Amounts that were not measured are unknown.
+// Outcome is the result of a run for [Runs]. Amounts that were not measured are unknown.
 type Outcome struct {
-	Verdict Verdict `json:"verdict"`
+	Verdict memory.Verdict `json:"verdict"`
 	// Peak is the largest resident memory. Reset is the resident memory after the session was
 	// reset or closed. StepTime is the mean nanoseconds per step, including resets and collections.
-	Peak     Reading `json:"peak"`
-	Reset    Reading `json:"reset"`
-	StepTime Reading `json:"step_time"`
+	Peak     memory.Reading `json:"peak"`
+	Reset    memory.Reading `json:"reset"`
+	StepTime memory.Reading `json:"step_time"`
 	// GPU is the largest GPU memory of the process.
-	GPU Reading `json:"gpu,omitzero"`
+	GPU memory.Reading `json:"gpu,omitzero"`
 }
 
-// Outcome returns the verdict, the maxima of the layers Peak (or RSS) and GPUProcess, and the mean
+// Of returns the outcome of a run from its series: the verdict, the maxima of the layers Peak (or RSS) and GPUProcess, and the mean
 // step time of the judged part. The caller sets Outcome.Reset.
-func (s *Series) Outcome(v Verdict) Outcome {
-	o := Outcome{Verdict: v, Peak: s.Max(Peak), GPU: s.Max(GPUProcess), StepTime: s.stepTime(v)}
+func Of(s *memory.Series, v memory.Verdict) Outcome {
+	o := Outcome{Verdict: v, Peak: s.Max(memory.Peak), GPU: s.Max(memory.GPUProcess), StepTime: stepTime(s, v)}
 	if !o.Peak.OK {
-		o.Peak = s.Max(RSS)
+		o.Peak = s.Max(memory.RSS)
 	}
 	return o
 }
 
 // stepTime returns the mean step time of the judged part. The layer StepTime excludes time between
 // steps. Such gaps are added where they are longer than usual, as for a reset.
-func (s *Series) stepTime(v Verdict) Reading {
+func stepTime(s *memory.Series, v memory.Verdict) memory.Reading {
 	samples := s.Samples()
-	if v.Per != PerMinute {
-		from, _ := slices.BinarySearchFunc(samples, v.From, func(a Sample, from float64) int { return cmp.Compare(float64(a.Step), from) })
+	if v.Per != memory.PerMinute {
+		from, _ := slices.BinarySearchFunc(samples, v.From, func(a memory.Sample, from float64) int { return cmp.Compare(float64(a.Step), from) })
 		samples = samples[from:]
 	}
 	var inSteps, steps float64
 	var outside []float64
 	for i := 1; i < len(samples); i++ {
-		n, took := float64(samples[i].Step-samples[i-1].Step), samples[i].Get(StepTime)
+		n, took := float64(samples[i].Step-samples[i-1].Step), samples[i].Get(memory.StepTime)
 		if n <= 0 {
 			continue
 		}
@@ -56,13 +61,13 @@ func (s *Series) stepTime(v Verdict) Reading {
 		outside = append(outside, elapsed-n*float64(took.Bytes))
 	}
 	if len(outside) == 0 {
-		return Reading{}
+		return memory.Reading{}
 	}
 	more, usual := 0.0, stats.Median(outside)
 	for _, t := range outside {
 		more += t - usual
 	}
-	return Known(Bytes((inSteps + max(more, 0)) / steps))
+	return memory.Known(memory.Bytes((inSteps + max(more, 0)) / steps))
 }
 
 // Pair is a run without a remedy and a run with it, made one right after the other.
@@ -85,7 +90,7 @@ const (
 // Effect is what a remedy did to its goal.
 type Effect string
 
-// Effects. Compare does not return CouldNotApply; a caller that fails to apply a remedy sets it.
+// Effects. Runs does not return CouldNotApply; a caller that fails to apply a remedy sets it.
 const (
 	Works         Effect = "works"
 	Partly        Effect = "partly"
@@ -122,7 +127,7 @@ func (g Goal) Thresholds() []float64 {
 
 // Ratio is the amount with the remedy divided by the amount without it, with its interval.
 type Ratio struct {
-	Interval
+	memory.Interval
 	// OK is false if fewer than two pairs measured the amount.
 	OK bool `json:"ok"`
 	// Unbounded means that there is no upper bound. High is then the largest float64, since JSON
@@ -160,7 +165,7 @@ type Comparison struct {
 
 const compareConfidence = 0.95
 
-// Compare returns the effect of a remedy from at least two pairs of runs; five are better.
+// Runs returns the effect of a remedy from at least two pairs of runs; five are better.
 //
 // Each ratio is a ratio of means over the pairs. Its interval uses Student's t, on the logarithm for
 // positive amounts, with a deviation from a bootstrap over pairs. Fewer than 5 pairs have too few
@@ -176,16 +181,16 @@ const compareConfidence = 0.95
 // Crashes decide first: a remedy works if it prevents most crashes, and is harmful if most runs
 // crash only with it. A remedy that lowers an amount is harmful if only runs with it leak and
 // the slope is certainly higher, and unclear if that is possible.
-func Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
+func Runs(pairs []Pair, goal Goal, seed uint64) Comparison {
 	return Scatter{}.Compare(pairs, goal, seed)
 }
 
-// Compare is like the function [Compare], with the scatter of all remedies of a workload.
+// Compare is like [Runs], with the scatter of all remedies of a workload.
 func (s Scatter) Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	c := comparing{Comparison: Comparison{Goal: goal, Pairs: len(pairs), Confidence: compareConfidence}}
 	for _, p := range pairs {
 		c.without, c.with = append(c.without, p.Base), append(c.with, p.Remedy)
-		base, remedy := p.Base.Verdict.Kind == Crash, p.Remedy.Verdict.Kind == Crash
+		base, remedy := p.Base.Verdict.Kind == memory.Crash, p.Remedy.Verdict.Kind == memory.Crash
 		if base {
 			c.BaseCrashes++
 		}
@@ -207,7 +212,7 @@ func (s Scatter) Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 		*r = s.common[i].interval(a.of(from, random))
 		r.Effect = r.effect(works)
 	}
-	if c.Slope.OK && c.Slope.High < slopeHalf && count(c.alive, true, Verdict.mayGrow) == c.excused {
+	if c.Slope.OK && c.Slope.High < slopeHalf && count(c.alive, true, mayGrow) == c.excused {
 		c.Slope.Effect = Works
 	}
 	c.decide()
@@ -229,8 +234,8 @@ func (c *comparing) slopes() []Pair {
 	if !Leaks(c.without) {
 		return nil
 	}
-	fragmented := count(c.alive, true, Verdict.fragments)
-	if fragmented == 0 || count(c.alive, false, Verdict.fragments) > 0 {
+	fragmented := count(c.alive, true, fragments)
+	if fragmented == 0 || count(c.alive, false, fragments) > 0 {
 		return c.alive
 	}
 	c.excused = fragmented
@@ -298,7 +303,7 @@ func (c *comparing) decideByCrashes() bool {
 
 // qualify adds to the reason that memory may grow with the remedy.
 func (c *comparing) qualify(grows int) {
-	grown, grownWithout := count(c.alive, true, Verdict.mayGrow), count(c.alive, false, Verdict.mayGrow)
+	grown, grownWithout := count(c.alive, true, mayGrow), count(c.alive, false, mayGrow)
 	floor := 0.0 // noise floor of the slopes with the remedy
 	for _, p := range c.alive {
 		floor = max(floor, p.Remedy.Verdict.NoiseFloor)
@@ -314,20 +319,20 @@ func (c *comparing) qualify(grows int) {
 
 // addedSlope returns the mean increase of the slope by the remedy. It is unknown for fewer than two
 // pairs.
-func (c *comparing) addedSlope() Interval {
+func (c *comparing) addedSlope() memory.Interval {
 	if len(c.alive) < 2 {
-		return Interval{}
+		return memory.Interval{}
 	}
 	more := make([]float64, len(c.alive))
 	for i, p := range c.alive {
 		more[i] = p.Remedy.Verdict.Slope.Estimate - p.Base.Verdict.Slope.Estimate
 	}
 	mean, low, high := stats.Mean(more, compareConfidence)
-	return Interval{mean, low, high}
+	return memory.Interval{Estimate: mean, Low: low, High: high}
 }
 
 // count counts the verdicts with or without the remedy that satisfy is.
-func count(pairs []Pair, remedy bool, is func(Verdict) bool) (n int) {
+func count(pairs []Pair, remedy bool, is func(memory.Verdict) bool) (n int) {
 	for _, p := range pairs {
 		if remedy && is(p.Remedy.Verdict) || !remedy && is(p.Base.Verdict) {
 			n++
@@ -336,17 +341,21 @@ func count(pairs []Pair, remedy bool, is func(Verdict) bool) (n int) {
 	return n
 }
 
-func (v Verdict) mayGrow() bool { return v.Kind == Leak || v.Kind == Inconclusive }
+func mayGrow(v memory.Verdict) bool { return v.Kind == memory.Leak || v.Kind == memory.Inconclusive }
 
 // fragments reports whether only malloc's free memory grows.
-func (v Verdict) fragments() bool {
+func fragments(v memory.Verdict) bool {
+	tolerated := float64(v.Budget)
+	if v.Budget == 0 && v.To > v.From {
+		tolerated = float64(memory.MiB) / (v.To - v.From)
+	}
 	carrier := v.Carrier.Whole()
-	return v.mayGrow() && v.Cause == Retention && (carrier == MallocFree || carrier == MallocArenas) &&
-		v.Net != nil && v.Net.Low <= float64(v.Budget) && v.Net.High <= v.tolerated()
+	return mayGrow(v) && v.Cause == memory.Retention && (carrier == memory.MallocFree || carrier == memory.MallocArenas) &&
+		v.Net != nil && v.Net.Low <= float64(v.Budget) && v.Net.High <= tolerated
 }
 
 // Leaks reports whether at least half of the runs that did not crash leak. Half counts as a leak,
-// since a remedy is then needed half of the time. Compare applies Leaks to the runs without the
+// since a remedy is then needed half of the time. Runs applies Leaks to the runs without the
 // remedy before it compares slopes.
 func Leaks(outcomes []Outcome) bool {
 	leaks, came := leaking(outcomes)
@@ -357,10 +366,10 @@ func Leaks(outcomes []Outcome) bool {
 func leaking(outcomes []Outcome) (leaks, came int) {
 	for i := range outcomes {
 		switch outcomes[i].Verdict.Kind {
-		case Leak:
+		case memory.Leak:
 			leaks++
 			came++
-		case Crash:
+		case memory.Crash:
 		default:
 			came++
 		}
@@ -413,4 +422,37 @@ func (c Comparison) String() string {
 		text += fmt.Sprintf("; about %d more pairs would decide", c.More)
 	}
 	return fmt.Sprintf("%s; %d pairs", text, c.Pairs)
+}
+
+// Times formats the ratio as "x0.52", or with bounds as "x0.52 [0.49, 0.55]". A missing upper bound is
+// "inf". A ratio that is not OK is "unknown".
+func (r Ratio) Times(bounds bool) string {
+	if !r.OK {
+		return memory.Reading{}.String()
+	}
+	number := func(v float64) string {
+		text := stats.Decimal(v, 2)
+		switch {
+		case math.Abs(v) >= 1e4:
+			return strconv.FormatFloat(v, 'g', 2, 64)
+		case math.Abs(v) >= 10:
+			return stats.Decimal(v, 1)
+		case v < 0.01 && r.Low > 0: // excludes slopes, which may be 0
+			text = stats.Decimal(v, 3)
+		}
+		if strings.Trim(text, "0.") == "" {
+			return "0"
+		}
+		return text
+	}
+	text := "x" + number(r.Estimate)
+	if !bounds {
+		return text
+	}
+	high := number(r.High)
+	// Files written before Unbounded existed contain the largest float64 instead.
+	if r.Unbounded || r.High >= math.MaxFloat64 {
+		high = "inf"
+	}
+	return fmt.Sprintf("%s [%s, %s]", text, number(r.Low), high)
 }

@@ -1,4 +1,4 @@
-package memory
+package compare
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/stats"
+	"steadyfit/memory"
 )
 
 // workload returns the variants of a workload as the matrix runs them: groups of 8 remedies that share
@@ -19,8 +20,8 @@ func workload(m maker, arms, pairs int, deviation func(arm int) float64) []Varia
 	for i := range list {
 		run := func(deviation float64) Outcome {
 			return Outcome{
-				Verdict: Verdict{Kind: Flat},
-				Peak:    Known(Bytes(1e9 * math.Exp(deviation*m.NormFloat64()))),
+				Verdict: memory.Verdict{Kind: memory.Flat},
+				Peak:    memory.Known(memory.Bytes(1e9 * math.Exp(deviation*m.NormFloat64()))),
 			}
 		}
 		if i%8 == 0 {
@@ -76,7 +77,7 @@ func TestScatterCovers(t *testing.T) {
 			arms := workload(m, c.arms, c.pairs, func(i int) float64 { return deviations[i] })
 			s := ScatterOf(arms, 1)
 			for _, a := range arms {
-				with, without := s.Compare(a.Pairs, LowerPeak, 1).Peak, Compare(a.Pairs, LowerPeak, 1).Peak
+				with, without := s.Compare(a.Pairs, LowerPeak, 1).Peak, Runs(a.Pairs, LowerPeak, 1).Peak
 				if with.Low > 1 || with.High < 1 {
 					misses++
 				}
@@ -137,7 +138,7 @@ func TestScatterKnowsNothing(t *testing.T) {
 	for _, few := range [][]Variant{nil, arms[1:], {{}, {}, {}, {}, {}}} {
 		require.Zero(t, ScatterOf(few, 1))
 	}
-	require.Equal(t, Compare(arms[0].Pairs, LowerPeak, 1), Scatter{}.Compare(arms[0].Pairs, LowerPeak, 1))
+	require.Equal(t, Runs(arms[0].Pairs, LowerPeak, 1), Scatter{}.Compare(arms[0].Pairs, LowerPeak, 1))
 
 	learnt := ScatterOf(arms, 1)
 	require.NotZero(t, commonOf(learnt, LowerPeak))
@@ -148,13 +149,13 @@ func TestScatterKnowsNothing(t *testing.T) {
 	// Crashed runs and amounts without scatter are left out.
 	arms = append(arms, slices.Clone(workload(m, 1, 3, alike))...)
 	for i := range arms[0].Pairs {
-		arms[0].Pairs[i].Remedy.Verdict = Crashed("killed")
+		arms[0].Pairs[i].Remedy.Verdict = memory.Crashed("killed")
 	}
 	require.Equal(t, commonVariants, commonOf(ScatterOf(arms, 1), LowerPeak).variants)
 	for i := range arms {
 		for j := range arms[i].Pairs {
-			arms[i].Pairs[j].Base.Verdict = Verdict{Kind: Leak, Slope: Interval{Estimate: 1000}}
-			arms[i].Pairs[j].Remedy.Verdict = Verdict{Kind: Leak, Slope: Interval{Estimate: 1000}}
+			arms[i].Pairs[j].Base.Verdict = memory.Verdict{Kind: memory.Leak, Slope: memory.Interval{Estimate: 1000}}
+			arms[i].Pairs[j].Remedy.Verdict = memory.Verdict{Kind: memory.Leak, Slope: memory.Interval{Estimate: 1000}}
 		}
 	}
 	require.Zero(t, commonOf(ScatterOf(arms, 1), LowerSlope), "slopes that are all the same have no deviation")
@@ -177,32 +178,32 @@ func TestScatterOfSlopes(t *testing.T) {
 		var widths, before []float64
 		for range rounds {
 			var base []Outcome
-			run := func(kind Kind, slope, deviation float64) Outcome {
+			run := func(kind memory.Kind, slope, deviation float64) Outcome {
 				// Student's t with 5 degrees of freedom has heavier tails than a normal distribution.
 				z := m.NormFloat64()
 				noise := m.NormFloat64() / math.Sqrt((2*m.ExpFloat64()+2*m.ExpFloat64()+z*z)/5)
-				return Outcome{Verdict: Verdict{Kind: kind, Slope: Interval{Estimate: slope + deviation*noise}, NoiseFloor: floor}}
+				return Outcome{Verdict: memory.Verdict{Kind: kind, Slope: memory.Interval{Estimate: slope + deviation*noise}, NoiseFloor: floor}}
 			}
 			arms := make([]Variant, 24)
 			for i := range arms {
 				if i%8 == 0 {
 					base = nil
 					for range 3 {
-						base = append(base, run(Leak, 10000, 300))
+						base = append(base, run(memory.Leak, 10000, 300))
 					}
 				}
 				arms[i].Group = i / 8
 				for _, b := range base {
-					with := run(Leak, 8000, 300)
+					with := run(memory.Leak, 8000, 300)
 					if i%4 == 3 {
-						with = run(Flat, 0, 5)
+						with = run(memory.Flat, 0, 5)
 					}
 					arms[i].Pairs = append(arms[i].Pairs, Pair{b, with})
 				}
 			}
 			s := ScatterOf(arms, 1)
 			for i, a := range arms {
-				with, alone := s.Compare(a.Pairs, LowerSlope, 1), Compare(a.Pairs, LowerSlope, 1)
+				with, alone := s.Compare(a.Pairs, LowerSlope, 1), Runs(a.Pairs, LowerSlope, 1)
 				if i%4 == 3 {
 					require.Equal(t, alone.Slope, with.Slope)
 					require.Equal(t, Works, with.Effect)
@@ -230,12 +231,12 @@ func TestScatterThatIsTheSame(t *testing.T) {
 	for range commonVariants {
 		var a Variant
 		for i := range 3 {
-			a.Pairs = append(a.Pairs, Pair{Outcome{GPU: Known(1 << 30)}, Outcome{GPU: Known(Bytes(1<<30 + i<<21))}})
+			a.Pairs = append(a.Pairs, Pair{Outcome{GPU: memory.Known(1 << 30)}, Outcome{GPU: memory.Known(memory.Bytes(1<<30 + i<<21))}})
 		}
 		arms = append(arms, a)
 	}
 	r := ScatterOf(arms, 1).Compare(arms[0].Pairs, LowerGPU, 1).GPU
 	require.True(t, r.OK)
 	require.Equal(t, commonVariants, r.Pooled)
-	require.Less(t, r.High-r.Low, Compare(arms[0].Pairs, LowerGPU, 1).GPU.High-Compare(arms[0].Pairs, LowerGPU, 1).GPU.Low)
+	require.Less(t, r.High-r.Low, Runs(arms[0].Pairs, LowerGPU, 1).GPU.High-Runs(arms[0].Pairs, LowerGPU, 1).GPU.Low)
 }
