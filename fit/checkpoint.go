@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"steadyfit/fit/checkpoint"
+	"steadyfit/fit/internal/checkpoint"
 	"steadyfit/fit/internal/disk"
 	"steadyfit/fit/internal/jsonfloat"
 	"steadyfit/option"

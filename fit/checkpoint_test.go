@@ -21,7 +21,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/option"
 
-	"steadyfit/fit/checkpoint"
+	"steadyfit/fit/internal/checkpoint"
 
 	"steadyfit/fit/internal/disk"
 )

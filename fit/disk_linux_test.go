@@ -14,7 +14,7 @@ import (
 
 	"steadyfit/data"
 
-	"steadyfit/fit/checkpoint"
+	"steadyfit/fit/internal/checkpoint"
 	"steadyfit/internal/files"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"steadyfit/option"
 
-	"steadyfit/fit/checkpoint"
+	"steadyfit/fit/internal/checkpoint"
 
 	"steadyfit/fit/internal/disk"
 )

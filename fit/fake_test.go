@@ -21,7 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"steadyfit/data"
-	"steadyfit/fit/checkpoint"
+	"steadyfit/fit/internal/checkpoint"
 	"steadyfit/tfbind"
 )
 

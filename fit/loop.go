@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"steadyfit/data"
-	"steadyfit/fit/checkpoint"
+	"steadyfit/fit/internal/checkpoint"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/savedmodels"

@@ -20,7 +20,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/option"
 
-	"steadyfit/fit/checkpoint"
+	"steadyfit/fit/internal/checkpoint"
 )
 
 func TestRunTrains(t *testing.T) {

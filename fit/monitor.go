@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"steadyfit/fit/checkpoint"
+	"steadyfit/fit/internal/checkpoint"
 	"steadyfit/fit/internal/disk"
 	"steadyfit/internal/files"
 	"steadyfit/option"

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"steadyfit/fit/checkpoint"
+	"steadyfit/fit/internal/checkpoint"
 	"steadyfit/internal/files"
 )
 

@@ -20,7 +20,7 @@ import (
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 
-	"steadyfit/fit/checkpoint"
+	"steadyfit/fit/internal/checkpoint"
 )
 
 // tearable is a run whose newest checkpoint has every kind of file.

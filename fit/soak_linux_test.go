@@ -22,7 +22,7 @@ import (
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 
-	"steadyfit/fit/checkpoint"
+	"steadyfit/fit/internal/checkpoint"
 )
 
 // soakEnv, if set, makes the soak test run for its full length (make soak).

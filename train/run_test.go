@@ -16,7 +16,6 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
-	"steadyfit/fit/checkpoint"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -93,7 +92,7 @@ func TestReportsGoToTheLog(t *testing.T) {
 func TestRunRefuses(t *testing.T) {
 	used := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(used, "ckpt-1"), 0o777))
-	require.NoError(t, os.WriteFile(filepath.Join(used, "ckpt-1", checkpoint.History), nil, 0o666))
+	require.NoError(t, os.WriteFile(filepath.Join(used, "ckpt-1", "history.jsonl"), nil, 0o666))
 	for _, c := range []struct {
 		change func(*Config)
 		option string // empty for an InputError

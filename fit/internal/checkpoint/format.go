@@ -1,12 +1,5 @@
-// Package checkpoint stores the checkpoints of a training in a folder.
-//
-// A checkpoint is a folder ckpt-<step> with the files of the model (Variables), the history,
-// the files of hooks, and state.json. state.json has the position of the training, and the
-// sizes and checksums of all other files. A checkpoint is written under a temporary name,
-// synced file by file, and renamed. Older checkpoints are removed only then, so a crash of the
-// process or the machine never leaves fewer good checkpoints than before.
-//
-// Package fit writes and resumes checkpoints. Programs use List and the errors.
+// Package checkpoint reads and writes the checkpoints of a training. The public package of the
+// same name describes their files.
 package checkpoint
 
 import (

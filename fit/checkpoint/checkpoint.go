@@ -1,0 +1,59 @@
+// Package checkpoint lists the checkpoints that a training has written to a folder, and has the
+// errors about them. Package fit writes checkpoints and resumes from them.
+//
+// A checkpoint is a folder ckpt-<step> with the files of the model (variables.*), the history
+// (history.jsonl), the files of hooks, and state.json. state.json has the position of the
+// training, and the sizes and checksums of all other files. A checkpoint is written under a
+// temporary name, synced file by file, and renamed. Older checkpoints are removed only then, so
+// a crash of the process or the machine never leaves fewer good checkpoints than before.
+package checkpoint
+
+import (
+	"encoding/json"
+
+	"steadyfit/fit/internal/checkpoint"
+)
+
+var (
+	// ErrTorn means that a checkpoint is damaged or incomplete.
+	ErrTorn = checkpoint.ErrTorn
+	// ErrForeign means that a folder named like a checkpoint has none that this version can
+	// read.
+	ErrForeign = checkpoint.ErrForeign
+	// ErrFuture is an ErrForeign for a checkpoint that a newer version of this program wrote.
+	ErrFuture = checkpoint.ErrFuture
+	// ErrLocked matches every LockedError with errors.Is.
+	ErrLocked = checkpoint.ErrLocked
+)
+
+type (
+	// Error reports a checkpoint that could not be written, or an old one that could not be
+	// removed: the Path, the newest Good checkpoint, the Remedy, and the cause Err. Final is
+	// true if the training is complete and has no other error.
+	Error = checkpoint.Error
+	// LockedError reports that another run, the Holder, uses the Folder.
+	LockedError = checkpoint.LockedError
+	// Holder is a process that uses a folder: its PID and Host, and the time Since it does.
+	Holder = checkpoint.Holder
+	// Info describes a checkpoint on disk: its Path, Step, Epochs, Identity, the time Written,
+	// and whether it is the Best. Variables is the prefix for Session.Restore. Err is nil if the
+	// checkpoint is intact; otherwise only Path and Step are set.
+	Info = checkpoint.Info
+)
+
+// List returns the checkpoints of a folder, newest first, and verifies their files. A folder
+// that does not exist has no checkpoints. List takes no lock, so a run may remove checkpoints
+// meanwhile.
+func List(dir string) ([]Info, error) { return checkpoint.List(dir) }
+
+// HookState returns the state of a hook in the newest readable checkpoint of a folder; nil if
+// the hook saved none. found is false if there is no checkpoint. HookState does not verify other
+// files, and takes no lock.
+func HookState(dir, hook string) (saved json.RawMessage, found bool, err error) {
+	return checkpoint.HookState(dir, hook)
+}
+
+// CheckUnused returns the error that a new training in a folder would get: an *option.Error if
+// the folder has checkpoints of an earlier training, or a *LockedError if another run uses it.
+// A folder that does not exist or has no checkpoint is unused.
+func CheckUnused(dir string) error { return checkpoint.CheckUnused(dir) }
