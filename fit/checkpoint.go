@@ -42,7 +42,7 @@ func Checkpoint(dir string, given ...Option) Hook {
 		every = *c.everySteps
 	}
 	return Hook{
-		Name: "checkpoint", StepEvery: every, Priority: PriorityCheckpoint,
+		Name: "checkpoint", StepEvery: every, Priority: priorityCheckpoint,
 		Load: c.load, Save: c.save, Start: c.start, Step: c.step, Epoch: c.epoch, End: c.end, metric: c.finder("Best"),
 	}
 }
@@ -225,7 +225,7 @@ type savedState struct {
 	// Passed describes a reset by process restart that the next process records.
 	Passed   *passedOn       `json:"reset_process,omitempty"`
 	Recovery json.RawMessage `json:"recovery,omitempty"`
-	// Session is the state from Stateful.
+	// Session is the state of the session other than variables.
 	Session json.RawMessage `json:"session,omitempty"`
 }
 
@@ -278,7 +278,7 @@ func (r *run) savedState(d disk.Disk, dir string) (_ *savedState, err error) {
 			return nil, permanent(fmt.Errorf("state of Loop.Recover: %w", err))
 		}
 	}
-	if stateful, ok := s.Session.(Stateful); ok {
+	if stateful, ok := s.Session.(stateful); ok {
 		if saved.Session, err = stateful.State(); err != nil {
 			return nil, permanent(fmt.Errorf("state of the session: %w", err))
 		}

@@ -30,7 +30,7 @@ import (
 func fullLoop(t testing.TB, l *linear, dir string, options ...Option) Loop {
 	loop := Loop{
 		Session: l, Batch: 4, Epochs: 4, Validation: samples(t, 10), ValidationEvery: 2,
-		LearningRate: Warmup(3, Constant(0.05)), StepsPerEpoch: 4,
+		LearningRate: warmup(3, Constant(0.05)), StepsPerEpoch: 4,
 	}
 	loop.Hook(
 		ReduceOnPlateau("loss", Patience(1), MinDelta(0.05), Factor(0.5)),

@@ -331,7 +331,7 @@ func TestFullDiskLogFile(t *testing.T) {
 			loop := Loop{Session: l, Batch: 4, Epochs: epochs, Log: warnings(&log)}
 			whole := 0
 			loop.Hook(logger(path, OnError(policy)), Checkpoint(dir, EveryEpochs(epochs)), Hook{
-				Name: "look", Priority: PriorityCheckpoint, Epoch: func(_ context.Context, s *State) error {
+				Name: "look", Priority: priorityCheckpoint, Epoch: func(_ context.Context, s *State) error {
 					found := linesIn(t, path)
 					require.Equal(t, upTo(len(found)), found)
 					if len(found) == s.Epoch {

@@ -10,10 +10,9 @@ import (
 )
 
 // Evaluate evaluates the model on a dataset, batch samples at a time. It returns the metrics,
-// "loss" first. A metric is the mean over all samples, except that a running metric
-// (Accumulator) has its last value. A loss may be NaN or infinite. ctx is checked between
-// batches. If the model has no evaluation signature, batch is below 1 or the dataset is empty,
-// the error is an *option.Error.
+// "loss" first. A metric is the mean over all samples, except that a running metric has its
+// last value. A loss may be NaN or infinite. ctx is checked between batches. If the model has no
+// evaluation signature, batch is below 1 or the dataset is empty, the error is an *option.Error.
 func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) (Metrics, error) {
 	if ctx == nil {
 		return nil, &option.Error{Option: "context", Reason: "there is none", Fix: "give Evaluate a context, such as context.Background()"}

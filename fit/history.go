@@ -70,9 +70,9 @@ type Record struct {
 	DataWait *float64
 	// Memory is the memory of this process at the end of the epoch.
 	Memory memory.Usage
-	// GPU is the memory in use on GPUs at the end of the epoch (GPUMeter).
+	// GPU is the memory in use on GPUs at the end of the epoch.
 	GPU memory.Reading
-	// LiveTensors is the number of native tensors at the end of the epoch (TensorCounter).
+	// LiveTensors is the number of native tensors at the end of the epoch.
 	LiveTensors *int64
 	// Resets are the resets of the session since the previous epoch.
 	Resets Resets

@@ -17,11 +17,11 @@ import (
 )
 
 // The priorities of the hooks in this package; other hooks default to 0. PriorityReport is for
-// hooks that report decisions of earlier hooks. Checkpoint comes last, since it saves the
-// states of all hooks.
+// hooks that report decisions of earlier hooks. Checkpoint has the priority 1000, since it saves
+// the states of all hooks.
 const (
 	PriorityReport     = 500
-	PriorityCheckpoint = 1000
+	priorityCheckpoint = 1000
 )
 
 // Hook is a set of functions that a Loop calls during a run; all are optional. A Loop calls its
@@ -47,9 +47,9 @@ type Hook struct {
 	Start func(context.Context, *State) error
 	// Step is called after every train step, or after every execution of several steps.
 	Step func(context.Context, *State) error
-	// StepEvery applies to sessions that run several steps per execution (Stacker). If it is n
-	// > 0, an execution ends at each multiple of n steps. If it is AnyStep, the hook does not
-	// limit executions. If it is 0, steps run one by one.
+	// StepEvery applies to sessions that run several steps per execution. If it is n > 0, an
+	// execution ends at each multiple of n steps. If it is AnyStep, the hook does not limit
+	// executions. If it is 0, steps run one by one.
 	StepEvery int
 	// Replays makes the loop call Step also for steps that are trained again after a Recovery.
 	// It is for hooks that observe the process, not the training.
@@ -197,9 +197,9 @@ func (r *run) recordPassed() {
 	r.state.reset(one)
 }
 
-// Available returns the names of the metrics in a Record of this run. The names of validation
+// available returns the names of the metrics in a Record of this run. The names of validation
 // metrics begin with "val_".
-func (s *State) Available() []string { return slices.Concat(s.run.train.names, s.run.validation.names) }
+func (s *State) available() []string { return slices.Concat(s.run.train.names, s.run.validation.names) }
 
 // Running returns the metrics of the current epoch up to this step. It allocates, so do not
 // call it after every step.

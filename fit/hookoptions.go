@@ -69,9 +69,9 @@ func EveryEpochs(n int) Option { return Option{"EveryEpochs", func(o *options) {
 
 // Best makes Checkpoint also write a checkpoint after every epoch in which the metric, such as
 // "val_loss", reaches a new best value. Checkpoint keeps the best checkpoint, and best.json
-// names it. Give the direction if the metric's name does not imply it; see Auto.
+// names it. Give the direction if the metric's name does not imply it; see Mode.
 func Best(metric string, direction ...Direction) Option {
-	return Option{"Best", func(o *options) { o.monitor = monitor{metric: metric, direction: append(direction, Auto)[0]} }}
+	return Option{"Best", func(o *options) { o.monitor = monitor{metric: metric, direction: append(direction, auto)[0]} }}
 }
 
 // ErrorPolicy decides what a hook does if it cannot write a file.
@@ -113,8 +113,9 @@ func MinDelta(delta float64) Option {
 	return Option{"MinDelta", func(o *options) { o.minDelta = delta }}
 }
 
-// Mode sets whether low or high values are better for EarlyStop or ReduceOnPlateau. The default
-// is Auto.
+// Mode sets whether low or high values are better for EarlyStop or ReduceOnPlateau. By default,
+// the metric's name decides: low for losses and errors, high for accuracies, areas and scores.
+// Another name is an error.
 func Mode(d Direction) Option { return Option{"Mode", func(o *options) { o.direction = d }} }
 
 // Baseline sets a value that the metric of EarlyStop must beat. An epoch that does not beat it

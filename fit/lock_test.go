@@ -138,7 +138,7 @@ func TestLockIsReleased(t *testing.T) {
 	cancel()
 	for _, change := range []func(*Loop){
 		func(l *Loop) { l.Session.(*linear).onTrain = func(int64) error { return broken } },
-		func(l *Loop) { l.Hook(Hook{Name: "x", Priority: PriorityCheckpoint + 1, Start: start}) },
+		func(l *Loop) { l.Hook(Hook{Name: "x", Priority: priorityCheckpoint + 1, Start: start}) },
 		func(l *Loop) { l.Hook(Hook{Name: "x", Start: start}) },
 		func(l *Loop) { l.Hook(Hook{Name: "x", Epoch: start}) },
 		func(l *Loop) { l.Validation = brokenData{samples(t, 20), 3, broken} }, // while identifying

@@ -64,7 +64,7 @@ func CSVLog(path string, given ...Option) Hook {
 		kind: "CSVLog",
 		path: path,
 		begin: func(s *State) []byte {
-			columns = slices.Concat(recordFields[:fieldsBeforeMetrics], s.Available(), recordFields[fieldsBeforeMetrics:len(recordFields)-1])
+			columns = slices.Concat(recordFields[:fieldsBeforeMetrics], s.available(), recordFields[fieldsBeforeMetrics:len(recordFields)-1])
 			return row(columns)
 		},
 		format: func(r *Record) ([]byte, error) {

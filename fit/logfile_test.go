@@ -89,7 +89,7 @@ func TestLogLinesAreMadeUpFor(t *testing.T) {
 		loop.Hook(
 			// The third line is attempted three times.
 			logger(path, OnError(Continue), withDisk(shortOf(t, func(n int) bool { return n >= 3 && n < 6 }))),
-			Hook{Name: "look", Priority: PriorityCheckpoint, Epoch: func(context.Context, *State) error {
+			Hook{Name: "look", Priority: priorityCheckpoint, Epoch: func(context.Context, *State) error {
 				during = append(during, linesIn(t, path))
 				return nil
 			}},

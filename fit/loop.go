@@ -63,7 +63,7 @@ type Loop struct {
 	Recover *Recovery
 
 	// Alive, if not nil, is called after each train step, each evaluated batch, each stacked
-	// batch (Stacker), and each batch that is read to identify the data. step is the number of
+	// batch (Session), and each batch that is read to identify the data. step is the number of
 	// train steps done, or 0 before the first train step of this run.
 	Alive func(step int64)
 
@@ -120,7 +120,7 @@ func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 		r.state.History.Stopped, r.state.History.Done = r.stop, r.over()
 	}
 	err = r.end(started, err)
-	if f, ok := l.Session.(Finalizer); ok && err == nil && r.over() && !r.restored {
+	if f, ok := l.Session.(finalizer); ok && err == nil && r.over() && !r.restored {
 		if err = f.Finalize(r.steady); err != nil {
 			err = fmt.Errorf("finalizing the weights: %w", err)
 		}
@@ -391,7 +391,7 @@ const maxSkipped = 100
 // if too many steps were skipped.
 func (r *run) checkLoss(b data.Batch, n int, finite bool) error {
 	s := &r.state
-	scaler, scales := s.Session.(LossScaler)
+	scaler, scales := s.Session.(lossScaler)
 	skipped := scales && scaler.Skipped()
 	if !finite && !skipped {
 		return &DivergedError{Epoch: s.Epoch, Step: s.Step + int64(n), Steps: n, Batch: b.Index, Metric: r.train.names[0], Value: r.train.values[0]}
@@ -507,12 +507,12 @@ func (r *run) record(validation Metrics) {
 	}
 	// The amounts are unknown if there is no /proc.
 	record.Memory, _ = memory.Read()
-	if meter, ok := s.Session.(GPUMeter); ok {
+	if meter, ok := s.Session.(gpuMeter); ok {
 		if bytes, ok := meter.GPUBytes(); ok {
 			record.GPU = memory.Known(memory.Bytes(bytes))
 		}
 	}
-	if counter, ok := s.Session.(TensorCounter); ok {
+	if counter, ok := s.Session.(tensorCounter); ok {
 		live := counter.LiveTensors()
 		record.LiveTensors = &live
 	}

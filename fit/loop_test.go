@@ -339,7 +339,7 @@ func TestStateShowsTheRun(t *testing.T) {
 			require.Equal(t, 4.0, s.Values[0])
 			running, _ := s.Running().Get("loss")
 			require.Equal(t, 3.0, running)
-			require.Equal(t, []string{"loss", "mae", "val_loss", "val_mae"}, s.Available())
+			require.Equal(t, []string{"loss", "mae", "val_loss", "val_mae"}, s.available())
 			rate, ok := s.LearningRate()
 			require.True(t, ok)
 			require.Equal(t, 0.5, rate)
@@ -524,7 +524,7 @@ func TestDataErrors(t *testing.T) {
 
 func TestLearningRateIsSetWhenItChanges(t *testing.T) {
 	l := newLinear()
-	loop := Loop{Session: l, Batch: 4, Epochs: 4, LearningRate: StepDecay(0.1, 0.5, 2)}
+	loop := Loop{Session: l, Batch: 4, Epochs: 4, LearningRate: stepDecay(0.1, 0.5, 2)}
 	h, err := loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Equal(t, []float64{0.1, 0.05}, l.rates)

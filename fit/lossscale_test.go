@@ -73,7 +73,7 @@ func (s *scaling) SetState(text json.RawMessage) error {
 	return nil
 }
 
-var _, _ = LossScaler(&scaling{}), Stateful(&scaling{})
+var _, _ = lossScaler(&scaling{}), stateful(&scaling{})
 
 func TestSkippedStepsAreNoDivergence(t *testing.T) {
 	infinite := math.Inf(1)

@@ -23,16 +23,16 @@ import (
 type Direction int
 
 const (
-	// Auto derives the direction from the metric's name: low for losses and errors, high for
+	// auto derives the direction from the metric's name: low for losses and errors, high for
 	// accuracies, areas and scores. An unknown name is an error.
-	Auto Direction = iota
+	auto Direction = iota
 	// Min means that lower values are better.
 	Min
 	// Max means that higher values are better.
 	Max
 )
 
-// Auto looks for these words in metric names.
+// auto looks for these words in metric names.
 var (
 	lowWords  = []string{"loss", "error", "mae", "mse", "rmse", "mape", "msle", "perplexity", "crossentropy", "entropy", "divergence", "hinge"}
 	highWords = []string{"accuracy", "acc", "auc", "precision", "recall", "f1", "fbeta", "iou", "dice", "r2", "specificity", "sensitivity"}
@@ -48,7 +48,7 @@ func guessDirection(metric string) (Direction, bool) {
 			return Min, true
 		}
 	}
-	return Auto, false
+	return auto, false
 }
 
 type monitor struct {
@@ -117,14 +117,14 @@ func (m *monitor) finder(name string) func([]string, bool) error {
 
 // check returns an error if the run lacks the metric. It resolves the direction.
 func (m *monitor) check(name string, s *State) error {
-	if err := m.find(name, s.Available(), s.run.loop.Validation != nil); err != nil {
+	if err := m.find(name, s.available(), s.run.loop.Validation != nil); err != nil {
 		return err
 	}
 	if m.patience < 0 {
 		return &option.Error{Option: name, Value: m.metric, Reason: fmt.Sprintf("the patience is %d, expected at least 0", m.patience)}
 	}
 	m.resolved = m.direction
-	if m.resolved == Auto {
+	if m.resolved == auto {
 		guessed, ok := guessDirection(m.metric)
 		if !ok {
 			return &option.Error{Option: name, Value: m.metric, Reason: "the name does not say whether low or high is better", Fix: "give the direction, min or max"}

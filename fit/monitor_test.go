@@ -142,11 +142,11 @@ func TestGuessDirection(t *testing.T) {
 	for name, want := range map[string]Direction{
 		"loss": Min, "val_loss": Min, "mae": Min, "val_mean_squared_error": Min, "sparse_categorical_crossentropy": Min,
 		"accuracy": Max, "val_acc": Max, "top_k_categorical_accuracy": Max, "AUC": Max, "val_f1": Max, "mean_iou": Max,
-		"false_positives": Auto, "lossless": Auto, "": Auto,
+		"false_positives": auto, "lossless": auto, "": auto,
 	} {
 		got, ok := guessDirection(name)
 		require.Equal(t, want, got, name)
-		require.Equal(t, want != Auto, ok, name)
+		require.Equal(t, want != auto, ok, name)
 	}
 }
 

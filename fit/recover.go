@@ -15,7 +15,7 @@ import (
 // batches. After a failed validation step, it evaluates the batch again.
 //
 // Hooks are not called twice for a step, unless they set Replays. After a failed execution of
-// several steps (Stacker), the run returns to the snapshot and continues with single steps,
+// several steps, the run returns to the snapshot and continues with single steps,
 // without a call of Decide; the event is "unfused". A run that ends while it repeats steps
 // before the newest checkpoint writes no checkpoint.
 type Recovery struct {

@@ -61,10 +61,10 @@ func (r *run) resume(ctx context.Context) (err error) {
 	return nil
 }
 
-// VariableChecker is a Session that compares the variables of a checkpoint with its own;
-// *session.Session is one. Loop.ResumeAnyway needs it to resume with another model, since
-// TensorFlow may restore a variable of another shape without an error.
-type VariableChecker interface {
+// variableChecker is a Session that compares the variables of a checkpoint with its own.
+// Loop.ResumeAnyway needs it to resume with another model, since TensorFlow may restore a
+// variable of another shape without an error.
+type variableChecker interface {
 	// CheckVariables returns an error if names, types or shapes differ. prefix is that of Save.
 	CheckVariables(ctx context.Context, prefix string) error
 }
@@ -94,7 +94,7 @@ func (r *run) accept(path string, state *savedState, found []Difference) error {
 func (r *run) fixed(path string, state *savedState, key string) string {
 	switch key {
 	case modelKey:
-		checker, ok := r.state.Session.(VariableChecker)
+		checker, ok := r.state.Session.(variableChecker)
 		if !ok {
 			return "the variables of another model may not fit, and the session cannot compare them"
 		}
@@ -136,7 +136,7 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 	if err := r.state.Session.Restore(r.steady, filepath.Join(path, checkpoint.Variables)); err != nil {
 		return fmt.Errorf("resuming from %s: restoring the model: %w", path, err)
 	}
-	if stateful, ok := r.state.Session.(Stateful); ok {
+	if stateful, ok := r.state.Session.(stateful); ok {
 		if err := stateful.SetState(state.Session); err != nil {
 			return fmt.Errorf("resuming from %s: state of the session: %w", path, err)
 		}

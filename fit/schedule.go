@@ -12,45 +12,45 @@ import (
 // a resumed run gets the same rates. A negative or non-finite rate ends the run.
 type Schedule func(step int64, epoch int) float64
 
-// Constant returns a schedule with one rate.
+// Constant returns a schedule with one rate. ParseSchedule returns other schedules.
 func Constant(rate float64) Schedule {
 	return func(int64, int) float64 { return rate }
 }
 
-// CosineDecay changes the rate from initial to final along half a cosine over the given number
+// cosineDecay changes the rate from initial to final along half a cosine over the given number
 // of steps. Later steps have the rate final.
-func CosineDecay(initial, final float64, steps int64) Schedule {
+func cosineDecay(initial, final float64, steps int64) Schedule {
 	return func(step int64, _ int) float64 {
 		return final + (initial-final)*(1+math.Cos(math.Pi*progress(step, steps)))/2
 	}
 }
 
-// LinearDecay changes the rate from initial to final along a line over the given number of
+// linearDecay changes the rate from initial to final along a line over the given number of
 // steps. Later steps have the rate final.
-func LinearDecay(initial, final float64, steps int64) Schedule {
+func linearDecay(initial, final float64, steps int64) Schedule {
 	return func(step int64, _ int) float64 {
 		return initial + (final-initial)*progress(step, steps)
 	}
 }
 
-// StepDecay multiplies the rate by factor each time that the given number of epochs has passed.
-func StepDecay(initial, factor float64, epochs int) Schedule {
+// stepDecay multiplies the rate by factor each time that the given number of epochs has passed.
+func stepDecay(initial, factor float64, epochs int) Schedule {
 	return func(_ int64, epoch int) float64 {
 		return initial * math.Pow(factor, float64(epoch/max(epochs, 1)))
 	}
 }
 
-// ExponentialDecay multiplies the rate at each step by the same number, so that the given
+// exponentialDecay multiplies the rate at each step by the same number, so that the given
 // number of steps multiplies it by factor.
-func ExponentialDecay(initial, factor float64, steps int64) Schedule {
+func exponentialDecay(initial, factor float64, steps int64) Schedule {
 	return func(step int64, _ int) float64 {
 		return initial * math.Pow(factor, float64(step)/float64(max(steps, 1)))
 	}
 }
 
-// Warmup multiplies the rate of then by 1/steps at the first step, by 2/steps at the second,
+// warmup multiplies the rate of then by 1/steps at the first step, by 2/steps at the second,
 // and so on, up to 1.
-func Warmup(steps int64, then Schedule) Schedule {
+func warmup(steps int64, then Schedule) Schedule {
 	return func(step int64, epoch int) float64 {
 		rate := then(step, epoch)
 		if step < steps {
@@ -73,12 +73,12 @@ const scheduleGrammar = "expected RATE, cosine:RATE:STEPS[:FINAL], linear:RATE:S
 // ParseSchedule parses a schedule in the syntax of the command line:
 //
 //	0.001                    always this rate
-//	cosine:0.001:1000        CosineDecay from 0.001 to 0 over 1000 steps
+//	cosine:0.001:1000        from 0.001 to 0 along half a cosine in 1000 steps
 //	cosine:0.001:1000:1e-5   the same, to 1e-5
-//	linear:0.001:1000[:1e-5] LinearDecay
-//	step:0.1:0.5:10          StepDecay: half the rate after every 10 epochs
-//	exp:0.1:0.96:1000        ExponentialDecay: times 0.96 over 1000 steps
-//	warmup:100:0.001         Warmup of 100 steps before any of these
+//	linear:0.001:1000[:1e-5] the same along a line
+//	step:0.1:0.5:10          half the rate after every 10 epochs
+//	exp:0.1:0.96:1000        times 0.96 in every 1000 steps, in equal ratios
+//	warmup:100:0.001         rising linearly in the first 100 steps of any of these
 //
 // Rates are at least 0, factors are above 0, and steps and epochs are whole numbers of at least
 // 1.
@@ -109,23 +109,23 @@ func (a *arguments) schedule() Schedule {
 	switch kind {
 	case "cosine":
 		initial, steps, final := a.rate(), a.count(), a.final()
-		return CosineDecay(initial, final, steps)
+		return cosineDecay(initial, final, steps)
 	case "linear":
 		initial, steps, final := a.rate(), a.count(), a.final()
-		return LinearDecay(initial, final, steps)
+		return linearDecay(initial, final, steps)
 	case "step":
 		initial, factor, epochs := a.rate(), a.factor(), a.count()
-		return StepDecay(initial, factor, int(epochs))
+		return stepDecay(initial, factor, int(epochs))
 	case "exp":
 		initial, factor, steps := a.rate(), a.factor(), a.count()
-		return ExponentialDecay(initial, factor, steps)
+		return exponentialDecay(initial, factor, steps)
 	case "warmup":
 		steps := a.count()
 		if len(a.parts) == 0 {
 			a.fail("warmup has no schedule after it")
 			return nil
 		}
-		return Warmup(steps, a.schedule())
+		return warmup(steps, a.schedule())
 	}
 	return Constant(a.rate())
 }

@@ -11,7 +11,14 @@ import (
 )
 
 // Session is the model that a Loop trains; *session.Session is one. A Loop calls it from one
-// goroutine at a time.
+// goroutine at a time. It also uses the following methods of a session that has them:
+//   - StepsPerExecution, Stackable, Stack, TrainN: several steps per execution
+//   - Skipped, Stuck: skipped steps of a scaled loss
+//   - State, SetState: state other than variables, for checkpoints
+//   - RunningMetrics, ResetMetrics: metrics that accumulate over an epoch
+//   - Finalize: the final weights of a complete training
+//   - CheckVariables: for Loop.ResumeAnyway with another model
+//   - GPUBytes, LiveTensors: for Record
 type Session interface {
 	// TrainMetrics returns the names of the results of a train step, "loss" first.
 	TrainMetrics() []string
@@ -37,11 +44,10 @@ type Session interface {
 	Identity() map[string]string
 }
 
-// Stacker is a Session that can run several train steps in one execution; *session.Session is
-// one. The results equal those of single steps. An execution ends at the end of an epoch, at
+// stacker is a Session that can run several train steps in one execution. The results equal those of single steps. An execution ends at the end of an epoch, at
 // the end of a pass over the data, before the learning rate changes, and where Hook.StepEvery
 // requires it. A smaller last batch runs alone. After a failed execution, steps run one by one.
-type Stacker interface {
+type stacker interface {
 	// StepsPerExecution is the maximum number of train steps per execution; 0 and 1 mean one.
 	StepsPerExecution() int
 	// Stackable returns the number of train steps, at most n, that the next execution can run
@@ -58,9 +64,9 @@ type Stacker interface {
 	TrainN(ctx context.Context, step int64, n int, out []float64) error
 }
 
-// LossScaler is a Session whose model scales its loss and skips the update of a step with
-// non-finite gradients; *session.Session is one.
-type LossScaler interface {
+// lossScaler is a Session whose model scales its loss and skips the update of a step with
+// non-finite gradients.
+type lossScaler interface {
 	// Skipped reports whether a step of the last execution was skipped and the loss scale was
 	// lowered. A loss that is NaN or infinite is then not a DivergedError, and the means of the
 	// epoch omit the execution.
@@ -71,37 +77,37 @@ type LossScaler interface {
 	Stuck() (scale float64, stuck bool)
 }
 
-// Stateful is a Session with state other than variables, such as a loss scale; *session.Session
-// is one. Checkpoints store that state.
-type Stateful interface {
+// stateful is a Session with state other than variables, such as a loss scale. Checkpoints
+// store that state.
+type stateful interface {
 	// State returns the state, or nil if there is none.
 	State() (json.RawMessage, error)
 	// SetState restores the state. It is called after Restore.
 	SetState(json.RawMessage) error
 }
 
-// Accumulator is a Session with running metrics, which accumulate over all batches of an epoch
-// or an evaluation, like Keras metrics; *session.Session is one. A Record has the last value of
-// a running metric instead of a mean.
-type Accumulator interface {
+// accumulator is a Session with running metrics, which accumulate over all batches of an epoch
+// or an evaluation, like Keras metrics. A Record has the last value of a running metric instead
+// of a mean.
+type accumulator interface {
 	// RunningMetrics returns the names of the running metrics.
 	RunningMetrics() []string
 	// ResetMetrics resets the running metrics when an epoch or an evaluation begins.
 	ResetMetrics(ctx context.Context) error
 }
 
-// Finalizer is a Session that sets final weights, such as averages over its steps, when a
-// training is complete; *session.Session is one. A Loop calls Finalize after all hooks have
-// ended. As in Keras, it does not do so after RestoreBest has restored weights. Checkpoints
-// have the weights before Finalize.
-type Finalizer interface {
+// finalizer is a Session that sets final weights, such as averages over its steps, when a
+// training is complete. A Loop calls Finalize after all hooks have ended. As in Keras, it does
+// not do so after RestoreBest has restored weights. Checkpoints have the weights before
+// Finalize.
+type finalizer interface {
 	Finalize(ctx context.Context) error
 }
 
 // lastValues reports for each metric whether a Record has its last value instead of a mean.
 func lastValues(s Session, names []string) []bool {
 	last := []string{savedmodels.MetricLossScale, savedmodels.MetricSkippedSteps}
-	if a, ok := s.(Accumulator); ok {
+	if a, ok := s.(accumulator); ok {
 		last = append(last, a.RunningMetrics()...)
 	}
 	is := make([]bool, len(names))
@@ -112,7 +118,7 @@ func lastValues(s Session, names []string) []bool {
 }
 
 func resetMetrics(ctx context.Context, s Session) error {
-	a, ok := s.(Accumulator)
+	a, ok := s.(accumulator)
 	if !ok {
 		return nil
 	}
@@ -122,13 +128,13 @@ func resetMetrics(ctx context.Context, s Session) error {
 	return nil
 }
 
-// TensorCounter is a Session that counts its native tensors, for Record.LiveTensors.
-type TensorCounter interface {
+// tensorCounter is a Session that counts its native tensors, for Record.LiveTensors.
+type tensorCounter interface {
 	LiveTensors() int64
 }
 
-// GPUMeter is a Session that measures the bytes in use on GPUs, for Record.GPU;
-// *session.Session is one. ok is false if they are unknown.
-type GPUMeter interface {
+// gpuMeter is a Session that measures the bytes in use on GPUs, for Record.GPU. ok is false if
+// they are unknown.
+type gpuMeter interface {
 	GPUBytes() (bytes int64, ok bool)
 }

@@ -12,7 +12,7 @@ const unstackedEvent = "unfused"
 
 // stacking collects the batches of executions of several steps.
 type stacking struct {
-	session Stacker
+	session stacker
 	// steps is the number of steps of the next execution. batches is the number of its batches
 	// that are stacked.
 	steps, batches int
@@ -49,7 +49,7 @@ func (r *run) prepareStack() {
 
 // mostSteps returns the maximum number of steps per execution.
 func (r *run) mostSteps() int {
-	k, ok := r.state.Session.(Stacker)
+	k, ok := r.state.Session.(stacker)
 	if !ok || k.StepsPerExecution() < 2 {
 		return 1
 	}

@@ -158,16 +158,14 @@ func scalable(sig *savedmodels.Signature) bool {
 }
 
 // Skipped reports whether the last train step was skipped because of non-finite gradients and
-// the scale was lowered. The loss of a skipped step has no meaning. Skipped implements
-// fit.LossScaler.
+// the scale was lowered. The loss of a skipped step has no meaning.
 func (s *Session) Skipped() bool { return s.skipped }
 
 // Stuck reports whether the last train step was skipped because of non-finite gradients and the
-// scale cannot be lowered, since it is fixed or at Min. Stuck implements fit.LossScaler.
+// scale cannot be lowered, since it is fixed or at Min.
 func (s *Session) Stuck() (scale float64, stuck bool) { return s.stuck, !math.IsNaN(s.stuck) }
 
-// State returns the loss scale, which is the only state outside of variables. State implements
-// fit.Stateful.
+// State returns the loss scale, which is the only state outside of variables.
 func (s *Session) State() (json.RawMessage, error) {
 	if s.scaler == nil {
 		return nil, nil

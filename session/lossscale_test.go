@@ -14,11 +14,6 @@ import (
 	"steadyfit/session"
 )
 
-var (
-	_ fit.LossScaler = (*session.Session)(nil)
-	_ fit.Stateful   = (*session.Session)(nil)
-)
-
 // spoiled returns the batch with an infinite pixel, which makes its gradients infinite.
 func spoiled(t testing.TB, b data.Batch) data.Batch {
 	t.Helper()

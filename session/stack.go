@@ -150,12 +150,11 @@ func (s *Session) newStack(n *native, l *layout) (*stack, error) {
 	return k, nil
 }
 
-// StepsPerExecution returns Options.StepsPerExecution. It implements fit.Stacker.
+// StepsPerExecution returns Options.StepsPerExecution.
 func (s *Session) StepsPerExecution() int { return s.opts.StepsPerExecution }
 
 // Stackable returns how many train steps, at most n, the next execution can run on batches of
-// this size. It is 1 with micro-batches or if steps must run one by one. Stackable implements
-// fit.Stacker.
+// this size. It is 1 with micro-batches or if steps must run one by one.
 func (s *Session) Stackable(n, samples int) int {
 	f := s.stacker
 	n = min(n, s.opts.StepsPerExecution)
@@ -177,7 +176,7 @@ func (s *Session) Stackable(n, samples int) int {
 
 // Stack adds the batch of step i, from 0, to an execution of n steps, which TrainN runs. All
 // batches have the same size and are added in order. i = 0 starts a new execution, which is
-// also necessary after an error. Stack implements fit.Stacker.
+// also necessary after an error.
 //
 // If the batches are contiguous in memory (data.Batch.Join), TrainN reads them in place. It
 // must then run before the dataset returns the next batch, or else the error is ErrStack. Other
@@ -274,8 +273,7 @@ func (k *stack) feedNext(b data.Batch) error {
 // The result is the same as with Train for one batch after the other. step is the number of
 // steps done before. Each step has its own seed, and all have the same learning_rate and
 // loss_scale. ctx does not interrupt the execution. After an error of TensorFlow, any number of
-// the steps may have run, and some of the variables may be updated. TrainN implements
-// fit.Stacker.
+// the steps may have run, and some of the variables may be updated.
 func (s *Session) TrainN(ctx context.Context, step int64, n int, out []float64) (err error) {
 	f := s.stacker
 	if f == nil {

@@ -18,7 +18,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/data"
-	"steadyfit/fit"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/graphdef"
 	"steadyfit/option"
@@ -26,8 +25,6 @@ import (
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
-
-var _ fit.Stacker = (*session.Session)(nil)
 
 // fused runs the batches in one execution and returns the means of the metrics.
 func fused(t testing.TB, s *session.Session, bs []data.Batch, step int64) []float64 {

@@ -48,8 +48,7 @@ func CheckVariables(model *savedmodels.Model, prefix string) error {
 	return nil
 }
 
-// CheckVariables calls the function CheckVariables for the session's model. It implements
-// fit.VariableChecker.
+// CheckVariables calls the function CheckVariables for the session's model.
 func (s *Session) CheckVariables(_ context.Context, prefix string) error {
 	return CheckVariables(s.model, prefix)
 }

@@ -9,12 +9,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/fit"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
-
-var _ fit.VariableChecker = (*session.Session)(nil)
 
 // CheckVariables detects another architecture without TensorFlow.
 func TestCheckVariables(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -720,7 +721,7 @@ func TestBudgetIsResumed(t *testing.T) {
 func TestErrorLeavesACheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	var ended []error
-	watch := fit.Hook{Name: "watch", Priority: fit.PriorityCheckpoint + 1, End: func(_ context.Context, s *fit.State) error {
+	watch := fit.Hook{Name: "watch", Priority: math.MaxInt, End: func(_ context.Context, s *fit.State) error {
 		ended = append(ended, s.Err)
 		return nil
 	}}

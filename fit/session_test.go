@@ -1,0 +1,15 @@
+package fit
+
+import "steadyfit/session"
+
+// A Session of package session has all optional methods.
+var _ interface {
+	Session
+	stacker
+	lossScaler
+	stateful
+	accumulator
+	finalizer
+	gpuMeter
+	variableChecker
+} = (*session.Session)(nil)
