@@ -13,9 +13,9 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/internal/contract"
 	"steadyfit/memory"
 	"steadyfit/option"
-	"steadyfit/savedmodels"
 )
 
 // Loop trains a Session. Session, Batch and Epochs are required; the other fields may be zero.
@@ -416,7 +416,7 @@ func (r *run) checkLoss(b data.Batch, n int, finite bool) error {
 	if s.SkippedSteps < maxSkipped && (s.EpochStep+n < s.StepsPerEpoch || s.SkippedSteps < int64(s.StepsPerEpoch)) {
 		return nil
 	}
-	return &DivergedError{Epoch: s.Epoch, Step: step, Steps: n, Batch: b.Index, Metric: savedmodels.MetricLossScale, Value: scale, Skipped: s.SkippedSteps}
+	return &DivergedError{Epoch: s.Epoch, Step: step, Steps: n, Batch: b.Index, Metric: contract.MetricLossScale, Value: scale, Skipped: s.SkippedSteps}
 }
 
 // applyRate sets the learning rate of the next step in the session.

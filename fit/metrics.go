@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"steadyfit/fit/internal/jsonfloat"
+	"steadyfit/internal/contract"
 	"steadyfit/option"
-	"steadyfit/savedmodels"
 )
 
 const validationPrefix = "val_"
@@ -24,7 +24,7 @@ type Metric struct {
 func (m Metric) String() string { return m.Name + " " + m.text() }
 
 func (m Metric) text() string {
-	if m.Name == savedmodels.MetricSkippedSteps && m.Value == math.Trunc(m.Value) {
+	if m.Name == contract.MetricSkippedSteps && m.Value == math.Trunc(m.Value) {
 		return strconv.FormatFloat(m.Value, 'f', 0, 64)
 	}
 	return formatValue(m.Value)

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"steadyfit/data"
-	"steadyfit/savedmodels"
+	"steadyfit/internal/contract"
 )
 
 // Session is the model that a Loop trains; *session.Session is one. A Loop calls it from one
@@ -106,7 +106,7 @@ type finalizer interface {
 
 // lastValues reports for each metric whether a Record has its last value instead of a mean.
 func lastValues(s Session, names []string) []bool {
-	last := []string{savedmodels.MetricLossScale, savedmodels.MetricSkippedSteps}
+	last := []string{contract.MetricLossScale, contract.MetricSkippedSteps}
 	if a, ok := s.(accumulator); ok {
 		last = append(last, a.RunningMetrics()...)
 	}

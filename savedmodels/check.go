@@ -8,24 +8,20 @@ import (
 	"slices"
 	"strings"
 
+	"steadyfit/internal/contract"
 	"steadyfit/tfbind"
 )
 
-// Severity is how serious a problem is.
-type Severity int
+// Severity is how serious a problem is: "error", "warning" or "note".
+type Severity string
+
+// Error means that training would fail or is not allowed.
+const Error Severity = "error"
 
 const (
-	// Error means that training would fail or is not allowed.
-	Error Severity = iota
-	warning
-	note
+	warning Severity = "warning"
+	note    Severity = "note"
 )
-
-func (s Severity) String() string {
-	return [...]string{Error: "error", warning: "warning", note: "note"}[s]
-}
-
-func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Problem is a property of a model that prevents training or that the user should know.
 type Problem struct {
@@ -46,11 +42,6 @@ const (
 	// predictions use the second.
 	codeOptimizerNotRestored = "optimizer-not-restored"
 	codeVariableNotRestored  = "variable-not-restored"
-	// CodeStateNotSaved means that training changes state that a checkpoint does not include,
-	// such as a variable without a saver or a random generator.
-	CodeStateNotSaved = "state-not-saved"
-	// CodeNoSaver means that the model can be trained but its variables cannot be saved.
-	CodeNoSaver = "no-saver"
 	// codeWeightsOnly means that the signatures save and restore omit variables.
 	codeWeightsOnly = "save-covers-weights-only"
 	codeUnsafeOp    = "unsafe-op"
@@ -66,13 +57,8 @@ const (
 	codeUnknownRank          = "unknown-rank"
 	codeScalarInput          = "scalar-input"
 	codeHalfWithoutLossScale = "half-without-loss-scale"
-	// CodeUnusableSignature means that a signature has the name of a role but cannot be used
-	// for it.
-	CodeUnusableSignature = "unusable-signature"
-	codeNothingTrained    = "nothing-trained"
-	codeOtherMetaGraphs   = "other-metagraphs"
-	// CodeMetadata means that the exporter's notes cannot be read.
-	CodeMetadata = "metadata-unreadable"
+	codeNothingTrained       = "nothing-trained"
+	codeOtherMetaGraphs      = "other-metagraphs"
 )
 
 const (
@@ -226,7 +212,7 @@ func (m *Model) judge(train string) (Roles, []Problem) {
 	j.checkRestored()
 	j.checkSaved()
 	j.checkUnsafe()
-	for _, name := range j.roles.Used() {
+	for _, name := range j.roles.used() {
 		j.checkTensors(m.find(name))
 	}
 	if len(m.known.others) > 0 {
@@ -238,10 +224,11 @@ func (m *Model) judge(train string) (Roles, []Problem) {
 		j.report(note, codeOtherMetaGraphs, "", "", "the model also has metagraphs that are not used: %s", enumerate(sets, 4))
 	}
 	if m.notes != nil {
-		j.report(warning, CodeMetadata, metadataFile, "delete the file, or export the model again", "the exporter's notes cannot be read: %v", m.notes)
+		j.report(warning, contract.CodeMetadata, metadataFile, "delete the file, or export the model again", "the exporter's notes cannot be read: %v", m.notes)
 	}
+	rank := func(s Severity) int { return slices.Index([]Severity{Error, warning, note}, s) }
 	slices.SortFunc(j.problems, func(a, b Problem) int {
-		return cmp.Or(cmp.Compare(a.Severity, b.Severity), cmp.Compare(a.Code, b.Code),
+		return cmp.Or(cmp.Compare(rank(a.Severity), rank(b.Severity)), cmp.Compare(a.Code, b.Code),
 			cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Message, b.Message))
 	})
 	return j.roles, slices.Compact(j.problems)
@@ -297,7 +284,7 @@ func (j *judgement) noTrainSignature(train string) {
 // to zero, because its exponent has 5 bits. bfloat16 has the range of float32.
 func (j *judgement) checkHalf(s *Signature) {
 	f := j.known.signature[s.Name]
-	if s.Reserved(InputLossScale) != nil || s.Output(OutputGradsFinite) != nil || f.guarded {
+	if s.Input(contract.InputLossScale) != nil || s.Output(contract.OutputGradsFinite) != nil || f.guarded {
 		return
 	}
 	half := maps.Clone(f.read)
@@ -321,7 +308,7 @@ func (j *judgement) checkHalf(s *Signature) {
 func (j *judgement) unset() (training, serving set) {
 	k, r := &j.known, j.roles
 	read := func(f facts) set { return f.read }
-	tested := k.of(r.Used(), func(f facts) set { return f.tested })
+	tested := k.of(r.used(), func(f facts) set { return f.tested })
 	given := union(k.restore.written, k.load.changed(), tested)
 	return k.of(r.Training(), read).minus(given), k.of(unique(r.Evaluate, r.Predict), read).minus(given)
 }
@@ -349,7 +336,7 @@ func (j *judgement) checkRestored() {
 func (j *judgement) checkSaved() {
 	k, r := &j.known, j.roles
 	if j.Saver == nil && r.Train != "" && r.Save == "" {
-		j.report(warning, CodeNoSaver, "", "save the model with tf.saved_model.save, which adds a saver",
+		j.report(warning, contract.CodeNoSaver, "", "save the model with tf.saved_model.save, which adds a saver",
 			"no checkpoint can be written or read: %s", k.noSaver)
 	}
 	if j.Saver != nil {
@@ -357,7 +344,7 @@ func (j *judgement) checkSaved() {
 		saved := maps.Clone(k.save.read)
 		maps.DeleteFunc(saved, func(id int, _ bool) bool { return !k.restore.written[id] })
 		if lost := k.of(r.Training(), facts.changed).minus(saved, unset); len(lost) > 0 {
-			j.report(warning, CodeStateNotSaved, r.Train, exportFix,
+			j.report(warning, contract.CodeStateNotSaved, r.Train, exportFix,
 				"training changes %s; a resumed run differs from an uninterrupted one", j.variables(lost, "that checkpoints leave out"))
 		}
 	}
@@ -372,7 +359,7 @@ func (j *judgement) checkSaved() {
 	if len(ops) > 0 {
 		slices.Sort(ops)
 		slices.Sort(where)
-		j.report(warning, CodeStateNotSaved, r.Train,
+		j.report(warning, contract.CodeStateNotSaved, r.Train,
 			"draw random numbers with stateless operations from the input seed, or from a tf.random.Generator that the module owns; read data and look it up before it is fed",
 			"training has state outside of variables, which checkpoints do not include: %s, at %s; a run that resumes or reloads the model differs from an uninterrupted one",
 			enumerate(ops, 4), enumerate(where, 3))
@@ -399,7 +386,7 @@ func (j *judgement) checkUnsafe() {
 	add(Error, "loading the model", k.load, nil)
 	add(Error, "the model's saver", k.save, checkpointOps)
 	add(Error, "the model's saver", k.restore, checkpointOps)
-	used := append(r.Used(), r.Save, r.Restore)
+	used := append(r.used(), r.Save, r.Restore)
 	for _, s := range j.Signatures {
 		severity := warning
 		if slices.Contains(used, s.Name) {

@@ -9,11 +9,9 @@ import (
 
 // The errors of this package, for use with errors.Is.
 var (
-	// ErrNotSavedModel means that the path has no SavedModel or a damaged one.
+	// ErrNotSavedModel means that the path has no SavedModel, a damaged one, or one that is too
+	// large to read safely.
 	ErrNotSavedModel = errors.New("not a usable SavedModel")
-	// ErrTooLarge means that the model exceeds the limits on file size, memory or work. The
-	// limits are far above the needs of real models.
-	ErrTooLarge = errors.New("SavedModel too large to read safely")
 	// ErrNoSignature means that the model has no signature with the given name.
 	ErrNoSignature = errors.New("no such signature")
 	// ErrNotTrainable means that training the model would fail or is not allowed.
@@ -27,6 +25,10 @@ var (
 	// ErrUnknownBuiltin means that this module has no model with the given name.
 	ErrUnknownBuiltin = errors.New("no such built-in model")
 )
+
+// errTooLarge means that the model exceeds the limits on file size, memory or work. The limits are
+// far above the needs of real models.
+var errTooLarge = fmt.Errorf("%w: it is too large to read safely", ErrNotSavedModel)
 
 // NotTrainableError reports why a model cannot be trained. It matches ErrNotTrainable, and also
 // ErrUnsafeOps if an unsafe operation is a reason.

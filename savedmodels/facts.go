@@ -2,6 +2,7 @@ package savedmodels
 
 import (
 	"slices"
+	"steadyfit/internal/contract"
 	"strings"
 
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
@@ -49,7 +50,7 @@ func (g *graph) inspect(roots []string) (facts, error) {
 		if unsafe {
 			f.unsafe = append(f.unsafe, finding{op, does, where(b, n)})
 		}
-		if does, keeps := fleetingOps[op]; keeps && !slices.ContainsFunc(f.fleeting, func(o finding) bool { return o.op == op }) {
+		if does, keeps := contract.Fleeting(op); keeps && !slices.ContainsFunc(f.fleeting, func(o finding) bool { return o.op == op }) {
 			f.fleeting = append(f.fleeting, finding{op, does, where(b, n)})
 		}
 		f.guarded = f.guarded || op == "IsFinite" || op == "IsInf" || op == "IsNan"

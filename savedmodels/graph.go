@@ -248,7 +248,7 @@ func (g *graph) nodeOf(name string) int {
 func (g *graph) spend(n int) error {
 	if g.work += n; g.work > maxWork {
 		return fmt.Errorf("%w: following its graph takes more than %d steps, far more than any real model; the file may be damaged or malicious",
-			ErrTooLarge, maxWork)
+			errTooLarge, maxWork)
 	}
 	return nil
 }

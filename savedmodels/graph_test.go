@@ -227,7 +227,7 @@ func TestWorkIsBounded(t *testing.T) {
 	const left = 500_000
 	g.work = maxWork - left
 	_, err := g.inspect([]string{"loss:0"})
-	require.ErrorIs(t, err, ErrTooLarge)
+	require.ErrorIs(t, err, errTooLarge)
 	require.Less(t, g.work, maxWork+left, "it stops soon after")
 }
 

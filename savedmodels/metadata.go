@@ -47,12 +47,6 @@ type Metadata struct {
 	Compiled map[string]map[string]int64 `json:"compiled,omitempty"`
 }
 
-// The values of Metadata.LossReduction that need special treatment with micro-batches.
-const (
-	ReductionWeighted = "mean_with_sample_weight" // the weighted sum divided by the sum of the weights
-	ReductionSum      = "sum"
-)
-
 // InputMetadata describes an input, label or output.
 type InputMetadata struct {
 	DType string  `json:"dtype,omitempty"`

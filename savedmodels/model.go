@@ -132,10 +132,9 @@ func (v Variable) Bytes() int64 {
 
 // Open reads the SavedModel in dir without its weights. It needs no TensorFlow and runs
 // nothing. dir may be "builtin:NAME"; see BuiltinNames. A model that cannot be trained opens
-// without an error, and Model.Problems has the reasons. The errors are:
-// - ErrNotSavedModel: dir has no SavedModel or a damaged one, or Metadata.SavedModelSHA256
-// differs from the hash of saved_model.pb.
-// - ErrTooLarge: the model exceeds the limits on file size or memory.
+// without an error, and Model.Problems has the reasons. The error is
+// ErrNotSavedModel if dir has no SavedModel, a damaged or a too large one, or if
+// Metadata.SavedModelSHA256 differs from the hash of saved_model.pb.
 func Open(dir string) (*Model, error) {
 	if name, ok := strings.CutPrefix(dir, BuiltinPrefix); ok {
 		return Builtin(name)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/contract"
 	"steadyfit/tfbind"
 )
 
@@ -175,9 +176,8 @@ func TestSignatureHelpers(t *testing.T) {
 	s, err := open(t, "reserved").Signature("train")
 	require.NoError(t, err)
 	require.Equal(t, []string{"features", "y"}, names(s.DataInputs()))
-	require.Equal(t, "train_seed:0", s.Reserved(InputSeed).Op)
-	require.Nil(t, s.Reserved(InputGroupSize))
-	require.Nil(t, s.Reserved("y"))
+	require.Equal(t, "train_seed:0", s.Input(contract.InputSeed).Op)
+	require.Nil(t, s.Input(contract.InputGroupSize))
 	require.Equal(t, []string{"loss"}, names(s.Metrics()), "grads_finite and global_step are no metrics")
 	s, err = open(t, "good").Signature("evaluate")
 	require.NoError(t, err)
@@ -185,32 +185,6 @@ func TestSignatureHelpers(t *testing.T) {
 	s, err = open(t, "good").Signature("predict")
 	require.NoError(t, err)
 	require.Empty(t, s.Metrics())
-}
-
-func TestImageInput(t *testing.T) {
-	in := func(name string, shape ...int64) Tensor { return Tensor{Name: name, Shape: shape} }
-	for _, c := range []struct {
-		inputs []Tensor
-		want   string
-	}{
-		{[]Tensor{in("x", -1, 224, 224, 3), in("y", -1)}, "x"},
-		{[]Tensor{in("x", 32, 8, 8, 1)}, "x"},
-		{[]Tensor{in("x", -1, -1, -1, -1)}, "x"},
-		{[]Tensor{in("x", -1, 64)}, ""},
-		{[]Tensor{in("x", -1, 5, 8, 8)}, ""},
-		{[]Tensor{{Name: "x", UnknownRank: true}}, ""},
-		{[]Tensor{in("left", -1, 8, 8, 3), in("right", -1, 8, 8, 3)}, ""},
-		{[]Tensor{in(InputSampleWeight, -1, 8, 8, 3)}, ""},
-		{nil, ""},
-	} {
-		found := (&Signature{Inputs: c.inputs}).ImageInput()
-		if c.want == "" {
-			require.Nil(t, found, "%v", c.inputs)
-			continue
-		}
-		require.NotNil(t, found, "%v", c.inputs)
-		require.Equal(t, c.want, found.Name)
-	}
 }
 
 func TestCheckTrainable(t *testing.T) {

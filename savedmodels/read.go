@@ -65,7 +65,7 @@ type source struct {
 func readFile(path string, limit int64) ([]byte, error) {
 	data, err := files.Read(path, limit)
 	if errors.Is(err, files.ErrTooLarge) {
-		return nil, fmt.Errorf("%w: %w", ErrTooLarge, err)
+		return nil, fmt.Errorf("%w: %w", errTooLarge, err)
 	}
 	return data, err
 }
@@ -147,7 +147,7 @@ func exists(path string) bool {
 }
 
 // decode parses saved_model.pb and chooses the first metagraph with the tag "serve", or else
-// the first one. It returns ErrTooLarge instead of using more than maxMemory bytes.
+// the first one. It returns errTooLarge instead of using more than maxMemory bytes.
 func decode(data []byte, maxMemory int64) (*source, error) {
 	metas, tags, err := splitMetaGraphs(data)
 	if err != nil {
@@ -195,7 +195,7 @@ func splitMetaGraphs(data []byte) (metas [][]byte, tags [][]string, err error) {
 		}
 		// Each metagraph costs a scan. Real models have one or two.
 		if len(metas) == 64 {
-			return nil, nil, fmt.Errorf("%w: it has more than 64 metagraphs", ErrTooLarge)
+			return nil, nil, fmt.Errorf("%w: it has more than 64 metagraphs", errTooLarge)
 		}
 		var own []string
 		for f := range fields(f.value, &err) {
@@ -249,7 +249,7 @@ func fields(data []byte, err *error) iter.Seq[field] {
 	}
 }
 
-// estimate adds up the memory that decoding will take and returns ErrTooLarge above a limit.
+// estimate adds up the memory that decoding will take and returns errTooLarge above a limit.
 type estimate struct {
 	left  int64
 	sizes map[protoreflect.FullName]int64
@@ -270,7 +270,7 @@ func (e *estimate) decode(data []byte, m proto.Message, what string) error {
 func (e *estimate) take(n int64) error {
 	if e.left -= n; e.left < 0 {
 		return fmt.Errorf("%w: decoding it would take more than %d MiB of memory; "+
-			"real models need far less; the file may be damaged or malicious", ErrTooLarge, maxMemoryBytes>>20)
+			"real models need far less; the file may be damaged or malicious", errTooLarge, maxMemoryBytes>>20)
 	}
 	return nil
 }

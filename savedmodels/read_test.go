@@ -108,7 +108,7 @@ func TestDamagedModels(t *testing.T) {
 			require.NoError(t, m.WriteText(&bytes.Buffer{}))
 			return
 		}
-		require.True(t, errors.Is(err, ErrNotSavedModel) || errors.Is(err, ErrTooLarge), "%v", err)
+		require.True(t, errors.Is(err, ErrNotSavedModel) || errors.Is(err, errTooLarge), "%v", err)
 	}
 	for n := 0; n < len(good); n += 61 {
 		try(good[:n])
@@ -145,7 +145,7 @@ func TestHostileFilesAreRefusedBeforeTheyTakeMemory(t *testing.T) {
 			_, err := Open(dir)
 			took := time.Since(start)
 			runtime.ReadMemStats(&after)
-			require.ErrorIs(t, err, ErrTooLarge)
+			require.ErrorIs(t, err, errTooLarge)
 			// The total of all allocations is an upper bound of the peak.
 			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(c.size+(4<<20)))
 			require.Less(t, took, 20*time.Second)
@@ -163,7 +163,7 @@ func TestEstimate(t *testing.T) {
 		for low+1 < high { // binary search for the estimate
 			mid := (low + high) / 2
 			if _, err := decode(data, mid); err != nil {
-				require.ErrorIs(t, err, ErrTooLarge)
+				require.ErrorIs(t, err, errTooLarge)
 				low = mid
 			} else {
 				high = mid
@@ -191,13 +191,13 @@ func TestSizeLimits(t *testing.T) {
 	require.NoError(t, f.Truncate(maxFileBytes+1)) // a sparse file
 	require.NoError(t, f.Close())
 	_, err = Open(dir)
-	require.ErrorIs(t, err, ErrTooLarge)
+	require.ErrorIs(t, err, errTooLarge)
 	require.ErrorContains(t, err, "536870913 bytes")
 
 	data, err := os.ReadFile("testdata/good/saved_model.pb")
 	require.NoError(t, err)
 	_, err = parse("good", data, 1<<10)
-	require.ErrorIs(t, err, ErrTooLarge)
+	require.ErrorIs(t, err, errTooLarge)
 }
 
 func TestNestingIsBounded(t *testing.T) {
@@ -233,7 +233,7 @@ func TestMetaGraphChoice(t *testing.T) {
 	data, err := proto.Marshal(&pb.SavedModel{MetaGraphs: many})
 	require.NoError(t, err)
 	_, err = parse("many", data, maxMemoryBytes)
-	require.ErrorIs(t, err, ErrTooLarge)
+	require.ErrorIs(t, err, errTooLarge)
 }
 
 func FuzzRead(f *testing.F) {
@@ -250,7 +250,7 @@ func FuzzRead(f *testing.F) {
 		bounded.Allocates(t, 256<<20, func() { m, err = parse("fuzz", data, 64<<20) })
 		if err != nil {
 			require.Nil(t, m)
-			require.True(t, errors.Is(err, ErrNotSavedModel) || errors.Is(err, ErrTooLarge), "%v", err)
+			require.True(t, errors.Is(err, ErrNotSavedModel) || errors.Is(err, errTooLarge), "%v", err)
 			return
 		}
 		m.settle()

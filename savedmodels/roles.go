@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"steadyfit/internal/contract"
 )
 
 // Roles has the name of the signature chosen for each purpose. A name is empty if the model has
@@ -24,8 +26,8 @@ type Roles struct {
 	Apply      string `json:"apply"`
 	// SetLearningRate sets the learning rate: set_learning_rate.
 	SetLearningRate string `json:"set_learning_rate"`
-	// ResetMetrics resets running metrics before an epoch or an evaluation: reset_metrics. See
-	// Model.RunningMetrics.
+	// ResetMetrics resets running metrics before an epoch or an evaluation: reset_metrics. Its
+	// outputs are the metrics that train and evaluate accumulate over batches.
 	ResetMetrics string `json:"reset_metrics"`
 	// Finalize gives the weights their final values after training, such as moving averages:
 	// finalize.
@@ -55,8 +57,8 @@ func (r Roles) Training() []string {
 	return unique(r.Train, r.TrainN, r.TrainXLA, r.TrainNXLA, r.TrainSync, r.Gradients, r.Apply)
 }
 
-// Used lists all signatures except Save and Restore, without duplicates.
-func (r Roles) Used() []string {
+// used lists all signatures except Save and Restore, without duplicates.
+func (r Roles) used() []string {
 	return unique(append(r.Training(), r.Evaluate, r.Predict, r.SetLearningRate, r.ResetMetrics, r.Finalize)...)
 }
 
@@ -80,16 +82,6 @@ func (m *Model) choose(names []string, suits func(*Signature) bool) string {
 	return ""
 }
 
-// RunningMetrics returns the names of the outputs that accumulate over batches, like a Keras
-// metric, until the signature reset_metrics runs. They are the outputs of reset_metrics. The
-// other outputs of train and evaluate are values of one batch.
-func (m *Model) RunningMetrics() []string {
-	if s := m.find(m.Roles.ResetMetrics); s != nil {
-		return tensorNames(s.Outputs)
-	}
-	return nil
-}
-
 // resolve chooses the roles and reports signatures that have the name of a role but cannot be
 // used. train names the train signature; empty means the usual one.
 func (j *judgement) resolve(train string) {
@@ -102,7 +94,7 @@ func (j *judgement) resolve(train string) {
 	r.Evaluate = j.choose(evaluateNames, (*Signature).hasLoss)
 	r.Predict = j.choose(predictNames, nil)
 	r.SetLearningRate = j.take("set_learning_rate", func(s *Signature) string {
-		if len(s.Inputs) == 1 && reservedInputs[InputLearningRate].fits(s.Inputs[0]) {
+		if len(s.Inputs) == 1 && reservedInputs[contract.InputLearningRate].fits(s.Inputs[0]) {
 			return ""
 		}
 		return "it does not take exactly one float scalar"
@@ -133,8 +125,8 @@ func (j *judgement) resolve(train string) {
 	r.TrainNXLA = j.takeCompiled(r.TrainN)
 	if r.Train == usual {
 		r.TrainSync = j.take("train_sync", func(v *Signature) string {
-			if v.Reserved(InputGroupSize) == nil {
-				return "it has no input " + InputGroupSize
+			if v.Input(contract.InputGroupSize) == nil {
+				return "it has no input " + contract.InputGroupSize
 			}
 			return same(v)
 		})
@@ -158,7 +150,7 @@ func (j *judgement) take(name string, wrong func(*Signature) string) string {
 }
 
 func (j *judgement) unusable(name, why string) {
-	j.report(warning, CodeUnusableSignature, name, "correct it in the code that exports the model", "signature %s is not used: %s", name, why)
+	j.report(warning, contract.CodeUnusableSignature, name, "correct it in the code that exports the model", "signature %s is not used: %s", name, why)
 }
 
 func (j *judgement) takeCompiled(base string) string {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 
+	"steadyfit/internal/contract"
 	"steadyfit/tfbind"
 )
 
@@ -128,7 +129,7 @@ func (m *Model) writeUses(b *bytes.Buffer) {
 		unused = slices.DeleteFunc(unused, func(name string) bool { return name == s.Name })
 		var in, reserved, takes []string
 		for _, t := range s.Inputs {
-			if IsReserved(t.Name) {
+			if contract.IsReserved(t.Name) {
 				reserved = append(reserved, t.Name)
 			} else {
 				in = append(in, t.Name+" "+t.DType.String()+t.shapeText())

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"steadyfit/data"
+	"steadyfit/internal/contract"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -97,7 +98,7 @@ func (b *binding) match(fields []string) error {
 		in := &b.inputs[i]
 		name := in.Name
 		switch {
-		case byName || savedmodels.IsReserved(name):
+		case byName || contract.IsReserved(name):
 		case slices.Contains(b.features, name):
 			name = "x"
 		default:
@@ -129,7 +130,7 @@ func (e *UnusedFieldError) Error() string { return e.OptionText(option.GoName) }
 // OptionText implements option.Named.
 func (e *UnusedFieldError) OptionText(name option.Name) string {
 	fix := "drop it with {InMemory.Drop}, or rename it to the input that should take it"
-	if e.Field == savedmodels.InputSampleWeight {
+	if e.Field == contract.InputSampleWeight {
 		fix = "export the model with that input, or drop the field with {InMemory.Drop}"
 	}
 	fix = option.Marked(fix, name)
@@ -163,7 +164,7 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 	for i := range b.inputs {
 		in := &b.inputs[i]
 		if in.field < 0 {
-			if in.Name == savedmodels.InputSampleWeight && len(in.Shape) > 1 && slices.Min(in.Shape[1:]) < 0 {
+			if in.Name == contract.InputSampleWeight && len(in.Shape) > 1 && slices.Min(in.Shape[1:]) < 0 {
 				return nil, fmt.Errorf("%s: %w", ds.Name(), in.noSize(sig))
 			}
 			continue
@@ -190,10 +191,10 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 }
 
 // CSVOptions returns the options to read a CSV file for a signature:
-// - Exact, if a feature has a type whose values float32 may not represent.
-// - Text, if the only feature takes text.
-// - Columns, if there are several features, or one that takes text, and each takes one value
-// per sample.
+//   - Exact, if a feature has a type whose values float32 may not represent.
+//   - Text, if the only feature takes text.
+//   - Columns, if there are several features, or one that takes text, and each takes one value
+//     per sample.
 func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, err error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
@@ -231,7 +232,7 @@ func ImageOptions(model *savedmodels.Model, signature string, height, width int)
 		return o, nil, err
 	}
 	o.Height, o.Width = height, width
-	in := sig.ImageInput()
+	in := imageInput(sig)
 	if in != nil {
 		o.Height = cmp.Or(height, int(max(in.Shape[1], 0)))
 		o.Width = cmp.Or(width, int(max(in.Shape[2], 0)))
@@ -250,6 +251,22 @@ func ImageOptions(model *savedmodels.Model, signature string, height, width int)
 		}
 	}
 	return o, scale, nil
+}
+
+// imageInput returns the data input of shape [batch height width channels] with 1, 3 or an open
+// number of channels. It returns nil if there is not exactly one.
+func imageInput(s *savedmodels.Signature) *savedmodels.Tensor {
+	var found *savedmodels.Tensor
+	for _, t := range s.DataInputs() {
+		if t.UnknownRank || len(t.Shape) != 4 || t.Shape[3] != 1 && t.Shape[3] != 3 && t.Shape[3] >= 0 {
+			continue
+		}
+		if found != nil {
+			return nil
+		}
+		found = s.Input(t.Name)
+	}
+	return found
 }
 
 // names joins the names of tensors for an error.

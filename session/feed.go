@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"steadyfit/data"
+	"steadyfit/internal/contract"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -111,22 +112,22 @@ func (st *Step) release(b data.Batch) error {
 func (st *Step) setReserved(i, samples int) error {
 	in, scalar := &st.inputs[i], 1.0
 	switch in.Name {
-	case savedmodels.InputSampleWeight:
+	case contract.InputSampleWeight:
 		return st.setOnes(i, samples)
-	case savedmodels.InputSeed:
+	case contract.InputSeed:
 		if in.stacked {
 			return tfbind.Set(st.tf, i, st.seeds, int64(st.steps), 2)
 		}
 		return tfbind.Set(st.tf, i, st.seeds, 2)
-	case savedmodels.InputLearningRate:
+	case contract.InputLearningRate:
 		if scalar = st.session.rate; math.IsNaN(scalar) {
 			return option.Errorf("signature %s takes the learning rate as an input, and none was set: set it with {Session.SetLearningRate}", st.signature.Name)
 		}
-	case savedmodels.InputLossScale:
+	case contract.InputLossScale:
 		if l := st.session.scaler; l != nil {
 			scalar = l.Scale
 		}
-	case savedmodels.InputGroupSize:
+	case contract.InputGroupSize:
 	default:
 		return fmt.Errorf("signature %s, input %s: no value to feed", st.signature.Name, in.Name)
 	}
@@ -185,7 +186,7 @@ func (in *input) fit(shape []int, steps int) error {
 		have := in.shape[first+i]
 		switch {
 		case d < 0 || d == have:
-		case i == 0 && !savedmodels.IsReserved(in.Name):
+		case i == 0 && !contract.IsReserved(in.Name):
 			return fmt.Errorf("%w: the model has the fixed batch size %d, but the batch has %d samples: train with that batch size and without a smaller last batch, or export the model with an open batch size",
 				ErrData, d, have)
 		default:

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"steadyfit/internal/contract"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 )
@@ -66,17 +67,17 @@ func newLossScaler(o LossScale, sig *savedmodels.Signature) (*lossScaler, error)
 			return refuse(nil, "", "%s is %v, expected a number above %v that float32 can represent", v.name, v.value, v.above)
 		}
 	}
-	switch in := savedmodels.InputLossScale; {
+	switch in := contract.InputLossScale; {
 	case o == LossScale{} && !scalable(sig):
 		return nil, nil
-	case sig.Reserved(in) == nil && sig.Output(savedmodels.MetricLossScale) != nil:
+	case sig.Input(in) == nil && sig.Output(contract.MetricLossScale) != nil:
 		return refuse(ErrNoSignature, "unset the loss scale, or export the model with loss_scale_input",
 			"signature %s has no input %s: it scales the loss inside the graph", sig.Name, in)
-	case sig.Reserved(in) == nil:
+	case sig.Input(in) == nil:
 		return refuse(ErrNoSignature, "export it with loss_scale_input, or unset the loss scale", "signature %s has no input %s", sig.Name, in)
 	case o.Fixed == 0 && gradsFinite(sig) == nil:
 		return refuse(ErrNoSignature, "export it with that output, or set a fixed scale",
-			"signature %s has no output %s, which a dynamic scale needs", sig.Name, savedmodels.OutputGradsFinite)
+			"signature %s has no output %s, which a dynamic scale needs", sig.Name, contract.OutputGradsFinite)
 	}
 	d := DynamicLossScale
 	l := &lossScaler{LossScale: LossScale{
@@ -128,7 +129,7 @@ func (l *lossScaler) update(applied bool) (lowered bool) {
 
 // gradsFinite returns the output grads_finite; nil if there is none.
 func gradsFinite(sig *savedmodels.Signature) *savedmodels.Tensor {
-	return sig.Output(savedmodels.OutputGradsFinite)
+	return sig.Output(contract.OutputGradsFinite)
 }
 
 // rescale adapts the loss scale after a train step. applied is false for a skipped step.
@@ -142,7 +143,7 @@ func (s *Session) rescale(applied bool, out []float64) {
 		out[len(out)-2], out[len(out)-1] = l.Scale, float64(l.Skipped)
 	case !applied:
 		// The model adapts the scale in its graph or does not scale the loss.
-		switch i := slices.Index(s.trainNames, savedmodels.MetricLossScale); {
+		switch i := slices.Index(s.trainNames, contract.MetricLossScale); {
 		case i < 0:
 			s.stuck = 1
 		case out[i] < DynamicLossScale.Min:
@@ -154,7 +155,7 @@ func (s *Session) rescale(applied bool, out []float64) {
 }
 
 func scalable(sig *savedmodels.Signature) bool {
-	return sig.Reserved(savedmodels.InputLossScale) != nil && gradsFinite(sig) != nil
+	return sig.Input(contract.InputLossScale) != nil && gradsFinite(sig) != nil
 }
 
 // Skipped reports whether the last train step was skipped because of non-finite gradients and

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"steadyfit/data"
+	"steadyfit/internal/contract"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 )
@@ -17,12 +18,12 @@ import (
 var ErrInexactSplit = errors.New("the update would differ from that of the whole batch")
 
 // CheckSplit returns nil if batches can be split into micro-batches. The errors are:
-// - ErrNoSignature: the model lacks signatures gradients and apply that report the same metrics
-// as its train signature.
-// - ErrInexactSplit: the update would differ, and Options.AllowInexactSplit is not set. The
-// update is exact if savedmodels.Metadata.MicroBatchesExact says so. If the field is nil, the
-// update is exact unless the signature gradients takes the reserved input seed, since each
-// micro-batch draws other random numbers (docs/reference/contract.md).
+//   - ErrNoSignature: the model lacks signatures gradients and apply that report the same
+//     metrics as its train signature.
+//   - ErrInexactSplit: the update would differ, and Options.AllowInexactSplit is not set. The
+//     update is exact if savedmodels.Metadata.MicroBatchesExact says so. If the field is nil,
+//     the update is exact unless the signature gradients takes the reserved input seed, since
+//     each micro-batch draws other random numbers (docs/reference/contract.md).
 func (p *Plan) CheckSplit() error {
 	if err := p.checkSplit(); err != nil {
 		return fmt.Errorf("micro-batches: %w", err)
@@ -53,13 +54,13 @@ func (p *Plan) checkSplit() error {
 			return refuse("signature %s does not report %s, which %s does; export it with the same outputs", gradients.Name, m.Name, train.Name)
 		}
 	}
-	if in := savedmodels.InputLossScale; train.Reserved(in) != nil && gradients.Reserved(in) == nil {
+	if in := contract.InputLossScale; train.Input(in) != nil && gradients.Input(in) == nil {
 		return refuse("signature %s does not take %s, which %s does, so micro-batches would not be scaled; export it with the same inputs",
 			gradients.Name, in, train.Name)
 	}
 	if gradsFinite(train) != nil && gradsFinite(gradients) == nil && gradsFinite(apply) == nil {
 		return refuse("neither %s nor %s reports %s, which %s does, so a skipped step would count as a step; export them with it",
-			gradients.Name, apply.Name, savedmodels.OutputGradsFinite, train.Name)
+			gradients.Name, apply.Name, contract.OutputGradsFinite, train.Name)
 	}
 	if why := whyInexact(p.model, gradients); why != "" && !p.opts.AllowInexactSplit {
 		return option.Errorf("%w: %s; set {Options.AllowInexactSplit} to accept that", ErrInexactSplit, why)
@@ -81,7 +82,7 @@ func (p *Plan) whyWhole() string {
 // unusable returns the problem of a signature with one of these names; empty if there is none.
 func unusable(model *savedmodels.Model, names ...string) string {
 	for _, p := range model.Problems {
-		if p.Code == savedmodels.CodeUnusableSignature && slices.Contains(names, p.Subject) {
+		if p.Code == contract.CodeUnusableSignature && slices.Contains(names, p.Subject) {
 			return p.Message + "; " + p.Fix
 		}
 	}
@@ -96,9 +97,9 @@ func whyInexact(model *savedmodels.Model, gradients *savedmodels.Signature) stri
 		return ""
 	case m != nil && m.MicroBatchesExact != nil:
 		return "the exporter's note micro_batches_exact is false: BatchNormalization mixes the samples of a batch, Dropout draws different numbers for each micro-batch, or an Embedding with an optimizer other than SGD without clipping treats repeated rows separately"
-	case gradients.Reserved(savedmodels.InputSeed) != nil:
+	case gradients.Input(contract.InputSeed) != nil:
 		return fmt.Sprintf("signature %s draws different random numbers from the input seed for each micro-batch", gradients.Name)
-	case slices.ContainsFunc(model.Problems, func(p savedmodels.Problem) bool { return p.Code == savedmodels.CodeMetadata }):
+	case slices.ContainsFunc(model.Problems, func(p savedmodels.Problem) bool { return p.Code == contract.CodeMetadata }):
 		return "the exporter's notes cannot be read, so it is unknown whether the update is exact"
 	}
 	return ""
@@ -174,11 +175,11 @@ func (s *Session) prepareMicroBatches() error {
 	output := func(name string) int {
 		return slices.IndexFunc(p.apply.outputs, func(t savedmodels.Tensor) bool { return t.Name == name })
 	}
-	p.finite = output(savedmodels.OutputGradsFinite)
+	p.finite = output(contract.OutputGradsFinite)
 	p.metrics = p.gradients.find(s.train.names) // CheckSplit checks that none is missing
 	for _, name := range s.train.names {
 		after := -1
-		if name == savedmodels.MetricLossScale || name == savedmodels.MetricSkippedSteps {
+		if name == contract.MetricLossScale || name == contract.MetricSkippedSteps {
 			after = output(name)
 		}
 		p.after = append(p.after, after)
@@ -231,7 +232,7 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed, step in
 	out = out[:len(metrics)]
 	clear(out)
 	applied = true
-	weighted := r.signature.Reserved(savedmodels.InputSampleWeight) != nil
+	weighted := r.signature.Input(contract.InputSampleWeight) != nil
 	var weights float64
 	for i := range n {
 		part := b.Slice(i*b.Size/n, (i+1)*b.Size/n)
@@ -283,7 +284,7 @@ const (
 // reductionOf returns the reduction of a metric. The loss of a single output has the name
 // OUTPUT_loss.
 func reductionOf(model *savedmodels.Model, name string) reduction {
-	if slices.Contains(model.RunningMetrics(), name) {
+	if slices.Contains(runningMetrics(model), name) {
 		return byLast
 	}
 	m := model.Metadata
@@ -295,9 +296,9 @@ func reductionOf(model *savedmodels.Model, name string) reduction {
 		return bySamples
 	}
 	switch m.LossReduction {
-	case savedmodels.ReductionSum:
+	case contract.ReductionSum:
 		return bySum
-	case savedmodels.ReductionWeighted:
+	case contract.ReductionWeighted:
 		return byWeights
 	}
 	return bySamples
@@ -306,7 +307,7 @@ func reductionOf(model *savedmodels.Model, name string) reduction {
 // weightOf returns the sum of a batch's sample weights. Without sample weights, it is the batch
 // size.
 func weightOf(b data.Batch) float64 {
-	field, ok := b.Field(savedmodels.InputSampleWeight)
+	field, ok := b.Field(contract.InputSampleWeight)
 	if !ok {
 		return float64(b.Size)
 	}

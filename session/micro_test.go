@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/data"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/graphdef"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -128,9 +129,9 @@ func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any)
 		Add("number", "Cast", cast(tfbind.Int64, double), "last").
 		Add("applied", "Identity", divide, "rate")
 	switch reduction {
-	case savedmodels.ReductionSum:
+	case contract.ReductionSum:
 		g.Add("loss", "Identity", divide, "sum")
-	case savedmodels.ReductionWeighted:
+	case contract.ReductionWeighted:
 		g.Add("loss", "RealDiv", divide, "sum", "sum_of_weights")
 	default:
 		g.Add("loss", "RealDiv", divide, "sum", "size")
@@ -289,7 +290,7 @@ func TestPartsReportTheWhole(t *testing.T) {
 		{Name: "x", Array: data.Array{Shape: []int{7}, Values: x}},
 		{Name: "sample_weight", Array: data.Array{Shape: []int{7}, Values: weights}},
 	}}
-	for _, reduction := range []string{"", "sum_over_batch_size", savedmodels.ReductionWeighted, savedmodels.ReductionSum} {
+	for _, reduction := range []string{"", "sum_over_batch_size", contract.ReductionWeighted, contract.ReductionSum} {
 		notes := map[string]any{"loss_reduction": reduction}
 		s := openModel(t, reporter(t, reduction, false, notes), session.Options{})
 		require.NoError(t, s.SetLearningRate(0.5))

@@ -8,6 +8,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/contract"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -42,16 +43,16 @@ func (p *Plan) Metrics() (train, evaluate []string, err error) {
 	}
 	train, evaluate = of(p.roles.Train), of(p.roles.Evaluate)
 	if p.lossScale != nil {
-		train = append(train, savedmodels.MetricLossScale, savedmodels.MetricSkippedSteps)
+		train = append(train, contract.MetricLossScale, contract.MetricSkippedSteps)
 	}
 	return train, evaluate, err
 }
 
 // Compile makes the plan of a model. The errors are:
-// - savedmodels.ErrNotTrainable and savedmodels.ErrUnsafeOps for the model.
-// - ErrNoSignature for Options.TrainSignature.
-// - *option.Error for Options.StepsPerExecution (ErrStack), and for Options.Compiled and
-// Options.LossScale (ErrNoSignature).
+//   - savedmodels.ErrNotTrainable and savedmodels.ErrUnsafeOps for the model.
+//   - ErrNoSignature for Options.TrainSignature.
+//   - *option.Error for Options.StepsPerExecution (ErrStack), and for Options.Compiled and
+//     Options.LossScale (ErrNoSignature).
 func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 	if model == nil {
 		return nil, errNoModel
@@ -248,7 +249,7 @@ func (p *Plan) layouts() (plain, compiled *layout, err error) {
 	}
 	if scalable(train) {
 		return nil, nil, fmt.Errorf("%w: a dynamic loss scale needs the output %s of signature %s after each step, and an execution of several steps does not report how many were skipped; export the model without loss_scale_input to scale the loss inside the graph",
-			ErrStack, savedmodels.OutputGradsFinite, train.Name)
+			ErrStack, contract.OutputGradsFinite, train.Name)
 	}
 	if plain, err = layoutOf(p.model, p.roles.TrainN, train); err != nil || !p.opts.Compiled || p.roles.TrainNXLA == "" {
 		return plain, nil, err
@@ -275,7 +276,7 @@ func (p *Plan) whySingle() string {
 
 // isStacked reports whether an input has one value per step of an execution.
 func isStacked(input string) bool {
-	return !slices.Contains([]string{savedmodels.InputLearningRate, savedmodels.InputLossScale, savedmodels.InputGroupSize}, input)
+	return !slices.Contains([]string{contract.InputLearningRate, contract.InputLossScale, contract.InputGroupSize}, input)
 }
 
 // layoutOf reads the layout of a signature that runs several steps. Each of its steps must do
@@ -334,7 +335,7 @@ func (l *layout) add(in savedmodels.Tensor) string {
 	}
 	rank, sizes := 0, []*int64{}
 	switch {
-	case in.Name == savedmodels.InputSeed:
+	case in.Name == contract.InputSeed:
 		rank, sizes = 2, []*int64{&l.steps}
 	case isStacked(in.Name) && len(in.Shape) < 2:
 		return fmt.Sprintf("takes %s without dimensions for steps and samples", in.Name)

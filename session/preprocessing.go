@@ -11,9 +11,9 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/graphdef"
-	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
 
@@ -56,9 +56,9 @@ type Preprocessing struct {
 // OpenPreprocessing loads a serialized GraphDef, which any TensorFlow binding can write. The
 // result must be closed. A missing name is tfbind.ErrNotFound. The error is ErrPreprocessing if
 // the graph
-// - returns strings or half-precision values, or
-// - has an operation with state, such as random numbers without a seed, a queue, a table or an
-// iterator. A resumed training could not repeat its results.
+//   - returns strings or half-precision values, or
+//   - has an operation with state, such as random numbers without a seed, a queue, a table or
+//     an iterator. A resumed training could not repeat its results.
 //
 // Variables have no value. The graph must be trusted, since it may access files. ctx is checked
 // before loading, which TensorFlow cannot interrupt.
@@ -142,7 +142,7 @@ func (p *Preprocessing) checkOperations(graph []byte) error {
 		ops = append(ops, graphdef.Op{Name: op.Name(), Type: op.Type()})
 	}
 	for _, op := range ops {
-		if keeps, ok := savedmodels.Fleeting(op.Type); ok {
+		if keeps, ok := contract.Fleeting(op.Type); ok {
 			in := ""
 			if op.Function != "" {
 				in = " in function " + op.Function

@@ -15,10 +15,10 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/contract"
 	tracing "steadyfit/internal/native" // native is also a type of this package
 	"steadyfit/memory"
 	"steadyfit/option"
-	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
 
@@ -68,7 +68,7 @@ type TracedStep struct {
 
 // Resolved returns the resolved settings. If b has samples, it traces a train step on b and
 // then restores all variables bit for bit. Untraced is set if training has state that cannot be
-// restored (savedmodels.CodeStateNotSaved, CodeNoSaver), or if the step fails in TensorFlow.
+// restored (contract.CodeStateNotSaved, CodeNoSaver), or if the step fails in TensorFlow.
 //
 // The traced step takes the time and the memory of a train step and a Snapshot, and some
 // hundred bytes per operation. With micro-batches, the last one is traced. If the variables
@@ -126,7 +126,7 @@ func (s *Session) untraceable() string {
 		return "the session was opened read-only"
 	}
 	for _, p := range s.model.ProblemsFor(s.opts.TrainSignature) {
-		if p.Code == savedmodels.CodeStateNotSaved || p.Code == savedmodels.CodeNoSaver && len(s.model.Variables) > 0 {
+		if p.Code == contract.CodeStateNotSaved || p.Code == contract.CodeNoSaver && len(s.model.Variables) > 0 {
 			return p.Message
 		}
 	}

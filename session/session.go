@@ -14,6 +14,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/contract"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -138,7 +139,7 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 	if p.lossScale != nil {
 		scaler := *p.lossScale
 		s.scaler = &scaler
-		s.trainNames = append(slices.Clone(s.trainNames), savedmodels.MetricLossScale, savedmodels.MetricSkippedSteps)
+		s.trainNames = append(slices.Clone(s.trainNames), contract.MetricLossScale, contract.MetricSkippedSteps)
 	}
 	return s, nil
 }
@@ -348,8 +349,18 @@ func (s *Session) Trace(ctx context.Context, step int64, b data.Batch, out []flo
 }
 
 // RunningMetrics returns the names of the metrics that accumulate over all batches of Train and
-// Evaluate since ResetMetrics; see savedmodels.Model.RunningMetrics.
-func (s *Session) RunningMetrics() []string { return s.model.RunningMetrics() }
+// Evaluate since ResetMetrics, like a Keras metric. They are the outputs of the signature
+// reset_metrics. The other results are values of one batch.
+func (s *Session) RunningMetrics() []string { return runningMetrics(s.model) }
+
+func runningMetrics(model *savedmodels.Model) (names []string) {
+	if sig, err := model.Signature(model.Roles.ResetMetrics); err == nil && model.Roles.ResetMetrics != "" {
+		for _, t := range sig.Outputs {
+			names = append(names, t.Name)
+		}
+	}
+	return names
+}
 
 // ResetMetrics resets the running metrics, if any, before an epoch or an evaluation.
 func (s *Session) ResetMetrics(ctx context.Context) error {
@@ -399,7 +410,7 @@ func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) (er
 // or else the signature set_learning_rate. A model that has neither is ErrNoSignature. Save
 // includes a rate that was set through the signature.
 func (s *Session) SetLearningRate(rate float64) error {
-	if s.train != nil && s.train.signature.Reserved(savedmodels.InputLearningRate) != nil {
+	if s.train != nil && s.train.signature.Input(contract.InputLearningRate) != nil {
 		s.rate = rate
 		return nil
 	}
@@ -443,12 +454,12 @@ func (s *Session) Identity() map[string]string {
 	if info, err := tfbind.Load(""); err == nil {
 		id["tensorflow"] = info.Version
 	}
-	if s.train != nil && s.train.signature.Reserved(savedmodels.InputSeed) != nil {
+	if s.train != nil && s.train.signature.Input(contract.InputSeed) != nil {
 		id["seed"] = strconv.FormatInt(s.opts.Seed, 10)
 	}
 	if s.scaler != nil {
 		id["loss_scale"] = s.scaler.String()
-	} else if s.train != nil && s.train.signature.Reserved(savedmodels.InputLossScale) != nil {
+	} else if s.train != nil && s.train.signature.Input(contract.InputLossScale) != nil {
 		id["loss_scale"] = "1" // the generated value
 	}
 	return id

@@ -17,7 +17,7 @@ import (
 // memory of the variables a second time, at most Bytes.
 //
 // State outside of variables, such as random generators in operations, is not part of a
-// snapshot (see savedmodels.CodeStateNotSaved). It continues in the same session and starts
+// snapshot (see contract.CodeStateNotSaved). It continues in the same session and starts
 // over in a reloaded one.
 type Snapshot struct {
 	model  string // hash of the model

@@ -80,11 +80,11 @@ const installFix = "run `make runtime` in the steadyfit checkout, or `pip instal
 
 // Locate searches for TensorFlow without opening it. If path or else STEADYFIT_TENSORFLOW is
 // not empty, it names the only place to search. Otherwise Locate searches, in this order:
-// - the folder .runtime in the working directory, its parents, the executable's folder and that
-// folder's parent,
-// - the active virtual environment,
-// - the site-packages of python3,
-// - LD_LIBRARY_PATH and the usual folders of C libraries.
+//   - the folder .runtime in the working directory, its parents, the executable's folder and
+//     that folder's parent,
+//   - the active virtual environment,
+//   - the site-packages of python3,
+//   - LD_LIBRARY_PATH and the usual folders of C libraries.
 //
 // The error is a *LoadError.
 func Locate(path string) (Location, error) {

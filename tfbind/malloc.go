@@ -10,12 +10,13 @@ import (
 // Malloc has the memory that malloc reports for this process, in bytes. An amount that the
 // allocator does not report is [NotReported].
 //
-// - glibc reports all arenas and mapped blocks (mallinfo2 of glibc 2.33; older versions report
-// nothing). Blocks in a thread's cache count as in use. Free is address space, so [TrimMalloc]
-// can return pages without changing it.
-// - jemalloc: InUse is stats.allocated, Arenas is stats.resident, and Free is their difference.
-// - tcmalloc (gperftools): Arenas is the memory taken and not unmapped.
-// - mimalloc reports nothing, because it counts per thread.
+//   - glibc reports all arenas and mapped blocks (mallinfo2 of glibc 2.33; older versions
+//     report nothing). Blocks in a thread's cache count as in use. Free is address space, so
+//     [TrimMalloc] can return pages without changing it.
+//   - jemalloc: InUse is stats.allocated, Arenas is stats.resident, and Free is their
+//     difference.
+//   - tcmalloc (gperftools): Arenas is the memory taken and not unmapped.
+//   - mimalloc reports nothing, because it counts per thread.
 type Malloc struct {
 	// Allocator is "glibc", "jemalloc", "tcmalloc" or "mimalloc".
 	Allocator string
@@ -52,11 +53,11 @@ func MallocInfo() (Malloc, bool) {
 // TrimMalloc returns malloc's free memory to the system, and reports whether the allocator
 // supports that:
 //
-// - glibc: malloc_trim(0) returns free pages of all arenas.
-// - jemalloc: a purge returns the dirty pages of all arenas, but not the caches of threads.
-// - tcmalloc: MallocExtension_ReleaseFreeMemory does not return the caches of threads.
-// - mimalloc: mi_collect(true) returns memory of the calling thread and of ended threads, but
-// not of TensorFlow's threads.
+//   - glibc: malloc_trim(0) returns free pages of all arenas.
+//   - jemalloc: a purge returns the dirty pages of all arenas, but not the caches of threads.
+//   - tcmalloc: MallocExtension_ReleaseFreeMemory does not return the caches of threads.
+//   - mimalloc: mi_collect(true) returns memory of the calling thread and of ended threads, but
+//     not of TensorFlow's threads.
 //
 // A large heap can take long, and other threads wait for malloc meanwhile. TrimMalloc does not
 // affect TensorFlow's own pools.

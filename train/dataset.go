@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"steadyfit/data"
+	"steadyfit/internal/contract"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -117,8 +118,8 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 	}
 	if sig, err := t.model.Signature(signature); err != nil {
 		return nil, err
-	} else if sig.Reserved(savedmodels.InputSampleWeight) == nil {
-		return nil, &option.Error{Option: "Config.ClassWeights", Reason: "signature " + signature + " takes no " + savedmodels.InputSampleWeight, Fix: "export it with --sample-weight of scripts/export.py"}
+	} else if sig.Input(contract.InputSampleWeight) == nil {
+		return nil, &option.Error{Option: "Config.ClassWeights", Reason: "signature " + signature + " takes no " + contract.InputSampleWeight, Fix: "export it with --sample-weight of scripts/export.py"}
 	}
 	inputs, fields, err := t.inputs(train, signature)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"steadyfit/fit"
 	"steadyfit/fit/checkpoint"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -253,7 +254,7 @@ func (t *training) compile() (err error) {
 func (t *training) warn() {
 	problems := t.model.ProblemsFor(t.Session.TrainSignature)
 	for _, p := range problems {
-		if p.Code == savedmodels.CodeMetadata {
+		if p.Code == contract.CodeMetadata {
 			t.Loop.Log.Warn("the notes of the exporter cannot be read; names of classes and ranges of inputs are unknown", "problem", p.Message, "fix", p.Fix)
 		}
 	}
@@ -262,7 +263,7 @@ func (t *training) warn() {
 		return
 	}
 	for _, p := range problems {
-		if p.Code == savedmodels.CodeStateNotSaved {
+		if p.Code == contract.CodeStateNotSaved {
 			t.Loop.Log.Warn("resets and resumes will change the numbers of this training", "problem", p.Message, "fix", p.Fix)
 		}
 	}

@@ -16,8 +16,8 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
+	"steadyfit/internal/contract"
 	"steadyfit/option"
-	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
@@ -121,7 +121,7 @@ func TestRunRefuses(t *testing.T) {
 		{func(c *Config) { c.Reset = &budget.ResetPolicy{Depth: "deep"} }, "ResetPolicy.Depth", "expected none, restore, reload or process"},
 		{func(c *Config) { c.Reset = &budget.ResetPolicy{Depth: session.ResetProcess} }, "ResetPolicy.Depth", "needs Config.Supervise"},
 		{func(c *Config) { c.Autotune.Mode = "fast" }, "Autotune.Mode", "expected on, precision, or nothing"},
-		{func(c *Config) { c.ClassWeights = map[string]float64{"0": 2} }, "Config.ClassWeights", savedmodels.InputSampleWeight},
+		{func(c *Config) { c.ClassWeights = map[string]float64{"0": 2} }, "Config.ClassWeights", contract.InputSampleWeight},
 		{func(c *Config) { c.Augmentation = data.Augmentation{Flip: true} }, "Config.Augmentation", "Data.Height"},
 	} {
 		config := Config{Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 32, Epochs: 1}}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"steadyfit/fit"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
 	measuring "steadyfit/internal/lab/measure"
 	"steadyfit/internal/lab/runner"
@@ -164,7 +165,7 @@ func readHistory(path string) (*result, error) {
 		}
 		*to = value
 	}
-	if skipped, ok := last.Metrics.Get(savedmodels.MetricSkippedSteps); ok {
+	if skipped, ok := last.Metrics.Get(contract.MetricSkippedSteps); ok {
 		r.SkippedSteps = &skipped
 	}
 	return &r, nil

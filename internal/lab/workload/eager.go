@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"steadyfit/data"
+	"steadyfit/internal/contract"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -113,7 +114,7 @@ func (e *eagerModel) signature(name string) (eagerSignature, error) {
 func (e *eagerModel) part(sig *savedmodels.Signature, want ...string) (*program, error) {
 	var feeds []string
 	for _, in := range sig.Inputs {
-		if savedmodels.IsReserved(in.Name) {
+		if contract.IsReserved(in.Name) {
 			return nil, e.compiler.refuse(sig.Name, "it takes "+in.Name+", which this loop does not feed")
 		}
 		feeds = append(feeds, in.Op)

@@ -1,0 +1,49 @@
+// Package contract has the names that a trainable SavedModel, the exporter's notes and the
+// packages of this module have in common (docs/reference/contract.md).
+package contract
+
+import "slices"
+
+// The reserved inputs and outputs of a training signature, and their values.
+const (
+	InputSampleWeight = "sample_weight" // float, shape [batch] or [batch, ...]
+	InputLearningRate = "learning_rate" // float scalar
+	InputSeed         = "seed"          // two int64 for stateless random operations
+	InputLossScale    = "loss_scale"    // float scalar: multiplies the loss and divides the gradients
+	InputGroupSize    = "group_size"    // int32 scalar: the number of workers
+
+	OutputGradsFinite = "grads_finite" // bool scalar: whether the step was applied
+)
+
+// IsReserved reports whether steadyfit can generate the value of the input.
+func IsReserved(input string) bool {
+	return slices.Contains([]string{InputSampleWeight, InputLearningRate, InputSeed, InputLossScale, InputGroupSize}, input)
+}
+
+// Metrics of training with loss scaling: the scale of the next step, and the number of skipped
+// steps.
+const (
+	MetricLossScale    = "loss_scale"
+	MetricSkippedSteps = "skipped_steps"
+)
+
+// The values of savedmodels.Metadata.LossReduction that need special treatment with
+// micro-batches.
+const (
+	ReductionWeighted = "mean_with_sample_weight" // the weighted sum divided by the sum of the weights
+	ReductionSum      = "sum"
+)
+
+// Codes of savedmodels.Problem that other packages need.
+const (
+	// CodeStateNotSaved means that training changes state that a checkpoint does not include,
+	// such as a variable without a saver or a random generator.
+	CodeStateNotSaved = "state-not-saved"
+	// CodeNoSaver means that the model can be trained but its variables cannot be saved.
+	CodeNoSaver = "no-saver"
+	// CodeUnusableSignature means that a signature has the name of a role but cannot be used
+	// for it.
+	CodeUnusableSignature = "unusable-signature"
+	// CodeMetadata means that the exporter's notes cannot be read.
+	CodeMetadata = "metadata-unreadable"
+)
