@@ -85,7 +85,7 @@ func (a variant) runs(runtime string) (runs []RunResult) {
 			Peak:    mebi(or(a.peak, 1000) * scatter), StepTime: memory.Known(memory.Bytes(or(a.step, 10) * 1e6 * scatter)),
 		}
 		if a.failure != "" {
-			run.Outcome.Verdict = memory.Crashed(string(a.failure) + ": " + a.died)
+			run.Outcome.Verdict = compare.Crashed(string(a.failure) + ": " + a.died)
 		}
 		phase := func(name string, values ...memory.Value) {
 			var s memory.Sample

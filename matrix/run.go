@@ -294,7 +294,7 @@ func (run *RunResult) judge(w Workload, seed uint64) {
 		result.Verdict = v.Trimmed(&closed, &trimmed)
 	}
 	if run.Failure != "" {
-		result.Verdict = memory.Crashed(string(run.Failure) + ": " + run.Cause)
+		result.Verdict = compare.Crashed(string(run.Failure) + ": " + run.Cause)
 	}
 	run.Outcome = result
 }

@@ -557,7 +557,7 @@ func TestTheGPUIsSampled(t *testing.T) {
 	p.GPUs = []string{"GPU"}
 	p.GPU = func(pid int) memory.Source {
 		assert.Positive(t, pid)
-		return memory.SourceFunc(func(add func(memory.Layer, memory.Reading)) {
+		return memory.Source(func(add func(memory.Layer, memory.Reading)) {
 			add(memory.GPUProcess, memory.Known(3*memory.GiB))
 		})
 	}

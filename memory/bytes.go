@@ -13,19 +13,19 @@ type Bytes int64
 
 // Units in powers of 1024.
 const (
-	KiB Bytes = 1 << 10
-	MiB Bytes = 1 << 20
-	GiB Bytes = 1 << 30
-	TiB Bytes = 1 << 40
+	KiB      Bytes = 1 << 10
+	MiB      Bytes = 1 << 20
+	GiB      Bytes = 1 << 30
+	tebibyte Bytes = 1 << 40
 )
 
 // ErrSize means that a text is not a size.
-var ErrSize = errors.New("not a size")
+var errSize = errors.New("not a size")
 
 var binaryUnits = []struct {
 	name string
 	size Bytes
-}{{"TiB", TiB}, {"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}}
+}{{"TiB", tebibyte}, {"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}}
 
 // units lists the units of ParseBytes.
 var units = map[string]float64{
@@ -62,7 +62,7 @@ func ParseBytes(text string) (Bytes, error) {
 	number, err := strconv.ParseFloat(trimmed[:end], 64)
 	size := math.Round(number * unit)
 	if !known || err != nil || size >= math.MaxInt64 {
-		return 0, fmt.Errorf("%q: %w: expected a number and a unit, such as 600MiB, 1.5GiB or 4096", text, ErrSize)
+		return 0, fmt.Errorf("%q: %w: expected a number and a unit, such as 600MiB, 1.5GiB or 4096", text, errSize)
 	}
 	return Bytes(size), nil
 }

@@ -160,13 +160,13 @@ func (a attribution) find() {
 		layer Layer
 		cause Cause
 	}{
-		{WaitingBytes, GCLag}, {WaitingCount, GCLag}, {CleanupCount, GCLag},
+		{WaitingBytes, GCLag}, {WaitingCount, GCLag}, {cleanupCount, GCLag},
 		{LiveBytes, Unreleased},
 		{live, HostHistory},
 		{LiveCount, Unreleased},
 		{TFUsed, RuntimeCache},
 		{MallocUsed, NativeHeap},
-		{GoHeap, GoRuntime}, {GoTotal, GoRuntime},
+		{GoHeap, GoRuntime}, {goTotal, GoRuntime},
 	} {
 		if carrier, ok := a.up(rule.layer); ok {
 			v.Cause, v.Carrier = rule.cause, carrier

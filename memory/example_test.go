@@ -60,7 +60,7 @@ func ExampleSeries_Judge() {
 }
 
 func ExampleNewSampler() {
-	live := memory.SourceFunc(func(add func(memory.Layer, memory.Reading)) {
+	live := memory.Source(func(add func(memory.Layer, memory.Reading)) {
 		add(memory.LiveCount, memory.Known(3)) // the program's own counter
 	})
 	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{live}})
@@ -76,8 +76,8 @@ func ExampleNewSampler() {
 			return
 		}
 	}
-	fmt.Println(sample.Step, sample.Get(memory.RSS).OK, memory.LiveCount.Format(sample.Get(memory.LiveCount)), sample.Get(memory.GPUUsed))
-	// Output: 2 true 3 unknown
+	fmt.Println(sample.Step, sample.Get(memory.RSS).OK, sample.Get(memory.LiveCount).Bytes, sample.Get(memory.GPUUsed))
+	// Output: 2 true 3 B unknown
 }
 
 func ExampleRequireFlat() {

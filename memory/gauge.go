@@ -32,9 +32,6 @@ func NewGauge(layer Layer) (*Gauge, error) {
 	return g, nil
 }
 
-// Layer returns the layer of the gauge.
-func (g *Gauge) Layer() Layer { return g.layer }
-
 // Read returns the current amount.
 func (g *Gauge) Read() Reading { return g.read(g.layer) }
 

@@ -19,7 +19,7 @@ func TestGauge(t *testing.T) {
 		t.Run(string(layer), func(t *testing.T) {
 			g, err := NewGauge(layer)
 			require.NoError(t, err)
-			assert.Equal(t, layer, g.Layer())
+			assert.Equal(t, layer, g.layer)
 			before := g.Read()
 			b, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 			require.NoError(t, err)

@@ -18,8 +18,8 @@ const (
 	RSS    Layer = "rss"           // resident memory: Anon + File + Shared
 	Anon   Layer = "anon"          // anonymous memory: heaps and stacks
 	File   Layer = "file"          // resident pages of files, mostly libraries
-	Shared Layer = "shared memory" // shmem and tmpfs
-	Swap   Layer = "swap"          // anonymous memory that was swapped out
+	shared Layer = "shared memory" // shmem and tmpfs
+	swap   Layer = "swap"          // anonymous memory that was swapped out
 	PSS    Layer = "pss"           // RSS with shared pages divided among their users
 	Peak   Layer = "peak rss"      // largest RSS since the start or Sampler.ResetPeak (VmHWM)
 
@@ -32,10 +32,10 @@ const (
 const (
 	GoHeap       Layer = "go heap"               // objects, live or not yet swept
 	GoLive       Layer = "go heap live"          // objects reachable at the last collection
-	GoTotal      Layer = "go total"              // memory held by the Go runtime
-	CleanupCount Layer = "waiting cleanup count" // cleanups and finalizers that are due
+	goTotal      Layer = "go total"              // memory held by the Go runtime
+	cleanupCount Layer = "waiting cleanup count" // cleanups and finalizers that are due
 	GCCycles     Layer = "gc cycle count"        // collections since the start
-	Goroutines   Layer = "goroutine count"
+	goroutines   Layer = "goroutine count"
 )
 
 // Layers of a [Source] that attribution uses. [Layer.Of] names parts of them.
@@ -90,7 +90,7 @@ func (l Layer) unit() unit {
 }
 
 // Format formats an amount in the unit of the layer: "1.2 GiB", "17", "1.52ms".
-func (l Layer) Format(r Reading) string {
+func (l Layer) format(r Reading) string {
 	if !r.OK {
 		return r.String()
 	}

@@ -21,8 +21,8 @@ func TestBytesString(t *testing.T) {
 		{600 * MiB, "600.0 MiB"},
 		{GiB - 1, "1.0 GiB"},
 		{GiB + 200*MiB, "1.2 GiB"},
-		{3 * TiB, "3.0 TiB"},
-		{2048 * TiB, "2048.0 TiB"},
+		{3 * tebibyte, "3.0 TiB"},
+		{2048 * tebibyte, "2048.0 TiB"},
 	} {
 		require.Equal(t, c.want, c.bytes.String())
 	}
@@ -43,7 +43,7 @@ func TestParseBytes(t *testing.T) {
 		{"300MB", 300_000_000},
 		{"1TB", 1_000_000_000_000},
 		{" 12 B ", 12},
-		{"1T", TiB},
+		{"1T", tebibyte},
 	} {
 		got, err := ParseBytes(c.text)
 		require.NoError(t, err, c.text)
@@ -51,7 +51,7 @@ func TestParseBytes(t *testing.T) {
 	}
 	for _, text := range []string{"", "MiB", "-1", "-1MiB", "1.2.3", "12 parsecs", "1e3", "99999999TiB", "0x10", "1 GiB2"} {
 		_, err := ParseBytes(text)
-		require.ErrorIs(t, err, ErrSize, text)
+		require.ErrorIs(t, err, errSize, text)
 		require.ErrorContains(t, err, text)
 	}
 }

@@ -11,30 +11,30 @@ import (
 )
 
 // Model is the shape of a function fitted to a series.
-type Model string
+type modelName string
 
 // Steps and curves can be combined with a slope. Otherwise they would fit a leak that begins with a
 // warm-up best.
 const (
-	constantModel         Model = "constant"
-	linearModel           Model = "linear"
-	saturatingModel       Model = "saturating" // a + b(1-exp(-t/tau))
-	quadraticModel        Model = "quadratic"
-	saturatingLinearModel Model = "saturating and linear"
-	stepModel             Model = "one step"
-	stepLinearModel       Model = "one step and linear"
+	constantModel         modelName = "constant"
+	linearModel           modelName = "linear"
+	saturatingModel       modelName = "saturating" // a + b(1-exp(-t/tau))
+	quadraticModel        modelName = "quadratic"
+	saturatingLinearModel modelName = "saturating and linear"
+	stepModel             modelName = "one step"
+	stepLinearModel       modelName = "one step and linear"
 )
 
 // shapes lists the models, simplest first, with their numbers of parameters, including the variance.
 // The place of a step counts as three parameters, because a free place fits noise that much better
 // (Ninomiya 2015).
 var shapes = []struct {
-	model      Model
+	model      modelName
 	parameters float64
 }{{constantModel, 2}, {linearModel, 3}, {saturatingModel, 4}, {quadraticModel, 4}, {saturatingLinearModel, 5}, {stepModel, 6}, {stepLinearModel, 7}}
 
-func (m Model) saturates() bool { return m == saturatingModel || m == saturatingLinearModel }
-func (m Model) steps() bool     { return m == stepModel || m == stepLinearModel }
+func (m modelName) saturates() bool { return m == saturatingModel || m == saturatingLinearModel }
+func (m modelName) steps() bool     { return m == stepModel || m == stepLinearModel }
 
 const (
 	// modelPoints is the maximum number of points for fitting a model.
@@ -46,7 +46,7 @@ const (
 
 // fitted is a model and its parameters: level + slope*x + change*shape(x).
 type fitted struct {
-	model        Model
+	model        modelName
 	level, slope float64
 	// change is the height of the step or curve, or the coefficient of the parabola.
 	change float64
@@ -89,7 +89,7 @@ func squares(f fitted, x, y []float64) float64 {
 // fit fits a model by least squares: first the constant or line, then the shape to the residuals. The
 // shape is made orthogonal to the line first, so one product gives its height (Frisch & Waugh 1933).
 // At least three points follow a step, since fewer may be noise.
-func fit(model Model, x, y []float64) fitted {
+func fit(model modelName, x, y []float64) fitted {
 	n := len(x)
 	base := fitted{model: constantModel, origin: x[0]}
 	line := func(v []float64) (level, slope float64) { return stat.Mean(v, nil), 0 }
@@ -185,7 +185,7 @@ func fitAll(x, y []float64) models {
 	return m
 }
 
-func (m *models) get(model Model) fitted {
+func (m *models) get(model modelName) fitted {
 	return m.all[slices.IndexFunc(m.all, func(f fitted) bool { return f.model == model })]
 }
 

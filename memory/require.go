@@ -6,7 +6,7 @@ import (
 )
 
 // TestingT is the part of testing.TB that RequireFlat uses.
-type TestingT interface {
+type testingT interface {
 	Helper()
 	Logf(format string, args ...any)
 	Errorf(format string, args ...any)
@@ -30,13 +30,13 @@ const (
 //	func TestTrainingDoesNotLeak(t *testing.T) {
 //		memory.RequireFlat(t, 64*memory.KiB, func(step int) { trainOneBatch() })
 //	}
-func RequireFlat(t TestingT, budget Bytes, step func(step int)) {
+func RequireFlat(t testingT, budget Bytes, step func(step int)) {
 	t.Helper()
 	v, err := runFlat(budget, mostSteps, step)
 	report(t, v, err, budget)
 }
 
-func report(t TestingT, v Verdict, err error, budget Bytes) {
+func report(t testingT, v Verdict, err error, budget Bytes) {
 	t.Helper()
 	switch {
 	case err != nil:

@@ -43,7 +43,7 @@ func (s *Sample) Set(layer Layer, r Reading) {
 }
 
 // Clone returns a deep copy.
-func (s *Sample) Clone() Sample {
+func (s *Sample) clone() Sample {
 	c := *s
 	c.Values = slices.Clone(s.Values)
 	return c

@@ -8,18 +8,9 @@ import (
 )
 
 // Source adds layers to each sample, such as allocator statistics, counts of live objects or GPU
-// memory. The sampling goroutine calls Sample once per sample. Sample should not allocate.
-type Source interface {
-	// Sample calls add for every layer of the source, always in the same order. It passes an
-	// unknown Reading if a layer has no value, and must not retain add.
-	Sample(add func(Layer, Reading))
-}
-
-// SourceFunc is a function that implements [Source].
-type SourceFunc func(add func(Layer, Reading))
-
-// Sample calls f.
-func (f SourceFunc) Sample(add func(Layer, Reading)) { f(add) }
+// memory. It calls add for each of its layers, always in the same order, with an unknown Reading if a
+// layer has no value. It must not retain add, and should not allocate.
+type Source func(add func(Layer, Reading))
 
 // SamplerOptions configure a Sampler. The zero value samples this process without sources.
 type SamplerOptions struct {
@@ -80,8 +71,8 @@ func (s *Sampler) Sample(step int, into *Sample) error {
 	s.set(RSS, u.RSS)
 	s.set(Anon, u.Anon)
 	s.set(File, u.File)
-	s.set(Shared, u.shared)
-	s.set(Swap, u.swap)
+	s.set(shared, u.shared)
+	s.set(swap, u.swap)
 	s.set(Peak, u.Peak)
 	s.set(Threads, u.threads)
 	if s.options.PSS {
@@ -92,7 +83,7 @@ func (s *Sampler) Sample(step int, into *Sample) error {
 	s.set(CgroupLimit, limit)
 	s.goRuntime()
 	for _, source := range s.options.Sources {
-		source.Sample(s.add)
+		source(s.add)
 	}
 	var perStep Reading
 	if !s.lastEnd.IsZero() && step > s.lastStep {
@@ -158,11 +149,11 @@ func goMetrics() []metrics.Sample {
 }
 
 func (s *Sampler) goRuntime() {
-	var heap, live, total, waiting, cycles, goroutines Reading
+	var heap, live, total, waiting, cycles, running Reading
 	if len(s.metrics) > 0 {
 		metrics.Read(s.metrics)
 		heap, live = s.metric(metricObjects), s.metric(metricLive)
-		cycles, goroutines = s.metric(metricCycles), s.metric(metricGoroutines)
+		cycles, running = s.metric(metricCycles), s.metric(metricGoroutines)
 		total = minus(s.metric(metricTotal), s.metric(metricReleased))
 		waiting = minus(s.metric(metricCleanupsQueued), s.metric(metricCleanupsRun))
 		if f := minus(s.metric(metricFinalizersQueued), s.metric(metricFinalizersRun)); waiting.OK && f.OK {
@@ -171,10 +162,10 @@ func (s *Sampler) goRuntime() {
 	}
 	s.set(GoHeap, heap)
 	s.set(GoLive, live)
-	s.set(GoTotal, total)
-	s.set(CleanupCount, waiting)
+	s.set(goTotal, total)
+	s.set(cleanupCount, waiting)
 	s.set(GCCycles, cycles)
-	s.set(Goroutines, goroutines)
+	s.set(goroutines, running)
 }
 
 func (s *Sampler) metric(i int) Reading {

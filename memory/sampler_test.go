@@ -10,22 +10,22 @@ import (
 
 func TestSample(t *testing.T) {
 	calls := 0
-	s, err := NewSampler(SamplerOptions{Sources: []Source{SourceFunc(func(add func(Layer, Reading)) {
+	s, err := NewSampler(SamplerOptions{Sources: []Source{func(add func(Layer, Reading)) {
 		calls++
 		add(LiveCount, Known(Bytes(calls)))
 		add(TFUsed.Of("mklcpu"), Reading{})
-	})}})
+	}}})
 	require.NoError(t, err)
 	defer s.Close()
 	var sample Sample
 	require.NoError(t, s.Sample(10, &sample))
 	require.Equal(t, 10, sample.Step)
 	require.False(t, sample.At.IsZero())
-	for _, layer := range []Layer{RSS, GoHeap, GoLive, GoTotal, CleanupCount, Goroutines, GCCycles} {
+	for _, layer := range []Layer{RSS, GoHeap, GoLive, goTotal, cleanupCount, goroutines, GCCycles} {
 		require.True(t, sample.Get(layer).OK, layer)
 	}
 	require.Greater(t, sample.Get(GoHeap).Bytes, Bytes(0))
-	require.GreaterOrEqual(t, sample.Get(Goroutines).Bytes, Bytes(1))
+	require.GreaterOrEqual(t, sample.Get(goroutines).Bytes, Bytes(1))
 	require.Equal(t, Known(1), sample.Get(LiveCount))
 	require.Contains(t, sample.Values, Value{Layer: TFUsed.Of("mklcpu")})
 	require.False(t, sample.Get(StepTime).OK, "there was no sample before")
@@ -54,9 +54,9 @@ func TestSampleSeesTheGoHeapGrow(t *testing.T) {
 }
 
 func TestSampleDoesNotAllocate(t *testing.T) {
-	s, err := NewSampler(SamplerOptions{PSS: true, Sources: []Source{SourceFunc(func(add func(Layer, Reading)) {
+	s, err := NewSampler(SamplerOptions{PSS: true, Sources: []Source{func(add func(Layer, Reading)) {
 		add(LiveBytes, Known(1))
-	})}})
+	}}})
 	require.NoError(t, err)
 	defer s.Close()
 	var sample Sample
@@ -96,10 +96,10 @@ func TestLayers(t *testing.T) {
 	require.Equal(t, inBytes, RSS.unit())
 	require.Equal(t, inCount, LiveCount.Of("tensor").unit())
 	require.Equal(t, inNanoseconds, StepTime.unit())
-	require.Equal(t, "1.0 KiB", RSS.Format(Known(1024)))
-	require.Equal(t, "17", Threads.Format(Known(17)))
-	require.Equal(t, "1.5ms", StepTime.Format(Known(1_500_000)))
-	require.Equal(t, "unknown", RSS.Format(Reading{}))
+	require.Equal(t, "1.0 KiB", RSS.format(Known(1024)))
+	require.Equal(t, "17", Threads.format(Known(17)))
+	require.Equal(t, "1.5ms", StepTime.format(Known(1_500_000)))
+	require.Equal(t, "unknown", RSS.format(Reading{}))
 }
 
 // BenchmarkSample measures a sample with all default layers. It should take less than 75 us: 1% of 50

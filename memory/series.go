@@ -12,13 +12,13 @@ import (
 )
 
 // DefaultKeep is the default of Series.Keep.
-const DefaultKeep = 2048
+const defaultKeep = 2048
 
 // minimumKeep is the minimum of Series.Keep. It leaves enough samples for a verdict.
 const minimumKeep = 64
 
 // ErrSeries means that a JSON text is not a series.
-var ErrSeries = errors.New("not a series of memory samples")
+var errSeries = errors.New("not a series of memory samples")
 
 // Series holds the samples of one run in the order of time. It is for one goroutine at a time.
 //
@@ -101,7 +101,7 @@ func (s *Series) reserve(sample *Sample) {
 
 func (s *Series) begin() {
 	if s.Keep == 0 {
-		s.Keep = DefaultKeep
+		s.Keep = defaultKeep
 	}
 	s.Keep = max(s.Keep, minimumKeep)
 	s.Keep += s.Keep % 2
@@ -201,7 +201,7 @@ func (s *Series) Samples() []Sample {
 		list = append(list, s.sample(row))
 	}
 	if s.hasLatest {
-		list = append(list, s.latest.Clone())
+		list = append(list, s.latest.clone())
 	}
 	return list
 }
@@ -220,7 +220,7 @@ func (s *Series) Thin(samples int, edit func(Sample) Sample) *Series {
 	}
 	out.total = s.total
 	for layer, i := range out.index {
-		low, high := edit(Sample{Values: []Value{{layer, s.Min(layer)}}}), edit(Sample{Values: []Value{{layer, s.Max(layer)}}})
+		low, high := edit(Sample{Values: []Value{{layer, s.minimum(layer)}}}), edit(Sample{Values: []Value{{layer, s.Max(layer)}}})
 		out.low[i], out.high[i] = int64(low.Get(layer).Bytes), int64(high.Get(layer).Bytes)
 	}
 	return out
@@ -235,7 +235,7 @@ func (s *Series) Max(layer Layer) Reading {
 }
 
 // Min returns the smallest value of a layer in all appended samples.
-func (s *Series) Min(layer Layer) Reading {
+func (s *Series) minimum(layer Layer) Reading {
 	if i, ok := s.index[layer]; ok && s.high[i] != absent {
 		return Known(Bytes(s.low[i]))
 	}
@@ -302,7 +302,7 @@ func (s *Series) MarshalJSON() ([]byte, error) {
 		}
 		j.Layers[layer] = values
 		if high := s.Max(layer); high.OK {
-			j.Min[layer], j.Max[layer] = int64(s.Min(layer).Bytes), int64(high.Bytes)
+			j.Min[layer], j.Max[layer] = int64(s.minimum(layer).Bytes), int64(high.Bytes)
 		}
 	}
 	return json.Marshal(j)
@@ -312,22 +312,22 @@ func (s *Series) MarshalJSON() ([]byte, error) {
 func (s *Series) UnmarshalJSON(text []byte) error {
 	var j seriesJSON
 	if err := json.Unmarshal(text, &j); err != nil {
-		return fmt.Errorf("%w: %w", ErrSeries, err)
+		return fmt.Errorf("%w: %w", errSeries, err)
 	}
 	n := len(j.Steps)
 	layers := make([]Layer, 0, len(j.Layers))
 	for layer, values := range j.Layers {
 		if len(values) != n {
-			return fmt.Errorf("%w: %d steps but %d values of %s", ErrSeries, n, len(values), layer)
+			return fmt.Errorf("%w: %d steps but %d values of %s", errSeries, n, len(values), layer)
 		}
 		layers = append(layers, layer)
 	}
 	if len(j.Seconds) != n || j.Samples < n {
-		return fmt.Errorf("%w: %d steps, %d times, %d samples", ErrSeries, n, len(j.Seconds), j.Samples)
+		return fmt.Errorf("%w: %d steps, %d times, %d samples", errSeries, n, len(j.Seconds), j.Samples)
 	}
 	slices.SortFunc(layers, cmp.Compare[Layer])
 	// A file may contain thousands of series, so little spare capacity is reserved.
-	*s = Series{Keep: min(max(2*n, minimumKeep), max(DefaultKeep, n+1))}
+	*s = Series{Keep: min(max(2*n, minimumKeep), max(defaultKeep, n+1))}
 	sample := Sample{Values: make([]Value, len(layers))}
 	for row := range n {
 		sample.Step = j.Steps[row]

@@ -38,7 +38,7 @@ func TestSeriesIsBounded(t *testing.T) {
 	}
 	require.LessOrEqual(t, gap, 2*2048+1, "kept samples are spread evenly")
 	require.Equal(t, Known(99_999), s.Max(RSS))
-	require.Equal(t, Known(0), s.Min(RSS))
+	require.Equal(t, Known(0), s.minimum(RSS))
 	require.Equal(t, []Layer{RSS}, s.layers)
 }
 
@@ -52,7 +52,7 @@ func TestSeriesRemembersExtremesThatItDropped(t *testing.T) {
 	})
 	require.Equal(t, Known(1<<40), s.Max(RSS))
 	require.Equal(t, Reading{}, s.Max(PSS))
-	require.Equal(t, Reading{}, s.Min(PSS))
+	require.Equal(t, Reading{}, s.minimum(PSS))
 }
 
 // Taking exactly each n-th sample of a sawtooth gives a slow wave, which looks like growth.
@@ -119,6 +119,6 @@ func TestSeriesJSON(t *testing.T) {
 		`[]`, `{"steps": [1], "seconds": []}`, `{"samples": 1, "steps": [1], "seconds": [0], "layers": {"rss": []}}`,
 		`{"samples": 0, "steps": [1], "seconds": [0]}`,
 	} {
-		require.ErrorIs(t, json.Unmarshal([]byte(bad), &back), ErrSeries, bad)
+		require.ErrorIs(t, json.Unmarshal([]byte(bad), &back), errSeries, bad)
 	}
 }

@@ -72,7 +72,7 @@ type Verdict struct {
 	From float64 `json:"from"`
 	To   float64 `json:"to"`
 	// Model is the model of the judged part, chosen by AICc.
-	Model Model `json:"model,omitempty"`
+	Model modelName `json:"model,omitempty"`
 	// Samples is the number of samples in the judged part.
 	Samples int `json:"samples"`
 	// More is the number of further steps or minutes that would decide an inconclusive verdict at
@@ -105,6 +105,3 @@ type Change struct {
 	At     float64 `json:"at"`
 	Amount Bytes   `json:"amount"`
 }
-
-// Crashed returns the verdict of a run that ended early.
-func Crashed(reason string) Verdict { return Verdict{Kind: Crash, Per: PerStep, Reason: reason} }

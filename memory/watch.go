@@ -107,9 +107,6 @@ func (w *Watcher) Stop() {
 	<-w.done
 }
 
-// Done returns a channel that is closed when the watch has ended.
-func (w *Watcher) Done() <-chan struct{} { return w.done }
-
 // Err returns the error that prevented sampling or ended the watch early: ErrUnavailable or ErrEnded.
 func (w *Watcher) Err() error {
 	w.mu.Lock()
@@ -126,18 +123,4 @@ func (w *Watcher) Verdict() Verdict {
 		v.Reason = w.err.Error()
 	}
 	return v
-}
-
-// Samples returns the stored samples.
-func (w *Watcher) Samples() []Sample {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.series.Samples()
-}
-
-// MarshalJSON writes the series like [Series.MarshalJSON].
-func (w *Watcher) MarshalJSON() ([]byte, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.series.MarshalJSON()
 }

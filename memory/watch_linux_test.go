@@ -13,7 +13,7 @@ func TestWatchEndsWithItsProcess(t *testing.T) {
 	child := sleeper(t)
 	w := Watch(t.Context(), Options{Every: time.Millisecond, Sampler: SamplerOptions{PID: child.Process.Pid}})
 	require.NoError(t, child.Process.Kill())
-	<-w.Done()
+	<-w.done
 	require.ErrorIs(t, w.Err(), ErrEnded)
 	w.Stop()
 }

@@ -61,7 +61,7 @@ func mostOnGPU(t *testing.T, driver *gpu.Driver, cmd *exec.Cmd) memory.Bytes {
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	var before, used, own memory.Reading
-	driver.Source(0).Sample(func(l memory.Layer, r memory.Reading) {
+	driver.Source(0)(func(l memory.Layer, r memory.Reading) {
 		if l == memory.GPUUsed {
 			before = r
 		}
@@ -90,7 +90,7 @@ func mostOnGPU(t *testing.T, driver *gpu.Driver, cmd *exec.Cmd) memory.Bytes {
 			}
 			t.Skip("the driver tells neither the memory of a process nor that of the device")
 		case <-tick.C:
-			source.Sample(func(l memory.Layer, r memory.Reading) {
+			source(func(l memory.Layer, r memory.Reading) {
 				switch l {
 				case memory.GPUProcess:
 					larger(&own, r)

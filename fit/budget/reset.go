@@ -103,7 +103,7 @@ type resetter struct {
 	session  trainee
 	open     func(memory.Layer) (gauge, error)
 	gauge    gauge // nil without a limit
-	forecast memory.Forecast
+	forecast forecast
 	limit    memory.Bytes // 90% of Limit
 	last     int64        // the step of the last reset, or where the run began
 	idle     int64        // no reset for the limit before this step
@@ -140,7 +140,7 @@ func (r *resetter) start(_ context.Context, s *fit.State) error {
 		return err
 	}
 	r.gauge, r.last, r.idle, r.failed = nil, s.Step, s.Step+r.state.Wait, nil
-	r.forecast.Reset()
+	r.forecast.reset()
 	if r.Limit == 0 {
 		return nil
 	}
@@ -194,13 +194,13 @@ func (r *resetter) look(ctx context.Context, s *fit.State) error {
 	if !level.OK {
 		return nil
 	}
-	r.forecast.Add(s.Step, level.Bytes)
+	r.forecast.add(s.Step, level.Bytes)
 	if s.Step < r.idle {
 		return nil
 	}
 	reason := fmt.Sprintf("%v of %v in use", level, r.Limit)
 	if level.Bytes < r.limit {
-		steps, grows := r.forecast.StepsTo(r.limit)
+		steps, grows := r.forecast.stepsTo(r.limit)
 		if !grows || steps >= int64(r.Within) {
 			return nil
 		}
@@ -213,7 +213,7 @@ func (r *resetter) look(ctx context.Context, s *fit.State) error {
 	if err := r.reset(ctx, s, reason); err != nil || r.failed != nil {
 		return err
 	}
-	r.forecast.Reset()
+	r.forecast.reset()
 	// Only the next process can measure whether a restart helped.
 	if after := r.gauge.Read(); r.Depth != session.ResetProcess && after.OK && (after.Bytes >= r.limit || after.Bytes >= level.Bytes) {
 		useless = true

@@ -108,7 +108,7 @@ func usedMemory(driver *gpu.Driver) map[string]memory.Reading {
 		return nil
 	}
 	sample := map[memory.Layer]memory.Reading{}
-	source.Sample(func(l memory.Layer, r memory.Reading) { sample[l] = r })
+	source(func(l memory.Layer, r memory.Reading) { sample[l] = r })
 	gpus := driver.GPUs()
 	if len(gpus) == 1 {
 		return map[string]memory.Reading{gpus[0].ID: sample[memory.GPUUsed]}

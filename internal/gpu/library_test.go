@@ -30,7 +30,7 @@ type found struct {
 
 func known(s memory.Source) map[memory.Layer]memory.Bytes {
 	m := map[memory.Layer]memory.Bytes{}
-	s.Sample(func(l memory.Layer, r memory.Reading) {
+	s(func(l memory.Layer, r memory.Reading) {
 		if r.OK {
 			m[l] = r.Bytes
 		}
@@ -123,7 +123,7 @@ func report(t *testing.T, file string) {
 	require.NotNil(t, s)
 	f.Sample = known(s)
 	add := func(memory.Layer, memory.Reading) {}
-	f.Allocations = testing.AllocsPerRun(100, func() { s.Sample(add) })
+	f.Allocations = testing.AllocsPerRun(100, func() { s(add) })
 	require.NoError(t, d.Close())
 	require.Empty(t, known(s), "after Close nothing is known, and nothing is called")
 

@@ -149,7 +149,7 @@ type amounts []struct {
 
 func sampled(s memory.Source) amounts {
 	var all amounts
-	s.Sample(func(l memory.Layer, r memory.Reading) {
+	s(func(l memory.Layer, r memory.Reading) {
 		b := int64(r.Bytes)
 		if !r.OK {
 			b = unknown
@@ -382,5 +382,5 @@ func TestSampleDoesNotAllocate(t *testing.T) {
 	d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 4, processes: []processInfo2{running(1, 2)}}, {used: 5}}})
 	s := d.Source(1)
 	add := func(memory.Layer, memory.Reading) {}
-	require.Zero(t, testing.AllocsPerRun(100, func() { s.Sample(add) }))
+	require.Zero(t, testing.AllocsPerRun(100, func() { s(add) }))
 }

@@ -50,7 +50,7 @@ func (d *Driver) Source(pid int) memory.Source {
 	for _, g := range d.gpus {
 		s.layers = append(s.layers, [2]memory.Layer{memory.GPUUsed.Of(g.ID), memory.GPUProcess.Of(g.ID)})
 	}
-	return s
+	return s.sample
 }
 
 type source struct {
@@ -62,7 +62,7 @@ type source struct {
 	layers  [][2]memory.Layer // used and process, per GPU
 }
 
-func (s *source) Sample(add func(memory.Layer, memory.Reading)) {
+func (s *source) sample(add func(memory.Layer, memory.Reading)) {
 	s.read()
 	used, process := memory.Known(0), memory.Known(0)
 	for _, a := range s.answers {
@@ -114,7 +114,7 @@ func (m *Meter) Read() memory.Reading {
 		return memory.Reading{}
 	}
 	var used, process memory.Reading
-	m.source.Sample(func(l memory.Layer, r memory.Reading) {
+	m.source(func(l memory.Layer, r memory.Reading) {
 		switch l {
 		case memory.GPUUsed:
 			used = r

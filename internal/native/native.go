@@ -11,17 +11,17 @@ import (
 // Source returns a source of the amounts of [Malloc], and of the number and bytes of open tfbind objects
 // ([memory.LiveCount], [memory.LiveBytes]).
 func Source() memory.Source {
-	return memory.SourceFunc(func(add func(memory.Layer, memory.Reading)) {
+	return func(add func(memory.Layer, memory.Reading)) {
 		malloc(add)
 		c := tfbind.Live()
 		add(memory.LiveBytes, memory.Known(memory.Bytes(c.TensorBytes+c.StepBytes)))
 		add(memory.LiveCount, memory.Known(memory.Bytes(c.Tensors+c.Steps+c.Sessions+c.Graphs+c.Eagers+c.EagerFrames)))
-	})
+	}
 }
 
 // Malloc returns a source of the amounts of malloc ([memory.MallocUsed], [memory.MallocFree],
 // [memory.MallocArenas]). It does not allocate, and takes as long as [tfbind.MallocInfo].
-func Malloc() memory.Source { return memory.SourceFunc(malloc) }
+func Malloc() memory.Source { return malloc }
 
 func malloc(add func(memory.Layer, memory.Reading)) {
 	m, _ := tfbind.MallocInfo()

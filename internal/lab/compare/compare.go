@@ -70,6 +70,11 @@ func stepTime(s *memory.Series, v memory.Verdict) memory.Reading {
 	return memory.Known(memory.Bytes((inSteps + max(more, 0)) / steps))
 }
 
+// Crashed returns the verdict of a run that ended early.
+func Crashed(reason string) memory.Verdict {
+	return memory.Verdict{Kind: memory.Crash, Per: memory.PerStep, Reason: reason}
+}
+
 // Pair is a run without a remedy and a run with it, made one right after the other.
 type Pair struct {
 	Base   Outcome `json:"base"`

@@ -88,7 +88,7 @@ func TestCompareCrashes(t *testing.T) {
 	m := newMaker(1, 3)
 	crashed := make([]Outcome, 5)
 	for i := range crashed {
-		crashed[i].Verdict = memory.Crashed("killed for lack of memory")
+		crashed[i].Verdict = Crashed("killed for lack of memory")
 	}
 	alive := arm(m, 5, memory.Flat, 0, 1e9, 1e6)
 	c := Runs(pairUp(crashed, alive), LowerPeak, 1)
@@ -193,7 +193,7 @@ func TestLeaks(t *testing.T) {
 			for crashed := range 2 {
 				base := append(arm(m, leaks, memory.Leak, 1e6, 1e9, 1e6), arm(m, flat, memory.Flat, 1, 1e9, 1e6)...)
 				for range crashed {
-					base = append(base, Outcome{Verdict: memory.Crashed("killed")})
+					base = append(base, Outcome{Verdict: Crashed("killed")})
 				}
 				want := leaks > 0 && leaks >= flat
 				require.Equal(t, want, Leaks(base), "%d leak, %d do not, %d crashed", leaks, flat, crashed)

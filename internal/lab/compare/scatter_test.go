@@ -149,7 +149,7 @@ func TestScatterKnowsNothing(t *testing.T) {
 	// Crashed runs and amounts without scatter are left out.
 	arms = append(arms, slices.Clone(workload(m, 1, 3, alike))...)
 	for i := range arms[0].Pairs {
-		arms[0].Pairs[i].Remedy.Verdict = memory.Crashed("killed")
+		arms[0].Pairs[i].Remedy.Verdict = Crashed("killed")
 	}
 	require.Equal(t, commonVariants, commonOf(ScatterOf(arms, 1), LowerPeak).variants)
 	for i := range arms {

@@ -52,7 +52,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 func matrixRun() error {
 	tensors := &tensors{}
-	child, err := worker.Start(tensors)
+	child, err := worker.Start(tensors.Sample)
 	if err != nil {
 		return err
 	}

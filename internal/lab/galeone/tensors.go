@@ -18,7 +18,7 @@ import (
 // reports finalizers that a collection has queued, and not the unreachable objects before a
 // collection. tensors has weak pointers, which become nil when the finalizer is queued.
 //
-// It is a memory.Source. Bytes are those of tensors; the size of graphs is unknown. A session
+// Its method Sample is a memory.Source. Bytes are those of tensors; the size of graphs is unknown. A session
 // is freed with its graph.
 type tensors struct {
 	mu     sync.Mutex
@@ -108,7 +108,7 @@ func size(x *tf.Tensor) int64 {
 var mallocSource = native.Malloc()
 
 func (t *tensors) Sample(add func(memory.Layer, memory.Reading)) {
-	mallocSource.Sample(add)
+	mallocSource(add)
 
 	t.mu.Lock()
 	defer t.mu.Unlock()

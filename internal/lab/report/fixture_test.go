@@ -352,7 +352,7 @@ func fixtureRun(runtime string, w fixtureWorkload, remedy string, pair int, seed
 		if remedy == "pool-cap" {
 			run.Failure, run.Cause = "out of memory", "RESOURCE_EXHAUSTED: OOM when allocating tensor with shape[32,222,222,32]"
 		}
-		run.Outcome = compare.Outcome{Verdict: memory.Crashed(run.Cause), StepTime: run.Outcome.StepTime}
+		run.Outcome = compare.Outcome{Verdict: compare.Crashed(run.Cause), StepTime: run.Outcome.StepTime}
 		run.Log = "2026-11-20 22:04:11: W tensorflow/core/framework/op_kernel.cc: OOM when allocating </script><script>alert(1)</script>"
 		return run
 	}
@@ -424,7 +424,7 @@ func fixtureSeries(c course, w matrix.Workload, seed uint64) (*memory.Series, me
 		sample.Set(memory.StepTime, memory.Known(memory.Bytes(c.time*(1+0.02*random.NormFloat64()))))
 		s.Append(&sample)
 	}
-	v := memory.Crashed("")
+	v := compare.Crashed("")
 	if c.kind != memory.Crash {
 		v = s.Judge(memory.Criteria{Budget: 2048})
 	}

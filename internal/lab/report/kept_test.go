@@ -115,7 +115,7 @@ func TestSurvivors(t *testing.T) {
 	r.Combinations = r.Combinations[:1]
 	r.Combinations[0].Figures.Peak, r.Combinations[0].Figures.StepTime = amount(1090), i64(136e6)
 	r.Workloads = append(r.Workloads, matrix.Workload{ID: "S3m", Title: "images under a memory limit", Like: "S3", Limit: 768 << 20})
-	crashed := memory.Crashed("killed by the kernel: memory limit of 768.0 MiB")
+	crashed := compare.Crashed("killed by the kernel: memory limit of 768.0 MiB")
 	r.Combinations = append(r.Combinations,
 		matrix.Combination{Runtime: "go", Workload: "S3m", Remedy: matrix.Baseline, Verdict: &crashed, Crashes: []string{"killed"}},
 		matrix.Combination{Runtime: "go", Workload: "S3m", Remedy: "batch-half", Effect: compare.Works, Figures: matrix.Figures{Peak: amount(717), StepTime: i64(70e6)},
@@ -265,7 +265,7 @@ func TestUnverified(t *testing.T) {
 	has(t, visible(render(t, r)), "=? Not verified, no difference seen malloc_trim each epoch")
 	hasNot(t, visible(render(t, r)), "= As much")
 	has(t, inText(t, r, terminal), "Not verified, no difference seen: trim.")
-	crashed := memory.Crashed("killed by the kernel")
+	crashed := compare.Crashed("killed by the kernel")
 	r.Combinations = r.Combinations[:2]
 	r.Combinations[0].Verdict, r.Combinations[1].Verdict = &crashed, &crashed
 	r.Combinations[1].Comparison = &compare.Comparison{Effect: compare.NoEffect, Pairs: 2, BaseCrashes: 2, RemedyCrashes: 2}

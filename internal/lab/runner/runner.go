@@ -246,7 +246,7 @@ func (o *Observed) phase(name string, pid int, sample *memory.Sample) {
 	// With several processes, the start is that of the first process and the end that of the
 	// last one.
 	if _, there := o.Phases[name]; !there || slices.Contains(ends, name) {
-		o.Phases[name] = sample.Clone()
+		o.Phases[name] = memory.Sample{Step: sample.Step, At: sample.At, Values: slices.Clone(sample.Values)}
 	}
 	if name == worker.PhaseFirst || name == worker.PhaseSteady {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)) // empty is unknown

@@ -23,7 +23,7 @@ func piped(t *testing.T, spec Spec, answers int) (*Child, *os.File) {
 	require.NoError(t, err)
 	require.NoError(t, answer.Close())
 	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{
-		memory.SourceFunc(func(add func(memory.Layer, memory.Reading)) {
+		memory.Source(func(add func(memory.Layer, memory.Reading)) {
 			add(memory.MallocUsed, memory.Known(4096))
 			add(memory.GPUUsed, memory.Reading{})
 		}),

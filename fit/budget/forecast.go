@@ -1,37 +1,41 @@
-package memory
+package budget
 
-import "slices"
+import (
+	"slices"
 
-// Forecast extrapolates an amount measured after each step. It compares the medians of the older and
+	"steadyfit/memory"
+)
+
+// forecast extrapolates an amount measured after each step. It compares the medians of the older and
 // the newer half of the latest samples, so a sawtooth or one step change does not count as growth. It
 // is for one goroutine.
-type Forecast struct {
+type forecast struct {
 	steps   [forecastLength]int64
-	amounts [forecastLength]Bytes
+	amounts [forecastLength]memory.Bytes
 	n, next int
 }
 
 const forecastLength = 64
 
-// Add adds the amount after a step.
-func (f *Forecast) Add(step int64, amount Bytes) {
+// add adds the amount after a step.
+func (f *forecast) add(step int64, amount memory.Bytes) {
 	f.steps[f.next], f.amounts[f.next] = step, amount
 	f.next = (f.next + 1) % forecastLength
 	f.n = min(f.n+1, forecastLength)
 }
 
-// Reset removes all samples. Call it after a sudden change of the amount.
-func (f *Forecast) Reset() { f.n, f.next = 0, 0 }
+// reset removes all samples. Call it after a sudden change of the amount.
+func (f *forecast) reset() { f.n, f.next = 0, 0 }
 
-// StepsTo returns the number of steps until the amount reaches the limit. ok is false if the amount
+// stepsTo returns the number of steps until the amount reaches the limit. ok is false if the amount
 // does not grow or there are too few samples.
-func (f *Forecast) StepsTo(limit Bytes) (steps int64, ok bool) {
+func (f *forecast) stepsTo(limit memory.Bytes) (steps int64, ok bool) {
 	if f.n < forecastLength {
 		return 0, false
 	}
 	const half = forecastLength / 2
 	middle := func(from int) (at float64, amount float64) {
-		var sorted [half]Bytes
+		var sorted [half]memory.Bytes
 		for i := range half {
 			j := (f.next + from + i) % forecastLength
 			sorted[i] = f.amounts[j]
