@@ -9,6 +9,8 @@ import "C"
 import (
 	"errors"
 	"unsafe"
+
+	"steadyfit/internal/eager"
 )
 
 func init() { capi = cgoAPI{} }
@@ -329,12 +331,12 @@ func (cgoAPI) dropValues(frame ptr, places []int32) {
 	C.sf_frame_drop((*C.sf_frame)(frame), (*C.int32_t)(unsafe.SliceData(places)), C.int(len(places)))
 }
 
-func (cgoAPI) executeEager(frame ptr, op *EagerOp) (outputs int, err error) {
+func (cgoAPI) executeEager(frame ptr, op *eager.Op) (outputs int, err error) {
 	f := (*C.sf_frame)(frame)
-	outputs = int(C.sf_frame_execute(f, (*C.char)(ptr(unsafe.SliceData(op.name))),
-		(*C.char)(ptr(unsafe.SliceData(op.attrs))), (*C.int64_t)(unsafe.SliceData(op.sizes)), C.int(len(op.sizes)),
-		(*C.int32_t)(unsafe.SliceData(op.inputs)), C.int(len(op.inputs)), C.int(op.first), C.int(op.outputs),
-		(*C.int32_t)(unsafe.SliceData(op.last)), C.int(len(op.last))))
+	outputs = int(C.sf_frame_execute(f, (*C.char)(ptr(unsafe.SliceData(op.CName))),
+		(*C.char)(ptr(unsafe.SliceData(op.Attrs))), (*C.int64_t)(unsafe.SliceData(op.Sizes)), C.int(len(op.Sizes)),
+		(*C.int32_t)(unsafe.SliceData(op.Inputs)), C.int(len(op.Inputs)), C.int(op.First), C.int(op.Outputs),
+		(*C.int32_t)(unsafe.SliceData(op.Last)), C.int(len(op.Last))))
 	if outputs == -1 {
 		return 0, statusError(f.status, "execute "+op.Name())
 	}

@@ -2,62 +2,41 @@ package tfbind
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"runtime"
-	"slices"
-	"strings"
 	"sync"
+
+	"steadyfit/internal/eager"
 )
 
-// Eager executes operations one by one, without a graph. TensorFlow therefore does not rewrite,
-// fuse or reorder them. An Eager has the variables that its operations create. Several
-// goroutines may use it, and their operations run one after another. Eager exists as a baseline
-// for measurements; a [Step] is faster.
-type Eager struct {
+// eagerContext implements eager.Context.
+type eagerContext struct {
 	h *handle
 	// turn serializes the use of the context and its frames.
 	turn sync.Mutex
 }
 
-// EagerFrame holds values in numbered places, from 0. Operations read and write places, so an
-// operation creates no Go object.
-type EagerFrame struct {
+// eagerFrame implements eager.Frame.
+type eagerFrame struct {
 	h      *handle
-	eager  *Eager
+	eager  *eagerContext
 	places []ptr // in C memory
 }
 
-// EagerOp is an operation with the places of its inputs and outputs. It has no native memory.
-type EagerOp struct {
-	name    []byte // with a final zero byte
-	attrs   []byte // see sf_frame_execute
-	sizes   []int64
-	inputs  []int32
-	first   int32
-	outputs int
-	last    []int32
+func init() {
+	eager.New = func(config []byte) (eager.Context, error) {
+		c, err := newEager(config)
+		if err != nil {
+			return nil, err
+		}
+		return c, nil
+	}
 }
 
-// EagerPlaces are the places of an operation's inputs and outputs.
-type EagerPlaces struct {
-	// Inputs has one place per input. A list input has one place per element.
-	Inputs []int32
-	// First is the place of the first output. Further outputs follow it.
-	First   int32
-	Outputs int
-	// Last are places that are not used later. Inputs among them are dropped before the
-	// operation, which may then reuse their memory. Outputs among them are dropped after it.
-	Last []int32
-}
-
-// eagerFunctions looks up TensorFlow's functions for eager execution. Only Eager needs them.
+// eagerFunctions looks up the functions of TensorFlow that only eager execution needs.
 var eagerFunctions = sync.OnceValue(func() error { return capi.loadEager() })
 
-// NewEager makes a context. config is a serialized tensorflow.ConfigProto or nil. The result
-// must be closed. If the library does not export TensorFlow's eager API, the error is
-// ErrNoTensorFlow.
-func NewEager(config []byte) (*Eager, error) {
+func newEager(config []byte) (*eagerContext, error) {
 	if err := library(); err != nil {
 		return nil, err
 	}
@@ -69,14 +48,12 @@ func NewEager(config []byte) (*Eager, error) {
 		return nil, err
 	}
 	noteConfig(config)
-	e := &Eager{h: newHandle(p, eagerKind, 0, capi.deleteEager)}
+	e := &eagerContext{h: newHandle(p, eagerKind, 0, capi.deleteEager)}
 	watch(e, e.h)
 	return e, nil
 }
 
-// Close frees the context and its variables after its last frame is closed. Closing twice does
-// nothing.
-func (e *Eager) Close() error {
+func (e *eagerContext) Close() error {
 	if e != nil {
 		e.h.close()
 		runtime.KeepAlive(e)
@@ -84,11 +61,9 @@ func (e *Eager) Close() error {
 	return nil
 }
 
-// OpDef returns the definition of an operation as a serialized tensorflow.OpDef.
-func (e *Eager) OpDef(op string) ([]byte, error) { return capi.opDef(op) }
+func (e *eagerContext) OpDef(op string) ([]byte, error) { return capi.opDef(op) }
 
-// NewFrame makes a frame with that many empty places. The result must be closed.
-func (e *Eager) NewFrame(places int) (*EagerFrame, error) {
+func (e *eagerContext) NewFrame(places int) (eager.Frame, error) {
 	if places < 0 || places > math.MaxInt32 {
 		return nil, fmt.Errorf("eager frame of %d places: %w", places, ErrInvalidArgument)
 	}
@@ -103,7 +78,7 @@ func (e *Eager) NewFrame(places int) (*EagerFrame, error) {
 		e.h.release()
 		return nil, &Error{Op: "new eager frame", Code: ResourceExhausted, Message: fmt.Sprintf("no memory for %d places", places)}
 	}
-	f := &EagerFrame{eager: e, places: view}
+	f := &eagerFrame{eager: e, places: view}
 	f.h = newHandle(p, frameKind, 0, func(p ptr) {
 		capi.deleteFrame(p)
 		e.h.release()
@@ -112,8 +87,7 @@ func (e *Eager) NewFrame(places int) (*EagerFrame, error) {
 	return f, nil
 }
 
-// Close frees the values. Closing twice does nothing.
-func (f *EagerFrame) Close() error {
+func (f *eagerFrame) Close() error {
 	if f != nil {
 		f.h.close()
 		runtime.KeepAlive(f)
@@ -121,7 +95,7 @@ func (f *EagerFrame) Close() error {
 	return nil
 }
 
-func (f *EagerFrame) use() (ptr, error) {
+func (f *eagerFrame) use() (ptr, error) {
 	p, err := f.h.acquire()
 	if err == nil {
 		f.eager.turn.Lock()
@@ -129,13 +103,13 @@ func (f *EagerFrame) use() (ptr, error) {
 	return p, err
 }
 
-func (f *EagerFrame) done() {
+func (f *eagerFrame) done() {
 	f.eager.turn.Unlock()
 	f.h.release()
 }
 
 // check rejects places that are out of range. With full, it also rejects empty places.
-func (f *EagerFrame) check(full bool, places ...int32) error {
+func (f *eagerFrame) check(full bool, places ...int32) error {
 	for _, at := range places {
 		if at < 0 || int(at) >= len(f.places) {
 			return fmt.Errorf("place %d of %d: %w", at, len(f.places), ErrInvalidArgument)
@@ -147,9 +121,11 @@ func (f *EagerFrame) check(full bool, places ...int32) error {
 	return nil
 }
 
-// Put puts a tensor into a place. The place shares the tensor's memory. The caller still has to
-// close the tensor.
-func (f *EagerFrame) Put(at int32, t *Tensor) error {
+func (f *eagerFrame) Put(at int32, tensor any) error {
+	t, ok := tensor.(*Tensor)
+	if !ok {
+		return fmt.Errorf("put %T: %w: expected a *Tensor", tensor, ErrType)
+	}
 	p, err := f.use()
 	if err != nil {
 		return err
@@ -166,9 +142,9 @@ func (f *EagerFrame) Put(at int32, t *Tensor) error {
 	return capi.putTensor(p, at, x)
 }
 
-// Tensor returns the value of a place as a tensor that must be closed. It may share the memory
+// tensor returns the value of a place as a tensor that must be closed. It may share the memory
 // of the place. An empty place returns ErrNotFed.
-func (f *EagerFrame) Tensor(at int32) (*Tensor, error) {
+func (f *eagerFrame) tensor(at int32) (*Tensor, error) {
 	p, err := f.use()
 	if err != nil {
 		return nil, err
@@ -184,9 +160,7 @@ func (f *EagerFrame) Tensor(at int32) (*Tensor, error) {
 	return wrapTensor(x, 0), nil
 }
 
-// Float returns the number in a place, or NaN if the value is not a single number. It does not
-// allocate. An empty place returns ErrNotFed.
-func (f *EagerFrame) Float(at int32) (float64, error) {
+func (f *eagerFrame) Float(at int32) (float64, error) {
 	p, err := f.use()
 	if err != nil {
 		return 0, err
@@ -198,19 +172,17 @@ func (f *EagerFrame) Float(at int32) (float64, error) {
 	return capi.readScalar(p, at)
 }
 
-// Share puts the value of a place also into another place of any frame of the same Eager. An
-// empty place returns ErrNotFed.
-func (f *EagerFrame) Share(place int32, to *EagerFrame, at int32) error {
+func (f *eagerFrame) Share(place int32, to eager.Frame, at int32) error {
 	return f.pass(place, to, at, true)
 }
 
-// Move moves the value of a place to another place.
-func (f *EagerFrame) Move(place int32, to *EagerFrame, at int32) error {
+func (f *eagerFrame) Move(place int32, to eager.Frame, at int32) error {
 	return f.pass(place, to, at, false)
 }
 
-func (f *EagerFrame) pass(place int32, to *EagerFrame, at int32, share bool) error {
-	if f.eager != to.eager {
+func (f *eagerFrame) pass(place int32, target eager.Frame, at int32, share bool) error {
+	to, ok := target.(*eagerFrame)
+	if !ok || f.eager != to.eager {
 		return fmt.Errorf("the frames belong to different eager contexts: %w", ErrInvalidArgument)
 	}
 	p, err := f.use()
@@ -232,8 +204,7 @@ func (f *EagerFrame) pass(place int32, to *EagerFrame, at int32, share bool) err
 	return capi.passValue(p, place, q, at, share)
 }
 
-// Drop empties places.
-func (f *EagerFrame) Drop(places ...int32) error {
+func (f *eagerFrame) Drop(places ...int32) error {
 	p, err := f.use()
 	if err != nil {
 		return err
@@ -246,8 +217,7 @@ func (f *EagerFrame) Drop(places ...int32) error {
 	return nil
 }
 
-// Held returns the number of places with a value.
-func (f *EagerFrame) Held() int {
+func (f *eagerFrame) Held() int {
 	if _, err := f.use(); err != nil {
 		return 0
 	}
@@ -261,44 +231,27 @@ func (f *EagerFrame) Held() int {
 	return n
 }
 
-// NewEagerOp describes an operation. attrs has a serialized tensorflow.AttrValue for each
-// attribute without a default, and for others as needed.
-func NewEagerOp(op string, attrs map[string][]byte, at EagerPlaces) *EagerOp {
-	o := &EagerOp{name: append([]byte(op), 0), inputs: at.Inputs, first: at.First, outputs: at.Outputs, last: at.Last}
-	for _, name := range slices.Sorted(maps.Keys(attrs)) {
-		o.attrs = append(append(o.attrs, name...), 0)
-		o.attrs = append(o.attrs, attrs[name]...)
-		o.sizes = append(o.sizes, int64(len(attrs[name])))
-	}
-	return o
-}
-
-// Name returns the name of the operation, such as "MatMul".
-func (o *EagerOp) Name() string { return strings.TrimSuffix(string(o.name), "\x00") }
-
-// Execute executes one operation. An empty input returns ErrNotFed. After an error, inputs in
-// EagerPlaces.Last may be gone.
-func (f *EagerFrame) Execute(op *EagerOp) error {
+func (f *eagerFrame) Execute(op *eager.Op) error {
 	p, err := f.use()
 	if err != nil {
 		return err
 	}
 	defer f.done()
-	if err := f.check(true, op.inputs...); err != nil {
+	if err := f.check(true, op.Inputs...); err != nil {
 		return fmt.Errorf("execute %s: input: %w", op.Name(), err)
 	}
-	if err := f.check(false, op.last...); err != nil {
+	if err := f.check(false, op.Last...); err != nil {
 		return fmt.Errorf("execute %s: last: %w", op.Name(), err)
 	}
-	if op.outputs < 0 || op.first < 0 || int(op.first) > len(f.places)-op.outputs {
-		return fmt.Errorf("execute %s: %d outputs do not fit from place %d of %d: %w", op.Name(), op.outputs, op.first, len(f.places), ErrInvalidArgument)
+	if op.Outputs < 0 || op.First < 0 || int(op.First) > len(f.places)-op.Outputs {
+		return fmt.Errorf("execute %s: %d outputs do not fit from place %d of %d: %w", op.Name(), op.Outputs, op.First, len(f.places), ErrInvalidArgument)
 	}
 	n, err := capi.executeEager(p, op)
 	if err != nil {
 		return err
 	}
-	if n != op.outputs {
-		return fmt.Errorf("execute %s: it has %d outputs, expected %d: %w", op.Name(), n, op.outputs, ErrInvalidArgument)
+	if n != op.Outputs {
+		return fmt.Errorf("execute %s: it has %d outputs, expected %d: %w", op.Name(), n, op.Outputs, ErrInvalidArgument)
 	}
 	return nil
 }

@@ -15,13 +15,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
+	"steadyfit/internal/eager"
 	"steadyfit/tfbind"
 )
 
 // eagerOp describes an operation with attributes, whose outputs go to the places from 9 on.
-func eagerOp(t *testing.T, name string, attrs map[string]*attr, outputs int, inputs ...int32) *tfbind.EagerOp {
+func eagerOp(t *testing.T, name string, attrs map[string]*attr, outputs int, inputs ...int32) *eager.Op {
 	t.Helper()
-	return tfbind.NewEagerOp(name, encoded(t, attrs), tfbind.EagerPlaces{Inputs: inputs, First: 9, Outputs: outputs})
+	return eager.NewOp(name, encoded(t, attrs), eager.Places{Inputs: inputs, First: 9, Outputs: outputs})
 }
 
 func encoded(t *testing.T, attrs map[string]*attr) map[string][]byte {
@@ -36,7 +37,7 @@ func encoded(t *testing.T, attrs map[string]*attr) map[string][]byte {
 }
 
 // eagerFrame returns a frame with twelve places.
-func eagerFrame(t *testing.T, e *tfbind.Eager) *tfbind.EagerFrame {
+func eagerFrame(t *testing.T, e eager.Context) eager.Frame {
 	t.Helper()
 	f, err := e.NewFrame(12)
 	require.NoError(t, err)
@@ -44,24 +45,24 @@ func eagerFrame(t *testing.T, e *tfbind.Eager) *tfbind.EagerFrame {
 	return f
 }
 
-func newEager(t *testing.T) *tfbind.Eager {
+func newEager(t *testing.T) eager.Context {
 	t.Helper()
-	e, err := tfbind.NewEager(nil)
+	e, err := eager.New(nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { e.Close() })
 	return e
 }
 
-func put[T tfbind.Element](t *testing.T, f *tfbind.EagerFrame, at int32, values ...T) {
+func put[T tfbind.Element](t *testing.T, f eager.Frame, at int32, values ...T) {
 	t.Helper()
 	x := tensor(t, values, int64(len(values)))
 	require.NoError(t, f.Put(at, x))
 	require.NoError(t, x.Close())
 }
 
-func valueAt[T tfbind.Element](t *testing.T, f *tfbind.EagerFrame, at int32) []T {
+func valueAt[T tfbind.Element](t *testing.T, f eager.Frame, at int32) []T {
 	t.Helper()
-	out, err := f.Tensor(at)
+	out, err := tfbind.EagerTensor(f, at)
 	require.NoError(t, err)
 	defer out.Close()
 	v, err := tfbind.Values[T](out)
@@ -94,10 +95,10 @@ func TestEager(t *testing.T) {
 // shared.
 func TestEagerInPlace(t *testing.T) {
 	f := eagerFrame(t, newEager(t))
-	relu := func(last ...int32) *tfbind.EagerOp {
-		return tfbind.NewEagerOp("Relu", encoded(t, eagerFloats), tfbind.EagerPlaces{Inputs: []int32{1}, First: 9, Outputs: 1, Last: last})
+	relu := func(last ...int32) *eager.Op {
+		return eager.NewOp("Relu", encoded(t, eagerFloats), eager.Places{Inputs: []int32{1}, First: 9, Outputs: 1, Last: last})
 	}
-	negated := tfbind.NewEagerOp("Neg", encoded(t, eagerFloats), tfbind.EagerPlaces{Inputs: []int32{0}, First: 1, Outputs: 1})
+	negated := eager.NewOp("Neg", encoded(t, eagerFloats), eager.Places{Inputs: []int32{0}, First: 1, Outputs: 1})
 	for _, c := range []struct {
 		name  string
 		last  []int32
@@ -179,7 +180,7 @@ func TestEagerOpDef(t *testing.T) {
 }
 
 func TestEagerErrors(t *testing.T) {
-	_, err := tfbind.NewEager([]byte("no message"))
+	_, err := eager.New([]byte("no message"))
 	require.ErrorIs(t, err, tfbind.ErrInvalidArgument)
 	e := newEager(t)
 	_, err = e.NewFrame(-1)
@@ -188,34 +189,34 @@ func TestEagerErrors(t *testing.T) {
 	f := eagerFrame(t, e)
 	put[float32](t, f, 0, 1, 2)
 	put[float32](t, f, 1, 1, 2, 3)
-	identity := func(at tfbind.EagerPlaces) *tfbind.EagerOp {
-		return tfbind.NewEagerOp("Identity", encoded(t, eagerFloats), at)
+	identity := func(at eager.Places) *eager.Op {
+		return eager.NewOp("Identity", encoded(t, eagerFloats), at)
 	}
 	for _, c := range []struct {
 		name    string
-		op      *tfbind.EagerOp
+		op      *eager.Op
 		is      error
 		message string
 	}{
 		{"unknown", eagerOp(t, "Ad", nil, 1), tfbind.ErrNotFound, "execute Ad"},
 		{"shapes", eagerOp(t, "AddV2", eagerFloats, 1, 0, 1), tfbind.ErrInvalidArgument, "execute AddV2"},
-		{"attribute", tfbind.NewEagerOp("AddV2", map[string][]byte{"T": []byte("no message")}, tfbind.EagerPlaces{Inputs: []int32{0, 0}, First: 9, Outputs: 1}), tfbind.ErrInvalidArgument, "execute AddV2"},
+		{"attribute", eager.NewOp("AddV2", map[string][]byte{"T": []byte("no message")}, eager.Places{Inputs: []int32{0, 0}, First: 9, Outputs: 1}), tfbind.ErrInvalidArgument, "execute AddV2"},
 		{"one output too few", eagerOp(t, "Identity", eagerFloats, 0, 0), tfbind.ErrInvalidArgument, "execute Identity"},
 		{"one output too many", eagerOp(t, "Identity", eagerFloats, 2, 0), tfbind.ErrInvalidArgument, "it has 1 outputs, expected 2"},
 		{"empty", eagerOp(t, "Identity", eagerFloats, 1, 2), tfbind.ErrNotFed, "input: place 2"},
-		{"input", identity(tfbind.EagerPlaces{Inputs: []int32{12}, Outputs: 1}), tfbind.ErrInvalidArgument, "input: place 12 of 12"},
-		{"last", identity(tfbind.EagerPlaces{Inputs: []int32{0}, Outputs: 1, Last: []int32{-1}}), tfbind.ErrInvalidArgument, "last: place -1 of 12"},
-		{"outputs", identity(tfbind.EagerPlaces{Inputs: []int32{0}, First: 12, Outputs: 1}), tfbind.ErrInvalidArgument, "1 outputs do not fit from place 12 of 12"},
+		{"input", identity(eager.Places{Inputs: []int32{12}, Outputs: 1}), tfbind.ErrInvalidArgument, "input: place 12 of 12"},
+		{"last", identity(eager.Places{Inputs: []int32{0}, Outputs: 1, Last: []int32{-1}}), tfbind.ErrInvalidArgument, "last: place -1 of 12"},
+		{"outputs", identity(eager.Places{Inputs: []int32{0}, First: 12, Outputs: 1}), tfbind.ErrInvalidArgument, "1 outputs do not fit from place 12 of 12"},
 	} {
 		err := f.Execute(c.op)
 		require.ErrorIs(t, err, c.is, c.name)
 		require.ErrorContains(t, err, c.message, c.name)
 		// An error does not affect the next operation.
-		require.NoError(t, f.Execute(identity(tfbind.EagerPlaces{Inputs: []int32{0}, First: 5, Outputs: 1, Last: []int32{5}})), c.name)
+		require.NoError(t, f.Execute(identity(eager.Places{Inputs: []int32{0}, First: 5, Outputs: 1, Last: []int32{5}})), c.name)
 	}
 	require.NoError(t, f.Drop(9, 10))
 	assert.Equal(t, 2, f.Held())
-	_, err = f.Tensor(7)
+	_, err = tfbind.EagerTensor(f, 7)
 	require.ErrorIs(t, err, tfbind.ErrNotFed)
 	require.ErrorIs(t, f.Drop(12), tfbind.ErrInvalidArgument)
 	require.ErrorIs(t, f.Put(12, tensor(t, []float32{1})), tfbind.ErrInvalidArgument)
@@ -224,7 +225,7 @@ func TestEagerErrors(t *testing.T) {
 // In TensorFlow a context must outlive its values.
 func TestEagerClose(t *testing.T) {
 	before := tfbind.Live()
-	e, err := tfbind.NewEager(nil)
+	e, err := eager.New(nil)
 	require.NoError(t, err)
 	f, err := e.NewFrame(1)
 	require.NoError(t, err)
@@ -242,7 +243,7 @@ func TestEagerClose(t *testing.T) {
 	require.NoError(t, f.Close())
 	require.NoError(t, f.Close())
 	assert.Equal(t, before, tfbind.Live())
-	_, err = f.Tensor(0)
+	_, err = tfbind.EagerTensor(f, 0)
 	require.ErrorIs(t, err, tfbind.ErrClosed)
 	require.ErrorIs(t, f.Drop(0), tfbind.ErrClosed)
 	require.ErrorIs(t, f.Execute(eagerOp(t, "NoOp", nil, 0)), tfbind.ErrClosed)
@@ -293,7 +294,7 @@ func TestEagerScalars(t *testing.T) {
 func TestEagerAllocatesNothing(t *testing.T) {
 	f := eagerFrame(t, newEager(t))
 	put[float32](t, f, 0, 1)
-	op := tfbind.NewEagerOp("Neg", encoded(t, eagerFloats), tfbind.EagerPlaces{Inputs: []int32{0}, First: 9, Outputs: 1, Last: []int32{9}})
+	op := eager.NewOp("Neg", encoded(t, eagerFloats), eager.Places{Inputs: []int32{0}, First: 9, Outputs: 1, Last: []int32{9}})
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		if err := f.Execute(op); err != nil {
 			t.Error(err)

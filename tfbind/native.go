@@ -1,5 +1,7 @@
 package tfbind
 
+import "steadyfit/internal/eager"
+
 // native is the interface to C, implemented in capi.go. Because of the interface, packages that
 // import tfbind build with CGO_ENABLED=0.
 type native interface {
@@ -52,7 +54,7 @@ type native interface {
 	readScalar(frame ptr, place int32) (float64, error)
 	passValue(frame ptr, place int32, to ptr, at int32, share bool) error
 	dropValues(frame ptr, places []int32)
-	executeEager(frame ptr, op *EagerOp) (int, error)
+	executeEager(frame ptr, op *eager.Op) (int, error)
 	opDef(op string) ([]byte, error)
 
 	mallocInfo() (allocator int, inUse, free, arenas int64)

@@ -9,6 +9,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/eager"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -22,7 +23,7 @@ type eagerModel struct {
 	roles    savedmodels.Roles
 	compiler *compiler // nil after all programs are made
 	programs []*program
-	context  *tfbind.Eager
+	context  eager.Context
 
 	train, evaluate eagerSignature
 	save, restore   *program
@@ -45,7 +46,7 @@ func openEager(model *savedmodels.Model, options session.Options) (_ *eagerModel
 	if err != nil {
 		return nil, err
 	}
-	if e.context, err = tfbind.NewEager(slices.Concat(config, options.Config)); err != nil {
+	if e.context, err = eager.New(slices.Concat(config, options.Config)); err != nil {
 		return nil, err
 	}
 	if e.compiler, err = newCompiler(model, e.context); err == nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/eager"
 	"steadyfit/internal/graphdef"
 	"steadyfit/internal/lab/synth"
 	"steadyfit/internal/lab/worker"
@@ -195,7 +196,7 @@ func function(name string, args []string, ret [][2]string, controls []string, no
 // eagerGraph returns an eager context over a graph of the test.
 func eagerGraph(t *testing.T, main []*node_def_go_proto.NodeDef, functions ...*function_go_proto.FunctionDef) *eagerModel {
 	t.Helper()
-	context, err := tfbind.NewEager(nil)
+	context, err := eager.New(nil)
 	require.NoError(t, err)
 	e := &eagerModel{context: context}
 	t.Cleanup(func() { e.Close() })

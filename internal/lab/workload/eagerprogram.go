@@ -15,10 +15,10 @@ import (
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/proto"
 
+	"steadyfit/internal/eager"
 	"steadyfit/internal/graphdef"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/savedmodels"
-	"steadyfit/tfbind"
 )
 
 // program is a signature or a function, compiled to a list of instructions. It holds no part of
@@ -26,7 +26,7 @@ import (
 type program struct {
 	name string
 	// frame has a slot for each value, the arguments first.
-	frame   *tfbind.EagerFrame
+	frame   eager.Frame
 	code    []instruction
 	results []transfer
 	unused  []int32 // slots of unused arguments
@@ -39,7 +39,7 @@ type transfer struct {
 	stays bool
 }
 
-func (t transfer) pass(from, to *tfbind.EagerFrame, at int32) error {
+func (t transfer) pass(from, to eager.Frame, at int32) error {
 	if t.stays {
 		return from.Share(t.place, to, at)
 	}
@@ -49,7 +49,7 @@ func (t transfer) pass(from, to *tfbind.EagerFrame, at int32) error {
 // instruction is an operation of the graph, or a call of functions.
 type instruction struct {
 	node string
-	op   *tfbind.EagerOp
+	op   *eager.Op
 	// variable means that the output is the handle of a variable, which made says was created.
 	variable, made bool
 
@@ -76,7 +76,7 @@ type draft struct {
 // compiler compiles programs from a SavedModel's graph.
 type compiler struct {
 	dir       string
-	context   *tfbind.Eager
+	context   eager.Context
 	ops       map[string]*op_def_go_proto.OpDef // for the compiled programs
 	functions map[string]*function_go_proto.FunctionDef
 	main      []*node_def_go_proto.NodeDef
@@ -84,7 +84,7 @@ type compiler struct {
 	programs  []*program          // all programs
 }
 
-func newCompiler(model *savedmodels.Model, context *tfbind.Eager) (*compiler, error) {
+func newCompiler(model *savedmodels.Model, context eager.Context) (*compiler, error) {
 	file := filepath.Join(model.Dir, "saved_model.pb")
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -434,7 +434,7 @@ func (b *body) finish(given int32, results []int32) (*program, error) {
 					last = append(last, t.place)
 				}
 			}
-			d.op = tfbind.NewEagerOp(d.def.GetOp(), d.attrs, tfbind.EagerPlaces{Inputs: d.inputs, First: d.first, Outputs: d.outputs, Last: last})
+			d.op = eager.NewOp(d.def.GetOp(), d.attrs, eager.Places{Inputs: d.inputs, First: d.first, Outputs: d.outputs, Last: last})
 		}
 		p.code[i] = *d.instruction
 	}
