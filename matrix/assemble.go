@@ -53,7 +53,7 @@ func (p *Plan) assemble(r *Result, settled map[combinationID]Combination, jobs [
 			}
 		}
 	}
-	r.Environment.finish(r.Runs)
+	finish(&r.Environment, r.Runs)
 	r.Claims, err = ledger(r)
 	thin(r)
 	return err
@@ -166,45 +166,15 @@ func goal(remedy Remedy, base []*RunResult) compare.Goal {
 	return remedy.Goal
 }
 
-// worst has the kinds of verdicts, the worst first.
-var worst = []memory.Kind{memory.Crash, memory.Leak, memory.Inconclusive, memory.Sawtooth, memory.Jump, memory.Plateau, memory.Flat}
-
-// middle returns the run that represents several: of those with the most frequent kind of
-// verdict, the one with the middle slope. Of equally frequent kinds it takes the worst. It
-// takes a leak only if compare.Leaks agrees. Of crashed runs, it takes the one with the most
-// samples.
+// middle returns the run that represents several; see compare.Middle.
 func middle(runs []*RunResult) *RunResult {
-	var most []*RunResult
-	outcomes := make([]compare.Outcome, len(runs))
-	for i, run := range runs {
-		outcomes[i] = run.Outcome
-	}
-	leaks := compare.Leaks(outcomes)
-	for _, kind := range worst {
-		if kind == memory.Leak && !leaks {
-			continue
-		}
-		alike := slices.DeleteFunc(slices.Clone(runs), func(r *RunResult) bool { return r.Outcome.Verdict.Kind != kind })
-		if len(alike) > len(most) {
-			most = alike
-		}
-	}
-	if len(most) == 0 {
-		return runs[0]
-	}
-	if most[0].Outcome.Verdict.Kind == memory.Crash {
-		return slices.MaxFunc(most, func(a, b *RunResult) int { return cmp.Compare(a.samples(), b.samples()) })
-	}
-	slices.SortStableFunc(most, func(a, b *RunResult) int {
-		return cmp.Compare(a.Outcome.Verdict.Slope.Estimate, b.Outcome.Verdict.Slope.Estimate)
-	})
-	return most[(len(most)-1)/2]
+	return compare.Middle(runs, func(run *RunResult) compare.Outcome { return run.Outcome }, (*RunResult).samples)
 }
 
 // split returns a note that the verdicts of runs differ, or nil.
 func split(runs []*RunResult) []string {
 	var parts []string
-	for _, kind := range worst {
+	for _, kind := range compare.Kinds {
 		if n := len(slices.DeleteFunc(slices.Clone(runs), func(r *RunResult) bool { return r.Outcome.Verdict.Kind != kind })); n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, kind))
 		}
@@ -220,15 +190,6 @@ func (run *RunResult) samples() int {
 		return 0
 	}
 	return run.Series.Len()
-}
-
-// Middle returns the run that represents several, or nil if there are none. It has the most
-// frequent kind of verdict and the middle slope.
-func Middle(runs []*RunResult) *RunResult {
-	if len(runs) == 0 {
-		return nil
-	}
-	return middle(runs)
 }
 
 func figures(runs []*RunResult) Figures {

@@ -70,8 +70,14 @@ type Workload struct {
 	Env    map[string]string `json:"env,omitempty"`
 	// Defaults has the values, by runtime, of parameters that are not set.
 	Defaults map[string]map[string]string `json:"defaults,omitempty"`
-	// On has the values that differ on a runtime.
-	On map[string]Variant `json:"on,omitempty"`
+	// On has the values that differ on a runtime. Zero values are ignored.
+	On map[string]struct {
+		Steps  int               `json:"steps,omitempty"`
+		Every  int               `json:"every,omitempty"`
+		Epoch  int               `json:"epoch,omitempty"`
+		Limit  int64             `json:"limit_bytes,omitempty"`
+		Params map[string]string `json:"knobs,omitempty"`
+	} `json:"on,omitempty"`
 	// NoSession means that session settings have no effect, as no session is opened.
 	NoSession bool `json:"no_session,omitempty" yaml:"no_session"`
 	// Takes lists the parameters of the workload by runtime, besides gc and trim. The workload
@@ -79,17 +85,8 @@ type Workload struct {
 	Takes map[string][]string `json:"takes"`
 }
 
-// Variant has the values of a workload that differ on one runtime. Zero values are ignored.
-type Variant struct {
-	Steps  int               `json:"steps,omitempty"`
-	Every  int               `json:"every,omitempty"`
-	Epoch  int               `json:"epoch,omitempty"`
-	Limit  int64             `json:"limit_bytes,omitempty"`
-	Params map[string]string `json:"knobs,omitempty"`
-}
-
-// RunsOn reports whether a runtime can run the workload.
-func (w Workload) RunsOn(runtime string) bool {
+// runsOn reports whether a runtime can run the workload.
+func (w Workload) runsOn(runtime string) bool {
 	_, ok := w.Takes[runtime]
 	return ok
 }
@@ -153,18 +150,15 @@ type Remedy struct {
 	Unseen string `json:"unseen,omitempty"`
 	// Params are parameters of the child.
 	Params map[string]string `json:"knobs,omitempty"`
-	// On has the settings for runtimes where they differ.
-	On map[string]Applied `json:"on,omitempty"`
+	// On replaces Env, Device and Params on a runtime.
+	On map[string]struct {
+		Env    map[string]string `json:"env,omitempty"`
+		Device *gpuopts.Options  `json:"device,omitempty"`
+		Params map[string]string `json:"knobs,omitempty"`
+	} `json:"on,omitempty"`
 	// Runtimes lists the runtimes that can have the remedy; empty means all.
 	Runtimes []string `json:"runtimes,omitempty"`
 	NeedsGPU bool     `json:"needs_gpu,omitempty" yaml:"needs_gpu"`
-}
-
-// Applied has settings that replace Env, Device and Params of a remedy.
-type Applied struct {
-	Env    map[string]string `json:"env,omitempty"`
-	Device *gpuopts.Options  `json:"device,omitempty"`
-	Params map[string]string `json:"knobs,omitempty"`
 }
 
 // batchDivide is the parameter that divides Batch. The parent applies it, because it works the

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	Holds       = "holds"
-	HoldsInPart = "holds in part"
-	DoesNotHold = "does not hold"
-	Undecided   = "undecided"
+	holds       = "holds"
+	holdsInPart = "holds in part"
+	doesNotHold = "does not hold"
+	undecided   = "undecided"
 )
 
 // answer is the answer of measurements to a question.
@@ -218,17 +218,17 @@ func not(e evidence) evidence {
 func equally(all []answer) string {
 	switch {
 	case !slices.ContainsFunc(all, func(a answer) bool { return a != yes }):
-		return Holds
+		return holds
 	case !slices.ContainsFunc(all, func(a answer) bool { return a != no }):
-		return DoesNotHold
+		return doesNotHold
 	}
-	return HoldsInPart
+	return holdsInPart
 }
 
 // mainly is the rule of claims that do not hold if their first question is answered no.
 func mainly(all []answer) string {
 	if all[0] == no {
-		return DoesNotHold
+		return doesNotHold
 	}
 	return equally(all)
 }
@@ -258,19 +258,19 @@ func settle(rule func([]answer) string, halves ...half) (verdict, text string) {
 		texts = append(texts, h.text)
 	}
 	if verdict = rule(low); verdict != rule(high) {
-		verdict = Undecided
+		verdict = undecided
 	}
-	if !seen || verdict == Undecided && untested {
+	if !seen || verdict == undecided && untested {
 		return "", ""
 	}
 	if len(halves) == 1 {
 		left = nil // the question has no name
 	}
 	for _, h := range halves {
-		if verdict != DoesNotHold && h.answer == yes && len(h.on) < 2 {
+		if verdict != doesNotHold && h.answer == yes && len(h.on) < 2 {
 			left = append(left, fmt.Sprintf("%s is shown on %s alone", cmp.Or(h.name, "it"), strings.Join(h.on, "")))
-			if verdict == Holds {
-				verdict = HoldsInPart
+			if verdict == holds {
+				verdict = holdsInPart
 			}
 		}
 	}

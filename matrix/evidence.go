@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/measure"
@@ -30,10 +29,6 @@ const (
 	// pool doubles when it is full.
 	doubling = 2
 )
-
-// gcPeriod is the longest time between two collections in Go (forcegcperiod in
-// runtime/proc.go).
-const gcPeriod = 2 * time.Minute
 
 // view has the results of a runtime, and records those that a verdict uses.
 type view struct {
@@ -169,19 +164,8 @@ func (v view) growsItself(workload string) evidence {
 
 const lateUnknown = ", which may only wait for the garbage collector: gc-step was not run"
 
-func (v view) early(name string) string { return Early(v.runtime, v.runs[v.id(name)]) }
-
-// Early returns a note that runs ended before Go's collector had to run, so that garbage looks
-// like endless growth. It is empty for longer runs and for Keras.
-func Early(runtime string, runs []*RunResult) string {
-	longest := 0.0
-	for _, run := range runs {
-		longest = max(longest, run.Seconds)
-	}
-	if runtime == Keras || longest == 0 || longest >= gcPeriod.Seconds() {
-		return ""
-	}
-	return fmt.Sprintf("seen for %.0f s at most, and Go may wait %.0f s for a collection", max(longest, 1), gcPeriod.Seconds())
+func (v view) early(name string) string {
+	return compare.Early(v.runtime != Keras, v.runs[v.id(name)], func(run *RunResult) float64 { return run.Seconds })
 }
 
 // paired returns the runs of equal pairs, and of the same group if there are several. It leaves

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/files"
+	"steadyfit/internal/lab/machine"
 )
 
 // inputs are digests of everything outside the plan that changes the outcome of a run.
@@ -25,7 +26,7 @@ type inputs struct {
 
 func (p *Plan) readInputs() (inputs, error) {
 	in := inputs{runtimes: make(map[string]string), variables: inherited(os.Environ())}
-	e := ReadEnvironment(p.GPUs)
+	e := machine.Read(p.GPUs)
 	in.machine = fmt.Sprint(e.OS, e.Arch, e.Kernel, e.CPU, e.Cores, e.Memory, e.Limit, e.GPUs)
 	sum := sha256.New()
 	for _, path := range []string{p.User, p.Data} {
@@ -101,7 +102,7 @@ func packages(libraries []string) []string {
 func inherited(environment []string) []string {
 	var found []string
 	for _, pair := range environment {
-		if reads(pair) && !strings.HasPrefix(pair, "TF_CPP_") {
+		if machine.Reads(pair) && !strings.HasPrefix(pair, "TF_CPP_") {
 			found = append(found, pair)
 		}
 	}

@@ -55,8 +55,9 @@ type Plan struct {
 	// Jobs is the number of runs at the same time; 0 means 1. Parallel runs disturb each
 	// other's step times.
 	Jobs int
-	// Quick and Version are copied to the result. Version is that of steadyfit.
-	Quick   bool
+	// Quick reduces the steps of the workloads, for an answer in a few minutes.
+	Quick bool
+	// Version is the version of steadyfit, for the result.
 	Version string
 	// GPUs has the names of the GPUs. GPU reads the GPU memory of a process; nil if that is not
 	// possible.
@@ -127,7 +128,7 @@ func (p *Plan) expand() (jobs []job, settled map[combinationID]Combination) {
 	base := Remedies()[0]
 	for _, runtime := range p.Runtimes {
 		for _, w := range p.Workloads {
-			if !w.RunsOn(runtime) {
+			if !w.runsOn(runtime) {
 				continue
 			}
 			w := w.on(runtime)
@@ -181,7 +182,7 @@ func (p *Plan) Inapplicable() []string {
 				if p.Select != nil && !p.Select(runtime, w.ID, r.ID) {
 					continue
 				}
-				if !w.RunsOn(runtime) {
+				if !w.runsOn(runtime) {
 					why = fmt.Sprintf("%s does not run on %s", w.ID, runtime)
 					continue
 				}

@@ -18,7 +18,7 @@ func TestADividedBatchChangesNothingElse(t *testing.T) {
 	none := Remedies()[0]
 	for _, runtime := range Runtimes() {
 		for _, w := range Workloads() {
-			if !w.RunsOn(runtime) {
+			if !w.runsOn(runtime) {
 				continue
 			}
 			w = w.on(runtime)

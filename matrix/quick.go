@@ -12,21 +12,17 @@ import (
 )
 
 const (
-	// quickRun is the longest time for the steps of one run after Shorten.
+	// quickRun is the longest time for the steps of one run of a quick matrix.
 	quickRun = 8 * time.Second
 	// probeSteps and probeBatch are the length of the run that measures the speed of the
 	// machine.
 	probeSteps, probeBatch = 4, 8
 )
 
-// Shorten reduces the steps of the workloads to what a clear verdict needs, for an answer in a
-// few minutes. It first measures a step of the image model. On a slow machine, such as one
-// where TensorFlow computes without oneDNN, S3 gets smaller batches and W2 fewer steps.
-func (p *Plan) Shorten(ctx context.Context) error {
-	p.defaults()
-	if err := p.check(); err != nil {
-		return err
-	}
+// shorten reduces the steps of the workloads to what a clear verdict needs, for an answer in a
+// few minutes. It first measures a step of the image model. On a slow machine, such as one where
+// TensorFlow computes without oneDNN, S3 gets smaller batches and W2 fewer steps.
+func (p *Plan) shorten(ctx context.Context) error {
 	var perStep time.Duration
 	if slices.ContainsFunc(p.Workloads, func(w Workload) bool { return w.ID == "W2" || w.ID == "S3" }) {
 		var err error

@@ -42,10 +42,11 @@ func TestShortenMeasures(t *testing.T) {
 	require.NoError(t, err)
 	p := plan(t, w)
 	p.Models = map[string]string{"image-224": t.TempDir()}
-	require.NoError(t, p.Shorten(t.Context()))
+	p.defaults()
+	require.NoError(t, p.shorten(t.Context()))
 	assert.Equal(t, 28, p.Workloads[0].Steps)
 	assert.Equal(t, 8, p.Workloads[0].Batch, "a step of that child takes 250 ms")
 
 	p.Commands[Go] = Command{Args: []string{"/nowhere"}, Identity: "test"}
-	assert.ErrorContains(t, p.Shorten(t.Context()), "measuring a step of the image model")
+	assert.ErrorContains(t, p.shorten(t.Context()), "measuring a step of the image model")
 }

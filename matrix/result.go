@@ -8,8 +8,8 @@ import (
 	"steadyfit/memory"
 )
 
-// SchemaVersion is the version of the format of matrix.json. ReadFile accepts no other version.
-const SchemaVersion = 1
+// schemaVersion is the version of the format of matrix.json. ReadFile accepts no other version.
+const schemaVersion = 1
 
 // Result is the content of matrix.json.
 type Result struct {
@@ -32,31 +32,6 @@ type Result struct {
 	Runs []RunResult `json:"runs"`
 	// Claims are statements about TensorFlow's memory with the measured verdicts.
 	Claims []Claim `json:"claims"`
-}
-
-// Environment describes the machine.
-type Environment struct {
-	OS     string `json:"os"`
-	Arch   string `json:"arch"`
-	Kernel string `json:"kernel"`
-	CPU    string `json:"cpu"`
-	Cores  int    `json:"cores"`
-	Memory int64  `json:"memory_bytes"`
-	Limit  int64  `json:"memory_limit_bytes,omitempty"` // memory limit of the control group; 0 is none
-	Go     string `json:"go"`
-	// TensorFlow, Keras and Python are versions. TensorFlow has one for each runtime, by its
-	// name.
-	TensorFlow map[string]string `json:"tensorflow"`
-	Keras      string            `json:"keras,omitempty"`
-	Python     string            `json:"python,omitempty"`
-	// GPUs has the names of the GPUs.
-	GPUs []string `json:"gpus"`
-	// Variables are the environment variables of the start that TensorFlow, Go or an allocator
-	// reads.
-	Variables map[string]string `json:"variables"`
-	// LoadBefore and LoadAfter are load averages over a minute.
-	LoadBefore float64 `json:"load_before"`
-	LoadAfter  float64 `json:"load_after"`
 }
 
 // Settings are the settings of the plan.

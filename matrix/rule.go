@@ -10,8 +10,8 @@ import (
 	"steadyfit/memory"
 )
 
-// ErrRule means that the text of a rule is invalid.
-var ErrRule = errors.New("not a rule")
+// errRule means that the text of a rule is invalid.
+var errRule = errors.New("not a rule")
 
 // Rule limits the memory of workloads without a remedy, for continuous integration:
 // "slope>64KiB/epoch", "slope>1KiB/step", "peak>1GiB", "level>500MiB", or "leak".
@@ -24,7 +24,7 @@ type Rule struct {
 // ParseRule parses the text of a rule. Its error is an ErrRule.
 func ParseRule(text string) (Rule, error) {
 	wrong := func(why string) (Rule, error) {
-		return Rule{}, fmt.Errorf("%w: %q: %s; expected slope>64KiB/epoch, slope>1KiB/step, peak>1GiB, level>500MiB or leak", ErrRule, text, why)
+		return Rule{}, fmt.Errorf("%w: %q: %s; expected slope>64KiB/epoch, slope>1KiB/step, peak>1GiB, level>500MiB or leak", errRule, text, why)
 	}
 	if text == "leak" {
 		return Rule{Amount: text}, nil
@@ -44,16 +44,22 @@ func ParseRule(text string) (Rule, error) {
 	}
 	var err error
 	if r.Limit, err = memory.ParseBytes(size); err != nil {
-		return Rule{}, fmt.Errorf("%w: %q: %w", ErrRule, text, err)
+		return Rule{}, fmt.Errorf("%w: %q: %w", errRule, text, err)
 	}
 	return r, nil
 }
 
-// Check returns a sentence for each workload that breaks the rule. With a baseline, a result of
-// an earlier matrix, the rule limits the increase since then. A slope breaks a rule if its
-// whole interval is above the limit. A workload with a crashed run breaks every rule.
-// Calibration workloads with a leak are left out.
-func (r Rule) Check(result, baseline *Result) []string {
+// Check returns a sentence for each workload that breaks the rule, and a sentence for each one
+// that it cannot decide. With a baseline, a result of an earlier matrix, the rule limits the
+// increase since then. A slope breaks a rule if its whole interval is above the limit, and is
+// undecided if the interval contains the limit. A workload with a crashed run breaks every rule.
+// Calibration workloads with a leak are left out. A rule that applies to no workload is
+// undecided.
+func (r Rule) Check(result, baseline *Result) (broken, undecided []string) {
+	return r.broken(result, baseline), r.undecided(result, baseline)
+}
+
+func (r Rule) broken(result, baseline *Result) []string {
 	before := baselines(baseline)
 	var broken []string
 	for id, c := range r.subjects(result) {
@@ -77,10 +83,7 @@ func (r Rule) Check(result, baseline *Result) []string {
 	return broken
 }
 
-// Undecided returns a sentence for each workload that Check cannot decide: its slope has an
-// interval around the limit, it may leak, or an amount was not measured here or in the
-// baseline. It also reports that the rule applies to no workload.
-func (r Rule) Undecided(result, baseline *Result) []string {
+func (r Rule) undecided(result, baseline *Result) []string {
 	before := baselines(baseline)
 	var open []string
 	n := 0

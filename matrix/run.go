@@ -16,6 +16,7 @@ import (
 	"gonum.org/v1/gonum/stat"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/machine"
 	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
@@ -34,6 +35,12 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 		return nil, err
 	}
 	var err error
+	if p.Quick {
+		p.Workloads = slices.Clone(p.Workloads)
+		if err := p.shorten(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if p.inputs, err = p.readInputs(); err != nil {
 		return nil, err
 	}
@@ -47,7 +54,7 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 	}
 	defer store.close()
 
-	r := &Result{Schema: SchemaVersion, Version: p.Version, Started: time.Now(), Environment: ReadEnvironment(p.GPUs),
+	r := &Result{Schema: schemaVersion, Version: p.Version, Started: time.Now(), Environment: machine.Read(p.GPUs),
 		Settings: Settings{Pairs: p.Pairs, Seed: p.Seed, Confidence: memory.DefaultConfidence, Quick: p.Quick, Jobs: max(p.Jobs, 1), Limit: int64(p.Limit), LimitKind: p.limitKind, Timeout: p.Timeout.Seconds()}}
 	d := &doing{plan: &p, jobs: jobs, store: store, variables: newVariables(&p), results: make([]*RunResult, len(jobs)), reused: make([]bool, len(jobs))}
 	d.report(RunResult{ID: -1})
@@ -190,7 +197,7 @@ func (p *Plan) check() error {
 		if w.ID == User && p.User == "" {
 			return fmt.Errorf("workload %s: no model", User)
 		}
-		if w.ID == User && !slices.ContainsFunc(p.Runtimes, w.RunsOn) {
+		if w.ID == User && !slices.ContainsFunc(p.Runtimes, w.runsOn) {
 			return fmt.Errorf("%w: workload %s on the runtimes %s: expected one of %s", ErrUnknown, User, strings.Join(p.Runtimes, ", "), strings.Join(slices.Sorted(maps.Keys(w.Takes)), ", "))
 		}
 	}

@@ -868,8 +868,7 @@ func TestTheRunThatStandsForSeveral(t *testing.T) {
 	}
 	c := (&Plan{Seed: 1}).combine(Remedy{ID: Baseline}, runs(memory.Leak, memory.Inconclusive, memory.Plateau), nil, compare.Scatter{})
 	assert.Equal(t, []string{"its 3 runs differ: 1 leak, 1 inconclusive, 1 plateau"}, c.Verdict.Notes)
-	assert.Equal(t, 1, Middle(runs(memory.Flat, memory.Leak, memory.Leak)).ID)
-	assert.Nil(t, Middle(nil))
+	assert.Equal(t, 1, middle(runs(memory.Flat, memory.Leak, memory.Leak)).ID)
 }
 
 // The baseline runs decide whether there is a slope.

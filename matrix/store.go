@@ -113,8 +113,8 @@ func ReadFile(path string) (*Result, error) {
 	if err := json.Unmarshal(text, &head); err != nil {
 		return nil, fmt.Errorf("%s is not a matrix.json: %w", path, err)
 	}
-	if head.Schema == nil || *head.Schema != SchemaVersion {
-		return nil, fmt.Errorf("%s: expected a matrix.json of schema %d", path, SchemaVersion)
+	if head.Schema == nil || *head.Schema != schemaVersion {
+		return nil, fmt.Errorf("%s: expected a matrix.json of schema %d", path, schemaVersion)
 	}
 	r := &Result{}
 	if err := json.Unmarshal(text, r); err != nil {

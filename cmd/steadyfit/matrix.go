@@ -145,26 +145,26 @@ func (s *settings) matrix(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 		return errors.Join(runErr, err)
 	}
+	var broken []string
 	if s.rule != nil {
-		for _, text := range s.rule.Undecided(result, baseline) {
+		var undecided []string
+		broken, undecided = s.rule.Check(result, baseline)
+		for _, text := range undecided {
 			fmt.Fprintf(stderr, "warning: --fail-on: %s\n", text)
 		}
 	}
-	return verdict(result, s.rule, baseline)
+	return verdict(result, broken)
 }
 
-func verdict(result *matrix.Result, rule *matrix.Rule, baseline *matrix.Result) error {
-	var broken []string
+func verdict(result *matrix.Result, broken []string) error {
+	var all []string
 	for _, c := range result.Calibration {
 		if !c.OK {
-			broken = append(broken, fmt.Sprintf("calibration of %s %s: %s", c.Runtime, c.Workload, c.Text))
+			all = append(all, fmt.Sprintf("calibration of %s %s: %s", c.Runtime, c.Workload, c.Text))
 		}
 	}
-	if rule != nil {
-		broken = append(broken, rule.Check(result, baseline)...)
-	}
-	if len(broken) > 0 {
-		return &coded{exitCheck, errors.New(strings.Join(broken, "\n  "))}
+	if all = append(all, broken...); len(all) > 0 {
+		return &coded{exitCheck, errors.New(strings.Join(all, "\n  "))}
 	}
 	return nil
 }
@@ -217,9 +217,6 @@ func (s *settings) completePlan(ctx context.Context) error {
 	}
 	if reasons := p.Inapplicable(); len(reasons) > 0 {
 		return usagef("--remedies: none of them would change anything: %s; steadyfit matrix --help lists the remedies", strings.Join(reasons, "; "))
-	}
-	if p.Quick {
-		return p.Shorten(ctx)
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ import (
 	"strings"
 	"time"
 
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/machine"
 )
 
 func main() {
@@ -165,7 +165,7 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return errors.Join(err, r.failed())
 }
 
-func warnOfLoad(e matrix.Environment, stderr io.Writer) {
+func warnOfLoad(e machine.Environment, stderr io.Writer) {
 	if cores := runtime.NumCPU(); e.LoadBefore > 0.5*float64(cores) {
 		fmt.Fprintf(stderr, "bench: warning: the load average is %.1f on %d cores before the first run; step times will be too long and scatter\n", e.LoadBefore, cores)
 	}

@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"steadyfit/internal/files"
+	"steadyfit/internal/lab/machine"
 	"steadyfit/internal/lab/measure"
 	"steadyfit/internal/stats"
-	"steadyfit/matrix"
 )
 
 // Report is the content of bench.json.
@@ -27,8 +27,8 @@ type Report struct {
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended"`
 	// Commit is the commit of the source; see measure.Commit.
-	Commit      string             `json:"commit,omitempty"`
-	Environment matrix.Environment `json:"environment"`
+	Commit      string              `json:"commit,omitempty"`
+	Environment machine.Environment `json:"environment"`
 	// Done of the requested Turns are complete.
 	Turns     int        `json:"turns"`
 	Done      int        `json:"turns_done"`
@@ -80,7 +80,7 @@ type Row struct {
 }
 
 func newReport(ctx context.Context) *Report {
-	return &Report{Started: time.Now().UTC(), Commit: measure.Commit(ctx), Environment: matrix.ReadEnvironment(nil), Absent: []Absent{}}
+	return &Report{Started: time.Now().UTC(), Commit: measure.Commit(ctx), Environment: machine.Read(nil), Absent: []Absent{}}
 }
 
 func (r *Report) absent(workload, variant, reason string, failed bool) {
@@ -106,7 +106,7 @@ func (r *Report) failed() error {
 }
 
 func (r *Report) finish(done int) {
-	r.Done, r.Ended, r.Environment.LoadAfter = done, time.Now().UTC(), matrix.LoadAverage()
+	r.Done, r.Ended, r.Environment.LoadAfter = done, time.Now().UTC(), machine.LoadAverage()
 	r.Summary = nil
 	for _, w := range r.Workloads {
 		times := make(map[string]map[int]float64)

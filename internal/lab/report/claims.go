@@ -106,7 +106,7 @@ func markdown(text string) string { return escapeMarkdown.Replace(oneLine(text))
 // On returns the verdict of a runtime.
 func (c claim) On(runtime string) (s struct{ Verdict, Class, Text, From string }) {
 	s.Verdict = claimVerdict(c.Claim, runtime)
-	s.Class = map[string]string{matrix.Holds: "works", matrix.HoldsInPart: "partly", matrix.DoesNotHold: "harm", matrix.Undecided: "unclear"}[s.Verdict]
+	s.Class = map[string]string{"holds": "works", "holds in part": "partly", "does not hold": "harm", "undecided": "unclear"}[s.Verdict]
 	for _, d := range c.Verdicts {
 		if d.Runtime == runtime {
 			s.Text, s.From = sentence(d.Text), strings.Join(d.Combinations, ", ")

@@ -280,7 +280,7 @@ func thinned(list []point, most int) []point {
 
 // curves returns the curve of the middle run, and for the baseline those of other runs.
 func (v *view) curves(c *matrix.Combination) (text string, died bool) {
-	middle := matrix.Middle(v.runsOf(c))
+	middle := v.middle(c)
 	if middle == nil {
 		return "", false
 	}

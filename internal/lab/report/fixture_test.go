@@ -164,7 +164,7 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 		result.Remedies = append(result.Remedies, m)
 	}
 	start := time.Date(2026, 11, 20, 22, 4, 0, 0, time.UTC)
-	result.Schema, result.Version, result.Complete = matrix.SchemaVersion, "0.3.0", true
+	result.Schema, result.Version, result.Complete = 1, "0.3.0", true
 	result.Started, result.Ended = start, start.Add(3*time.Hour+12*time.Minute+40*time.Second)
 	result.Environment = matrix.Environment{OS: "linux", Arch: "amd64", Kernel: "6.1.0", CPU: "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
 		Cores: 2, Memory: 16 << 30, Go: "go1.26.0", TensorFlow: map[string]string{"go": "2.21.0", "galeone": "2.21.0", "keras": "2.21.0"},

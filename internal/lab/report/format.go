@@ -281,7 +281,7 @@ func (v *view) why(a answer) (layer, text string) {
 		text += "."
 	}
 	if d.Cause == memory.GCLag && a.growth == grows {
-		text += " " + v.explicitly(a) + orEmpty(" ", sentence(matrix.Early(a.Runtime, v.runsOf(a.Base))))
+		text += " " + v.explicitly(a) + orEmpty(" ", sentence(compare.Early(a.Runtime != matrix.Keras, v.runsOf(a.Base), func(r *matrix.RunResult) float64 { return r.Seconds })))
 	}
 	switch p := a.Base.Figures.Pool; d.Cause {
 	case memory.RuntimeCache, memory.NativeHeap, memory.Retention, memory.Unattributed:

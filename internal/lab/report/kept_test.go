@@ -1,6 +1,7 @@
 package report
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -277,7 +278,8 @@ func TestUnverified(t *testing.T) {
 // TestFactsByRuntime checks that a workload may have other steps and another limit on each
 // runtime.
 func TestFactsByRuntime(t *testing.T) {
-	w := matrix.Workload{Steps: 2400, Every: 24, Epoch: 240, Batch: 300, On: map[string]matrix.Variant{"keras": {Steps: 240, Every: 3, Epoch: 24, Limit: 1 << 30}}}
+	w := matrix.Workload{Steps: 2400, Every: 24, Epoch: 240, Batch: 300}
+	require.NoError(t, json.Unmarshal([]byte(`{"on": {"keras": {"steps": 240, "every": 3, "epoch": 24, "limit_bytes": 1073741824}}}`), &w))
 	require.Equal(t, "2400 steps in epochs of 240 · a sample every 24 · batch 300", workloadFacts(w, "go"))
 	require.Equal(t, "240 steps in epochs of 24 · a sample every 3 · batch 300 · under a limit of 1.0 GiB", workloadFacts(w, "keras"))
 }

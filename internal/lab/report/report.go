@@ -103,6 +103,20 @@ func (v *view) runsOf(c *matrix.Combination) []*matrix.RunResult {
 	return list
 }
 
+// middle returns the run that represents the runs of a combination, or nil.
+func (v *view) middle(c *matrix.Combination) *matrix.RunResult {
+	runs := v.runsOf(c)
+	if len(runs) == 0 {
+		return nil
+	}
+	return compare.Middle(runs, func(r *matrix.RunResult) compare.Outcome { return r.Outcome }, func(r *matrix.RunResult) int {
+		if r.Series == nil {
+			return 0
+		}
+		return r.Series.Len()
+	})
+}
+
 // phase returns the median of a layer between two phases.
 func (v *view) phase(c *matrix.Combination, name string, layer memory.Layer) memory.Reading {
 	var values []float64

@@ -36,7 +36,7 @@ func Thin(r *matrix.Result, o ThinOptions) *matrix.Result {
 	middle, baseline := map[int]bool{}, map[int]bool{}
 	for i := range out.Combinations {
 		c := &out.Combinations[i]
-		if m := matrix.Middle(v.runsOf(c)); m != nil {
+		if m := v.middle(c); m != nil {
 			middle[m.ID] = true
 		}
 		if c.Remedy == matrix.Baseline {

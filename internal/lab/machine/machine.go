@@ -1,0 +1,86 @@
+// Package machine describes the machine of a measurement.
+package machine
+
+import (
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/shirou/gopsutil/v3/cpu"
+	"github.com/shirou/gopsutil/v3/host"
+	"github.com/shirou/gopsutil/v3/load"
+	"github.com/shirou/gopsutil/v3/mem"
+
+	"steadyfit/memory"
+)
+
+var read = []string{"TF_", "ONEDNN_", "DNNL_", "XLA_", "CUDA_", "NVIDIA_", "GOGC", "GOMEMLIMIT", "GODEBUG", "GOMAXPROCS", "MALLOC_", "LD_PRELOAD", "OMP_", "GLIBC_TUNABLES", "KERAS_", "TCMALLOC_", "MIMALLOC_"}
+
+// Reads reports whether TensorFlow, Go or an allocator reads a variable.
+func Reads(name string) bool {
+	return slices.ContainsFunc(read, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) &&
+		!strings.HasPrefix(name, "TF_CLI_") // variables of Terraform
+}
+
+// Environment describes the machine.
+type Environment struct {
+	OS     string `json:"os"`
+	Arch   string `json:"arch"`
+	Kernel string `json:"kernel"`
+	CPU    string `json:"cpu"`
+	Cores  int    `json:"cores"`
+	Memory int64  `json:"memory_bytes"`
+	Limit  int64  `json:"memory_limit_bytes,omitempty"` // memory limit of the control group; 0 is none
+	Go     string `json:"go"`
+	// TensorFlow, Keras and Python are versions. TensorFlow has one for each runtime, by its
+	// name.
+	TensorFlow map[string]string `json:"tensorflow"`
+	Keras      string            `json:"keras,omitempty"`
+	Python     string            `json:"python,omitempty"`
+	// GPUs has the names of the GPUs.
+	GPUs []string `json:"gpus"`
+	// Variables are the environment variables of the start that TensorFlow, Go or an allocator
+	// reads.
+	Variables map[string]string `json:"variables"`
+	// LoadBefore and LoadAfter are load averages over a minute.
+	LoadBefore float64 `json:"load_before"`
+	LoadAfter  float64 `json:"load_after"`
+}
+
+// Read describes the machine with these GPUs. Unknown facts are empty.
+func Read(gpus []string) Environment {
+	e := Environment{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU(), Go: runtime.Version(),
+		TensorFlow: make(map[string]string), GPUs: append([]string{}, gpus...), Variables: make(map[string]string)}
+	if kernel, err := host.KernelVersion(); err == nil {
+		e.Kernel = kernel
+	}
+	if info, err := cpu.Info(); err == nil && len(info) > 0 {
+		e.CPU = info[0].ModelName
+	}
+	if m, err := mem.VirtualMemory(); err == nil {
+		e.Memory = int64(m.Total)
+	}
+	e.LoadBefore = LoadAverage()
+	if s, err := memory.NewSampler(memory.SamplerOptions{}); err == nil {
+		var sample memory.Sample
+		if err := s.Sample(0, &sample); err == nil {
+			e.Limit = int64(sample.Get(memory.CgroupLimit).Bytes)
+		}
+		s.Close()
+	}
+	for _, pair := range os.Environ() {
+		if name, value, _ := strings.Cut(pair, "="); Reads(name) {
+			e.Variables[name] = value
+		}
+	}
+	return e
+}
+
+// LoadAverage returns the load average over a minute; 0 if unknown.
+func LoadAverage() float64 {
+	if l, err := load.Avg(); err == nil {
+		return l.Load1
+	}
+	return 0
+}
