@@ -1,15 +1,14 @@
 // Package adapter reads and writes the weights that a training changed, without those of the
 // base model: LoRA matrices, a head, or any other part of a model whose rest is frozen.
 //
-// An Adapter is a value in Go's memory: it needs no Close, and outlives the session that it
-// comes from. [steadyfit/session.Session.Adapter] makes one, and Session.Swap gives its weights
-// to a session whose model has the same base, so that one open model serves many adapters.
-// Adapters have no state of the optimizer: a checkpoint has, and a training that starts from an
-// adapter starts with a new optimizer.
+// An Adapter is a value in Go's memory. It needs no Close, and remains valid after its session
+// is closed. [steadyfit/session.Session.Adapter] makes one. Session.Swap gives its weights to a
+// session whose model has the same base, so that one open model serves many adapters. An
+// adapter does not include the state of the optimizer; a checkpoint does.
 //
-// In a folder, an adapter is one file, adapter.safetensors, which the Python package
-// safetensors reads. Its metadata have the hash of the base. Read checks the whole file: a
-// damaged one, or one of another program, is ErrFormat.
+// In a folder, an adapter is the file adapter.safetensors, which the Python package safetensors
+// can read. Its metadata include the hash of the base. Read checks the whole file, and returns
+// ErrFormat if it is damaged or not an adapter.
 package adapter
 
 import (
@@ -44,14 +43,6 @@ type Weight struct {
 	Shape []int64
 	// Data has the elements in row-major order, little-endian.
 	Data []byte
-}
-
-// Bytes returns the size of the weights.
-func (a *Adapter) Bytes() (n int64) {
-	for _, w := range a.Weights {
-		n += int64(len(w.Data))
-	}
-	return n
 }
 
 // The metadata of the file.

@@ -17,6 +17,8 @@ lstm                  float32 [B,20,16]        int64 [B]        LSTM32, Dense10
 digits-cnn            float32 [B,64]           int64 [B]        the built-in one, two
                                                                 convolutions, dropout
 attention             float32 [B,32,64]        int64 [B]        one block: 4 heads, dense 128
+transformer           float32 [B,16,1024]      int64 [B]        one block of 12.6 million
+                                                                weights, for adapters
 dense-784-W-10        float32 [B,784]          int64 [B]        W of 64, 256, 1024, 4096
 fashion-cnn           uint8 [B,28,28], 0..255  int64 [B]        two convolutions; learns
                                                                 Fashion-MNIST
@@ -144,6 +146,25 @@ def _attention() -> tuple[Any, dict[str, Any]]:
     return keras.Model(x, out), _classifier()
 
 
+def _transformer() -> tuple[Any, dict[str, Any]]:
+    import keras
+
+    layers = keras.layers
+    x = keras.Input((16, 1024))
+    seen = layers.MultiHeadAttention(8, 128, name="block_attention")(x, x)
+    mixed = layers.LayerNormalization(name="block_norm")(layers.Add()([x, seen]))
+    up = layers.Dense(4096, activation="gelu", name="block_up")(mixed)
+    y = layers.Add()([mixed, layers.Dense(1024, name="block_down")(up)])
+    out = layers.Dense(10, name="head")(layers.GlobalAveragePooling1D()(y))
+    return keras.Model(x, out), {**_classifier(), "learning_rate": 1e-3, "micro_batches": False}
+
+
+def transformer() -> dict[str, Any]:
+    """The model transformer for ``export.py --model scripts/bench_models.py:transformer``."""
+    model, optimizer, options = make_model("transformer")
+    return {"model": model, "optimizer": optimizer, **options}
+
+
 def _dense_784(width: int) -> tuple[Any, dict[str, Any]]:
     import keras
 
@@ -198,6 +219,7 @@ MODELS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "lstm": _lstm,
     "digits-cnn": _digits_cnn,
     "attention": _attention,
+    "transformer": _transformer,
     **{f"dense-784-{w}-10": functools.partial(_dense_784, w) for w in (64, 256, 1024, 4096)},
     "fashion-cnn": _fashion_cnn,
 }

@@ -1,0 +1,174 @@
+// Command tenants fine-tunes one open base model for many tenants in one process. Each tenant
+// has its own adapter, optimizer and checkpoints. A second run resumes all of them.
+//
+//	.runtime/venv/bin/python scripts/export.py --model my_model.keras --lora 4 --train-only head --out out/base
+//	go run ./examples/tenants -model out/base -data train.npz -dir out/tenants
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"steadyfit/adapter"
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/train"
+)
+
+type options struct {
+	model, data, dir               string
+	tenants, epochs, batch, visits int
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.model, "model", "", "base model, with frozen weights")
+	flag.StringVar(&o.data, "data", "builtin:digits", "training data")
+	flag.StringVar(&o.dir, "dir", "out/tenants", "folder for a folder per tenant")
+	flag.IntVar(&o.tenants, "tenants", 200, "number of tenants")
+	flag.IntVar(&o.epochs, "epochs", 1, "epochs of each tenant")
+	flag.IntVar(&o.batch, "batch", 32, "samples per step")
+	flag.IntVar(&o.visits, "visits", 1, "predictions for each tenant after the training")
+	flag.Parse()
+	if err := run(context.Background(), o, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options, out io.Writer) error {
+	model, err := savedmodels.Open(o.model)
+	if err != nil {
+		return err
+	}
+	ds, err := train.OpenData(model, model.Roles.Train, train.Data{Path: o.data}, "train", data.Pass{Batch: o.batch})
+	if err != nil {
+		return err
+	}
+	defer ds.Close()
+	plan, err := session.Compile(model, session.Options{})
+	if err != nil {
+		return err
+	}
+	s, err := session.Open(ctx, plan)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	sampler, err := memory.NewSampler(memory.SamplerOptions{})
+	if err != nil {
+		return err
+	}
+	defer sampler.Close()
+	t := &tenancy{options: o, out: out, session: s, sampler: sampler}
+	for i := range o.tenants {
+		if err := t.train(ctx, i, ds); err != nil {
+			return fmt.Errorf("tenant %d: %w", i, err)
+		}
+	}
+	t.print("trained")
+	for range o.visits {
+		for i := range o.tenants {
+			if err := t.serve(ctx, i, ds); err != nil {
+				return fmt.Errorf("tenant %d: %w", i, err)
+			}
+		}
+	}
+	t.print("served")
+	return nil
+}
+
+// tenancy is one session that serves the tenants in turn.
+type tenancy struct {
+	options
+	out     io.Writer
+	session *session.Session
+	sampler *memory.Sampler
+	swaps   []time.Duration
+	growth  memory.Series // one sample per tenant
+}
+
+func (t *tenancy) folder(i int) string { return filepath.Join(t.dir, strconv.Itoa(i)) }
+
+// train trains the adapter of a tenant, from its checkpoints if it has some.
+func (t *tenancy) train(ctx context.Context, i int, ds *data.InMemory) error {
+	if err := t.swap(ctx, nil); err != nil { // the weights of the base, and a new optimizer
+		return err
+	}
+	loop := fit.Loop{Session: t.session, Batch: t.batch, Epochs: t.epochs, Log: slog.New(slog.DiscardHandler)}
+	folder := filepath.Join(t.folder(i), "checkpoints")
+	loop.Resume = folder
+	loop.Hook(fit.Checkpoint(folder, fit.Keep(1)))
+	if _, err := loop.Run(ctx, ds.Shuffle(uint64(i))); err != nil {
+		return err
+	}
+	a, err := t.session.Adapter(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(a.Write(t.folder(i)), t.sample())
+}
+
+// serve evaluates one batch with the adapter of a tenant.
+func (t *tenancy) serve(ctx context.Context, i int, ds *data.InMemory) error {
+	a, err := adapter.Read(t.folder(i))
+	if err != nil {
+		return err
+	}
+	if err := t.swap(ctx, a); err != nil {
+		return err
+	}
+	out := make([]float64, len(t.session.EvaluateMetrics()))
+	for batch, err := range ds.Batches(data.Pass{Batch: t.batch}) {
+		if err == nil {
+			err = t.session.Evaluate(ctx, batch, out)
+		}
+		if err != nil {
+			return err
+		}
+		break
+	}
+	return t.sample()
+}
+
+func (t *tenancy) swap(ctx context.Context, a *adapter.Adapter) error {
+	start := time.Now()
+	err := t.session.Swap(ctx, a)
+	t.swaps = append(t.swaps, time.Since(start))
+	return err
+}
+
+// sample measures the memory of the process after a tenant.
+func (t *tenancy) sample() error {
+	var p memory.Sample
+	if err := t.sampler.Sample(len(t.swaps), &p); err != nil {
+		return err
+	}
+	t.growth.Append(&p)
+	return nil
+}
+
+// print prints the times of the swaps and the verdict on memory since the last print. A step of
+// the verdict is a tenant.
+func (t *tenancy) print(what string) {
+	n := len(t.swaps)
+	if n == 0 {
+		return
+	}
+	slices.Sort(t.swaps)
+	fmt.Fprintf(t.out, "%s %d tenants: swap %.2f ms median, %.2f ms longest; memory: %v\n", what, t.tenants,
+		t.swaps[n/2].Seconds()*1e3, t.swaps[n-1].Seconds()*1e3, t.growth.Judge(memory.Criteria{}))
+	t.swaps, t.growth = nil, memory.Series{}
+}
