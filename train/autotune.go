@@ -97,7 +97,7 @@ func (t *training) autotune(ctx context.Context) error {
 	t.most = min(t.data.Len()/t.Loop.Batch, int(p.Steps)/t.Loop.Epochs, t.pause(int(p.Steps)/t.Loop.Epochs))
 	p.Limits = t.Autotune.Limits(t.Session, t.most)
 	// A traced step shows whether 16-bit types take effect.
-	p.Limits.Traced = t.traces() || p.Limits.Precision && t.Trace == TraceIfUnsure && t.mayTrace()
+	p.Limits.Traced = t.traces() || p.Limits.Precision && t.Trace == traceIfUnsure && t.mayTrace()
 	if text, restarted := os.LookupEnv(ChosenEnv); restarted {
 		if err := json.Unmarshal([]byte(text), &t.choice.Configuration); err != nil {
 			return refuse(ChosenEnv, nil, "the variable was not set by this program (%v); unset it", err)

@@ -164,13 +164,12 @@ const (
 	Restart OutOfMemory = "restart"
 )
 
-// Trace selects whether a step is traced.
+// Trace selects whether a step is traced. The zero value traces a step if an option may not take
+// effect and memory is not limited, since the first steps under a limit must be representative.
 type Trace int
 
 const (
-	// TraceIfUnsure traces a step if an option may not take effect and memory is not limited,
-	// since the first steps under a limit must be representative.
-	TraceIfUnsure Trace = iota
+	traceIfUnsure Trace = iota
 	// TraceUnlessLimited traces a step unless memory is limited.
 	TraceUnlessLimited
 	// TraceAlways traces a step, even if memory is limited.

@@ -365,7 +365,7 @@ func (t *training) traces() bool {
 	switch t.Trace {
 	case TraceAlways, TraceNever:
 		return t.Trace == TraceAlways
-	case TraceIfUnsure:
+	case traceIfUnsure:
 		o := t.Session.Device
 		return t.mayTrace() && (o.Precision != "" || o.XLA != "" && o.XLA != gpuopts.XLAOff || o.AsksForGPU() != "" || len(o.ForGPU()) > 0)
 	}
