@@ -95,8 +95,8 @@ type heavyRun struct {
 	Budget    memory.Bytes
 	OOM       bool
 	Validates bool
-	Ahead     int    // batches
-	Dir       string // for checkpoints; resumed from if there are any
+	Ahead     int    // prefetched batches
+	Dir       string // folder of checkpoints, from which it resumes
 }
 
 type heavyResult struct {
@@ -110,8 +110,8 @@ type heavyResult struct {
 	Peak  memory.Bytes
 	Err   string
 	Need  memory.Bytes
-	Out   bool // of memory
-	Split bool // as far as it goes
+	Out   bool // out of memory
+	Split bool // batches were split as far as possible
 }
 
 const heavyBatch = 32

@@ -244,7 +244,7 @@ func (r *run) save(d disk.Disk) checkpoint.Save {
 			var refused *session.SaveError
 			if errors.As(err, &refused) {
 				bare := *refused
-				bare.Remedy = "" // a checkpoint.Error has its own
+				bare.Remedy = "" // the checkpoint.Error has a remedy
 				err = &bare
 			}
 			return nil, nil, fmt.Errorf("saving the model: %w", err)

@@ -212,7 +212,7 @@ func TestCrashWhileTheModelIsSaved(t *testing.T) {
 		saves := 0
 		l.onSave = func(prefix string) error {
 			if !strings.Contains(prefix, "ckpt-") {
-				return nil // that of RestoreBest
+				return nil // the workspace of RestoreBest
 			}
 			if saves++; saves <= at {
 				return nil
@@ -818,7 +818,7 @@ func TestDataIsIdentifiedOnceIfEver(t *testing.T) {
 		resume string
 		hooks  []Hook
 		epochs int
-		want   int // passes
+		want   int // number of passes
 	}{
 		{"", nil, 3, 3},
 		{dir, nil, 3, 3}, // there is nothing to resume from

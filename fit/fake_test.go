@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 // step's number, like dropout. All operations have a fixed order, so that runs can be compared
 // bit for bit.
 type linear struct {
-	w, v  [3]float64 // weights, then bias; and their momentum
+	w, v  [3]float64 // w has the weights and the bias; v has their momentum
 	rate  float64
 	seed  string
 	names []string
@@ -48,7 +48,7 @@ type linear struct {
 	precision string
 
 	noEvaluate bool
-	quiet      bool      // allocate nothing
+	quiet      bool      // do not allocate
 	steps      []int64   // the step numbers of Train calls
 	rates      []float64 // the rates that were set
 	validated  int       // evaluation calls
@@ -57,8 +57,8 @@ type linear struct {
 	onTrain    func(step int64) error
 	onEvaluate func() error
 	onSave     func(prefix string) error
-	lossAt     map[int64]float64 // the loss of the step of that number, from 1
-	valLoss    float64           // NaN or infinite: what Evaluate gives
+	lossAt     map[int64]float64 // losses by step, from 1
+	valLoss    float64           // a NaN or infinite loss of Evaluate
 	poisonAt   int64             // the step, from 1, whose update ruins the weights
 }
 

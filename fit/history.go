@@ -195,7 +195,7 @@ func (r *Record) column(name string) string {
 	}
 	i := slices.Index(recordFields, name)
 	if i < 0 {
-		return "" // only other epochs have this metric
+		return "" // this epoch lacks the metric
 	}
 	v := reflect.ValueOf(r.fields()).Field(i)
 	if v.IsZero() && !slices.Contains([]string{"epoch", "step", "seconds"}, name) {

@@ -131,7 +131,7 @@ func (s *State) CountEvent(name string) {
 	for i, event := range *s.events() {
 		word, times, _ := strings.Cut(event, "*")
 		if word == name {
-			n, _ := strconv.Atoi(times) // a first event has no number
+			n, _ := strconv.Atoi(times) // an empty text gives 0
 			(*s.events())[i] = name + "*" + strconv.Itoa(max(n, 1)+1)
 			return
 		}
@@ -249,7 +249,7 @@ func (r *run) hookError(ctx context.Context, name, phase string, err error) erro
 	// Only some of the hooks have been called, so a checkpoint would be inconsistent.
 	r.sound = false
 	if phase == "start" && errors.As(err, new(*option.Error)) {
-		return err // an option's error names the option
+		return err // an option.Error already names its cause
 	}
 	return &HookError{Hook: name, Phase: phase, Err: err}
 }

@@ -16,7 +16,7 @@ type Option struct {
 }
 
 type options struct {
-	monitor // for Best, EarlyStop and ReduceOnPlateau
+	monitor // options of Best, EarlyStop and ReduceOnPlateau
 	given   []string
 	onError ErrorPolicy
 	disk    disk.Disk

@@ -162,7 +162,7 @@ func fingerprint(ctx context.Context, ds data.Dataset, batch int, alive func()) 
 	}
 	whole := sha256.New()
 	for _, s := range sums {
-		whole.Write(s.hash.Sum(nil)) // a hash never fails
+		whole.Write(s.hash.Sum(nil)) // Write of a hash never fails
 	}
 	return fmt.Sprintf("%d samples (sha256 %x)", samples, whole.Sum(nil)[:8]), nil
 }
@@ -170,7 +170,7 @@ func fingerprint(ctx context.Context, ds data.Dataset, batch int, alive func()) 
 type fieldSummer struct {
 	hash  hash.Hash
 	kind  string
-	shape []int // of a sample
+	shape []int // shape of one sample
 	raw   []byte
 }
 

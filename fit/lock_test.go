@@ -141,7 +141,7 @@ func TestLockIsReleased(t *testing.T) {
 		func(l *Loop) { l.Hook(Hook{Name: "x", Priority: priorityCheckpoint + 1, Start: start}) },
 		func(l *Loop) { l.Hook(Hook{Name: "x", Start: start}) },
 		func(l *Loop) { l.Hook(Hook{Name: "x", Epoch: start}) },
-		func(l *Loop) { l.Validation = brokenData{samples(t, 20), 3, broken} }, // while identifying
+		func(l *Loop) { l.Validation = brokenData{samples(t, 20), 3, broken} }, // an error while the data is identified
 	} {
 		require.ErrorIs(t, run(t.Context(), change), broken)
 		free()

@@ -124,7 +124,7 @@ func (e *LogError) Unwrap() error { return e.Err }
 
 type lineFile struct {
 	options
-	kind, path string // kind is the name of the exported function
+	kind, path string // kind is "HistoryFile" or "CSVLog"
 	// begin returns the first line of a file, or nil.
 	begin func(*State) []byte
 	// format returns the line of a record, including the newline.
@@ -381,7 +381,7 @@ func (l *lineFile) flush(s *State) error {
 		if err := l.open(s); err != nil {
 			return err
 		}
-		l.pending = nil // open has added them
+		l.pending = nil // open has written these lines
 	}
 	for len(l.pending) > 0 {
 		if err := l.append(l.pending[0]); err != nil {
@@ -412,7 +412,7 @@ func (l *lineFile) append(line []byte) error {
 		return err
 	}
 	l.torn = true
-	_ = l.mend() // on failure, the next line or the next run repeats it
+	_ = l.mend() // after an error, the next line or the next run repeats mend
 	return err
 }
 

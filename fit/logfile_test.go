@@ -349,7 +349,7 @@ func TestLogFileThatOpensLater(t *testing.T) {
 		_, _, err := run(2, logger(path))
 		require.NoError(t, err)
 		require.NoError(t, os.RemoveAll(filepath.Dir(path)))
-		require.NoError(t, os.WriteFile(filepath.Dir(path), nil, 0o666)) // in its way
+		require.NoError(t, os.WriteFile(filepath.Dir(path), nil, 0o666)) // a file in place of the folder
 
 		_, _, err = run(3, logger(path))
 		require.ErrorIs(t, err, syscall.ENOTDIR)

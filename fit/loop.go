@@ -139,7 +139,7 @@ type run struct {
 	steady            context.Context
 	train, validation scalars
 
-	state State // with the position
+	state State // includes the position
 	// tally, phase and since describe the current epoch: its counts, its current part, and the
 	// time at which that part began.
 	tally tally
@@ -557,7 +557,7 @@ func (r *run) alive() {
 		return
 	}
 	step := int64(0)
-	if r.state.Samples > 0 { // true after the first step of this run
+	if r.state.Samples > 0 { // is 0 before the first step of this run
 		step = r.state.Step
 	}
 	r.loop.Alive(step)

@@ -19,9 +19,9 @@ import (
 type scaling struct {
 	*linear
 	scale   float64
-	steps   int64 // not skipped
+	steps   int64 // number of steps that were not skipped
 	skipped bool
-	skipAt  map[int64]float64 // the loss of steps to skip, by their number from 1
+	skipAt  map[int64]float64 // losses of steps to skip, by step from 1
 	noMore  bool              // the scale cannot be lowered
 	stuck   bool
 }

@@ -319,11 +319,11 @@ func (e *earlyStop) saveBest(ctx context.Context, s *State, value float64) {
 			e.savedBest.set(value)
 		}
 		if before != "" {
-			_ = e.disk.Remove(before) // otherwise removed with the workspace
+			_ = e.disk.Remove(before) // after an error, end removes it with the workspace
 		}
 		return
 	}
-	_ = e.disk.Remove(dir) // an incomplete state would only take space
+	_ = e.disk.Remove(dir) // an incomplete state is useless
 	if e.onError != Continue {
 		e.failed = err
 		s.Stop("the best state could not be written")
@@ -362,7 +362,7 @@ func (e *earlyStop) end(ctx context.Context, s *State) error {
 		}
 	}
 	if e.scratch != "" {
-		_ = e.remove() // otherwise the next run removes it
+		_ = e.remove() // after an error, the next run removes the folder
 		e.scratch = ""
 	}
 	return err

@@ -62,7 +62,7 @@ type progressView struct {
 	// dirty is true if the line shows text other than the bar.
 	dirty   bool
 	epoch   int
-	seen    int // EpochStep at the last call
+	seen    int // EpochStep at the last call of step
 	pending int // steps that the bar does not show yet
 	shown   time.Time
 	// failed is the error of writing to w. warned is true after a warning about it.

@@ -68,7 +68,7 @@ func TestGoingBackChangesNothing(t *testing.T) {
 			for _, at := range []int64{0, 5, 10, 11, 12, 13, 25, 26, 43} {
 				if step == at && !failed[at] {
 					failed[at] = true
-					l.w[1] += 3 // half of an update
+					l.w[1] += 3 // an incomplete update
 					return errFull
 				}
 			}
@@ -463,7 +463,7 @@ func TestAlive(t *testing.T) {
 func TestAliveAfterAResume(t *testing.T) {
 	for name, c := range map[string]struct {
 		together, epochs int
-		last             int64 // step of the first run; 0: it ends in the validation
+		last             int64 // last step of the first run; 0 if it ends in the validation
 		want             []int64
 	}{
 		"steps one by one":      {epochs: 1, last: 3, want: []int64{4, 5, 6, 6, 6}},

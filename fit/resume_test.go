@@ -44,7 +44,7 @@ func TestEveryFileTornInEveryWay(t *testing.T) {
 		"half":       func(b []byte) []byte { return b[:len(b)/2] },
 		"last byte":  func(b []byte) []byte { return b[:len(b)-1] },
 		"zeros":      func(b []byte) []byte { return make([]byte, len(b)) },
-		"zero tail": func(b []byte) []byte { // sized before its blocks were written
+		"zero tail": func(b []byte) []byte { // a file with its size but without its last blocks
 			clear(b[len(b)/2:])
 			return b
 		},
@@ -68,7 +68,7 @@ func TestEveryFileTornInEveryWay(t *testing.T) {
 			content, err := os.ReadFile(path)
 			require.NoError(t, err)
 			if name == filepath.Join("ckpt-6", stateFile) && kind == "last byte" {
-				continue // an end of line, which does not matter
+				continue // a line break does not matter
 			}
 			dir := copyDir(t, whole)
 			if tear == nil {
@@ -161,7 +161,7 @@ func TestEveryBitOfTheState(t *testing.T) {
 	for at := range content {
 		bit := byte(1) << (at % 8)
 		if at > len(content)/4 && at%5 > 0 {
-			continue // the header and a sample of the rest
+			continue // test the header and some other bytes
 		}
 		torn := bytes.Clone(content)
 		torn[at] ^= bit
@@ -375,7 +375,7 @@ func TestLaterPartsOfTheIdentity(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		before, after run
-		want          string // in the error; empty if it resumes
+		want          string // text in the error; empty if the run resumes
 	}{
 		{"same", noted, noted, ""},
 		{"written otherwise", noted, run{"float32", Constant(0.05), " 5e-2"}, ""},

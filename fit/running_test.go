@@ -104,7 +104,7 @@ func TestRunningMetricsAreNotResetInMidEpoch(t *testing.T) {
 	require.False(t, h.Done)
 	require.Zero(t, c.finalized, "it is not over")
 
-	resumed := &counting{linear: newLinear(), batches: c.batches} // which a model has in variables
+	resumed := &counting{linear: newLinear(), batches: c.batches} // a model has batches in a variable
 	loop = Loop{Session: resumed, Batch: 4, Epochs: 2, Resume: dir}
 	h, err = loop.Run(t.Context(), samples(t, 10))
 	require.NoError(t, err)

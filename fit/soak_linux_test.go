@@ -44,7 +44,7 @@ type soakRun struct {
 	Real   bool  // y are real numbers, not classes
 	Batch  int
 	Steps  int
-	Epoch  int // steps
+	Epoch  int // number of steps
 	Reload int // steps from one reload to the next
 	Budget memory.Bytes
 	// Leak is the tolerated growth per step. It is less than a leaked step or reload.
@@ -53,8 +53,8 @@ type soakRun struct {
 }
 
 type soakResult struct {
-	Verdict                memory.Verdict // of anonymous memory
-	InUse                  memory.Verdict // of what malloc has handed out
+	Verdict                memory.Verdict // verdict on anonymous memory
+	InUse                  memory.Verdict // verdict on memory in use by malloc's callers
 	Events                 []string
 	Peak                   memory.Reading
 	Resets                 int
@@ -103,7 +103,7 @@ func (r soakRun) train() error {
 		return err
 	}
 	defer sampler.Close()
-	if _, err := memory.Read(); err != nil { // it keeps its file open
+	if _, err := memory.Read(); err != nil { // Read keeps its file open
 		return err
 	}
 	var result soakResult
@@ -182,9 +182,9 @@ func TestSoak(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		run   soakRun
-		whole int          // steps
-		epoch int          // steps of an epoch then
-		short memory.Bytes // what may be added per step in the short run; 0 if that is all warm-up
+		whole int          // number of steps
+		epoch int          // steps per epoch
+		short memory.Bytes // tolerated growth per step in a short run; 0 if the run is only warm-up
 	}{
 		// A leaked batch takes 8 KiB, 12.5 KiB or 18 MiB, the graph of digits 200 KiB, and the
 		// buffer of a scalar 64 bytes.
@@ -197,7 +197,7 @@ func TestSoak(t *testing.T) {
 			if whole {
 				r.Steps, r.Epoch = c.whole, c.epoch
 			} else {
-				r.Leak = c.short // so few steps cannot tell less
+				r.Leak = c.short // a short run cannot detect less
 			}
 			r.Dir = t.TempDir()
 			var have soakResult

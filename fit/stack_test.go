@@ -22,10 +22,10 @@ import (
 // as TensorFlow's buffers do.
 type several struct {
 	*linear
-	calls    []int // the steps of each call, 1 for those of Train
+	calls    []int // steps of each execution
 	gathered []data.Batch
 	most     int // steps per execution
-	fixed    int // if not 0, the number of steps that a call must have
+	fixed    int // if not 0, the required number of steps of an execution
 
 	// These fields simulate failures.
 	onStack  func(b data.Batch) error
@@ -407,7 +407,7 @@ func TestCallsThatFail(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{"unfused"}, have.Records[0].Events)
 		have.Records[0].Events = nil
-		l.steps = plain.steps // some were done twice
+		l.steps = plain.steps // some steps were done twice
 		sameRun(t, want, have, plain, l.linear)
 		require.Equal(t, []int{4, 4, 2}, l.calls[:3])
 		require.Equal(t, 1, slices.Max(l.calls[3:]), "one by one from there")

@@ -166,7 +166,7 @@ func (r *reader) maps(path string) bool {
 		return r.Map == MapAlways
 	}
 	files := []string{path}
-	if inside, err := filepath.Glob(filepath.Join(path, "*.npy")); err == nil { // an error means that the folder's name is not a valid pattern
+	if inside, err := filepath.Glob(filepath.Join(path, "*.npy")); err == nil { // an error means that path is not a valid pattern
 		files = append(files, inside...)
 	}
 	var bytes int64
@@ -231,7 +231,7 @@ func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass
 // checkInput checks the classes of a label, the magnitudes of floats, or the ranges of
 // integers.
 func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signature, in savedmodels.Tensor, field string) error {
-	rows := int64(0) // number of rows of an embedding table
+	rows := int64(0) // rows of the embedding table of the input
 	_, _, integer := integerRange(in.DType.String())
 	if m != nil {
 		rows = max(m.Inputs[in.Name].Rows, 0)

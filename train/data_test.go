@@ -22,7 +22,7 @@ func TestIntegersAreChecked(t *testing.T) {
 	require.Empty(t, m.Metadata.ClassNames, "the labels are integers of any size")
 	for _, c := range []struct {
 		values any
-		want   string // empty: sound
+		want   string // empty if the data is valid
 	}{
 		{[]int64{0, -1}, ""},
 		{[]int8{0, -1}, ""},

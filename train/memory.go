@@ -26,7 +26,7 @@ func (t *training) limitPool() error {
 	if _, err := o.Check(os.Environ()); err != nil {
 		return wrong("Budget.Layer", t.Budget.Layer, fmt.Errorf("a virtual GPU of %d MiB: %w", size, err))
 	}
-	t.Session.ListAllocations = false // not needed, since a failed batch is split
+	t.Session.ListAllocations = false // not needed, since failed batches are split
 	return nil
 }
 
@@ -43,7 +43,7 @@ func (t *training) arrange() {
 		l.Hook(fit.Progress(t.worker.Terminal(t.Progress)))
 	}
 	t.arrangeRestart()
-	var restart func(reason string) // nil if no other process can be started
+	var restart func(reason string) // nil if there is no supervision
 	if t.worker != nil {
 		restart = func(reason string) { t.restartErr = t.worker.Restart(reason) }
 	}
@@ -54,12 +54,12 @@ func (t *training) arrange() {
 	}
 	if t.Budget.ofProcess() {
 		b := &budget.Budget{Limit: t.Budget.Limit, Layer: t.Budget.Layer, Batch: l.Batch, Restart: restart, Log: l.Log}
-		b.Prefetch, _ = t.data.(*data.Prefetched) // nil if nothing is read ahead
+		b.Prefetch, _ = t.data.(*data.Prefetched) // nil if the data is not prefetched
 		l.Hook(b.Hook(s))
 	}
 	if t.splits() {
 		l.Recover = budget.OnOutOfMemory(s, l.Batch)
-		if !t.Budget.ofProcess() { // a process budget chooses the parts itself
+		if !t.Budget.ofProcess() { // a process budget sets the number of micro-batches
 			l.Hook(budget.SplitAfterCrashes(s, l.Batch, t.worker.Status().MemoryCrashes))
 		}
 	}

@@ -204,7 +204,7 @@ const trialTime = time.Minute
 
 func (s *settings) choose(cmd *cobra.Command, m *savedmodels.Model, ds data.Dataset) (autotune.Choice, error) {
 	limits := s.Autotune.Limits(s.Session, ds.Len()/s.Loop.Batch)
-	limits.Restart = true // for fit
+	limits.Restart = true // fit may restart the program
 	choice, err := autotune.Choose(cmd.Context(), autotune.Plan{
 		Model: m, Options: s.Session, Limits: limits,
 		Data: ds, Batch: s.Loop.Batch, LearningRate: s.rate, Time: trialTime,
@@ -245,7 +245,7 @@ func (r repeated) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 type benchSource struct {
 	batches      iter.Seq2[data.Batch, error]
 	stepsPerCall int
-	data         data.Dataset // has the batches, for --auto; nil without it
+	data         data.Dataset // the dataset of the batches for --auto, or nil
 	close        func() error
 }
 

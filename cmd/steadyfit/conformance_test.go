@@ -35,7 +35,7 @@ func TestTrainsAsKerasFit(t *testing.T) {
 		at := func(name string) string { return filepath.Join(dir, folder.Name(), name) }
 		text, err := os.ReadFile(at("arguments.json"))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it is not exported; compare knows whether it should be
+			continue // a case without an export; compare checks whether it should have one
 		}
 		require.NoError(t, err)
 		var arguments []string

@@ -18,7 +18,7 @@ func newDoctor(s *settings) *cobra.Command {
 for each problem. Exits with 3 if there is one.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			environ := os.Environ() // of the user; quiet adds to it
+			environ := os.Environ() // read before quiet adds a variable
 			err := s.quiet()
 			if err != nil {
 				return err

@@ -48,7 +48,7 @@ func usagef(format string, args ...any) error {
 
 // unusable marks an error that the command line caused, such as a file that does not exist.
 func unusable(err error) error {
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, syscall.EIO) { // EIO: the disk has failed
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, syscall.EIO) { // EIO means that the disk has failed
 		return err
 	}
 	return &coded{exitUsage, err}
@@ -85,7 +85,7 @@ func exitCode(err error) int {
 	case is(session.ErrOutOfMemory) || as(new(*budget.Error)):
 		return exitMemory
 	case is(supervise.ErrRetry):
-		return exitFailed // it worked when the training began
+		return exitFailed // the input was good when the training began
 	case own != nil:
 		return own.code
 	case as(new(*option.Error), new(*train.InputError), new(*fit.MismatchError), new(*checkpoint.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||

@@ -111,7 +111,7 @@ func (s *settings) combine() error {
 	if supervised || s.given("restarts") {
 		s.Supervisor.Restarts = s.restarts
 		if s.restarts == 0 {
-			s.Supervisor.Restarts = -1 // 0 means the default there
+			s.Supervisor.Restarts = -1 // 0 would mean the default
 		}
 	}
 	s.Supervisor.Grace = max(s.deadline, time.Minute)
@@ -229,7 +229,7 @@ func withCheckpoint(err error, checkpoints string) error {
 	if !errors.As(err, &child) || len(child.Crashes) == 0 {
 		return err
 	}
-	found, _ := checkpoint.List(checkpoints) // one that cannot be read is of no use here
+	found, _ := checkpoint.List(checkpoints) // an unreadable folder has no checkpoint to name
 	for _, c := range found {
 		if c.Err == nil {
 			return fmt.Errorf("%w\nthe newest checkpoint is %s, continue with --resume", err, c.Path)

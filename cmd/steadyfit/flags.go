@@ -36,9 +36,9 @@ type settings struct {
 	deadline                       time.Duration
 	restarts                       int
 
-	output  string // of predict
-	needGPU bool   // of doctor
-	thin    string // of report
+	output  string // flag of predict
+	needGPU bool   // flag of doctor
+	thin    string // flag of report
 
 	// Flags of bench; matrix also has steps.
 	steps, stepsPerCall int
@@ -93,7 +93,7 @@ func (f flag) name() string { return strings.Fields(f.names)[0] }
 
 // The commands that share flags.
 const (
-	onModel   = "fit evaluate predict bench" // those that open a session
+	onModel   = "fit evaluate predict bench" // commands that open a session
 	onTrained = "fit evaluate predict bench inspect"
 )
 

@@ -375,7 +375,7 @@ func TestOutOfMemory(t *testing.T) {
 	if raceDetector() {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
 	}
-	t.Parallel() // it waits more than it works
+	t.Parallel() // the test mostly waits
 	dir := t.TempDir()
 	const n = 1 << 17
 	samples := writeArrays(t,
@@ -457,7 +457,7 @@ func TestOutOfMemoryOfKernels(t *testing.T) {
 	if raceDetector() {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
 	}
-	t.Parallel() // it waits more than it works
+	t.Parallel() // the test mostly waits
 	samples := imageArrays(t)
 	pool := []string{"TF_ENABLE_ONEDNN_OPTS=1"}
 	want, _ := trainImages(t, samples, 0, pool)

@@ -36,7 +36,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot(stdout, stderr)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	noteRenamed(stderr, root.Annotations) // here, since a process may restart itself
+	noteRenamed(stderr, root.Annotations) // last, since the process may have restarted itself
 	if err != nil && !supervise.Reported(err) {
 		fmt.Fprintf(stderr, "steadyfit: %s\n", message(err))
 	}

@@ -319,7 +319,7 @@ func (s *settings) checkUser() error {
 		return ds.Close()
 	}
 	var unused *session.UnusedFieldError
-	if errors.As(err, &unused) { // the children cannot leave fields out
+	if errors.As(err, &unused) { // child processes cannot omit fields
 		return usagef("--data: no input of signature %s takes the field %s; give data without it", unused.Signature, unused.Field)
 	}
 	return err

@@ -149,7 +149,7 @@ func (s *settings) explainNoGPU(ctx context.Context, err error) error {
 	}
 	switch {
 	case text != "":
-	case errors.As(err, new(*tfbind.Error)): // there are other GPUs
+	case errors.As(err, new(*tfbind.Error)): // the requested GPU is missing, but others exist
 		return &coded{exitEnvironment, fmt.Errorf("%w\nsteadyfit doctor --gpu lists the GPUs of this machine", err)}
 	default:
 		text = "\n  everything that it needs is there; --verbose prints TensorFlow's own log"

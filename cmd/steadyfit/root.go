@@ -32,7 +32,7 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 		Example: `  steadyfit fit --model builtin:digits --data builtin:digits --epochs 20 --out out/digits
   steadyfit inspect out/digits
   steadyfit doctor`,
-		Annotations:   map[string]string{}, // the current names of flags that were given by earlier names
+		Annotations:   map[string]string{}, // current names of flags, by the earlier names that were given
 		SilenceErrors: true, SilenceUsage: true,
 		SuggestionsMinimumDistance: 2,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -143,7 +143,7 @@ func sections(cmd *cobra.Command, table []section) string {
 		flags := pflag.NewFlagSet(section.title, pflag.ContinueOnError)
 		flags.SortFlags = false
 		add := func(f *pflag.Flag) {
-			if title, ok := f.Annotations[titleKey]; ok && title[0] == section.title || !ok && section.title == "Global" { // --help
+			if title, ok := f.Annotations[titleKey]; ok && title[0] == section.title || !ok && section.title == "Global" { // the flag --help has no title
 				flags.AddFlag(f)
 			}
 		}

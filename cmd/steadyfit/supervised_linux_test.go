@@ -188,11 +188,11 @@ func TestParentIsSmall(t *testing.T) {
 			}
 			resident, anonymous := kib("VmRSS"), kib("RssAnon")
 			t.Logf("the parent uses %d KiB, %d KiB of it anonymous; the rest is pages of the program's file", resident, anonymous)
-			if !raceDetector() { // which keeps memory itself
+			if !raceDetector() { // the race detector keeps memory itself
 				assert.Less(t, resident, 40<<10)
 				assert.Less(t, anonymous, 16<<10)
 			}
-			if !slices.Contains(flags, "process") { // otherwise the child may have ended by now
+			if !slices.Contains(flags, "process") { // without resets of the process, the child may have ended
 				assert.Contains(t, childMaps(t, cmd.Process.Pid), "libtensorflow", "so it would have been seen")
 			}
 		})
@@ -202,7 +202,7 @@ func TestParentIsSmall(t *testing.T) {
 // childMaps returns the mappings of the only child of a process.
 func childMaps(t *testing.T, pid int) string {
 	t.Helper()
-	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // by the thread that started them
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // children are listed by the thread that started them
 	require.NoError(t, err)
 	if len(lists) == 0 {
 		t.Skip("this kernel does not list the children of a process (CONFIG_PROC_CHILDREN)")

@@ -106,7 +106,7 @@ func showPrecision(value string) string {
 	if value == string(gpuopts.BFloat16) {
 		return "bf16"
 	}
-	return "fp16" // on a CPU or a GPU
+	return "fp16" // the options for a CPU and a GPU differ
 }
 
 // showList formats a Go slice with commas.

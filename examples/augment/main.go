@@ -109,7 +109,7 @@ type description struct {
 // and changes its intensity by up to a fifth.
 func describe() (d description, err error) {
 	root := tfgo.NewRoot()
-	next := func() *op.Scope { return root.SubScope("augment") } // one per operation, or names would clash
+	next := func() *op.Scope { return root.SubScope("augment") } // a scope per operation avoids name clashes
 	d.pixels = op.Placeholder(next(), tf.Float, op.PlaceholderShape(tf.MakeShape(-1, size*size)))
 	d.seed = op.Placeholder(next(), tf.Int64, op.PlaceholderShape(tf.MakeShape(2)))
 	images := op.Reshape(next(), d.pixels, tfgo.Const(root, []int32{-1, size, size, 1}))
@@ -122,7 +122,7 @@ func describe() (d description, err error) {
 	random = op.Sub(next(), op.Mul(next(), random, tfgo.Const(root, float32(2))), tfgo.Const(root, float32(1)))
 	columns := func(from, to int32) tf.Output {
 		return op.StridedSlice(next(), random, tfgo.Const(root, []int32{0, from}), tfgo.Const(root, []int32{0, to}), tfgo.Const(root, []int32{1, 1}),
-			op.StridedSliceBeginMask(1), op.StridedSliceEndMask(1)) // all images
+			op.StridedSliceBeginMask(1), op.StridedSliceEndMask(1)) // selects all images
 	}
 
 	boxes := op.AddV2(next(), op.Mul(next(), columns(0, 4), tfgo.Const(root, float32(1)/size)), tfgo.Const(root, []float32{0, 0, 1, 1}))

@@ -47,13 +47,13 @@ func run(ctx context.Context, args []string) error {
 	}
 	defer s.Close()
 
-	step, err := s.Prepare(s.Roles().Train) // names resolved and buffers made, once
+	step, err := s.Prepare(s.Roles().Train) // resolves names and makes buffers
 	if err != nil {
 		return err
 	}
 	defer step.Close()
 	for epoch := range 5 {
-		if err := s.ResetMetrics(ctx); err != nil { // for models whose metrics cover an epoch
+		if err := s.ResetMetrics(ctx); err != nil { // some models have metrics that cover an epoch
 			return err
 		}
 		var sum float64
@@ -62,10 +62,10 @@ func run(ctx context.Context, args []string) error {
 			if err != nil {
 				return err
 			}
-			if err := step.Feed(batch); err != nil { // copied into native memory
+			if err := step.Feed(batch); err != nil { // copies the batch into native memory
 				return err
 			}
-			if err := step.Run(ctx); err != nil { // one call into TensorFlow
+			if err := step.Run(ctx); err != nil { // one execution in TensorFlow
 				return err
 			}
 			loss, err := step.Float(savedmodels.OutputLoss)
@@ -75,7 +75,7 @@ func run(ctx context.Context, args []string) error {
 			sum += loss * float64(batch.Size)
 			samples += batch.Size
 		}
-		live := tfbind.Live() // objects in native memory, the same number in every epoch
+		live := tfbind.Live() // the number of native objects does not grow
 		fmt.Printf("epoch %d  loss %.4f  steps held %d (%d bytes)  tensors held %d\n",
 			epoch+1, sum/float64(samples), live.Steps, live.StepBytes, live.Tensors)
 	}

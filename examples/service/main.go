@@ -43,7 +43,7 @@ func (s service) path(folder, name string) string { return filepath.Join(s.dir, 
 
 // jobs returns the sorted names of the jobs in a folder.
 func (s service) jobs(folder string) (names []string) {
-	paths, _ := filepath.Glob(s.path(folder, "*.json")) // the pattern is sound
+	paths, _ := filepath.Glob(s.path(folder, "*.json")) // the pattern is valid
 	for _, path := range paths {
 		names = append(names, strings.TrimSuffix(filepath.Base(path), ".json"))
 	}

@@ -91,8 +91,8 @@ const (
 	// leastLife is the number of steps that a new process must run for a restart to help.
 	leastLife = 64
 
-	overEvent  = "over_budget"  // a peak above the limit
-	blindEvent = "budget_blind" // memory cannot be read; once in a run
+	overEvent  = "over_budget"  // a peak was above the limit
+	blindEvent = "budget_blind" // memory cannot be read
 )
 
 // Hook returns the budget as a hook of a loop that trains s. The hook returns an *Error at the
@@ -290,7 +290,7 @@ func (e *enforcer) end(_ context.Context, s *fit.State) error {
 	e.restoreThreshold()
 	var exceeded *Error
 	if errors.As(e.err, &exceeded) {
-		exceeded.Checkpoint = s.History.Checkpoint // the last one is written by now
+		exceeded.Checkpoint = s.History.Checkpoint // the last checkpoint was written
 	}
 	return errors.Join(e.err, e.watch.close())
 }

@@ -28,7 +28,7 @@ const mib = memory.MiB
 type machine struct {
 	batch int
 	whole bool         // batches cannot be split
-	base  memory.Bytes // with the model loaded
+	base  memory.Bytes // memory with the model loaded
 	// A step needs perSample for each sample of a micro-batch. The first step with a size also
 	// needs once. The process retains pool for each sample of the largest micro-batch.
 	perSample, once, pool memory.Bytes
@@ -40,15 +40,15 @@ type machine struct {
 	// Each step leaves memory behind while malloc retains blocks, until it is trimmed without
 	// retaining them.
 	fragments    memory.Bytes
-	malloc       bool         // in place of a pool: its threshold can be set
-	validation   memory.Bytes // what one needs beyond the level
+	malloc       bool         // malloc with a threshold replaces the pool
+	validation   memory.Bytes // memory of a validation above the level
 	prefetch     *data.Prefetched
 	variables    memory.Bytes
-	unsettable   error // of SetMicroBatches
-	unresettable error // of reset
-	unreadable   error // of level
+	unsettable   error // error of SetMicroBatches
+	unresettable error // error of reset
+	unreadable   error // error of level
 
-	returns                   bool // large blocks, as they are freed
+	returns                   bool // freed large blocks are returned to the system
 	parts, largest            int
 	freed, inGraph, leaked    memory.Bytes
 	kept                      memory.Bytes
@@ -56,7 +56,7 @@ type machine struct {
 	seen                      map[int]bool
 	trained                   int
 	opened, closed            int
-	sizes                     []int // of the parts, step by step
+	sizes                     []int // largest micro-batch of each step
 	afterStep                 func(m *machine)
 	trims, reloads, collected int
 }
@@ -182,9 +182,9 @@ func (m *machine) open(memory.Layer) (meter, error) {
 }
 
 type attempt struct {
-	epochs, steps int // steps of an epoch
+	epochs, steps int // steps is per epoch
 	validates     bool
-	dir           string // of checkpoints; empty for none
+	dir           string // folder of checkpoints; empty for none
 	log           *strings.Builder
 	hooks         []fit.Hook
 }
@@ -232,7 +232,7 @@ func TestBudgetChooses(t *testing.T) {
 		m     machine
 		limit memory.Bytes
 		parts int
-		says  string // in the log
+		says  string // text in the log
 	}{
 		{"plenty", machine{base: 300 * mib, perSample: 10 * mib}, 2000 * mib, 1, `chosen" parts=1 samples=32 prefetch=0 needs="662.0 MiB" budget="2.0 GiB" of=rss reason="whole batches fit"`},
 		{"some", machine{base: 300 * mib, perSample: 10 * mib, pool: mib}, 520 * mib, 2, `chosen" parts=2 samples=16 prefetch=0 needs="495.8 MiB" budget="520.0 MiB" of=rss reason="whole batches may need 698.2 MiB, and 15.6 MiB must stay free"`},
@@ -276,7 +276,7 @@ func TestReasonNamesOptions(t *testing.T) {
 // A wrong prediction is logged and corrected after the first step.
 func TestBudgetIsCrossed(t *testing.T) {
 	m := &machine{base: 300 * mib, beyondOf: func(samples int) memory.Bytes {
-		if samples > 8 { // another algorithm
+		if samples > 8 { // an operation uses another algorithm
 			return memory.Bytes(samples) * 20 * mib
 		}
 		return memory.Bytes(samples) * 5 * mib
@@ -322,7 +322,7 @@ func TestBudgetMeasures(t *testing.T) {
 		again  bool
 		events []string
 		parts  int
-		stop   string // in the reason; empty if it is complete
+		stop   string // text in the reason; empty if the run completes
 	}{
 		// The headroom lasts for the garbage of about 56 steps.
 		{"trim", machine{base: 300 * mib, perSample: mib, garbage: mib, whole: true}, 400 * mib, false, []string{"trim*3"}, 1, ""},

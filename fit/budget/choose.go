@@ -35,7 +35,7 @@ func partSize(batch, parts int) int {
 type choice struct {
 	batch              int
 	limit, free, noise memory.Bytes
-	base               memory.Bytes // before the first step
+	base               memory.Bytes // memory before the first step
 	aheadBytes         memory.Bytes // the size of a prefetched batch
 	// returns is true if malloc returns the blocks of smaller micro-batches. The search then
 	// doubles the size, and measures several steps with each size, because the memory of a step

@@ -47,10 +47,10 @@ type peakSampler interface {
 
 type processMeter struct {
 	gauge   *memory.Gauge
-	layer   memory.Layer // the gauge's layer
+	layer   memory.Layer // layer of gauge
 	sampler peakSampler
 	sample  memory.Sample
-	failed  error // see unread
+	failed  error // first error; see unread
 	// stuck is the highest peak since resetting the peak failed.
 	stuck memory.Bytes
 }

@@ -102,12 +102,12 @@ type resetter struct {
 	ResetPolicy
 	session  trainee
 	open     func(memory.Layer) (gauge, error)
-	gauge    gauge // nil without a limit
+	gauge    gauge // nil if there is no limit
 	forecast forecast
 	limit    memory.Bytes // 90% of Limit
-	last     int64        // the step of the last reset, or where the run began
-	idle     int64        // no reset for the limit before this step
-	failed   error        // the error of a reset that left the session unchanged
+	last     int64        // step of the last reset or of the start of the run
+	idle     int64        // first step at which a reset for the limit may happen
+	failed   error        // error of a reset that left the session unchanged
 	state    resetState
 }
 
@@ -231,7 +231,7 @@ func (r *resetter) reset(ctx context.Context, s *fit.State, reason string) error
 	}
 	r.last, r.state.Near = s.Step, false
 	if r.Depth == session.ResetProcess {
-		s.ResetBy(r.Depth, memory.Reading{}, 0) // the next process measures it
+		s.ResetBy(r.Depth, memory.Reading{}, 0) // the next process measures the effect
 		s.Stop("resuming in a new process: " + reason)
 		r.Restart(reason)
 		return nil

@@ -23,7 +23,7 @@ import (
 type resets struct {
 	*machine
 	back   func(before memory.Bytes) memory.Bytes
-	at     []int // the steps after which it was reset
+	at     []int // steps after which the session was reset
 	closed int
 }
 
@@ -85,7 +85,7 @@ func TestResetPolicy(t *testing.T) {
 		name          string
 		p             ResetPolicy
 		back          func(memory.Bytes) memory.Bytes
-		leak          memory.Bytes // per step, on 100 MiB
+		leak          memory.Bytes // leak per step, from 100 MiB
 		epochs, steps int
 		hooks         []fit.Hook
 		want          []int

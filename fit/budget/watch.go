@@ -17,7 +17,7 @@ const (
 type watch struct {
 	meter
 	limit memory.Bytes
-	began int64 // the step at which the run began
+	began int64 // first step of the run
 
 	// above is the most memory that a step since the last change needed above the level.
 	// guessed is true until it is measured.

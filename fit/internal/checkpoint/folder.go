@@ -25,12 +25,12 @@ import (
 const (
 	prefix          = "ckpt-"
 	divergedPrefix  = "diverged-"
-	foreignPrefix   = "foreign-" // something else with the name of a checkpoint
+	foreignPrefix   = "foreign-" // a folder that is not a checkpoint but had its name
 	temporarySuffix = ".tmp"
 	trashSuffix     = ".trash"
 	replacedSuffix  = ".old" // a checkpoint that is being replaced by one of the same step
 	bestFile        = "best.json"
-	begunFile       = "begun.json" // exists until the training has a checkpoint
+	begunFile       = "begun.json" // the file exists until the training has a checkpoint
 )
 
 func name(step int64) string { return prefix + strconv.FormatInt(step, 10) }
@@ -525,7 +525,7 @@ func publish(d disk.Disk, temporary, path string) error {
 	case err != nil && replaces:
 		return errors.Join(err, d.Rename(old, path))
 	case replaces:
-		_ = d.Remove(old) // otherwise the next publish or tidy removes it
+		_ = d.Remove(old) // after an error, the next publish or tidy removes it
 	}
 	return err
 }

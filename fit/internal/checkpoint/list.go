@@ -59,7 +59,7 @@ func List(dir string) ([]Info, error) {
 		} else {
 			info.Variables, info.Epochs, info.Identity = filepath.Join(info.Path, Variables), s.Epochs, s.Identity
 			info.Best = step == best.Step
-			info.Written, _ = time.Parse(time.RFC3339, s.Written) // the zero time on error
+			info.Written, _ = time.Parse(time.RFC3339, s.Written) // an invalid time becomes the zero time
 		}
 		found = append(found, info)
 	}
@@ -190,7 +190,7 @@ func Resume[State any](dir string, log *slog.Logger) (_ *Resumable[State], err e
 		path := filepath.Join(dir, name(step))
 		s, err := verify(path)
 		if err == nil {
-			var state State // of its own: a state that fails to decode leaves its fields behind
+			var state State // a new variable, since a failed decoding leaves fields behind
 			if err = json.Unmarshal(s.raw, &state); err == nil {
 				r.Path, r.State = path, state
 				return r, nil
