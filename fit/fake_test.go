@@ -366,14 +366,3 @@ func (r *run) step(ctx context.Context, b data.Batch) error {
 	}
 	return err
 }
-
-// metric returns the values of a metric, one per epoch that has it.
-func (h *History) metric(name string) []float64 {
-	var values []float64
-	for _, r := range h.Records {
-		if v, ok := r.Metrics.Get(name); ok {
-			values = append(values, v)
-		}
-	}
-	return values
-}

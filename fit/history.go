@@ -37,6 +37,17 @@ func (h *History) Last() Record {
 	return h.Records[len(h.Records)-1]
 }
 
+// Metric returns the values of a metric, one per epoch that has it.
+func (h *History) Metric(name string) []float64 {
+	var values []float64
+	for _, r := range h.Records {
+		if v, ok := r.Metrics.Get(name); ok {
+			values = append(values, v)
+		}
+	}
+	return values
+}
+
 // Record describes one epoch. Its JSON form is one flat object that includes the metrics and
 // omits unknown values.
 type Record struct {

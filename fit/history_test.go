@@ -75,7 +75,7 @@ func TestReservedMetricNames(t *testing.T) {
 func TestEmptyHistory(t *testing.T) {
 	h := &History{}
 	require.Equal(t, Record{}, h.Last())
-	require.Empty(t, h.metric("loss"))
+	require.Empty(t, h.Metric("loss"))
 }
 
 // trainInto runs some epochs of 2 steps with both log files.

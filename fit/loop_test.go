@@ -33,9 +33,9 @@ func TestRunTrains(t *testing.T) {
 	last := h.Last()
 	require.Equal(t, 30, last.Epoch)
 	require.EqualValues(t, 30*13, last.Step)
-	losses := h.metric("loss")
+	losses := h.Metric("loss")
 	require.Less(t, losses[29], losses[0]/5)
-	require.Len(t, h.metric("val_loss"), 30)
+	require.Len(t, h.Metric("val_loss"), 30)
 	require.Equal(t, []string{"loss", "mae", "val_loss", "val_mae"}, metricNamesOf(last.Metrics))
 }
 
@@ -189,7 +189,7 @@ func TestValidationEvery(t *testing.T) {
 	loop := Loop{Session: newLinear(), Batch: 8, Epochs: 5, Validation: samples(t, 9), ValidationEvery: 2}
 	h, err := loop.Run(t.Context(), samples(t, 20))
 	require.NoError(t, err)
-	require.Len(t, h.metric("val_loss"), 2)
+	require.Len(t, h.Metric("val_loss"), 2)
 	_, ok := h.Records[0].Metrics.Get("val_loss")
 	require.False(t, ok)
 	_, ok = h.Records[1].Metrics.Get("val_loss")

@@ -83,8 +83,8 @@ func TestSkippedStepsAreNoDivergence(t *testing.T) {
 	require.NoError(t, err)
 	// Records have the scale at the end of the epoch: halved, two good steps, halved; doubled
 	// by the third good step, halved, two good steps.
-	require.Equal(t, []float64{256, 256}, h.metric("loss_scale"))
-	for _, loss := range h.metric("loss") {
+	require.Equal(t, []float64{256, 256}, h.Metric("loss_scale"))
+	for _, loss := range h.Metric("loss") {
 		require.False(t, math.IsNaN(loss) || math.IsInf(loss, 0), loss)
 	}
 
@@ -181,7 +181,7 @@ func TestEpochOfSkippedSteps(t *testing.T) {
 		require.NoError(t, err)
 		r := h.Last()
 		require.True(t, math.IsNaN(r.Metrics[0].Value))
-		require.Equal(t, []float64{128}, h.metric("loss_scale"), stop)
+		require.Equal(t, []float64{128}, h.Metric("loss_scale"), stop)
 		require.InDelta(t, 2*r.StepsPerSecond, r.SamplesPerSecond, 1e-6*r.SamplesPerSecond)
 		require.Positive(t, r.SamplesPerSecond)
 	}

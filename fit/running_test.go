@@ -61,9 +61,9 @@ func TestRunningMetrics(t *testing.T) {
 	loop := Loop{Session: c, Batch: 4, Epochs: 2, Validation: samples(t, 20)}
 	h, err := loop.Run(t.Context(), samples(t, 10))
 	require.NoError(t, err)
-	require.Equal(t, []float64{3, 3}, h.metric("mae"))
-	require.Equal(t, []float64{105, 105}, h.metric("val_mae"))
-	require.InDelta(t, (4*1+4*2+2*6)/10.0, h.metric("loss")[0], 1e-12)
+	require.Equal(t, []float64{3, 3}, h.Metric("mae"))
+	require.Equal(t, []float64{105, 105}, h.Metric("val_mae"))
+	require.InDelta(t, (4*1+4*2+2*6)/10.0, h.Metric("loss")[0], 1e-12)
 	require.Equal(t, 4, c.resets)
 
 	m, err := Evaluate(t.Context(), c, samples(t, 10), 4)
@@ -83,7 +83,7 @@ func TestRunningMetricsOfAnEvaluationThatFails(t *testing.T) {
 	loop := Loop{Session: c, Batch: 4, Epochs: 1, Validation: samples(t, 20), Recover: again}
 	h, err := loop.Run(t.Context(), samples(t, 10))
 	require.NoError(t, err)
-	require.Equal(t, []float64{105}, h.metric("val_mae"))
+	require.Equal(t, []float64{105}, h.Metric("val_mae"))
 	require.Equal(t, 3, c.resets)
 }
 
@@ -108,7 +108,7 @@ func TestRunningMetricsAreNotResetInMidEpoch(t *testing.T) {
 	loop = Loop{Session: resumed, Batch: 4, Epochs: 2, Resume: dir}
 	h, err = loop.Run(t.Context(), samples(t, 10))
 	require.NoError(t, err)
-	require.Equal(t, []float64{3, 3}, h.metric("mae"))
+	require.Equal(t, []float64{3, 3}, h.Metric("mae"))
 	require.Zero(t, resumed.resets)
 }
 
