@@ -27,7 +27,7 @@ func train(ctx context.Context, from, samples, to string) (err error) {
 	if err != nil {
 		return err
 	}
-	ds, err := data.OpenNPZ(samples)
+	ds, err := data.Open(samples, data.Options{})
 	if err != nil {
 		return err
 	}

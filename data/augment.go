@@ -99,10 +99,10 @@ func (m *InMemory) Augment(field string, a Augmentation) (*InMemory, error) {
 		p.channels = c.shape[2]
 	}
 	if a.Crop < 0 || a.Crop > p.height || a.Crop > p.width {
-		return refuse(ErrOption, "crop %d: expected 0 to %d, the smaller side of the images", a.Crop, min(p.height, p.width))
+		return refuse(errOption, "crop %d: expected 0 to %d, the smaller side of the images", a.Crop, min(p.height, p.width))
 	}
 	if !(a.Jitter >= 0 && a.Jitter <= 1) {
-		return refuse(ErrOption, "jitter %v: expected 0 to 1", a.Jitter)
+		return refuse(errOption, "jitter %v: expected 0 to 1", a.Jitter)
 	}
 	if a.Jitter > 0 && p.channels != 1 && p.channels != 3 {
 		return refuse(ErrField, "jitter: images have %d channels, expected 1 or 3", p.channels)

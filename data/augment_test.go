@@ -184,10 +184,10 @@ func TestAugmentRefuses(t *testing.T) {
 		{"z", Augmentation{}, ErrField, `no field "z"`},
 		{"flat", Augmentation{Flip: true}, ErrField, "[height width]"},
 		{"long", Augmentation{Flip: true}, ErrField, "uint8 or float32"},
-		{"x", Augmentation{Crop: 5}, ErrOption, "crop 5: expected 0 to 4"},
-		{"x", Augmentation{Crop: -1}, ErrOption, "crop -1"},
-		{"x", Augmentation{Jitter: 1.5}, ErrOption, "jitter 1.5"},
-		{"x", Augmentation{Jitter: math.NaN()}, ErrOption, "jitter NaN"},
+		{"x", Augmentation{Crop: 5}, errOption, "crop 5: expected 0 to 4"},
+		{"x", Augmentation{Crop: -1}, errOption, "crop -1"},
+		{"x", Augmentation{Jitter: 1.5}, errOption, "jitter 1.5"},
+		{"x", Augmentation{Jitter: math.NaN()}, errOption, "jitter NaN"},
 		{"two", Augmentation{Jitter: 0.1}, ErrField, "2 channels"},
 	} {
 		_, err := m.Augment(c.field, c.a)

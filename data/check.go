@@ -36,7 +36,7 @@ func CheckLabels(ds Dataset, field string, classes int) error {
 	})
 }
 
-// CheckIntegers reads the dataset and returns a *RowError (ErrInteger) for the first value of a
+// CheckIntegers reads the dataset and returns a *RowError (ErrValue) for the first value of a
 // field that is not an integer from low to high. A float counts as an integer if it is whole and
 // below 2^53.
 func CheckIntegers(ds Dataset, field string, low, high int64) error {
@@ -51,11 +51,11 @@ func CheckIntegers(ds Dataset, field string, low, high int64) error {
 		if v.kind().Kind == dtype.Float {
 			expected += " (of floats, below 2^53)"
 		}
-		return RowError{Expected: expected, Fix: "correct the value, or leave the sample out", Err: ErrInteger}
+		return RowError{Expected: expected, Fix: "correct the value, or leave the sample out", Err: ErrValue}
 	})
 }
 
-// CheckFinite reads the dataset and returns a *RowError (ErrNotFinite) for the first NaN or
+// CheckFinite reads the dataset and returns a *RowError (ErrValue) for the first NaN or
 // infinity in a floating-point field. For a field made by Augment or Scale it checks the original
 // values. It does not check images.
 func CheckFinite(ds Dataset) error {
@@ -70,11 +70,11 @@ func CheckFinite(ds Dataset) error {
 		return nil
 	}
 	return walk(ds, floats, beyond(math.Inf(1), true), func(vector, int) RowError {
-		return RowError{Expected: "a finite number", Fix: "fill the value in, or leave the sample out", Err: ErrNotFinite}
+		return RowError{Expected: "a finite number", Fix: "fill the value in, or leave the sample out", Err: ErrValue}
 	})
 }
 
-// CheckMagnitude reads the dataset and returns a *RowError (ErrNotFinite) for the first value of
+// CheckMagnitude reads the dataset and returns a *RowError (ErrValue) for the first value of
 // a floating-point field whose magnitude is limit or more. Fields of other types pass.
 func CheckMagnitude(ds Dataset, field string, limit float64) error {
 	ds = beforeTame(ds)
@@ -83,7 +83,7 @@ func CheckMagnitude(ds Dataset, field string, limit float64) error {
 		return nil
 	}
 	return walk(ds, []string{field}, beyond(limit, false), func(vector, int) RowError {
-		return RowError{Expected: fmt.Sprintf("a number below %.3g", limit), Fix: "scale the field down, or leave the sample out", Err: ErrNotFinite}
+		return RowError{Expected: fmt.Sprintf("a number below %.3g", limit), Fix: "scale the field down, or leave the sample out", Err: ErrValue}
 	})
 }
 
@@ -140,7 +140,7 @@ func walk(ds Dataset, fields []string, find func(vector) int, says func(v vector
 	if located {
 		// Selecting the fields avoids copying the others. The view is in file order, so that a
 		// position identifies a row.
-		narrow, err := m.Select(fields...)
+		narrow, err := m.selected(fields...)
 		if err != nil {
 			return err
 		}
@@ -182,7 +182,7 @@ func walk(ds Dataset, fields []string, find func(vector) int, says func(v vector
 
 func inMemory(ds Dataset) (*InMemory, bool) {
 	if ahead, ok := ds.(*Prefetched); ok {
-		ds = ahead.ds
+		ds = ahead.Dataset
 	}
 	m, ok := ds.(*InMemory)
 	return m, ok
@@ -245,7 +245,7 @@ func indexes(at int, shape []int) []string {
 // stops when ctx is done.
 func CheckImages(ctx context.Context, ds Dataset) error {
 	if ctx == nil {
-		return fmt.Errorf("checking images: the context is nil; pass a context such as context.Background(): %w", ErrOption)
+		return fmt.Errorf("checking images: the context is nil; pass a context such as context.Background(): %w", errOption)
 	}
 	m, ok := inMemory(ds)
 	if !ok {

@@ -15,8 +15,12 @@ import (
 	"steadyfit/option"
 )
 
-// CSVOptions configure how a table of text is read. The zero value reads a comma-separated table
-// without labels.
+// CSVOptions configure how a table of text is read.
+//
+// The label becomes y: int64 if all labels are integers, float32 if all are numbers, and otherwise
+// the int64 number of the name in ClassNames. A column sample_weight becomes a float32 field of that
+// name. The other columns become x, float32 [columns], unless Exact, Columns or Text is set. Empty
+// cells, NaN, infinities and rows of different lengths are a *RowError (ErrFormat).
 type CSVOptions struct {
 	// Label is the column that becomes the field y: its name in the header, or its number from 1.
 	// -1 means the last column. Empty means that all columns are features.
@@ -62,20 +66,6 @@ const (
 	// HeaderAbsent treats the first line as a row.
 	HeaderAbsent
 )
-
-// OpenCSV reads a table from a file, which may be compressed with gzip.
-//
-// The label becomes y: int64 if all labels are integers, float32 if all are numbers, and otherwise
-// the int64 number of the name in ClassNames. A column sample_weight becomes a field of that name,
-// float32 [1]. The other columns become x, float32 [columns], unless CSVOptions.Exact, Columns or
-// Text is set.
-//
-// An invalid row is a *RowError (ErrFormat) with its line and column: a row whose length differs
-// from the first row, a cell that is empty, not a number, NaN, infinite or too large for float32, or
-// labels that mix numbers and names.
-func OpenCSV(path string, o CSVOptions) (*InMemory, error) {
-	return openTable(path, o, nil, readCSV)
-}
 
 func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
 	t := table{file: name, options: o, label: -1, values: l.again()}

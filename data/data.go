@@ -2,15 +2,14 @@
 // training loops. It uses neither TensorFlow nor native code. A dataset is a fixed set of named
 // fields whose first dimension counts the samples; there are no other operations on tables.
 //
-// Open and the other readers check a file and return an InMemory. Split, Take, Select and Shuffle
-// derive datasets that share its values. Prefetch reads batches ahead. Batches iterates over one
+// Open checks a file or folder and returns an InMemory. Split, Take, Drop and Shuffle derive datasets that share its values. Prefetch reads batches ahead. Batches iterates over one
 // pass. The memory for reading a file depends on its content, not on the sizes in its header.
 //
 // # Samples made on demand
 //
 // Some datasets make a sample only when a batch needs it:
 //
-//   - OpenImages decodes image files. CheckImages decodes all of them beforehand.
+//   - A folder of images is decoded. CheckImages decodes all images beforehand.
 //   - Options.Map copies samples out of mapped .npy and .npz files. Opening such a file checks
 //     only its header and size.
 //   - Map, Scale and Augment apply a function to the samples of a field.

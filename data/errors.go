@@ -20,13 +20,11 @@ var (
 	ErrTooLarge = errors.New("larger than allowed")
 	// ErrLabel means that a label is not a class of the model.
 	ErrLabel = errors.New("label out of range")
-	// ErrInteger means that a value is not an integer in the expected range.
-	ErrInteger = errors.New("not an integer in the range")
-	// ErrOption means that an option has an invalid value.
-	ErrOption = errors.New("invalid option")
-	// ErrNotFinite means that a value is NaN, infinite, or too large for the model's input.
-	ErrNotFinite = errors.New("value is not finite")
+	// ErrValue means that a value is NaN or infinite, or outside the range of the model's input.
+	ErrValue = errors.New("value out of range")
 )
+
+var errOption = errors.New("invalid option")
 
 // RowError reports a value that training cannot use.
 type RowError struct {
@@ -40,7 +38,7 @@ type RowError struct {
 	Column string
 	// Found is the invalid value, Expected the valid ones, and Fix what the user can do.
 	Found, Expected, Fix string
-	// Err is the kind of error: ErrFormat, ErrLabel, ErrInteger or ErrNotFinite.
+	// Err is the kind of error: ErrFormat, ErrLabel or ErrValue.
 	Err error
 }
 

@@ -15,8 +15,8 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(data.Describe(train))
-	fmt.Println(data.Describe(test))
+	fmt.Println(train.Name(), train.Len(), train.Fields())
+	fmt.Println(test.Name(), test.Len())
 	ahead := data.Prefetch(train.Shuffle(1), 2)
 	for epoch := range 2 {
 		batches, samples := 0, 0
@@ -31,13 +31,13 @@ func Example() {
 		fmt.Println(batches, "batches of", samples, "samples")
 	}
 	// Output:
-	// builtin:digits-train: 1438 samples; x uint8 [64], y int64 []
-	// builtin:digits-test: 359 samples; x uint8 [64], y int64 []
+	// builtin:digits-train 1438 [{x [64] uint8} {y [] int64}]
+	// builtin:digits-test 359
 	// 45 batches of 1438 samples
 	// 45 batches of 1438 samples
 }
 
-// Augment changes images in each epoch, whether they are in memory or decoded by OpenImages.
+// Augment changes images in each epoch, whether they are in memory or decoded from files.
 func ExampleInMemory_Augment() {
 	images, err := data.New("images",
 		data.Field{Name: "x", Array: data.Array{Shape: []int{4, 1, 3, 1}, Values: []uint8{1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3}}})
@@ -103,7 +103,7 @@ func ExampleInMemory_Split() {
 }
 
 // An invalid cell is an error with its line and column.
-func ExampleOpenCSV() {
+func ExampleOpen_csv() {
 	f, err := os.CreateTemp("", "*.csv")
 	if err != nil {
 		fmt.Println(err)
@@ -113,7 +113,7 @@ func ExampleOpenCSV() {
 	fmt.Fprint(f, "length,width,species\n5.1,3.5,setosa\n4.9,n/a,setosa\n")
 	f.Close()
 
-	_, err = data.OpenCSV(f.Name(), data.CSVOptions{Label: "species"})
+	_, err = data.Open(f.Name(), data.Options{CSV: data.CSVOptions{Label: "species"}})
 	fmt.Println(strings.ReplaceAll(err.Error(), f.Name(), "iris.csv"))
 	// Output:
 	// iris.csv: line 3, column "width" (2): found "n/a", expected a number; correct it, or encode the column as numbers

@@ -64,8 +64,8 @@ var known = map[string]string{
 }
 
 // Open reads the dataset at a path. The extension of a file selects the format: .npz, .npy, .csv,
-// .csv.gz, .jsonl or .jsonl.gz. A folder contains images (OpenImages), .npy files or MNIST's files
-// (OpenIDX). builtin:NAME is a dataset of Builtin.
+// .csv.gz, .jsonl or .jsonl.gz. A folder contains class folders of images (ImageOptions), .npy files or
+// MNIST's files. builtin:NAME is a dataset of Builtin.
 //
 // The file x.npy is read together with a y.npy in its folder. Any other .npy file becomes the field
 // x. Other formats are ErrUnsupported. A path that does not exist is fs.ErrNotExist.

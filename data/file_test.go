@@ -44,7 +44,7 @@ func TestOpenRefuses(t *testing.T) {
 		"empty.csv":                  {ErrFormat, "is empty"},
 		"empty.npy":                  {ErrFormat, "is empty"},
 		"flowers":                    {ErrUnsupported, "or class folders of images"},
-		"pictures":                   {ErrOption, "ImageOptions.Size: "},
+		"pictures":                   {errOption, "ImageOptions.Size: "},
 		"pictures/cat/a.jpg":         {ErrUnsupported, "use a folder with one sub-folder per class"},
 		"mixed":                      {ErrUnsupported, "without MNIST's files"},
 		"empty":                      {ErrUnsupported, "without MNIST's files"},
@@ -57,10 +57,10 @@ func TestOpenRefuses(t *testing.T) {
 		require.ErrorContains(t, err, want.says)
 	}
 	for _, open := range []func(string) (*InMemory, error){
-		OpenNPZ,
-		func(path string) (*InMemory, error) { return OpenJSONL(path, CSVOptions{}) },
+		func(path string) (*InMemory, error) { return openNPZ(path, "", reading{}) },
+		func(path string) (*InMemory, error) { return openTable(path, CSVOptions{}, nil, readJSONL) },
 		func(p string) (*InMemory, error) { return OpenNPY(p) },
-		func(p string) (*InMemory, error) { return OpenCSV(p, CSVOptions{}) },
+		func(p string) (*InMemory, error) { return openTable(p, CSVOptions{}, nil, readCSV) },
 	} {
 		_, err := open(classes)
 		require.ErrorIs(t, err, ErrFormat)
@@ -88,8 +88,8 @@ func TestBuiltin(t *testing.T) {
 	require.Equal(t, []string{"digits"}, BuiltinNames())
 	train, test, err := Builtin("digits")
 	require.NoError(t, err)
-	require.Equal(t, "builtin:digits-train: 1438 samples; x uint8 [64], y int64 []", Describe(train))
-	require.Equal(t, "builtin:digits-test: 359 samples; x uint8 [64], y int64 []", Describe(test))
+	require.Equal(t, "builtin:digits-train: 1438 samples; x uint8 [64], y int64 []", describe(train))
+	require.Equal(t, "builtin:digits-test: 359 samples; x uint8 [64], y int64 []", describe(test))
 	for _, ds := range []Dataset{train, test} {
 		require.NoError(t, CheckLabels(ds, "y", 10))
 		require.ErrorIs(t, CheckLabels(ds, "y", 9), ErrLabel)
@@ -111,13 +111,13 @@ func TestCheckFinite(t *testing.T) {
 	x[37*6+5] = inf
 	for _, ds := range []Dataset{m, m.Shuffle(1), Prefetch(m, 2)} {
 		err = CheckFinite(ds)
-		require.ErrorIs(t, err, ErrNotFinite)
+		require.ErrorIs(t, err, ErrValue)
 		require.EqualError(t, err, "set: sample 37, column x[1,2]: found -Inf, expected a finite number; fill the value in, or leave the sample out")
 	}
 	z, err := New("set", Field{"z", Array{[]int{2}, []float32{1, float32(nan)}}})
 	require.NoError(t, err)
 	require.ErrorContains(t, CheckFinite(z), "sample 1, column z: found NaN")
-	y, err := m.Select("y")
+	y, err := m.selected("y")
 	require.NoError(t, err)
 	require.NoError(t, CheckFinite(y))
 }
@@ -134,7 +134,7 @@ func TestCheckMagnitude(t *testing.T) {
 		"z": "set: sample 0, column z: found -65520, expected a number below 6.55e+04; scale the field down, or leave the sample out",
 	} {
 		err := CheckMagnitude(m, field, 65520)
-		require.ErrorIs(t, err, ErrNotFinite)
+		require.ErrorIs(t, err, ErrValue)
 		require.EqualError(t, err, says)
 	}
 	require.ErrorContains(t, CheckMagnitude(m, "x", 0x1.ffffffp127), "sample 1, column x[1]: found 1e+39, expected a number below 3.4e+38")
@@ -198,7 +198,7 @@ func TestCheckIntegers(t *testing.T) {
 		}
 		var row *RowError
 		require.ErrorAs(t, err, &row)
-		require.Equal(t, RowError{"set", "sample", 1, "x", c.found, c.expected, row.Fix, ErrInteger}, *row)
+		require.Equal(t, RowError{"set", "sample", 1, "x", c.found, c.expected, row.Fix, ErrValue}, *row)
 	}
 	m, err := New("set", Field{"x", Array{[]int{1}, []string{"cat"}}})
 	require.NoError(t, err)

@@ -56,11 +56,3 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 	}
 	return fmt.Sprintf("%d samples (files sha256 %x)", m.n, sum.Sum(nil)[:8]), true, nil
 }
-
-// Fingerprint returns the fingerprint of the underlying dataset.
-func (d *Prefetched) Fingerprint() (text string, ok bool, err error) {
-	if m, inMemory := d.ds.(*InMemory); inMemory {
-		return m.Fingerprint()
-	}
-	return "", false, nil
-}

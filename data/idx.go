@@ -11,17 +11,13 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// OpenIDX reads a folder in the layout of MNIST. The part "train" (also for "") is in the files
+// openIDX reads a folder in the layout of MNIST. The part "train" (also for "") is in the files
 // train-images-idx3-ubyte and train-labels-idx1-ubyte, and the part "test" in files whose names
 // start with t10k. Files may be compressed with gzip (.gz).
 //
 // The field x has the type and shape in the file (uint8 [28 28] for MNIST); y is int64. A file that
 // is truncated, too long or not in IDX format is ErrFormat, and so are unequal numbers of images
 // and labels.
-func OpenIDX(dir, split string) (*InMemory, error) {
-	return openIDX(dir, split, nil)
-}
-
 func openIDX(dir, split string, l *limit) (*InMemory, error) {
 	prefix := "train"
 	switch split {

@@ -46,9 +46,9 @@ func mnist(t testing.TB, changes map[string][]byte) string {
 func TestOpenIDX(t *testing.T) {
 	dir := mnist(t, nil)
 	for _, split := range []string{"", "train"} {
-		m, err := OpenIDX(dir, split)
+		m, err := openIDX(dir, split, nil)
 		require.NoError(t, err)
-		require.Equal(t, dir+": 3 samples; x uint8 [2 2], y int64 []", Describe(m))
+		require.Equal(t, dir+": 3 samples; x uint8 [2 2], y int64 []", describe(m))
 		got := fieldsOf(t, m)
 		require.Equal(t, Array{[]int{3, 2, 2}, []uint8{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}, got["x"])
 		require.Equal(t, Array{[]int{3}, []int64{7, 0, 9}}, got["y"])
@@ -63,7 +63,7 @@ func TestOpenIDX(t *testing.T) {
 		"train-images.idx3-ubyte": rawIDX(0x0d, []uint32{1, 1, 1}, 0x3f, 0xc0, 0, 0),
 		"train-labels.idx1-ubyte": rawIDX(0x0c, []uint32{1}, 0, 0, 1, 0),
 	})
-	m, err := OpenIDX(dir, "train")
+	m, err := openIDX(dir, "train", nil)
 	require.NoError(t, err)
 	require.Equal(t, map[string]Array{"x": {[]int{1, 1, 1}, []float32{1.5}}, "y": {[]int{1}, []int64{256}}}, fieldsOf(t, m))
 }
@@ -103,12 +103,12 @@ func TestIDXRefuses(t *testing.T) {
 		{"no samples", images, compressed(t, rawIDX(8, []uint32{3, 0, 0})), ErrFormat, "no values"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := OpenIDX(mnist(t, map[string][]byte{c.file: c.raw}), "train")
+			_, err := openIDX(mnist(t, map[string][]byte{c.file: c.raw}), "train", nil)
 			require.ErrorIs(t, err, c.kind)
 			require.ErrorContains(t, err, c.says)
 		})
 	}
-	_, err := OpenIDX(mnist(t, nil), "validation")
+	_, err := openIDX(mnist(t, nil), "validation", nil)
 	require.ErrorIs(t, err, ErrNoSplit)
 }
 

@@ -50,13 +50,13 @@ func (o ImageOptions) complete() (ImageOptions, error) {
 	const most = 1 << 14
 	switch {
 	case o.Height == 0 || o.Width == 0:
-		return o, &option.Error{Option: "ImageOptions.Size", Reason: "the images in a folder differ in size", Fix: "set the height and width that the model takes", Err: ErrOption}
+		return o, &option.Error{Option: "ImageOptions.Size", Reason: "the images in a folder differ in size", Fix: "set the height and width that the model takes", Err: errOption}
 	case o.Height < 1 || o.Width < 1 || o.Height > most || o.Width > most:
-		return o, &option.Error{Option: "ImageOptions.Size", Value: fmt.Sprintf("%dx%d", o.Height, o.Width), Reason: fmt.Sprintf("expected 1 to %d pixels each", most), Err: ErrOption}
+		return o, &option.Error{Option: "ImageOptions.Size", Value: fmt.Sprintf("%dx%d", o.Height, o.Width), Reason: fmt.Sprintf("expected 1 to %d pixels each", most), Err: errOption}
 	case o.Channels != 1 && o.Channels != 3:
-		return o, fmt.Errorf("%d channels, expected 1 (grey) or 3 (colour): %w", o.Channels, ErrOption)
+		return o, fmt.Errorf("%d channels, expected 1 (grey) or 3 (colour): %w", o.Channels, errOption)
 	case o.MaxPixels < 0 || o.DecodeBytes < 0:
-		return o, fmt.Errorf("limits of %d pixels and %d bytes, expected numbers above 0, or 0 for the default: %w", o.MaxPixels, o.DecodeBytes, ErrOption)
+		return o, fmt.Errorf("limits of %d pixels and %d bytes, expected numbers above 0, or 0 for the default: %w", o.MaxPixels, o.DecodeBytes, errOption)
 	}
 	return o, nil
 }
@@ -64,7 +64,7 @@ func (o ImageOptions) complete() (ImageOptions, error) {
 // imageExtensions are the extensions of image files. The format is detected from the content.
 var imageExtensions = []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff"}
 
-// OpenImages lists a folder of images. Each sub-folder is a class; its images may be in nested
+// openImages lists a folder of images. Each sub-folder is a class; its images may be in nested
 // folders. The workers of the dataset (InMemory.Workers) decode an image when a batch needs it.
 //
 // The field x is uint8 [height width channels] from 0 to 255, and y is the int64 number of the class
@@ -82,7 +82,7 @@ var imageExtensions = []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp",
 //
 // Resizing may round differently on another processor architecture, and decoders may change with
 // Go's version.
-func OpenImages(dir string, o ImageOptions) (*InMemory, error) {
+func openImages(dir string, o ImageOptions) (*InMemory, error) {
 	o, err := o.complete()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
@@ -148,7 +148,7 @@ func isImage(path string) bool {
 
 // holdsImages reports whether a sub-folder of dir contains an image.
 func holdsImages(dir string) bool {
-	// WalkDir's own errors are ignored here: OpenImages reports them.
+	// WalkDir's own errors are ignored here: openImages reports them.
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err == nil && isImage(path) && filepath.Dir(path) != filepath.Clean(dir) {
 			return errFound
@@ -183,13 +183,13 @@ func openImagePart(dir, split string, o ImageOptions) (*InMemory, error) {
 		if err := onePart(dir, split); err != nil {
 			return nil, err
 		}
-		return OpenImages(dir, o)
+		return openImages(dir, o)
 	case split != "test":
-		return OpenImages(filepath.Join(dir, "train"), o)
+		return openImages(filepath.Join(dir, "train"), o)
 	}
 	for _, name := range heldOut {
 		if slices.Contains(found, name) {
-			return OpenImages(filepath.Join(dir, name), o)
+			return openImages(filepath.Join(dir, name), o)
 		}
 	}
 	return nil, fmt.Errorf("%s: part %q: %w: no folder %q beside train", dir, split, ErrNoSplit, heldOut)

@@ -13,21 +13,17 @@ import (
 	"strings"
 )
 
-// OpenJSONL reads a file of JSON lines, which may be compressed with gzip. Each line is an object
+// readJSONL reads JSON lines. Each line is an object
 // with the same names. A name becomes a field whose values are numbers, text, bools or (nested)
 // arrays of one shape.
 //
-// CSVOptions.Label becomes y, and text labels are numbered as in OpenCSV. If only one other name
+// CSVOptions.Label becomes y, and text labels are numbered as in a table. If only one other name
 // remains, not counting sample_weight, and CSVOptions.Columns does not contain it, it becomes x.
 // A field is int64 if all its numbers are integers, which must be below 2^53. Otherwise it is float32,
 // or float64 with CSVOptions.Exact.
 //
 // An invalid line is a *RowError (ErrFormat): a line that is not an object, names or shapes that
 // differ from the first line, null, or a number too large for float32.
-func OpenJSONL(path string, o CSVOptions) (*InMemory, error) {
-	return openTable(path, o, nil, readJSONL)
-}
-
 func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
 	t := objects{file: name, values: l.again(), fields: make(map[string]*jsonField)}
 	text, err := textReader(l.reader(r))

@@ -37,7 +37,7 @@ func copied(t testing.TB, ds Dataset, p Pass) []Batch {
 // pipeline returns a folder of images with a stage of every kind.
 func pipeline(t testing.TB, n int) *InMemory {
 	t.Helper()
-	m, err := OpenImages(imageFolder(t, n), ImageOptions{Size: 8})
+	m, err := openImages(imageFolder(t, n), ImageOptions{Size: 8})
 	require.NoError(t, err)
 	m, err = m.Augment("x", Augmentation{Flip: true, Crop: 3, Jitter: 0.3, Seed: 5})
 	require.NoError(t, err)
@@ -109,7 +109,7 @@ func TestSamplesDoNotDependOnTheOrder(t *testing.T) {
 func TestResumeInTheMiddleOfAPass(t *testing.T) {
 	dir := imageFolder(t, 31)
 	open := func() *InMemory {
-		m, err := OpenImages(dir, ImageOptions{Size: 6})
+		m, err := openImages(dir, ImageOptions{Size: 6})
 		require.NoError(t, err)
 		m, err = m.Augment("x", Augmentation{Flip: true, Crop: 2, Jitter: 0.2, Seed: 1})
 		require.NoError(t, err)
@@ -300,13 +300,13 @@ func TestMap(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	require.Equal(t, "counted: 4 samples; x float32 [2], y float64 [2 1]", Describe(halves))
+	require.Equal(t, "counted: 4 samples; x float32 [2], y float64 [2 1]", describe(halves))
 	for b, err := range halves.Batches(Pass{Batch: 3, Epoch: 7, Skip: 1}) {
 		require.NoError(t, err)
 		require.Equal(t, []float64{1.5, -3}, b.Fields[1].Values)
 		require.Equal(t, []float32{30, 31}, b.Fields[0].Values)
 	}
-	require.Equal(t, "counted: 4 samples; x float32 [2], y int64 []", Describe(m), "the dataset before it stays as it was")
+	require.Equal(t, "counted: 4 samples; x float32 [2], y int64 []", describe(m), "the dataset before it stays as it was")
 
 	keep := func(_ Sample, dst, src []float32) error { copy(dst, src); return nil }
 	for _, c := range []struct {
@@ -398,7 +398,7 @@ func TestCheckFiniteThroughStages(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	require.ErrorIs(t, CheckFinite(broken), ErrNotFinite)
+	require.ErrorIs(t, CheckFinite(broken), ErrValue)
 }
 
 // The number of allocations does not depend on the number of batches.

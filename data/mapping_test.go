@@ -62,7 +62,7 @@ func TestMappedIsAsRead(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, c.mapped, mappedFields(mapped), c.path)
 		require.Equal(t, c.mapped > 0, len(mapped.mappings) > 0)
-		require.Equal(t, Describe(read), Describe(mapped))
+		require.Equal(t, describe(read), describe(mapped))
 		for _, p := range []Pass{{Batch: 1}, {Batch: 7, Epoch: 2}, {Batch: math.MaxInt}, {Batch: 20, Skip: 1}} {
 			require.Equal(t, copied(t, read, p), copied(t, mapped, p))
 			require.Equal(t, copied(t, read.Shuffle(4), p), copied(t, Prefetch(mapped.Shuffle(4), 2), p))

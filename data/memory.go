@@ -12,7 +12,7 @@ import (
 
 // InMemory is a dataset with random access to its samples, which are in memory, in a mapped file, or
 // made on demand, such as decoded images. It is immutable and safe for concurrent use. Shuffle,
-// Split, Take, Select, Rename, Augment and Workers return datasets that share its values.
+// Split, Take, Drop, Rename, Augment and Workers return datasets that share its values.
 //
 // A pass copies samples to buffers that later passes reuse, so a consumer may change a batch in place.
 type InMemory struct {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -321,21 +322,21 @@ func TestTake(t *testing.T) {
 
 func TestSelectAndRename(t *testing.T) {
 	m := counted(t, 3)
-	y, err := m.Select("y")
+	y, err := m.selected("y")
 	require.NoError(t, err)
 	require.Equal(t, []FieldSpec{{"y", []int{}, "int64"}}, y.Fields())
-	turned, err := m.Select("y", "x")
+	turned, err := m.selected("y", "x")
 	require.NoError(t, err)
 	require.Equal(t, upTo(3), samples(t, turned, Pass{Batch: 3}))
 	label, err := m.Rename("y", "label")
 	require.NoError(t, err)
-	require.Equal(t, "counted: 3 samples; x float32 [2], label int64 []", Describe(label))
-	require.Equal(t, "counted: 3 samples; x float32 [2], y int64 []", Describe(m))
+	require.Equal(t, "counted: 3 samples; x float32 [2], label int64 []", describe(label))
+	require.Equal(t, "counted: 3 samples; x float32 [2], y int64 []", describe(m))
 
 	for _, f := range []func() (*InMemory, error){
-		func() (*InMemory, error) { return m.Select() },
-		func() (*InMemory, error) { return m.Select("z") },
-		func() (*InMemory, error) { return m.Select("x", "x") },
+		func() (*InMemory, error) { return m.selected() },
+		func() (*InMemory, error) { return m.selected("z") },
+		func() (*InMemory, error) { return m.selected("x", "x") },
 		func() (*InMemory, error) { return m.Rename("z", "a") },
 		func() (*InMemory, error) { return m.Rename("x", "y") },
 		func() (*InMemory, error) { return m.Rename("x", "") },
@@ -390,4 +391,13 @@ func TestBatchSlice(t *testing.T) {
 		require.Equal(t, 0, b.Slice(3, 2).Size)
 		require.Equal(t, 0, b.Slice(9, 12).Size)
 	}
+}
+
+// describe returns a dataset in one line, such as "digits: 1438 samples; x uint8 [64], y int64 []".
+func describe(ds Dataset) string {
+	var fields []string
+	for _, f := range ds.Fields() {
+		fields = append(fields, f.Name+" "+describeField(f.Type, f.Shape))
+	}
+	return fmt.Sprintf("%s: %d samples; %s", ds.Name(), ds.Len(), strings.Join(fields, ", "))
 }

@@ -27,19 +27,12 @@ const npyMagic = "\x93NUMPY"
 // maxHeader limits the length of a header. Supported types have about 100 bytes.
 const maxHeader = 64 << 10
 
-// OpenNPZ reads an archive written by numpy.savez or savez_compressed. Each array is a field with
-// the name of the array. If all names end in _train or _test, OpenNPZ reads the training part.
+// OpenNPY reads one array per file, into a field with the name of the file: x for x.npy.
 //
 // Element types are floats of 4 or 8 bytes, integers, bools and text of fixed width, in any byte
 // order and in C or Fortran order. Trailing zeros of text are removed; <U is converted to UTF-8.
 // Python objects, dates, complex numbers and float16 are ErrUnsupported. A malformed file is
 // ErrFormat.
-func OpenNPZ(path string) (*InMemory, error) {
-	return openNPZ(path, "", reading{})
-}
-
-// OpenNPY reads one array per file, into a field with the name of the file: x for x.npy. Types and
-// errors are those of OpenNPZ.
 func OpenNPY(paths ...string) (*InMemory, error) {
 	if len(paths) == 0 {
 		return nil, fmt.Errorf("no .npy files: %w", ErrField)
@@ -129,6 +122,8 @@ func (m *InMemory) openArray(field, path string, how reading) error {
 	return m.addArray(field, a, path)
 }
 
+// openNPZ reads an archive written by numpy.savez or savez_compressed. Each array is a field with
+// the name of the array. If all names end in _train or _test, split selects the part.
 func openNPZ(path, split string, how reading) (*InMemory, error) {
 	f, size, err := openFile(path)
 	if err != nil {

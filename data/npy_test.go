@@ -44,7 +44,7 @@ func write(t testing.TB, name string, raw []byte) string {
 
 func TestNumPyFiles(t *testing.T) {
 	for _, file := range []string{"types_stored.npz", "types_deflated.npz"} {
-		m, err := OpenNPZ(filepath.Join("testdata", file))
+		m, err := openNPZ(filepath.Join("testdata", file), "", reading{})
 		require.NoError(t, err)
 		require.Equal(t, 2, m.Len())
 		require.Len(t, m.Fields(), 21)
@@ -300,7 +300,7 @@ func TestNPZRefuses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := write(t, "set.npz", c.raw)
-			_, err := OpenNPZ(path)
+			_, err := openNPZ(path, "", reading{})
 			require.ErrorIs(t, err, ErrFormat)
 			require.ErrorContains(t, err, c.says)
 			require.ErrorContains(t, err, path)
@@ -366,7 +366,7 @@ func TestNPZParts(t *testing.T) {
 	for split, n := range map[string]int{"": 1, "train": 1, "test": 2} {
 		m, err := Open(path, Options{Split: split})
 		require.NoError(t, err)
-		require.Equal(t, fmt.Sprintf("%s: %d samples; x uint8 [], y uint8 []", path, n), Describe(m))
+		require.Equal(t, fmt.Sprintf("%s: %d samples; x uint8 [], y uint8 []", path, n), describe(m))
 	}
 	_, err := Open(path, Options{Split: "validation"})
 	require.ErrorIs(t, err, ErrNoSplit)

@@ -18,7 +18,7 @@ import (
 // A pass allocates n+1 batches (whole blocks with SetBlock) for itself and later passes. When the
 // consumer leaves the loop, the goroutines finish the read in progress and end before the loop ends.
 func Prefetch(ds Dataset, n int) *Prefetched {
-	return &Prefetched{ds: ds, ahead: min(max(n, 0), MaxAhead)}
+	return &Prefetched{Dataset: ds, ahead: min(max(n, 0), MaxAhead)}
 }
 
 // MaxAhead is the maximum number of batches that Prefetch reads ahead.
@@ -45,7 +45,7 @@ func AheadFor(ds Dataset, batch int) int {
 // Prefetched is a dataset whose batches are read ahead. It is made by Prefetch and safe for
 // concurrent use. Concurrent passes have separate buffers.
 type Prefetched struct {
-	ds Dataset
+	Dataset
 
 	// mu guards the fields below and all rings. It is not held during reading and allocation, so
 	// SetAhead does not wait for them.
@@ -97,17 +97,6 @@ type handed struct {
 	err     error
 	errAt   int // first sample of the chunk that returned err
 }
-
-// Name describes the source of the samples.
-func (d *Prefetched) Name() string { return d.ds.Name() }
-
-// Len returns the number of samples.
-func (d *Prefetched) Len() int { return d.ds.Len() }
-
-func (d *Prefetched) Fields() []FieldSpec { return d.ds.Fields() }
-
-// Source returns the underlying dataset.
-func (d *Prefetched) Source() Dataset { return d.ds }
 
 // Ahead returns the number of batches that a pass reads ahead; 0 means none.
 func (d *Prefetched) Ahead() int {
@@ -168,7 +157,7 @@ func (d *Prefetched) BatchBytes(batch int) int64 {
 func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
 		if d.Ahead() == 0 {
-			d.ds.Batches(p)(yield)
+			d.Dataset.Batches(p)(yield)
 			return
 		}
 		r, err := d.begin(p)
@@ -207,7 +196,7 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 	r, ahead, block := d.idle, d.ahead, d.block
 	d.idle = nil
 	d.mu.Unlock()
-	m, inMemory := d.ds.(*InMemory)
+	m, inMemory := d.Dataset.(*InMemory)
 	if !inMemory {
 		block = 1
 	}
@@ -235,7 +224,7 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 	r.trim()
 	if !inMemory {
 		r.running = 1
-		go r.pull(d.ds)
+		go r.pull(d.Dataset)
 		return r, nil
 	}
 	for _, h := range r.hands {

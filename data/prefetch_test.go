@@ -108,7 +108,7 @@ func TestPrefetchKeepsOrder(t *testing.T) {
 			require.Equal(t, samples(t, m, p), samples(t, ds, p))
 		}
 	}
-	require.Equal(t, Describe(m), Describe(Prefetch(m, 1)))
+	require.Equal(t, describe(m), describe(Prefetch(m, 1)))
 }
 
 // Without reading ahead, batches are neither read early nor copied.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"steadyfit/internal/dtype"
 )
@@ -68,8 +67,8 @@ func (m *InMemory) pick(at []int, what string) *InMemory {
 	return v
 }
 
-// Select returns the dataset with only the named fields, in this order.
-func (m *InMemory) Select(fields ...string) (*InMemory, error) {
+// selected returns the dataset with only the named fields, in this order.
+func (m *InMemory) selected(fields ...string) (*InMemory, error) {
 	if len(fields) == 0 {
 		return nil, fmt.Errorf("%s: a dataset needs at least one field: %w", m.name, ErrField)
 	}
@@ -101,7 +100,7 @@ func (m *InMemory) Drop(fields ...string) (*InMemory, error) {
 			return nil, m.noField(name)
 		}
 	}
-	return m.Select(left...)
+	return m.selected(left...)
 }
 
 // Rename returns the dataset with a field renamed.
@@ -196,17 +195,6 @@ func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64
 		name: sampleWeight, width: 1, kind: dtype.For[float32](), values: vec[float32](values), file: c.file,
 	})
 	return v, nil
-}
-
-// Describe returns a description of a dataset in one line:
-//
-//	digits-train.npz: 1438 samples; x uint8 [64], y int64 []
-func Describe(ds Dataset) string {
-	var fields []string
-	for _, f := range ds.Fields() {
-		fields = append(fields, f.Name+" "+describeField(f.Type, f.Shape))
-	}
-	return fmt.Sprintf("%s: %d samples; %s", ds.Name(), ds.Len(), strings.Join(fields, ", "))
 }
 
 func describeField(typeName string, shape []int) string {

@@ -123,7 +123,7 @@ type derived interface {
 func fingerprint(ctx context.Context, ds data.Dataset, batch int, alive func()) (string, error) {
 	unread := ds
 	if p, ok := ds.(*data.Prefetched); ok {
-		unread = p.Source()
+		unread = p.Dataset
 	}
 	if d, ok := unread.(derived); ok {
 		text, err := fingerprint(ctx, d.Source(), batch, alive)
@@ -132,7 +132,7 @@ func fingerprint(ctx context.Context, ds data.Dataset, batch int, alive func()) 
 		}
 		return text + ", " + d.Describe(), nil
 	}
-	if f, ok := ds.(fingerprinter); ok {
+	if f, ok := unread.(fingerprinter); ok {
 		if text, ok, err := f.Fingerprint(); err != nil || ok {
 			return text, err
 		}

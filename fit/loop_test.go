@@ -18,9 +18,8 @@ import (
 	"go.uber.org/goleak"
 
 	"steadyfit/data"
-	"steadyfit/option"
-
 	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/option"
 )
 
 func TestRunTrains(t *testing.T) {
@@ -716,6 +715,9 @@ func TestFingerprintIsAskedFor(t *testing.T) {
 		got, err := fingerprint(t.Context(), c.d, 4, func() {})
 		require.NoError(t, err)
 		require.Equal(t, c.want, got)
+		got, err = fingerprint(t.Context(), data.Prefetch(c.d, 2), 4, func() {})
+		require.NoError(t, err)
+		require.Equal(t, c.want, got, "prefetched")
 	}
 	_, err = fingerprint(t.Context(), told{ds, "", false, errors.New("unplugged")}, 4, func() {})
 	require.ErrorContains(t, err, "unplugged")

@@ -36,7 +36,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	train, test, err := data.Builtin("digits") // or data.OpenNPZ, data.OpenCSV, data.OpenIDX
+	train, test, err := data.Builtin("digits") // or data.Open
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	train, err := data.OpenNPZ(args[1])
+	train, err := data.Open(args[1], data.Options{})
 	if err != nil {
 		return err
 	}
