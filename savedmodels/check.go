@@ -432,7 +432,7 @@ func (j *judgement) checkTensors(s *Signature) {
 		case t.Op == "":
 			j.report(severity, codeSparseInput, about, "take its parts as separate inputs",
 				"input %s of signature %s is a sparse or composite tensor, which cannot be fed", t.Name, s.Name)
-		case !t.DType.Supported():
+		case t.DType.Size() == 0 && t.DType != tfbind.String:
 			j.report(severity, codeUnsupportedType, about, "take another type and convert it in the exported function",
 				"input %s of signature %s is of type %s, which cannot be fed", t.Name, s.Name, t.typeName())
 		case reserved:

@@ -91,7 +91,7 @@ func (s *Signature) Metrics() []Tensor {
 
 func (t Tensor) scalarNumber() bool {
 	return !t.UnknownRank && len(t.Shape) == 0 && t.Op != "" &&
-		t.DType.Supported() && t.DType != tfbind.String && t.DType != tfbind.Bool
+		t.DType.Size() > 0 && t.DType != tfbind.Bool
 }
 
 // hasLoss reports whether the signature has an output loss that is a float scalar.

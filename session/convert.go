@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"steadyfit/internal/half"
 	"steadyfit/tfbind"
 )
 
@@ -61,13 +62,13 @@ func store(st *tfbind.Step, i int, to tfbind.DType, values any, shape []int64, p
 func storeNumbers[S number](st *tfbind.Step, i int, to tfbind.DType, src []S, shape []int64, p piece) error {
 	switch to {
 	case tfbind.Float32:
-		return tfbind.SetFunc(st, i, func(dst []float32) error { return toFloats(cut(dst, p), src) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []float32) error { return toFloats(cut(dst, p), src, to) }, shape...)
 	case tfbind.Float64:
-		return tfbind.SetFunc(st, i, func(dst []float64) error { return toFloats(cut(dst, p), src) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []float64) error { return toFloats(cut(dst, p), src, to) }, shape...)
 	case tfbind.Float16:
-		return tfbind.SetFunc(st, i, func(dst []tfbind.Half) error { return toHalves(cut(dst, p), src, tfbind.NewHalf) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []half.Float16) error { return toHalves(cut(dst, p), src, to, half.NewFloat16) }, shape...)
 	case tfbind.BFloat16:
-		return tfbind.SetFunc(st, i, func(dst []tfbind.Brain) error { return toHalves(cut(dst, p), src, tfbind.NewBrain) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []half.BFloat16) error { return toHalves(cut(dst, p), src, to, half.NewBFloat16) }, shape...)
 	case tfbind.Int8:
 		return tfbind.SetFunc(st, i, func(dst []int8) error { return toInts(cut(dst, p), src) }, shape...)
 	case tfbind.Int16:
@@ -127,23 +128,23 @@ func errOverflow(v any, at int, to tfbind.DType) error {
 
 // toHalves converts and rounds values to a half-precision type.
 func toHalves[D interface {
-	tfbind.Half | tfbind.Brain
+	half.Float16 | half.BFloat16
 	Float32() float32
-}, S number](dst []D, src []S, round func(float32) D) error {
+}, S number](dst []D, src []S, to tfbind.DType, round func(float32) D) error {
 	if err := checkLen(len(dst), len(src)); err != nil {
 		return err
 	}
 	for j, v := range src {
 		dst[j] = round(float32(v))
 		if math.IsInf(float64(dst[j].Float32()), 0) && !math.IsInf(float64(v), 0) {
-			return errOverflow(v, j, tfbind.DTypeOf[D]())
+			return errOverflow(v, j, to)
 		}
 	}
 	return nil
 }
 
 // toFloats converts values to a floating-point type. It may round to float32.
-func toFloats[D float32 | float64, S number](dst []D, src []S) error {
+func toFloats[D float32 | float64, S number](dst []D, src []S, to tfbind.DType) error {
 	if err := checkLen(len(dst), len(src)); err != nil {
 		return err
 	}
@@ -154,7 +155,7 @@ func toFloats[D float32 | float64, S number](dst []D, src []S) error {
 	for j, v := range src {
 		dst[j] = D(v)
 		if math.IsInf(float64(dst[j]), 0) && !math.IsInf(float64(v), 0) {
-			return errOverflow(v, j, tfbind.DTypeOf[D]())
+			return errOverflow(v, j, to)
 		}
 	}
 	return nil

@@ -21,18 +21,18 @@ func TestGPUError(t *testing.T) {
 	const tooMany = "The number of valid GPUs doesn't match the number of elements in the virtual_devices list. #valid GPUs: 4 virtual_devices.size(): 2"
 	for _, c := range []struct {
 		options  gpuopts.Options
-		code     tfbind.Code
+		code     string
 		text     string
 		missing  bool
 		conflict bool
 		says     string
 	}{
-		{visible, tfbind.InvalidArgument, noSuch, true, false, "Options.VisibleGPUs [3] asks for a GPU that TensorFlow does not have: load: INVALID_ARGUMENT: " + noSuch},
-		{limits, tfbind.Unknown, notEnough, true, false, "Options.VirtualGPUs [[512] [512]] asks for a GPU that TensorFlow does not have"},
-		{limits, tfbind.Unknown, tooMany, false, true, "give a limit for each"},
-		{visible, tfbind.InvalidArgument, "visible_device_list contained a duplicate entry: 0,0", false, false, "duplicate"},
-		{visible, tfbind.NotFound, "Could not find SavedModel .pb", false, false, "Could not find"},
-		{gpuopts.Options{MemoryGrowth: true}, tfbind.InvalidArgument, noSuch, false, false, noSuch}, // set through Options.Config
+		{visible, "INVALID_ARGUMENT", noSuch, true, false, "Options.VisibleGPUs [3] asks for a GPU that TensorFlow does not have: load: INVALID_ARGUMENT: " + noSuch},
+		{limits, "UNKNOWN", notEnough, true, false, "Options.VirtualGPUs [[512] [512]] asks for a GPU that TensorFlow does not have"},
+		{limits, "UNKNOWN", tooMany, false, true, "give a limit for each"},
+		{visible, "INVALID_ARGUMENT", "visible_device_list contained a duplicate entry: 0,0", false, false, "duplicate"},
+		{visible, "NOT_FOUND", "Could not find SavedModel .pb", false, false, "Could not find"},
+		{gpuopts.Options{MemoryGrowth: true}, "INVALID_ARGUMENT", noSuch, false, false, noSuch}, // set through Options.Config
 	} {
 		err := error(&tfbind.Error{Op: "load", Code: c.code, Message: c.text})
 		got := gpuError(c.options, fmt.Errorf("open: %w", err))

@@ -149,7 +149,7 @@ func (e *SaveError) Unwrap() error { return e.Err }
 // others. TensorFlow 2.21 returned RESOURCE_EXHAUSTED for ENOSPC, PERMISSION_DENIED for EROFS
 // and EPERM, and NOT_FOUND for ENOENT. absl::ErrnoToStatusCode maps EDQUOT and EMFILE like
 // ENOSPC, EACCES like EPERM, and EIO to UNKNOWN.
-var diskCodes = []tfbind.Code{tfbind.ResourceExhausted, tfbind.PermissionDenied, tfbind.NotFound, tfbind.Unknown}
+var diskCodes = []string{"RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "NOT_FOUND", "UNKNOWN"}
 
 // saveError returns a SaveError if a test file cannot be written beside the prefix, and
 // otherwise err, TensorFlow's error. A test is necessary because TensorFlow's error has the

@@ -297,7 +297,7 @@ func (s *Session) EvaluateMetrics() []string {
 
 // Train runs one train step on a batch and writes its results to out. step is the number of
 // steps done before, which is part of the reserved input seed. ctx does not interrupt the step;
-// see tfbind.Finish. After an error of TensorFlow some of the variables may be updated, so the
+// see package tfbind. After an error of TensorFlow some of the variables may be updated, so the
 // caller must restore a checkpoint. Running metrics cover all batches since ResetMetrics. Train
 // does not allocate after the first batch of each shape.
 func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {

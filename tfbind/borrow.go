@@ -30,7 +30,7 @@ func SliceOf(values any) Slice {
 }
 
 func sliceOf[T Numeric](values []T) Slice {
-	return Slice{DTypeOf[T](), ptr(unsafe.SliceData(values)), len(values)}
+	return Slice{dtypeOf[T](), ptr(unsafe.SliceData(values)), len(values)}
 }
 
 // DType returns the element type.

@@ -33,11 +33,11 @@ func (cgoAPI) oneDNN() int { return int(C.sf_onednn()) }
 func (cgoAPI) version() string { return C.GoString(C.sf_version()) }
 
 func statusError(s *C.TF_Status, op string) error {
-	code := Code(C.sf_code(s))
+	code := int(C.sf_code(s))
 	if code == 0 {
 		return nil
 	}
-	return &Error{Op: op, Code: code, Message: C.GoString(C.sf_message(s))}
+	return &Error{Op: op, Code: codeName(code), Message: C.GoString(C.sf_message(s))}
 }
 
 func withStatus(op string, call func(*C.TF_Status)) error {
@@ -241,12 +241,12 @@ func (cgoAPI) takeOutput(step ptr, i int) ptr {
 	return ptr(C.sf_step_take((*C.sf_step)(step), C.int(i)))
 }
 
-func (cgoAPI) runStep(step, options, metadata ptr) Code {
-	return Code(C.sf_step_run((*C.sf_step)(step), (*C.TF_Buffer)(options), (*C.TF_Buffer)(metadata)))
+func (cgoAPI) runStep(step, options, metadata ptr) int {
+	return int(C.sf_step_run((*C.sf_step)(step), (*C.TF_Buffer)(options), (*C.TF_Buffer)(metadata)))
 }
 
-func (cgoAPI) runStepWith(step ptr, inputs []ptr, options, metadata ptr) Code {
-	return Code(C.sf_step_run_with((*C.sf_step)(step), (**C.TF_Tensor)(ptr(unsafe.SliceData(inputs))),
+func (cgoAPI) runStepWith(step ptr, inputs []ptr, options, metadata ptr) int {
+	return int(C.sf_step_run_with((*C.sf_step)(step), (**C.TF_Tensor)(ptr(unsafe.SliceData(inputs))),
 		(*C.TF_Buffer)(options), (*C.TF_Buffer)(metadata)))
 }
 

@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/half"
 )
 
 // DType is the element type of a tensor, with the values of TF_DataType and of the enum
@@ -44,16 +45,16 @@ func (d DType) Size() int {
 	return 0
 }
 
-// Supported reports whether steadyfit can feed and read tensors of the type.
-func (d DType) Supported() bool { return dtype.ByCode(int32(d)) != nil }
+// supported reports whether steadyfit can feed and read tensors of the type.
+func (d DType) supported() bool { return dtype.ByCode(int32(d)) != nil }
 
-// DTypeOf returns the element type of T.
-func DTypeOf[T Element]() DType {
+// dtypeOf returns the element type of T.
+func dtypeOf[T Element]() DType {
 	var zero T
 	switch any(zero).(type) {
-	case Half:
+	case half.Float16:
 		return Float16
-	case Brain:
+	case half.BFloat16:
 		return BFloat16
 	}
 	return DType(dtype.For[T]().Code)

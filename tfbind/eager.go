@@ -76,7 +76,7 @@ func (e *eagerContext) NewFrame(places int) (eager.Frame, error) {
 	p, view := capi.newFrame(context, places)
 	if p == nil {
 		e.h.release()
-		return nil, &Error{Op: "new eager frame", Code: ResourceExhausted, Message: fmt.Sprintf("no memory for %d places", places)}
+		return nil, &Error{Op: "new eager frame", Code: "RESOURCE_EXHAUSTED", Message: fmt.Sprintf("no memory for %d places", places)}
 	}
 	f := &eagerFrame{eager: e, places: view}
 	f.h = newHandle(p, frameKind, 0, func(p ptr) {

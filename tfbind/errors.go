@@ -7,48 +7,32 @@ import (
 	"strings"
 )
 
-// Code is the class of an error in TensorFlow, with the values of TF_Code.
-type Code int
-
-// The codes that other packages use.
-const (
-	Unknown           Code = 2
-	InvalidArgument   Code = 3
-	NotFound          Code = 5
-	PermissionDenied  Code = 7
-	ResourceExhausted Code = 8
-	Unimplemented     Code = 12
-
-	cancelled          Code = 1
-	failedPrecondition Code = 9
-	dataLoss           Code = 15
-)
-
 // codeNames are TensorFlow's names for the codes from 1 on.
 var codeNames = strings.Fields("CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS " +
 	"PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL " +
 	"UNAVAILABLE DATA_LOSS UNAUTHENTICATED")
 
-// String returns TensorFlow's name, such as "NOT_FOUND".
-func (c Code) String() string {
-	if c > 0 && int(c) <= len(codeNames) {
-		return codeNames[c-1]
+// codeName returns TensorFlow's name of a TF_Code.
+func codeName(code int) string {
+	if code > 0 && code <= len(codeNames) {
+		return codeNames[code-1]
 	}
-	return "code " + strconv.Itoa(int(c))
+	return "code " + strconv.Itoa(code)
 }
 
 // Error is an error of TensorFlow.
 type Error struct {
 	// Op is what failed, such as "load SavedModel /models/digits".
-	Op   string
-	Code Code
+	Op string
+	// Code is TensorFlow's name of the code, such as "NOT_FOUND".
+	Code string
 	// Message is TensorFlow's message.
 	Message string
 }
 
 func (e *Error) Error() string {
 	if e.Op == "" {
-		return e.Code.String()
+		return e.Code
 	}
 	return fmt.Sprintf("%s: %s: %s", e.Op, e.Code, e.Message)
 }
@@ -61,13 +45,13 @@ func (e *Error) Is(target error) bool {
 
 // The errors of TensorFlow, for errors.Is.
 var (
-	ErrInvalidArgument    error = &Error{Code: InvalidArgument}
-	ErrNotFound           error = &Error{Code: NotFound}
-	ErrResourceExhausted  error = &Error{Code: ResourceExhausted}
-	ErrFailedPrecondition error = &Error{Code: failedPrecondition}
-	ErrDataLoss           error = &Error{Code: dataLoss}
+	ErrInvalidArgument    error = &Error{Code: "INVALID_ARGUMENT"}
+	ErrNotFound           error = &Error{Code: "NOT_FOUND"}
+	ErrResourceExhausted  error = &Error{Code: "RESOURCE_EXHAUSTED"}
+	ErrFailedPrecondition error = &Error{Code: "FAILED_PRECONDITION"}
+	ErrDataLoss           error = &Error{Code: "DATA_LOSS"}
 
-	errCancelled error = &Error{Code: cancelled}
+	errCancelled error = &Error{Code: "CANCELLED"}
 )
 
 // The errors of this package.

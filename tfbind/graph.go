@@ -69,7 +69,7 @@ func (g *Graph) Operation(name string) (Operation, error) {
 		op = capi.findOperation(p, name)
 	}
 	if op == nil {
-		return Operation{}, &Error{Op: "find operation", Code: NotFound, Message: "the graph has no operation " + strconv.Quote(name)}
+		return Operation{}, &Error{Op: "find operation", Code: "NOT_FOUND", Message: "the graph has no operation " + strconv.Quote(name)}
 	}
 	return Operation{op, g}, nil
 }
@@ -81,7 +81,7 @@ func (g *Graph) Output(name string) (Output, error) {
 	if i := strings.LastIndexByte(name, ':'); i >= 0 {
 		n, err := strconv.Atoi(name[i+1:])
 		if err != nil || n < 0 {
-			return Output{}, &Error{Op: "find output", Code: InvalidArgument,
+			return Output{}, &Error{Op: "find output", Code: "INVALID_ARGUMENT",
 				Message: fmt.Sprintf("%q is not a tensor name: expected operation:index", name)}
 		}
 		opName, index = name[:i], n
@@ -91,7 +91,7 @@ func (g *Graph) Output(name string) (Output, error) {
 		return Output{}, err
 	}
 	if n := op.Outputs(); index >= n {
-		return Output{}, &Error{Op: "find output", Code: NotFound,
+		return Output{}, &Error{Op: "find output", Code: "NOT_FOUND",
 			Message: fmt.Sprintf("%q: operation %s has %d outputs", name, opName, n)}
 	}
 	return Output{op, index}, nil

@@ -36,8 +36,8 @@ type native interface {
 	borrowInput(step ptr, i int, dtype DType, dims []int64, data ptr, bytes int64, held *int32) bool
 	releaseInput(step ptr, i int)
 	takeOutput(step ptr, i int) ptr
-	runStep(step, options, metadata ptr) Code
-	runStepWith(step ptr, inputs []ptr, options, metadata ptr) Code
+	runStep(step, options, metadata ptr) int
+	runStepWith(step ptr, inputs []ptr, options, metadata ptr) int
 	stepError(step ptr, op string) error
 
 	newBuffer(content []byte) ptr

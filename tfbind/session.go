@@ -172,36 +172,16 @@ func (s *Session) Devices() ([]Device, error) {
 // Feeds are the values of a run. The tensors must stay open until the run ends.
 type Feeds map[Output]*Tensor
 
-// CancelMode determines what happens to a run when its context ends. TensorFlow can end a run
-// early only by closing its session. A timeout in RunOptions has an effect only after the run
-// has ended (measured with 2.21: a timeout of 200 ms for a step of 2.1 s returned after 2.1 s).
-//
-//   - If the context has ended before the run, nothing runs, and the error is the context's
-//     cause.
-//   - With [Finish], the default, a run in progress continues to its end and returns its
-//     results without an error.
-//   - With [Abort], the session is closed and TensorFlow cancels what it can. The method
-//     returns when the operations have ended. The error matches the context's cause and
-//     ErrInterrupted. Some of the variables may be updated.
-//   - A deadline has the effect of a cancellation at that time.
-//   - No goroutine continues after the method returns.
-type CancelMode int
-
-// The values of CancelMode.
-const (
-	Finish CancelMode = iota
-	Abort
-)
-
-// ErrInterrupted means that [Abort] interrupted a run and closed its session.
+// ErrInterrupted means that the end of a context interrupted a run and closed its session; see
+// RunOptions.Abort.
 var ErrInterrupted = fmt.Errorf("run interrupted: its session was closed, and some of the variables may be updated: %w", ErrClosed)
 
 // RunOptions are further options of a run.
 type RunOptions struct {
 	// Targets are operations to run without fetching an output.
 	Targets []Operation
-	// OnCancel determines what happens when the context ends.
-	OnCancel CancelMode
+	// Abort closes the session when the context ends; see the package documentation.
+	Abort bool
 	// Proto is a serialized tensorflow.RunOptions.
 	Proto []byte
 	// Metadata receives a serialized tensorflow.RunMetadata, if it is not nil.
@@ -222,7 +202,7 @@ func (r Results) Close() error {
 var errNoContext = errors.New("run: the context is nil; pass one, such as context.Background()")
 
 // Run feeds values, runs the operations that the fetches need, and returns the fetched tensors
-// in the order of fetches. The results must be closed. For contexts see [CancelMode]. For
+// in the order of fetches. The results must be closed. For contexts see the package documentation. For
 // repeated runs use a [Step].
 func (s *Session) Run(ctx context.Context, feeds Feeds, fetches []Output) (Results, error) {
 	return s.RunWith(ctx, feeds, fetches, RunOptions{})
@@ -260,7 +240,7 @@ func (s *Session) RunWith(ctx context.Context, feeds Feeds, fetches []Output, o 
 
 	memory := capi.newStep(session, outputs, fetches, o.Targets)
 	if memory.step == nil {
-		return nil, &Error{Op: "session run", Code: ResourceExhausted, Message: "no memory for the run's tables"}
+		return nil, &Error{Op: "session run", Code: "RESOURCE_EXHAUSTED", Message: "no memory for the run's tables"}
 	}
 	defer capi.deleteStep(memory.step)
 	var options, metadata ptr
@@ -272,7 +252,7 @@ func (s *Session) RunWith(ctx context.Context, feeds Feeds, fetches []Output, o 
 		metadata = capi.newBuffer(nil)
 		defer capi.deleteBuffer(metadata)
 	}
-	err = s.guard(ctx, o.OnCancel, func() error {
+	err = s.guard(ctx, o.Abort, func() error {
 		if capi.runStepWith(memory.step, inputs, options, metadata) != 0 {
 			return s.closedError(capi.stepError(memory.step, "session run"))
 		}
@@ -314,9 +294,9 @@ func (s *Session) order(feeds Feeds) ([]Output, error) {
 	return sorted, nil
 }
 
-// guard runs f, and interrupts it in the mode Abort when the context ends.
-func (s *Session) guard(ctx context.Context, mode CancelMode, f func() error) error {
-	if mode != Abort || ctx.Done() == nil {
+// guard runs f. With abort, it closes the session when the context ends.
+func (s *Session) guard(ctx context.Context, abort bool, f func() error) error {
+	if !abort || ctx.Done() == nil {
 		return f()
 	}
 	ended := make(chan struct{})

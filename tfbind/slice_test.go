@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/half"
 	"steadyfit/tfbind"
 )
 
@@ -14,8 +15,8 @@ func TestTensorSlice(t *testing.T) {
 	sliceIs(t, []uint64{1 << 63}, []uint64{1 << 63})
 	sliceIs(t, []bool{true, false}, []bool{true, false})
 	sliceIs(t, []string{"a", ""}, []string{"a", ""})
-	sliceIs(t, []tfbind.Half{tfbind.NewHalf(1.5)}, []float32{1.5})
-	sliceIs(t, []tfbind.Brain{tfbind.NewBrain(-2)}, []float32{-2})
+	sliceIs(t, []half.Float16{half.NewFloat16(1.5)}, []float32{1.5})
+	sliceIs(t, []half.BFloat16{half.NewBFloat16(-2)}, []float32{-2})
 	sliceIs(t, []float32{}, []float32{})
 
 	tensor, err := tfbind.NewTensor([]float32{1, 2}, 2)

@@ -18,8 +18,8 @@ type StepSpec struct {
 	Fetches []Output
 	// Targets are operations to run without fetching an output.
 	Targets []Operation
-	// OnCancel determines what happens when the context of a run ends.
-	OnCancel CancelMode
+	// Abort closes the session when the context of a run ends; see the package documentation.
+	Abort bool
 	// RunOptions is a serialized tensorflow.RunOptions for every run.
 	RunOptions []byte
 }
@@ -40,7 +40,7 @@ type Step struct {
 	borrows *stepBorrows
 	options ptr
 	proto   []byte // serialized options
-	cancel  CancelMode
+	abort   bool
 	busy    atomic.Bool
 	ran     bool
 	yielded time.Time
@@ -67,10 +67,10 @@ func (s *Session) Prepare(spec StepSpec) (*Step, error) {
 	if len(spec.Fetches) == 0 && len(spec.Targets) == 0 {
 		return nil, fmt.Errorf("prepare step: nothing to fetch and no target: %w", ErrInvalidArgument)
 	}
-	step := &Step{session: s, fetches: slices.Clone(spec.Fetches), cancel: spec.OnCancel}
+	step := &Step{session: s, fetches: slices.Clone(spec.Fetches), abort: spec.Abort}
 	for i, f := range spec.Feeds {
 		in := input{name: f.Name(), dtype: f.DType()}
-		if !in.dtype.Supported() {
+		if !in.dtype.supported() {
 			return nil, fmt.Errorf("prepare step: input %s: %w: %s cannot be fed through a step", in.name, ErrType, in.dtype)
 		}
 		if slices.Contains(spec.Feeds[:i], f) {
@@ -80,7 +80,7 @@ func (s *Session) Prepare(spec StepSpec) (*Step, error) {
 	}
 	step.memory = capi.newStep(session, spec.Feeds, spec.Fetches, spec.Targets)
 	if step.memory.step == nil {
-		return nil, &Error{Op: "prepare step", Code: ResourceExhausted, Message: "no memory for the step's tables"}
+		return nil, &Error{Op: "prepare step", Code: "RESOURCE_EXHAUSTED", Message: "no memory for the step's tables"}
 	}
 	var options ptr
 	if len(spec.RunOptions) > 0 {
@@ -156,7 +156,7 @@ func (st *Step) Copy(i int, s Slice, shape ...int64) error {
 // has the shape's elements and is valid until fill returns. After an error of fill, the input
 // has no value.
 func SetFunc[T Numeric](st *Step, i int, fill func(dst []T) error, shape ...int64) error {
-	p, in, err := st.useInput(i, DTypeOf[T]())
+	p, in, err := st.useInput(i, dtypeOf[T]())
 	if err != nil {
 		return err
 	}
@@ -247,8 +247,8 @@ func (st *Step) resize(p ptr, i int, shape []int64, bytes int64) error {
 	return nil
 }
 
-// Run runs the step once. Float and Output return results until the next run. For contexts see
-// [CancelMode]. After an error of TensorFlow in a train step, some of the variables may be
+// Run runs the step once. Float and Output return results until the next run. For contexts see the
+// package documentation. After an error of TensorFlow in a train step, some of the variables may be
 // updated.
 func (st *Step) Run(ctx context.Context) error {
 	return st.run(ctx, st.options, nil)
@@ -307,8 +307,8 @@ func (st *Step) run(ctx context.Context, options, metadata ptr) error {
 		}
 	}
 	st.ran = false
-	if st.cancel == Abort && ctx.Done() != nil {
-		err = st.session.guard(ctx, Abort, func() error { return st.call(p, options, metadata) })
+	if st.abort && ctx.Done() != nil {
+		err = st.session.guard(ctx, true, func() error { return st.call(p, options, metadata) })
 	} else {
 		err = st.call(p, options, metadata)
 	}
@@ -376,9 +376,9 @@ func (st *Step) readable(i int) error {
 	return nil
 }
 
-// Retained returns how often TensorFlow kept an input's buffer, so that the input got a new
+// retained returns how often TensorFlow kept an input's buffer, so that the input got a new
 // one.
-func (st *Step) Retained() int64 {
+func (st *Step) retained() int64 {
 	if _, err := st.use(); err != nil {
 		return 0
 	}

@@ -9,11 +9,12 @@ import (
 	"unsafe"
 
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/half"
 )
 
 // Numeric is a Go type for the elements of a tensor other than strings.
 type Numeric interface {
-	float32 | float64 | Half | Brain | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | bool
+	float32 | float64 | half.Float16 | half.BFloat16 | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | bool
 }
 
 // Element is a Go type for the elements of a tensor.
@@ -43,7 +44,7 @@ func NewTensor[T Element](values []T, shape ...int64) (*Tensor, error) {
 	if n != int64(len(values)) {
 		return nil, fmt.Errorf("tensor of shape %v: %w: it holds %d elements, got %d values", shape, ErrShape, n, len(values))
 	}
-	dt := DTypeOf[T]()
+	dt := dtypeOf[T]()
 	size := n * int64(dt.Size())
 	if dt == String {
 		size = n * stringBytes
@@ -75,7 +76,7 @@ func wrapTensor(p ptr, ownedStrings int64) *Tensor {
 }
 
 func outOfMemory(op string, dt DType, shape []int64, bytes int64) error {
-	return &Error{Op: op, Code: ResourceExhausted,
+	return &Error{Op: op, Code: "RESOURCE_EXHAUSTED",
 		Message: fmt.Sprintf("no memory for %s %v (%d bytes)", dt, slices.Clone(shape), bytes)}
 }
 
@@ -133,7 +134,7 @@ func (t *Tensor) expect(d DType) error {
 // Values copies the elements in row-major order. If T is not the element type, the error is
 // ErrType.
 func Values[T Element](t *Tensor) ([]T, error) {
-	if err := t.expect(DTypeOf[T]()); err != nil {
+	if err := t.expect(dtypeOf[T]()); err != nil {
 		return nil, err
 	}
 	p, err := t.h.acquire()
@@ -160,9 +161,9 @@ func (t *Tensor) Slice(buf any) (any, error) {
 	case String:
 		return Values[string](t)
 	case Float16:
-		return widened[Half](t)
+		return widened[half.Float16](t)
 	case BFloat16:
-		return widened[Brain](t)
+		return widened[half.BFloat16](t)
 	}
 	typ := dtype.ByCode(int32(t.info.dtype))
 	if typ == nil {
@@ -184,7 +185,7 @@ func (t *Tensor) Slice(buf any) (any, error) {
 }
 
 func widened[T interface {
-	Half | Brain
+	half.Float16 | half.BFloat16
 	Float32() float32
 }](t *Tensor) ([]float32, error) {
 	narrow, err := Values[T](t)
@@ -200,7 +201,7 @@ func widened[T interface {
 
 // CopyTo copies the elements to dst, whose length must be t.Len(). It does not allocate.
 func CopyTo[T Numeric](dst []T, t *Tensor) error {
-	if err := t.expect(DTypeOf[T]()); err != nil {
+	if err := t.expect(dtypeOf[T]()); err != nil {
 		return err
 	}
 	if int64(len(dst)) != t.info.elements {
@@ -227,9 +228,9 @@ func (t *Tensor) Float() (float64, error) {
 	defer t.h.release()
 	switch p := t.info.data; t.info.dtype {
 	case Float16:
-		return float64((*(*Half)(p)).Float32()), nil
+		return float64((*(*half.Float16)(p)).Float32()), nil
 	case BFloat16:
-		return float64((*(*Brain)(p)).Float32()), nil
+		return float64((*(*half.BFloat16)(p)).Float32()), nil
 	default:
 		if typ := dtype.ByCode(int32(t.info.dtype)); typ != nil {
 			return typ.Float(p), nil

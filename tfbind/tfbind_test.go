@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/half"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
@@ -28,7 +29,7 @@ func roundTrip[T tfbind.Element](values ...T) func(*testing.T) {
 		x := tensor(t, values, 1, n)
 		assert.Equal(t, []int64{1, n}, x.Shape())
 		assert.Equal(t, len(values), x.Len())
-		assert.Equal(t, tfbind.DTypeOf[T](), x.DType())
+		assert.Equal(t, tfbind.TypeOf[T](), x.DType())
 		if size := x.DType().Size(); size > 0 {
 			assert.Equal(t, n*int64(size), x.Bytes())
 		}
@@ -53,8 +54,8 @@ func roundTrip[T tfbind.Element](values ...T) func(*testing.T) {
 func TestTensorTypes(t *testing.T) {
 	t.Run("float32", roundTrip[float32](0, -1.5, math.MaxFloat32))
 	t.Run("float64", roundTrip(0, -1.5, math.MaxFloat64))
-	t.Run("float16", roundTrip(tfbind.NewHalf(1.5), tfbind.NewHalf(-65504)))
-	t.Run("bfloat16", roundTrip(tfbind.NewBrain(1.5), tfbind.NewBrain(-3e38)))
+	t.Run("float16", roundTrip(half.NewFloat16(1.5), half.NewFloat16(-65504)))
+	t.Run("bfloat16", roundTrip(half.NewBFloat16(1.5), half.NewBFloat16(-3e38)))
 	t.Run("int8", roundTrip[int8](math.MinInt8, 0, math.MaxInt8))
 	t.Run("int16", roundTrip[int16](math.MinInt16, 0, math.MaxInt16))
 	t.Run("int32", roundTrip[int32](math.MinInt32, 0, math.MaxInt32))
@@ -76,8 +77,8 @@ func TestTensorFloat(t *testing.T) {
 	}
 	check(tensor(t, []float32{1.5}), 1.5)
 	check(tensor(t, []float64{-2}), -2)
-	check(tensor(t, []tfbind.Half{tfbind.NewHalf(0.25)}), 0.25)
-	check(tensor(t, []tfbind.Brain{tfbind.NewBrain(-8)}, 1, 1), -8)
+	check(tensor(t, []half.Float16{half.NewFloat16(0.25)}), 0.25)
+	check(tensor(t, []half.BFloat16{half.NewBFloat16(-8)}, 1, 1), -8)
 	check(tensor(t, []int8{-8}), -8)
 	check(tensor(t, []int16{-16}), -16)
 	check(tensor(t, []int32{-32}), -32)
@@ -106,13 +107,13 @@ func TestHalfAndBrain(t *testing.T) {
 		{1.01171875, 0x3c0c, 0x3f82},
 		{float32(math.Inf(1)), 0x7c00, 0x7f80},
 	} {
-		assert.Equal(t, c.half, uint16(tfbind.NewHalf(c.in)), "half of %v", c.in)
-		assert.Equal(t, c.brain, uint16(tfbind.NewBrain(c.in)), "brain of %v", c.in)
+		assert.Equal(t, c.half, uint16(half.NewFloat16(c.in)), "float16 of %v", c.in)
+		assert.Equal(t, c.brain, uint16(half.NewBFloat16(c.in)), "bfloat16 of %v", c.in)
 	}
 	nan := math.Float32frombits(0x7f800001)
-	assert.True(t, math.IsNaN(float64(tfbind.NewBrain(nan).Float32())))
-	assert.True(t, math.IsNaN(float64(tfbind.NewHalf(nan).Float32())))
-	assert.Equal(t, float32(1.0078125), tfbind.NewBrain(1.0078125).Float32())
+	assert.True(t, math.IsNaN(float64(half.NewBFloat16(nan).Float32())))
+	assert.True(t, math.IsNaN(float64(half.NewFloat16(nan).Float32())))
+	assert.Equal(t, float32(1.0078125), half.NewBFloat16(1.0078125).Float32())
 }
 
 func TestTensorErrors(t *testing.T) {
@@ -460,7 +461,7 @@ func TestRetainedInputIsNotOverwritten(t *testing.T) {
 	defer step.Close()
 	require.NoError(t, tfbind.Set(step, 0, []float32{1, 2}, 2))
 	require.NoError(t, step.Run(ctx))
-	assert.Equal(t, int64(1), step.Retained())
+	assert.Equal(t, int64(1), tfbind.Retained(step))
 	require.NoError(t, tfbind.Set(step, 0, []float32{7, 7}, 2)) // without a run
 
 	read := func() []float32 {
@@ -500,7 +501,7 @@ func TestStepDoesNotAllocate(t *testing.T) {
 	assert.Zero(t, allocs)
 }
 
-// The tests below check the contract of CancelMode.
+// The tests below check the contract for contexts in doc.go.
 func TestContextEndedBefore(t *testing.T) {
 	s := variableGraph().session(t)
 	cause := errors.New("enough")
@@ -520,11 +521,11 @@ func TestContextEndedBefore(t *testing.T) {
 	require.NoError(t, step.Run(context.Background()))
 }
 
-// startBlocked starts "wait" with Abort or Finish and returns when the run is inside
+// startBlocked starts "wait" with or without Abort and returns when the run is inside
 // TensorFlow. The channel gets its result.
-func startBlocked(t *testing.T, s *tfbind.Session, ctx context.Context, mode tfbind.CancelMode) <-chan error {
+func startBlocked(t *testing.T, s *tfbind.Session, ctx context.Context, abort bool) <-chan error {
 	t.Helper()
-	wait, err := s.Prepare(tfbind.StepSpec{Fetches: []tfbind.Output{output(t, s, "wait")}, OnCancel: mode})
+	wait, err := s.Prepare(tfbind.StepSpec{Fetches: []tfbind.Output{output(t, s, "wait")}, Abort: abort})
 	require.NoError(t, err)
 	t.Cleanup(func() { wait.Close() })
 	return runUntilBusy(t, wait, ctx)
@@ -564,7 +565,7 @@ func fill(t *testing.T, s *tfbind.Session) {
 func TestFinishRunsToTheEnd(t *testing.T) {
 	s := blockingGraph().session(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	result := startBlocked(t, s, ctx, tfbind.Finish)
+	result := startBlocked(t, s, ctx, false)
 	cancel()
 	select {
 	case err := <-result:
@@ -579,7 +580,7 @@ func TestAbortCutsARunShort(t *testing.T) {
 	s := blockingGraph().session(t)
 	cause := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(context.Background())
-	result := startBlocked(t, s, ctx, tfbind.Abort)
+	result := startBlocked(t, s, ctx, true)
 	cancel(cause)
 	err := <-result
 	assert.ErrorIs(t, err, tfbind.ErrInterrupted)
@@ -593,7 +594,7 @@ func TestDeadlineAborts(t *testing.T) {
 	s := blockingGraph().session(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	_, err := s.RunWith(ctx, nil, []tfbind.Output{output(t, s, "wait")}, tfbind.RunOptions{OnCancel: tfbind.Abort})
+	_, err := s.RunWith(ctx, nil, []tfbind.Output{output(t, s, "wait")}, tfbind.RunOptions{Abort: true})
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorIs(t, err, tfbind.ErrInterrupted)
 }
@@ -602,7 +603,7 @@ func TestAbortThatIsNotNeeded(t *testing.T) {
 	s := blockingGraph().session(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	result := startBlocked(t, s, ctx, tfbind.Abort)
+	result := startBlocked(t, s, ctx, true)
 	fill(t, s)
 	require.NoError(t, <-result)
 	fill(t, s) // requires an open session
@@ -610,7 +611,7 @@ func TestAbortThatIsNotNeeded(t *testing.T) {
 
 func TestCloseEndsRuns(t *testing.T) {
 	s := blockingGraph().session(t)
-	result := startBlocked(t, s, context.Background(), tfbind.Finish)
+	result := startBlocked(t, s, context.Background(), false)
 	require.NoError(t, s.Close())
 	assert.ErrorIs(t, <-result, tfbind.ErrClosed)
 }

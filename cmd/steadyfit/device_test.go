@@ -119,7 +119,7 @@ steadyfit: warning: TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it
 
 // A missing GPU beside existing ones is also an error of the environment.
 func TestMissingGPU(t *testing.T) {
-	said := &tfbind.Error{Op: "load", Code: tfbind.InvalidArgument, Message: "'visible_device_list' listed an invalid Device id '3' but visible device count is 1"}
+	said := &tfbind.Error{Op: "load", Code: "INVALID_ARGUMENT", Message: "'visible_device_list' listed an invalid Device id '3' but visible device count is 1"}
 	err := newSettings().explainNoGPU(t.Context(), fmt.Errorf("%w: %w", session.ErrNoGPU, said))
 	assert.Equal(t, exitEnvironment, exitCode(err))
 	assert.ErrorContains(t, err, "steadyfit doctor --gpu")

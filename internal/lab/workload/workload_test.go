@@ -345,7 +345,7 @@ func TestOutOfMemory(t *testing.T) {
 
 func TestFailureOf(t *testing.T) {
 	wrap := func(err error) error { return fmt.Errorf("step 3: %w", err) }
-	assert.Equal(t, worker.OutOfMemory, workload.FailureOf(wrap(&tfbind.Error{Code: tfbind.ResourceExhausted})))
+	assert.Equal(t, worker.OutOfMemory, workload.FailureOf(wrap(&tfbind.Error{Code: "RESOURCE_EXHAUSTED"})))
 	assert.Equal(t, worker.Failed, workload.FailureOf(wrap(errors.New("bad"))))
 	assert.Empty(t, workload.FailureOf(wrap(&worker.ParameterError{Failure: worker.CouldNotApply})))
 	assert.Empty(t, workload.FailureOf(nil))
