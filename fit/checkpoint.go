@@ -287,7 +287,6 @@ func (r *run) savedState(d disk.Disk, dir string) (_ *savedState, err error) {
 	return saved, err
 }
 
-// permanent marks an error as permanent unless it comes from the operating system.
 func permanent(err error) error {
 	if errors.As(err, new(syscall.Errno)) {
 		return err
@@ -310,8 +309,6 @@ func (r *run) historyLines() ([]byte, error) {
 	return lines, nil
 }
 
-// saveHooks returns the states of the hooks. A hook may also write files to a folder of the
-// checkpoint.
 func (r *run) saveHooks(d disk.Disk, dir string) (map[string]json.RawMessage, error) {
 	states := make(map[string]json.RawMessage)
 	for i := range r.hooks {

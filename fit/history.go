@@ -294,7 +294,6 @@ func (r Record) String() string {
 	return recordLine(r, strconv.Itoa(r.Epoch), strconv.FormatInt(r.Step, 10))
 }
 
-// recordLine formats a record with values padded to columns.
 func recordLine(r Record, epoch, step string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "epoch %s  step %s", epoch, step)

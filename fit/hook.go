@@ -223,7 +223,6 @@ func (s *State) ScaleLearningRate(factor float64) {
 	}
 }
 
-// checkHooks returns the hooks in the order in which they are called.
 func checkHooks(hooks []Hook) ([]Hook, error) {
 	sorted := slices.Clone(hooks)
 	slices.SortStableFunc(sorted, func(a, b Hook) int { return cmp.Compare(a.Priority, b.Priority) })

@@ -41,7 +41,6 @@ func (o options) with(given []Option) options {
 	return o
 }
 
-// check rejects options that the hook does not have.
 func (o *options) check(hook string, has ...string) error {
 	for _, name := range o.given {
 		if !slices.Contains(has, name) && name != "" {
@@ -100,7 +99,6 @@ func OnError(policy ErrorPolicy) Option {
 	return Option{"OnError", func(o *options) { o.onError = policy }}
 }
 
-// withDisk lets tests inject failures.
 func withDisk(d disk.Disk) Option { return Option{"", func(o *options) { o.disk = d }} }
 
 // Patience sets the number of epochs without improvement after which EarlyStop or

@@ -176,7 +176,6 @@ func (l *lineFile) start(_ context.Context, s *State) error {
 	return l.failure(err)
 }
 
-// warn logs the first of several errors.
 func (l *lineFile) warn(s *State, err error) {
 	if !l.warned {
 		l.warned = true
@@ -362,7 +361,6 @@ func (l *lineFile) end(_ context.Context, s *State) error {
 	return failure
 }
 
-// failure adds the free space and a remedy to an error.
 func (l *lineFile) failure(err error) *LogError {
 	var at *fs.PathError
 	if errors.As(err, &at) && at.Path == l.path {
@@ -375,7 +373,6 @@ func (l *lineFile) failure(err error) *LogError {
 	return e
 }
 
-// flush writes as many pending lines as fit on the disk.
 func (l *lineFile) flush(s *State) error {
 	if l.file == nil {
 		if err := l.open(s); err != nil {

@@ -183,7 +183,6 @@ const (
 	closing               // Epoch hooks are called
 )
 
-// start calls Start of the hooks, and returns the number of hooks that started.
 func (r *run) start(ctx context.Context) (started int, err error) {
 	for i := range r.hooks {
 		h := &r.hooks[i]
@@ -419,7 +418,6 @@ func (r *run) checkLoss(b data.Batch, n int, finite bool) error {
 	return &DivergedError{Epoch: s.Epoch, Step: step, Steps: n, Batch: b.Index, Metric: contract.MetricLossScale, Value: scale, Skipped: s.SkippedSteps}
 }
 
-// applyRate sets the learning rate of the next step in the session.
 func (r *run) applyRate() error {
 	if r.loop.LearningRate == nil {
 		return nil
@@ -484,7 +482,6 @@ func (r *run) validate(ctx context.Context) (Metrics, error) {
 	return e.metrics.means(e.sums, e.samples), nil
 }
 
-// record adds the record of the epoch to the history, and starts the next epoch.
 func (r *run) record(validation Metrics) {
 	s := &r.state
 	trained := r.tally.TrainTime
@@ -549,7 +546,6 @@ func join(errs ...error) error {
 	return errors.Join(errs...)
 }
 
-// over reports whether the training is complete.
 func (r *run) over() bool { return r.state.EpochsDone >= r.loop.Epochs || r.finished }
 
 func (r *run) alive() {

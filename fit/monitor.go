@@ -94,7 +94,6 @@ func (m *monitor) beats(value, other float64) bool {
 	return value+delta < other
 }
 
-// find returns an error if the metric is not available.
 func (m *monitor) find(name string, available []string, validates bool) error {
 	if slices.Contains(available, m.metric) {
 		return nil

@@ -90,7 +90,6 @@ func (p *progressView) harmless(f func(*State)) func(context.Context, *State) er
 	}
 }
 
-// printf stores an error in failed.
 func (p *progressView) printf(format string, args ...any) {
 	if _, err := fmt.Fprintf(p.w, format, args...); err != nil {
 		p.failed = err

@@ -76,7 +76,6 @@ func (r *run) toRescale() []rescaling {
 	return slices.DeleteFunc(slices.Clone(r.replay.rescaled), func(c rescaling) bool { return c.Step <= r.state.Step })
 }
 
-// takeSnapshot replaces the snapshot if a new one is due.
 func (r *run) takeSnapshot() error {
 	o, s := r.loop.Recover, &r.state
 	every := int64(cmp.Or(o.Every, snapshotEvery))

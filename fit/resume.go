@@ -69,7 +69,6 @@ type variableChecker interface {
 	CheckVariables(ctx context.Context, prefix string) error
 }
 
-// accept returns an error unless the run can resume despite the differences.
 func (r *run) accept(path string, state *savedState, found []Difference) error {
 	mismatch := &MismatchError{Checkpoint: path, Differences: found}
 	for _, d := range found {

@@ -33,7 +33,6 @@ func linearDecay(initial, final float64, steps int64) Schedule {
 	}
 }
 
-// stepDecay multiplies the rate by factor each time that the given number of epochs has passed.
 func stepDecay(initial, factor float64, epochs int) Schedule {
 	return func(_ int64, epoch int) float64 {
 		return initial * math.Pow(factor, float64(epoch/max(epochs, 1)))
@@ -60,7 +59,6 @@ func warmup(steps int64, then Schedule) Schedule {
 	}
 }
 
-// progress returns the fraction of the steps that are done, from 0 to 1.
 func progress(step, steps int64) float64 {
 	if step >= steps {
 		return 1

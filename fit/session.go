@@ -104,7 +104,6 @@ type finalizer interface {
 	Finalize(ctx context.Context) error
 }
 
-// lastValues reports for each metric whether a Record has its last value instead of a mean.
 func lastValues(s Session, names []string) []bool {
 	last := []string{contract.MetricLossScale, contract.MetricSkippedSteps}
 	if a, ok := s.(accumulator); ok {

@@ -47,7 +47,6 @@ func (r *run) prepareStack() {
 	}
 }
 
-// mostSteps returns the maximum number of steps per execution.
 func (r *run) mostSteps() int {
 	k, ok := r.state.Session.(stacker)
 	if !ok || k.StepsPerExecution() < 2 {

@@ -38,7 +38,6 @@ func (t *training) openAdapter() (err error) {
 	return unusable(files.Writable(t.OutAdapter, size))
 }
 
-// save writes the trained model and the trained adapter.
 func (t *training) save(ctx context.Context, r *Result) error {
 	var errs []error
 	if t.Out != "" {

@@ -130,7 +130,6 @@ func (t *training) autotune(ctx context.Context) error {
 	return nil
 }
 
-// autotunePlan returns the plan of the training without its limits.
 func (t *training) autotunePlan() autotune.Plan {
 	steps := t.data.Len() / t.Loop.Batch
 	if !t.Loop.DropRemainder && t.data.Len()%t.Loop.Batch > 0 {
@@ -192,7 +191,6 @@ func (t *training) pause(epoch int) int {
 // ChosenEnv is the environment variable that passes the choice to the restarted program.
 const ChosenEnv = "STEADYFIT_CHOSEN"
 
-// restartedAlready reports whether the program was restarted with a choice.
 func restartedAlready() bool {
 	_, ok := os.LookupEnv(ChosenEnv)
 	return ok

@@ -133,10 +133,8 @@ type Budget struct {
 	Layer memory.Layer
 }
 
-// ofProcess reports whether the budget limits the memory of the process.
 func (b Budget) ofProcess() bool { return b.Limit != 0 && b.Layer != memory.GPUProcess }
 
-// ofGPU reports whether the budget limits TensorFlow's pool.
 func (b Budget) ofGPU() bool { return b.Limit != 0 && b.Layer == memory.GPUProcess }
 
 // Supervision selects whether a training runs in a child process.
@@ -283,10 +281,8 @@ func (c *Config) checkReset() error {
 	return p.Check()
 }
 
-// resets reports whether a reset policy is active.
 func (c *Config) resets() bool { return c.Reset != nil && c.Reset.Depth != session.ResetNone }
 
-// splits reports whether batches are split when memory runs out.
 func (c *Config) splits() bool { return c.OnOutOfMemory == MicroBatch || c.Budget.ofGPU() }
 
 // checkSplit returns an error if the options need micro-batches and the model does not support

@@ -16,7 +16,6 @@ func (t *training) pass() data.Pass {
 	return data.Pass{Batch: t.Loop.Batch, DropRemainder: t.Loop.DropRemainder}
 }
 
-// openData opens and checks the data, so that no training begins on bad values.
 func (t *training) openData(ctx context.Context) (err error) {
 	defer t.worker.Busy()()
 	roles := t.plan.Roles()

@@ -33,12 +33,10 @@ func unusable(err error) error {
 	return &InputError{err}
 }
 
-// refuse returns the error of an option. A nil value is omitted.
 func refuse(name string, value any, format string, args ...any) error {
 	return &option.Error{Option: name, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
-// wrong wraps err as an error of the named option.
 func wrong(name string, value any, err error) error {
 	if err == nil {
 		return nil

@@ -117,7 +117,6 @@ func (t *training) report(subject string, value any) {
 	t.Loop.Log.Info(subject, "value", value)
 }
 
-// process trains in this process. worker is nil without supervision.
 func (t *training) process(ctx context.Context, worker *supervise.Worker) (Result, error) {
 	t.worker = worker
 	r, err := t.train(ctx)
@@ -178,7 +177,6 @@ func (t *training) orRestart(h *fit.History, err error) error {
 	return t.restartErr
 }
 
-// openModel reads the model, and checks the output folders.
 func (t *training) openModel() (err error) {
 	continues := t.continues()
 	t.adapt(continues)
@@ -212,7 +210,6 @@ func (t *training) adapt(continues bool) {
 	t.CheckImages = t.CheckImages && !continues && !restartedAlready()
 }
 
-// checkOut returns an error if the trained model cannot be written.
 func (t *training) checkOut() error {
 	if t.Out == "" {
 		return nil
@@ -372,10 +369,8 @@ func (t *training) traces() bool {
 	return t.mayTrace()
 }
 
-// mayTrace reports whether memory is not limited.
 func (t *training) mayTrace() bool { return t.Budget.Limit == 0 && !(t.resets() && t.Reset.Limit != 0) }
 
-// reportNotes reports that the model will not be saved, and the numbers of unnamed classes.
 func (t *training) reportNotes() {
 	if t.Out == "" && t.OutAdapter == "" && t.Checkpoints.Folder == "" {
 		t.report("note", text("without {Config.Out} or {Config.Checkpoints}, the trained model is not saved"))

@@ -180,7 +180,6 @@ func (s *settings) measure(cmd *cobra.Command, m *savedmodels.Model, sig *savedm
 	return r, nil
 }
 
-// printTrials prints the measured configurations in Go benchmark format.
 func printTrials(w io.Writer, choice autotune.Choice, model string, batch int) error {
 	var text strings.Builder
 	for _, c := range choice.Measurements {

@@ -60,7 +60,6 @@ func (s *settings) fit(cmd *cobra.Command) error {
 	return s.printResult(cmd.OutOrStdout(), r)
 }
 
-// notice prints a message for the user, such as a warning or a note.
 func notice(w io.Writer, subject string, value any) {
 	if err, ok := value.(error); ok {
 		value = message(err)
@@ -283,7 +282,6 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// count returns a number of things, as in "1 epoch" and "2 epochs".
 func count(n int64, thing string) string {
 	if n != 1 {
 		thing += "s"

@@ -57,7 +57,6 @@ type settings struct {
 	given func(flag string) bool
 }
 
-// newSettings returns the defaults of the flags.
 func newSettings() *settings {
 	s := &settings{deadline: 5 * time.Minute, restarts: 5, steps: 1000, stepsPerCall: 50, autotune: autotuneOff}
 	s.Loop.Epochs, s.Loop.Batch, s.Loop.ValidationEvery = 1, 32, 1

@@ -31,7 +31,6 @@ func main() {
 	os.Exit(code)
 }
 
-// run runs the program and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot(stdout, stderr)
 	root.SetArgs(args)

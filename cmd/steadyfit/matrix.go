@@ -169,7 +169,6 @@ func verdict(result *matrix.Result, broken []string) error {
 	return nil
 }
 
-// completePlan checks the flags, and completes the plan.
 func (s *settings) completePlan(ctx context.Context) error {
 	p := &s.plan
 	p.User, p.Data, p.Version, p.Models, p.Commands = s.Model, s.Data.Path, version(), map[string]string{}, map[string]matrix.Command{}
@@ -284,7 +283,6 @@ func checkRuntimes(names []string) error {
 	return nil
 }
 
-// checkUser checks the model and the data of the workload user.
 func (s *settings) checkUser() error {
 	p := &s.plan
 	if !slices.ContainsFunc(p.Workloads, func(w matrix.Workload) bool { return w.ID == matrix.User }) {
@@ -325,7 +323,6 @@ func (s *settings) checkUser() error {
 	return err
 }
 
-// runtimeCommand returns the command that starts the child processes of a runtime.
 func (s *settings) runtimeCommand(name string) (c matrix.Command, err error) {
 	location, err := tfbind.Locate(s.TensorFlow)
 	if err != nil {

@@ -54,7 +54,6 @@ dataset with a training and a test part, the test part is used.`,
 	}
 }
 
-// outputs returns the names of the outputs to write.
 func outputs(step *session.Step, chosen string, single bool) ([]string, error) {
 	var names []string
 	for _, t := range step.Signature().Outputs {

@@ -15,7 +15,6 @@ import (
 	"steadyfit/tfbind"
 )
 
-// newRoot returns the root command.
 func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	s := newSettings()
 	root := &cobra.Command{
@@ -101,7 +100,6 @@ func unknownCommand(root *cobra.Command, name string) error {
 	return usagef("unknown command %q%s; see %s --help", name, meant, root.CommandPath())
 }
 
-// similarFlag suggests a flag for a misspelt one.
 func similarFlag(cmd *cobra.Command, name string) string {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
@@ -129,14 +127,12 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("%s takes no arguments, found %q%s", cmd.Name(), args[0], meant)
 }
 
-// usageTemplate returns cobra's template with flags in sections.
 func usageTemplate(template string) string {
 	before, rest, _ := strings.Cut(template, "{{if .HasAvailableLocalFlags}}")
 	_, after, _ := strings.Cut(rest, "{{if .HasHelpSubCommands}}")
 	return before + "{{sections .}}{{if .HasHelpSubCommands}}" + after
 }
 
-// sections returns the help of a command's flags.
 func sections(cmd *cobra.Command, table []section) string {
 	var text strings.Builder
 	for _, section := range table {

@@ -48,7 +48,6 @@ func parseSelection(entries []string) (selection, error) {
 	return s, nil
 }
 
-// names reports whether a remedy is applied to any workload.
 func (s selection) names(remedy string) bool {
 	return slices.ContainsFunc(s, func(e selected) bool { return e.remedy == remedy || e.remedy == allOfThem })
 }

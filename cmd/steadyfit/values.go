@@ -109,7 +109,6 @@ func showPrecision(value string) string {
 	return "fp16" // the options for a CPU and a GPU differ
 }
 
-// showList formats a Go slice with commas.
 func showList(value string) string {
 	return strings.Join(strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune("[] ", r) }), ",")
 }
@@ -126,7 +125,6 @@ func list(words []string, last string) string {
 	return strings.Join(words, "")
 }
 
-// newCount returns a flag for an integer that is not below least.
 func newCount(p *int, least int) *value {
 	return newValue("int", strconv.Itoa(*p), func(text string) error {
 		n, err := strconv.Atoi(text)
@@ -143,7 +141,6 @@ func newCount(p *int, least int) *value {
 
 var errNoSize = errors.New("expected a size, such as 600MiB, 1.5GiB or 4096")
 
-// newSize returns a flag for a size in bytes that is not below least.
 func newSize[T ~int64 | ~uint64](p *T, least memory.Bytes) *value {
 	return newValue("size", "", func(text string) error {
 		n, err := memory.ParseBytes(text)

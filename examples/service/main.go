@@ -41,7 +41,6 @@ type service struct{ dir string }
 
 func (s service) path(folder, name string) string { return filepath.Join(s.dir, folder, name) }
 
-// jobs returns the sorted names of the jobs in a folder.
 func (s service) jobs(folder string) (names []string) {
 	paths, _ := filepath.Glob(s.path(folder, "*.json")) // the pattern is valid
 	for _, path := range paths {
@@ -91,7 +90,6 @@ func (s service) work(ctx context.Context, worker *supervise.Worker) error {
 	return s.outcome(&after)
 }
 
-// train runs a job from its last checkpoint.
 func (s service) train(ctx context.Context, worker *supervise.Worker, name string) error {
 	c := train.Config{
 		Shuffle: true, Prefetch: -1, Checkpoints: train.Checkpoints{EverySteps: 20, Keep: 1},

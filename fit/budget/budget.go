@@ -278,7 +278,6 @@ func (e *enforcer) ahead() int {
 	return e.Prefetch.Ahead()
 }
 
-// aheadBytes returns the size of one prefetched batch.
 func (e *enforcer) aheadBytes() memory.Bytes {
 	if e.Prefetch == nil {
 		return 0
@@ -345,7 +344,6 @@ func (e *enforcer) enforce(ctx context.Context, s *fit.State) error {
 	return nil
 }
 
-// epoch reads the peak of a validation.
 func (e *enforcer) epoch(_ context.Context, s *fit.State) error {
 	if reading := e.watch.level(); reading.OK {
 		e.look(s, reading.Bytes, false)
@@ -381,7 +379,6 @@ func (e *enforcer) look(s *fit.State, level memory.Bytes, alone bool) (peak memo
 	return peak, counts
 }
 
-// retain lets malloc retain freed blocks, if there is enough headroom.
 func (e *enforcer) retain(level memory.Bytes) {
 	if !e.unmaps || level+headroomToRetain*e.watch.above > e.watch.free() {
 		return
@@ -476,7 +473,6 @@ func (e *enforcer) lastResort(s *fit.State, level memory.Bytes) error {
 	return nil
 }
 
-// restart resumes the training with plan p in another process.
 func (e *enforcer) restart(s *fit.State, level memory.Bytes, p plan) error {
 	e.handoff = &p
 	s.ResetBy(session.ResetProcess, memory.Reading{}, 0)

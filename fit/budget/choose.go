@@ -160,7 +160,6 @@ func (c *choice) fits(now need, perSample float64, parts int, saved memory.Bytes
 	return peak <= c.free && peak+c.once <= c.limit
 }
 
-// predict returns the predicted peak with a number of micro-batches.
 func (c *choice) predict(now need, perSample float64, parts int, saved memory.Bytes) memory.Bytes {
 	return now.peak - saved + memory.Bytes(perSample*float64(partSize(c.batch, parts)-now.size))
 }

@@ -45,7 +45,6 @@ type ladder struct {
 	tight         memory.Bytes
 }
 
-// first returns the first measure to try.
 func (l *ladder) first(step int64) measure {
 	if step-l.lastStep > l.backoff {
 		l.backoff = firstBackoff
@@ -62,7 +61,6 @@ func (l *ladder) first(step int64) measure {
 
 func (l *ladder) took(m measure, step int64) { l.last, l.lastStep = m, step }
 
-// tolerate starts a period in which a level is tolerated.
 func (l *ladder) tolerate(step int64, level memory.Bytes) {
 	l.idle, l.tight = step+l.backoff, level
 	l.backoff *= 2
@@ -77,7 +75,6 @@ func (l *ladder) tolerates(step int64, level, most memory.Bytes) bool {
 // grew reports whether the level has grown since no measure helped.
 func (l *ladder) grew(level, noise memory.Bytes) bool { return l.tight > 0 && level > l.tight+noise }
 
-// act takes measures until there is headroom. It ends a search for a plan.
 func (e *enforcer) act(ctx context.Context, s *fit.State, level memory.Bytes) error {
 	e.then, e.exploring = nil, nil
 	helps := false
@@ -161,7 +158,6 @@ func (e *enforcer) reducePrefetch(s *fit.State) bool {
 	return false
 }
 
-// split doubles the number of micro-batches until there is headroom.
 func (e *enforcer) split() (bool, error) {
 	if !e.splits() {
 		return false, nil

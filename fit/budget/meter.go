@@ -98,7 +98,6 @@ func notReset(err error) error {
 
 func (m *processMeter) unread() error { return m.failed }
 
-// fails stores the first error.
 func (m *processMeter) fails(err error) {
 	if m.failed == nil {
 		m.failed = err

@@ -188,7 +188,6 @@ func (r *resetter) epoch(ctx context.Context, s *fit.State) error {
 	return nil
 }
 
-// look resets the session if memory is near the limit.
 func (r *resetter) look(ctx context.Context, s *fit.State) error {
 	level := r.gauge.Read()
 	if !level.OK {

@@ -39,7 +39,6 @@ func (w *watch) left(limit memory.Bytes) memory.Bytes {
 	return max(memory.Bytes(reserve*float64(limit)), w.uncertainty())
 }
 
-// free returns the limit without the reserve.
 func (w *watch) free() memory.Bytes { return w.limit - w.left(w.limit) }
 
 // enough returns the least limit in whole MiB that has space for a peak and the reserve.
@@ -48,13 +47,11 @@ func (w *watch) enough(peak memory.Bytes) memory.Bytes {
 	return (least + memory.MiB) / memory.MiB * memory.MiB
 }
 
-// noise returns the random difference of two readings.
 func (w *watch) noise() memory.Bytes { return max(leastNoise, w.uncertainty()) }
 
 // headroom reports whether the next step leaves the reserve free.
 func (w *watch) headroom() bool { return w.level().Bytes+w.above <= w.free() }
 
-// steady reports whether a step was measured since the last change.
 func (w *watch) steady() bool { return !w.guessed && w.settling == 0 }
 
 // changed makes watch measure the following steps one by one. above is a guess for the memory

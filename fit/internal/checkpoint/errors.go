@@ -80,7 +80,6 @@ func remedyFor(err error) string {
 	return files.Remedy(err, "keep fewer checkpoints, remove folders diverged-*")
 }
 
-// remedyUnread returns the remedy for a checkpoint that cannot be read.
 func remedyUnread(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrPermission):

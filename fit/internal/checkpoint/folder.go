@@ -161,7 +161,6 @@ func (f *Folder) resumed() bool {
 	return f.ResumedFrom != "" && files.Same(filepath.Dir(f.ResumedFrom), f.dir)
 }
 
-// failure adds the newest good checkpoint and a remedy to an error.
 func (f *Folder) failure(path string, err error) *Error {
 	return &Error{Path: path, Good: f.Newest, Remedy: remedyFor(err), Err: err}
 }
@@ -179,7 +178,6 @@ func (f *Folder) tolerate(err error) error {
 	return nil
 }
 
-// begin writes begunFile for a new training.
 func (f *Folder) begin() error {
 	path := filepath.Join(f.dir, begunFile)
 	if f.resumed() {
@@ -414,7 +412,7 @@ func (f *Folder) others(step int64) []saved {
 	return slices.DeleteFunc(slices.Clone(f.saved), func(s saved) bool { return s.step == step })
 }
 
-// good reports whether a run could resume from a checkpoint without diverging at once.
+// good reports whether a run that resumes from a checkpoint has a finite loss.
 func (f *Folder) good(s saved) bool {
 	if !s.proven || s.whole {
 		return s.proven
@@ -556,7 +554,6 @@ func tidy(d disk.Disk, dir string) error {
 	return nil
 }
 
-// syncTree syncs the files of a folder, and returns their checksums.
 func syncTree(d disk.Disk, dir string) ([]File, error) {
 	var sums []File
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {

@@ -165,7 +165,6 @@ func open(text []byte) (json.RawMessage, error) {
 	return inner.Bytes(), nil
 }
 
-// readState reads state.json and verifies its checksums.
 func readState(path string) (*state, error) {
 	text, err := files.Read(filepath.Join(path, stateFile), maxStateBytes)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -115,7 +115,6 @@ func tryLock(path string) (_ *Lock, err error) {
 	return l, nil
 }
 
-// readHolder returns the zero Holder if the file contains none.
 func readHolder(file *os.File) Holder {
 	const enough = 4 << 10
 	text, err := io.ReadAll(io.NewSectionReader(file, 0, enough))
