@@ -23,15 +23,15 @@ type Configuration struct {
 	Compiled bool `json:"compiled,omitempty"`
 	// Executor, IntraThreads and InterThreads have the meaning of gpuopts.Options; zero values
 	// change nothing.
-	Executor     gpuopts.Executor `json:"executor,omitempty"`
-	IntraThreads int              `json:"intra_threads,omitempty"`
-	InterThreads int              `json:"inter_threads,omitempty"`
+	Executor     string `json:"executor,omitempty"`
+	IntraThreads int    `json:"intra_threads,omitempty"`
+	InterThreads int    `json:"inter_threads,omitempty"`
 	// CallerRuns has the meaning of session.Options.CallerRuns.
 	CallerRuns bool `json:"caller_runs,omitempty"`
 	// OneDNN turns oneDNN on or off, and Allocator ("jemalloc") replaces malloc, both with the
 	// variables of Environment.
-	OneDNN    gpuopts.Switch `json:"onednn,omitempty"`
-	Allocator string         `json:"allocator,omitempty"`
+	OneDNN    string `json:"onednn,omitempty"`
+	Allocator string `json:"allocator,omitempty"`
 	// Precision has the meaning of gpuopts.Options. It changes the results of the training.
 	Precision gpuopts.Precision `json:"precision,omitempty"`
 }

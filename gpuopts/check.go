@@ -21,15 +21,15 @@ import (
 // value.
 var ErrTooLate = errors.New("TensorFlow has already read this setting for the process")
 
-// Conflict returns the error for two options that exclude each other. one and other are options with
+// conflict returns the error for two options that exclude each other. one and other are options with
 // their values, such as "Options.MemoryGrowth true".
-func Conflict(one, other, why, fix string) error {
+func conflict(one, other, why, fix string) error {
 	return option.New(one, "conflicts with {"+other+"}: "+why, fix)
 }
 
-// Contradiction returns the error for an option, with its value, that an environment variable
+// contradiction returns the error for an option, with its value, that an environment variable
 // contradicts.
-func Contradiction(one, variable, value, why, fix string) error {
+func contradiction(one, variable, value, why, fix string) error {
 	return option.New(one, fmt.Sprintf("%s is %q in the environment, and %s", variable, value, why), fix)
 }
 
@@ -82,7 +82,7 @@ func (o Options) excluded() error {
 			"the option needs oneDNN", leaveOut},
 	} {
 		if c.one != "" && c.other != "" {
-			return Conflict(c.one, c.other, c.why, c.fix)
+			return conflict(c.one, c.other, c.why, c.fix)
 		}
 	}
 	return nil
@@ -149,7 +149,7 @@ const unset = "unset it, or leave the option out"
 // contradicted adds an error for a setting that TensorFlow ignores because of a variable. It ignores "".
 func (c *checker) contradicted(setting, variable, why, fix string) {
 	if setting != "" {
-		c.errs = append(c.errs, Contradiction(setting, variable, c.set[variable], why, fix))
+		c.errs = append(c.errs, contradiction(setting, variable, c.set[variable], why, fix))
 	}
 }
 
@@ -223,7 +223,7 @@ func (o Options) checkCPU(c *checker) {
 	c.overridden("TF_NUM_INTRAOP_THREADS", o.setting("IntraThreads"), o.IntraThreads, sources)
 	c.overridden("TF_NUM_INTEROP_THREADS", o.setting("InterThreads"), o.InterThreads, sources)
 	jit, auto := flagIn(c.set[xlaFlags], autoJIT)
-	level := map[XLA]string{XLAOff: "-1", XLAOn1: "1", XLAOn2: "2"}[o.XLA]
+	level := map[string]string{XLAOff: "-1", XLAOn1: "1", XLAOn2: "2"}[o.XLA]
 	if auto && jit != "0" && jit != level { // 0 leaves the level to the session
 		c.contradicted(o.setting("XLA"), xlaFlags, autoJIT+" in it overrides the option (xla_cluster_util.cc)", "remove the flag from it, or leave the option out")
 	}

@@ -23,6 +23,9 @@ func (v Variable) String() string { return v.Name + "=" + v.Value }
 // xlaFlags is the variable for TensorFlow's XLA flags (compiler/jit/flags.cc).
 const xlaFlags = "TF_XLA_FLAGS"
 
+// logLevels are the values of LogLevel in the order of TF_CPP_MIN_LOG_LEVEL.
+var logLevels = []string{"info", "warning", "error", "fatal"}
+
 // Environment returns the variables for the options that TensorFlow reads only from the environment,
 // in a fixed order.
 func (o Options) Environment() ([]Variable, error) {
@@ -30,7 +33,7 @@ func (o Options) Environment() ([]Variable, error) {
 		return nil, err
 	}
 	digit := map[bool]string{true: "1", false: "0"}
-	level := slices.Index([]LogLevel{LogInfo, LogWarning, LogError, LogFatal}, o.LogLevel)
+	level := slices.Index(logLevels, o.LogLevel)
 	list := []Variable{
 		{Name: "CUDA_DEVICE_ORDER", Value: "PCI_BUS_ID", For: o.setting("VisibleGPUs")},
 		// TensorFlow does not accept 1 and 0 for this variable.
@@ -61,7 +64,7 @@ func With(env []string, want []Variable) (with []string, missing []Variable, err
 			continue
 		}
 		if !v.joins(have) {
-			return nil, nil, Contradiction(v.For, v.Name, have, fmt.Sprintf("the option needs %q", v.Value), "unset it")
+			return nil, nil, contradiction(v.For, v.Name, have, fmt.Sprintf("the option needs %q", v.Value), "unset it")
 		}
 		v.Value = strings.TrimLeft(have+" "+v.Value, " ")
 		with[i], missing = v.String(), append(missing, v)

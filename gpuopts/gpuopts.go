@@ -45,21 +45,26 @@ type Options struct {
 	// PerSessionThreads gives the session a separate pool of InterThreads
 	// (ConfigProto.use_per_session_threads).
 	PerSessionThreads bool `json:",omitzero"`
-	// Executor selects how the operations of a graph run.
-	Executor Executor `json:",omitzero"`
+	// Executor selects how the operations of a graph run (ConfigProto.Experimental.executor_type):
+	// SingleThreaded, or empty for TensorFlow's default, which runs operations in parallel.
+	Executor string `json:",omitzero"`
 
 	// GrapplerOff disables all graph rewriting (RewriterConfig.disable_meta_optimizer). It
 	// excludes Grappler, Precision and MemoryOptimization.
 	GrapplerOff bool `json:",omitzero"`
 	// Grappler enables or disables single passes of graph rewriting.
 	Grappler Grappler `json:",omitzero"`
-	// MemoryOptimization rewrites graphs to save memory.
-	MemoryOptimization MemoryOptimization `json:",omitzero"`
+	// MemoryOptimization rewrites graphs to save memory (RewriterConfig.memory_optimization):
+	// "none", "manual" (follows annotations), "swapping", "recomputation", "scheduling", or
+	// "heuristics" (chooses). Empty means swapping from GPU to host, and scheduling.
+	MemoryOptimization string `json:",omitzero"`
 	// Precision rewrites graphs to compute in 16 bits where TensorFlow considers it safe. The
 	// types of variables stay unchanged.
 	Precision Precision `json:",omitzero"`
-	// XLA compiles parts of graphs. Functions exported with jit_compile are always compiled.
-	XLA XLA `json:",omitzero"`
+	// XLA compiles parts of graphs: XLAOff, XLAOn1 or XLAOn2. Empty means off, unless
+	// --tf_xla_auto_jit in TF_XLA_FLAGS overrides the level (xla_cluster_util.cc). Functions
+	// exported with jit_compile are always compiled.
+	XLA string `json:",omitzero"`
 	// XLAMinCluster is the minimum number of operations that XLA compiles together; 0 means
 	// TensorFlow's default. It applies to the whole process (--tf_xla_min_cluster_size of
 	// TF_XLA_FLAGS), except to functions exported with jit_compile.
@@ -80,8 +85,9 @@ type Options struct {
 	// VirtualGPUs splits GPUs into devices of a fixed size: for each visible GPU, a list of sizes
 	// in MiB. One size limits that GPU; an empty list leaves it whole. It excludes MemoryFraction.
 	VirtualGPUs [][]int `json:",omitzero"`
-	// GPUAllocator selects the allocator of GPU memory.
-	GPUAllocator GPUAllocator `json:",omitzero"`
+	// GPUAllocator is the allocator of GPU memory: BFC, CUDAMallocAsync, or empty for TensorFlow's
+	// default. The variable TF_GPU_ALLOCATOR overrides the option (gpu_process_state.cc).
+	GPUAllocator string `json:",omitzero"`
 	// UnifiedMemory uses memory that CUDA can move to the host
 	// (GPUOptions.Experimental.use_unified_memory). With a MemoryFraction above 1, the pool exceeds
 	// the GPU's memory (gpu_device.cc). It needs BFC and compute capability 6.0.
@@ -91,7 +97,7 @@ type Options struct {
 	HostMemoryLimit int `json:",omitzero"`
 	// GarbageCollection makes BFC return free regions to CUDA before an allocation fails, as it
 	// does by default (TF_ENABLE_GPU_GARBAGE_COLLECTION, gpu_bfc_allocator.cc).
-	GarbageCollection Switch `json:",omitzero"`
+	GarbageCollection string `json:",omitzero"`
 	// DeferredDeletion is the number of bytes of GPU memory that may wait for their deletion
 	// (GPUOptions.deferred_deletion_bytes). TensorFlow 2.21 ignores it (gpu_event_mgr.cc), so Check
 	// returns a warning.
@@ -99,7 +105,7 @@ type Options struct {
 
 	// OneDNN enables or disables oneDNN. The default depends on the processor
 	// (TF_ENABLE_ONEDNN_OPTS, port.cc).
-	OneDNN Switch `json:",omitzero"`
+	OneDNN string `json:",omitzero"`
 	// OneDNNSystemAllocator allocates oneDNN's large blocks with malloc, instead of from a pool
 	// that never returns memory (TF_ONEDNN_USE_SYSTEM_ALLOCATOR, onednn_env_vars.cc).
 	// session.UseReleaseProfile adds settings that make this fast.
@@ -107,77 +113,52 @@ type Options struct {
 	// OneDNNPoolLimit is the maximum size of oneDNN's pool in bytes; 0 means the machine's memory.
 	// A step that needs more fails (TF_MKL_ALLOC_MAX_BYTES, mkl_cpu_allocator.h).
 	OneDNNPoolLimit int64 `json:",omitzero"`
-	// OneDNNMath is the type in which oneDNN multiplies and convolves float32 values.
-	OneDNNMath Math `json:",omitzero"`
+	// OneDNNMath is the type in which oneDNN multiplies and convolves float32 values: empty for
+	// float32, or "bfloat16", which rounds factors (TF_SET_ONEDNN_FPMATH_MODE=BF16, the only value
+	// in mkl_util.h). Precision, in contrast, rewrites the graph.
+	OneDNNMath string `json:",omitzero"`
 
 	// Deterministic makes operations repeatable but slower. Operations that cannot be repeatable
 	// fail (TF_DETERMINISTIC_OPS, determinism.cc).
 	Deterministic bool `json:",omitzero"`
-	// LogLevel is the lowest level of TensorFlow's log messages (TF_CPP_MIN_LOG_LEVEL).
-	LogLevel LogLevel `json:",omitzero"`
+	// LogLevel is the lowest level of TensorFlow's log messages (TF_CPP_MIN_LOG_LEVEL): "info",
+	// "warning", "error" or "fatal".
+	LogLevel string `json:",omitzero"`
 }
 
-// Switch enables or disables a feature. Empty means TensorFlow's default.
-type Switch string
-
+// Values of switches. Empty means TensorFlow's default.
 const (
-	On  Switch = "on"
-	Off Switch = "off"
-	// Aggressive is a value for Grappler. It is like On but makes assumptions that may not hold,
-	// such as that fed values have the shape of their placeholder (rewriter_config.proto).
-	Aggressive Switch = "aggressive"
+	On  = "on"
+	Off = "off"
 )
 
-// Grappler enables or disables single passes of graph rewriting (RewriterConfig).
+// aggressive is On with assumptions that may not hold.
+const aggressive = "aggressive"
+
+// Grappler enables or disables single passes of graph rewriting (RewriterConfig) with On, Off, or
+// "aggressive", which makes assumptions that may not hold, such as that fed values have the shape of
+// their placeholder (rewriter_config.proto).
 type Grappler struct {
 	// These passes are on by default.
-	Layout, ConstantFolding, Shapes, Remapping, CommonSubgraphs, Arithmetic Switch `json:",omitzero"`
-	Dependencies, Loops, Functions, Implementations, ConditionalCode        Switch `json:",omitzero"`
+	Layout, ConstantFolding, Shapes, Remapping, CommonSubgraphs, Arithmetic string `json:",omitzero"`
+	Dependencies, Loops, Functions, Implementations, ConditionalCode        string `json:",omitzero"`
 	// These passes are off by default.
-	DebugStripper, ScopedAllocator, PinToHost Switch `json:",omitzero"`
+	DebugStripper, ScopedAllocator, PinToHost string `json:",omitzero"`
 	// PruningOff keeps operations whose results are not used (disable_model_pruning).
 	PruningOff bool `json:",omitzero"`
 }
 
-// Math is the type in which oneDNN multiplies float32 values. Empty means float32.
-type Math string
+// SingleThreaded is an Executor. It runs all operations in sequence in the calling thread. It cannot
+// run Switch and Merge, the control flow of TensorFlow 1, so TensorFlow keeps loops as functions, whose
+// operations may round differently (session.Rounding).
+const SingleThreaded = "SINGLE_THREADED_EXECUTOR"
 
+// Values of Options.XLA (OptimizerOptions.global_jit_level). XLAOn1 and XLAOn2 also set
+// cpu_global_jit, which TensorFlow needs on a CPU.
 const (
-	// BFloat16Math rounds factors to bfloat16 (TF_SET_ONEDNN_FPMATH_MODE=BF16, the only value in
-	// mkl_util.h). Precision, in contrast, rewrites the graph.
-	BFloat16Math Math = "bfloat16"
-)
-
-// LogLevel is the severity of a TensorFlow log message. Empty means TensorFlow's default.
-type LogLevel string
-
-const (
-	LogInfo    LogLevel = "info"
-	LogWarning LogLevel = "warning"
-	LogError   LogLevel = "error"
-	LogFatal   LogLevel = "fatal"
-)
-
-// Executor selects how the operations of a graph run (ConfigProto.Experimental.executor_type). Empty
-// means TensorFlow's default, which runs operations in parallel.
-type Executor string
-
-const (
-	// SingleThreaded runs all operations in sequence in the calling thread. It cannot run Switch
-	// and Merge, the control flow of TensorFlow 1, so TensorFlow keeps loops as functions, whose
-	// operations may round differently (session.Rounding).
-	SingleThreaded Executor = "SINGLE_THREADED_EXECUTOR"
-)
-
-// XLA selects how much of a graph is compiled (OptimizerOptions.global_jit_level). XLAOn1 and XLAOn2
-// also set cpu_global_jit, which TensorFlow needs on a CPU. Empty means off, unless
-// --tf_xla_auto_jit in TF_XLA_FLAGS overrides the level (xla_cluster_util.cc).
-type XLA string
-
-const (
-	XLAOff XLA = "off"
-	XLAOn1 XLA = "on-1"
-	XLAOn2 XLA = "on-2"
+	XLAOff = "off"
+	XLAOn1 = "on-1"
+	XLAOn2 = "on-2"
 )
 
 // Precision is a rewriting of graphs to 16-bit types. Empty means no rewriting.
@@ -198,32 +179,13 @@ const (
 	Float16 Precision = "float16"
 )
 
-// MemoryOptimization is a rewriting of graphs to save memory (RewriterConfig.memory_optimization).
-// Empty means TensorFlow's default: swapping from GPU to host, and scheduling (rewriter_config.proto).
-type MemoryOptimization string
-
-// To recompute activations, TensorFlow 2.21 looks for gradients under gradients/, their name in
-// TensorFlow 1. MemoryRecomputation, MemoryManual and MemoryHeuristics therefore set
-// memory_optimizer_target_node_name_scope to gradient_tape/, their name in TensorFlow 2.
-const (
-	MemoryNone          MemoryOptimization = "none"
-	MemoryManual        MemoryOptimization = "manual" // follows annotations in the graph
-	MemorySwapping      MemoryOptimization = "swapping"
-	MemoryRecomputation MemoryOptimization = "recomputation"
-	MemoryScheduling    MemoryOptimization = "scheduling"
-	MemoryHeuristics    MemoryOptimization = "heuristics" // chooses among the other values
-)
-
-// GPUAllocator selects the allocator of GPU memory. Empty means TensorFlow's default. The variable
-// TF_GPU_ALLOCATOR overrides the option (gpu_process_state.cc).
-type GPUAllocator string
-
+// Values of Options.GPUAllocator.
 const (
 	// BFC is TensorFlow's allocator. It returns no memory to the GPU (allocator_type).
-	BFC GPUAllocator = "BFC"
+	BFC = "BFC"
 	// CUDAMallocAsync is the allocator of CUDA 11.2 and later (use_cuda_malloc_async). It has no
 	// limit, so it excludes MemoryFraction and VirtualGPUs.
-	CUDAMallocAsync GPUAllocator = "cuda_malloc_async"
+	CUDAMallocAsync = "cuda_malloc_async"
 )
 
 // setting returns an option with its value, such as "Options.MemoryFraction 0.5", or "" if the option
@@ -307,7 +269,9 @@ func (o Options) graph() *pb.GraphOptions {
 	}
 	rewrite.MemoryOptimization = memoryOptimizations[o.MemoryOptimization]
 	switch o.MemoryOptimization {
-	case MemoryManual, MemoryRecomputation, MemoryHeuristics:
+	case "manual", "recomputation", "heuristics":
+		// To recompute activations, TensorFlow 2.21 looks for gradients under gradients/, their name
+		// in TensorFlow 1. In TensorFlow 2 they are under gradient_tape/.
 		rewrite.MemoryOptimizerTargetNodeNameScope = "gradient_tape/"
 	}
 	if proto.Size(rewrite) > 0 {
@@ -316,19 +280,19 @@ func (o Options) graph() *pb.GraphOptions {
 	return graph
 }
 
-var memoryOptimizations = map[MemoryOptimization]pb.RewriterConfig_MemOptType{
-	MemoryNone: pb.RewriterConfig_NO_MEM_OPT, MemoryManual: pb.RewriterConfig_MANUAL,
-	MemorySwapping: pb.RewriterConfig_SWAPPING_HEURISTICS, MemoryRecomputation: pb.RewriterConfig_RECOMPUTATION_HEURISTICS,
-	MemoryScheduling: pb.RewriterConfig_SCHEDULING_HEURISTICS, MemoryHeuristics: pb.RewriterConfig_HEURISTICS,
+var memoryOptimizations = map[string]pb.RewriterConfig_MemOptType{
+	"none": pb.RewriterConfig_NO_MEM_OPT, "manual": pb.RewriterConfig_MANUAL,
+	"swapping": pb.RewriterConfig_SWAPPING_HEURISTICS, "recomputation": pb.RewriterConfig_RECOMPUTATION_HEURISTICS,
+	"scheduling": pb.RewriterConfig_SCHEDULING_HEURISTICS, "heuristics": pb.RewriterConfig_HEURISTICS,
 }
 
-var toggles = map[Switch]pb.RewriterConfig_Toggle{
-	On: pb.RewriterConfig_ON, Off: pb.RewriterConfig_OFF, Aggressive: pb.RewriterConfig_AGGRESSIVE,
+var toggles = map[string]pb.RewriterConfig_Toggle{
+	On: pb.RewriterConfig_ON, Off: pb.RewriterConfig_OFF, aggressive: pb.RewriterConfig_AGGRESSIVE,
 }
 
 type rewriting struct {
 	name     string
-	position Switch
+	position string
 	field    func(*pb.RewriterConfig) *pb.RewriterConfig_Toggle
 }
 
@@ -415,19 +379,19 @@ func (o Options) valid() error {
 		among("XLA", o.XLA, XLAOff, XLAOn1, XLAOn2),
 		among("Precision", o.Precision, BFloat16, Float16, Float16CPU, Float16GPU),
 		among("MemoryOptimization", o.MemoryOptimization,
-			MemoryNone, MemoryManual, MemorySwapping, MemoryRecomputation, MemoryScheduling, MemoryHeuristics),
+			"none", "manual", "swapping", "recomputation", "scheduling", "heuristics"),
 		among("GPUAllocator", o.GPUAllocator, BFC, CUDAMallocAsync),
 		among("GarbageCollection", o.GarbageCollection, On, Off),
 		among("OneDNN", o.OneDNN, On, Off),
-		among("OneDNNMath", o.OneDNNMath, BFloat16Math),
-		among("LogLevel", o.LogLevel, LogInfo, LogWarning, LogError, LogFatal),
+		among("OneDNNMath", o.OneDNNMath, "bfloat16"),
+		among("LogLevel", o.LogLevel, logLevels...),
 	} {
 		if err != nil {
 			return err
 		}
 	}
 	for _, r := range o.Grappler.switches() {
-		if err := among("Grappler."+r.name, r.position, On, Off, Aggressive); err != nil {
+		if err := among("Grappler."+r.name, r.position, On, Off, aggressive); err != nil {
 			return err
 		}
 	}

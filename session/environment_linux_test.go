@@ -42,7 +42,7 @@ type environmentOutcome struct {
 
 // lateInChild are too late in a child but not in the tests' process. The child has another log
 // level and another order of GPUs.
-var lateInChild = []gpuopts.Options{{LogLevel: gpuopts.LogFatal}, {VisibleGPUs: []int{1}}}
+var lateInChild = []gpuopts.Options{{LogLevel: "fatal"}, {VisibleGPUs: []int{1}}}
 
 var environmentOptions = gpuopts.Options{
 	VisibleGPUs: []int{0}, OneDNN: gpuopts.Off, XLA: gpuopts.XLAOn2, XLAMinCluster: 8,
@@ -183,7 +183,7 @@ func TestOpenSetsTheEnvironment(t *testing.T) {
 // each are settings that can differ between sessions.
 var each = []gpuopts.Options{
 	{InterThreads: 1, PerSessionThreads: true}, {Executor: gpuopts.SingleThreaded}, {GrapplerOff: true},
-	{Grappler: gpuopts.Grappler{Remapping: gpuopts.Off}}, {MemoryOptimization: gpuopts.MemoryNone},
+	{Grappler: gpuopts.Grappler{Remapping: gpuopts.Off}}, {MemoryOptimization: "none"},
 	{Precision: gpuopts.BFloat16}, {Precision: gpuopts.Float16CPU}, {XLA: gpuopts.XLAOn1}, {DeferredDeletion: 1},
 }
 
@@ -195,7 +195,7 @@ var late = []struct {
 	{gpuopts.Options{OneDNN: gpuopts.Off}, []string{"Options.OneDNN off", "TF_ENABLE_ONEDNN_OPTS=0", "session.UseEnvironment first in main"}},
 	{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"Options.OneDNNSystemAllocator true", "TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1"}},
 	{gpuopts.Options{OneDNNPoolLimit: 1e9}, []string{"Options.OneDNNPoolLimit 1000000000", "TF_MKL_ALLOC_MAX_BYTES=1000000000"}},
-	{gpuopts.Options{OneDNNMath: gpuopts.BFloat16Math}, []string{"Options.OneDNNMath bfloat16", "TF_SET_ONEDNN_FPMATH_MODE=BF16"}},
+	{gpuopts.Options{OneDNNMath: "bfloat16"}, []string{"Options.OneDNNMath bfloat16", "TF_SET_ONEDNN_FPMATH_MODE=BF16"}},
 	{gpuopts.Options{Deterministic: true}, []string{"Options.Deterministic true", "TF_DETERMINISTIC_OPS=1"}},
 	{gpuopts.Options{XLA: gpuopts.XLAOn2, XLAMinCluster: 3}, []string{"Options.XLAMinCluster 3", "--tf_xla_min_cluster_size=3"}},
 	{gpuopts.Options{GarbageCollection: gpuopts.Off}, []string{"Options.GarbageCollection off", "TF_ENABLE_GPU_GARBAGE_COLLECTION=false"}},

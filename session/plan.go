@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"steadyfit/data"
-	"steadyfit/gpuopts"
 	"steadyfit/internal/contract"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -194,7 +193,7 @@ func (p *Plan) layOut() (err error) {
 func (p *Plan) checkCompiled(train *savedmodels.Signature) error {
 	switch {
 	case p.opts.Device.Deterministic:
-		return gpuopts.Conflict("Options.Compiled true", "Options.Deterministic true",
+		return option.New("Options.Compiled true", "conflicts with {Options.Deterministic true}: "+
 			"XLA cannot run some operations deterministically, such as the gradient of max pooling, and the first compiled step with such an operation fails",
 			"unset one of the two options")
 	case p.roles.TrainXLA == "" && p.roles.TrainNXLA == "":

@@ -35,7 +35,7 @@ type Rounding struct {
 	// attention). 0 means one thread per core, so another machine may round differently.
 	IntraThreads int
 	// OneDNN is Options.Device.OneDNN: the kernels of oneDNN add in another order.
-	OneDNN gpuopts.Switch
+	OneDNN string
 	// Precision is Options.Device.Precision.
 	Precision gpuopts.Precision
 }

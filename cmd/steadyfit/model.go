@@ -12,8 +12,8 @@ import (
 
 	"steadyfit/adapter"
 	"steadyfit/data"
-	"steadyfit/gpuopts"
 	"steadyfit/internal/doctor"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -44,7 +44,7 @@ func (s *settings) prepareProcess(stderr io.Writer) error {
 func (s *settings) checkGrowth() error {
 	const force = "TF_FORCE_GPU_ALLOW_GROWTH"
 	if value := os.Getenv(force); s.given("memory-growth") && !s.Session.Device.MemoryGrowth && value == "true" {
-		return gpuopts.Contradiction("Options.MemoryGrowth false", force, value, "TensorFlow obeys the variable", "unset it, or leave the option out")
+		return option.New("Options.MemoryGrowth false", force+` is "true" in the environment, and TensorFlow obeys the variable`, "unset it, or leave the option out")
 	}
 	return nil
 }

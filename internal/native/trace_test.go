@@ -184,7 +184,7 @@ func TestReadTraceRewrites(t *testing.T) {
 	}{
 		{"bfloat16", gpuopts.Options{Precision: gpuopts.BFloat16}, func(r native.Trace) int { return r.BFloat16Casts }},
 		{"float16", gpuopts.Options{Precision: gpuopts.Float16CPU}, func(r native.Trace) int { return r.Float16Casts }},
-		{"recomputation", gpuopts.Options{MemoryOptimization: gpuopts.MemoryRecomputation}, func(r native.Trace) int { return r.Recomputed }},
+		{"recomputation", gpuopts.Options{MemoryOptimization: "recomputation"}, func(r native.Trace) int { return r.Recomputed }},
 		{"XLA", gpuopts.Options{XLA: gpuopts.XLAOn2}, func(r native.Trace) int { return r.XLAClusters }},
 		{"no rewriting", gpuopts.Options{GrapplerOff: true}, func(r native.Trace) int { return r.Calls }},
 	} {
