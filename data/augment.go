@@ -118,7 +118,7 @@ func (m *InMemory) Augment(field string, a Augmentation) (*InMemory, error) {
 }
 
 func augment[T uint8 | float32](m *InMemory, field, name string, shape []int, p picture, a Augmentation, to func(float32) T) (*InMemory, error) {
-	return mapField(m, field, name, shape, true, func(s Sample, dst, src []T) error {
+	return mapField(m, field, name, shape, true, false, func(s Sample, dst, src []T) error {
 		d := a.draw(s)
 		move(p, d, dst, src)
 		if a.Jitter > 0 {

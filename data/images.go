@@ -265,6 +265,8 @@ func (f *imageFiles) under() *column { return nil }
 
 func (f *imageFiles) tame() bool { return true }
 
+func (f *imageFiles) repeats() bool { return true }
+
 func (f *imageFiles) describe() string {
 	o := f.options
 	return fmt.Sprintf("images %dx%dx%d, keep aspect %v, smooth %v", o.Height, o.Width, o.Channels, o.KeepAspect, o.Smooth)

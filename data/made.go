@@ -40,6 +40,8 @@ type maker interface {
 	describe() string
 	// tame reports whether finite inputs give finite values.
 	tame() bool
+	// repeats reports whether a sample has the same values in each epoch.
+	repeats() bool
 }
 
 // hand is the memory of one worker: samples between two functions, and the state of makers.
@@ -60,6 +62,19 @@ func (m *InMemory) hands(have []*hand) []*hand {
 		have = append(have, &hand{between: make(map[maker]vector), kept: make(map[maker]any)})
 	}
 	return have[:n]
+}
+
+// Repeats reports whether each sample is known to have the same values in every epoch. This is
+// false after Augment and Map, whose functions may use the epoch.
+func (m *InMemory) Repeats() bool {
+	for i := range m.columns {
+		for c := &m.columns[i]; c != nil && c.made != nil; c = c.made.under() {
+			if !c.made.repeats() {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // makes reports whether a field is made when a batch needs it.
@@ -89,11 +104,11 @@ const MaxWorkers = 1024
 // name identifies f in messages and checkpoints. Change name when f changes, so that a checkpoint
 // with the old f is rejected.
 func Map[D, S element](m *InMemory, field, name string, shape []int, f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
-	return mapField(m, field, name, shape, false, f)
+	return mapField(m, field, name, shape, false, false, f)
 }
 
-// mapField implements Map. tame is the result of maker.tame.
-func mapField[D, S element](m *InMemory, field, name string, shape []int, tame bool, f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
+// mapField implements Map. tame and repeats are the results of the maker's methods.
+func mapField[D, S element](m *InMemory, field, name string, shape []int, tame, repeats bool, f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
 	v, at, err := m.editable(field)
 	if err != nil {
 		return nil, err
@@ -112,7 +127,7 @@ func mapField[D, S element](m *InMemory, field, name string, shape []int, tame b
 	}
 	v.columns[at] = column{
 		name: c.name, shape: slices.Clone(shape), width: width, kind: dtype.For[D](),
-		made: &stage[D, S]{of: c, name: name, width: width, keeps: tame, f: f},
+		made: &stage[D, S]{of: c, name: name, width: width, keeps: tame, same: repeats, f: f},
 		file: c.file, origin: c.origin,
 	}
 	return v, nil
@@ -124,6 +139,7 @@ type stage[D, S element] struct {
 	name  string
 	width int
 	keeps bool
+	same  bool
 	f     func(s Sample, dst []D, src []S) error
 }
 
@@ -132,6 +148,8 @@ func (g *stage[D, S]) under() *column { return &g.of }
 func (g *stage[D, S]) describe() string { return g.name }
 
 func (g *stage[D, S]) tame() bool { return g.keeps }
+
+func (g *stage[D, S]) repeats() bool { return g.same }
 
 func (g *stage[D, S]) make(h *hand, dst vector, at int, s Sample) error {
 	src, err := g.source(h, s)
@@ -179,7 +197,7 @@ func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 		values[i] = float32(float64(low) + float64(float64(i)/255*(float64(high)-float64(low))))
 	}
 	name := fmt.Sprintf("scale %v,%v", low, high)
-	return mapField(m, field, name, c.shape, true, func(_ Sample, dst []float32, src []uint8) error {
+	return mapField(m, field, name, c.shape, true, true, func(_ Sample, dst []float32, src []uint8) error {
 		for i, v := range src {
 			dst[i] = values[v]
 		}

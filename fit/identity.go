@@ -59,7 +59,7 @@ func (r *run) identify(ctx context.Context) (map[string]string, error) {
 		batchKey:     strconv.Itoa(r.loop.Batch),
 		stepsKey:     strconv.Itoa(r.state.StepsPerEpoch),
 		remainderKey: strconv.FormatBool(r.loop.DropRemainder),
-		fieldsKey:    describeFields(r.ds.Fields()),
+		fieldsKey:    describeFields(original(r.ds).Fields()),
 	}
 	if rate := r.loop.rateText(); rate != "" {
 		identity[rateKey] = rate
@@ -110,10 +110,34 @@ type fingerprinter interface {
 }
 
 // derived is a dataset that is computed from the samples of another one, such as the Dataset of
-// a session.Preprocessing. Describe describes the computation.
+// a session.Preprocessing. Describe describes the computation. It is
+// empty if training on the result equals training on the source.
 type derived interface {
 	Source() data.Dataset
 	Describe() string
+}
+
+// unread returns a dataset without reading ahead.
+func unread(ds data.Dataset) data.Dataset {
+	if p, ok := ds.(*data.Prefetched); ok {
+		return p.Dataset
+	}
+	return ds
+}
+
+// original returns the dataset that identifies ds. It is another one if ds is derived by a
+// computation without a description, which does not change the results of the training.
+func original(ds data.Dataset) data.Dataset {
+	if d, ok := unread(ds).(derived); ok && d.Describe() == "" {
+		return d.Source()
+	}
+	return ds
+}
+
+// Fingerprint returns a text that identifies the samples of a dataset and their order, as in
+// checkpoints. It reads the dataset once, in batches of the given size.
+func Fingerprint(ctx context.Context, ds data.Dataset, batch int) (string, error) {
+	return fingerprint(ctx, ds, batch, func() {})
 }
 
 // fingerprint hashes the names, types, shapes and values of all fields, in the order of the
@@ -121,18 +145,15 @@ type derived interface {
 // run's batch size reuses the dataset's buffers. Hashing takes about a second per GiB, in
 // addition to reading. alive is called after each batch.
 func fingerprint(ctx context.Context, ds data.Dataset, batch int, alive func()) (string, error) {
-	unread := ds
-	if p, ok := ds.(*data.Prefetched); ok {
-		unread = p.Dataset
-	}
-	if d, ok := unread.(derived); ok {
+	ds = original(ds)
+	if d, ok := unread(ds).(derived); ok {
 		text, err := fingerprint(ctx, d.Source(), batch, alive)
 		if err != nil {
 			return "", err
 		}
 		return text + ", " + d.Describe(), nil
 	}
-	if f, ok := unread.(fingerprinter); ok {
+	if f, ok := unread(ds).(fingerprinter); ok {
 		if text, ok, err := f.Fingerprint(); err != nil || ok {
 			return text, err
 		}

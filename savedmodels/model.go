@@ -48,6 +48,7 @@ type Model struct {
 	known knowledge
 	notes error  // the error of reading Metadata
 	base  string // see Base
+	added []byte // see Added
 }
 
 // knowledge has the facts of the graph, from which roles and problems are derived.

@@ -84,4 +84,25 @@ var (
 	// heavyMath are the operations whose gradients underflow in float16 without loss scaling.
 	heavyMath = setOf("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv1D Conv2D Conv3D DepthwiseConv2dNative " +
 		"_FusedMatMul _FusedConv2D")
+
+	// pureOps are operations whose result depends only on their inputs and attributes, and which
+	// treat samples, the first dimension of a batch, independently of each other unless their
+	// axes or shapes say otherwise (part.mixes). Reading a variable is one of them.
+	pureOps = setOf("Const Identity IdentityN Snapshot StopGradient PreventGradient NoOp ReadVariableOp ResourceGather EnsureShape " +
+		"Abs Add AddV2 AddN Sub Mul Div RealDiv DivNoNan MulNoNan FloorDiv FloorMod Mod Maximum Minimum Pow Square SquaredDifference " +
+		"Sqrt Rsqrt Reciprocal Inv Exp Expm1 Log Log1p Neg Sign Sin Cos Tan Asin Acos Atan Atan2 Sinh Cosh Tanh Erf Erfc Sigmoid " +
+		"Softplus Softsign Relu Relu6 LeakyRelu Elu Selu Floor Ceil Round Rint ClipByValue Cast Bitcast Select SelectV2 " +
+		"Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr LogicalNot IsNan IsInf IsFinite ZerosLike OnesLike " +
+		"BiasAdd Shape ShapeN Size Rank Reshape ExpandDims Squeeze Transpose Pack Unpack ConcatV2 Split SplitV Slice StridedSlice Tile " +
+		"Pad PadV2 MirrorPad BroadcastTo BroadcastArgs Fill Range GatherV2 OneHot DepthToSpace SpaceToDepth SpaceToBatchND BatchToSpaceND " +
+		"ResizeBilinear ResizeNearestNeighbor ResizeBicubic MatrixBandPart " +
+		"MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv1D Conv2D Conv3D DepthwiseConv2dNative Conv2DBackpropInput " +
+		"MaxPool MaxPool3D AvgPool AvgPool3D LRN FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 Softmax LogSoftmax " +
+		"Sum Mean Max Min Prod All Any ArgMax ArgMin Cumsum")
+
+	// keepsShape are the pure operations whose result has the shape of their first input.
+	keepsShape = setOf("Identity EnsureShape Cast StopGradient PreventGradient ZerosLike OnesLike")
+
+	// boolOps are the pure operations whose result is bool.
+	boolOps = setOf("Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr LogicalNot IsNan IsInf IsFinite All Any")
 )

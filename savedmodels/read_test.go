@@ -254,6 +254,13 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		m.settle()
+		if m.Roles.Train != "" {
+			m.base = "known"
+			bounded.Allocates(t, 256<<20, func() { _, err = m.features(data, m.Roles) })
+			if err != nil {
+				require.True(t, errors.Is(err, ErrNoFeatures) || errors.Is(err, errTooLarge), "%v", err)
+			}
+		}
 		var first, second bytes.Buffer
 		require.NoError(t, m.WriteText(&first))
 		again, err := parse("fuzz", data, 64<<20)

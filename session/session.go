@@ -180,7 +180,13 @@ func (s *Session) load() error {
 	n := native{}
 	var err error
 	if n.tf, err = tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config); err == nil {
-		if err = s.prepareRoles(&n); err == nil {
+		if added := s.model.Added(); added != nil {
+			err = n.tf.Graph().Import(added, "")
+		}
+		if err == nil {
+			err = s.prepareRoles(&n)
+		}
+		if err == nil {
 			s.native, s.foreign = n, false
 			return nil
 		}

@@ -64,6 +64,9 @@ type Config struct {
 	ChooseSteps bool
 	// Autotune measures at the start which configuration runs fastest.
 	Autotune Autotune
+	// CacheFeatures selects whether the part of the model that training does not change is
+	// computed once per sample instead of in every step (savedmodels.Features).
+	CacheFeatures FeatureCache
 	// TensorFlow is the TensorFlow library to open, as in tfbind.Load.
 	TensorFlow string
 

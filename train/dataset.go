@@ -53,14 +53,22 @@ func (t *training) openData(ctx context.Context) (err error) {
 			}
 		}
 	}
-	t.data = t.ordered(train)
+	t.samples, t.data = train, t.ordered(train, nil)
 	return nil
 }
 
-func (t *training) ordered(train *data.InMemory) data.Dataset {
+// ordered returns the training data shuffled and prefetched. source, if not nil, is the data
+// from which it was computed, in the same order.
+func (t *training) ordered(train, source *data.InMemory) data.Dataset {
 	var ds data.Dataset = train
 	if t.Shuffle {
 		ds = train.Shuffle(t.Seed)
+	}
+	if source != nil && t.Shuffle {
+		source = source.Shuffle(t.Seed)
+	}
+	if source != nil {
+		ds = &cached{ds, source}
 	}
 	ahead := t.Prefetch
 	if ahead < 0 {

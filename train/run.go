@@ -71,6 +71,10 @@ type training struct {
 	plan   *session.Plan
 	reader *reader
 	data   data.Dataset
+	// samples are the training data without their order. temporary are folders to remove at
+	// the end.
+	samples   *data.InMemory
+	temporary []string
 	// tuned is the plan of autotune, or nil. choice is the chosen configuration. most is the
 	// maximum number of steps without a pause.
 	tuned   *autotune.Plan
@@ -132,7 +136,7 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 		return r, err
 	}
 	defer func() {
-		if closed := errors.Join(t.session.Close(), t.reader.close()); err == nil {
+		if closed := errors.Join(t.session.Close(), t.reader.close(), t.removeTemporary()); err == nil {
 			err = closed
 		}
 	}()
@@ -276,7 +280,7 @@ func (t *training) checkLoop() error {
 
 // openSession opens TensorFlow, chooses the configuration, and opens the session.
 func (t *training) openSession(ctx context.Context) error {
-	if err := t.chooseSteps(); err != nil {
+	if err := t.plan.CheckBatch(t.Loop.Batch); err != nil {
 		return err
 	}
 	if _, err := tfbind.Load(t.TensorFlow); err != nil {
@@ -292,13 +296,9 @@ func (t *training) openSession(ctx context.Context) error {
 	if warning != nil {
 		t.report("warning", warning)
 	}
-	if err := t.autotune(ctx); err != nil {
-		return err
+	if err = t.cacheFeatures(ctx); err == nil && t.session == nil {
+		err = t.openTuned(ctx)
 	}
-	if err := t.compile(); err != nil {
-		return err
-	}
-	t.session, err = session.Open(ctx, t.plan)
 	if errors.Is(err, session.ErrNoGPU) && t.Budget.ofGPU() {
 		return option.Errorf("{Budget.Layer gpu process used} (use {Budget.Layer rss} to limit the memory of the process): %w", err)
 	}
@@ -316,10 +316,22 @@ func (t *training) openSession(ctx context.Context) error {
 	return nil
 }
 
-func (t *training) chooseSteps() error {
-	if err := t.plan.CheckBatch(t.Loop.Batch); err != nil {
+// openTuned opens the session with the configuration that autotune chooses.
+func (t *training) openTuned(ctx context.Context) (err error) {
+	if err := t.chooseSteps(); err != nil {
 		return err
 	}
+	if err := t.autotune(ctx); err != nil {
+		return err
+	}
+	if err := t.compile(); err != nil {
+		return err
+	}
+	t.session, err = session.Open(ctx, t.plan)
+	return err
+}
+
+func (t *training) chooseSteps() error {
 	if !t.ChooseSteps {
 		return nil
 	}

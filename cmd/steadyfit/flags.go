@@ -62,7 +62,7 @@ func newSettings() *settings {
 	s.Loop.Epochs, s.Loop.Batch, s.Loop.ValidationEvery = 1, 32, 1
 	s.Shuffle, s.CheckImages, s.Prefetch = true, true, -1
 	s.Checkpoints.EveryEpochs, s.Checkpoints.Keep = 1, 3
-	s.Autotune.Mode, s.Supervise = train.AutotuneOn, train.ForBudget
+	s.Autotune.Mode, s.Supervise, s.CacheFeatures = train.AutotuneOn, train.ForBudget, train.CacheAuto
 	s.Budget.Layer, s.reset.Depth = memory.RSS, session.ResetNone
 	s.plan.Runtimes, s.plan.Out, s.plan.Jobs, s.plan.Seed, s.plan.Timeout = []string{matrix.Go}, "out/matrix", 1, 1, 2*time.Minute
 	return s
@@ -250,6 +250,8 @@ func (s *settings) speedFlags() []flag {
 		{"cache", "fit bench", "folder for the measurements of --auto (default steadyfit/tune in your cache folder)", "Autotune.Cache Plan.Cache", &s.Autotune.Cache},
 		{"steps-per-execution fuse-steps", "fit", "train steps per execution; auto chooses by the model and the data", "Options.StepsPerExecution",
 			newValue("N|auto", "1", s.setStepsPerExecution)},
+		{"cache-features", "fit", "compute the frozen part of the model once per sample (auto: where that is faster)", "Config.CacheFeatures",
+			newChoice(&s.CacheFeatures, "auto on off", train.CacheAuto, train.CacheOn, train.CacheOff)},
 		{"jit-compile compiled", "fit", "use the XLA-compiled signatures of the model; they round differently", "Options.Compiled", &s.Session.Compiled},
 		{"prefetch", "fit", "batches to prepare ahead (-1: 2 to 64, about 4 MiB)", "Config.Prefetch", &s.Prefetch},
 		{"workers", "fit", "goroutines that decode and augment (0: one per core)", "Data.Workers", &s.Data.Workers},

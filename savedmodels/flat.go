@@ -1,0 +1,406 @@
+package savedmodels
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
+	"google.golang.org/protobuf/proto"
+)
+
+// flat is the function of a signature with all its calls inlined: a list of operations without
+// cycles, in an order in which each follows its inputs.
+type flat struct {
+	args []flatArg
+	ops  []flatOp
+	// rets are the results of the function, in order. effects are the operations that run even
+	// if no result depends on them.
+	rets    []value
+	effects []int
+}
+
+// flatArg is an argument of a flat function.
+type flatArg struct {
+	dtype types_go_proto.DataType
+	// from is the node of the main graph that provides it.
+	from int
+}
+
+// flatOp is an operation of a flat function. Its definition has no inputs: they are in and
+// after.
+type flatOp struct {
+	def   *node_def_go_proto.NodeDef
+	in    []value
+	after []int // operations that have to run before
+}
+
+// value is a result of an operation, or an argument -1-op if op is negative. port is the rest
+// of the name of a result in a function: "output:0" in "operation:output:0".
+type value struct {
+	op   int
+	port string
+}
+
+// arg returns the index of the argument that the value refers to.
+func (v value) arg() int { return -1 - v.op }
+
+// The limits on inlining. The train step of a model with 1,000 layers has 50,000 operations
+// and calls.
+const (
+	maxFlatOps = 500_000
+	maxInlined = 64 // nesting of calls
+)
+
+// errFlat means that a step cannot be divided because of its form.
+var errFlat = errors.New("the program of the signature has an unexpected form")
+
+// scope is one call of a function that is inlined.
+type scope struct {
+	def    *function_go_proto.FunctionDef
+	args   map[string]int
+	parent *scope // nil for the function of the signature
+	call   *node_def_go_proto.NodeDef
+	inside map[string]*scope // calls by the name of the calling operation
+	ops    map[string]int    // operations by name
+}
+
+// flattener inlines the calls of one function.
+type flattener struct {
+	defs   map[string]*function_go_proto.FunctionDef
+	graph  *graph // counts the work
+	ops    []flatOp
+	scopes []*scope // the scope of each operation
+	size   int      // the number of operations and calls
+}
+
+// flatten inlines the function that computes a signature's outputs. It returns the indices of
+// the results for the outputs, and an error for a signature that is not one call of a function.
+func flatten(def *graph_go_proto.GraphDef, g *graph, s *Signature) (f *flat, outputs []int, err error) {
+	entry := -1
+	for _, t := range s.Outputs {
+		i := g.nodeOf(t.Op)
+		if i < 0 || entry >= 0 && i != entry {
+			return nil, nil, fmt.Errorf("%w: its outputs are not those of one function", errFlat)
+		}
+		entry = i
+		e := g.main.edge(t.Op, nil)
+		outputs = append(outputs, e.out)
+	}
+	if entry < 0 {
+		return nil, nil, fmt.Errorf("%w: it has no outputs", errFlat)
+	}
+	fl := &flattener{graph: g, defs: map[string]*function_go_proto.FunctionDef{}}
+	for _, d := range def.GetLibrary().GetFunction() {
+		fl.defs[d.GetSignature().GetName()] = d
+	}
+	node := &g.main.nodes[entry]
+	callee := fl.callee(node.def)
+	if callee == nil {
+		return nil, nil, fmt.Errorf("%w: its outputs come from a %s, not from a function", errFlat, node.def.GetOp())
+	}
+	f = &flat{}
+	for i, a := range callee.GetSignature().GetInputArg() {
+		if i >= len(node.inputs) || node.inputs[i].node < 0 || node.inputs[i].out != 0 {
+			return nil, nil, fmt.Errorf("%w: argument %d of its function has no source", errFlat, i)
+		}
+		f.args = append(f.args, flatArg{a.GetType(), node.inputs[i].node})
+	}
+	top, err := fl.open(callee, nil, nil, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := fl.connect(); err != nil {
+		return nil, nil, err
+	}
+	for i := range callee.GetSignature().GetOutputArg() {
+		v, err := fl.result(top, i)
+		if err != nil {
+			return nil, nil, err
+		}
+		f.rets = append(f.rets, v)
+	}
+	for _, i := range outputs {
+		if i >= len(f.rets) {
+			return nil, nil, fmt.Errorf("%w: its function has %d results", errFlat, len(f.rets))
+		}
+	}
+	f.effects = fl.controls(top)
+	f.ops = fl.ops
+	return f, outputs, f.sort()
+}
+
+// callee returns the function that an operation calls and that can be inlined; nil for other
+// operations. Functions that TensorFlow compiles or replaces as a whole stay calls.
+func (fl *flattener) callee(n *node_def_go_proto.NodeDef) *function_go_proto.FunctionDef {
+	if op := n.GetOp(); op != "PartitionedCall" && op != "StatefulPartitionedCall" {
+		return nil
+	}
+	called := n.GetAttr()["f"].GetFunc()
+	d := fl.defs[called.GetName()]
+	if d == nil || len(called.GetAttr()) > 0 || n.GetAttr()["_XlaMustCompile"].GetB() {
+		return nil
+	}
+	for _, name := range []string{"_XlaMustCompile", "_noinline", "api_implements", "implements"} {
+		if d.GetAttr()[name] != nil {
+			return nil
+		}
+	}
+	return d
+}
+
+// open adds the operations of a function and of the functions that it calls.
+func (fl *flattener) open(d *function_go_proto.FunctionDef, parent *scope, call *node_def_go_proto.NodeDef, depth int) (*scope, error) {
+	if depth > maxInlined {
+		return nil, fmt.Errorf("%w: its calls are nested more than %d deep", errFlat, maxInlined)
+	}
+	s := &scope{def: d, args: map[string]int{}, parent: parent, call: call, inside: map[string]*scope{}, ops: map[string]int{}}
+	for i, a := range d.GetSignature().GetInputArg() {
+		s.args[a.GetName()] = i
+	}
+	for _, n := range d.GetNodeDef() {
+		if fl.size++; fl.size > maxFlatOps {
+			return nil, fmt.Errorf("%w: it has more than %d operations", errFlat, maxFlatOps)
+		}
+		if inner := fl.callee(n); inner != nil {
+			var err error
+			if s.inside[n.GetName()], err = fl.open(inner, s, n, depth+1); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		s.ops[n.GetName()] = len(fl.ops)
+		fl.scopes = append(fl.scopes, s)
+		fl.ops = append(fl.ops, flatOp{def: n})
+	}
+	return s, nil
+}
+
+// connect resolves the inputs of all operations.
+func (fl *flattener) connect() error {
+	for i := range fl.ops {
+		op, s := &fl.ops[i], fl.scopes[i]
+		for _, in := range op.def.GetInput() {
+			if name, control := strings.CutPrefix(in, "^"); control {
+				op.after = append(op.after, fl.after(s, name)...)
+				continue
+			}
+			v, err := fl.resolve(s, in)
+			if err != nil {
+				return err
+			}
+			op.in = append(op.in, v)
+		}
+		// What has to run before a call has to run before its operations.
+		for at := s; at.call != nil; at = at.parent {
+			for _, in := range at.call.GetInput() {
+				if name, control := strings.CutPrefix(in, "^"); control {
+					op.after = append(op.after, fl.after(at.parent, name)...)
+				}
+			}
+		}
+		slices.Sort(op.after)
+		op.after = slices.Compact(op.after)
+		if err := fl.graph.spend(1 + len(op.in) + len(op.after)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resolve finds the source of an input of an operation of s.
+func (fl *flattener) resolve(s *scope, ref string) (value, error) {
+	for range 4 * maxInlined { // calls in a row
+		name, port, _ := strings.Cut(ref, ":")
+		if i, ok := s.args[name]; ok {
+			if s.call == nil {
+				return value{op: -1 - i}, nil
+			}
+			inputs := slices.DeleteFunc(slices.Clone(s.call.GetInput()), func(in string) bool { return strings.HasPrefix(in, "^") })
+			if i >= len(inputs) {
+				break
+			}
+			s, ref = s.parent, inputs[i]
+			continue
+		}
+		if op, ok := s.ops[name]; ok {
+			return value{op, port}, nil
+		}
+		inner := s.inside[name]
+		_, index, _ := strings.Cut(port, ":")
+		var out int
+		if _, err := fmt.Sscanf(index, "%d", &out); err != nil || inner == nil || out < 0 || out >= len(inner.def.GetSignature().GetOutputArg()) {
+			break
+		}
+		s, ref = inner, inner.def.GetRet()[inner.def.GetSignature().GetOutputArg()[out].GetName()]
+	}
+	return value{}, fmt.Errorf("%w: the input %s of an operation in %s has no source", errFlat, ref, s.def.GetSignature().GetName())
+}
+
+func (fl *flattener) result(s *scope, i int) (value, error) {
+	return fl.resolve(s, s.def.GetRet()[s.def.GetSignature().GetOutputArg()[i].GetName()])
+}
+
+// after returns the operations that a control input of s waits for.
+func (fl *flattener) after(s *scope, name string) []int {
+	if inner := s.inside[name]; inner != nil {
+		return fl.controls(inner)
+	}
+	if i, ok := s.ops[name]; ok {
+		return []int{i}
+	}
+	return nil
+}
+
+// controls returns the operations of a function that run at each call.
+func (fl *flattener) controls(s *scope) []int {
+	var list []int
+	for _, name := range s.def.GetControlRet() {
+		list = append(list, fl.after(s, name)...)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// sort orders the operations so that each follows its inputs.
+func (f *flat) sort() error {
+	const unseen, open, done = 0, 1, 2
+	state := make([]int, len(f.ops))
+	place := make([]int, len(f.ops))
+	var order []int
+	type frame struct{ op, next int }
+	for root := range f.ops {
+		stack := []frame{{root, 0}}
+		for len(stack) > 0 {
+			top := &stack[len(stack)-1]
+			op := &f.ops[top.op]
+			if top.next == 0 {
+				if state[top.op] == done {
+					stack = stack[:len(stack)-1]
+					continue
+				}
+				state[top.op] = open
+			}
+			if top.next < len(op.in)+len(op.after) {
+				next := 0
+				if top.next < len(op.in) {
+					next = op.in[top.next].op
+				} else {
+					next = op.after[top.next-len(op.in)]
+				}
+				top.next++
+				if next < 0 || state[next] == done {
+					continue
+				}
+				if state[next] == open {
+					return fmt.Errorf("%w: its operations form a cycle", errFlat)
+				}
+				stack = append(stack, frame{next, 0})
+				continue
+			}
+			state[top.op] = done
+			place[top.op] = len(order)
+			order = append(order, top.op)
+			stack = stack[:len(stack)-1]
+		}
+	}
+	ops := make([]flatOp, len(order))
+	move := func(v value) value {
+		if v.op >= 0 {
+			v.op = place[v.op]
+		}
+		return v
+	}
+	for at, from := range order {
+		op := f.ops[from]
+		for i := range op.in {
+			op.in[i] = move(op.in[i])
+		}
+		for i := range op.after {
+			op.after[i] = place[op.after[i]]
+		}
+		ops[at] = op
+	}
+	f.ops = ops
+	for i := range f.rets {
+		f.rets[i] = move(f.rets[i])
+	}
+	for i := range f.effects {
+		f.effects[i] = place[f.effects[i]]
+	}
+	return nil
+}
+
+// needed marks the operations that results and effects depend on. Values in stop are given, so
+// what computes them is not needed for them.
+func (f *flat) needed(results []value, effects []int, stop map[value]string) []bool {
+	need := make([]bool, len(f.ops))
+	mark := func(v value) {
+		if _, given := stop[v]; !given && v.op >= 0 {
+			need[v.op] = true
+		}
+	}
+	for _, v := range results {
+		mark(v)
+	}
+	for _, i := range effects {
+		need[i] = true
+	}
+	for i := len(f.ops) - 1; i >= 0; i-- {
+		if !need[i] {
+			continue
+		}
+		for _, v := range f.ops[i].in {
+			mark(v)
+		}
+		for _, j := range f.ops[i].after {
+			if !pureOps[f.ops[j].def.GetOp()] {
+				need[j] = true
+			}
+		}
+	}
+	return need
+}
+
+// waits returns the needed operations that operations with some control inputs have to wait
+// for. An operation that is not needed passes on what it waits for itself.
+func (f *flat) waits(g *graph, after []int, need []bool) ([]int, error) {
+	var list []int
+	seen := map[int]bool{}
+	todo := slices.Clone(after)
+	for len(todo) > 0 {
+		j := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if err := g.spend(1); err != nil {
+			return nil, err
+		}
+		switch {
+		case seen[j]:
+		case need[j]:
+			list = append(list, j)
+		default:
+			todo = append(todo, f.ops[j].after...)
+			for _, v := range f.ops[j].in {
+				if v.op >= 0 {
+					todo = append(todo, v.op)
+				}
+			}
+		}
+		seen[j] = true
+	}
+	slices.Sort(list)
+	return list, nil
+}
+
+// clone returns the definition of an operation for another function.
+func (o *flatOp) clone(name string, inputs []string) *node_def_go_proto.NodeDef {
+	n := proto.CloneOf(o.def)
+	n.Name, n.Input = name, inputs
+	n.ExperimentalDebugInfo = nil
+	delete(n.Attr, "_class") // names of operations to be placed with
+	return n
+}

@@ -1,0 +1,391 @@
+package train
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"time"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/internal/dtype"
+	"steadyfit/internal/files"
+	"steadyfit/memory"
+	"steadyfit/option"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+)
+
+// FeatureCache selects whether the frozen part of a model is computed once per sample.
+type FeatureCache string
+
+const (
+	// CacheAuto caches features if the model has a frozen part and the measured times promise a
+	// faster training. Otherwise the reason is reported.
+	CacheAuto FeatureCache = "auto"
+	// CacheOn caches features, or fails with the reason why it cannot.
+	CacheOn FeatureCache = "on"
+	// CacheOff computes the frozen part in every step.
+	CacheOff FeatureCache = ""
+)
+
+// maxCached is the size of features up to which they stay in memory, unless a budget
+// asks for less. Larger ones are in mapped files.
+var maxCached memory.Bytes = 1 << 30
+
+// cacheFeatures computes the features of the training and validation data, and replaces the
+// model and the data with those of the rest. It does nothing if the options or the model forbid
+// it.
+func (t *training) cacheFeatures(ctx context.Context) error {
+	if t.CacheFeatures == CacheOff || t.CacheFeatures == CacheAuto && !t.freezes() {
+		return nil
+	}
+	err := t.tryFeatures(ctx)
+	if err == nil {
+		return nil
+	}
+	var why *noFeatures
+	if !errors.As(err, &why) {
+		return err
+	}
+	if t.CacheFeatures == CacheOn {
+		return &option.Error{Option: "Config.CacheFeatures", Value: t.CacheFeatures, Reason: why.err.Error(), Fix: "leave the option out", Err: why.err}
+	}
+	t.report("features", text("not cached: "+why.err.Error()))
+	return nil
+}
+
+// freezes reports whether the model has a matrix, or a larger tensor, that training does not
+// change, so that its user may expect a cache.
+func (t *training) freezes() bool {
+	return slices.ContainsFunc(t.model.Variables, func(v savedmodels.Variable) bool { return !v.Trained && len(v.Shape) > 1 })
+}
+
+// noFeatures is the reason why features are not cached.
+type noFeatures struct{ err error }
+
+func (e *noFeatures) Error() string { return e.err.Error() }
+
+func no(format string, args ...any) error { return &noFeatures{fmt.Errorf(format, args...)} }
+
+// tryFeatures is cacheFeatures; the error is a noFeatures if the training can go on without.
+func (t *training) tryFeatures(ctx context.Context) error {
+	if err := t.mayCache(); err != nil {
+		return err
+	}
+	f, err := t.model.Features(t.Session.TrainSignature)
+	if errors.Is(err, savedmodels.ErrNoFeatures) {
+		return &noFeatures{err}
+	}
+	if err != nil {
+		return err
+	}
+	roles := f.Model.Roles
+	switch {
+	case t.Loop.Validation != nil && t.plan.Roles().Evaluate != "" && roles.Evaluate == "",
+		t.splits() && t.plan.Roles().Gradients != "" && roles.Gradients == "":
+		return &noFeatures{f.Omitted}
+	}
+	plan, err := session.Compile(f.Model, t.Session)
+	if err != nil {
+		return &noFeatures{err}
+	}
+	defer t.worker.Busy()()
+	s, err := session.Open(ctx, plan)
+	if err != nil {
+		return err
+	}
+	done, err := t.checkFeatures(ctx, s, f)
+	if err == nil {
+		err = t.useFeatures(ctx, s, f, done)
+	}
+	if err != nil {
+		return errors.Join(err, s.Close())
+	}
+	t.model, t.plan, t.session = f.Model, plan, s
+	return nil
+}
+
+// mayCache returns a noFeatures if the options forbid a cache of features.
+func (t *training) mayCache() error {
+	switch {
+	case t.Augmentation.String() != "":
+		return no("{Config.Augmentation} changes the images in each epoch")
+	case !t.samples.Repeats():
+		return no("a function of the dataset may change the samples in each epoch")
+	case t.Session.Compiled:
+		return no("{Options.Compiled} trains with signatures that compute the frozen part")
+	case t.Session.StepsPerExecution > 1:
+		return no("{Options.StepsPerExecution} trains with a signature that computes the frozen part")
+	case t.CacheFeatures == CacheAuto && t.Loop.Epochs-t.Loop.InitialEpoch < 2 && t.Loop.StepsPerEpoch == 0:
+		return no("one epoch computes the frozen part once anyway")
+	}
+	return nil
+}
+
+// checkFeatures compares training on features with training on the data, and returns a
+// noFeatures if they differ or if the cache would save no time.
+func (t *training) checkFeatures(ctx context.Context, s *session.Session, f *savedmodels.Features) (session.FeatureCheck, error) {
+	c, err := s.CheckFeatures(ctx, f, t.samples, t.Loop.Batch)
+	if errors.Is(err, session.ErrFeatures) {
+		return c, &noFeatures{err}
+	}
+	if err != nil {
+		return c, err
+	}
+	epochs := time.Duration(t.Loop.Epochs - t.Loop.InitialEpoch)
+	if with, without := c.Compute+epochs*c.Rest, epochs*c.Full; t.CacheFeatures == CacheAuto && with > without*9/10 {
+		return c, no("it would save no time: a sample takes %v to train, and %v for its features and then %v per epoch", rounded(c.Full), rounded(c.Compute), rounded(c.Rest))
+	}
+	return c, nil
+}
+
+func rounded(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit)
+}
+
+// useFeatures computes the features of all data.
+func (t *training) useFeatures(ctx context.Context, s *session.Session, f *savedmodels.Features, c session.FeatureCheck) error {
+	began := time.Now()
+	train, err := t.featuresOf(ctx, s, f, t.samples, "train")
+	if err != nil {
+		return err
+	}
+	held := train
+	if v, ok := t.Loop.Validation.(*data.InMemory); ok {
+		if held, err = t.featuresOf(ctx, s, f, v, "validation"); err != nil {
+			return err
+		}
+		t.Loop.Validation = &cached{held, v}
+	}
+	t.data = t.ordered(train, t.samples)
+	size := sizeOf(train)
+	where := "in memory"
+	if size > t.maxCached() {
+		where = "in mapped files"
+	}
+	same := "with the same results"
+	if c.Difference > 0 {
+		same = fmt.Sprintf("with results that differ by %.1g at most", c.Difference)
+	}
+	t.report("features", text(fmt.Sprintf("computed once for %d samples in %v, %s %s: %d operations, up to %s; a sample takes %v per epoch instead of %v, %s",
+		train.Len(), time.Since(began).Round(time.Millisecond), size, where, f.Operations, f.End, rounded(c.Rest), rounded(c.Full), same)))
+	return nil
+}
+
+// maxCached returns the size of features up to which they stay in memory.
+func (t *training) maxCached() memory.Bytes {
+	if t.Budget.ofProcess() {
+		return min(maxCached, t.Budget.Limit/8)
+	}
+	return maxCached
+}
+
+// sizeOf returns the size of the samples of a dataset with numbers.
+func sizeOf(ds data.Dataset) memory.Bytes {
+	size := 0
+	for _, f := range ds.Fields() {
+		n := ds.Len()
+		if t := dtype.ByName(f.Type); t != nil {
+			n *= t.Size
+		}
+		for _, d := range f.Shape {
+			n *= d
+		}
+		size += n
+	}
+	return memory.Bytes(size)
+}
+
+// cached is a dataset of features. In checkpoints it is identified by the data from which they
+// were computed, since training on either gives the same results.
+type cached struct {
+	data.Dataset
+	source data.Dataset
+}
+
+func (c *cached) Source() data.Dataset { return c.source }
+
+// Describe returns "", since the samples are those of the source.
+func (c *cached) Describe() string { return "" }
+
+// featuresOf computes the features of a dataset, in memory or in files.
+func (t *training) featuresOf(ctx context.Context, s *session.Session, f *savedmodels.Features, ds *data.InMemory, part string) (*data.InMemory, error) {
+	x, err := s.NewFeatureStep(f)
+	if err != nil {
+		return nil, err
+	}
+	c := &computation{training: t, step: x, ds: ds}
+	out, err := c.run(ctx, f, part)
+	return out, errors.Join(err, x.Close())
+}
+
+// computation computes the features of a dataset.
+type computation struct {
+	*training
+	step *session.FeatureStep
+	ds   *data.InMemory
+}
+
+func (c *computation) run(ctx context.Context, f *savedmodels.Features, part string) (*data.InMemory, error) {
+	var first data.Batch
+	for b, err := range c.ds.Batches(data.Pass{Batch: min(2, c.ds.Len())}) {
+		if err != nil {
+			return nil, err
+		}
+		if first, err = c.step.Batch(ctx, b); err != nil {
+			return nil, err
+		}
+		break
+	}
+	one, err := data.New(c.ds.Name(), first.Fields...)
+	if err != nil {
+		return nil, err
+	}
+	if total := sizeOf(one) / memory.Bytes(one.Len()) * memory.Bytes(c.ds.Len()); total > c.maxCached() {
+		return c.inFiles(ctx, f, part)
+	}
+	columns := make([]data.Field, len(first.Fields))
+	err = c.each(ctx, func(b data.Batch) error {
+		for i, f := range b.Fields {
+			if columns[i].Values == nil {
+				columns[i] = data.Field{Name: f.Name, Array: data.Array{Shape: slices.Clone(f.Shape), Values: reflect.MakeSlice(reflect.TypeOf(f.Values), 0, c.ds.Len()*reflect.ValueOf(f.Values).Len()/b.Size).Interface()}}
+				columns[i].Shape[0] = c.ds.Len()
+			}
+			columns[i].Values = reflect.AppendSlice(reflect.ValueOf(columns[i].Values), reflect.ValueOf(f.Values)).Interface()
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return data.New(c.ds.Name(), columns...)
+}
+
+// each calls do with the batches of features, in the order of the dataset.
+func (c *computation) each(ctx context.Context, do func(data.Batch) error) error {
+	for b, err := range c.ds.Batches(data.Pass{Batch: c.Loop.Batch}) {
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		small, err := c.step.Batch(ctx, b)
+		if err != nil {
+			return err
+		}
+		if err := do(small); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inFiles writes the features to a folder beside the checkpoints, and maps them. An earlier
+// process of the same training has left them there if the model, its frozen weights and the data
+// are the same. Without checkpoints, the folder is temporary.
+func (c *computation) inFiles(ctx context.Context, f *savedmodels.Features, part string) (*data.InMemory, error) {
+	parent := c.Checkpoints.Folder
+	if parent == "" {
+		temp, err := os.MkdirTemp("", "steadyfit-features-")
+		if err != nil {
+			return nil, err
+		}
+		parent = temp
+		c.temporary = append(c.temporary, temp)
+	}
+	key, err := c.key(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	folder := filepath.Join(parent, "features", part+"-"+key)
+	if _, err := os.Stat(folder); err != nil || f.Model.Base() == "" {
+		if err := c.write(ctx, folder); err != nil {
+			return nil, fmt.Errorf("write features to %s: %w", folder, err)
+		}
+	}
+	ds, err := data.Open(folder, data.Options{Map: true})
+	if err == nil {
+		c.reader.opened = append(c.reader.opened, ds)
+	}
+	return ds, err
+}
+
+// key identifies the features by their computation, the frozen weights and the data.
+func (c *computation) key(ctx context.Context, f *savedmodels.Features) (string, error) {
+	sum := sha256.New()
+	samples, err := fit.Fingerprint(ctx, c.ds, c.Loop.Batch)
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprintf(sum, "%s\n%s\n%s\n%d\n", f.Sum, f.Model.Base(), samples, c.Loop.Batch)
+	return hex.EncodeToString(sum.Sum(nil)[:8]), nil
+}
+
+// write writes one .npy file for each field.
+func (c *computation) write(ctx context.Context, folder string) (err error) {
+	unfinished := folder + ".unfinished"
+	if err := os.RemoveAll(unfinished); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(unfinished, 0o777); err != nil {
+		return err
+	}
+	var open []io.Closer
+	var writers []data.Writer
+	defer func() {
+		for _, f := range open {
+			err = errors.Join(err, f.Close())
+		}
+		if err == nil {
+			err = files.SyncTree(unfinished)
+		}
+		if err == nil {
+			err = os.Rename(unfinished, folder)
+		}
+		if err != nil {
+			_ = os.RemoveAll(unfinished) // the first error is more important
+		}
+	}()
+	err = c.each(ctx, func(b data.Batch) error {
+		for i, f := range b.Fields {
+			if i == len(writers) {
+				file, err := os.Create(filepath.Join(unfinished, f.Name+".npy"))
+				if err != nil {
+					return err
+				}
+				open = append(open, file)
+				writers = append(writers, data.NewNPYWriter(file, c.ds.Len()))
+			}
+			if err := writers[i].Write(f); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for _, w := range writers {
+		err = errors.Join(err, w.Flush())
+	}
+	return err
+}
+
+// removeTemporary removes the temporary folders of the training.
+func (t *training) removeTemporary() error {
+	var errs []error
+	for _, folder := range t.temporary {
+		errs = append(errs, os.RemoveAll(folder))
+	}
+	return errors.Join(errs...)
+}

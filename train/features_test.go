@@ -1,0 +1,134 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/memory"
+	"steadyfit/option"
+)
+
+// frozenModels makes models with testdata/features.py in a new folder.
+func frozenModels(t *testing.T, kinds ...string) string {
+	t.Helper()
+	python := os.Getenv("STEADYFIT_PYTHON")
+	if python == "" {
+		python = "../.runtime/venv/bin/python"
+	}
+	if _, err := os.Stat(python); err != nil {
+		t.Skipf("no Python with TensorFlow at %s: run `make venv`, or set STEADYFIT_PYTHON", python)
+	}
+	dir := t.TempDir()
+	cmd := exec.Command(python, append([]string{"testdata/features.py", dir}, kinds...)...)
+	cmd.Env = append(os.Environ(), "TF_CPP_MIN_LOG_LEVEL=2", "CUDA_VISIBLE_DEVICES=-1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return dir
+}
+
+// trainFrozen trains a model of frozenModels. It returns the weights and what was reported about
+// features.
+func trainFrozen(dir, kind string, cache FeatureCache, change func(*Config)) (weights []byte, report string, err error) {
+	c := Config{
+		Model: filepath.Join(dir, kind), Data: Data{Path: filepath.Join(dir, "data.npz")}, ValidationFraction: 0.2,
+		Seed: 1, Shuffle: true, CacheFeatures: cache, Out: filepath.Join(dir, "out"),
+		Report: func(subject string, value any) {
+			if subject == "features" {
+				report += fmt.Sprint(value)
+			}
+		},
+	}
+	c.Loop.Batch, c.Loop.Epochs = 32, 3
+	if change != nil {
+		change(&c)
+	}
+	if _, err = Run(context.Background(), c); err == nil {
+		weights, err = os.ReadFile(filepath.Join(c.Out, "variables", "variables.data-00000-of-00001"))
+	}
+	return weights, report, err
+}
+
+// The frozen part of a model ends before an operation that is not the same for each sample in
+// each step. Training on its cached results gives the same weights, bit for bit.
+func TestCacheFeatures(t *testing.T) {
+	cases := []struct {
+		kind string
+		want string // in the report
+		no   string // in the error
+	}{
+		{kind: "plain", want: "4 operations, up to matmul_2 (MatMul), which depends on the variable Variable_2, which training changes"},
+		{kind: "nested function", want: "7 operations, up to matmul_2 (MatMul)"},
+		{kind: "half", want: "up to matmul_4 (MatMul)"},
+		{kind: "dropout between", want: "2 operations, up to stateless_dropout/stateless_random_uniform/StatelessRandomUniformV2 (StatelessRandomUniformV2), which draws random numbers"},
+		{kind: "batch mean", want: "2 operations, up to Mean (Mean), which may combine samples"},
+		{kind: "batch product", want: "2 operations, up to MatMul_1 (MatMul), which may combine samples"},
+		{kind: "condition", want: "up to Any (Any), which may combine samples"},
+		{kind: "assigned variable", want: "2 operations, up to Mean (Mean), which may combine samples"},
+		{kind: "batch normalization", want: "a batch normalization in training mode"},
+		{kind: "dropout before", no: "no matrix product or convolution comes before stateless_dropout"},
+		{kind: "trained first layer", no: "no matrix product or convolution comes before matmul (MatMul), which depends on the variable"},
+		{kind: "stateful random", no: "(RandomUniform) draws random numbers, which no checkpoint includes"},
+		{kind: "batch softmax", no: "of a sample changes by"},
+	}
+	var kinds []string
+	for _, c := range cases {
+		kinds = append(kinds, c.kind)
+	}
+	dir := frozenModels(t, kinds...)
+	for _, c := range cases {
+		t.Run(c.kind, func(t *testing.T) {
+			with, report, err := trainFrozen(dir, c.kind, CacheOn, nil)
+			if c.no != "" {
+				var refused *option.Error
+				require.ErrorAs(t, err, &refused)
+				assert.Equal(t, "Config.CacheFeatures", refused.Option)
+				assert.Contains(t, refused.Reason, c.no)
+				with, _, err = trainFrozen(dir, c.kind, CacheAuto, nil)
+			} else {
+				assert.Contains(t, report, "computed once for 160 samples")
+				assert.Contains(t, report, c.want)
+			}
+			require.NoError(t, err)
+			without, _, err := trainFrozen(dir, c.kind, CacheOff, nil)
+			require.NoError(t, err)
+			assert.Equal(t, without, with)
+		})
+	}
+}
+
+// A training continues from a checkpoint with or without cached features, in memory or in
+// files, and ends with the same weights.
+func TestCachedFeaturesResume(t *testing.T) {
+	dir := frozenModels(t, "plain")
+	want, _, err := trainFrozen(dir, "plain", CacheOff, nil)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		first, then FeatureCache
+		limit       memory.Bytes
+	}{{CacheOn, CacheOff, 1 << 30}, {CacheOff, CacheOn, 1 << 30}, {CacheOn, CacheOn, 1}} {
+		before := maxCached
+		maxCached = c.limit
+		t.Cleanup(func() { maxCached = before })
+		folder := t.TempDir()
+		_, _, err := trainFrozen(dir, "plain", c.first, func(o *Config) { o.Checkpoints.Folder, o.Loop.Epochs = folder, 2 })
+		require.NoError(t, err)
+		got, report, err := trainFrozen(dir, "plain", c.then, func(o *Config) { o.Checkpoints.Folder, o.Resume = folder, true })
+		require.NoError(t, err)
+		assert.Equal(t, want, got, "%+v", c)
+		files, err := filepath.Glob(filepath.Join(folder, "features", "*", "feature_0.npy"))
+		require.NoError(t, err)
+		if c.limit == 1 {
+			assert.Contains(t, report, "in mapped files")
+			assert.Len(t, files, 2, "one for the training data and one for the validation data, shared by both runs")
+		} else {
+			assert.Empty(t, files)
+		}
+	}
+}

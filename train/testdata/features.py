@@ -1,0 +1,93 @@
+"""Write models with a frozen layer before a trained one, and data for them.
+
+Usage: features.py FOLDER KIND...
+"""
+
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+rng = np.random.default_rng(0)
+features = tf.TensorSpec([None, 8], tf.float32, name="x")
+labels = tf.TensorSpec([None], tf.int64, name="y")
+
+
+def weights(*shape):
+    return tf.Variable(tf.constant(rng.normal(0, 0.3, shape), tf.float32))
+
+
+class Model(tf.Module):
+    """Two frozen layers with something between them, and a trained head."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        self.first, self.second, self.head = weights(8, 16), weights(16, 8), weights(8, 3)
+        self.mean = tf.Variable(tf.zeros([16]))
+        self.random = tf.Variable(tf.constant([1, 2], tf.int64))
+
+    def dropout(self, x):
+        self.random.assign_add([0, 1])
+        return tf.nn.experimental.stateless_dropout(x, 0.3, self.random)
+
+    def body(self, x, training):
+        kind = self.kind
+        if kind == "dropout before" and training:
+            x = self.dropout(x)
+        h = tf.nn.relu(x @ self.first)
+        if kind == "dropout between" and training:
+            h = self.dropout(h)
+        elif kind == "batch mean":
+            h = h - tf.reduce_mean(h, axis=0)
+        elif kind == "batch product":
+            h = tf.linalg.matmul(h, h, transpose_b=True) @ h
+        elif kind == "batch softmax":
+            h = tf.reshape(tf.nn.softmax(tf.reshape(h, [1, -1])), tf.shape(h))
+        elif kind == "assigned variable":
+            self.mean.assign(0.9 * self.mean + 0.1 * tf.reduce_mean(h, axis=0))
+            h = h - self.mean
+        elif kind == "batch normalization":
+            scale = tf.ones([16])
+            h = tf.reshape(h, [-1, 1, 1, 16])
+            h = tf.compat.v1.nn.fused_batch_norm(h, scale, scale, is_training=training, mean=None if training else self.mean,
+                                                 variance=None if training else scale)[0]
+            h = tf.reshape(h, [-1, 16])
+        elif kind == "stateful random" and training:
+            h = h + tf.random.uniform(tf.shape(h), seed=3)
+        elif kind == "condition":
+            h = tf.cond(tf.reduce_any(h > 5.0), lambda: h * 2.0, lambda: h)
+        elif kind == "nested function":
+            h = tf.function(lambda v: tf.nn.relu(v * 2.0))(h)
+        elif kind == "half":
+            h = tf.cast(tf.cast(h, tf.float16) @ tf.cast(self.second @ tf.transpose(self.second), tf.float16), tf.float32)
+        return tf.nn.relu(h @ self.second)
+
+    def loss(self, x, y, training):
+        logits = self.body(x, training) @ self.head
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+
+    @tf.function(input_signature=[features, labels])
+    def train(self, x, y):
+        trained = [self.head] + ([self.first] if self.kind == "trained first layer" else [])
+        with tf.GradientTape() as tape:
+            loss = self.loss(x, y, True)
+        for v, g in zip(trained, tape.gradient(loss, trained)):
+            v.assign_sub(0.1 * g)
+        return {"loss": loss}
+
+    @tf.function(input_signature=[features, labels])
+    def evaluate(self, x, y):
+        return {"loss": self.loss(x, y, False)}
+
+    @tf.function(input_signature=[features])
+    def predict(self, x):
+        return {"output": self.body(x, False) @ self.head}
+
+
+folder = sys.argv[1]
+for kind in sys.argv[2:]:
+    model = Model(kind)
+    signatures = {"train": model.train, "evaluate": model.evaluate, "predict": model.predict}
+    tf.saved_model.save(model, f"{folder}/{kind}", signatures=signatures)
+np.savez(f"{folder}/data.npz", x=rng.normal(0, 1, (200, 8)).astype("float32"), y=rng.integers(0, 3, 200))
