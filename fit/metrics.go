@@ -64,7 +64,7 @@ func formatValue(v float64) string {
 // metricNames checks the metric names of a session, and returns them as they appear in records.
 func metricNames(names []string, prefix, signature string) ([]string, error) {
 	if len(names) == 0 || names[0] != "loss" {
-		return nil, &option.Error{Option: "Loop.Session", Reason: fmt.Sprintf("the metrics of its %s signature are %q, and the first has to be loss", signature, names), Fix: "export the model with an output named loss"}
+		return nil, &option.Error{Option: "Loop.Session", Reason: fmt.Sprintf("the metrics of its %s signature are %q, expected loss as the first", signature, names), Fix: "export the model with an output named loss"}
 	}
 	in := make([]string, len(names))
 	for i, name := range names {

@@ -100,7 +100,7 @@ func (m *monitor) find(name string, available []string, validates bool) error {
 	}
 	remedy := "use one of " + strings.Join(available, ", ")
 	if strings.HasPrefix(m.metric, validationPrefix) && !validates {
-		remedy += ", or set {Loop.Validation} for those of a validation"
+		remedy += ", or set {Loop.Validation} to have validation metrics"
 	}
 	return &option.Error{Option: name, Value: m.metric, Reason: "there is no such metric", Fix: remedy}
 }

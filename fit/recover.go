@@ -108,7 +108,7 @@ func (r *run) releaseSnapshot() error {
 func (r *run) goBack(event string, failed error) error {
 	s, last := &r.state, r.replay.snapshot
 	if err := last.revert(r.steady); err != nil {
-		return fmt.Errorf("going back to step %d after %w: %w", last.position.Step, failed, err)
+		return fmt.Errorf("returning to step %d after %w: %w", last.position.Step, failed, err)
 	}
 	r.replay.trained = max(r.replay.trained, s.Step)
 	s.Position = last.position.clone()

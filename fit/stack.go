@@ -56,7 +56,7 @@ func (r *run) mostSteps() int {
 	most := min(k.StepsPerExecution(), r.state.StepsPerEpoch, r.fullBatches())
 	for _, h := range r.stepHooks {
 		if h.StepEvery == 0 {
-			r.state.Log.Warn("train steps run one by one", "hook", h.Name, "reason", "it has to be called after each step")
+			r.state.Log.Warn("train steps run one by one", "hook", h.Name, "reason", "it must be called after each step")
 			return 1
 		}
 		if h.StepEvery > 0 {

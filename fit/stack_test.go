@@ -146,7 +146,7 @@ func TestCallsOfSeveralSteps(t *testing.T) {
 				var bar bytes.Buffer
 				return []Hook{Checkpoint(tempDir(t)), terminal(&bar, 80), resets(AnyStep)}
 			}},
-		"a hook that needs each": {together: 4, samples: 8, epochs: 2, calls: []int{1, 1, 1, 1}, says: `hook=look reason="it has to be called after each step"`,
+		"a hook that needs each": {together: 4, samples: 8, epochs: 2, calls: []int{1, 1, 1, 1}, says: `hook=look reason="it must be called after each step"`,
 			hooks: func(t *testing.T) []Hook {
 				return []Hook{{Name: "look", Step: func(context.Context, *State) error { return nil }}}
 			}},

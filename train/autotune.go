@@ -254,7 +254,7 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	var before autotune.Configuration
 	if state != nil {
 		if err := json.Unmarshal(state, &before); err != nil {
-			return false, fmt.Errorf("%s: how the checkpoint was trained: %w", t.Checkpoints.Folder, err)
+			return false, fmt.Errorf("%s: the configuration in the checkpoint: %w", t.Checkpoints.Folder, err)
 		}
 	}
 	l.Restart = t.mayRestart()

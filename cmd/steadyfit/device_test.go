@@ -75,7 +75,7 @@ func TestDeviceFlagsRefuse(t *testing.T) {
 		{line: "--gpu-allocator malloc", says: []string{"--gpu-allocator malloc: expected bfc or cuda_malloc_async"}},
 		{line: "--gpu-memory-limit much", says: []string{"--gpu-memory-limit much: expected a size"}},
 		{line: "--gpu-memory-limit 1000", says: []string{"--gpu-memory-limit 1000: ", "in MiB"}},
-		{line: "--memory-growth=true,false", says: []string{"--memory-growth", "alike on all GPUs"}},
+		{line: "--memory-growth=true,false", says: []string{"--memory-growth", "the same memory growth on all GPUs"}},
 		{line: "--memory-growth=some", says: []string{"--memory-growth", "expected true or false"}},
 		{line: "--gpu-memory-fraction 2", says: []string{"--gpu-memory-fraction 2: expected"}},
 		{line: "--visible-gpus 0,0", says: []string{"--visible-gpus 0,0: expected each index once"}},

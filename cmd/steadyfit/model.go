@@ -105,7 +105,7 @@ func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string
 	defer ds.Close()
 	if signature == model.Roles.Evaluate && model.Metadata != nil && len(model.Metadata.ClassNames) == 0 {
 		if names, classes := ds.ClassNames("y"), model.Metadata.Labels["y"].Classes; len(names) > 0 && len(names) < classes {
-			return usagef("%s has %d label names, and the model has %d classes without names, so that names have no numbers: write numbers, or export the model with its class names", ds.Name(), len(names), classes)
+			return usagef("%s has %d label names, and the model has %d classes without names, so the names have no numbers; write numbers, or export the model with its class names", ds.Name(), len(names), classes)
 		}
 	}
 	if err := s.loadDevices(cmd); err != nil {
@@ -152,7 +152,7 @@ func (s *settings) explainNoGPU(ctx context.Context, err error) error {
 	case errors.As(err, new(*tfbind.Error)): // the requested GPU is missing, but others exist
 		return &coded{exitEnvironment, fmt.Errorf("%w\nsteadyfit doctor --gpu lists the GPUs of this machine", err)}
 	default:
-		text = "\n  everything that it needs is there; --verbose prints TensorFlow's own log"
+		text = "\n  no library is missing; --verbose prints TensorFlow's log"
 	}
 	return &coded{exitEnvironment, fmt.Errorf("%w%s\nsteadyfit doctor --gpu prints how to fix it", err, text)}
 }

@@ -154,7 +154,7 @@ func newSize[T ~int64 | ~uint64](p *T, least memory.Bytes) *value {
 			if f, err := strconv.ParseFloat(strings.TrimSpace(text), 64); err == nil {
 				meant = fmt.Sprintf("; a number alone is in bytes: did you mean %gMiB?", f)
 			}
-			return fmt.Errorf("that is %v, and no training has less than 1 MiB%s", n, meant)
+			return fmt.Errorf("%v is too small for any training%s", n, meant)
 		}
 		*p = T(n)
 		return nil
@@ -294,7 +294,7 @@ func (s *settings) setStepsPerExecution(text string) error {
 
 func (s *settings) setMemoryGrowth(text string) (err error) {
 	if strings.Contains(text, ",") {
-		return errors.New("expected one value: TensorFlow needs memory growth alike on all GPUs")
+		return errors.New("expected one value: TensorFlow needs the same memory growth on all GPUs")
 	}
 	if s.Session.Device.MemoryGrowth, err = strconv.ParseBool(text); err != nil {
 		return errors.New("expected true or false")

@@ -76,7 +76,7 @@ func openMeter(layer memory.Layer) (meter, error) {
 func (m *processMeter) sees() error {
 	blind := func(why string) error {
 		return &option.Error{Option: "Budget.Limit", Reason: "the memory that a step takes cannot be measured on this machine, so no limit can be kept: " + why,
-			Fix: "train without a budget, or where the kernel reports the peak of a process and resets it"}
+			Fix: "train without a budget, or on a machine whose kernel reports and resets the peak of a process"}
 	}
 	if err := m.sampler.Sample(0, &m.sample); err != nil {
 		return blind(err.Error())

@@ -251,7 +251,7 @@ func stopWithCheckpoint(s *fit.State, err error) (atEnd, now error) {
 	if errors.Is(err, session.ErrLost) {
 		return nil, err
 	}
-	err = fmt.Errorf("after step %d: %w; the state of that step is intact, and the last checkpoint of the run, if it writes any, saves it", s.Step, err)
+	err = fmt.Errorf("after step %d: %w; the state after that step is intact, and a Checkpoint hook saves it", s.Step, err)
 	s.Stop(err.Error())
 	return err, nil
 }
