@@ -281,7 +281,7 @@ var warnings = []struct {
 	{"`TF_FORCE_GPU_ALLOW_GROWTH`", "a value other than `true` and `false`, such as 1", []warned{
 		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=1"}, []string{"TF_FORCE_GPU_ALLOW_GROWTH: TensorFlow accepts only true and false"}},
 	}},
-	{"`TF_GPU_ALLOCATOR`", "a value that it does not know", []warned{
+	{"`TF_GPU_ALLOCATOR`", "an unknown value", []warned{
 		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"TF_GPU_ALLOCATOR=bfc"}, []string{"TF_GPU_ALLOCATOR: TensorFlow accepts only cuda_malloc_async, cuda_malloc, memory_guard"}},
 	}},
 	{"`TF_DEVICE_MIN_SYS_MEMORY_IN_MB`", "a value that is no whole number from 0", []warned{

@@ -50,7 +50,7 @@ type Options struct {
 	Executor string `json:",omitzero"`
 
 	// GrapplerOff disables all graph rewriting (RewriterConfig.disable_meta_optimizer). It
-	// excludes Grappler, Precision and MemoryOptimization.
+	// cannot be combined with Grappler, Precision or MemoryOptimization.
 	GrapplerOff bool `json:",omitzero"`
 	// Grappler enables or disables single passes of graph rewriting.
 	Grappler Grappler `json:",omitzero"`
@@ -83,7 +83,7 @@ type Options struct {
 	// CUDA_VISIBLE_DEVICES is set, the indices refer to the GPUs listed there.
 	VisibleGPUs []int `json:",omitzero"`
 	// VirtualGPUs splits GPUs into devices of a fixed size: for each visible GPU, a list of sizes
-	// in MiB. One size limits that GPU; an empty list leaves it whole. It excludes MemoryFraction.
+	// in MiB. One size limits that GPU; an empty list leaves it whole. It cannot be combined with MemoryFraction.
 	VirtualGPUs [][]int `json:",omitzero"`
 	// GPUAllocator is the allocator of GPU memory: BFC, CUDAMallocAsync, or empty for TensorFlow's
 	// default. The variable TF_GPU_ALLOCATOR overrides the option (gpu_process_state.cc).

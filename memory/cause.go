@@ -40,7 +40,7 @@ const (
 )
 
 const (
-	// carries is the minimum share of the growth for the layer that carries it.
+	// carries is the minimum share of the growth for a layer to count as its carrier.
 	carries = 0.5
 	// flatShare is the maximum share of the growth for a layer that counts as flat.
 	flatShare = 0.25

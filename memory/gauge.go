@@ -2,8 +2,8 @@ package memory
 
 import "fmt"
 
-// CgroupWorkingSet is CgroupUsed without the file pages that the kernel drops first (inactive_file in
-// memory.stat). Kubelet evicts by this amount. Only a [Gauge] reads it.
+// CgroupWorkingSet is the memory of the control group without the file pages that the kernel drops
+// first (inactive_file in memory.stat). Kubelet evicts by this amount. Only a [Gauge] reads it.
 const CgroupWorkingSet Layer = "cgroup working set"
 
 // Gauge reads one layer of this process after each step: in about 1 us on Linux, and 10 us for
@@ -13,14 +13,14 @@ type Gauge struct {
 	gauge
 }
 
-// NewGauge opens a gauge of RSS, Anon, CgroupUsed or CgroupWorkingSet. Other layers are an error; a
+// NewGauge opens a gauge of RSS, Anon, the memory of the control group or CgroupWorkingSet. Other layers are an error; a
 // layer that this machine does not report is ErrUnavailable.
 func NewGauge(layer Layer) (*Gauge, error) {
 	g := &Gauge{layer: layer}
 	switch layer {
-	case RSS, Anon, CgroupUsed, CgroupWorkingSet:
+	case RSS, Anon, cgroupUsed, CgroupWorkingSet:
 	default:
-		return nil, fmt.Errorf("memory gauge: layer %q; expected %s, %s, %s or %s", layer, RSS, Anon, CgroupUsed, CgroupWorkingSet)
+		return nil, fmt.Errorf("memory gauge: layer %q; expected %s, %s, %s or %s", layer, RSS, Anon, cgroupUsed, CgroupWorkingSet)
 	}
 	if err := g.open(layer); err != nil {
 		return nil, fmt.Errorf("memory gauge: %w", err)

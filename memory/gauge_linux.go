@@ -21,7 +21,7 @@ type gauge struct {
 }
 
 func (g *gauge) open(layer Layer) (err error) {
-	if layer == CgroupUsed || layer == CgroupWorkingSet {
+	if layer == cgroupUsed || layer == CgroupWorkingSet {
 		g.openGroup(cgroup.Find(os.DirFS("/"), "self", "memory"), layer)
 		return nil
 	}
@@ -54,7 +54,7 @@ func (g *gauge) openGroup(c cgroup.Controller, layer Layer) {
 
 func (g *gauge) read(layer Layer) Reading {
 	switch layer {
-	case CgroupUsed:
+	case cgroupUsed:
 		return amountIn(g.file, g.buffer[:])
 	case CgroupWorkingSet:
 		used := amountIn(g.file, g.buffer[:])
@@ -95,7 +95,7 @@ func (g *gauge) close() (failed error) {
 func uncertainty(layer Layer) Bytes {
 	online, _ := cpu.Counts(true)
 	batch := max(32, 2*online, 2*runtime.NumCPU())
-	if layer == CgroupUsed || layer == CgroupWorkingSet {
+	if layer == cgroupUsed || layer == CgroupWorkingSet {
 		batch = 64
 	}
 	// Pages are counted on the processors that this process may use.

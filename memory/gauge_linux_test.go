@@ -88,7 +88,7 @@ func TestGaugeOfAWorkingSet(t *testing.T) {
 		t.Skip("this machine tells nothing of control groups")
 	}
 	defer g.Close()
-	used, err := NewGauge(CgroupUsed)
+	used, err := NewGauge(cgroupUsed)
 	require.NoError(t, err)
 	defer used.Close()
 	assert.LessOrEqual(t, g.Read().Bytes, used.Read().Bytes+16*MiB)

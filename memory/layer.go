@@ -24,7 +24,7 @@ const (
 	Peak   Layer = "peak rss"      // largest RSS since the start or Sampler.ResetPeak (VmHWM)
 
 	Threads     Layer = "thread count"
-	CgroupUsed  Layer = "cgroup in use" // memory of the control group, including the page cache
+	cgroupUsed  Layer = "cgroup in use" // memory of the control group, including the page cache
 	CgroupLimit Layer = "cgroup limit"  // lowest limit of the group and its parents; unknown without a limit
 )
 

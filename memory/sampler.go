@@ -79,7 +79,7 @@ func (s *Sampler) Sample(step int, into *Sample) error {
 		s.set(PSS, s.process.pss())
 	}
 	used, limit := s.group.read()
-	s.set(CgroupUsed, used)
+	s.set(cgroupUsed, used)
 	s.set(CgroupLimit, limit)
 	s.goRuntime()
 	for _, source := range s.options.Sources {

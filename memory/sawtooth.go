@@ -132,7 +132,7 @@ func (s sawtooth) trend(x, y []float64, grain, confidence float64, seed uint64) 
 	span := tx[last] - tx[0]
 	if len(tx) >= 8 {
 		t := estimate(tx, ty, grain, confidence, seed)
-		// A mean depends on where the samples lie between two falls.
+		// The position of the samples between two falls shifts the mean.
 		perFall := float64(s.falls[len(s.falls)-1]-s.falls[0]) / float64(len(tx))
 		t.half = max(t.half, 2*s.depth/perFall/span)
 		return t

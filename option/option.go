@@ -39,7 +39,7 @@ func New(setting, reason, fix string) *Error {
 // Name translates the Go name of an option and its value, which may be empty, to the user's words.
 type Name func(option, value string) string
 
-type Named interface {
+type named interface {
 	error
 	OptionText(Name) string
 }
@@ -94,13 +94,13 @@ func Marked(text string, name Name) string {
 // Text returns the text of an error with the names that name returns.
 func Text(err error, name Name) string {
 	text := err.Error()
-	walk(err, func(n Named) { text = strings.Replace(text, n.Error(), n.OptionText(name), 1) })
+	walk(err, func(n named) { text = strings.Replace(text, n.Error(), n.OptionText(name), 1) })
 	return text
 }
 
-// walk calls do for each Named error in the tree of an error, outer errors first.
-func walk(err error, do func(Named)) {
-	if n, ok := err.(Named); ok {
+// walk calls do for each named error in the tree of an error, outer errors first.
+func walk(err error, do func(named)) {
+	if n, ok := err.(named); ok {
 		do(n)
 	}
 	switch u := err.(type) {

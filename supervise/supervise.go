@@ -65,7 +65,7 @@ type Options struct {
 	// ExitCode returns main's exit code for an error of train, in case a child is killed after its
 	// last message. nil means the function ExitCode.
 	ExitCode func(err error) int `json:"-"`
-	// Log receives crashes and restarts, unless it is nil.
+	// Log receives messages about crashes and restarts; nil discards them.
 	Log *slog.Logger
 	// Stderr receives the child's standard error; nil means os.Stderr. If Stderr is a terminal,
 	// Worker.Terminal writes to it.
