@@ -233,9 +233,7 @@ func figures(runs []*RunResult) Figures {
 	f.Pool = amount(func(run *RunResult) memory.Reading {
 		return traced(run, func(l memory.Layer) bool { return l.Whole() == memory.TFPeak && !onGPU(l) })
 	})
-	f.GPUPool = amount(func(run *RunResult) memory.Reading {
-		return traced(run, func(l memory.Layer) bool { return l.Whole() == memory.TFPeak && onGPU(l) })
-	})
+	f.GPUPool = amount(gpuPool)
 	f.GPU = amount(func(run *RunResult) memory.Reading { return run.Outcome.GPU })
 	return f
 }
@@ -247,6 +245,11 @@ func traced(run *RunResult, wanted func(memory.Layer) bool) (sum memory.Reading)
 		}
 	}
 	return sum
+}
+
+// gpuPool returns the most memory that TensorFlow's GPU allocators handed out in the traced step.
+func gpuPool(run *RunResult) memory.Reading {
+	return traced(run, func(l memory.Layer) bool { return l.Whole() == memory.TFPeak && onGPU(l) })
 }
 
 // onGPU reports whether the allocator is a GPU's. The allocator gpu_host_bfc has memory of the

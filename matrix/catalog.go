@@ -196,16 +196,18 @@ var sets = map[string]map[string][]string{
 	"$runtime": {Keras: {"intra", "inter", "jit", "grappler", "bf16"}},
 }
 
+// parse refuses unknown fields.
+func parse(text []byte, into any) error {
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	return d.Decode(into)
+}
+
 // catalog parses the embedded tables. A test reports their errors.
 var catalog = sync.OnceValues(func() (all struct {
 	workloads []Workload
 	remedies  []Remedy
 }, err error) {
-	parse := func(text []byte, into any) error {
-		d := yaml.NewDecoder(bytes.NewReader(text))
-		d.KnownFields(true)
-		return d.Decode(into)
-	}
 	err = errors.Join(parse(workloadsYAML, &all.workloads), parse(remediesYAML, &all.remedies))
 	for _, w := range all.workloads {
 		for runtime, names := range w.Takes {

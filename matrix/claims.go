@@ -2,13 +2,12 @@ package matrix
 
 import (
 	"cmp"
+	_ "embed"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"unicode"
-
-	"steadyfit/internal/lab/claims"
 )
 
 const (
@@ -17,6 +16,64 @@ const (
 	doesNotHold = "does not hold"
 	undecided   = "undecided"
 )
+
+// claimEntry holds if all its questions are answered yes, does not hold if all are answered no, and
+// otherwise holds in part.
+type claimEntry struct {
+	ID, Text string
+	// Says is the answer of the literature.
+	Says string
+	// Needs is what a test needs that a machine without a GPU lacks.
+	Needs string
+	// GPU means that only a GPU can test the claim.
+	GPU bool
+	// Mainly means that the claim does not hold if its first question is answered no.
+	Mainly bool
+	// Any leaves out questions that were not measured.
+	Any       bool
+	Questions []question
+}
+
+type question struct {
+	Name     string // empty for the only question of a claim
+	Runtimes []string
+	Probes   []probe
+	// AtMostInPart limits the answer to "in part".
+	AtMostInPart bool `yaml:"at_most_in_part"`
+	// Silent leaves out the figures, which another question has.
+	Silent bool
+	// Notes are additional sentences for an answer ("unclear", "no", "in part" or "yes"), or
+	// for "any" measured answer.
+	Notes map[string]string
+}
+
+// probe is a test of some measurements.
+type probe struct {
+	// Test names a test in single or joint, Of the amount that it compares.
+	Test, Of string
+	// Runs are workloads, as in "S0", or workloads with a remedy, as in "S0/stream". "own
+	// growth" means all workloads without intended growth, "fixed batch" all with one batch
+	// size. With Remedies, each workload is combined with each remedy.
+	Runs, Remedies []string
+	// Against is what to compare with; "/remedy" is a remedy of the same workload. The default
+	// is the baseline.
+	Against   string
+	Runtimes  []string
+	Otherwise string // added to the text if a remedy makes no difference
+}
+
+// gpuCommand measures the claims that need a GPU. It replaces "$GPU" in the table.
+const gpuCommand = "steadyfit matrix --runtime go,keras --workloads W0,S1d,S3,S3v --remedies memory-growth,mixed-bf16,mixed-fp16 on a machine with a GPU"
+
+//go:embed claims.yaml
+var claimsYAML string
+
+func claimTable() (table []claimEntry, err error) {
+	if err := parse([]byte(strings.ReplaceAll(claimsYAML, "$GPU", gpuCommand)), &table); err != nil {
+		return nil, fmt.Errorf("claims: %w", err)
+	}
+	return table, nil
+}
 
 // answer is the answer of measurements to a question.
 type answer int
@@ -47,7 +104,7 @@ type half struct {
 
 // ledger tests every claim on every runtime.
 func ledger(r *Result) ([]Claim, error) {
-	table, err := claims.Table()
+	table, err := claimTable()
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +139,7 @@ func ledger(r *Result) ([]Claim, error) {
 	return out, nil
 }
 
-func (v view) decide(c claims.Claim) (verdict, text string) {
+func (v view) decide(c claimEntry) (verdict, text string) {
 	var halves []half
 	for _, q := range c.Questions {
 		if !v.among(q.Runtimes) {
@@ -91,7 +148,7 @@ func (v view) decide(c claims.Claim) (verdict, text string) {
 		var all []evidence
 		for _, p := range q.Probes {
 			if v.among(p.Runtimes) {
-				all = append(all, tests[p.Test](v, p)...)
+				all = append(all, v.test(p)...)
 			}
 		}
 		e := pool(all...)
@@ -126,7 +183,7 @@ func (v view) among(runtimes []string) bool {
 }
 
 // pairs returns the measurements of a probe, each with the one that it is compared with.
-func pairs(p claims.Probe) (list [][2]string) {
+func pairs(p probe) (list [][2]string) {
 	for _, from := range p.Runs {
 		runs := []string{from}
 		if from == "own growth" || from == "fixed batch" {

@@ -38,6 +38,7 @@ type view struct {
 	combinations map[combinationID]*Combination
 	runs         map[combinationID][]*RunResult
 	used         map[string]bool
+	of           string // of the current probe
 }
 
 func (v view) id(name string) combinationID {
@@ -219,13 +220,30 @@ func (v view) compared(name, other string) (c compare.Comparison, ok bool) {
 	return compare.Runs(pairs, compare.LowerSlope, v.seed), true
 }
 
+// Amounts that no comparison has.
+const (
+	gpuHeld = "memory that the process holds of the GPU"
+	gpuUsed = "what TensorFlow's allocator hands out of the GPU"
+)
+
+var amounts = map[string]func(*RunResult) memory.Reading{
+	"jump from loading to the last step": func(run *RunResult) memory.Reading {
+		a, _, ok := added(run)
+		return memory.Reading{Bytes: memory.Bytes(a), OK: ok}
+	},
+	gpuHeld: func(run *RunResult) memory.Reading {
+		if run.Series == nil {
+			return memory.Reading{}
+		}
+		return run.Series.Max(memory.GPUProcess)
+	},
+	gpuUsed: gpuPool,
+}
+
 // ratio returns the ratio of an amount. ok is false if one of the results was not measured.
 func (v view) ratio(name, other, of string) (r compare.Ratio, ok bool) {
-	if of == "jump from loading to the last step" {
-		return v.amounts(name, other, func(run *RunResult) memory.Reading {
-			a, _, ok := added(run)
-			return memory.Reading{Bytes: memory.Bytes(a), OK: ok}
-		})
+	if get, ok := amounts[of]; ok {
+		return v.amounts(name, other, get)
 	}
 	c, ok := v.compared(name, other)
 	return map[string]compare.Ratio{"peak": c.Peak, "slope": c.Slope, "time of a step": c.StepTime}[of], ok
@@ -376,7 +394,8 @@ func (s spread) String() string {
 }
 
 // jumps answers whether memory is higher after the first step than before.
-func (v view) jumps(name string) evidence {
+func (v view) jumps(name, _ string) evidence {
+	name, _ = v.collected(name)
 	if v.measured(name) == nil {
 		return evidence{}
 	}
@@ -403,7 +422,7 @@ func (v view) jumps(name string) evidence {
 
 // releases answers whether closing everything frees the memory that the steps added: yes if it
 // does, in part if the memory stays, no if nothing was kept between steps.
-func (v view) releases(name string) evidence {
+func (v view) releases(name, _ string) evidence {
 	c := v.measured(name)
 	if c == nil {
 		return evidence{}
@@ -450,26 +469,4 @@ func (v view) releases(name string) evidence {
 		e.answer = inPart
 	}
 	return e
-}
-
-// onDevice returns the ratio of the GPU memory of the process, or of TensorFlow's allocator in
-// a traced step.
-func (v view) onDevice(name, other string, process bool) (compare.Ratio, bool) {
-	r, ok := v.amounts(name, other, func(run *RunResult) memory.Reading { return device(run, process) })
-	return r, ok && r.OK
-}
-
-func device(run *RunResult, process bool) (sum memory.Reading) {
-	if process {
-		if run.Series == nil {
-			return sum
-		}
-		return run.Series.Max(memory.GPUProcess)
-	}
-	for _, value := range run.Phases[worker.PhaseTraced].Values {
-		if value.Reading.OK && value.Layer.Whole() == memory.TFPeak && onGPU(value.Layer) {
-			sum = memory.Known(sum.Bytes + value.Reading.Bytes)
-		}
-	}
-	return sum
 }

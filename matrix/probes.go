@@ -7,56 +7,55 @@ import (
 	"strconv"
 	"strings"
 
-	"steadyfit/internal/lab/claims"
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/measure"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
 
-// test answers a probe of a claim for each of its measurements.
-type test func(v view, p claims.Probe) []evidence
-
-var tests = map[string]test{
-	"grows until collected": each(view.growsUntilCollected),
-	"grows without end":     each(view.growsWithoutEnd),
-	"grows with the batch":  each(view.growsWithBatch),
-	"grows beyond":          growsBeyond,
-	"is stable":             each(func(v view, name, _ string) evidence { return not(v.growsItself(name)) }),
-	"is cured":              isCured,
-	"waits":                 each(func(v view, name, _ string) evidence { return v.waits(name) }),
-	"waits if it grows":     each(view.waitsIfItGrows),
-	"relieves":              each(view.relieves),
-	"curbs":                 func(v view, p claims.Probe) []evidence { return []evidence{v.curbs(pairs(p)...)} },
-	"stops itself":          each(func(v view, name, other string) evidence { return v.ofGrowth(other, v.stops(name, other)) }),
-	"stops per sample":      stopsPerSample,
-	"accumulates":           accumulates,
-	"jumps":                 each(func(v view, name, _ string) evidence { collected, _ := v.collected(name); return v.jumps(collected) }),
-	"releases":              each(func(v view, name, _ string) evidence { return v.releases(name) }),
-	"lower":                 compares(lower),
-	"higher":                compares(higher),
-	"halves":                each(view.halves),
-	"has a worse loss":      each(view.worsens),
-	"whole peak":            func(v view, p claims.Probe) []evidence { peak, _ := v.wholeSet(p.Runs); return []evidence{peak} },
-	"whole crash":           func(v view, p claims.Probe) []evidence { _, crash := v.wholeSet(p.Runs); return []evidence{crash} },
-	"fails on the GPU":      each(view.failsOnGPU),
-	"has holes":             each(view.hasHoles),
-	"holds less of the GPU": each(view.holdsLess),
+// single has the tests that answer a probe for each measurement and the one that it is compared
+// with.
+var single = map[string]func(v view, name, other string) evidence{
+	"grows until collected": view.growsUntilCollected,
+	"grows without end":     view.growsWithoutEnd,
+	"grows with the batch":  view.growsWithBatch,
+	"grows beyond":          view.growsBeyond,
+	"is stable":             func(v view, name, _ string) evidence { return not(v.growsItself(name)) },
+	"waits":                 view.waits,
+	"waits if it grows":     view.waitsIfItGrows,
+	"relieves":              view.relieves,
+	"stops itself":          func(v view, name, other string) evidence { return v.ofGrowth(other, v.stops(name, other)) },
+	"jumps":                 view.jumps,
+	"releases":              view.releases,
+	"lower":                 func(v view, name, other string) evidence { return v.byRatio(name, other, v.of, lower) },
+	"higher":                func(v view, name, other string) evidence { return v.byRatio(name, other, v.of, higher) },
+	"halves":                view.halves,
+	"has a worse loss":      view.worsens,
+	"fails on the GPU":      view.failsOnGPU,
+	"has holes":             view.hasHoles,
+	"holds less of the GPU": view.holdsLess,
 }
 
-func each(answer func(v view, name, other string) evidence) test {
-	return func(v view, p claims.Probe) (all []evidence) {
-		for _, pair := range pairs(p) {
-			all = append(all, answer(v, pair[0], pair[1]))
-		}
-		return all
-	}
+// joint has the tests that answer a probe for all of its measurements together.
+var joint = map[string]func(view, probe) []evidence{
+	"is cured":         view.isCured,
+	"curbs":            view.curbs,
+	"stops per sample": view.stopsPerSample,
+	"accumulates":      view.accumulates,
+	"whole peak":       func(v view, p probe) []evidence { peak, _ := v.wholeSet(p.Runs); return []evidence{peak} },
+	"whole crash":      func(v view, p probe) []evidence { _, crash := v.wholeSet(p.Runs); return []evidence{crash} },
 }
 
-func compares(decide func(compare.Ratio) answer) test {
-	return func(v view, p claims.Probe) []evidence {
-		return each(func(v view, name, other string) evidence { return v.byRatio(name, other, p.Of, decide) })(v, p)
+// test answers a probe.
+func (v view) test(p probe) (all []evidence) {
+	if test, ok := joint[p.Test]; ok {
+		return test(v, p)
 	}
+	v.of = p.Of
+	for _, pair := range pairs(p) {
+		all = append(all, single[p.Test](v, pair[0], pair[1]))
+	}
+	return all
 }
 
 // wholeSet answers whether feeding the dataset in parts lowers the peak, and whether it
@@ -154,14 +153,14 @@ func (v view) growsWithBatch(w, _ string) evidence {
 // each step.
 func (v view) waitsIfItGrows(w, _ string) evidence {
 	if c := v.combinations[v.id(w)]; c != nil && c.Verdict != nil && c.Verdict.Kind == memory.Leak && v.has(w+"/gc-step") {
-		return v.waits(w)
+		return v.waits(w, "")
 	}
 	return evidence{}
 }
 
 // waits answers whether dropped tensors wait for a garbage collector: a collection after each
 // step, or each epoch, stops the growth or lowers sawteeth.
-func (v view) waits(w string) evidence {
+func (v view) waits(w, _ string) evidence {
 	e := v.grows(w)
 	c := v.measured(w)
 	if c == nil {
@@ -195,9 +194,9 @@ func (v view) waits(w string) evidence {
 
 // curbs is stops for several results. If nothing grows, the peak shows whether the remedy frees
 // anything.
-func (v view) curbs(list ...[2]string) evidence {
+func (v view) curbs(p probe) []evidence {
 	var stopped, peaks []evidence
-	for _, c := range list {
+	for _, c := range pairs(p) {
 		stopped = append(stopped, v.stops(c[0], c[1]))
 		if p := v.peak(c[0], c[1]); p.answer != missing && stopped[len(stopped)-1].answer == missing {
 			p.text += fmt.Sprintf(", %s alone does not grow", c[1])
@@ -209,10 +208,10 @@ func (v view) curbs(list ...[2]string) evidence {
 	}
 	sum, rest := pool(stopped...), pool(peaks...)
 	if sum.answer == missing {
-		return rest
+		return []evidence{rest}
 	}
 	sum.text = sentences(sum.text, rest.text)
-	return sum
+	return []evidence{sum}
 }
 
 // growsUntilCollected is grows. Its text adds whether the growth remains with garbage
@@ -243,7 +242,7 @@ func (v view) growsWithoutEnd(w, _ string) evidence {
 
 // stopsPerSample answers whether smaller batches stop the growth, or lower it per sample. Its
 // text has the peaks of workloads that do not grow.
-func stopsPerSample(v view, p claims.Probe) (all []evidence) {
+func (v view) stopsPerSample(p probe) (all []evidence) {
 	var peaks []evidence
 	for _, pair := range pairs(p) {
 		name, w := pair[0], pair[1]
@@ -284,34 +283,32 @@ func (v view) ofGrowth(workload string, e evidence) evidence {
 
 // growsBeyond answers whether a workload grows where the compared one does not, or grows faster
 // if the probe is about slopes.
-func growsBeyond(v view, p claims.Probe) (all []evidence) {
-	for _, pair := range pairs(p) {
-		e := v.growsItself(pair[0])
-		if e.answer == yes {
-			control := v.growsItself(pair[1])
-			e.text = join(e.text, control.text)
-			switch {
-			case control.answer == no:
-			case control.answer == yes && p.Of != "":
-				name, _ := v.collected(pair[0])
-				other, _ := v.collected(pair[1])
-				r, _ := v.ratio(name, other, p.Of)
-				e.answer, e.text = unclear, join(e.text, against(name, other, p.Of, r))
-				if r.OK && r.Low > 1/sameGrowth {
-					e.answer = yes
-				} else if r.OK && r.High <= 1/sameGrowth {
-					e.answer = no
-				}
-			default:
-				e.answer = min(control.answer, unclear)
-			}
-		}
-		all = append(all, e)
+func (v view) growsBeyond(name, other string) evidence {
+	e := v.growsItself(name)
+	if e.answer != yes {
+		return e
 	}
-	return all
+	control := v.growsItself(other)
+	e.text = join(e.text, control.text)
+	switch {
+	case control.answer == no:
+	case control.answer == yes && v.of != "":
+		name, _ = v.collected(name)
+		other, _ = v.collected(other)
+		r, _ := v.ratio(name, other, v.of)
+		e.answer, e.text = unclear, join(e.text, against(name, other, v.of, r))
+		if r.OK && r.Low > 1/sameGrowth {
+			e.answer = yes
+		} else if r.OK && r.High <= 1/sameGrowth {
+			e.answer = no
+		}
+	default:
+		e.answer = min(control.answer, unclear)
+	}
+	return e
 }
 
-func isCured(v view, p claims.Probe) (all []evidence) {
+func (v view) isCured(p probe) (all []evidence) {
 	for _, w := range p.Runs {
 		e := v.grows(w)
 		if e.answer == yes {
@@ -333,7 +330,7 @@ func isCured(v view, p claims.Probe) (all []evidence) {
 // accumulates answers whether workloads grow with everything released until runs run out of
 // memory. Growth alone counts in part, as does growth that stops with a collection after each
 // step.
-func accumulates(v view, p claims.Probe) (all []evidence) {
+func (v view) accumulates(p probe) (all []evidence) {
 	grew, died := false, false
 	for _, pair := range pairs(p) {
 		name := pair[0]
@@ -414,12 +411,12 @@ func (v view) hasHoles(name, other string) evidence {
 }
 
 func (v view) holdsLess(name, w string) evidence {
-	held, ok := v.onDevice(name, w, true)
-	if !ok {
+	held, ok := v.ratio(name, w, gpuHeld)
+	if !ok || !held.OK {
 		return evidence{}
 	}
-	e := evidence{lower(held), against(name, w, "memory that the process holds of the GPU", held), v.on(name)}
-	if used, ok := v.onDevice(name, w, false); ok {
+	e := evidence{lower(held), against(name, w, gpuHeld, held), v.on(name)}
+	if used, _ := v.ratio(name, w, gpuUsed); used.OK {
 		e.text = join(e.text, against(name, w, "what TensorFlow's allocator hands out of it", used))
 	}
 	e.text = join(e.text, v.peak(name, w).text+" on the host")
@@ -443,8 +440,8 @@ func (v view) halves(name, w string) evidence {
 		return evidence{}
 	}
 	e := evidence{half(peak), against(name, w, "peak", peak), v.on(name)}
-	if used, ok := v.onDevice(name, w, false); ok && v.gpus {
-		e.answer, e.text = half(used), join(against(name, w, "what TensorFlow's allocator hands out of the GPU", used), e.text+" on the host")
+	if used, _ := v.ratio(name, w, gpuUsed); used.OK && v.gpus {
+		e.answer, e.text = half(used), join(against(name, w, gpuUsed, used), e.text+" on the host")
 	}
 	return v.doubted(name, e)
 }
