@@ -24,7 +24,7 @@ func predicted(t testing.TB, s *session.Session) []float32 {
 	defer step.Close()
 	require.NoError(t, step.Feed(batches(t, digits(t), 32, 1)[0]))
 	require.NoError(t, step.Run(context.Background()))
-	out, err := step.Output(step.Signature().Outputs[0].Name)
+	out, err := step.Output(step.Signature.Outputs[0].Name)
 	require.NoError(t, err)
 	defer out.Close()
 	values, err := tfbind.Values[float32](out)

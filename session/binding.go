@@ -19,7 +19,8 @@ var ErrData = errors.New("the data does not fit the model")
 
 // binding maps the inputs of a signature to the fields of batches.
 type binding struct {
-	signature *savedmodels.Signature
+	// Signature is the signature that a Step runs.
+	Signature *savedmodels.Signature
 	inputs    []input
 	// features are the inputs that predict takes too. The other inputs are labels.
 	features []string
@@ -40,7 +41,7 @@ type input struct {
 }
 
 func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
-	b := binding{signature: sig, strict: sig.Output(savedmodels.OutputLoss) != nil && len(sig.DataInputs()) > 0}
+	b := binding{Signature: sig, strict: sig.Output(savedmodels.OutputLoss) != nil && len(sig.DataInputs()) > 0}
 	// Evaluation data may have fields that only the train signature takes.
 	if train, err := model.Signature(model.Roles.Train); err == nil && sig.Name == model.Roles.Evaluate {
 		for _, t := range train.Inputs {
@@ -81,7 +82,7 @@ func (b *binding) matchTo(fields []data.Field) error {
 // match maps each input to the field of the same name. If names are missing and there is one
 // feature, it maps the feature to the field x and the label to the field y.
 func (b *binding) match(fields []string) error {
-	data := b.signature.DataInputs()
+	data := b.Signature.DataInputs()
 	labels := slices.DeleteFunc(slices.Clone(data), func(t savedmodels.Tensor) bool { return slices.Contains(b.features, t.Name) })
 	has := func(name string) bool { return slices.Contains(fields, name) }
 	byName := !slices.ContainsFunc(data, func(t savedmodels.Tensor) bool { return !has(t.Name) })
@@ -92,7 +93,7 @@ func (b *binding) match(fields []string) error {
 			fix += ", or x and y"
 		}
 		return fmt.Errorf("%w: signature %s takes %s, and the data has %s; %s",
-			ErrData, b.signature.Name, names(data), strings.Join(fields, ", "), fix)
+			ErrData, b.Signature.Name, names(data), strings.Join(fields, ", "), fix)
 	}
 	for i := range b.inputs {
 		in := &b.inputs[i]
@@ -108,7 +109,7 @@ func (b *binding) match(fields []string) error {
 	}
 	for i, name := range fields {
 		if b.strict && !slices.Contains(b.also, name) && !slices.ContainsFunc(b.inputs, func(in input) bool { return in.field == i }) {
-			return &UnusedFieldError{Field: name, Signature: b.signature.Name, Takes: names(b.signature.Inputs)}
+			return &UnusedFieldError{Field: name, Signature: b.Signature.Name, Takes: names(b.Signature.Inputs)}
 		}
 	}
 	b.fields = slices.Clone(fields)

@@ -24,7 +24,7 @@ func (st *Step) Set(name string, a data.Array) error {
 			return st.put(i, a.Values, a.Shape, whole, false)
 		}
 	}
-	return fmt.Errorf("signature %s has no input %q; it has %s", st.signature.Name, name, names(st.signature.Inputs))
+	return fmt.Errorf("signature %s has no input %q; it has %s", st.Signature.Name, name, names(st.Signature.Inputs))
 }
 
 // Feed sets all inputs from the fields of a batch. Each input takes the field of its name. If
@@ -36,7 +36,7 @@ func (st *Step) Set(name string, a data.Array) error {
 // Session.Train from step 0. For the signatures evaluate and predict, the seed is always (0,
 // 0).
 func (st *Step) Feed(b data.Batch) error {
-	if roles := &st.session.roles; st.signature.Name != roles.Evaluate && st.signature.Name != roles.Predict {
+	if roles := &st.session.roles; st.Signature.Name != roles.Evaluate && st.Signature.Name != roles.Predict {
 		st.setSeeds(st.session.opts.Seed, st.feeds)
 	}
 	err := st.feed(b, false)
@@ -85,7 +85,7 @@ func (st *Step) put(i int, values any, shape []int, p piece, borrow bool) error 
 		err = st.tf.Copy(i, s, in.shape...)
 	}
 	if err != nil {
-		return fmt.Errorf("signature %s, input %s: %w", st.signature.Name, in.Name, err)
+		return fmt.Errorf("signature %s, input %s: %w", st.Signature.Name, in.Name, err)
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func (st *Step) setReserved(i, samples int) error {
 		return tfbind.Set(st.tf, i, st.seeds, 2)
 	case contract.InputLearningRate:
 		if scalar = st.session.rate; math.IsNaN(scalar) {
-			return option.Errorf("signature %s takes the learning rate as an input, and none was set: set it with {Session.SetLearningRate}", st.signature.Name)
+			return option.Errorf("signature %s takes the learning rate as an input, and none was set: set it with {Session.SetLearningRate}", st.Signature.Name)
 		}
 	case contract.InputLossScale:
 		if l := st.session.scaler; l != nil {
@@ -129,7 +129,7 @@ func (st *Step) setReserved(i, samples int) error {
 		}
 	case contract.InputGroupSize:
 	default:
-		return fmt.Errorf("signature %s, input %s: no value to feed", st.signature.Name, in.Name)
+		return fmt.Errorf("signature %s, input %s: no value to feed", st.Signature.Name, in.Name)
 	}
 	return setScalar(st.tf, i, in.DType, scalar)
 }
@@ -154,7 +154,7 @@ func (st *Step) setOnes(i, samples int) error {
 	n := 1
 	for _, d := range in.shape {
 		if d < 0 {
-			return in.noSize(st.signature)
+			return in.noSize(st.Signature)
 		}
 		n *= int(d)
 	}

@@ -42,7 +42,7 @@ func (m *gpuMeter) Close() error {
 // closes it.
 func (s *Session) GPUBytes() (bytes int64, ok bool) {
 	if s.gpu == nil {
-		devices, err := s.Devices()
+		devices, err := s.devices()
 		if err != nil {
 			return 0, false
 		}

@@ -232,7 +232,7 @@ func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed, step in
 	out = out[:len(metrics)]
 	clear(out)
 	applied = true
-	weighted := r.signature.Input(contract.InputSampleWeight) != nil
+	weighted := r.Signature.Input(contract.InputSampleWeight) != nil
 	var weights float64
 	for i := range n {
 		part := b.Slice(i*b.Size/n, (i+1)*b.Size/n)

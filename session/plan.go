@@ -94,9 +94,6 @@ func (p *Plan) Model() *savedmodels.Model { return p.model }
 // Roles returns the signatures that a session uses.
 func (p *Plan) Roles() savedmodels.Roles { return p.roles }
 
-// Options returns the options of the plan.
-func (p *Plan) Options() Options { return p.opts }
-
 // CheckBatch returns ErrNoSignature if Options.Compiled is set and no signature is compiled for
 // this batch size.
 func (p *Plan) CheckBatch(samples int) error {

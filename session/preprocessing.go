@@ -91,7 +91,7 @@ func (p *Preprocessing) load(graph []byte) error {
 	if err = p.graph.Import(graph, ""); err != nil {
 		return err
 	}
-	if err = p.checkOperations(graph); err != nil {
+	if err = checkOperations(graph); err != nil {
 		return err
 	}
 	input, err := p.graph.Output(p.o.Input)
@@ -129,17 +129,10 @@ func (p *Preprocessing) load(graph []byte) error {
 
 // checkOperations rejects operations with state in the graph and its functions, which include
 // the bodies of loops and conditions.
-func (p *Preprocessing) checkOperations(graph []byte) error {
-	list, err := p.graph.Operations()
+func checkOperations(graph []byte) error {
+	ops, err := graphdef.Ops(graph)
 	if err != nil {
 		return err
-	}
-	ops, err := graphdef.FunctionOps(graph)
-	if err != nil {
-		return err
-	}
-	for _, op := range list {
-		ops = append(ops, graphdef.Op{Name: op.Name(), Type: op.Type()})
 	}
 	for _, op := range ops {
 		if keeps, ok := contract.Fleeting(op.Type); ok {

@@ -19,14 +19,6 @@ var releaseProfile = []gpuopts.Variable{
 
 const profileName = "release profile"
 
-func ReleaseProfile() []string {
-	var list []string
-	for _, v := range releaseProfile {
-		list = append(list, v.String())
-	}
-	return list
-}
-
 // UseReleaseProfile works like UseEnvironment with the variables of the release profile. With
 // them, ResetReload and Trim return the memory that TensorFlow has freed, at about the speed of
 // TensorFlow's own pool, which returns none (docs/explanation/recovery.md). The profile is for

@@ -116,6 +116,15 @@ func TestReleaseProfile(t *testing.T) {
 	require.Error(t, err)
 	assert.Contains(t, log, "TensorFlow was opened without")
 	// If all variables are set, UseReleaseProfile does not restart.
-	_, log, err = run("open", ReleaseProfile()...)
+	_, log, err = run("open", releaseVariables()...)
 	require.NoError(t, err, log)
+}
+
+// releaseVariables returns the variables of the release profile as NAME=value.
+func releaseVariables() []string {
+	var list []string
+	for _, v := range releaseProfile {
+		list = append(list, v.String())
+	}
+	return list
 }

@@ -74,7 +74,7 @@ type TracedStep struct {
 // hundred bytes per operation. With micro-batches, the last one is traced. If the variables
 // cannot be restored, Resolved returns an error, and some of the variables may be updated.
 func (s *Session) Resolved(ctx context.Context, b data.Batch) (r Resolved, err error) {
-	if r.Devices, err = s.Devices(); err != nil {
+	if r.Devices, err = s.devices(); err != nil {
 		return r, err
 	}
 	info, err := tfbind.Load("")
@@ -115,7 +115,7 @@ func (s *Session) Resolved(ctx context.Context, b data.Batch) (r Resolved, err e
 		r.Step.Clusters = t.Calls
 	}
 	if n := s.Stackable(s.opts.StepsPerExecution, b.Size); n > 1 {
-		r.StepsPerExecution, r.StepsSignature = n, s.stacker.choose(n, b.Size, s.opts.StepsPerExecution).signature.Name
+		r.StepsPerExecution, r.StepsSignature = n, s.stacker.choose(n, b.Size, s.opts.StepsPerExecution).Signature.Name
 	}
 	return r, nil
 }

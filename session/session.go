@@ -163,7 +163,7 @@ func (s *Session) checkGPU() error {
 	if asks == "" {
 		return nil
 	}
-	devices, err := s.Devices()
+	devices, err := s.devices()
 	if err != nil || hasGPU(devices) {
 		return err
 	}
@@ -252,8 +252,7 @@ func (s *Session) prepareRoles(n *native) (err error) {
 	return nil
 }
 
-// Devices lists TensorFlow's devices.
-func (s *Session) Devices() ([]tfbind.Device, error) { return s.tf.Devices() }
+func (s *Session) devices() ([]tfbind.Device, error) { return s.tf.Devices() }
 
 // Close frees the session with its graph and variables. Steps made by Prepare must be closed
 // separately, before or after. TensorFlow's default CPU allocator keeps most of the memory for
@@ -416,7 +415,7 @@ func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) (er
 // or else the signature set_learning_rate. A model that has neither is ErrNoSignature. Save
 // includes a rate that was set through the signature.
 func (s *Session) SetLearningRate(rate float64) error {
-	if s.train != nil && s.train.signature.Input(contract.InputLearningRate) != nil {
+	if s.train != nil && s.train.Signature.Input(contract.InputLearningRate) != nil {
 		s.rate = rate
 		return nil
 	}
@@ -460,12 +459,12 @@ func (s *Session) Identity() map[string]string {
 	if info, err := tfbind.Load(""); err == nil {
 		id["tensorflow"] = info.Version
 	}
-	if s.train != nil && s.train.signature.Input(contract.InputSeed) != nil {
+	if s.train != nil && s.train.Signature.Input(contract.InputSeed) != nil {
 		id["seed"] = strconv.FormatInt(s.opts.Seed, 10)
 	}
 	if s.scaler != nil {
 		id["loss_scale"] = s.scaler.String()
-	} else if s.train != nil && s.train.signature.Input(contract.InputLossScale) != nil {
+	} else if s.train != nil && s.train.Signature.Input(contract.InputLossScale) != nil {
 		id["loss_scale"] = "1" // the generated value
 	}
 	return id

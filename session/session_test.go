@@ -421,9 +421,9 @@ func TestConfigIsMergedOverDevice(t *testing.T) {
 	config, err := proto.Marshal(&pb.ConfigProto{DeviceCount: map[string]int32{"CPU": 2}})
 	require.NoError(t, err)
 	count := func(opts session.Options) int {
-		devices, err := open(t, "digits", opts).Devices()
+		r, err := open(t, "digits", opts).Resolved(t.Context(), data.Batch{})
 		require.NoError(t, err)
-		return len(devices)
+		return len(r.Devices)
 	}
 	one := gpuopts.Options{InterThreads: 1, PerSessionThreads: true}
 	assert.Equal(t, count(session.Options{Device: one})+1, count(session.Options{Device: one, Config: config}))
@@ -440,10 +440,10 @@ func TestConfigIsMergedOverDevice(t *testing.T) {
 }
 
 func TestDevices(t *testing.T) {
-	devices, err := open(t, "digits", session.Options{}).Devices()
+	r, err := open(t, "digits", session.Options{}).Resolved(t.Context(), data.Batch{})
 	require.NoError(t, err)
-	require.NotEmpty(t, devices)
-	assert.Equal(t, "CPU", devices[0].Type)
+	require.NotEmpty(t, r.Devices)
+	assert.Equal(t, "CPU", r.Devices[0].Type)
 }
 
 // A traced step trains like any other step and returns its operations.

@@ -35,11 +35,11 @@ func (s *Session) prepareVariants(n *native) (err error) {
 func (s *Session) compiledSignatures() string {
 	var parts []string
 	if s.compiled != nil {
-		parts = append(parts, s.compiled.signature.Name)
+		parts = append(parts, s.compiled.Signature.Name)
 	}
 	if s.stacker != nil && s.stacker.compiled != nil {
 		// The number of steps per execution determines the steps that this signature runs.
-		parts = append(parts, fmt.Sprintf("%s with up to %d steps per call", s.stacker.compiled.signature.Name, s.opts.StepsPerExecution))
+		parts = append(parts, fmt.Sprintf("%s with up to %d steps per call", s.stacker.compiled.Signature.Name, s.opts.StepsPerExecution))
 	}
 	if len(parts) == 0 {
 		return "none"
@@ -67,13 +67,13 @@ func (s *Session) Uncompiled(samples, most int) string {
 	if by == compiled {
 		return ""
 	}
-	text := fmt.Sprintf("executions of %d steps run through %s, which is not compiled", n, by.signature.Name)
+	text := fmt.Sprintf("executions of %d steps run through %s, which is not compiled", n, by.Signature.Name)
 	if compiled != nil {
 		text = fmt.Sprintf("executions of %d steps run through %s, since %s is for executions of %d on batches of %d",
-			n, by.signature.Name, compiled.signature.Name, compiled.layout.steps, compiled.layout.batch)
+			n, by.Signature.Name, compiled.Signature.Name, compiled.layout.steps, compiled.layout.batch)
 	}
 	if single != nil {
-		return text + fmt.Sprintf("; %s runs only the remaining single steps", single.signature.Name)
+		return text + fmt.Sprintf("; %s runs only the remaining single steps", single.Signature.Name)
 	}
 	return text + "; no step is compiled"
 }

@@ -67,9 +67,6 @@ func (s *Session) prepare(tf *tfbind.Session, sig *savedmodels.Signature, fetch 
 	return step, nil
 }
 
-// Signature returns the signature that the step runs.
-func (st *Step) Signature() *savedmodels.Signature { return st.signature }
-
 // Close frees the step's buffers. Closing twice does nothing.
 func (st *Step) Close() error {
 	if st == nil {
@@ -91,7 +88,7 @@ func (st *Step) Run(ctx context.Context) error {
 			err = again
 		}
 	}
-	return fmt.Errorf("signature %s: %w", st.signature.Name, err)
+	return fmt.Errorf("signature %s: %w", st.Signature.Name, err)
 }
 
 // Trace runs the step and returns a serialized tensorflow.RunMetadata with the times and
@@ -99,7 +96,7 @@ func (st *Step) Run(ctx context.Context) error {
 func (st *Step) Trace(ctx context.Context) ([]byte, error) {
 	metadata, err := st.tf.Trace(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("signature %s: %w", st.signature.Name, err)
+		return nil, fmt.Errorf("signature %s: %w", st.Signature.Name, err)
 	}
 	return metadata, nil
 }
@@ -129,7 +126,7 @@ func (st *Step) output(name string) (int, error) {
 			return i, nil
 		}
 	}
-	return 0, fmt.Errorf("signature %s has no output %q to read; it has %s", st.signature.Name, name, names(st.outputs))
+	return 0, fmt.Errorf("signature %s has no output %q to read; it has %s", st.Signature.Name, name, names(st.outputs))
 }
 
 // runner is a step with its metrics.
@@ -208,7 +205,7 @@ func (r *runner) checkLen(out []float64, want []string) error {
 	if len(out) == len(want) {
 		return nil
 	}
-	return fmt.Errorf("signature %s: the slice has length %d, expected %d for the results %v", r.signature.Name, len(out), len(r.names), r.names)
+	return fmt.Errorf("signature %s: the slice has length %d, expected %d for the results %v", r.Signature.Name, len(out), len(r.names), r.names)
 }
 
 // find returns the index of each name in the runner's metrics; -1 for a missing name.

@@ -112,16 +112,9 @@ func (cgoAPI) findOperation(graph ptr, name string) ptr {
 	return ptr(C.sf_find_operation((*C.TF_Graph)(graph), n))
 }
 
-func (cgoAPI) nextOperation(graph ptr, position *uint64) ptr {
-	pos := C.size_t(*position)
-	op := C.sf_next_operation((*C.TF_Graph)(graph), &pos)
-	*position = uint64(pos)
-	return ptr(op)
-}
-
-func (cgoAPI) describeOperation(op ptr) (name, opType string, outputs int) {
+func (cgoAPI) describeOperation(op ptr) (name string, outputs int) {
 	o := (*C.TF_Operation)(op)
-	return C.GoString(C.sf_operation_name(o)), C.GoString(C.sf_operation_type(o)), int(C.sf_operation_outputs(o))
+	return C.GoString(C.sf_operation_name(o)), int(C.sf_operation_outputs(o))
 }
 
 func (cgoAPI) outputDType(op ptr, index int) DType {

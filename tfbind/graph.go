@@ -90,56 +90,32 @@ func (g *Graph) Output(name string) (Output, error) {
 	if err != nil {
 		return Output{}, err
 	}
-	if n := op.Outputs(); index >= n {
+	if n := op.outputs(); index >= n {
 		return Output{}, &Error{Op: "find output", Code: "NOT_FOUND",
 			Message: fmt.Sprintf("%q: operation %s has %d outputs", name, opName, n)}
 	}
 	return Output{op, index}, nil
 }
 
-// Operations lists the operations in the order of their creation.
-func (g *Graph) Operations() ([]Operation, error) {
-	p, err := g.h.acquire()
-	if err != nil {
-		return nil, err
-	}
-	defer g.h.release()
-	var (
-		ops      []Operation
-		position uint64
-	)
-	for {
-		op := capi.nextOperation(p, &position)
-		if op == nil {
-			return ops, nil
-		}
-		ops = append(ops, Operation{op, g})
-	}
-}
-
-func (o Operation) describe() (name, opType string, outputs int) {
+// describe returns zero values after the graph was closed.
+func (o Operation) describe() (name string, outputs int) {
 	if o.graph == nil {
-		return "", "", 0
+		return "", 0
 	}
 	if _, err := o.graph.h.acquire(); err != nil {
-		return "", "", 0
+		return "", 0
 	}
 	defer o.graph.h.release()
 	return capi.describeOperation(o.ptr)
 }
 
-// Name returns the operation's name; empty after the graph was closed.
-func (o Operation) Name() string { name, _, _ := o.describe(); return name }
+func (o Operation) name() string { name, _ := o.describe(); return name }
 
-// Type returns the operation's type, such as "MatMul"; empty after the graph was closed.
-func (o Operation) Type() string { _, t, _ := o.describe(); return t }
-
-// Outputs returns the number of outputs; 0 after the graph was closed.
-func (o Operation) Outputs() int { _, _, n := o.describe(); return n }
+func (o Operation) outputs() int { _, n := o.describe(); return n }
 
 // DType returns the element type. It is 0 if the output does not exist or the graph was closed.
 func (o Output) DType() DType {
-	if o.Index < 0 || o.Index >= o.Operation.Outputs() {
+	if o.Index < 0 || o.Index >= o.Operation.outputs() {
 		return 0
 	}
 	if _, err := o.Operation.graph.h.acquire(); err != nil {
@@ -149,5 +125,5 @@ func (o Output) DType() DType {
 	return capi.outputDType(o.Operation.ptr, o.Index)
 }
 
-// Name returns the tensor name, such as "x:0".
-func (o Output) Name() string { return o.Operation.Name() + ":" + strconv.Itoa(o.Index) }
+// name returns the tensor name, such as "x:0".
+func (o Output) name() string { return o.Operation.name() + ":" + strconv.Itoa(o.Index) }

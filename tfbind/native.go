@@ -19,8 +19,7 @@ type native interface {
 	deleteGraph(graph ptr)
 	importGraph(graph ptr, def []byte, prefix string) error
 	findOperation(graph ptr, name string) ptr
-	nextOperation(graph ptr, position *uint64) ptr
-	describeOperation(op ptr) (name, opType string, outputs int)
+	describeOperation(op ptr) (name string, outputs int)
 	outputDType(op ptr, index int) DType
 
 	newSession(graph ptr, config []byte) (ptr, error)

@@ -233,7 +233,7 @@ func (s *Session) RunWith(ctx context.Context, feeds Feeds, fetches []Output, o 
 	for i, out := range outputs {
 		t := feeds[out]
 		if inputs[i], err = t.h.acquire(); err != nil {
-			return nil, fmt.Errorf("feed %s: %w", out.Name(), err)
+			return nil, fmt.Errorf("feed %s: %w", out.name(), err)
 		}
 		defer t.h.release()
 	}
@@ -276,7 +276,7 @@ func (s *Session) RunWith(ctx context.Context, feeds Feeds, fetches []Output, o 
 func (s *Session) order(feeds Feeds) ([]Output, error) {
 	names := make(map[Output]string, len(feeds))
 	for out := range feeds {
-		names[out] = out.Name()
+		names[out] = out.name()
 	}
 	sorted := slices.SortedFunc(maps.Keys(names), func(a, b Output) int { return cmp.Compare(names[a], names[b]) })
 	for _, out := range sorted {
@@ -322,7 +322,7 @@ func (s *Session) check(outputs []Output, targets []Operation) error {
 			return fmt.Errorf("run: %w: an operation is the zero value", ErrNotFound)
 		}
 		if o.graph != s.graph {
-			return fmt.Errorf("run: operation %s belongs to another graph: %w", o.Name(), ErrInvalidArgument)
+			return fmt.Errorf("run: operation %s belongs to another graph: %w", o.name(), ErrInvalidArgument)
 		}
 		return nil
 	}
@@ -330,8 +330,8 @@ func (s *Session) check(outputs []Output, targets []Operation) error {
 		if err := refuse(o.Operation); err != nil {
 			return err
 		}
-		if n := o.Operation.Outputs(); o.Index < 0 || o.Index >= n {
-			return fmt.Errorf("run: %s: operation has %d outputs: %w", o.Name(), n, ErrInvalidArgument)
+		if n := o.Operation.outputs(); o.Index < 0 || o.Index >= n {
+			return fmt.Errorf("run: %s: operation has %d outputs: %w", o.name(), n, ErrInvalidArgument)
 		}
 	}
 	for _, o := range targets {

@@ -150,13 +150,7 @@ void sf_import_graph(TF_Graph* g, const void* def, size_t size,
 TF_Operation* sf_find_operation(TF_Graph* g, const char* name) {
   return tf.TF_GraphOperationByName(g, name);
 }
-TF_Operation* sf_next_operation(TF_Graph* g, size_t* position) {
-  return tf.TF_GraphNextOperation(g, position);
-}
 const char* sf_operation_name(TF_Operation* o) { return tf.TF_OperationName(o); }
-const char* sf_operation_type(TF_Operation* o) {
-  return tf.TF_OperationOpType(o);
-}
 int sf_operation_outputs(TF_Operation* o) {
   return tf.TF_OperationNumOutputs(o);
 }

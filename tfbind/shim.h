@@ -60,9 +60,7 @@ void sf_delete_graph(TF_Graph*);
 void sf_import_graph(TF_Graph*, const void* def, size_t size,
                      const char* prefix, TF_Status*);
 TF_Operation* sf_find_operation(TF_Graph*, const char* name);
-TF_Operation* sf_next_operation(TF_Graph*, size_t* position);
 const char* sf_operation_name(TF_Operation*);
-const char* sf_operation_type(TF_Operation*);
 int sf_operation_outputs(TF_Operation*);
 unsigned int sf_output_dtype(TF_Operation*, int index);
 

@@ -69,7 +69,7 @@ func (s *Session) Prepare(spec StepSpec) (*Step, error) {
 	}
 	step := &Step{session: s, fetches: slices.Clone(spec.Fetches), abort: spec.Abort}
 	for i, f := range spec.Feeds {
-		in := input{name: f.Name(), dtype: f.DType()}
+		in := input{name: f.name(), dtype: f.DType()}
 		if !in.dtype.supported() {
 			return nil, fmt.Errorf("prepare step: input %s: %w: %s cannot be fed through a step", in.name, ErrType, in.dtype)
 		}
@@ -361,7 +361,7 @@ func (st *Step) Output(i int) (*Tensor, error) {
 	}
 	t := capi.takeOutput(p, i)
 	if t == nil {
-		return nil, fmt.Errorf("step output %s was already taken: %w", st.fetches[i].Name(), ErrClosed)
+		return nil, fmt.Errorf("step output %s was already taken: %w", st.fetches[i].name(), ErrClosed)
 	}
 	return wrapTensor(t, 0), nil
 }
@@ -371,7 +371,7 @@ func (st *Step) readable(i int) error {
 		return fmt.Errorf("step output %d: %w: the step has %d outputs", i, ErrInvalidArgument, len(st.fetches))
 	}
 	if !st.ran {
-		return fmt.Errorf("step output %s: the last run failed, or there was no run yet: %w", st.fetches[i].Name(), ErrFailedPrecondition)
+		return fmt.Errorf("step output %s: the last run failed, or there was no run yet: %w", st.fetches[i].name(), ErrFailedPrecondition)
 	}
 	return nil
 }

@@ -118,9 +118,6 @@ func (t *Tensor) DType() DType { return t.info.dtype }
 // Shape returns a copy of the shape, which is empty for a scalar.
 func (t *Tensor) Shape() []int64 { return slices.Clone(t.info.shape) }
 
-// Len returns the number of elements.
-func (t *Tensor) Len() int { return int(t.info.elements) }
-
 // Bytes returns the size of the buffer, without strings longer than 22 bytes.
 func (t *Tensor) Bytes() int64 { return t.info.bytes }
 
@@ -199,7 +196,7 @@ func widened[T interface {
 	return wide, nil
 }
 
-// CopyTo copies the elements to dst, whose length must be t.Len(). It does not allocate.
+// CopyTo copies the elements to dst, whose length must be the number of elements. It does not allocate.
 func CopyTo[T Numeric](dst []T, t *Tensor) error {
 	if err := t.expect(dtypeOf[T]()); err != nil {
 		return err

@@ -74,9 +74,7 @@ typedef struct TF_TString {
   X(TF_Graph*, TF_NewGraph, (void))                                            \
   X(void, TF_DeleteGraph, (TF_Graph*))                                         \
   X(TF_Operation*, TF_GraphOperationByName, (TF_Graph*, const char*))          \
-  X(TF_Operation*, TF_GraphNextOperation, (TF_Graph*, size_t*))                \
   X(const char*, TF_OperationName, (TF_Operation*))                            \
-  X(const char*, TF_OperationOpType, (TF_Operation*))                          \
   X(int, TF_OperationNumOutputs, (TF_Operation*))                              \
   X(TF_DataType, TF_OperationOutputType, (TF_Output))                          \
   X(TF_ImportGraphDefOptions*, TF_NewImportGraphDefOptions, (void))            \

@@ -56,18 +56,18 @@ dataset with a training and a test part, the test part is used.`,
 
 func outputs(step *session.Step, chosen string, single bool) ([]string, error) {
 	var names []string
-	for _, t := range step.Signature().Outputs {
+	for _, t := range step.Signature.Outputs {
 		names = append(names, t.Name)
 	}
 	if chosen != "" {
 		if !slices.Contains(names, chosen) {
-			return nil, usagef("--output %q: signature %s has %s", chosen, step.Signature().Name, strings.Join(names, ", "))
+			return nil, usagef("--output %q: signature %s has %s", chosen, step.Signature.Name, strings.Join(names, ", "))
 		}
 		return []string{chosen}, nil
 	}
 	if single && len(names) > 1 {
 		return nil, usagef("an .npy file holds one array, and signature %s has %s: choose one with --output, or write .csv or .jsonl",
-			step.Signature().Name, strings.Join(names, ", "))
+			step.Signature.Name, strings.Join(names, ", "))
 	}
 	return names, nil
 }

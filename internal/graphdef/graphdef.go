@@ -76,17 +76,20 @@ func parse(def []byte) (*graph_go_proto.GraphDef, error) {
 	return g, nil
 }
 
-// Op is an operation in a function.
+// Op is an operation. Function is empty in the main graph.
 type Op struct{ Function, Name, Type string }
 
-// FunctionOps lists the operations in the functions of a serialized GraphDef, such as the
-// bodies of loops and conditions. It does not list the operations of the main graph.
-func FunctionOps(def []byte) ([]Op, error) {
+// Ops lists the operations of a serialized GraphDef and of its functions, such as the bodies of
+// loops and conditions.
+func Ops(def []byte) ([]Op, error) {
 	g, err := parse(def)
 	if err != nil {
 		return nil, err
 	}
 	var ops []Op
+	for _, n := range g.GetNode() {
+		ops = append(ops, Op{"", n.GetName(), n.GetOp()})
+	}
 	for _, f := range g.GetLibrary().GetFunction() {
 		for _, n := range f.GetNodeDef() {
 			ops = append(ops, Op{f.GetSignature().GetName(), n.GetName(), n.GetOp()})

@@ -96,7 +96,10 @@ func TestSumOfFunctions(t *testing.T) {
 		require.NotEqual(t, one, sum(other))
 	}
 
-	ops, err := graphdef.FunctionOps(graph([]string{"o"}, inner("i", "b", "Neg"), outer("o", "i")))
+	ops, err := graphdef.Ops(graph([]string{"o"}, inner("i", "b", "Neg"), outer("o", "i")))
 	require.NoError(t, err)
-	require.Equal(t, []graphdef.Op{{"i", "n", "Neg"}, {"o", "c1", "PartitionedCall"}, {"o", "c2", "PartitionedCall"}}, ops)
+	require.Equal(t, []graphdef.Op{
+		{"", "x", "Placeholder"}, {"", "call_o", "PartitionedCall"},
+		{"i", "n", "Neg"}, {"o", "c1", "PartitionedCall"}, {"o", "c2", "PartitionedCall"},
+	}, ops)
 }

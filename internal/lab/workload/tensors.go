@@ -402,7 +402,7 @@ func newW10(ctx context.Context, b *builder) (*loop.Loop, error) {
 			return 0, err
 		}
 		var values []any
-		for _, t := range p.step.Signature().Outputs {
+		for _, t := range p.step.Signature.Outputs {
 			v, err := p.values(t.Name)
 			if err != nil {
 				return 0, err
