@@ -47,7 +47,7 @@ type question struct {
 	Notes map[string]string
 }
 
-// probe is a test of some measurements.
+// probe is the name of a test with the workloads and remedies that it uses.
 type probe struct {
 	// Test names a test in single or joint, Of the amount that it compares.
 	Test, Of string

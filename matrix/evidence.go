@@ -13,7 +13,7 @@ import (
 
 // Thresholds of the tests.
 const (
-	// noDifference is the largest relative difference that counts as none.
+	// noDifference is the relative difference up to which two amounts count as equal.
 	noDifference = 0.05
 	// halvedBelow is the largest ratio that counts as a half.
 	halvedBelow = 0.6

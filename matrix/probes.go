@@ -149,8 +149,8 @@ func (v view) growsWithBatch(w, _ string) evidence {
 	return e
 }
 
-// waitsIfItGrows is waits for workloads that grow and were also run with a collection after
-// each step.
+// waitsIfItGrows is waits, but only for a workload that grows and was also run with a
+// collection after each step.
 func (v view) waitsIfItGrows(w, _ string) evidence {
 	if c := v.combinations[v.id(w)]; c != nil && c.Verdict != nil && c.Verdict.Kind == memory.Leak && v.has(w+"/gc-step") {
 		return v.waits(w, "")
@@ -266,8 +266,8 @@ func (v view) stopsPerSample(p probe) (all []evidence) {
 	return append(all, evidence{text: pool(peaks...).text})
 }
 
-// ofGrowth drops an answer about growth that only waits for a garbage collector. Any change of
-// the loop can lower that growth.
+// ofGrowth turns an answer to missing or unclear if the growth may only be garbage that waits
+// for a collector, since any change of the loop can lower such growth.
 func (v view) ofGrowth(workload string, e evidence) evidence {
 	if e.answer < inPart {
 		return e

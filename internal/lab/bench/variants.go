@@ -35,7 +35,7 @@ func trainN(r savedmodels.Roles) string    { return r.TrainN }
 func trainXLA(r savedmodels.Roles) string  { return r.TrainXLA }
 func trainNXLA(r savedmodels.Roles) string { return r.TrainNXLA }
 
-// The first variant and keras-fit are references.
+// Ratios are relative to the first variant and to keras-fit.
 var variants = []variant{
 	{name: "c", role: train, command: graphCommand("cloop")},
 	{name: "galeone", role: train, command: graphCommand("galeone", "-impl", "galeone")},

@@ -97,7 +97,7 @@ func (k kept) held() memory.Bytes { return k.closed - k.loaded }
 func (k kept) Figure() string { return k.closed.String() }
 func (k kept) Of() string     { return fmt.Sprintf("held after the close, of %s in the loop", k.level) }
 
-// KeptLines returns the remedies by how much memory they return.
+// KeptLines returns the lines with the remedies, by the amount of memory that they return.
 func (v *view) KeptLines(k kept) []line {
 	back := v.line("works", "✓ Comes back", "It comes back ", green, k.back, mostReturns, func(c *matrix.Combination) (string, string) {
 		return "to " + size(c.Figures.Closed) + " with", v.afterClose(c)

@@ -230,7 +230,8 @@ func Start(sources ...memory.Source) (*Child, error) {
 }
 
 // Param returns the value of a parameter, or otherwise if it is not set. A parameter that is
-// set but never read is an error: the report must not show the remedy as one without an effect.
+// set but never read ends the run with an error. Otherwise the report would show its remedy as
+// one without an effect.
 func (c *Child) Param(name, otherwise string) string {
 	c.used[name] = true
 	return cmp.Or(c.Spec.Params[name], otherwise)
