@@ -90,7 +90,7 @@ func keeper(t testing.TB) *savedmodels.Model {
 	}, nil)
 }
 
-// If a model keeps memory of a batch, later batches do not change that memory. They are copied.
+// If a model keeps memory of a batch, the step copies later batches and leaves that memory alone.
 func TestBatchThatTheModelKeeps(t *testing.T) {
 	const batch, batchCount = 16 << 10, 12
 	values := make([]float32, batch*batchCount)
