@@ -27,7 +27,7 @@ var (
 	single   = Configuration{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}
 	intra    = Configuration{IntraThreads: 1}
 	inter    = Configuration{InterThreads: 1}
-	caller   = Configuration{CallerRuns: true}
+	two      = Configuration{InterThreads: 2}
 	oneDNNOn = Configuration{OneDNN: gpuopts.On}
 )
 
@@ -40,7 +40,6 @@ func TestCandidateInWords(t *testing.T) {
 		{both, "50 steps per execution, XLA-compiled"},
 		{single.over(compiled), "XLA-compiled, single-threaded executor, intra threads 1"},
 		{inter, "inter threads 1"},
-		{caller.over(fused), "50 steps per execution, in the calling thread"},
 		{Configuration{Precision: gpuopts.BFloat16}.over(fused), "50 steps per execution, bfloat16"},
 		{fused.over(oneDNNOn), "oneDNN on, 50 steps per execution"},
 	} {
@@ -60,7 +59,7 @@ func TestRounds(t *testing.T) {
 	}{
 		{Configuration{}, false, 0},
 		{fused, false, 1},
-		{caller.over(fused), false, 2},
+		{two.over(fused), false, 2},
 		{Configuration{InterThreads: 1, Allocator: allocator.Jemalloc}.over(fused), false, 3},
 		{Configuration{Executor: gpuopts.SingleThreaded}, false, 1},
 		{Configuration{Executor: gpuopts.SingleThreaded}.over(fused), oneDNN, map[bool]int{true: 3, false: 2}[oneDNN]},
@@ -87,10 +86,9 @@ func TestRounds(t *testing.T) {
 func TestApply(t *testing.T) {
 	base := session.Options{StepsPerExecution: 7, Device: gpuopts.Options{IntraThreads: 3, MemoryGrowth: true}}
 	assert.Equal(t, base, Configuration{}.Apply(base))
-	assert.Equal(t, session.Options{CallerRuns: true}, Configuration{}.Apply(session.Options{CallerRuns: true}))
-	o := caller.over(single.over(both)).Apply(base)
+	o := single.over(both).Apply(base)
 	assert.Equal(t, session.Options{
-		StepsPerExecution: 50, Compiled: true, CallerRuns: true,
+		StepsPerExecution: 50, Compiled: true,
 		Device: gpuopts.Options{IntraThreads: 1, InterThreads: 1, Executor: gpuopts.SingleThreaded, MemoryGrowth: true},
 	}, o)
 }
@@ -125,13 +123,12 @@ func TestOffers(t *testing.T) {
 		bases, settings []Configuration
 	}{
 		{name: "nothing is allowed", batch: 32},
-		{name: "all", batch: 32, limits: all, bases: []Configuration{both, fused, compiled}, settings: []Configuration{single, intra, inter, caller, {Precision: gpuopts.BFloat16}}},
+		{name: "all", batch: 32, limits: all, bases: []Configuration{both, fused, compiled}, settings: []Configuration{single, intra, {Precision: gpuopts.BFloat16}}},
 		{name: "a batch that no signature was compiled for", batch: 16, limits: Limits{StepsPerExecution: 100, Compiled: true}, bases: []Configuration{fused}},
 		{name: "fewer steps in an epoch than a compiled signature runs", batch: 32, limits: Limits{StepsPerExecution: 10, Compiled: true}, bases: []Configuration{{StepsPerExecution: 10}, compiled}},
 		{name: "deterministic", options: session.Options{Device: gpuopts.Options{Deterministic: true}}, batch: 32, limits: Limits{StepsPerExecution: 50, Compiled: true, Threads: true}, bases: []Configuration{fused}},
 		{name: "threads are set from outside", env: "TF_NUM_INTEROP_THREADS", batch: 32, limits: Limits{StepsPerExecution: 50, Threads: true}, bases: []Configuration{fused}},
-		{name: "a step is traced", batch: 32, limits: Limits{StepsPerExecution: 50, Threads: true, Traced: true}, bases: []Configuration{fused}, settings: []Configuration{intra, inter, caller}},
-		{name: "the calling thread is set", options: session.Options{CallerRuns: true}, batch: 32, limits: Limits{Threads: true}, settings: []Configuration{single, intra, inter}},
+		{name: "a step is traced", batch: 32, limits: Limits{StepsPerExecution: 50, Threads: true, Traced: true}, bases: []Configuration{fused}, settings: []Configuration{intra}},
 		{name: "what is set stays", options: session.Options{StepsPerExecution: 5, Device: gpuopts.Options{IntraThreads: 1, Precision: gpuopts.BFloat16}}, batch: 32, limits: all, bases: []Configuration{compiled}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -310,7 +307,7 @@ func TestJudge(t *testing.T) {
 		{name: "too few rounds", measured: []Measurement{plain, with(quick, func(m *Measurement) { m.Rounds = 2 })}, stays: true},
 		{name: "about as fast, and less is changed", measured: []Measurement{plain, quick, measured(fused, 0.21, 0.215, 0.22)}, want: fused},
 		{name: "faster by more than that", measured: []Measurement{plain, quick, measured(fused, 0.22, 0.225, 0.23)}, want: both},
-		{name: "about as fast, and it rounds as plain steps do", measured: []Measurement{plain, measured(single.over(fused), 0.5, 0.5, 0.5), measured(Configuration{InterThreads: 1, CallerRuns: true, Allocator: "jemalloc"}, 0.51, 0.51, 0.51)}, want: Configuration{InterThreads: 1, CallerRuns: true, Allocator: "jemalloc"}},
+		{name: "about as fast, and it rounds as plain steps do", measured: []Measurement{plain, measured(single.over(fused), 0.5, 0.5, 0.5), measured(Configuration{InterThreads: 1, Allocator: "jemalloc"}.over(fused), 0.51, 0.51, 0.51)}, want: Configuration{InterThreads: 1, Allocator: "jemalloc"}.over(fused)},
 		{name: "of two that change as much, the faster", measured: []Measurement{plain, measured(single, 0.5, 0.505, 0.51), measured(inter, 0.49, 0.5, 0.51)}, want: inter},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -399,7 +396,7 @@ func TestCache(t *testing.T) {
 	foreign.Key.CPU = "another one"
 	moved, err := json.Marshal(foreign)
 	require.NoError(t, err)
-	foreign.Key, foreign.Format = k, "steadyfit tune 4"
+	foreign.Key, foreign.Format = k, "steadyfit tune 5"
 	newer, err := json.Marshal(foreign)
 	require.NoError(t, err)
 	for name, content := range map[string][]byte{"cut": good[:len(good)/2], "empty": nil, "of another machine": moved, "of another format": newer} {
@@ -433,8 +430,8 @@ func TestWithin(t *testing.T) {
 	} {
 		assert.Equal(t, c.want, all.Within(c.limits, session.Options{Device: gpuopts.Options{Deterministic: c.deterministic}}), c.name)
 	}
-	assert.Equal(t, caller, caller.Within(Limits{Threads: true, Traced: true}, session.Options{}))
-	assert.Equal(t, Configuration{}, caller.Within(Limits{}, session.Options{}))
+	assert.Equal(t, two, two.Within(Limits{Threads: true, Traced: true}, session.Options{}))
+	assert.Equal(t, Configuration{}, two.Within(Limits{}, session.Options{}))
 }
 
 // Cached measurements serve every training that may use some of the configurations.
@@ -444,7 +441,7 @@ func TestKept(t *testing.T) {
 	}
 	kept := Choice{Measurements: []Measurement{
 		measured(Configuration{}, 1, 100), measured(both, 0.2, 500), measured(fused, 0.6, 200), measured(compiled, 0.4, 400), measured(single.over(both), 0.1, 500),
-		measured(caller.over(both), 0.15, 500),
+		measured(two.over(both), 0.15, 500),
 	}}
 	for _, c := range []struct {
 		name            string
@@ -459,7 +456,7 @@ func TestKept(t *testing.T) {
 		{name: "no compiled signature, and an epoch that is shorter", bases: []Configuration{{StepsPerExecution: 44}}, want: Configuration{StepsPerExecution: 44}},
 		{name: "an epoch of which nothing is known", bases: []Configuration{{StepsPerExecution: 3}}, partly: true},
 		{name: "a setting that was not measured", bases: []Configuration{compiled}, settings: []Configuration{inter}, want: compiled, partly: true},
-		{name: "another setting", bases: []Configuration{both, fused, compiled}, settings: []Configuration{caller}, want: caller.over(both)},
+		{name: "another setting", bases: []Configuration{both, fused, compiled}, settings: []Configuration{two}, want: two.over(both)},
 		{name: "a budget", bases: []Configuration{both, fused, compiled}, plan: Plan{Budget: 450}, want: compiled},
 		{name: "a budget, of a process that has more", bases: []Configuration{both, fused, compiled}, plan: Plan{Budget: 450}, own: 100, want: fused},
 		{name: "a budget that nothing keeps", bases: []Configuration{both, fused, compiled}, plan: Plan{Budget: 450}, own: 1000},
@@ -497,7 +494,7 @@ func TestKept(t *testing.T) {
 	assert.Equal(t, 0.6, find(later.Measurements, fused).Ratio)
 	assert.Equal(t, 0.9, find(later.Measurements, compiled).Ratio)
 	assert.Nil(t, find(later.Measurements, single.over(both)))
-	assert.NotNil(t, find(later.Measurements, caller.over(both)), "which was not offered")
+	assert.NotNil(t, find(later.Measurements, two.over(both)), "which was not offered")
 	shorter := Choice{Measurements: []Measurement{measured(Configuration{StepsPerExecution: 44}, 0.7, 200)}}
 	later = Choice{Measurements: anew}
 	later.merge(&shorter, offer{[]Configuration{fused}, nil}, true)

@@ -26,8 +26,6 @@ type Configuration struct {
 	Executor     string `json:"executor,omitempty"`
 	IntraThreads int    `json:"intra_threads,omitempty"`
 	InterThreads int    `json:"inter_threads,omitempty"`
-	// CallerRuns has the meaning of session.Options.CallerRuns.
-	CallerRuns bool `json:"caller_runs,omitempty"`
 	// OneDNN turns oneDNN on or off, and Allocator ("jemalloc") replaces malloc, both with the
 	// variables of Environment.
 	OneDNN    string `json:"onednn,omitempty"`
@@ -53,7 +51,6 @@ func (c Configuration) String() string {
 	add(c.Executor != "", "single-threaded executor")
 	add(c.Executor == "" && c.InterThreads > 0, "inter threads %d", c.InterThreads)
 	add(c.IntraThreads > 0, "intra threads %d", c.IntraThreads)
-	add(c.CallerRuns, "in the calling thread")
 	add(c.Allocator != "", "%s", c.Allocator)
 	add(c.Precision != "", "%s", c.Precision)
 	return cmp.Or(strings.Join(words, ", "), "plain")
@@ -90,7 +87,6 @@ func (c Configuration) Environment() (missing []gpuopts.Variable, err error) {
 func (c Configuration) Apply(o session.Options) session.Options {
 	o.StepsPerExecution = cmp.Or(c.StepsPerExecution, o.StepsPerExecution)
 	o.Compiled = c.Compiled || o.Compiled
-	o.CallerRuns = c.CallerRuns || o.CallerRuns
 	d := &o.Device
 	d.Executor = cmp.Or(c.Executor, d.Executor)
 	d.IntraThreads = cmp.Or(c.IntraThreads, d.IntraThreads)
@@ -108,7 +104,6 @@ func (c Configuration) over(base Configuration) Configuration {
 		Executor:          cmp.Or(c.Executor, base.Executor),
 		IntraThreads:      cmp.Or(c.IntraThreads, base.IntraThreads),
 		InterThreads:      cmp.Or(c.InterThreads, base.InterThreads),
-		CallerRuns:        c.CallerRuns || base.CallerRuns,
 		OneDNN:            cmp.Or(c.OneDNN, base.OneDNN),
 		Allocator:         cmp.Or(c.Allocator, base.Allocator),
 		Precision:         cmp.Or(c.Precision, base.Precision),
@@ -117,7 +112,7 @@ func (c Configuration) over(base Configuration) Configuration {
 
 // threads returns the part of the configuration that sets the executor and its threads.
 func (c Configuration) threads() Configuration {
-	return Configuration{Executor: c.Executor, IntraThreads: c.IntraThreads, InterThreads: c.InterThreads, CallerRuns: c.CallerRuns}
+	return Configuration{Executor: c.Executor, IntraThreads: c.IntraThreads, InterThreads: c.InterThreads}
 }
 
 // parts splits a configuration into its base (steps per execution and signature) and its
@@ -142,7 +137,7 @@ func (c Configuration) Rounds() bool {
 func (c Configuration) changes() int {
 	n := 0
 	for _, change := range []bool{
-		c.StepsPerExecution > 1, c.Executor != "", c.IntraThreads+c.InterThreads > 0, c.CallerRuns, c.OneDNN != "", c.Allocator != "", c.Compiled, c.Rounds(),
+		c.StepsPerExecution > 1, c.Executor != "", c.IntraThreads+c.InterThreads > 0, c.OneDNN != "", c.Allocator != "", c.Compiled, c.Rounds(),
 	} {
 		if change {
 			n++
@@ -162,8 +157,8 @@ type Limits struct {
 	StepsPerExecution int
 	// Compiled allows XLA-compiled signatures, which round differently than plain steps.
 	Compiled bool
-	// Threads allows another executor, other numbers of threads, and the calling thread. Some
-	// of these round differently.
+	// Threads allows another executor and other numbers of threads, some of which round
+	// differently, and in trials the calling thread (Live).
 	Threads bool
 	// Traced means that a step will be traced, which excludes the single-threaded executor.
 	Traced bool
@@ -203,7 +198,7 @@ func (c Configuration) Within(l Limits, o session.Options) Configuration {
 	}
 	c.Compiled = c.Compiled && l.Compiled
 	if !l.Threads {
-		c.Executor, c.IntraThreads, c.InterThreads, c.CallerRuns = "", 0, 0, false
+		c.Executor, c.IntraThreads, c.InterThreads = "", 0, 0
 	}
 	if l.Traced {
 		c.Executor = ""
@@ -266,10 +261,7 @@ func (p *Plan) settings(l Limits) (settings []Configuration) {
 		if !l.Traced {
 			settings = append(settings, Configuration{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1})
 		}
-		settings = append(settings, Configuration{IntraThreads: 1}, Configuration{InterThreads: 1})
-		if !p.Options.CallerRuns {
-			settings = append(settings, Configuration{CallerRuns: true})
-		}
+		settings = append(settings, Configuration{IntraThreads: 1})
 	}
 	if c, ok := p.otherOneDNN(); ok && l.OneDNN {
 		settings = append(settings, c)

@@ -1,8 +1,9 @@
 // Package autotune measures which configuration of a training runs fastest on this machine: one
-// step per call or several, the XLA-compiled signatures of the model, and settings of
-// TensorFlow's executor, its threads and its allocator.
+// step per execution or several, the XLA-compiled signatures of the model, and settings of
+// TensorFlow's executor, its threads, oneDNN and the allocator. [Live] chooses between
+// TensorFlow's threads and the calling thread during the train steps themselves.
 //
-// No [Configuration] is always fastest: compiled steps, several per call, were 4 times as fast
+// No [Configuration] is always fastest: compiled steps, several per execution, were 4 times as fast
 // as plain ones on a small dense model and 8 times slower on one with dropout
 // (docs/explanation/speed.md). So [Choose] runs trials. A trial trains with one configuration
 // on the first batches of the data, in a child process. Its rounds alternate with those of the

@@ -22,6 +22,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
 	"steadyfit/savedmodels"
+	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
@@ -49,22 +50,26 @@ func printWeights(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	sum, err := sumOfWeights(ctx, r.session)
+	if err == nil {
+		_, err = fmt.Println(sum)
+	}
+	return err
+}
+
+func sumOfWeights(ctx context.Context, s *session.Session) (sum string, err error) {
 	dir, err := os.MkdirTemp("", "steadyfit-test-")
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	prefix := filepath.Join(dir, "v")
-	if err := r.session.Save(ctx, prefix); err != nil {
-		return err
+	if err := s.Save(ctx, prefix); err != nil {
+		return "", err
 	}
 	text, err := os.ReadFile(prefix + ".data-00000-of-00001")
-	if err != nil {
-		return err
-	}
-	sum := sha256.Sum256(text)
-	_, err = fmt.Println(hex.EncodeToString(sum[:]))
-	return err
+	hash := sha256.Sum256(text)
+	return hex.EncodeToString(hash[:]), err
 }
 
 // TestRoundsAsItSays trains with all that may be chosen, each in a process of its own, since
@@ -95,10 +100,10 @@ func TestRoundsAsItSays(t *testing.T) {
 			p := Plan{Model: m, Data: c.data, Batch: s.Batch, Limits: Limits{StepsPerExecution: 5, Compiled: true, Threads: true, Precision: true}}
 			s.Data, s.Fields, err = sample(&p, t.TempDir(), time.Minute)
 			require.NoError(t, err)
-			weights := func(configuration Configuration) string {
+			weights := func(configuration Configuration, callerRuns bool) string {
 				t.Helper()
 				s := s
-				s.Configuration = configuration
+				s.Configuration, s.Options.CallerRuns = configuration, callerRuns
 				text, err := json.Marshal(s)
 				require.NoError(t, err)
 				cmd := exec.Command(os.Args[0])
@@ -114,7 +119,7 @@ func TestRoundsAsItSays(t *testing.T) {
 				require.NoError(t, err, "%v: %s", configuration, &failed)
 				return string(out)
 			}
-			plain := weights(Configuration{})
+			plain := weights(Configuration{}, false)
 			require.Len(t, plain, 2*sha256.Size+1)
 
 			_, jemalloc := allocator.Find(allocator.Jemalloc)
@@ -122,9 +127,8 @@ func TestRoundsAsItSays(t *testing.T) {
 			o, err := newOffer(&p)
 			require.NoError(t, err)
 			require.Contains(t, o.bases, Configuration{StepsPerExecution: 5})
-			// Without one thread for each operation, too.
-			o.settings = append(o.settings, Configuration{Executor: gpuopts.SingleThreaded})
-			var same []Configuration
+			o.settings = append(o.settings, Configuration{Executor: gpuopts.SingleThreaded}, inter)
+			same := []Configuration{{}}
 			for _, base := range append([]Configuration{{}}, o.bases...) {
 				for _, setting := range append([]Configuration{{}}, o.settings...) {
 					if configuration := setting.over(base); !configuration.Plain() && !configuration.Rounds() {
@@ -132,13 +136,14 @@ func TestRoundsAsItSays(t *testing.T) {
 					}
 				}
 			}
-			require.GreaterOrEqual(t, len(same), 6, "several steps in a call, inter threads, the calling thread and the executor")
+			require.GreaterOrEqual(t, len(same), 5, "several steps per execution, inter threads, and the executor")
 			for _, configuration := range same {
-				assert.Equal(t, plain, weights(configuration), configuration)
+				assert.Equal(t, plain, weights(configuration, false), configuration)
+				assert.Equal(t, plain, weights(configuration, true), "%v, in the calling thread", configuration)
 			}
 			require.Equal(t, oneDNN || c.eigen, c.rounds.Rounds())
 			if c.rounds.Rounds() && runtime.NumCPU() > 1 {
-				assert.NotEqual(t, plain, weights(c.rounds), "%v is the same steps now: then session.Rounding need not have it", c.rounds)
+				assert.NotEqual(t, plain, weights(c.rounds, false), "%v is the same steps now: then session.Rounding need not have it", c.rounds)
 			}
 		})
 	}

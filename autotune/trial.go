@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"log/slog"
 	"maps"
 	"math"
 	"os"
@@ -38,6 +39,8 @@ type spec struct {
 	Loss          string          `json:"loss"`
 	Options       session.Options `json:"options"`
 	Configuration Configuration   `json:"configuration"`
+	// Live chooses between TensorFlow's threads and the calling thread, as a training does.
+	Live bool `json:"live"`
 	// Data are .npy files, one for each field in Fields.
 	Data   []string `json:"data"`
 	Fields []string `json:"fields"`
@@ -114,7 +117,7 @@ func runTrial(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	var a answer
-	for range warmUp {
+	for i, start := 0, time.Now(); i < warmUp || !t.live.decided && time.Since(start) < liveTime; i++ {
 		if a, err = t.run(ctx, 0); err != nil {
 			return err
 		}
@@ -153,9 +156,13 @@ func listen(from io.Reader) <-chan []byte {
 // in the first call, and allocates its buffers in the second.
 const warmUp = 3
 
+// liveTime is the time that a trial also spends on warming up, at most, to choose a thread.
+const liveTime = 500 * time.Millisecond
+
 // trainer trains on the same few batches repeatedly.
 type trainer struct {
 	session *session.Session
+	live    *Live // of session
 	data    *data.InMemory
 	next    func() (data.Batch, error, bool)
 	stop    func()
@@ -212,6 +219,10 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	if t.session, err = session.Open(ctx, plan); err != nil {
 		return t, err
 	}
+	t.live = &Live{Session: t.session, chooser: chooser{decided: true}}
+	if s.Live {
+		t.live = NewLive(t.session, s.Batch, slog.New(slog.DiscardHandler))
+	}
 	if s.LearningRate > 0 {
 		if err := t.session.SetLearningRate(s.LearningRate); err != nil {
 			return t, err
@@ -230,7 +241,7 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	}
 	t.next, t.stop = iter.Pull2(passes(ahead, s.Batch, whole))
 	t.out = make([]float64, len(t.session.TrainMetrics()))
-	if o.Device.Executor != "" || o.CallerRuns {
+	if o.Device.Executor != "" {
 		return t, t.evaluate(ctx, s.Batch)
 	}
 	return t, nil
@@ -310,14 +321,14 @@ func (t *trainer) call(ctx context.Context) error {
 		case t.steps > 1:
 			err = t.session.Stack(i, t.steps, b)
 		default:
-			err = t.session.Train(ctx, t.done, b, t.out)
+			err = t.live.Train(ctx, t.done, b, t.out)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	if t.steps > 1 {
-		if err := t.session.TrainN(ctx, t.done, t.steps, t.out); err != nil {
+		if err := t.live.TrainN(ctx, t.done, t.steps, t.out); err != nil {
 			return err
 		}
 	}

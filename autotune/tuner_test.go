@@ -116,7 +116,7 @@ func (s *scriptedTuner) outcome(bases, settings []Configuration) Choice {
 
 // The order of trials, and the base of each.
 func TestOrderOfTrials(t *testing.T) {
-	bases, settings := []Configuration{both, fused, compiled}, []Configuration{single, intra, inter, caller, jemalloc}
+	bases, settings := []Configuration{both, fused, compiled}, []Configuration{single, intra, inter, two, jemalloc}
 	t.Run("a base that is best with a setting", func(t *testing.T) {
 		s := newScriptedTuner(t, &Plan{}, []scripted{
 			{step: 1}, {is: both, step: 4}, {is: single, step: 0.5}, {is: fused, step: 0.8}, {is: inter.over(fused), step: 0.4}, {is: jemalloc.over(inter.over(fused)), step: 0.39},
@@ -124,7 +124,7 @@ func TestOrderOfTrials(t *testing.T) {
 		c := s.outcome(bases, settings)
 		assert.Equal(t, []Configuration{
 			{}, both, single, intra, fused, compiled,
-			single.over(fused), intra.over(fused), inter.over(fused), caller.over(fused), jemalloc.over(inter.over(fused)),
+			single.over(fused), intra.over(fused), inter.over(fused), two.over(fused), jemalloc.over(inter.over(fused)),
 		}, s.started)
 		assert.Equal(t, inter.over(fused), c.Configuration, "jemalloc gains too little on top of it")
 		for configuration, want := range map[Configuration]struct {
@@ -154,7 +154,7 @@ func TestOrderOfTrials(t *testing.T) {
 	t.Run("bases that are all slower", func(t *testing.T) {
 		s := newScriptedTuner(t, &Plan{}, []scripted{{step: 1}, {is: both, step: 4}, {is: fused, step: 2}, {is: compiled, step: 3}})
 		c := s.outcome(bases, settings)
-		assert.Equal(t, []Configuration{{}, both, single, intra, fused, compiled, inter, caller, jemalloc}, s.started, "on plain steps, and nothing twice")
+		assert.Equal(t, []Configuration{{}, both, single, intra, fused, compiled, inter, two, jemalloc}, s.started, "on plain steps, and nothing twice")
 		assert.Equal(t, Configuration{}, c.Configuration)
 	})
 	t.Run("no bases", func(t *testing.T) {

@@ -470,5 +470,8 @@ func (s *Session) Identity() map[string]string {
 	return id
 }
 
+// SetCallerRuns changes Options.CallerRuns for the following steps, which keep their bits.
+func (s *Session) SetCallerRuns(on bool) { s.opts.CallerRuns = on }
+
 // LiveTensors returns the number of native tensors in this process.
 func (s *Session) LiveTensors() int64 { return tfbind.Live().Tensors }

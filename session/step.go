@@ -27,6 +27,8 @@ type Step struct {
 	// borrows reports whether inputs refer to the memory of a batch. keeps reports whether
 	// TensorFlow referred to a batch after its run.
 	borrows, keeps bool
+	// callerRuns is Options.CallerRuns as the step of TensorFlow has it.
+	callerRuns bool
 }
 
 // Prepare makes a Step of a signature, which fetches all outputs. The result must be closed.
@@ -44,9 +46,6 @@ var callerRuns = protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.Va
 func (s *Session) prepare(tf *tfbind.Session, sig *savedmodels.Signature, fetch []savedmodels.Tensor) (*Step, error) {
 	step := &Step{binding: newBinding(s.model, sig), session: s, outputs: fetch, seeds: make([]int64, 2)}
 	var spec tfbind.StepSpec
-	if s.opts.CallerRuns {
-		spec.RunOptions = callerRuns
-	}
 	for _, side := range []struct {
 		word    string
 		tensors []savedmodels.Tensor
@@ -77,6 +76,9 @@ func (st *Step) Close() error {
 
 // Run runs the signature once. The results are valid until the next run.
 func (st *Step) Run(ctx context.Context) error {
+	if err := st.setCaller(); err != nil {
+		return err
+	}
 	err := st.tf.Run(ctx)
 	if err == nil {
 		return nil
@@ -91,9 +93,29 @@ func (st *Step) Run(ctx context.Context) error {
 	return fmt.Errorf("signature %s: %w", st.Signature.Name, err)
 }
 
+// setCaller applies Options.CallerRuns, which SetCallerRuns may have changed.
+func (st *Step) setCaller() error {
+	on := st.session.opts.CallerRuns
+	if on == st.callerRuns {
+		return nil
+	}
+	var options []byte
+	if on {
+		options = callerRuns
+	}
+	if err := st.tf.SetRunOptions(options); err != nil {
+		return fmt.Errorf("signature %s: %w", st.signature.Name, err)
+	}
+	st.callerRuns = on
+	return nil
+}
+
 // Trace runs the step and returns a serialized tensorflow.RunMetadata with the times and
 // allocations of each operation. Tracing costs time and memory; see [tfbind.Step.Trace].
 func (st *Step) Trace(ctx context.Context) ([]byte, error) {
+	if err := st.setCaller(); err != nil {
+		return nil, err
+	}
 	metadata, err := st.tf.Trace(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("signature %s: %w", st.Signature.Name, err)

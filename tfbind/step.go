@@ -38,7 +38,7 @@ type Step struct {
 	fetches []Output
 	memory  stepMemory
 	borrows *stepBorrows
-	options ptr
+	options *ptr   // the TF_Buffer of proto
 	proto   []byte // serialized options
 	abort   bool
 	busy    atomic.Bool
@@ -82,22 +82,40 @@ func (s *Session) Prepare(spec StepSpec) (*Step, error) {
 	if step.memory.step == nil {
 		return nil, &Error{Op: "prepare step", Code: "RESOURCE_EXHAUSTED", Message: "no memory for the step's tables"}
 	}
-	var options ptr
-	if len(spec.RunOptions) > 0 {
-		options = capi.newBuffer(spec.RunOptions)
-		step.options, step.proto = options, slices.Clone(spec.RunOptions)
-	}
+	options := new(ptr)
+	step.options = options
+	step.setRunOptions(spec.RunOptions)
 	borrows := &stepBorrows{of: make([]*borrow, len(spec.Feeds)), borrowed: make([]bool, len(spec.Feeds))}
 	step.borrows = borrows
 	step.h = newHandle(step.memory.step, stepKind, 0, func(p ptr) {
-		if options != nil {
-			capi.deleteBuffer(options)
+		if *options != nil {
+			capi.deleteBuffer(*options)
 		}
 		capi.deleteStep(p)
 		borrows.end()
 	})
 	watch(step, step.h)
 	return step, nil
+}
+
+// SetRunOptions replaces StepSpec.RunOptions for the following runs.
+func (st *Step) SetRunOptions(options []byte) error {
+	if _, err := st.use(); err != nil {
+		return err
+	}
+	defer st.done()
+	st.setRunOptions(options)
+	return nil
+}
+
+func (st *Step) setRunOptions(options []byte) {
+	if *st.options != nil {
+		capi.deleteBuffer(*st.options)
+		*st.options = nil
+	}
+	if st.proto = slices.Clone(options); len(options) > 0 {
+		*st.options = capi.newBuffer(options)
+	}
 }
 
 // Close frees the step after a run in progress. Closing twice does nothing.
@@ -251,7 +269,7 @@ func (st *Step) resize(p ptr, i int, shape []int64, bytes int64) error {
 // package documentation. After an error of TensorFlow in a train step, some of the variables may be
 // updated.
 func (st *Step) Run(ctx context.Context) error {
-	return st.run(ctx, st.options, nil)
+	return st.run(ctx, *st.options, nil)
 }
 
 // Trace runs the step and returns a serialized tensorflow.RunMetadata. Its step_stats have the

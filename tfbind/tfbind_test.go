@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -167,6 +168,8 @@ func TestEmptyTensor(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, got)
 
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	s := variableGraph().session(t)
 	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
 	require.NoError(t, err)
@@ -313,6 +316,25 @@ func TestRunMetadata(t *testing.T) {
 	require.NoError(t, err)
 	defer out.Close()
 	assert.Contains(t, string(metadata), "twice")
+}
+
+// The calling thread flushes denormal numbers to zero, as TensorFlow's threads do.
+func TestDenormals(t *testing.T) {
+	s := variableGraph().session(t)
+	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
+	require.NoError(t, err)
+	defer step.Close()
+	require.NoError(t, tfbind.Set(step, 0, []float32{1e-40}))
+	callerRuns := []byte{24, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1} // inter_op_thread_pool: -1
+	for _, options := range [][]byte{nil, callerRuns, nil} {
+		require.NoError(t, step.SetRunOptions(options))
+		require.NoError(t, step.Run(t.Context()))
+		v, err := step.Float(0)
+		require.NoError(t, err)
+		assert.Zero(t, v, options)
+	}
+	tiny := math.Float32frombits(uint32(4 + os.Getpid()%2)) // unknown to the compiler
+	assert.NotZero(t, tiny/2, "this thread does not flush after the step")
 }
 
 func TestStepTrace(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"steadyfit/autotune"
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
@@ -33,6 +34,9 @@ func (t *training) limitPool() error {
 func (t *training) arrange() {
 	l, s := &t.Loop, t.session
 	l.Session = s
+	if t.live {
+		l.Session = autotune.NewLive(s, l.Batch, l.Log)
+	}
 	if l.Alive == nil {
 		l.Alive = t.worker.Alive
 	}

@@ -77,9 +77,11 @@ type training struct {
 	temporary []string
 	// tuned is the plan of autotune, or nil. choice is the chosen configuration. most is the
 	// maximum number of steps without a pause.
-	tuned   *autotune.Plan
-	choice  autotune.Choice
-	most    int
+	tuned  *autotune.Plan
+	choice autotune.Choice
+	most   int
+	// live chooses between TensorFlow's threads and the calling thread during the training.
+	live    bool
 	session *session.Session
 	// resumed is true if the loop has resumed the training of an earlier process.
 	resumed bool

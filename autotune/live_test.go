@@ -1,0 +1,136 @@
+package autotune
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// decideWith runs executions of scripted length until the chooser decides, and returns how many
+// ran in TensorFlow's threads and in the calling thread.
+func decideWith(t *testing.T, c *chooser, took func(i int, caller bool) time.Duration) (ran [2]int) {
+	t.Helper()
+	for i := range 10_000 {
+		if c.decided {
+			return ran
+		}
+		if c.caller {
+			ran[1]++
+		} else {
+			ran[0]++
+		}
+		c.add(32, took(i, c.caller))
+	}
+	t.Fatal("it decides nothing")
+	return ran
+}
+
+func TestChooser(t *testing.T) {
+	constant := func(threads, caller time.Duration) func(int, bool) time.Duration {
+		return func(_ int, in bool) time.Duration {
+			if in {
+				return caller
+			}
+			return threads
+		}
+	}
+	const us = time.Microsecond
+	for _, c := range []struct {
+		name   string
+		starts bool
+		took   func(int, bool) time.Duration
+		caller bool
+		ran    [2]int
+	}{
+		// A warm-up of 3 executions, and 3 blocks of 26 in each way.
+		{"short steps in threads at first", false, constant(180*us, 80*us), true, [2]int{3 + 3*17, 3 * 17}},
+		{"short steps in the calling thread at first", true, constant(180*us, 80*us), true, [2]int{3 * 26, 3 + 3*26}},
+		{"steps that threads share", false, constant(2*time.Millisecond, 3*time.Millisecond), false, [2]int{3 + 3*3, 3 * 3}},
+		{"the same time", false, constant(100*us, 100*us), false, [2]int{3 + 9*26, 9 * 26}},
+		{"long steps are not compared", true, constant(30*time.Millisecond, 30*time.Millisecond), false, [2]int{0, 3}},
+		{"one disturbed block decides nothing", false, func(i int, in bool) time.Duration {
+			if in && i < 60 {
+				return time.Second
+			}
+			return constant(200*us, 100*us)(i, in)
+		}, true, [2]int{3 + 9*16, 9 * 16}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			chosen := chooser{caller: c.starts}
+			assert.Equal(t, c.ran, decideWith(t, &chosen, c.took))
+			assert.Equal(t, c.caller, chosen.caller)
+		})
+	}
+}
+
+// The last, smaller batch of a pass does not count, and the first larger execution starts over.
+func TestChooserIgnoresRemainders(t *testing.T) {
+	var c chooser
+	for range 5 {
+		c.add(8, time.Millisecond)
+	}
+	require.Equal(t, 5, c.executions)
+	c.add(32, time.Millisecond)
+	assert.Equal(t, chooser{samples: 32, executions: 1, ran: 1}, c)
+	c.add(8, time.Hour)
+	assert.Equal(t, chooser{samples: 32, executions: 1, ran: 1}, c)
+}
+
+// Steps that change threads while they are measured give the weights of plain steps.
+func TestLiveKeepsBits(t *testing.T) {
+	ctx := context.Background()
+	_, err := tfbind.Load("")
+	require.NoError(t, err)
+	images, _, err := data.Builtin("digits")
+	require.NoError(t, err)
+	_, regression := dense(t)
+	for name, ds := range map[string]*data.InMemory{"dense-100-64-1": regression, "digits-cnn": images} {
+		t.Run(name, func(t *testing.T) {
+			m, err := savedmodels.Builtin(name)
+			require.NoError(t, err)
+			trained := func(live bool) (text string, changes int) {
+				plan, err := session.Compile(m, session.Options{Seed: 1})
+				require.NoError(t, err)
+				s, err := session.Open(ctx, plan)
+				require.NoError(t, err)
+				defer s.Close()
+				l := &Live{Session: s, chooser: chooser{decided: true}}
+				if live {
+					l = NewLive(s, 32, slog.New(slog.DiscardHandler))
+					assert.False(t, l.decided)
+				}
+				out := make([]float64, len(l.TrainMetrics()))
+				step, last := int64(0), l.caller
+				for step < 200 || !l.decided {
+					for b, err := range ds.Batches(data.Pass{Batch: 32}) {
+						require.NoError(t, err)
+						require.NoError(t, l.Train(ctx, step, b, out))
+						step++
+						if l.caller != last {
+							last = l.caller
+							changes++
+						}
+						if step == 200 {
+							text, err = sumOfWeights(ctx, s)
+							require.NoError(t, err)
+						}
+					}
+				}
+				return text, changes
+			}
+			plain, _ := trained(false)
+			live, changes := trained(true)
+			assert.GreaterOrEqual(t, changes, 5)
+			assert.Equal(t, plain, live)
+		})
+	}
+}
