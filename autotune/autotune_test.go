@@ -254,11 +254,24 @@ func TestAllowed(t *testing.T) {
 	p := Plan{Data: ds, Batch: 32}
 	assert.Equal(t, 50*time.Microsecond+646*time.Nanosecond, p.least(), "32 samples of 101 float32 at 20 GB/s")
 	assert.Equal(t, maxTime, p.allowed(time.Microsecond), "so many steps that nobody knows")
-	assert.False(t, p.Affords(time.Nanosecond), "so few steps that nobody knows")
 	p.Steps = 1000
-	assert.True(t, p.Affords(time.Millisecond))
-	assert.False(t, p.Affords(1100*time.Microsecond))
 	assert.Equal(t, 20*time.Millisecond, p.allowed(time.Millisecond))
+}
+
+// A configuration that needs a restart must save twice the time of the restart.
+func TestRestartTime(t *testing.T) {
+	t.Setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+	m := Measurement{Configuration: oneDNNOn, Rounds: 9, Step: 0.25, Low: 0.2, Ratio: 0.25, High: 0.5} // saves 0.5 s per step
+	chosen := func(p Plan, m Measurement) bool {
+		c := Choice{Measurements: []Measurement{{Rounds: 9, Step: 1, Low: 1, Ratio: 1, High: 1}, m}}
+		c.decide(&p, 0)
+		return !c.Configuration.Plain()
+	}
+	assert.True(t, chosen(Plan{Steps: 40, RestartTime: 10 * time.Second}, m))
+	assert.False(t, chosen(Plan{Steps: 39, RestartTime: 10 * time.Second}, m))
+	assert.True(t, chosen(Plan{RestartTime: time.Hour}, m), "the number of steps is unknown")
+	m.Configuration = intra
+	assert.True(t, chosen(Plan{Steps: 1, RestartTime: time.Hour}, m), "it needs no restart")
 }
 
 func TestSummarize(t *testing.T) {

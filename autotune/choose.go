@@ -48,6 +48,9 @@ type Plan struct {
 	// Steps is the number of train steps to do. 0 means unknown; only Time then limits the
 	// trials.
 	Steps int64
+	// RestartTime is the time that a restart takes (Limits.Restart). A configuration that needs
+	// one is chosen only if it saves twice that time.
+	RestartTime time.Duration
 	// LearningRate is the learning rate for a model that takes one.
 	LearningRate float64
 	// Budget is the memory that the training may use: RSS or, with BudgetOfAnon, anonymous
@@ -65,12 +68,6 @@ type Plan struct {
 	Time time.Duration
 	// Log receives details at level Debug; nil discards them.
 	Log *slog.Logger
-}
-
-// Affords reports whether a training of Steps steps is long enough to spend this much time
-// once. It assumes the least time per step.
-func (p *Plan) Affords(cost time.Duration) bool {
-	return float64(cost) <= share*float64(p.Steps)*float64(p.least())
 }
 
 // least returns a lower bound of the time of a step: the fastest known step, and copying the

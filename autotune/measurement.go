@@ -134,13 +134,26 @@ func (p *Plan) over(m Measurement, own memory.Bytes) string {
 	return fmt.Sprintf("over the budget of %v of %s", p.Budget, kind)
 }
 
-// within returns the measurements, with those that exceed the budget marked as out. Plain steps
-// are never marked, since nothing needs less memory.
+// restartsLong returns the reason why a configuration saves too little for a restart; empty if
+// it saves enough, or needs none.
+func (p *Plan) restartsLong(m Measurement) string {
+	missing, err := m.Configuration.Environment()
+	if err != nil || len(missing) == 0 || p.Steps <= 0 || m.Ratio == 0 {
+		return ""
+	}
+	if saved := float64(p.Steps) * m.Step / m.Ratio * (1 - m.High); saved >= 2*p.RestartTime.Seconds() {
+		return ""
+	}
+	return "the restart that it needs takes too long for this training"
+}
+
+// within returns the measurements, with those that this training must not use marked as out.
+// Plain steps are never marked, since nothing needs less memory.
 func (p *Plan) within(measured []Measurement, own memory.Bytes) []Measurement {
 	measured = slices.Clone(measured)
 	for i := range measured {
 		if m := &measured[i]; m.Out == "" && !m.Configuration.Plain() {
-			m.Out = p.over(*m, own)
+			m.Out = cmp.Or(p.over(*m, own), p.restartsLong(*m))
 		}
 	}
 	return measured

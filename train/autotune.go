@@ -107,7 +107,7 @@ func (t *training) autotune(ctx context.Context) error {
 		return os.Unsetenv(ChosenEnv) // programs started by this one must choose for themselves
 	}
 	// A restart takes about as long as the start so far.
-	p.Limits.Restart = t.mayRestart() && p.Affords(time.Since(t.started))
+	p.Limits.Restart, p.RestartTime = t.mayRestart(), time.Since(t.started)
 	found, err := t.takeOver(p.Limits)
 	if err == nil && !found && t.Autotune.Mode != AutotuneOff {
 		done := t.worker.Busy()
