@@ -17,7 +17,7 @@ import (
 // Configuration is a way to run the steps of a training. The zero value is plain: one step per
 // execution, the signature as exported, and the settings of the options.
 type Configuration struct {
-	// StepsPerExecution is the number of steps in a call; 0 means 1.
+	// StepsPerExecution is the number of steps of an execution; 0 means 1.
 	StepsPerExecution int `json:"steps_per_execution,omitempty"`
 	// Compiled uses the XLA-compiled signature.
 	Compiled bool `json:"compiled,omitempty"`
@@ -132,8 +132,8 @@ func (c Configuration) Rounds() bool {
 	return c.Apply(session.Options{}).Rounding() != session.Rounding{}
 }
 
-// changes counts the differences from plain steps. Of configurations with about the same speed,
-// the one with the fewest differences wins.
+// changes counts the differences from plain steps. Fewer differences win between
+// configurations with about the same speed.
 func (c Configuration) changes() int {
 	n := 0
 	for _, change := range []bool{
@@ -149,11 +149,11 @@ func (c Configuration) changes() int {
 	return n
 }
 
-// Limits restrict what may be chosen in addition to the model and the options. The zero value
-// allows only plain steps.
+// Limits are the kinds of configurations that Choose may return. The zero value allows only
+// plain steps. The model and the options of the session can exclude more.
 type Limits struct {
 	// StepsPerExecution is the number of steps that can run without a pause, such as the steps
-	// of an epoch. Below 2, each step is a call.
+	// of an epoch. Below 2, each step is an execution.
 	StepsPerExecution int
 	// Compiled allows XLA-compiled signatures, which round differently than plain steps.
 	Compiled bool

@@ -82,8 +82,8 @@ func (m Measurement) faster() bool {
 	return m.Out == "" && !m.Configuration.Plain() && m.Rounds >= minRounds && m.High <= 1-margin
 }
 
-// judge returns the winner: of the configurations within margin of the fastest, the one with
-// the fewest changes. ok is false if plain steps win.
+// judge returns the winner. Within margin of the fastest configuration, fewer changes win. ok is
+// false if plain steps win.
 func judge(measured []Measurement) (winner Measurement, ok bool) {
 	good := slices.DeleteFunc(slices.Clone(measured), func(m Measurement) bool { return !m.faster() })
 	if len(good) == 0 {

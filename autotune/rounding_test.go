@@ -46,7 +46,7 @@ func printWeights(ctx context.Context) (err error) {
 		if r.done+int64(r.steps) > weightsSteps {
 			r.steps = 1
 		}
-		if err := r.call(ctx); err != nil {
+		if err := r.execute(ctx); err != nil {
 			return err
 		}
 	}

@@ -49,16 +49,16 @@ type spec struct {
 	LearningRate float64 `json:"learning_rate"`
 }
 
-// round requests steps for this long, but at least one call.
+// round requests executions for this long, but at least one.
 type round struct {
 	Seconds float64 `json:"seconds"`
 }
 
 // answer is a message of a trial: one after warming up, and one for each round.
 type answer struct {
-	// Step and Call are the time of a step and of a call, in seconds.
-	Step float64 `json:"step"`
-	Call float64 `json:"call"`
+	// Step and Execution are the seconds of a step and of an execution.
+	Step      float64 `json:"step"`
+	Execution float64 `json:"execution"`
 	// Finite is false once a loss was NaN or infinite.
 	Finite bool         `json:"finite"`
 	Peak   memory.Bytes `json:"peak"`
@@ -82,7 +82,7 @@ func lasting(err error) bool {
 }
 
 // Child runs a trial and does not return if this process is a trial. Otherwise it returns at
-// once. Main calls it first in a program that calls Choose.
+// once. It must be the first call in main of a program that uses Choose.
 func Child(ctx context.Context) {
 	if os.Getenv(Env) == "" {
 		return
@@ -137,7 +137,7 @@ func runTrial(ctx context.Context) (err error) {
 }
 
 // listen reads the requests. When the parent has ended, it exits at once, even during a long
-// call of TensorFlow.
+// execution.
 func listen(from io.Reader) <-chan []byte {
 	requests := make(chan []byte, 1)
 	go func() {
@@ -152,11 +152,11 @@ func listen(from io.Reader) <-chan []byte {
 	return requests
 }
 
-// warmUp is the number of calls before the first round: TensorFlow rewrites and compiles graphs
-// in the first call, and allocates its buffers in the second.
+// warmUp is the number of executions before the first round: TensorFlow rewrites and compiles
+// graphs in the first execution, and allocates its buffers in the second.
 const warmUp = 3
 
-// liveTime is the time that a trial also spends on warming up, at most, to choose a thread.
+// liveTime is the maximum time of further warm-up, in which Live chooses.
 const liveTime = 500 * time.Millisecond
 
 // trainer trains on the same few batches repeatedly.
@@ -166,7 +166,7 @@ type trainer struct {
 	data    *data.InMemory
 	next    func() (data.Batch, error, bool)
 	stop    func()
-	steps   int // steps per call
+	steps   int // per execution
 	done    int64
 	out     []float64
 	finite  bool
@@ -237,7 +237,7 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	ahead.SetBlock(t.steps)
 	whole := t.data.Len() / s.Batch
 	if whole > t.steps {
-		whole -= whole % t.steps // calls must end at the end of a pass
+		whole -= whole % t.steps // executions must end at the end of a pass
 	}
 	t.next, t.stop = iter.Pull2(passes(ahead, s.Batch, whole))
 	t.out = make([]float64, len(t.session.TrainMetrics()))
@@ -282,21 +282,21 @@ func passes(ds data.Dataset, batch, n int) iter.Seq2[data.Batch, error] {
 	}
 }
 
-// run makes calls for this many seconds, but at least one.
+// run runs executions for this many seconds, but at least one.
 func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
-	calls := 0
+	executions := 0
 	start := time.Now()
 	var took float64
-	for calls == 0 || took < seconds {
-		if err := t.call(ctx); err != nil {
+	for executions == 0 || took < seconds {
+		if err := t.execute(ctx); err != nil {
 			return answer{}, err
 		}
-		calls++
+		executions++
 		took = time.Since(start).Seconds()
 	}
 	usage, err := memory.Read() // unknown amounts are 0
 	return answer{
-		Step: took / float64(calls*t.steps), Call: took / float64(calls), Finite: t.finite,
+		Step: took / float64(executions*t.steps), Execution: took / float64(executions), Finite: t.finite,
 		Peak: usage.Peak.Bytes, Anon: usage.Anon.Bytes, Base: t.base,
 	}, err
 }
@@ -312,8 +312,8 @@ func (t *trainer) close() error {
 	return err
 }
 
-// call runs the steps of one call.
-func (t *trainer) call(ctx context.Context) error {
+// execute runs the steps of one execution.
+func (t *trainer) execute(ctx context.Context) error {
 	for i := range t.steps {
 		b, err, _ := t.next()
 		switch {
@@ -340,7 +340,7 @@ func (t *trainer) call(ctx context.Context) error {
 
 const (
 	// sampleBatches is the maximum number of batches that trials train on, usually the number
-	// of steps of a call.
+	// of steps of an execution.
 	sampleBatches = 50
 	// sampleBytes is about the maximum size of the data that trials train on, which is small
 	// compared with the memory of a trial.

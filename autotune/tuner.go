@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// roundSeconds is the least time of a round; one longer call is also a round. The rounds of
+	// roundSeconds is the least time of a round, which may be one longer execution. The rounds of
 	// the compared configurations take about the same time, up to mostSeconds.
 	roundSeconds = 0.02
 	mostSeconds  = 0.1
@@ -257,8 +257,8 @@ func (t *tuner) compare(other trial, c Configuration) (m Measurement, shown bool
 	if err != nil {
 		return out(c, err), false, nil
 	}
-	// A little less than the time of a call, so that a round is one call and not two.
-	seconds := min(max(roundSeconds, 0.8*max(warm.Call, t.best.last().Call)), mostSeconds)
+	// Just below the time of an execution, so that a round is one execution and not two.
+	seconds := min(max(roundSeconds, 0.8*max(warm.Execution, t.best.last().Execution)), mostSeconds)
 	var steps, beside []float64
 	for len(steps) < maxRounds {
 		a, err := t.round(t.best, seconds)
@@ -294,7 +294,7 @@ func (t *tuner) compare(other trial, c Configuration) (m Measurement, shown bool
 
 // round runs a round. A trial that takes much longer than before counts as hanging.
 func (t *tuner) round(one trial, seconds float64) (answer, error) {
-	until := time.Now().Add(hangs + time.Duration(20e9*max(seconds, one.last().Call)))
+	until := time.Now().Add(hangs + time.Duration(20e9*max(seconds, one.last().Execution)))
 	if until.After(t.until) {
 		until = t.until
 	}

@@ -43,7 +43,7 @@ func (s *scripted) hear(until time.Time) (answer, error) {
 }
 
 func (s *scripted) answer() answer {
-	s.latest = answer{Step: s.step, Call: s.step, Finite: true, Peak: 2 * s.anon, Anon: s.anon}
+	s.latest = answer{Step: s.step, Execution: s.step, Finite: true, Peak: 2 * s.anon, Anon: s.anon}
 	return s.latest
 }
 
