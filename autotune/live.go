@@ -21,18 +21,12 @@ type Live struct {
 	chooser
 }
 
-// NewLive returns a Live for steps on batches of that many samples, or s unchanged in a Live if
-// there is nothing to choose: the options set CallerRuns or the single-threaded executor, or
-// the session has more than one device. log receives the result at level Debug.
+// NewLive returns a Live for steps on batches of that many samples. It chooses nothing if
+// session.Session.SetCallerRuns has no effect. log receives the result at level Debug.
 func NewLive(s *session.Session, batch int, log *slog.Logger) *Live {
-	o := s.Options()
-	devices, err := s.Devices()
 	l := &Live{Session: s, batch: batch, log: log}
-	l.decided = o.CallerRuns || o.Device.Executor != "" || err != nil || len(devices) != 1
-	if !l.decided && flops(s.Model(), batch) <= shortStep {
-		l.caller = true
-		s.SetCallerRuns(true)
-	}
+	l.caller = flops(s.Model(), batch) <= shortStep
+	l.decided = !s.SetCallerRuns(l.caller)
 	return l
 }
 
@@ -75,8 +69,11 @@ func (l *Live) note(samples int, took time.Duration, err error) {
 	if err != nil {
 		return
 	}
+	before := l.caller
 	l.add(samples, took)
-	l.SetCallerRuns(l.caller)
+	if l.caller != before {
+		l.SetCallerRuns(l.caller)
+	}
 	if l.decided {
 		l.log.Debug("autotune measured train steps", "calling_thread", l.caller,
 			"seconds_in_threads", stats.Median(l.times[0]), "seconds_in_calling_thread", stats.Median(l.times[1]), "executions", l.executions)

@@ -102,7 +102,7 @@ func newTuner(p *Plan, info tfbind.Info) *tuner {
 	t := &tuner{plan: p, spec: spec{
 		Library: info.Library, Model: p.Model.Dir, Hash: p.Model.Hash, Loss: p.Model.LossOutput, Options: o,
 		Batch: p.Batch, LearningRate: p.LearningRate,
-		Live: p.Limits.under(o).Threads,
+		Live: p.Limits.under(o).Threads && !o.CallerRuns,
 	}}
 	t.start = func(ctx context.Context, c Configuration) trial { return t.startProcess(ctx, c) }
 	return t

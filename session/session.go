@@ -470,8 +470,15 @@ func (s *Session) Identity() map[string]string {
 	return id
 }
 
-// SetCallerRuns changes Options.CallerRuns for the following steps, which keep their bits.
-func (s *Session) SetCallerRuns(on bool) { s.opts.CallerRuns = on }
+// SetCallerRuns changes Options.CallerRuns for the following steps, which keep their bits. ok is
+// false, and nothing changes, with another executor or several devices.
+func (s *Session) SetCallerRuns(on bool) (ok bool) {
+	devices, err := s.devices()
+	if ok = err == nil && len(devices) == 1 && s.opts.Device.Executor == ""; ok {
+		s.opts.CallerRuns = on
+	}
+	return ok
+}
 
 // LiveTensors returns the number of native tensors in this process.
 func (s *Session) LiveTensors() int64 { return tfbind.Live().Tensors }

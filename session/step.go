@@ -104,7 +104,7 @@ func (st *Step) setCaller() error {
 		options = callerRuns
 	}
 	if err := st.tf.SetRunOptions(options); err != nil {
-		return fmt.Errorf("signature %s: %w", st.signature.Name, err)
+		return fmt.Errorf("signature %s: %w", st.Signature.Name, err)
 	}
 	st.callerRuns = on
 	return nil

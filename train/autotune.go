@@ -96,7 +96,7 @@ func (t *training) autotune(ctx context.Context) error {
 	p := t.autotunePlan()
 	t.most = min(t.data.Len()/t.Loop.Batch, int(p.Steps)/t.Loop.Epochs, t.pause(int(p.Steps)/t.Loop.Epochs))
 	p.Limits = t.Autotune.Limits(t.Session, t.most)
-	t.live = t.Autotune.Mode != AutotuneOff && p.Limits.Threads && !t.Session.Device.Deterministic && autotune.ThreadVariable() == ""
+	t.live = t.Autotune.Mode != AutotuneOff && p.Limits.Threads && !t.Session.CallerRuns && !t.Session.Device.Deterministic && autotune.ThreadVariable() == ""
 	// A traced step shows whether 16-bit types take effect.
 	p.Limits.Traced = t.traces() || p.Limits.Precision && t.Trace == traceIfUnsure && t.mayTrace()
 	if text, restarted := os.LookupEnv(ChosenEnv); restarted {
