@@ -173,17 +173,23 @@ type trainer struct {
 	base    memory.Bytes
 }
 
+// checkProcess checks that the variables of Environment had their effect on this process.
+func (c Configuration) checkProcess() error {
+	if c.Allocator != "" && native.Allocator() != c.Allocator {
+		return fmt.Errorf("the allocator of the process is %s, expected %s", native.Allocator(), c.Allocator)
+	}
+	if on, _ := tfbind.OneDNN(); c.OneDNN != "" && on != (c.OneDNN == gpuopts.On) {
+		return fmt.Errorf("this TensorFlow does not turn oneDNN %s", c.OneDNN)
+	}
+	return nil
+}
+
 func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	if _, err := tfbind.Load(s.Library); err != nil {
 		return nil, err
 	}
-	if want := s.Configuration.Allocator; want != "" && native.Allocator() != want {
-		return nil, fmt.Errorf("the allocator of the process is %s, expected %s", native.Allocator(), want)
-	}
-	if want := s.Configuration.OneDNN; want != "" {
-		if on, _ := tfbind.OneDNN(); on != (want == gpuopts.On) {
-			return nil, errors.New("this TensorFlow does not turn oneDNN " + string(want))
-		}
+	if err := s.Configuration.checkProcess(); err != nil {
+		return nil, err
 	}
 	t = &trainer{finite: true, base: ownMemory()}
 	defer func() {

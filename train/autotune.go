@@ -288,7 +288,7 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 // excludes returns the option or variable because of which steps round differently than in the
 // checkpoint; empty if there is none.
 func (t *training) excludes(was, is session.Options) string {
-	fixed, device := t.Autotune.Fixed, t.Session.Device
+	fixed := t.Autotune.Fixed
 	a, b := was.Rounding(), is.Rounding()
 	compiled, precision := a.Compiled != b.Compiled, a.Precision != b.Precision
 	threads := a.IntraThreads != b.IntraThreads || a.Loop && was.Device.Executor != is.Device.Executor
@@ -303,18 +303,27 @@ func (t *training) excludes(was, is session.Options) string {
 		return "Options.Precision"
 	case compiled && fixed.Compiled:
 		return "Options.Compiled"
-	case (compiled || threads) && device.Deterministic:
+	case (compiled || threads) && t.Session.Device.Deterministic:
 		return "Options.Deterministic"
-	case threads && device.InterThreads != 0 && device.IntraThreads == 0:
-		return "Options.InterThreads"
-	case threads && isFloat16(device.Precision):
-		return "Options.Precision"
-	case threads && fixed.Threads:
-		return "Options.IntraThreads"
 	case threads:
-		return cmp.Or(autotune.ThreadVariable(), "Config.Trace")
+		return t.excludesThreads()
 	}
 	return "Options.StepsPerExecution"
+}
+
+// excludesThreads returns the option or variable that prevents autotune from setting threads or
+// the executor as in the checkpoint.
+func (t *training) excludesThreads() string {
+	device := t.Session.Device
+	switch {
+	case device.InterThreads != 0 && device.IntraThreads == 0:
+		return "Options.InterThreads"
+	case isFloat16(device.Precision):
+		return "Options.Precision"
+	case t.Autotune.Fixed.Threads:
+		return "Options.IntraThreads"
+	}
+	return cmp.Or(autotune.ThreadVariable(), "Config.Trace")
 }
 
 // excludesOneDNN returns the option or variable that prevents autotune from turning oneDNN on or
