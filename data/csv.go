@@ -119,7 +119,6 @@ type table struct {
 	found  []string         // class names in the rows, if the options have none
 }
 
-// features are the values of one field, excluding the label.
 type features struct {
 	name   string
 	text   bool
@@ -162,7 +161,6 @@ func (t *table) columnName(column int) string {
 	return fmt.Sprintf("%q (%d)", t.names[column], column+1)
 }
 
-// start reads the first line.
 func (t *table) start(record []string) error {
 	t.columns = len(record)
 	t.firstLine, _ = t.lines.FieldPos(0)
@@ -219,7 +217,6 @@ func (t *table) hasHeader(first []string) (bool, error) {
 	return header, nil
 }
 
-// labelColumn returns the index of the column that CSVOptions.Label selects, or -1.
 func (t *table) labelColumn() int {
 	if column := slices.Index(t.names, t.options.Label); column >= 0 {
 		return column

@@ -45,7 +45,6 @@ var imageFormats = []imageFormat{
 	{"TIFF", "MM\x00*", tiff.DecodeConfig, tiff.Decode, 8256},
 }
 
-// detect identifies the format of a file by its first bytes.
 func detect(head []byte) (imageFormat, bool) {
 	for _, f := range imageFormats {
 		fits := len(head) >= len(f.magic)
@@ -165,7 +164,6 @@ func recovered(err *error) {
 	}
 }
 
-// cost estimates the number of bytes needed for decoding and resizing.
 func (p *painter) cost(format imageFormat, c image.Config, r io.ReaderAt) int64 {
 	perPixel := int64(4)
 	switch c.ColorModel {

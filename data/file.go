@@ -41,7 +41,6 @@ type Options struct {
 	MaxBytes int64
 }
 
-// formats lists the supported formats in error messages.
 const formats = ".npz, .npy, .csv, .jsonl (both also .gz), a folder in MNIST's layout (IDX), a folder of .npy files, a folder of images with a sub-folder per class, or builtin:NAME"
 
 // known lists common formats that Open does not support.
@@ -186,7 +185,6 @@ func onePart(path, split string) error {
 	return nil
 }
 
-// openFile opens a regular file. An empty file is an error.
 func openFile(path string) (*os.File, int64, error) {
 	// Opening a pipe would block, so the type is checked first.
 	info, err := os.Stat(path)
@@ -219,7 +217,6 @@ func openError(path string, err error) error {
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// withoutPath removes the path from an error, for messages that already start with the path.
 func withoutPath(err error) error {
 	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
 		return pe.Err

@@ -89,7 +89,6 @@ func readIDXFile(dir, stem, kind string, l *limit) (Array, string, error) {
 	return Array{}, "", fmt.Errorf("%s: %w: %s-%s, plain or .gz", dir, fs.ErrNotExist, stem, kind)
 }
 
-// idxTypes maps IDX element types to NumPy types.
 var idxTypes = map[byte]string{
 	0x08: "u1", 0x09: "i1", 0x0b: "i2", 0x0c: "i4", 0x0d: "f4", 0x0e: "f8",
 }

@@ -41,7 +41,6 @@ type ImageOptions struct {
 	DecodeBytes int64
 }
 
-// complete checks the options and fills in the defaults.
 func (o ImageOptions) complete() (ImageOptions, error) {
 	o.Height, o.Width = cmp.Or(o.Height, o.Size), cmp.Or(o.Width, o.Size)
 	o.Channels = cmp.Or(o.Channels, 3)
@@ -146,7 +145,6 @@ func isImage(path string) bool {
 	return slices.Contains(imageExtensions, strings.ToLower(filepath.Ext(path)))
 }
 
-// holdsImages reports whether a sub-folder of dir contains an image.
 func holdsImages(dir string) bool {
 	// WalkDir's own errors are ignored here: openImages reports them.
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
@@ -195,12 +193,10 @@ func openImagePart(dir, split string, o ImageOptions) (*InMemory, error) {
 	return nil, fmt.Errorf("%s: part %q: %w: no folder %q beside train", dir, split, ErrNoSplit, heldOut)
 }
 
-// ignored reports whether a file is hidden or was added by an operating system.
 func ignored(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.EqualFold(name, "Thumbs.db") || strings.EqualFold(name, "desktop.ini")
 }
 
-// list quotes the first names for a message.
 func list(names []string) string {
 	const most = 8
 	if len(names) > most {
@@ -209,7 +205,6 @@ func list(names []string) string {
 	return fmt.Sprintf("%q", names)
 }
 
-// imageFiles makes samples from the images of a folder.
 type imageFiles struct {
 	dir      string
 	files    []imageFile
@@ -223,7 +218,6 @@ type imageFile struct {
 	size int64
 }
 
-// list appends the images of a class folder, sorted by name.
 func (f *imageFiles) list(path, relative string) error {
 	entries, err := os.ReadDir(path)
 	if err != nil {

@@ -60,7 +60,6 @@ type objects struct {
 	lines  []int // line of each sample
 }
 
-// jsonField is a field under construction.
 type jsonField struct {
 	samples int
 	shape   []int  // of one sample
@@ -137,7 +136,6 @@ func wrong(found, expected string) error {
 	return &RowError{Found: found, Expected: expected, Fix: "correct the line, or remove it", Err: ErrFormat}
 }
 
-// aValue describes the values that a line may contain for a name.
 const aValue = "a number, text, true, false, or an array"
 
 // value appends the next value of a line, which is nested in depth arrays.

@@ -50,7 +50,6 @@ type hand struct {
 	kept    map[maker]any
 }
 
-// hands returns one hand per worker. It reuses the hands in have.
 func (m *InMemory) hands(have []*hand) []*hand {
 	n := 1
 	if m.makes() {
@@ -77,7 +76,6 @@ func (m *InMemory) Repeats() bool {
 	return true
 }
 
-// makes reports whether a field is made when a batch needs it.
 func (m *InMemory) makes() bool {
 	return slices.ContainsFunc(m.columns, func(c column) bool { return c.made != nil })
 }
@@ -133,7 +131,6 @@ func mapField[D, S element](m *InMemory, field, name string, shape []int, tame, 
 	return v, nil
 }
 
-// stage makes the samples of a column by applying a function to another column.
 type stage[D, S element] struct {
 	of    column
 	name  string

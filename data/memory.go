@@ -33,7 +33,6 @@ type InMemory struct {
 	idle atomic.Pointer[workspace]
 }
 
-// column is a field with the values of all rows.
 type column struct {
 	name    string
 	shape   []int // of one sample
@@ -73,7 +72,6 @@ func (m *InMemory) addArray(name string, a Array, file string) error {
 	return m.add(name, array{a.Shape, v}, file)
 }
 
-// add adds a field to a dataset under construction.
 func (m *InMemory) add(name string, a array, file string) error {
 	if name == "" {
 		return fmt.Errorf("%s: field %d has no name: %w", m.name, len(m.columns), ErrField)
@@ -285,7 +283,6 @@ type workspace struct {
 	hands []*hand
 }
 
-// workspace returns the workspace of an earlier pass if its size matches, or a new one.
 func (m *InMemory) workspace(samples int) (*workspace, error) {
 	if w := m.idle.Swap(nil); w != nil && w.slab.samples == samples {
 		return w, nil
@@ -335,7 +332,6 @@ func (s *slab) fields(at, size int) []Field {
 	return fields
 }
 
-// newSlab allocates a slab for a number of samples.
 func newSlab(ds Dataset, samples int) (*slab, error) {
 	s := &slab{samples: samples}
 	for _, f := range ds.Fields() {

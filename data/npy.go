@@ -40,7 +40,6 @@ func OpenNPY(paths ...string) (*InMemory, error) {
 	return openNPY(strings.Join(paths, " + "), paths, "", reading{})
 }
 
-// reading configures how arrays of files become fields.
 type reading struct {
 	limit *limit
 	// mapped maps values into memory if possible.
@@ -52,7 +51,6 @@ type array struct {
 	values origin
 }
 
-// openOneNPY opens a .npy file as x, or x.npy together with y.npy.
 func openOneNPY(path string, how reading) (*InMemory, error) {
 	if strings.EqualFold(filepath.Base(path), "x.npy") {
 		y := filepath.Join(filepath.Dir(path), "y.npy")
@@ -88,7 +86,6 @@ func openNPY(name string, paths []string, split string, how reading) (*InMemory,
 	return m, nil
 }
 
-// opened returns the dataset. After an error it unmaps the files instead.
 func (m *InMemory) opened(err error) (*InMemory, error) {
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
@@ -303,7 +300,6 @@ func readHeader(r io.Reader) (h npyHeader, err error) {
 	return h, nil
 }
 
-// npyType returns the element type and byte order for the descr of a header.
 func npyType(descr string) (fileType, error) {
 	var order binary.ByteOrder = binary.LittleEndian
 	code := descr
@@ -339,7 +335,6 @@ func npyType(descr string) (fileType, error) {
 	return fileType{}, fmt.Errorf("%s %q: %w; %s", what, descr, ErrUnsupported, fix)
 }
 
-// textWidth returns the number of bytes of a text element.
 func textWidth(code string) (int, bool) {
 	const most = 16 << 20 // bytes, as for the row of a table
 	if code == "" || !strings.ContainsRune("USa", rune(code[0])) {
@@ -355,7 +350,6 @@ func textWidth(code string) (int, bool) {
 	return width, true
 }
 
-// readText reads text elements of fixed width without their trailing zeros.
 func readText(r io.Reader, l *limit, t fileType, count int, _ int64) (vector, error) {
 	one := make([]byte, t.size)
 	var text []byte

@@ -84,7 +84,6 @@ type ring struct {
 	hands    []*hand
 }
 
-// handed is the state of a batch in a slab.
 type handed struct {
 	slab    *slab
 	at      int // index of its first sample in the slab
@@ -234,7 +233,6 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 	return r, nil
 }
 
-// most returns the maximum number of slabs of a pass that reads ahead batches ahead.
 func (r *ring) most(ahead int) int {
 	if r.block == 1 {
 		return ahead + 1
@@ -242,7 +240,6 @@ func (r *ring) most(ahead int) int {
 	return max((ahead+r.block)/r.block, min(ahead, 1)+1)
 }
 
-// joins returns the number of batches from h to the end of its slab.
 func (r *ring) joins(h *handed) int {
 	return min(r.block-h.at/r.samples, r.of.Len()/r.pass.Batch-h.index)
 }
@@ -379,7 +376,6 @@ func (r *ring) waitForSlab() {
 	r.work.Broadcast()
 }
 
-// receive waits until the next batch is ready. It returns nil at the end of the pass.
 func (r *ring) receive() (*handed, error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()

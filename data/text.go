@@ -8,7 +8,6 @@ import (
 	"slices"
 )
 
-// openTable opens a file, decompresses it if necessary, and calls read.
 func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader, CSVOptions, *limit) (*InMemory, error)) (*InMemory, error) {
 	r, _, err := openPlain(path)
 	if err != nil {
@@ -102,7 +101,6 @@ const (
 	classBytes = 100
 )
 
-// numbered maps each class name to its number.
 func numbered(classes []string) (map[string]int64, error) {
 	numbers := make(map[string]int64, len(classes))
 	for i, name := range classes {

@@ -10,7 +10,6 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// element is an element type of Array.Values.
 type element interface {
 	float32 | float64 | int8 | int16 | int32 | int64 |
 		uint8 | uint16 | uint32 | uint64 | bool | string
@@ -152,13 +151,11 @@ func arrayVector(a Array) (vector, error) {
 	return v, nil
 }
 
-// makeVector allocates a vector of n elements.
 func makeVector(kind *dtype.Type, n int) vector {
 	v, _ := vectorOf(kind.Make(n)) // vectorOf supports every type that Make supports
 	return v
 }
 
-// kindOf returns the element type for FieldSpec.Type.
 func kindOf(name string) (*dtype.Type, error) {
 	if t := dtype.ByName(name); t != nil && t.Slice != nil {
 		return t, nil
@@ -174,7 +171,6 @@ func beginsAt(values any, v vector, at int) bool {
 	return kind == v.kind() && n > 0 && at < v.len() && first == v.element(at)
 }
 
-// bytesOf returns the memory of elements from ... to-1 of a vector, which must not be of strings.
 func bytesOf(v vector, from, to int) []byte {
 	if from == to {
 		return nil
@@ -183,7 +179,6 @@ func bytesOf(v vector, from, to int) []byte {
 	return unsafe.Slice((*byte)(v.element(from)), (to-from)*size)
 }
 
-// elements returns the number of elements of an array with this shape.
 func elements(shape []int) (int, error) {
 	n, empty := 1, slices.Contains(shape, 0)
 	for _, d := range shape {
@@ -203,7 +198,6 @@ func elements(shape []int) (int, error) {
 
 const maxInt = int(^uint(0) >> 1)
 
-// fileType describes how a binary file stores elements.
 type fileType struct {
 	kind  *dtype.Type
 	size  int // bytes per element
@@ -281,13 +275,11 @@ func reorder(raw []byte, size int, order binary.ByteOrder) {
 	}
 }
 
-// native reports whether order is the byte order of this machine.
 func native(order binary.ByteOrder) bool {
 	probe := []byte{1, 0}
 	return order.Uint16(probe) == binary.NativeEndian.Uint16(probe)
 }
 
-// writeNumbers writes the elements in little-endian byte order.
 func writeNumbers(w io.Writer, v vector) error {
 	raw := bytesOf(v, 0, v.len())
 	if size := v.kind().Size; size > 1 && !native(binary.LittleEndian) {

@@ -54,7 +54,6 @@ func (m *InMemory) Take(n int) (*InMemory, error) {
 	return m.pick(at, fmt.Sprintf("first %d of %d samples", n, m.n)), nil
 }
 
-// pick returns a view of the samples at some positions.
 func (m *InMemory) pick(at []int, what string) *InMemory {
 	v := m.view()
 	v.name = fmt.Sprintf("%s (%s)", m.name, what)
@@ -67,7 +66,6 @@ func (m *InMemory) pick(at []int, what string) *InMemory {
 	return v
 }
 
-// selected returns the dataset with only the named fields, in this order.
 func (m *InMemory) selected(fields ...string) (*InMemory, error) {
 	if len(fields) == 0 {
 		return nil, fmt.Errorf("%s: a dataset needs at least one field: %w", m.name, ErrField)

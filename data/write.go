@@ -228,7 +228,6 @@ func writeNPYHeader(w io.Writer, kind *dtype.Type, shape []int) error {
 	return err
 }
 
-// rows checks that all fields have the same number of samples, and returns that number.
 func rows(fields []Field) (int, []vector, error) {
 	if len(fields) == 0 {
 		return 0, nil, fmt.Errorf("nothing to write: %w", ErrField)

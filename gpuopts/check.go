@@ -47,7 +47,6 @@ const (
 	memoryGuard = "memory_guard"
 )
 
-// when returns setting if condition is true, and otherwise "".
 func when(condition bool, setting string) string {
 	if condition {
 		return setting
@@ -137,7 +136,6 @@ type checker struct {
 	errs     []error
 }
 
-// warn adds a warning about a setting. It ignores "".
 func (c *checker) warn(setting, text string) {
 	if setting != "" {
 		c.warnings = append(c.warnings, option.New(setting, text, ""))

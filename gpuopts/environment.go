@@ -95,7 +95,6 @@ func (v Variable) joins(have string) bool {
 	return have == "" || strings.HasPrefix(have, "-")
 }
 
-// flagIn returns the value of a flag in a list of flags. The last occurrence counts.
 func flagIn(list, flag string) (value string, ok bool) {
 	for _, f := range strings.Fields(list) {
 		name, v, _ := strings.Cut(f, "=")

@@ -198,7 +198,6 @@ func (o Options) setting(field string) string {
 	return fmt.Sprintf("Options.%s %v", field, v)
 }
 
-// settings returns the options that are set, with their values.
 func (o Options) settings(fields ...string) (list []string) {
 	for _, f := range fields {
 		if s := o.setting(f); s != "" {
@@ -372,7 +371,6 @@ func addFloat(message proto.Message, field protowire.Number, value float32) {
 // if the system refuses one.
 const maxThreads = 1024
 
-// valid returns an error for an invalid value, or for options that exclude each other.
 func (o Options) valid() error {
 	for _, err := range []error{
 		among("Executor", o.Executor, SingleThreaded),
@@ -431,7 +429,6 @@ func (o Options) valid() error {
 	return o.excluded()
 }
 
-// among returns an error for a value that is not empty and not in known.
 func among[T ~string](name string, value T, known ...T) error {
 	if value == "" || slices.Contains(known, value) {
 		return nil

@@ -26,7 +26,6 @@ func (v Verdict) String() string {
 	return text
 }
 
-// finding returns the part of the text that depends on the kind of verdict.
 func (v Verdict) finding() (text string, ok bool) {
 	amount := func(b Bytes) string { return v.Layer.amount(float64(b)) }
 	slope := Rate(v.Layer, v.Slope, v.Per, true)

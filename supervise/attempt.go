@@ -15,7 +15,6 @@ import (
 	"steadyfit/internal/child"
 )
 
-// attempt is one child process of the training.
 type attempt struct {
 	*child.Process
 	// crash describes the end of an attempt that crashed.
@@ -29,7 +28,6 @@ type attempt struct {
 	lingered bool
 }
 
-// crashCode is the exit code of a Go program that crashed.
 const crashCode = 2
 
 // chosen reports whether main chose the exit code. If train returned nil, exit code 2 means a crash.
@@ -48,7 +46,6 @@ func (a *attempt) code() int {
 	return 1
 }
 
-// attempt runs one child process to its end. An error means that the child could not be started.
 func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	began := time.Now()
 	a := &attempt{crash: Crash{Attempt: p.next.Attempt, ExitCode: -1}}
@@ -164,7 +161,6 @@ func (p *parent) hear(a *attempt, line []byte) {
 	}
 }
 
-// receive handles a signal. a is nil if there is no child.
 func (p *parent) receive(s os.Signal, a *attempt) {
 	if suspend(s, a) {
 		return
@@ -176,7 +172,6 @@ func (p *parent) receive(s os.Signal, a *attempt) {
 	p.stop(a, s)
 }
 
-// stop asks the child to end, once.
 func (p *parent) stop(a *attempt, s os.Signal) {
 	if !p.ending && a != nil {
 		p.warn(a.Signal(s))

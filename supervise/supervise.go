@@ -226,7 +226,6 @@ func endSignals() (list []os.Signal) {
 	return list
 }
 
-// parent is the state of the supervising process.
 type parent struct {
 	Options
 	// next is the specification for the next child.

@@ -204,7 +204,6 @@ func (w *Worker) watchParent(orphan context.CancelCauseFunc) {
 	_ = child.KillSelf() // nobody is left to handle the error
 }
 
-// end sends the result of train to the parent.
 func (w *Worker) end(err error, exitCode func(error) int) error {
 	m := message{End: endDone, Step: w.step.Load()}
 	if err != nil {

@@ -171,12 +171,10 @@ func scan(table []byte, each func(key []byte, entry *pb.BundleEntryProto) error)
 	return ends, err
 }
 
-// span is the location of a block in the file.
 type span struct{ from, size uint64 }
 
 var errVarint = errors.New("a number is truncated")
 
-// handle decodes a span and returns the remaining bytes.
 func handle(b []byte) (s span, rest []byte, err error) {
 	if s.from, b, err = number(b); err != nil {
 		return s, nil, err
@@ -238,7 +236,6 @@ func block(table []byte, s span, each func(key, value []byte) error) error {
 	return nil
 }
 
-// listed is the maximum number of differences in a message.
 const listed = 5
 
 // Differences describes the first differences between the tensors of a checkpoint and those wanted, or

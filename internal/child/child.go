@@ -172,7 +172,6 @@ func program(name string) (string, error) {
 	return path, nil
 }
 
-// read passes complete lines to p.lines.
 func (p *Process) read() {
 	defer close(p.lines)
 	for r := bufio.NewReader(p.messages); ; {

@@ -201,7 +201,6 @@ func spans(b block) []Mention {
 	return found
 }
 
-// block is a block of code or a paragraph.
 type block struct {
 	code     bool
 	language string // text after the opening fence

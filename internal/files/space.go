@@ -9,7 +9,6 @@ import (
 	"syscall"
 )
 
-// probeBytes is the size of the file that Writable writes.
 const probeBytes = 4 << 10
 
 // ProbePrefix begins the name of the file that Writable writes. A crash may leave the file behind.
@@ -48,7 +47,6 @@ func Full(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// remedies are for errors other than a full disk.
 var remedies = []struct {
 	errs   []error
 	remedy string

@@ -10,7 +10,6 @@ import (
 	"steadyfit/memory"
 )
 
-// handle is an opaque device pointer of NVML.
 type handle uintptr
 
 type status uint32
@@ -66,7 +65,6 @@ type functions struct {
 	migDevice      func(d handle, index uint32, into *handle) status
 }
 
-// symbol is a function to look up.
 type symbol struct {
 	function any      // pointer to a field of functions
 	names    []string // possible names, best first
@@ -95,7 +93,6 @@ func (f *functions) symbols() []symbol {
 	}
 }
 
-// nvml is the initialized library.
 type nvml struct {
 	*functions
 	units []unit
@@ -160,7 +157,6 @@ func remedy(s status) string {
 	return "check the output of nvidia-smi"
 }
 
-// add lists a GPU, or the instances of a divided GPU.
 func (d *Driver) add(n *nvml, device handle, index uint32) {
 	id := fmt.Sprint(index)
 	divided := n.divided(device)
@@ -272,7 +268,6 @@ func (b *buffers) versioned() *memoryInfo2 {
 	return &b.info2
 }
 
-// most is the maximum number of processes on a GPU.
 const most = 1 << 16
 
 // list returns the processes on a device, in the memory of into if possible. ok is false if the device

@@ -6,7 +6,6 @@ import (
 	"steadyfit/memory"
 )
 
-// answer is the reading of one GPU. The zero value means no answer.
 type answer struct {
 	used, process memory.Reading
 	// answered reports whether the GPU listed its processes, and listed whether the process is

@@ -253,7 +253,6 @@ func (c *comparing) slopes() []Pair {
 	return pairs
 }
 
-// decide sets the effect and its reason.
 func (c *comparing) decide() {
 	alive := len(c.alive)
 	var r Ratio

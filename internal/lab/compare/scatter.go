@@ -25,7 +25,6 @@ const (
 	floorDeviations = 2.576
 )
 
-// amount is an amount that Runs compares.
 type amount struct {
 	goal  Goal
 	name  string
