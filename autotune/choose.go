@@ -203,10 +203,8 @@ func (p *Plan) unmeasurable(offered offer) string {
 	return ""
 }
 
-// merge adds earlier measurements that were not repeated now, for example because this training
-// must not use the configuration or there was no time. With refresh, it leaves out
-// configurations that were to be measured again, since an earlier measurement must not let them
-// win.
+// merge adds earlier measurements of configurations that were not measured now. With refresh, it
+// leaves out earlier measurements that should have been repeated.
 func (c *Choice) merge(earlier *Choice, o offer, refresh bool) {
 	if earlier == nil {
 		return
@@ -223,7 +221,7 @@ func (c *Choice) merge(earlier *Choice, o offer, refresh bool) {
 	}
 }
 
-// put adds a measurement, unless a complete one of the same configuration exists.
+// put adds a measurement, or replaces a late one of the same configuration.
 func (c *Choice) put(m Measurement) {
 	if have := find(c.Measurements, m.Configuration); have == nil {
 		c.Measurements = append(c.Measurements, m)
@@ -239,8 +237,8 @@ func (c *Choice) decide(p *Plan, own memory.Bytes) {
 	c.Configuration = winner.Configuration
 }
 
-// now returns a cached choice with only the measurements of configurations on offer. whole
-// means that all of them were measured.
+// now returns a cached choice with the measurements of the configurations on offer. whole means
+// that it has measurements of all of them.
 func (c *Choice) now(o offer) (now Choice, whole bool) {
 	now = *c
 	now.Measurements = nil

@@ -170,8 +170,8 @@ type Limits struct {
 	Precision bool
 }
 
-// ThreadVariable returns the environment variable that sets one of TensorFlow's numbers of
-// threads, or "". While one is set, Limits.Threads has no effect.
+// ThreadVariable returns the name of a set environment variable that sets a number of
+// TensorFlow's threads, or "". Limits.Threads then has no effect.
 func ThreadVariable() string {
 	for _, name := range []string{"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"} {
 		if os.Getenv(name) != "" {

@@ -10,8 +10,7 @@ import (
 	"steadyfit/memory"
 )
 
-// margin is the least speedup over plain steps that a winner needs, at the slow end of its
-// interval.
+// margin is the speedup over plain steps that the whole interval of a winner must exceed.
 const margin = 0.03
 
 // The numbers of rounds of a trial: minRounds before any conclusion, slowRounds for a
@@ -51,8 +50,9 @@ type Measurement struct {
 // plainSteps is the ratio of plain steps to themselves.
 var plainSteps = Measurement{Ratio: 1, Low: 1, High: 1}
 
-// summarize compares the rounds of a configuration pairwise with those of another one. other is
-// the measurement of that one relative to plain steps.
+// summarize returns the measurement of c. steps are the times of its rounds, beside are those of
+// the rounds of another configuration that ran in between, and other is the measurement of that
+// configuration.
 func summarize(c Configuration, steps, beside []float64, other Measurement) Measurement {
 	m := Measurement{Configuration: c, Rounds: len(steps)}
 	if len(steps) == 0 {
@@ -96,8 +96,8 @@ func judge(measured []Measurement) (winner Measurement, ok bool) {
 	}), true
 }
 
-// bestBase returns the fastest base, with or without oneDNN, that was not measured to be slower
-// than plain steps, since settings may gain most on top of it.
+// bestBase returns the fastest configuration without settings, except oneDNN: settings may gain
+// most on top of it. Configurations that were slower than plain steps are left out.
 func bestBase(measured []Measurement) Configuration {
 	best := Measurement{Ratio: math.Inf(1)}
 	for _, m := range measured {

@@ -201,9 +201,9 @@ func headroom(anon memory.Bytes) error {
 	return nil
 }
 
-// measure measures a configuration against the best, unless it was measured before. The
-// configuration becomes the best if it is measurably faster and may be chosen. The median alone
-// does not decide: the luckiest of many would win, and its luck would affect all later ratios.
+// measure compares a configuration with t.best, unless it was measured before. The configuration
+// replaces t.best if its whole interval is faster. The medians alone would favor the luckiest of
+// many configurations.
 func (t *tuner) measure(ctx context.Context, c Configuration) {
 	for find(t.measured, c) == nil {
 		err := headroom(t.plain.Anon)
@@ -243,8 +243,8 @@ func out(c Configuration, err error) Measurement {
 	return Measurement{Configuration: c, Out: err.Error(), Late: late, Passing: !late && !errors.Is(err, errNotFinite) && !errors.Is(err, errLasting)}
 }
 
-// compare runs a trial in rounds that alternate with those of the best. shown means that it is
-// measurably faster than the best. The error concerns the best.
+// compare runs a trial in rounds that alternate with rounds of t.best. shown means that the trial
+// is measurably faster than t.best. An error means that t.best failed.
 func (t *tuner) compare(other trial, c Configuration) (m Measurement, shown bool, err error) {
 	// XLA's compiler may take any time. Half of the remaining time is reserved for the next
 	// configurations, unless little remains.
@@ -277,8 +277,8 @@ func (t *tuner) compare(other trial, c Configuration) (m Measurement, shown bool
 			break // late
 		}
 		beside, steps = append(beside, a.Step), append(steps, b.Step)
-		// A configuration that was slower than plain steps in each round cannot win. One that
-		// was slower than the best can win only if the best may not be chosen.
+		// A configuration that was slower than plain steps in each round cannot win. One that was
+		// slower than t.best can still win if t.best exceeds a limit.
 		m := summarize(c, steps, beside, t.standing)
 		if len(steps) >= minRounds && m.Low >= 1 || len(steps) >= slowRounds && slices.Min(ratios(steps, beside)) >= 1 {
 			break

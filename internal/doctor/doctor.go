@@ -66,8 +66,8 @@ func (s *Status) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Check is the result of one examination. The names of the JSON fields are stable, and so are
-// Group and Name. Checks of environment variables, libraries and GPUs have the names of these.
+// Check is the result of one examination. The names of the JSON fields, Group and Name are
+// stable. The check of an environment variable, a library or a GPU has the name of that item.
 type Check struct {
 	// Group is "TensorFlow", "CPU", "Memory", "Disk", "GPU" or "Environment".
 	Group string `json:"group"`

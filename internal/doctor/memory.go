@@ -22,8 +22,8 @@ const (
 	tight = 512 * memory.MiB
 	// scarce is less than the peak of a small image model.
 	scarce = memory.GiB
-	// little is enough disk space for a few checkpoints of a small model, and full is too
-	// little for one.
+	// Less disk space than little may not suffice for a few checkpoints of a small model, and
+	// less than full not for a single one.
 	little = 2 * memory.GiB
 	full   = 100 * memory.MiB
 )
