@@ -297,7 +297,7 @@ func (e gpuExam) dispensable(name, without, wheel string) Check {
 	return e.missing(name, "not found", "")
 }
 
-// place is a file, and the rule by which it is searched for there.
+// place is a file that may hold a library. by names the rule that leads the loader there.
 type place struct{ by, file string }
 
 // in returns the places of a file in folders; an empty folder does not count.
