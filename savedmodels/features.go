@@ -289,6 +289,7 @@ func (p *part) classify(i int) kind {
 // differently in training.
 func (p *part) mixes(op *flatOp) bool {
 	of := func(i int) bool { return i < len(op.in) && p.kindOf(op.in[i]) == sample }
+	samples := func() bool { return slices.ContainsFunc(op.in, func(v value) bool { return p.kindOf(v) == sample }) }
 	attr := op.def.GetAttr()
 	switch name := op.def.GetOp(); name {
 	case "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3":
@@ -299,12 +300,12 @@ func (p *part) mixes(op *flatOp) bool {
 		return of(0) && (!known || slices.Contains(axes, 0))
 	case "ConcatV2":
 		axes, known := p.integers(op, len(op.in)-1)
-		return !known || slices.Contains(axes, 0)
+		return samples() && (!known || slices.Contains(axes, 0))
 	case "Transpose":
 		axes, known := p.integers(op, 1)
 		return of(0) && (!known || len(axes) == 0 || axes[0] != 0)
 	case "Pack":
-		return attr["axis"].GetI() == 0 && slices.ContainsFunc(op.in, func(v value) bool { return p.kindOf(v) == sample })
+		return samples() && attr["axis"].GetI() == 0
 	case "MatMul":
 		return of(0) && attr["transpose_a"].GetB() || of(1)
 	case "GatherV2":
@@ -314,22 +315,34 @@ func (p *part) mixes(op *flatOp) bool {
 	return false
 }
 
-// integers returns the elements of an integer constant that is an input of an operation.
+// integers returns the elements of an input of an operation that is an integer constant, or a
+// concatenation of constants as for the axes of a tensor product.
 func (p *part) integers(op *flatOp, input int) ([]int64, bool) {
-	for range 16 { // constants may pass through identities
-		if input < 0 || input >= len(op.in) || op.in[input].op < 0 {
-			return nil, false
-		}
-		from := &p.ops[op.in[input].op]
-		if from.def.GetOp() == "Identity" {
-			op, input = from, 0
-			continue
-		}
+	steps := 0
+	return p.constant(op, input, &steps)
+}
+
+// constant implements integers in a limited number of steps.
+func (p *part) constant(op *flatOp, input int, steps *int) (all []int64, known bool) {
+	if *steps++; *steps > 100 || input < 0 || input >= len(op.in) || op.in[input].op < 0 {
+		return nil, false
+	}
+	from := &p.ops[op.in[input].op]
+	switch from.def.GetOp() {
+	case "Identity":
+		return p.constant(from, 0, steps)
+	case "Const":
 		t := from.def.GetAttr()["value"].GetTensor()
-		if from.def.GetOp() != "Const" || t == nil {
-			return nil, false
-		}
 		return elementsOf(t.GetDtype(), t.GetTensorContent(), t.GetIntVal(), t.GetInt64Val())
+	case "ConcatV2":
+		for i := range len(from.in) - 1 {
+			some, known := p.constant(from, i, steps)
+			if !known {
+				return nil, false
+			}
+			all = append(all, some...)
+		}
+		return all, true
 	}
 	return nil, false
 }

@@ -23,7 +23,11 @@ class Model(tf.Module):
     def __init__(self, kind):
         super().__init__()
         self.kind = kind
-        self.first, self.second, self.head = weights(8, 16), weights(16, 8), weights(8, 3)
+        self.first, self.second, self.head = (
+            weights(8, 16),
+            weights(16, 8),
+            weights(8, 3),
+        )
         self.mean = tf.Variable(tf.zeros([16]))
         self.random = tf.Variable(tf.constant([1, 2], tf.int64))
 
@@ -50,8 +54,14 @@ class Model(tf.Module):
         elif kind == "batch normalization":
             scale = tf.ones([16])
             h = tf.reshape(h, [-1, 1, 1, 16])
-            h = tf.compat.v1.nn.fused_batch_norm(h, scale, scale, is_training=training, mean=None if training else self.mean,
-                                                 variance=None if training else scale)[0]
+            h = tf.compat.v1.nn.fused_batch_norm(
+                h,
+                scale,
+                scale,
+                is_training=training,
+                mean=None if training else self.mean,
+                variance=None if training else scale,
+            )[0]
             h = tf.reshape(h, [-1, 16])
         elif kind == "stateful random" and training:
             h = h + tf.random.uniform(tf.shape(h), seed=3)
@@ -59,8 +69,18 @@ class Model(tf.Module):
             h = tf.cond(tf.reduce_any(h > 5.0), lambda: h * 2.0, lambda: h)
         elif kind == "nested function":
             h = tf.function(lambda v: tf.nn.relu(v * 2.0))(h)
+        elif kind == "tensor product":
+            # With an open number of samples, the axes of the transposition are computed.
+            h = tf.reshape(
+                tf.tensordot(tf.reshape(h, [-1, 4, 4]), self.first[:4, :4], [[2], [0]]),
+                [-1, 16],
+            )
         elif kind == "half":
-            h = tf.cast(tf.cast(h, tf.float16) @ tf.cast(self.second @ tf.transpose(self.second), tf.float16), tf.float32)
+            h = tf.cast(
+                tf.cast(h, tf.float16)
+                @ tf.cast(self.second @ tf.transpose(self.second), tf.float16),
+                tf.float32,
+            )
         return tf.nn.relu(h @ self.second)
 
     def loss(self, x, y, training):
@@ -69,7 +89,9 @@ class Model(tf.Module):
 
     @tf.function(input_signature=[features, labels])
     def train(self, x, y):
-        trained = [self.head] + ([self.first] if self.kind == "trained first layer" else [])
+        trained = [self.head] + (
+            [self.first] if self.kind == "trained first layer" else []
+        )
         with tf.GradientTape() as tape:
             loss = self.loss(x, y, True)
         for v, g in zip(trained, tape.gradient(loss, trained)):
@@ -88,6 +110,14 @@ class Model(tf.Module):
 folder = sys.argv[1]
 for kind in sys.argv[2:]:
     model = Model(kind)
-    signatures = {"train": model.train, "evaluate": model.evaluate, "predict": model.predict}
+    signatures = {
+        "train": model.train,
+        "evaluate": model.evaluate,
+        "predict": model.predict,
+    }
     tf.saved_model.save(model, f"{folder}/{kind}", signatures=signatures)
-np.savez(f"{folder}/data.npz", x=rng.normal(0, 1, (200, 8)).astype("float32"), y=rng.integers(0, 3, 200))
+np.savez(
+    f"{folder}/data.npz",
+    x=rng.normal(0, 1, (200, 8)).astype("float32"),
+    y=rng.integers(0, 3, 200),
+)
