@@ -119,6 +119,7 @@ func (m *InMemory) Name() string { return m.name }
 // Len returns the number of samples; at least 1.
 func (m *InMemory) Len() int { return m.n }
 
+// Fields describes the samples.
 func (m *InMemory) Fields() []FieldSpec {
 	specs := make([]FieldSpec, len(m.columns))
 	for i, c := range m.columns {

@@ -17,6 +17,7 @@ type Sample struct {
 	Values []Value
 }
 
+// Value is the reading of one layer.
 type Value struct {
 	Layer   Layer
 	Reading Reading
@@ -32,6 +33,7 @@ func (s *Sample) Get(layer Layer) Reading {
 	return Reading{}
 }
 
+// Set adds or replaces the reading of a layer.
 func (s *Sample) Set(layer Layer, r Reading) {
 	for i := range s.Values {
 		if s.Values[i].Layer == layer {

@@ -185,6 +185,7 @@ func (s *Series) sample(row int) Sample {
 	return sample
 }
 
+// Len returns the number of stored samples.
 func (s *Series) Len() int {
 	if s.hasLatest {
 		return len(s.steps) + 1
@@ -195,6 +196,7 @@ func (s *Series) Len() int {
 // Total returns the number of samples appended.
 func (s *Series) Total() int { return s.total }
 
+// Samples returns copies of the stored samples.
 func (s *Series) Samples() []Sample {
 	list := make([]Sample, 0, s.Len())
 	for row := range s.steps {

@@ -1,5 +1,6 @@
 package memory
 
+// Per is the unit of a slope.
 type Per string
 
 // Units of slopes. Empty means PerStep.
@@ -28,6 +29,7 @@ type Criteria struct {
 	Seed uint64
 }
 
+// Kind is the kind of a verdict.
 type Kind string
 
 // Kinds of verdicts. [Series.Judge] never returns Crash; the caller that starts the run sets it.

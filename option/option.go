@@ -62,6 +62,7 @@ func (e *Error) OptionText(name Name) string {
 	return text
 }
 
+// GoName is a [Name] that returns the Go name of an option and its value.
 func GoName(option, value string) string { return strings.TrimSpace(option + " " + value) }
 
 // Errorf is like fmt.Errorf. Braces in the format mark names of options.

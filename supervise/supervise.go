@@ -32,6 +32,7 @@ import (
 	"golang.org/x/term"
 )
 
+// Env is the environment variable that marks a child of Run.
 const Env = "STEADYFIT_SUPERVISED"
 
 var (
@@ -80,6 +81,7 @@ type Options struct {
 	tick  func(time.Duration) (<-chan time.Time, func())
 }
 
+// Crash describes an attempt that ended in a crash.
 type Crash struct {
 	Time    time.Time `json:"time"`
 	Attempt int       `json:"attempt"`
