@@ -210,7 +210,7 @@ def test_every_workload_is_described_and_tested():
     [
         ("W0", {"colour": "red"}, "colour=red: it changes nothing in this workload"),
         ("W0", {"gc": "never"}, "gc=never: this workload has only epoch, step"),
-        ("W0", {"del_": "1"}, "del=1: the loop fit is Keras's own"),
+        ("W0", {"del_": "1"}, "del=1: the loop fit is that of Keras"),
         ("W0", {"data": "disk"}, "data=disk"),
         ("W0", {"prefetch": "4"}, "prefetch=4: with data=numpy"),
         ("W0", {"loop": "eager", "jit": "1"}, "jit=1: eager execution compiles nothing"),
