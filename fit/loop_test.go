@@ -82,7 +82,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		{"Loop.ValidationEvery", func(l *Loop) { l.ValidationEvery = -1 }, []string{"-1: expected at least 0"}},
 		{"Loop.DropRemainder", func(l *Loop) { l.DropRemainder, l.Batch = true, 11 }, []string{"10 samples", "batch of 11"}},
 		{"Loop.Validation", func(l *Loop) { l.Validation = ds; l.Session.(*linear).noEvaluate = true }, []string{"no evaluate signature"}},
-		{"Loop.Session", func(l *Loop) { l.Session.(*linear).names = []string{"accuracy"} }, []string{"has to be loss"}},
+		{"Loop.Session", func(l *Loop) { l.Session.(*linear).names = []string{"accuracy"} }, []string{"expected loss as the first"}},
 		{"Loop.Session", func(l *Loop) { l.Session.(*linear).names = []string{"loss", "a", "a"} }, []string{"two metrics named a"}},
 		{"Loop.Validation", func(l *Loop) { l.Validation = ds; l.Session.(*linear).names = []string{"loss", "val_mae"} }, []string{"val_mae"}},
 		{"Hook.Name", func(l *Loop) { l.Hook(Hook{}) }, []string{"a hook has none"}},
