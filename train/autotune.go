@@ -89,6 +89,12 @@ func (a *Autotune) Folder() string {
 	return autotune.CacheDir()
 }
 
+// tunesLive reports whether train steps choose their thread during the training.
+func (t *training) tunesLive() bool {
+	return t.Autotune.Mode != AutotuneOff && !t.Autotune.Fixed.with(t.Session).Threads &&
+		!t.Session.CallerRuns && !t.Session.Device.Deterministic && autotune.ThreadVariable() == ""
+}
+
 // autotune chooses the configuration: that of the checkpoint to resume from, or the fastest one
 // by measurements.
 func (t *training) autotune(ctx context.Context) error {
@@ -96,7 +102,7 @@ func (t *training) autotune(ctx context.Context) error {
 	p := t.autotunePlan()
 	t.most = min(t.data.Len()/t.Loop.Batch, int(p.Steps)/t.Loop.Epochs, t.pause(int(p.Steps)/t.Loop.Epochs))
 	p.Limits = t.Autotune.Limits(t.Session, t.most)
-	t.live = t.Autotune.Mode != AutotuneOff && p.Limits.Threads && !t.Session.CallerRuns && !t.Session.Device.Deterministic && autotune.ThreadVariable() == ""
+	t.live = t.tunesLive()
 	// A traced step shows whether 16-bit types take effect.
 	p.Limits.Traced = t.traces() || p.Limits.Precision && t.Trace == traceIfUnsure && t.mayTrace()
 	if text, restarted := os.LookupEnv(ChosenEnv); restarted {

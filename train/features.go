@@ -109,7 +109,7 @@ func (t *training) tryFeatures(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, s.Close())
 	}
-	t.model, t.plan, t.session = f.Model, plan, s
+	t.model, t.plan, t.session, t.live = f.Model, plan, s, t.tunesLive()
 	return nil
 }
 
