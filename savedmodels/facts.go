@@ -15,6 +15,9 @@ type facts struct {
 	read, written, tested set
 	// updated are the variables that operations change in place, such as by AssignAdd.
 	updated set
+	// passed are the variables that operations take as resources without being known to only
+	// read them, such as RngReadAndSkip.
+	passed set
 	unsafe  []finding
 	// fleeting has one operation of each type that keeps state outside of variables.
 	fleeting []finding
@@ -40,7 +43,7 @@ func (g *graph) inspect(roots []string) (facts, error) {
 	if err != nil {
 		return facts{}, err
 	}
-	f := facts{read: set{}, written: set{}, tested: set{}, updated: set{}}
+	f := facts{read: set{}, written: set{}, tested: set{}, updated: set{}, passed: set{}}
 	for b, n := range t.nodes() {
 		op := n.def.GetOp()
 		does, unsafe, err := t.reachesOutside(b, n)
@@ -88,6 +91,7 @@ func (f *facts) use(op string, k, id int) {
 	case "ReadVariableOp", "ResourceGather", "ResourceGatherNd":
 		f.read[id] = true
 	default:
+		f.passed[id] = true
 		f.read[id] = true
 		if slices.ContainsFunc([]string{"Assign", "Apply", "Scatter", "CountUpTo"}, func(part string) bool { return strings.Contains(op, part) }) {
 			f.updated[id] = true

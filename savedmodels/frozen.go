@@ -85,16 +85,17 @@ func (t *trace) text(b *body, e edge, i int) (string, error) {
 func (m *Model) markFrozen(v *Variable, id int) {
 	k := &m.known
 	v.Key = k.keys[id]
-	changed, read := false, false
+	changed, read, predicts := false, false, false
 	for name, f := range k.signature {
 		changes := f.written[id] || f.updated[id]
-		changed = changed || changes && name != "restore"
+		changed = changed || (changes || f.passed[id]) && name != "restore"
+		read = read || f.read[id]
 		if name == m.Roles.Predict || name == m.Roles.Evaluate && !changes {
-			read = read || f.read[id]
+			predicts = predicts || f.read[id]
 		}
 	}
 	kept := v.Saved && v.Restored
-	v.Frozen, v.Weight = kept && !changed, kept && changed && read
+	v.Frozen, v.Weight = kept && !changed && read, kept && changed && predicts
 }
 
 // Base returns a hash of the frozen variables: of their names in checkpoints, types, shapes and

@@ -47,6 +47,11 @@ func TestBase(t *testing.T) {
 	assert.False(t, ok)
 	assert.Empty(t, open(t, "good").Base(), "its signatures change all variables")
 	assert.NotEmpty(t, open(t, "keras").Base(), "no signature sets its learning rate")
+	for _, name := range BuiltinNames() {
+		m, err := Builtin(name)
+		require.NoError(t, err)
+		assert.Empty(t, m.Base(), name)
+	}
 }
 
 func TestWeightName(t *testing.T) {
@@ -56,5 +61,20 @@ func TestWeightName(t *testing.T) {
 		"dense/kernel": "dense/kernel",
 	} {
 		assert.Equal(t, want, Variable{Key: key}.WeightName())
+	}
+}
+
+// The state of a random generator is not frozen, although no operation assigns it.
+func TestGeneratorStateIsNotFrozen(t *testing.T) {
+	f := facts{read: set{}, written: set{}, tested: set{}, updated: set{}, passed: set{}}
+	for i, op := range []string{"ReadVariableOp", "ResourceGather", "VariableShape", "VarIsInitializedOp", "RngReadAndSkip", "StatefulStandardNormalV2", "ResourceApplyAdam"} {
+		f.use(op, 0, i)
+	}
+	assert.Equal(t, set{4: true, 5: true, 6: true}, f.passed)
+	m := &Model{known: knowledge{signature: map[string]facts{"train": f}}}
+	for id := range 7 {
+		v := Variable{Saved: true, Restored: true}
+		m.markFrozen(&v, id)
+		assert.Equal(t, id < 2, v.Frozen, "variable %d; nothing reads 2 and 3", id)
 	}
 }

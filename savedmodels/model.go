@@ -108,11 +108,13 @@ type Variable struct {
 	Restored, Saved bool
 	// Trained reports whether a training signature may change the variable.
 	Trained bool
-	// Frozen reports whether the saver covers it and no signature changes it, except restore.
+	// Frozen reports whether the saver covers the variable, and signatures use it, but none
+	// changes it, except restore.
 	Frozen bool
-	// Weight reports whether a signature changes it and predictions or evaluations depend on it.
+	// Weight reports whether a signature changes the variable, and predictions or evaluations
+	// depend on it.
 	Weight bool
-	// Key is its name in checkpoints; empty if it is unknown or has several.
+	// Key is the name of the variable in checkpoints; empty if it has none or several.
 	Key string
 }
 

@@ -89,7 +89,7 @@ func exitCode(err error) int {
 	case own != nil:
 		return own.code
 	case as(new(*option.Error), new(*train.InputError), new(*fit.MismatchError), new(*checkpoint.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
-		is(checkpoint.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrNoSignature, session.ErrInexactSplit, session.ErrData):
+		is(checkpoint.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrNoSignature, session.ErrInexactSplit, session.ErrData, session.ErrBase, session.ErrAdapter):
 		return exitUsage
 	case is(fit.ErrDiverged):
 		return exitDiverged
