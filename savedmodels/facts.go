@@ -18,7 +18,7 @@ type facts struct {
 	// passed are the variables that operations take as resources without being known to only
 	// read them, such as RngReadAndSkip.
 	passed set
-	unsafe  []finding
+	unsafe []finding
 	// fleeting has one operation of each type that keeps state outside of variables.
 	fleeting []finding
 	// half16 is the name of a compute-intensive float16 operation; empty if there is none.

@@ -33,11 +33,11 @@ var ErrBase = errors.New("it belongs to another base model")
 func errBase(have, want string) error {
 	hash := func(base string) string {
 		if base == "" {
-			return "it has none"
+			return "none"
 		}
-		return "hash " + base[:min(12, len(base))]
+		return base[:min(12, len(base))]
 	}
-	return fmt.Errorf("%w: its frozen variables are others (%s) than those of the model here (%s); use the model that it was trained on", ErrBase, hash(have), hash(want))
+	return fmt.Errorf("%w: the hash of its frozen variables is %s, and that of this model is %s; use the model that it was trained on", ErrBase, hash(have), hash(want))
 }
 
 // partial reports whether Save and Snapshot leave out the frozen variables.
