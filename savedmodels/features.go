@@ -329,8 +329,6 @@ func (p *part) constant(op *flatOp, input int, steps *int) (all []int64, known b
 	}
 	from := &p.ops[op.in[input].op]
 	switch from.def.GetOp() {
-	case "Identity":
-		return p.constant(from, 0, steps)
 	case "Const":
 		t := from.def.GetAttr()["value"].GetTensor()
 		return elementsOf(t.GetDtype(), t.GetTensorContent(), t.GetIntVal(), t.GetInt64Val())
@@ -373,9 +371,6 @@ func elementsOf(dtype types_go_proto.DataType, content []byte, small []int32, la
 // sum returns a hash of what an operation computes.
 func (p *part) sum(i int) string {
 	op := &p.ops[i]
-	if op.def.GetOp() == "Identity" && len(op.in) == 1 {
-		return p.sumOf(op.in[0])
-	}
 	d := op.clone("", nil)
 	for name := range d.Attr {
 		if strings.HasPrefix(name, "_") {

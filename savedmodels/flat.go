@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
@@ -131,7 +132,41 @@ func flatten(def *graph_go_proto.GraphDef, g *graph, s *Signature) (f *flat, out
 	}
 	f.effects = fl.controls(top)
 	f.ops = fl.ops
-	return f, outputs, f.sort()
+	err = f.sort()
+	f.bypass()
+	return f, outputs, err
+}
+
+// bypass replaces the results of identities by what they pass on. The operations are sorted.
+func (f *flat) bypass() {
+	source := func(v *value) {
+		if v.op < 0 {
+			return
+		}
+		from, i := &f.ops[v.op], 0
+		switch from.def.GetOp() {
+		case "Identity", "StopGradient", "PreventGradient", "Snapshot":
+		case "IdentityN":
+			_, index, _ := strings.Cut(v.port, ":")
+			var err error
+			if i, err = strconv.Atoi(index); err != nil {
+				return
+			}
+		default:
+			return
+		}
+		if i >= 0 && i < len(from.in) {
+			*v = from.in[i]
+		}
+	}
+	for i := range f.ops {
+		for k := range f.ops[i].in {
+			source(&f.ops[i].in[k])
+		}
+	}
+	for i := range f.rets {
+		source(&f.rets[i])
+	}
 }
 
 // callee returns the function that an operation calls and that can be inlined; nil for other

@@ -101,7 +101,7 @@ var (
 		"Sum Mean Max Min Prod All Any ArgMax ArgMin Cumsum")
 
 	// keepsShape are the pure operations whose result has the shape of their first input.
-	keepsShape = setOf("Identity EnsureShape Cast StopGradient PreventGradient ZerosLike OnesLike")
+	keepsShape = setOf("EnsureShape Cast ZerosLike OnesLike")
 
 	// boolOps are the pure operations whose result is bool.
 	boolOps = setOf("Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr LogicalNot IsNan IsInf IsFinite All Any")

@@ -64,7 +64,7 @@ func TestCacheFeatures(t *testing.T) {
 		no   string // in the error
 	}{
 		{kind: "plain", want: "4 operations, up to matmul_2 (MatMul), which depends on the variable Variable_2, which training changes"},
-		{kind: "nested function", want: "7 operations, up to matmul_2 (MatMul)"},
+		{kind: "nested function", want: "6 operations, up to matmul_2 (MatMul)"},
 		{kind: "tensor product", want: "up to matmul_2 (MatMul)"},
 		{kind: "half", want: "up to matmul_4 (MatMul)"},
 		{kind: "dropout between", want: "2 operations, up to stateless_dropout/stateless_random_uniform/StatelessRandomUniformV2 (StatelessRandomUniformV2), which draws random numbers"},
