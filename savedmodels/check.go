@@ -408,6 +408,15 @@ func (j *judgement) checkUnsafe() {
 	}
 }
 
+// ofOneStep returns a reserved input without the dimension for steps that it may have in a
+// signature of several steps.
+func (j *judgement) ofOneStep(s *Signature, t Tensor, want form) Tensor {
+	if (s.Name == j.roles.TrainN || s.Name == j.roles.TrainNXLA) && !t.UnknownRank && len(t.Shape) == len(want.shape)+1 {
+		t.Shape = t.Shape[1:]
+	}
+	return t
+}
+
 func (j *judgement) checkTensors(s *Signature) {
 	trains := slices.Contains(j.roles.Training(), s.Name)
 	severity := warning
@@ -436,12 +445,7 @@ func (j *judgement) checkTensors(s *Signature) {
 			j.report(severity, codeUnsupportedType, about, "take another type and convert it in the exported function",
 				"input %s of signature %s is of type %s, which cannot be fed", t.Name, s.Name, t.typeName())
 		case reserved:
-			// Signatures of several steps may take one value per step.
-			one := t
-			if (s.Name == j.roles.TrainN || s.Name == j.roles.TrainNXLA) && !t.UnknownRank && len(t.Shape) == len(want.shape)+1 {
-				one.Shape = t.Shape[1:]
-			}
-			if !want.fits(one) {
+			if !want.fits(j.ofOneStep(s, t, want)) {
 				j.misused(severity, codeReservedInput, "input", want, s, t)
 			}
 		default:

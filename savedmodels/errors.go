@@ -50,6 +50,7 @@ func (e *NotTrainableError) Error() string {
 	return b.String()
 }
 
+// Is reports whether target is ErrNotTrainable, or an error of one of the problems.
 func (e *NotTrainableError) Is(target error) bool {
 	return target == ErrNotTrainable || target == ErrUnsafeOps &&
 		slices.ContainsFunc(e.Problems, func(p Problem) bool { return p.Code == codeUnsafeOp })

@@ -76,6 +76,7 @@ type Signature struct {
 	Outputs []Tensor `json:"outputs"`
 }
 
+// Tensor describes an input or output of a signature.
 type Tensor struct {
 	// Name is the name in the signature, such as "x".
 	Name string
@@ -96,6 +97,7 @@ type Saver struct {
 	RestoreOp      string `json:"restore_op"`      // such as "StatefulPartitionedCall_7"
 }
 
+// Variable describes a variable of the model.
 type Variable struct {
 	Name string
 	// Container is TensorFlow's namespace of the name. It is usually empty.

@@ -7,10 +7,10 @@ import (
 	"steadyfit/tfbind"
 )
 
-const (
-	OutputLoss       = "loss"        // float scalar: the loss of a training signature
-	outputGlobalStep = "global_step" // int64 scalar
-)
+// OutputLoss is the output with the loss of a training signature, a float scalar.
+const OutputLoss = "loss"
+
+const outputGlobalStep = "global_step" // an int64 scalar
 
 // form is the required type and shape of a reserved input or output.
 type form struct {

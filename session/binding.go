@@ -138,6 +138,7 @@ func (e *UnusedFieldError) OptionText(name option.Name) string {
 	return fmt.Sprintf("%v: no input of signature %s takes the field %s (the inputs are %s); %s", ErrData, e.Signature, e.Field, e.Takes, fix)
 }
 
+// Is reports whether target is ErrData.
 func (e *UnusedFieldError) Is(target error) bool { return target == ErrData }
 
 // CheckData checks the names, types and shapes of a dataset's fields, and its last batch size,

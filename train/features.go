@@ -162,9 +162,9 @@ func (t *training) useFeatures(ctx context.Context, s *session.Session, f *saved
 	if err != nil {
 		return err
 	}
-	held := train
 	if v, ok := t.Loop.Validation.(*data.InMemory); ok {
-		if held, err = t.featuresOf(ctx, s, f, v, "validation"); err != nil {
+		held, err := t.featuresOf(ctx, s, f, v, "validation")
+		if err != nil {
 			return err
 		}
 		t.Loop.Validation = &cached{held, v}

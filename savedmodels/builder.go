@@ -1,0 +1,301 @@
+package savedmodels
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/op_def_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
+
+	"steadyfit/tfbind"
+)
+
+// builder makes a function from a part of a flat function, and the signature that calls it.
+type builder struct {
+	*division
+	p         *part
+	signature Signature
+	function  *function_go_proto.FunctionDef
+	replaced  map[value]string  // given values, with their names in the function
+	sources   []string          // the nodes of the main graph that provide the arguments
+	arguments map[int]bool      // arguments of p that are arguments here
+	names     map[string]string // the features in the type that the operations take
+}
+
+func (d *division) builder(p *part, name string, given map[value]string) *builder {
+	return &builder{
+		division: d, p: p, replaced: given, arguments: map[int]bool{}, names: map[string]string{},
+		signature: Signature{Name: name, Method: p.signature.Method, Inputs: []Tensor{}, Outputs: []Tensor{}},
+		function: &function_go_proto.FunctionDef{
+			Signature: &op_def_go_proto.OpDef{Name: addedPrefix + name, IsStateful: true},
+			Ret:       map[string]string{}, ControlRet: map[string]string{},
+		},
+	}
+}
+
+func (b *builder) argument(name string, dtype types_go_proto.DataType, source string) {
+	b.function.Signature.InputArg = append(b.function.Signature.InputArg, &op_def_go_proto.OpDef_ArgDef{Name: name, Type: dtype})
+	b.sources = append(b.sources, source)
+}
+
+// placeholder adds an input of the signature.
+func (b *builder) placeholder(t Tensor, dtype types_go_proto.DataType) string {
+	name := addedPrefix + b.signature.Name + "_" + t.Name
+	t.Op = name + ":0"
+	b.signature.Inputs = append(b.signature.Inputs, t)
+	shape := &tensor_shape_go_proto.TensorShapeProto{UnknownRank: t.UnknownRank}
+	for _, n := range t.Shape {
+		shape.Dim = append(shape.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: n})
+	}
+	b.nodes = append(b.nodes, &node_def_go_proto.NodeDef{Name: name, Op: "Placeholder", Attr: map[string]*attr_value_go_proto.AttrValue{
+		"dtype": typeAttr(dtype), "shape": {Value: &attr_value_go_proto.AttrValue_Shape{Shape: shape}},
+	}})
+	return name
+}
+
+// given adds an argument for a feature, which replaces a value.
+func (b *builder) given(name string, v value) error {
+	if _, is := b.replaced[v]; is {
+		return nil
+	}
+	dtype, err := b.typeOf(v)
+	if err != nil {
+		return err
+	}
+	fed := fedType(dtype)
+	if !slices.ContainsFunc(b.signature.Inputs, func(t Tensor) bool { return t.Name == name }) {
+		b.argument(name, fed, b.placeholder(Tensor{Name: name, DType: tfbind.DType(fed), UnknownRank: true, Shape: []int64{}}, fed))
+		b.names[name] = name
+		if fed != dtype {
+			b.names[name] = b.cast(name+"_cast", name, fed, dtype)
+		}
+	}
+	b.replaced[v] = b.names[name]
+	return nil
+}
+
+// givenShape replaces the shape of a data input by a computation from the shape of a feature,
+// which has as many samples, so that the input itself is not needed.
+func (b *builder) givenShape(i int, feature string) {
+	op := &b.p.ops[i]
+	if op.def.GetOp() != "Shape" || len(op.in) != 1 {
+		return
+	}
+	from := op.in[0]
+	for from.op >= 0 && keepsShape[b.p.ops[from.op].def.GetOp()] && len(b.p.ops[from.op].in) > 0 {
+		from = b.p.ops[from.op].in[0]
+	}
+	if from.op >= 0 {
+		return
+	}
+	in := b.p.inputs[from.arg()]
+	if in == nil || in.UnknownRank || len(in.Shape) == 0 || slices.Min(append([]int64{0}, in.Shape[1:]...)) < 0 {
+		return
+	}
+	dtype := types_go_proto.DataType_DT_INT32
+	if a := op.def.GetAttr()["out_type"]; a != nil {
+		dtype = a.GetType()
+	}
+	name := opName(i)
+	constant := func(suffix string, t types_go_proto.DataType, values ...int64) string {
+		v := &tensor_go_proto.TensorProto{Dtype: t, TensorShape: &tensor_shape_go_proto.TensorShapeProto{
+			Dim: []*tensor_shape_go_proto.TensorShapeProto_Dim{{Size: int64(len(values))}},
+		}}
+		if suffix == "_axis" {
+			v.TensorShape.Dim = nil
+		}
+		for _, n := range values {
+			if t == types_go_proto.DataType_DT_INT32 {
+				v.IntVal = append(v.IntVal, int32(n))
+			} else {
+				v.Int64Val = append(v.Int64Val, n)
+			}
+		}
+		return b.add(name+suffix, "Const", "output:0", map[string]*attr_value_go_proto.AttrValue{
+			"dtype": typeAttr(t), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{Tensor: v}},
+		})
+	}
+	integer := func(n int64) *attr_value_go_proto.AttrValue {
+		return &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_I{I: n}}
+	}
+	zero, one := constant("_begin", types_go_proto.DataType_DT_INT32, 0), constant("_end", types_go_proto.DataType_DT_INT32, 1)
+	of := b.function.Signature.InputArg[slices.IndexFunc(b.function.Signature.InputArg, func(a *op_def_go_proto.OpDef_ArgDef) bool { return a.GetName() == feature })]
+	shape := b.add(name+"_feature", "Shape", "output:0", map[string]*attr_value_go_proto.AttrValue{"T": typeAttr(of.GetType()), "out_type": typeAttr(dtype)}, feature)
+	samples := b.add(name+"_samples", "StridedSlice", "output:0", map[string]*attr_value_go_proto.AttrValue{
+		"T": typeAttr(dtype), "Index": typeAttr(types_go_proto.DataType_DT_INT32),
+		"begin_mask": integer(0), "end_mask": integer(0), "ellipsis_mask": integer(0), "new_axis_mask": integer(0), "shrink_axis_mask": integer(0),
+	}, shape, zero, one, one)
+	b.replaced[value{i, "output:0"}] = b.add(name+"_shape", "ConcatV2", "output:0", map[string]*attr_value_go_proto.AttrValue{
+		"N": integer(2), "T": typeAttr(dtype), "Tidx": typeAttr(types_go_proto.DataType_DT_INT32),
+	}, samples, constant("_rest", dtype, in.Shape[1:]...), constant("_axis", types_go_proto.DataType_DT_INT32, 0))
+}
+
+// add adds an operation, and returns the name of its result.
+func (b *builder) add(name, op, port string, attr map[string]*attr_value_go_proto.AttrValue, inputs ...string) string {
+	b.function.NodeDef = append(b.function.NodeDef, &node_def_go_proto.NodeDef{Name: name, Op: op, Input: inputs, Attr: attr})
+	return name + ":" + port
+}
+
+// fedType returns the type in which values of a type are kept. Halves are kept as float32,
+// which represents each of them.
+func fedType(t types_go_proto.DataType) types_go_proto.DataType {
+	if t == types_go_proto.DataType_DT_HALF || t == types_go_proto.DataType_DT_BFLOAT16 {
+		return types_go_proto.DataType_DT_FLOAT
+	}
+	return t
+}
+
+func (b *builder) cast(name, input string, from, to types_go_proto.DataType) string {
+	return b.add(name, "Cast", "y:0", map[string]*attr_value_go_proto.AttrValue{"SrcT": typeAttr(from), "DstT": typeAttr(to)}, input)
+}
+
+// output adds a result. The results of a signature that takes features keep their order and
+// type.
+func (b *builder) output(name string, v value) error {
+	dtype, err := b.typeOf(v)
+	if t := b.p.signature.Output(name); t != nil {
+		dtype, err = types_go_proto.DataType(t.DType), nil
+	}
+	if err != nil {
+		return err
+	}
+	t := Tensor{Name: name, DType: tfbind.DType(dtype), UnknownRank: true, Shape: []int64{}}
+	if of := b.p.signature.Output(name); of != nil {
+		t = *of
+	}
+	ref := b.ref(v)
+	if fed := fedType(dtype); b.signature.Name == computeSignature && fed != dtype {
+		ref, dtype, t.DType = b.cast(name+"_cast", ref, dtype, fed), fed, tfbind.DType(fed)
+	}
+	t.Op = addedPrefix + b.signature.Name + ":" + strconv.Itoa(len(b.signature.Outputs))
+	b.signature.Outputs = append(b.signature.Outputs, t)
+	out := "output_" + strconv.Itoa(len(b.signature.Outputs))
+	b.function.Signature.OutputArg = append(b.function.Signature.OutputArg, &op_def_go_proto.OpDef_ArgDef{Name: out, Type: dtype})
+	b.function.Ret[out] = ref
+	return nil
+}
+
+// ref returns the name of a value in the new function.
+func (b *builder) ref(v value) string {
+	if name, ok := b.replaced[v]; ok {
+		return name
+	}
+	if v.op < 0 {
+		b.arguments[v.arg()] = true
+		return "argument_" + strconv.Itoa(v.arg())
+	}
+	return opName(v.op) + ":" + v.port
+}
+
+func opName(i int) string { return "op_" + strconv.Itoa(i) }
+
+// finish adds the needed operations, and the signature that runs the function.
+func (b *builder) finish(need []bool, effects []int) (Signature, error) {
+	for i, is := range need {
+		if !is {
+			continue
+		}
+		op := &b.p.ops[i]
+		var inputs []string
+		for _, v := range op.in {
+			inputs = append(inputs, b.ref(v))
+		}
+		after, err := b.p.waits(b.graph, op.after, need)
+		if err != nil {
+			return Signature{}, err
+		}
+		for _, j := range after {
+			inputs = append(inputs, "^"+opName(j))
+		}
+		b.function.NodeDef = append(b.function.NodeDef, op.clone(opName(i), inputs))
+	}
+	for _, i := range effects {
+		b.function.Signature.ControlOutput = append(b.function.Signature.ControlOutput, opName(i))
+		b.function.ControlRet[opName(i)] = opName(i)
+	}
+	for _, i := range slices.Sorted(maps.Keys(b.arguments)) {
+		source, err := b.source(i)
+		if err != nil {
+			return Signature{}, err
+		}
+		b.argument("argument_"+strconv.Itoa(i), b.p.flat.args[i].dtype, source)
+	}
+	types := func(args []*op_def_go_proto.OpDef_ArgDef) *attr_value_go_proto.AttrValue {
+		l := &attr_value_go_proto.AttrValue_ListValue{}
+		for _, a := range args {
+			l.Type = append(l.Type, a.GetType())
+		}
+		return &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_List{List: l}}
+	}
+	f := b.function.Signature
+	b.library.Function = append(b.library.Function, b.function)
+	b.nodes = append(b.nodes, &node_def_go_proto.NodeDef{
+		Name: addedPrefix + b.signature.Name, Op: "StatefulPartitionedCall", Input: b.sources,
+		Attr: map[string]*attr_value_go_proto.AttrValue{
+			"Tin": types(f.InputArg), "Tout": types(f.OutputArg),
+			"f": {Value: &attr_value_go_proto.AttrValue_Func{Func: &attr_value_go_proto.NameAttrList{Name: f.Name}}},
+		},
+	})
+	return b.sorted(), nil
+}
+
+// sorted returns the signature with sorted inputs.
+func (b *builder) sorted() Signature {
+	slices.SortFunc(b.signature.Inputs, func(x, y Tensor) int { return strings.Compare(x.Name, y.Name) })
+	return b.signature
+}
+
+// source returns the node of the main graph that provides an argument of the original
+// function: a new placeholder, or a copy of a node without inputs. A copy of a handle refers to
+// the same variable if it has the same name and container.
+func (b *builder) source(i int) (string, error) {
+	a := b.p.flat.args[i]
+	if in := b.p.inputs[i]; in != nil {
+		return b.placeholder(*in, a.dtype), nil
+	}
+	n := &b.graph.main.nodes[a.from]
+	name := addedPrefix + "of/" + n.def.GetName()
+	if slices.ContainsFunc(b.nodes, func(have *node_def_go_proto.NodeDef) bool { return have.GetName() == name }) {
+		return name, nil
+	}
+	c := (&flatOp{def: n.def}).clone(name, nil)
+	switch {
+	case len(n.def.GetInput()) > 0:
+		return "", fmt.Errorf("%s (%s) cannot be shared with another function", n.def.GetName(), n.def.GetOp())
+	case n.variable >= 0:
+		c.Attr["shared_name"] = &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_S{S: []byte(b.graph.vars[n.variable].name)}}
+	case n.def.GetOp() != "Const" && len(c.Attr["shared_name"].GetS()) == 0:
+		return "", fmt.Errorf("%s (%s) has no name to share", n.def.GetName(), n.def.GetOp())
+	}
+	b.nodes = append(b.nodes, c)
+	return name, nil
+}
+
+func typeAttr(t types_go_proto.DataType) *attr_value_go_proto.AttrValue {
+	return &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_Type{Type: t}}
+}
+
+// typeOf returns the type of a value of a pure operation.
+func (b *builder) typeOf(v value) (types_go_proto.DataType, error) {
+	if v.op < 0 {
+		return b.p.flat.args[v.arg()].dtype, nil
+	}
+	d := b.p.ops[v.op].def
+	if boolOps[d.GetOp()] {
+		return types_go_proto.DataType_DT_BOOL, nil
+	}
+	for _, name := range []string{"DstT", "out_type", "output_type", "dtype", "Tparams", "T"} {
+		if a := d.GetAttr()[name]; a != nil {
+			return a.GetType(), nil
+		}
+	}
+	return 0, fmt.Errorf("the type of %s (%s) is unknown", d.GetName(), d.GetOp())
+}

@@ -1,0 +1,377 @@
+package savedmodels
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
+	"google.golang.org/protobuf/proto"
+
+	"steadyfit/internal/contract"
+	"steadyfit/tfbind"
+)
+
+// kind is what a value of a flat function depends on.
+type kind uint8
+
+const (
+	// live values depend on trained variables, random numbers, or the reserved inputs.
+	live kind = iota
+	// frozen values depend on constants and on variables that training does not change.
+	frozen
+	// sample values also depend on data inputs, and have one part per sample.
+	sample
+	// shapes are values that depend on the shapes of sample values.
+	shapes
+)
+
+// part is a signature with the analysis of its function.
+type part struct {
+	signature *Signature
+	*flat
+	results []value // one for each output of the signature
+	args    []kind
+	inputs  []*Tensor // the data or reserved input of each argument; nil for the model's own values
+	kinds   []kind
+	heavy   []bool // whether an operation or one that it depends on is heavy
+	sums    []string
+	needed  []bool
+}
+
+// analyse finds the kind of each operation that a signature needs.
+func (d *division) analyse(s *Signature) (*part, error) {
+	f, outputs, err := flatten(d.def, d.graph, s)
+	if err != nil {
+		return nil, err
+	}
+	p := &part{signature: s, flat: f}
+	p.kinds, p.heavy, p.sums = make([]kind, len(f.ops)), make([]bool, len(f.ops)), make([]string, len(f.ops))
+	for _, a := range f.args {
+		k, in := d.argument(s, a)
+		p.args, p.inputs = append(p.args, k), append(p.inputs, in)
+	}
+	f.effects = slices.DeleteFunc(f.effects, func(i int) bool { return pureOps[f.ops[i].def.GetOp()] })
+	for _, i := range outputs {
+		p.results = append(p.results, f.rets[i])
+	}
+	p.needed = f.needed(p.results, f.effects, nil)
+	for i := range f.ops {
+		if p.needed[i] {
+			p.kinds[i] = p.classify(i)
+		}
+		p.sums[i] = p.sum(i)
+	}
+	return p, nil
+}
+
+// argument returns the kind of an argument, and the input of the signature that provides it.
+func (d *division) argument(s *Signature, a flatArg) (kind, *Tensor) {
+	n := &d.graph.main.nodes[a.from]
+	for i, t := range s.Inputs {
+		if d.graph.nodeOf(t.Op) != a.from {
+			continue
+		}
+		if contract.IsReserved(t.Name) || t.DType == tfbind.String {
+			return live, &s.Inputs[i]
+		}
+		return sample, &s.Inputs[i]
+	}
+	switch {
+	case n.variable >= 0 && !d.changed[n.variable], n.def.GetOp() == "Const":
+		return frozen, nil
+	}
+	return live, nil
+}
+
+func (p *part) kindOf(v value) kind {
+	if v.op < 0 {
+		return p.args[v.arg()]
+	}
+	return p.kinds[v.op]
+}
+
+// classify returns the kind of an operation whose inputs have been classified.
+func (p *part) classify(i int) kind {
+	op := &p.ops[i]
+	name := op.def.GetOp()
+	k, heavy := p.inputsOf(op)
+	p.heavy[i] = heavy
+	for _, j := range op.after {
+		if p.kinds[j] == live && !pureOps[p.ops[j].def.GetOp()] {
+			k = live
+		}
+	}
+	switch {
+	case k == live || !pureOps[name] || p.mixes(op):
+		return live
+	case k == sample && (name == "Shape" || name == "ShapeN" || name == "Size" || name == "Rank"):
+		return shapes
+	}
+	p.heavy[i] = heavy || k == sample && heavyMath[name]
+	return k
+}
+
+// inputsOf returns the kind of the inputs of an operation together, and whether one of them
+// depends on a heavy operation.
+func (p *part) inputsOf(op *flatOp) (k kind, heavy bool) {
+	k = frozen
+	for _, v := range op.in {
+		switch in := p.kindOf(v); {
+		case in == live:
+			return live, false
+		case in == sample, in == shapes && k == frozen:
+			k = in
+		}
+		heavy = heavy || v.op >= 0 && p.heavy[v.op]
+	}
+	return k, heavy
+}
+
+// axisInputs are the inputs with the axes along which operations combine the elements of their
+// first input; -1 is the last input.
+var axisInputs = map[string]int{
+	"Sum": 1, "Mean": 1, "Max": 1, "Min": 1, "Prod": 1, "All": 1, "Any": 1, "ArgMax": 1, "ArgMin": 1, "Cumsum": 1,
+	"ConcatV2": -1, "GatherV2": 2,
+}
+
+// mixes reports whether an operation on samples is known to combine samples, or to treat them
+// differently in training.
+func (p *part) mixes(op *flatOp) bool {
+	of := func(i int) bool { return i < len(op.in) && p.kindOf(op.in[i]) == sample }
+	attr, name := op.def.GetAttr(), op.def.GetOp()
+	if strings.HasPrefix(name, "FusedBatchNorm") {
+		return attr["is_training"] == nil || attr["is_training"].GetB()
+	}
+	if !slices.ContainsFunc(op.in, func(v value) bool { return p.kindOf(v) == sample }) {
+		return false
+	}
+	switch name {
+	case "Transpose":
+		axes, known := p.integers(op, 1)
+		return of(0) && (!known || len(axes) == 0 || axes[0] != 0)
+	case "Pack":
+		return attr["axis"].GetI() == 0
+	case "MatMul":
+		return of(0) && attr["transpose_a"].GetB() || of(1)
+	}
+	at, has := axisInputs[name]
+	if !has || name == "GatherV2" && (!of(0) || attr["batch_dims"].GetI() != 0) {
+		return false
+	}
+	if at < 0 {
+		at = len(op.in) - 1
+	}
+	axes, known := p.integers(op, at)
+	return !known || slices.Contains(axes, 0)
+}
+
+// integers returns the elements of an input of an operation that is an integer constant, or a
+// concatenation of constants as for the axes of a tensor product.
+func (p *part) integers(op *flatOp, input int) ([]int64, bool) {
+	steps := 0
+	return p.constant(op, input, &steps)
+}
+
+// constant implements integers in a limited number of steps.
+func (p *part) constant(op *flatOp, input int, steps *int) (all []int64, known bool) {
+	if *steps++; *steps > 100 || input < 0 || input >= len(op.in) || op.in[input].op < 0 {
+		return nil, false
+	}
+	from := &p.ops[op.in[input].op]
+	switch from.def.GetOp() {
+	case "Const":
+		t := from.def.GetAttr()["value"].GetTensor()
+		return elementsOf(t.GetDtype(), t.GetTensorContent(), t.GetIntVal(), t.GetInt64Val())
+	case "ConcatV2":
+		for i := range len(from.in) - 1 {
+			some, known := p.constant(from, i, steps)
+			if !known {
+				return nil, false
+			}
+			all = append(all, some...)
+		}
+		return all, true
+	}
+	return nil, false
+}
+
+// elementsOf decodes the elements of a TensorProto of int32 or int64.
+func elementsOf(dtype types_go_proto.DataType, content []byte, small []int32, large []int64) (out []int64, ok bool) {
+	size := map[types_go_proto.DataType]int{types_go_proto.DataType_DT_INT32: 4, types_go_proto.DataType_DT_INT64: 8}[dtype]
+	if size == 0 {
+		return nil, false
+	}
+	for ; len(content) >= size; content = content[size:] {
+		var bits uint64
+		for i := range size {
+			bits |= uint64(content[i]) << (8 * i)
+		}
+		if size == 4 {
+			out = append(out, int64(int32(bits)))
+		} else {
+			out = append(out, int64(bits))
+		}
+	}
+	for _, v := range small {
+		out = append(out, int64(v))
+	}
+	return append(out, large...), true
+}
+
+// sum returns a hash of what an operation computes.
+func (p *part) sum(i int) string {
+	op := &p.ops[i]
+	d := op.clone("", nil)
+	for name := range d.Attr {
+		if strings.HasPrefix(name, "_") {
+			delete(d.Attr, name)
+		}
+	}
+	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(d)
+	if err != nil {
+		text = []byte(op.def.GetName()) // such an operation equals no other
+	}
+	h := sha256.New()
+	h.Write(text)
+	for _, v := range op.in {
+		fmt.Fprintf(h, "%s\n", p.sumOf(v))
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+func (p *part) sumOf(v value) string {
+	if v.op >= 0 {
+		return p.sums[v.op] + ":" + v.port
+	}
+	if in := p.inputs[v.arg()]; in != nil {
+		return "input " + in.Name
+	}
+	return fmt.Sprintf("node %d", p.flat.args[v.arg()].from)
+}
+
+// independent returns the features without those that follow from the others without a matrix
+// product or a convolution. The rest of the step computes them again.
+func (p *part) independent(features []value) []value {
+	slices.SortFunc(features, func(a, b value) int { return a.op - b.op })
+	given := map[value]string{}
+	return slices.DeleteFunc(features, func(v value) bool {
+		need := p.flat.needed([]value{v}, nil, given)
+		for i, is := range need {
+			if is && p.kinds[i] == sample && heavyMath[p.ops[i].def.GetOp()] {
+				given[v] = ""
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// uses calls use for each value that the live operations and the results use. by is the
+// operation, or -1 for a result.
+func (p *part) uses(use func(v value, by int)) {
+	for i := range p.ops {
+		if p.needed[i] && p.kinds[i] == live {
+			for _, v := range p.ops[i].in {
+				use(v, i)
+			}
+		}
+	}
+	for _, v := range p.results {
+		use(v, -1)
+	}
+}
+
+// whyNone returns why the train step has no features.
+func (d *division) whyNone(p *part) string {
+	for i := range p.ops {
+		op := &p.ops[i]
+		if !p.needed[i] || p.kinds[i] != live || !slices.ContainsFunc(op.in, func(v value) bool { return p.kindOf(v) == sample }) {
+			continue
+		}
+		if labels := d.labelsOnly(p, op); labels {
+			continue
+		}
+		return "no matrix product or convolution comes before " + d.why(p, i)
+	}
+	return "no matrix product or convolution depends only on the data and on frozen variables"
+}
+
+// labelsOnly reports whether an operation depends on no data input that predict takes.
+func (d *division) labelsOnly(p *part, op *flatOp) bool {
+	predict := d.model.find(d.model.Roles.Predict)
+	if predict == nil {
+		return false
+	}
+	var seen func(op *flatOp, depth int) bool
+	seen = func(op *flatOp, depth int) bool {
+		for _, v := range op.in {
+			if v.op >= 0 && depth < 100 && p.kinds[v.op] == sample && seen(&p.ops[v.op], depth+1) {
+				return true
+			}
+			if v.op < 0 && p.inputs[v.arg()] != nil && predict.Input(p.inputs[v.arg()].Name) != nil {
+				return true
+			}
+		}
+		return false
+	}
+	return !seen(op, 0)
+}
+
+// why describes why a live operation is not frozen.
+func (d *division) why(p *part, i int) string {
+	op := &p.ops[i]
+	name := op.def.GetName() + " (" + op.def.GetOp() + ")"
+	switch kind := op.def.GetOp(); {
+	case strings.HasPrefix(kind, "FusedBatchNorm") && pureOps[kind]:
+		return name + ", a batch normalization in training mode"
+	case drawsRandom(kind):
+		return name + ", which draws random numbers"
+	case pureOps[kind] && p.mixes(op):
+		return name + ", which may combine samples"
+	case !pureOps[kind]:
+		return name + ", an operation that is not known to treat samples independently"
+	}
+	for _, v := range op.in {
+		if p.kindOf(v) == live {
+			if from := d.source(p, v); from != "" {
+				return name + ", which depends on " + from
+			}
+		}
+	}
+	return name
+}
+
+// drawsRandom reports whether an operation draws random numbers.
+func drawsRandom(op string) bool {
+	keeps, _ := contract.Fleeting(op)
+	return strings.HasPrefix(keeps, "draws") || strings.HasPrefix(op, "StatelessRandom") || strings.HasPrefix(op, "StatelessTruncated")
+}
+
+// source names the origin of a live value.
+func (d *division) source(p *part, v value) string {
+	for range 1000 {
+		if v.op < 0 {
+			if in := p.inputs[v.arg()]; in != nil {
+				return "the input " + in.Name
+			}
+			n := &d.graph.main.nodes[p.flat.args[v.arg()].from]
+			if n.variable >= 0 {
+				return "the variable " + d.graph.vars[n.variable].name + ", which training changes"
+			}
+			return "the value " + n.def.GetName()
+		}
+		op := &p.ops[v.op]
+		if drawsRandom(op.def.GetOp()) {
+			return "random numbers"
+		}
+		at := slices.IndexFunc(op.in, func(in value) bool { return p.kindOf(in) == live })
+		if at < 0 {
+			return d.why(p, v.op)
+		}
+		v = op.in[at]
+	}
+	return ""
+}
