@@ -51,8 +51,8 @@ func TestPythonReadsWhatIsWritten(t *testing.T) {
 	if python == "" {
 		python = filepath.Join("..", ".runtime", "venv", "bin", "python")
 	}
-	if err := exec.Command(python, "-c", "import safetensors, numpy").Run(); err != nil {
-		t.Skipf("no Python with the package safetensors: %v; set STEADYFIT_PYTHON, or PYTHONPATH for the package", err)
+	if _, err := os.Stat(python); err != nil {
+		t.Skipf("no Python at %s: run `make venv`, or set STEADYFIT_PYTHON", python)
 	}
 	dir := t.TempDir()
 	require.NoError(t, (&Adapter{Base: "b", Weights: fromPython()}).Write(dir))

@@ -65,7 +65,7 @@ func (t *training) cacheFeatures(ctx context.Context) error {
 // freezes reports whether the model has a matrix, or a larger tensor, that training does not
 // change, so that its user may expect a cache.
 func (t *training) freezes() bool {
-	return slices.ContainsFunc(t.model.Variables, func(v savedmodels.Variable) bool { return !v.Trained && len(v.Shape) > 1 })
+	return slices.ContainsFunc(t.model.Variables, func(v savedmodels.Variable) bool { return v.Frozen && len(v.Shape) > 1 })
 }
 
 // noFeatures is the reason why features are not cached.
