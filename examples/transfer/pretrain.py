@@ -1,0 +1,167 @@
+"""Write a pretrained network with a frozen base, and data to fine-tune it on.
+
+    python examples/transfer/pretrain.py OUT
+
+pretrains a small convolutional network on the built-in digits 0 to 4. OUT/model is the
+network with frozen convolutions and a new head, and OUT/train.npz and OUT/test.npz are the
+digits 5 to 9. Nothing is downloaded. Other networks and data:
+
+    --fashion                pretrain on Fashion-MNIST and fine-tune on MNIST, which
+                             keras.datasets downloads
+    --application NAME       a network of keras.applications, such as MobileNetV2, with the
+                             weights of --weights and the digits as images of --size pixels;
+                             --classes N without digits, for images of your own
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import pathlib
+import sys
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import export
+
+Arrays = tuple[Any, Any]
+
+
+def digits() -> tuple[Arrays, Arrays]:
+    """The training and test part of the built-in digits: images from 0 to 255, and labels."""
+    import numpy as np
+
+    parts = []
+    for name in ("train", "test"):
+        with np.load(ROOT / "data" / "builtin" / f"digits-{name}.npz") as part:
+            x = (part["x"].astype("float32") * (255 / 16)).round().astype("uint8")
+            parts.append((x.reshape(-1, 8, 8), part["y"]))
+    return parts[0], parts[1]
+
+
+def of_classes(part: Arrays, first: int, last: int) -> Arrays:
+    """The samples of some classes, counted from 0."""
+    x, y = part
+    chosen = (y >= first) & (y <= last)
+    return x[chosen], y[chosen] - first
+
+
+def small_base(size: int) -> Any:
+    """Two convolutions, for gray images of bytes."""
+    import keras
+
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((size, size)),
+            layers.Rescaling(1 / 255),
+            layers.Reshape((size, size, 1)),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.Conv2D(64, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+        ],
+        name="base",
+    )
+
+
+def application_base(name: str, weights: str | None, size: int) -> Any:
+    """A network of keras.applications without its head, for color images of bytes."""
+    import keras
+
+    make = getattr(keras.applications, name)
+    network = make(
+        include_top=False, weights=weights, input_shape=(size, size, 3), pooling="avg"
+    )
+    image = keras.Input((size, size, 3))
+    scaled = inspect.getmodule(make).preprocess_input(image)
+    return keras.Model(image, network(scaled, training=False), name="base")
+
+
+def with_head(base: Any, classes: int) -> Any:
+    """A classifier on the features of a base."""
+    import keras
+
+    image = keras.Input(base.input_shape[1:])
+    hidden = keras.layers.Dense(64, activation="relu", name="hidden")(base(image, training=False))
+    return keras.Model(image, keras.layers.Dense(classes, name="head")(hidden))
+
+
+def pretrain(base: Any, part: Arrays, classes: int, epochs: int) -> None:
+    """Train a base below a head that is then dropped."""
+    import keras
+
+    model = with_head(base, classes)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"])
+    model.fit(*part, batch_size=32, epochs=epochs, verbose=2)
+
+
+def as_images(part: Arrays, size: int) -> Arrays:
+    """Gray images as color images of another size."""
+    import numpy as np
+    import tensorflow as tf
+
+    x, y = part
+    colored = np.repeat(x[..., None], 3, axis=-1)
+    return tf.image.resize(colored, (size, size)).numpy().round().astype("uint8"), y
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=pathlib.Path, help="folder to write")
+    parser.add_argument("--epochs", type=int, default=10, help="epochs of the pretraining (10)")
+    parser.add_argument("--fashion", action="store_true")
+    parser.add_argument("--application", metavar="NAME")
+    parser.add_argument("--weights", help="a file, or imagenet, which Keras downloads; or random")
+    parser.add_argument("--size", type=int, default=96, help="pixels of a side (96)")
+    parser.add_argument("--classes", type=int, help="classes of your images")
+    arguments = parser.parse_args()
+
+    _, keras = export._load_tensorflow()
+    import numpy as np
+
+    keras.utils.set_random_seed(1)
+    if arguments.fashion:
+        source, _ = keras.datasets.fashion_mnist.load_data()
+        train, test = keras.datasets.mnist.load_data()
+        base = small_base(28)
+        pretrain(base, source, 10, arguments.epochs)
+    else:
+        train, test = digits()
+        base = small_base(8)
+        if arguments.application:
+            weights = None if arguments.weights == "random" else arguments.weights
+            base = application_base(arguments.application, weights, arguments.size)
+        else:
+            pretrain(base, of_classes(train, 0, 4), 5, arguments.epochs)
+        train, test = of_classes(train, 5, 9), of_classes(test, 5, 9)
+
+    classes = arguments.classes or int(train[1].max()) + 1
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    export.export(
+        with_head(base, classes),
+        arguments.out / "model",
+        optimizer="adam",
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        input_dtypes={"x": "uint8"},
+        input_ranges={"x": (0, 255)},
+        train_only="hidden,head",
+        force=True,
+    )
+    if arguments.classes:
+        return
+    for name, part in (("train", train), ("test", test)):
+        if arguments.application:
+            part = as_images(part, arguments.size)
+        x, y = part
+        np.savez(arguments.out / f"{name}.npz", x=x, y=y.astype("int64"))
+
+
+if __name__ == "__main__":
+    main()
