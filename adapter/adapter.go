@@ -55,7 +55,7 @@ const (
 // maxBytes limits the size of a file.
 const maxBytes = 64 << 30
 
-// Read reads the adapter in a folder. A folder without one is fs.ErrNotExist.
+// Read reads the adapter in a folder. A folder without an adapter is fs.ErrNotExist.
 func Read(dir string) (*Adapter, error) {
 	path := filepath.Join(dir, File)
 	raw, err := files.Read(path, maxBytes)

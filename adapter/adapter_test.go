@@ -148,7 +148,7 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-// Any bytes are an adapter that is written as it was read, or an error.
+// Read rejects any bytes or reads an adapter that Write writes unchanged.
 func FuzzDecode(f *testing.F) {
 	good, err := encode(fromPython(), map[string]string{"k": "v"})
 	require.NoError(f, err)

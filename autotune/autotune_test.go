@@ -168,7 +168,7 @@ func TestAllocator(t *testing.T) {
 		return len(o.settings) == 1
 	}
 	for _, name := range []string{"LD_PRELOAD", "MALLOC_CONF"} {
-		t.Setenv(name, "") // to have it as it was at the end
+		t.Setenv(name, "") // restores the variable after the test
 		require.NoError(t, os.Unsetenv(name))
 	}
 	dir := t.TempDir()
@@ -183,7 +183,7 @@ func TestAllocator(t *testing.T) {
 	assert.Equal(t, "LD_PRELOAD="+path, missing[0].String())
 	t.Setenv("MALLOC_CONF", "dirty_decay_ms:0")
 	assert.False(t, offers())
-	t.Setenv("MALLOC_CONF", allocator.JemallocKeeps) // as of the release profile
+	t.Setenv("MALLOC_CONF", allocator.JemallocKeeps) // as in the release profile
 	assert.True(t, offers())
 	t.Setenv("LD_PRELOAD", "libother.so")
 	assert.False(t, offers())
@@ -285,13 +285,14 @@ func TestSummarize(t *testing.T) {
 	}
 	same(Measurement{Configuration: fused, Step: 2, Ratio: 0.5, Low: 0.5, High: 3, Rounds: 3},
 		summarize(fused, []float64{1, 2, 9}, []float64{2, 4, 3}, plainSteps))
-	// Of nine rounds, one that was disturbed does not widen the interval.
+	// One disturbed round of nine does not widen the interval.
 	same(Measurement{Configuration: fused, Step: 5, Ratio: 0.5, Low: 0.5, High: 0.5, Rounds: 9},
 		summarize(fused, []float64{4, 5, 5, 5, 5, 5, 5, 5, 90}, []float64{10, 10, 10, 10, 10, 10, 10, 10, 10}, plainSteps))
 	assert.Equal(t, Measurement{Configuration: fused}, summarize(fused, nil, nil, plainSteps))
-	// Beside another way than plain steps, ratios multiply, and the logarithms of what they
-	// may be off by add as the sides of a right angle do: 16 to the powers of 3/4 and 1 are
-	// 16 to the power of 5/4, down; up, the second of them is exact.
+	// If the configuration was compared with another one than plain steps, the ratios multiply.
+	// The errors of their logarithms add in quadrature: the lower bounds are off by 16 to the
+	// powers of 3/4 and 1, and together by 16 to the power of 5/4. The upper bound of the second
+	// ratio is exact.
 	same(Measurement{Configuration: fused, Step: 1, Ratio: 0.25, Low: 0.25 / 32, High: 2, Rounds: 3},
 		summarize(fused, []float64{1, 1, 1}, []float64{16, 1, 1}, Measurement{Configuration: both, Low: 0.25 / 8, Ratio: 0.25, High: 2}))
 }
@@ -331,7 +332,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Settings are put on top of the way that is fastest without them and may be faster than
+// Settings are added to the configuration that is fastest without them, if it may be faster than
 // plain steps.
 func TestBestWay(t *testing.T) {
 	measured := func(c Configuration, ratio float64, out string) Measurement {
@@ -389,10 +390,10 @@ func TestCache(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, left, 1, "no temporary file is left")
 
-	// What a training may use is not in the key.
+	// The key does not include the limits and the budget.
 	p.Limits, p.Budget = Limits{StepsPerExecution: 7}, memory.GiB
 	assert.Equal(t, k, newKey(&p, tfbind.Info{Version: "2.21.0"}))
-	// Another model, batch, option or version is another entry.
+	// Another model, batch, option or version gives another key.
 	for name, other := range map[string]func(*key){
 		"model": func(k *key) { k.Model = "x" }, "batch": func(k *key) { k.Batch = 1 }, "options": func(k *key) { k.Options.Device.IntraThreads = 2 },
 		"TensorFlow": func(k *key) { k.TensorFlow = "2.20.0" }, "library": func(k *key) { k.Library = "x" }, "processor": func(k *key) { k.Cores++ }, "quota": func(k *key) { k.Procs++ },
@@ -419,7 +420,7 @@ func TestCache(t *testing.T) {
 	require.NoError(t, p.save(kept))
 	assert.NotNil(t, p.load(k).Choice, "a damaged entry is replaced")
 
-	// A folder that cannot be made costs nothing but other trials.
+	// If the folder cannot be made, the only consequence is that trials are repeated.
 	p.Cache = filepath.Join(path, "below a file")
 	require.ErrorContains(t, p.save(kept), "not a directory")
 	assert.Nil(t, p.load(k).Choice)
@@ -482,7 +483,7 @@ func TestKept(t *testing.T) {
 			assert.Empty(t, kept.Measurements[1].Out, "what is kept is not changed")
 		})
 	}
-	// A later choice replaces what it measures, and leaves the rest.
+	// A later choice replaces the measurements that it repeats, and keeps the others.
 	later := Choice{Measurements: []Measurement{measured(Configuration{}, 1, 100), measured(fused, 0.5, 200)}}
 	later.merge(&kept, offer{}, false)
 	assert.Len(t, later.Measurements, 6)
@@ -493,7 +494,8 @@ func TestKept(t *testing.T) {
 	assert.False(t, kept.shortOf(minTime), "but not in less time")
 	kept.Allowed = time.Minute
 	assert.True(t, kept.shortOf(maxTime), "also where more time was asked for")
-	// What there was no time for does not replace what is known; what failed does.
+	// A measurement that lacked time does not replace an earlier one, but a failed measurement
+	// does.
 	later = Choice{Measurements: []Measurement{measured(Configuration{}, 1, 100), {Configuration: fused, Out: "late", Late: true}, {Configuration: compiled, Out: "boom", Passing: true}}}
 	later.merge(&kept, offer{}, false)
 	assert.Equal(t, 0.6, find(later.Measurements, fused).Ratio)

@@ -13,7 +13,7 @@ import (
 	"steadyfit/session"
 )
 
-// A program that trains as is fastest on this machine.
+// A program that trains with the configuration that is fastest on this machine.
 func ExampleChoose() {
 	ctx := context.Background()
 	autotune.Child(ctx) // trials run this program, too, and end here

@@ -13,7 +13,7 @@ import (
 
 // Live is a session that measures, during its train steps, whether TensorFlow's threads or the
 // calling thread run them faster (session.Options.CallerRuns), and then keeps the faster one.
-// The results have the bits of plain steps. The other methods are those of the session.
+// The results equal those of plain steps, bit for bit. The other methods are those of the session.
 type Live struct {
 	*session.Session
 	batch int

@@ -23,7 +23,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// faultEnv has trials fail on purpose.
+// faultEnv makes trials fail on purpose.
 const faultEnv = "STEADYFIT_TEST_AUTOTUNE_FAULT"
 
 func TestMain(m *testing.M) {
@@ -98,7 +98,7 @@ func TestChoose(t *testing.T) {
 	require.NoError(t, err)
 	t.Log(c.Reason)
 	assert.False(t, c.Cached)
-	// What threads are changed of depends on what was fastest.
+	// Threads are changed on the fastest configuration, which depends on the machine.
 	require.Contains(t, []int{8, 10}, len(c.Measurements), "plain, three ways, and four settings of threads on one of them; two of them on plain as well")
 	for _, want := range []Configuration{{}, both, single, intra, fused, compiled} {
 		assert.NotNil(t, find(c.Measurements, want), want)
@@ -126,7 +126,7 @@ func TestChoose(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, before, after)
 
-	// The second one comes from the cache, whatever the training's length.
+	// The second choice comes from the cache, for any length of the training.
 	for _, p.Steps = range []int64{10, 0} {
 		kept, err := Choose(t.Context(), p)
 		require.NoError(t, err)
@@ -137,7 +137,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// The process of a configuration with another allocator has that, and its steps are the same.
+// A configuration with another allocator runs in a process that has that allocator, and its steps
+// give the same results.
 func TestTrialWithAllocator(t *testing.T) {
 	if _, err := allocator.Find(allocator.Jemalloc); err != nil {
 		t.Skip(err)
@@ -161,7 +162,7 @@ func TestTrialWithAllocator(t *testing.T) {
 
 func TestNoTrials(t *testing.T) {
 	p := planned(t)
-	t.Setenv(faultEnv, "hangs") // trials would not end well
+	t.Setenv(faultEnv, "hangs") // makes any trial fail
 	p.Steps = 900
 	c, err := Choose(t.Context(), p)
 	require.NoError(t, err)
@@ -180,10 +181,11 @@ func TestNoTrials(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, entries)
 
-	// What an earlier training has noted says how long this one is.
+	// The time of a step that an earlier training stored determines the estimated time of this
+	// one.
 	p.Time = minTime
 	p.Limits, p.Steps = Limits{StepsPerExecution: 50, Compiled: true}, 900
-	p.Note(minTime / 17) // of 900 such steps, a fiftieth is more than that
+	p.Note(minTime / 17) // a fiftieth of 900 such steps is more than minTime
 	c, err = Choose(t.Context(), p)
 	require.NoError(t, err)
 	assert.Contains(t, c.Reason, "nothing could be measured")
@@ -219,7 +221,7 @@ func TestTrialsThatFail(t *testing.T) {
 		assert.True(t, c.Configuration.Plain())
 		require.Len(t, c.Measurements, 2)
 		assert.Contains(t, c.Measurements[1].Out, "over the budget of 1.0 MiB of resident memory")
-		// That is about this training, not about the next one.
+		// The budget excludes the configuration from this training, but not from the next one.
 		p.CacheOnly, p.Budget = true, 0
 		c, err = Choose(t.Context(), p)
 		require.NoError(t, err)

@@ -26,7 +26,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// weightsEnv makes a process train as the spec in it says, and print the sum of the variables.
+// weightsEnv makes a process train by the spec in the variable, and print the sum of the variables
+// of the model.
 const weightsEnv = "STEADYFIT_TEST_AUTOTUNE_WEIGHTS"
 
 // weightsSteps are some calls of several steps, and a single one.
@@ -72,9 +73,9 @@ func sumOfWeights(ctx context.Context, s *session.Session) (sum string, err erro
 	return hex.EncodeToString(hash[:]), err
 }
 
-// TestRoundsAsItSays trains with all that may be chosen, each in a process of its own, since
-// threads belong to the process. What Configuration.Rounds says to be the same steps has the bits of
-// plain ones.
+// TestRoundsAsItSays trains with each possible configuration, in a separate process, since threads
+// belong to the process. If Configuration.Rounds is false, the weights equal those of plain steps,
+// bit for bit.
 func TestRoundsAsItSays(t *testing.T) {
 	info, err := tfbind.Load("")
 	require.NoError(t, err)
@@ -86,7 +87,8 @@ func TestRoundsAsItSays(t *testing.T) {
 	for _, c := range []struct {
 		model string
 		data  data.Dataset
-		// rounds does so with the kernels of oneDNN and two cores; eigen, without oneDNN.
+		// rounds is a configuration that rounds differently with oneDNN on two cores. eigen
+		// reports whether it does so without oneDNN.
 		rounds Configuration
 		eigen  bool
 	}{

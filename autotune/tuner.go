@@ -81,7 +81,8 @@ type tuner struct {
 	warm         time.Duration
 	// best runs the fastest configuration so far, and the others are measured against it; at
 	// first it is plain. standing is its measurement. Ratios to plain steps could not separate
-	// two fast configurations, because plain steps scatter more than those differ.
+	// two fast configurations, because the times of plain steps scatter by more than the
+	// difference of the two.
 	best     trial
 	standing Measurement
 	// steps are the times of plain steps in all rounds so far. plain is their memory.
@@ -94,7 +95,7 @@ type tuner struct {
 // newTuner prepares the trials of a plan. TensorFlow must be open.
 func newTuner(p *Plan, info tfbind.Info) *tuner {
 	o := p.Options
-	// Several processes share the GPUs, so none may take all memory of one.
+	// Several processes share the GPUs, so no process may take all memory of a GPU.
 	if d := &o.Device; d.MemoryFraction < 1 && len(d.VirtualGPUs) == 0 && d.GPUAllocator != gpuopts.CUDAMallocAsync && os.Getenv("TF_FORCE_GPU_ALLOW_GROWTH") == "" {
 		d.MemoryGrowth = true
 	}
@@ -109,7 +110,7 @@ func newTuner(p *Plan, info tfbind.Info) *tuner {
 }
 
 // run writes the data for the trials, and measures. The first measurement is that of plain
-// steps. The error does not concern a single configuration, except plain steps.
+// steps. An error concerns all configurations, or plain steps.
 func (t *tuner) run(ctx context.Context, o offer, allowed time.Duration) (measured []Measurement, err error) {
 	t.began = time.Now()
 	t.until = t.began.Add(allowed)
@@ -178,7 +179,7 @@ func (t *tuner) measureAll(ctx context.Context, o offer) ([]Measurement, error) 
 	return slices.Insert(t.measured, 0, plain), nil
 }
 
-// note records a round of the best.
+// note records a round of the best configuration.
 func (t *tuner) note(a answer) {
 	m := &t.plain
 	if t.standing.Configuration.Plain() {
@@ -257,7 +258,7 @@ func (t *tuner) compare(other trial, c Configuration) (m Measurement, shown bool
 	if err != nil {
 		return out(c, err), false, nil
 	}
-	// Just below the time of an execution, so that a round is one execution and not two.
+	// The round is a little shorter than an execution, so that it has one execution and not two.
 	seconds := min(max(roundSeconds, 0.8*max(warm.Execution, t.best.last().Execution)), mostSeconds)
 	var steps, beside []float64
 	for len(steps) < maxRounds {

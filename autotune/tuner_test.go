@@ -21,10 +21,10 @@ type scripted struct {
 	tuner *scriptedTuner
 	is    Configuration
 	step  float64
-	// jitter, if there is any, is what steps of a round are slower by, one round after the other.
+	// jitter is the additional time of a step in each round.
 	jitter []float64
-	// From this round on, counted from 1 over all trials of its kind, it fails: with an
-	// error, not at all in time, or with a loss that is not finite.
+	// failsAt is the first failing round, counted from 1 over all trials of the configuration. It
+	// fails with an error, by a timeout, or with a loss that is not finite.
 	failsAt int
 	fails   error
 	// cold trials never warm up.
@@ -187,8 +187,8 @@ func TestBestIsShown(t *testing.T) {
 	}
 }
 
-// A configuration that fails after it was the best does not win. The later ones are then
-// measured against plain steps.
+// A configuration that fails after it was the best does not win. Later configurations are then
+// compared with plain steps.
 func TestBestThatFails(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -237,7 +237,7 @@ func TestCandidateThatHangs(t *testing.T) {
 	})
 }
 
-// A configuration over the budget is measured, but no other is measured against it.
+// A configuration over the budget is measured, but no other configuration is compared with it.
 func TestTrialsUnderBudget(t *testing.T) {
 	s := newScriptedTuner(t, &Plan{Budget: memory.GiB}, []scripted{{step: 1, anon: memory.MiB}, {is: both, step: 0.25, anon: memory.GiB}, {is: fused, step: 0.5, anon: 2 * memory.MiB}})
 	c := s.outcome([]Configuration{both, fused}, nil)

@@ -424,7 +424,7 @@ func (t *table) addLabel(column int, cell string) error {
 		return t.bad(column, "an empty cell", "a label", "fill it in, or remove the row")
 	}
 	numeric := isNumber(cell)
-	if len(t.line) == 0 && t.class == nil && !numeric { // the first label decides
+	if len(t.line) == 0 && t.class == nil && !numeric { // the first label decides whether labels are text
 		if err := t.list(t.options.Names); err != nil {
 			return err
 		}

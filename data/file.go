@@ -236,7 +236,7 @@ func newLimit(max int64) *limit {
 	return &limit{max: max, left: max}
 }
 
-// again returns a full limit of the same size.
+// again returns a new limit of the same size, of which nothing is used.
 func (l *limit) again() *limit {
 	if l == nil {
 		return nil

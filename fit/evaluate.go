@@ -15,10 +15,10 @@ import (
 // evaluation signature, batch is below 1 or the dataset is empty, the error is an *option.Error.
 func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) (Metrics, error) {
 	if ctx == nil {
-		return nil, &option.Error{Option: "context", Reason: "there is none", Fix: "give Evaluate a context, such as context.Background()"}
+		return nil, &option.Error{Option: "context", Reason: "missing", Fix: "give Evaluate a context, such as context.Background()"}
 	}
 	if session == nil {
-		return nil, &option.Error{Option: "session", Reason: "there is none", Fix: "give Evaluate an open session"}
+		return nil, &option.Error{Option: "session", Reason: "missing", Fix: "give Evaluate an open session"}
 	}
 	if ds == nil || ds.Len() < 1 {
 		return nil, &option.Error{Option: "dataset", Reason: "there are no samples", Fix: "give Evaluate a dataset with at least one"}

@@ -96,7 +96,7 @@ func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 // would leave the model in an undefined state.
 func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 	if ctx == nil {
-		return &History{}, &option.Error{Option: "context", Reason: "there is none", Fix: "give Run a context, such as context.Background()"}
+		return &History{}, &option.Error{Option: "context", Reason: "missing", Fix: "give Run a context, such as context.Background()"}
 	}
 	r, err := newRun(l, ds)
 	if err != nil {

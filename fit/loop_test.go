@@ -70,7 +70,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		change func(*Loop)
 		words  []string
 	}{
-		{"Loop.Session", func(l *Loop) { l.Session = nil }, []string{"there is none"}},
+		{"Loop.Session", func(l *Loop) { l.Session = nil }, []string{"missing"}},
 		{"Loop.Batch", func(l *Loop) { l.Batch = 0 }, []string{"Loop.Batch 0: expected at least 1"}},
 		{"Loop.Batch", func(l *Loop) { l.Batch = math.MaxInt }, []string{"at most 2147483647"}},
 		{"Loop.Epochs", func(l *Loop) { l.Epochs = -1 }, []string{"-1", "at least 1"}},

@@ -16,7 +16,7 @@ const maxBatch = math.MaxInt32
 
 func (l *Loop) check(ds data.Dataset) error {
 	if ds == nil {
-		return &option.Error{Option: "dataset", Reason: "there is none", Fix: "give Run a dataset"}
+		return &option.Error{Option: "dataset", Reason: "missing", Fix: "give Run a dataset"}
 	}
 	for _, o := range []struct {
 		name       string
@@ -74,7 +74,7 @@ func (l *Loop) Check(ds data.Dataset, train, evaluate []string) error {
 
 func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	if l.Session == nil {
-		return nil, &option.Error{Option: "Loop.Session", Reason: "there is none", Fix: "set it to an open session"}
+		return nil, &option.Error{Option: "Loop.Session", Reason: "missing", Fix: "set it to an open session"}
 	}
 	if err := l.check(ds); err != nil {
 		return nil, err

@@ -23,13 +23,13 @@ type claimEntry struct {
 	ID, Text string
 	// Says is the answer of the literature.
 	Says string
-	// Needs is what a test needs that a machine without a GPU lacks.
+	// Needs describes what a test needs and a machine without a GPU lacks.
 	Needs string
 	// GPU means that only a GPU can test the claim.
 	GPU bool
 	// Mainly means that the claim does not hold if its first question is answered no.
 	Mainly bool
-	// Any leaves out questions that were not measured.
+	// Any means that the claim is decided without the questions that were not measured.
 	Any       bool
 	Questions []question
 }
@@ -40,7 +40,7 @@ type question struct {
 	Probes   []probe
 	// AtMostInPart limits the answer to "in part".
 	AtMostInPart bool `yaml:"at_most_in_part"`
-	// Silent leaves out the figures, which another question has.
+	// Silent leaves out the figures, since another question reports them.
 	Silent bool
 	// Notes are additional sentences for an answer ("unclear", "no", "in part" or "yes"), or
 	// for "any" measured answer.
@@ -49,7 +49,7 @@ type question struct {
 
 // probe is the name of a test with the workloads and remedies that it uses.
 type probe struct {
-	// Test names a test in single or joint, Of the amount that it compares.
+	// Test names a test in single or joint. Of names the amount that the test compares.
 	Test, Of string
 	// Runs are workloads, as in "S0", or workloads with a remedy, as in "S0/stream". "own
 	// growth" means all workloads without intended growth, "fixed batch" all with one batch
@@ -75,7 +75,7 @@ func claimTable() (table []claimEntry, err error) {
 	return table, nil
 }
 
-// answer is the answer of measurements to a question.
+// answer is the answer to a question according to the measurements.
 type answer int
 
 const (
@@ -182,7 +182,7 @@ func (v view) among(runtimes []string) bool {
 	return len(runtimes) == 0 || slices.Contains(runtimes, v.runtime)
 }
 
-// pairs returns the measurements of a probe, each with the one that it is compared with.
+// pairs returns the measurements of a probe, each with the measurement that it is compared with.
 func pairs(p probe) (list [][2]string) {
 	for _, from := range p.Runs {
 		runs := []string{from}

@@ -49,8 +49,8 @@ func (v view) id(name string) combinationID {
 	return combinationID{v.runtime, w, r}
 }
 
-// measured returns a measured by a name such as "W4/close", or "W4" for the baseline. It returns nil if
-// the measured was not measured.
+// measured returns the result with a name such as "W4/close", or "W4" for the baseline. It returns
+// nil if there is no such result.
 func (v view) measured(name string) *Combination {
 	id := v.id(name)
 	c := v.combinations[id]
@@ -149,7 +149,7 @@ func (v view) collected(workload string) (name string, lags bool) {
 	return workload, true
 }
 
-// growsItself is grows without growth that only waits for the garbage collector.
+// growsItself is like grows, but does not count objects that only wait for the garbage collector.
 func (v view) growsItself(workload string) evidence {
 	name, lags := v.collected(workload)
 	e := v.grows(name)
@@ -249,7 +249,7 @@ func (v view) ratio(name, other, of string) (r compare.Ratio, ok bool) {
 	return map[string]compare.Ratio{"peak": c.Peak, "slope": c.Slope, "time of a step": c.StepTime}[of], ok
 }
 
-// amounts is ratio for an amount that no comparison has. r.OK is false unless the amount is
+// amounts is like ratio, for an amount that no comparison has. r.OK is false unless the amount is
 // above 0 in all runs.
 func (v view) amounts(name, other string, get func(*RunResult) memory.Reading) (r compare.Ratio, ok bool) {
 	if !v.has(name) || !v.has(other) {

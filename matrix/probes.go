@@ -13,8 +13,8 @@ import (
 	"steadyfit/memory"
 )
 
-// single has the tests that answer a probe for each measurement and the one that it is compared
-// with.
+// single has the tests that answer a probe for each pair of a measurement and the measurement that
+// it is compared with.
 var single = map[string]func(v view, name, other string) evidence{
 	"grows until collected": view.growsUntilCollected,
 	"grows without end":     view.growsWithoutEnd,
@@ -149,7 +149,7 @@ func (v view) growsWithBatch(w, _ string) evidence {
 	return e
 }
 
-// waitsIfItGrows is waits, but only for a workload that grows and was also run with a
+// waitsIfItGrows is like waits, but only for a workload that grows and was also run with a
 // collection after each step.
 func (v view) waitsIfItGrows(w, _ string) evidence {
 	if c := v.combinations[v.id(w)]; c != nil && c.Verdict != nil && c.Verdict.Kind == memory.Leak && v.has(w+"/gc-step") {
@@ -192,8 +192,8 @@ func (v view) waits(w, _ string) evidence {
 	return e
 }
 
-// curbs is stops for several results. If nothing grows, the peak shows whether the remedy frees
-// anything.
+// curbs is like stops, for several results. If nothing grows, the peak shows whether the remedy
+// frees anything.
 func (v view) curbs(p probe) []evidence {
 	var stopped, peaks []evidence
 	for _, c := range pairs(p) {
@@ -214,7 +214,7 @@ func (v view) curbs(p probe) []evidence {
 	return []evidence{sum}
 }
 
-// growsUntilCollected is grows. Its text adds whether the growth remains with garbage
+// growsUntilCollected is like grows. Its text adds whether the growth remains with garbage
 // collections.
 func (v view) growsUntilCollected(w, _ string) evidence {
 	e := v.grows(w)

@@ -149,8 +149,8 @@ type Claim struct {
 	Says string `json:"says"`
 	// Verdicts has the verdict of each runtime that tested the claim.
 	Verdicts []ClaimVerdict `json:"verdicts"`
-	// Needs is what a further test needs that this machine lacks. A claim without verdicts and
-	// needs was not part of the matrix.
+	// Needs describes what a further test needs and this machine lacks. A claim without verdicts
+	// and needs was not part of the matrix.
 	Needs string `json:"needs,omitempty"`
 }
 

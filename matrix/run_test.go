@@ -97,7 +97,8 @@ func playChild() int {
 			os.Stderr.WriteString("F0000 check.cc:1] Check failed: x == y\nmore\n")
 			syscall.Kill(os.Getpid(), syscall.SIGABRT)
 		case "hangs":
-			// Reads an answer that the parent never writes, since no message asked for it.
+			// The child reads an answer that the parent never writes, since the child has not
+			// asked for one.
 			os.NewFile(4, "").Read(make([]byte, 1))
 		case "mute":
 			return 0
@@ -856,12 +857,12 @@ func TestTheRunThatStandsForSeveral(t *testing.T) {
 	}{
 		{[]memory.Kind{memory.Flat, memory.Plateau, memory.Flat, memory.Plateau, memory.Flat}, 2},
 		{[]memory.Kind{memory.Leak, memory.Plateau, memory.Plateau, memory.Plateau, memory.Leak}, 2},
-		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak, memory.Jump}, 0}, // compare.Leaks reports false
+		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak, memory.Jump}, 0}, // too few leaks for compare.Leaks
 		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak}, 2},
 		{[]memory.Kind{memory.Flat, memory.Crash}, 1},
 		{[]memory.Kind{memory.Crash, memory.Flat, memory.Flat}, 1},
 		{[]memory.Kind{memory.Sawtooth, memory.Inconclusive, memory.Jump}, 1},
-		{[]memory.Kind{memory.Leak, memory.Inconclusive, memory.Plateau}, 1}, // compare.Leaks reports false
+		{[]memory.Kind{memory.Leak, memory.Inconclusive, memory.Plateau}, 1}, // too few leaks for compare.Leaks
 		{[]memory.Kind{memory.Leak, memory.Plateau, memory.Flat}, 1},
 	} {
 		assert.Equal(t, c.want, middle(runs(c.kinds...)).ID, "%v", c.kinds)

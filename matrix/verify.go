@@ -103,8 +103,8 @@ func verifyThreads(r Remedy, o *runner.Observed) string {
 	return ""
 }
 
-// unseenThreads returns the reason why threads do not show that a remedy took effect: in a
-// pair, the run without it has no more threads.
+// unseenThreads returns the reason why threads do not show that a remedy took effect: in some
+// pair, the run without the remedy does not have more threads than the run with it.
 func unseenThreads(r Remedy, runs, base []*RunResult) string {
 	if r.PoolThreads == 0 || len(runs) != len(base) {
 		return ""
@@ -140,8 +140,8 @@ func unseenTrace(r Remedy, base []*RunResult) string {
 
 var operationFacts = []string{worker.FactOperations, worker.FactBFloat16, worker.FactFloat16, worker.FactRecomputed, worker.FactClusters, worker.FactOneDNN, worker.FactCalls}
 
-// unseenGraph returns the reason why the graph does not show that a remedy took effect: in a
-// pair, the traced steps have equal numbers of operations of each kind, and the final losses
+// unseenGraph returns the reason why the graph does not show that a remedy took effect: in some
+// pair, both traced steps have the same number of operations of each kind, and the final losses
 // are equal. Losses are ignored if those of the baseline differ.
 func unseenGraph(r Remedy, runs, base []*RunResult) string {
 	if !r.OtherGraph || len(runs) != len(base) {
@@ -164,8 +164,8 @@ func unseenGraph(r Remedy, runs, base []*RunResult) string {
 	return ""
 }
 
-// unseenLoss returns the reason why losses do not show that a remedy took effect: in a pair
-// they are equal, or those of the baseline differ.
+// unseenLoss returns the reason why losses do not show that a remedy took effect: the two losses
+// of some pair are equal, or the losses of the baseline runs differ.
 func unseenLoss(r Remedy, runs, base []*RunResult) string {
 	if !r.OtherLoss || len(runs) != len(base) {
 		return ""

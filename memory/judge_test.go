@@ -237,7 +237,7 @@ func TestMoreStepsDecide(t *testing.T) {
 			decided++
 		}
 	}
-	t.Logf("%d of %d were decided by the steps that were asked for", decided, asked)
+	t.Logf("%d of %d were decided within the requested steps", decided, asked)
 	require.Greater(t, asked, 20)
 	require.Greater(t, decided*2, asked)
 }

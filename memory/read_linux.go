@@ -45,7 +45,8 @@ func Read() (Usage, error) {
 	return u.Usage, err
 }
 
-// ReadPID is Read for another process. A process that does not exist or has ended is ErrEnded.
+// ReadPID is like Read, for another process. A process that does not exist or has ended is
+// ErrEnded.
 func ReadPID(pid int) (Usage, error) {
 	var p process
 	if err := p.open(pid); err != nil {

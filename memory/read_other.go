@@ -14,7 +14,7 @@ import (
 // nothing is reported, the error is ErrUnavailable.
 func Read() (Usage, error) { return ReadPID(os.Getpid()) }
 
-// ReadPID is Read for another process. A process that does not exist is ErrEnded.
+// ReadPID is like Read, for another process. A process that does not exist is ErrEnded.
 func ReadPID(pid int) (Usage, error) {
 	var p process
 	if err := p.open(pid); err != nil {

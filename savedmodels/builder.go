@@ -82,8 +82,8 @@ func (b *builder) given(name string, v value) error {
 	return nil
 }
 
-// givenShape replaces the shape of a data input by a computation from the shape of a feature,
-// which has as many samples, so that the input itself is not needed.
+// givenShape computes the shape of a data input from the shape of a feature, which has as many
+// samples. The input itself is then not needed.
 func (b *builder) givenShape(i int, feature string) {
 	op := &b.p.ops[i]
 	if op.def.GetOp() != "Shape" || len(op.in) != 1 {

@@ -29,8 +29,8 @@ var ErrNoFeatures = errors.New("the model has no frozen part to compute once")
 // The frozen part has the operations that depend only on data inputs, constants and variables
 // that no training signature changes, draw no random numbers, and are of types that treat
 // samples independently of each other. The axis along which an operation of such a type works
-// is not always known from the graph. Whoever uses the features checks with a run that the
-// features of a sample do not depend on the other samples.
+// is not always known from the graph. A caller must run the frozen part to check that the features
+// of a sample do not depend on the other samples.
 type Features struct {
 	// Model is the model with another program: Train, Evaluate and Gradients take the features
 	// instead of the data inputs that only the frozen part needs. Predict, the saver and the

@@ -137,7 +137,8 @@ func flatten(def *graph_go_proto.GraphDef, g *graph, s *Signature) (f *flat, out
 	return f, outputs, err
 }
 
-// bypass replaces the results of identities by what they pass on. The operations are sorted.
+// bypass replaces the results of identities by the values that they pass on. The operations are
+// sorted.
 func (f *flat) bypass() {
 	source := func(v *value) {
 		if v.op < 0 {
@@ -230,7 +231,8 @@ func (fl *flattener) connect() error {
 			}
 			op.in = append(op.in, v)
 		}
-		// What has to run before a call has to run before its operations.
+		// Operations that must run before a call must also run before the operations of its
+		// function.
 		for at := s; at.call != nil; at = at.parent {
 			for _, in := range at.call.GetInput() {
 				if name, control := strings.CutPrefix(in, "^"); control {
@@ -370,8 +372,8 @@ func (f *flat) sort() error {
 	return nil
 }
 
-// needed marks the operations that results and effects depend on. Values in stop are given, so
-// what computes them is not needed for them.
+// needed marks the operations that results and effects depend on. Values in stop are given, so the
+// operations that compute them are not needed.
 func (f *flat) needed(results []value, effects []int, stop map[value]string) []bool {
 	need := make([]bool, len(f.ops))
 	mark := func(v value) {
@@ -401,8 +403,8 @@ func (f *flat) needed(results []value, effects []int, stop map[value]string) []b
 	return need
 }
 
-// waits returns the needed operations that operations with some control inputs have to wait
-// for. An operation that is not needed passes on what it waits for itself.
+// waits returns the needed operations that must run before an operation with these control inputs.
+// An operation that is not needed is replaced by the operations that must run before it.
 func (f *flat) waits(g *graph, after []int, need []bool) ([]int, error) {
 	var list []int
 	seen := map[int]bool{}

@@ -14,8 +14,8 @@ import (
 )
 
 // keys returns the names under which the operation that restores finds the variables in a
-// checkpoint, by the index of the variable. A variable that several tensors, a part of a
-// tensor, or something else than a restored tensor is assigned to has none.
+// checkpoint, by the index of the variable. A variable has no name if several tensors, a part of a
+// tensor, or a value other than a restored tensor are assigned to it.
 func (g *graph) keys(restore string) (map[int]string, error) {
 	t, err := g.follow([]string{restore})
 	if err != nil {

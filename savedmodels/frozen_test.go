@@ -28,7 +28,7 @@ func TestFrozenVariables(t *testing.T) {
 	assert.ElementsMatch(t, []string{"model/hidden/lora_kernel_a", "model/hidden/lora_kernel_b", "model/head/kernel", "model/head/bias"}, weights)
 }
 
-// The base is that of the values, wherever the model is; other values have another one.
+// The base depends on the values of the frozen variables, but not on the folder of the model.
 func TestBase(t *testing.T) {
 	m, err := Open("../adapter/testdata/digits-lora")
 	require.NoError(t, err)

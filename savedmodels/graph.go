@@ -440,7 +440,7 @@ func (t *trace) sources(p place) (from []place, passes bool, err error) {
 		for _, c := range n.calls {
 			if t.g.funcs[op] != nil {
 				// Each result of a node whose type is a function's name has its own output
-				// name, with index 0. Thus the index does not tell the results apart.
+				// name, with index 0. Thus the index does not distinguish the results.
 				add(c.to, c.to.rets...)
 			} else {
 				add(c.to, own(c.to.rets)...)

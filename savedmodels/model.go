@@ -110,8 +110,8 @@ type Variable struct {
 	Restored, Saved bool
 	// Trained reports whether a training signature may change the variable.
 	Trained bool
-	// Frozen reports whether the saver covers the variable, and signatures use it, but none
-	// changes it, except restore.
+	// Frozen reports whether the saver covers the variable and signatures use it, but no signature
+	// except restore changes it.
 	Frozen bool
 	// Weight reports whether a signature changes the variable, and predictions or evaluations
 	// depend on it.

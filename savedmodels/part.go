@@ -168,8 +168,8 @@ func (p *part) mixes(op *flatOp) bool {
 	return !known || slices.Contains(axes, 0)
 }
 
-// integers returns the elements of an input of an operation that is an integer constant, or a
-// concatenation of constants as for the axes of a tensor product.
+// integers returns the elements of an input that is an integer constant or a concatenation of such
+// constants. Axes of a tensor product are an example.
 func (p *part) integers(op *flatOp, input int) ([]int64, bool) {
 	steps := 0
 	return p.constant(op, input, &steps)

@@ -1574,8 +1574,8 @@ def make(folder: pathlib.Path, build: Callable[[], Case]) -> dict[str, Any]:
 
 
 def weight_difference(folder: pathlib.Path, paths: list[str]) -> tuple[float, float]:
-    """The largest difference of a weight, as a part of the largest change of one, and that of
-    the weights beyond WEIGHT_LIMIT in units in the last place of theirs."""
+    """The largest difference of a weight divided by the largest change of a weight. Of the weights
+    beyond WEIGHT_LIMIT, the largest difference in units in the last place."""
     reader = tf.train.load_checkpoint(folder / "out" / "variables" / "variables")
     before, after = np.load(folder / "before.npz"), np.load(folder / "after.npz")
     pairs = []

@@ -303,7 +303,7 @@ class Adaptation:
     """
 
     lora_rank: int | None = None
-    lora_targets: tuple[str, ...] = ()  # all layers that have enable_lora, if empty
+    lora_targets: tuple[str, ...] = ()  # empty means all layers that have enable_lora
     quantize: str | None = None
     train_only: tuple[str, ...] = ()
 
@@ -408,7 +408,7 @@ class Adaptation:
 
 
 def _layers(layer: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
-    """Every layer of a model once, with the names from the model's own down to it."""
+    """Each layer of a model once, with the names on the path from the model to the layer."""
     seen = set() if seen is None else seen
     if id(layer) in seen:
         return
@@ -507,7 +507,7 @@ class _KerasProgram:
         self._find_inputs(inputs, input_dtypes or {})
         if adaptation:
             adaptation.apply(model)
-            if getattr(optimizer, "built", False):  # on the weights from before
+            if getattr(optimizer, "built", False):  # built on the weights before the adaptation
                 optimizer = optimizer.from_config(optimizer.get_config())
         self._check_model()
         self._probe_outputs()
@@ -574,7 +574,7 @@ class _KerasProgram:
                 for n, spec in self.inputs.items()
             }
             try:
-                if self.calls:  # traced and not run, so that no seed changes
+                if self.calls:  # tracing, unlike running, changes no seed
                     self._concrete(
                         lambda feeds: model(self._pack(list(feeds.values())), training=False), specs
                     )
@@ -2152,9 +2152,10 @@ def export(
         out: folder to write; written under a temporary name and renamed.
         optimizer, loss, metrics, weighted_metrics: names, functions or Keras objects; dicts
             by output for a model with several, or for metrics a list with an entry per
-            output. Default to what the model was compiled with. A model whose class overrides
-            train_step, compute_loss or the like, or that has no loss but by add_loss, is
-            compiled with them, or has been: its own steps are what is exported.
+            output. The defaults are those that the model was compiled with. A model whose class
+            overrides train_step, compute_loss or similar methods, or whose only loss comes from
+            add_loss, is exported with its own steps. These arguments compile it if it is not
+            compiled yet.
         learning_rate: replaces the optimizer's.
         loss_output: which value of the model's own train_step is reported as ``loss``, if
             none has that name.

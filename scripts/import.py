@@ -3,7 +3,8 @@
 
 ``import.py OUT --into model.keras`` reads the SavedModel that ``steadyfit fit --out OUT`` wrote
 of an export of model.keras. Keras ``fit`` then continues as if it had trained the model itself,
-except for random numbers: a file of Keras has no state of seeds. ``restore`` sets that, too.
+except for random numbers: a file of Keras has no state of seeds,
+which only the function ``restore`` sets.
 
 Variables are matched by their paths. Loading a model changes the paths, since Keras renumbers
 names and drops the model's own name. In that case variables are matched by position, since both

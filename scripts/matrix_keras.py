@@ -433,7 +433,7 @@ class LoopOptions:
 
         Args:
             child: has the params.
-            jit: whether XLA compiles the step unless told otherwise.
+            jit: whether XLA compiles the step if no parameter decides that.
             delete_model: whether there is something to delete in any loop.
         """
         loop = child.parameter("loop", "fit", "function", "eager", "train_on_batch")
@@ -924,7 +924,7 @@ class Job:
             raise Again
 
     def epoch(self) -> bool:
-        """Do the job's part of it; True if another process continues."""
+        """Do the job's work at an epoch's end; True if another process continues."""
         if self.clear:
             import keras
 
@@ -1581,7 +1581,7 @@ def do(child: Child) -> None:
     """Do the run from the first phase to the last.
 
     Raises:
-        Again: another process is to go on; the parent was told.
+        Again: another process continues, which the parent knows.
         ParameterError: a parameter cannot be used.
     """
     kind = WORKLOADS.get(child.spec.workload)

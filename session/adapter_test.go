@@ -32,8 +32,8 @@ func predicted(t testing.TB, s *session.Session) []float32 {
 	return values
 }
 
-// Three tenants share an open model; each has its own weights, and those that it starts from are
-// the model's.
+// Three tenants share an open model. Each has its own weights, and starts from the weights of the
+// model.
 func TestSwap(t *testing.T) {
 	ctx := context.Background()
 	m := loraModel(t)
@@ -73,7 +73,7 @@ func TestSwap(t *testing.T) {
 	}
 }
 
-// A model with the adapter's weights, written as a whole, predicts the same.
+// A complete model that was saved with the weights of the adapter gives the same predictions.
 func TestMergedModelPredictsTheSame(t *testing.T) {
 	ctx := context.Background()
 	m := loraModel(t)
@@ -146,7 +146,8 @@ func TestSwapRefuses(t *testing.T) {
 	require.NoError(t, s.Swap(ctx, good), "the session has its own base again")
 }
 
-// A tenant's checkpoint and snapshot continue with its optimizer, whoever trained in between.
+// A tenant's checkpoint and snapshot restore its optimizer, even if other tenants train in
+// between.
 func TestTenantsContinueWithTheirOptimizers(t *testing.T) {
 	ctx := context.Background()
 	m := loraModel(t)

@@ -12,7 +12,7 @@ type closing struct{ times int }
 
 func (c *closing) Close() error { c.times++; return nil }
 
-// An object made from a session that was closed in the meantime is closed.
+// If a session is closed while an object is made from it, the object is closed too.
 func TestAdopt(t *testing.T) {
 	s, c, o := &Session{}, &closing{}, &stateOps{}
 	put := func(n *native) { n.state = o }

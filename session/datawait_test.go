@@ -49,9 +49,8 @@ func pictures(t testing.TB, n int) string {
 }
 
 // BenchmarkDataWait trains image-224 on batches of 32 PNG images, which are decoded, augmented
-// and read ahead as `steadyfit fit` does by default. An op is a step. wait-% is the share of
-// the time in which a step waited for its batch.
-// the time in which a step waited for its batch.
+// and read ahead as `steadyfit fit` does by default. An op is a step. wait-% is the share of the
+// time in which a step waited for its batch.
 //
 //	go test ./session -run '^$' -bench DataWait -benchtime 40x
 func BenchmarkDataWait(b *testing.B) {

@@ -32,7 +32,8 @@ func init() { asChild(environmentEnv, environmentChild) }
 
 type environmentOutcome struct {
 	process
-	// Started and Has are variables of the environment, at the first start and now.
+	// Started has the environment variables at the first start of the program, and Has the present
+	// ones.
 	Started, Has []string
 	// Late are the errors of options that are set too late.
 	Late []string

@@ -320,7 +320,7 @@ func (d *preprocessed) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 func (d *preprocessed) process(epoch int, b *data.Batch, buf *buffers) error {
 	spec := d.fields[d.at]
 	if d.at >= len(b.Fields) || b.Fields[d.at].Name != spec.Name {
-		return fmt.Errorf("field %d of the batch has another name than the dataset describes: %w", d.at, data.ErrFormat)
+		return fmt.Errorf("field %d of the batch does not have the name that the dataset declares: %w", d.at, data.ErrFormat)
 	}
 	out, err := d.graph.apply(context.Background(), epoch, b.Index, b.Fields[d.at].Array, spec.Shape, buf.values)
 	if err != nil {

@@ -470,8 +470,8 @@ func (s *Session) Identity() map[string]string {
 	return id
 }
 
-// SetCallerRuns changes Options.CallerRuns for the following steps, which keep their bits. ok is
-// false, and nothing changes, with another executor or several devices.
+// SetCallerRuns changes Options.CallerRuns for the following steps. Their results stay the same,
+// bit for bit. ok is false, and nothing changes, with another executor or several devices.
 func (s *Session) SetCallerRuns(on bool) (ok bool) {
 	devices, err := s.devices()
 	if ok = err == nil && len(devices) == 1 && s.opts.Device.Executor == ""; ok {

@@ -85,7 +85,7 @@ func TestSaveLeavesOutFrozenVariables(t *testing.T) {
 	assert.Len(t, left, 2)
 }
 
-// A complete checkpoint, as earlier versions wrote, restores as before.
+// A complete checkpoint, such as those of earlier versions, can be restored.
 func TestRestoreACompleteCheckpoint(t *testing.T) {
 	ctx := context.Background()
 	m := loraModel(t)

@@ -27,7 +27,7 @@ type Step struct {
 	// borrows reports whether inputs refer to the memory of a batch. keeps reports whether
 	// TensorFlow referred to a batch after its run.
 	borrows, keeps bool
-	// callerRuns is Options.CallerRuns as the step of TensorFlow has it.
+	// callerRuns is the value of Options.CallerRuns that was last set in TensorFlow's step.
 	callerRuns bool
 }
 

@@ -291,7 +291,7 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	return true, nil
 }
 
-// excludes returns the option or variable because of which steps round differently than in the
+// excludes returns the option or variable that makes steps round differently than in the
 // checkpoint; empty if there is none.
 func (t *training) excludes(was, is session.Options) string {
 	fixed := t.Autotune.Fixed

@@ -188,8 +188,8 @@ type Result struct {
 	// OutAdapter is the folder of the trained adapter; empty if none was saved.
 	OutAdapter string
 	// InChild is true in the parent of the child process that trained. History is then empty.
-	// Under supervision, Run returns in both processes. Code to run once after a training
-	// belongs behind err == nil && !InChild.
+	// Under supervision, Run returns in both processes. Code that must run once after a training
+	// needs the condition err == nil && !InChild.
 	InChild bool
 }
 

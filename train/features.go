@@ -75,7 +75,8 @@ func (e *noFeatures) Error() string { return e.err.Error() }
 
 func no(format string, args ...any) error { return &noFeatures{fmt.Errorf(format, args...)} }
 
-// tryFeatures is cacheFeatures; the error is a noFeatures if the training can go on without.
+// tryFeatures implements cacheFeatures. Its error is a noFeatures if the training can continue
+// without cached features.
 func (t *training) tryFeatures(ctx context.Context) error {
 	if err := t.mayCache(); err != nil {
 		return err

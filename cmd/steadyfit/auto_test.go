@@ -136,7 +136,7 @@ func TestMeasuredChoice(t *testing.T) {
 	run("unfused", "none", "--epochs", "4", "--auto", "off")
 	assert.True(t, bytes.Equal(weights("fused"), weights("unfused")))
 
-	// So does a process that has restarted itself with another allocator.
+	// A process that has restarted itself with another allocator also gives the same bits.
 	t.Run("jemalloc", func(t *testing.T) {
 		if _, err := allocator.Find(allocator.Jemalloc); err != nil {
 			t.Skip(err)
@@ -264,7 +264,8 @@ func TestChoiceThatRounds(t *testing.T) {
 	}
 	assert.Contains(t, good("parts", "5", nil, "--auto", "off", "--force"), "session.fused")
 
-	// One step per execution gives the bits of plain steps, except for the number of threads.
+	// One step per execution gives the same bits as plain steps, unless the number of threads
+	// differs.
 	good("single", "2", &single)
 	assert.Equal(t, "as single steps", identity("single"))
 	assert.Contains(t, refused("single", "", "--auto", "off"), "--auto off: the checkpoint was trained with single-threaded executor")

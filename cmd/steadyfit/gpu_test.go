@@ -85,7 +85,7 @@ func mostOnGPU(t *testing.T, driver *gpu.Driver, cmd *exec.Cmd) memory.Bytes {
 			case own.OK:
 				return own.Bytes
 			case used.OK && before.OK:
-				t.Log("the driver does not list this process; what is told is the whole device's")
+				t.Log("the driver does not list this process and reports only the memory of the whole device")
 				return used.Bytes - before.Bytes
 			}
 			t.Skip("the driver tells neither the memory of a process nor that of the device")
@@ -236,7 +236,7 @@ func TestOnGPUMissingIndex(t *testing.T) {
 	assert.NotContains(t, string(out), "epoch 1/")
 }
 
-// A GPU adds in another order, so the numbers differ, but it learns the same.
+// A GPU adds in another order, so the numbers differ, but the accuracy is similar.
 func TestOnGPULearnsTheSame(t *testing.T) {
 	requireGPU(t)
 	accuracy := func(env ...string) float64 {

@@ -10,10 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Keras trains models for an epoch after steadyfit and scripts/import.py. The result equals two
-// epochs in Keras alone, in every bit of the weights and of the optimizer: with running averages
-// of a BatchNormalization, a schedule, averaged weights, a scaled loss, and an own train step
-// with random numbers.
+// TestGoesOnInKeras trains models for an epoch in steadyfit, imports the result with
+// scripts/import.py, and trains another epoch in Keras. Weights and optimizer equal those of two
+// epochs in Keras alone, bit for bit. The models have the running averages of a
+// BatchNormalization, a schedule, averaged weights, a scaled loss, and a custom train step with
+// random numbers.
 func TestGoesOnInKeras(t *testing.T) {
 	python(t)
 	dir := t.TempDir()

@@ -164,7 +164,7 @@ type whole struct {
 
 var wholeRuns = map[string]whole{}
 
-// undisturbed returns that training, which runs once for all tests.
+// undisturbed returns the undisturbed training, which runs once for all tests.
 func undisturbed(t *testing.T) whole {
 	t.Helper()
 	return undisturbedOn(t, "")

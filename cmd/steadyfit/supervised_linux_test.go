@@ -23,7 +23,7 @@ import (
 // smallDisk mounts a small file system that is soon full.
 func smallDisk(t *testing.T) string { return smallDiskAt(t, t.TempDir()) }
 
-// smallDiskAt mounts it on a folder.
+// smallDiskAt mounts such a file system on a folder.
 func smallDiskAt(t *testing.T, dir string) string {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(dir, 0o777))

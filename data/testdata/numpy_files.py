@@ -1,6 +1,6 @@
 """Writes the .npy and .npz files in this folder: python3 numpy_files.py
 
-They are what NumPy itself writes, for TestNumPyFiles to read.
+TestNumPyFiles reads these files of NumPy.
 """
 import pathlib
 

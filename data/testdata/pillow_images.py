@@ -1,6 +1,6 @@
 """Writes the images in the folder images: python3 pillow_images.py
 
-They are what Pillow itself writes, for TestImageFormats to read: 8 by 6 pixels, red
+TestImageFormats reads these files of Pillow: 8 by 6 pixels, red
 rising to the right, green rising downwards, blue 120.
 """
 import pathlib

@@ -1,6 +1,6 @@
 """Writes a trainable SavedModel by hand: two inputs, no Keras, SGD in five lines.
 
-Tells whether a point lies inside a circle, from the point (``point`` [B,2]) and the circle
+Predicts whether a point lies inside a circle, from the point (``point`` [B,2]) and the circle
 (``circle`` [B,3]: centre and radius). Labels are ``inside`` [B], 0 or 1.
 
 The signatures are called learn, eval and infer, after the on-device training convention,

@@ -458,7 +458,7 @@ func (e *enforcer) lastResort(s *fit.State, level memory.Bytes) error {
 	if parts := e.session.MicroBatches(); e.splits() && (parts < e.Batch || w.guessed) {
 		// The error needs the peak of the smallest micro-batches, so measure them first.
 		s.CountEvent(measureSplit.String())
-		e.log.Info("memory budget: the smallest micro-batches", "step", s.Step, "before", level, "now", now, "parts", e.Batch, "budget", e.Limit)
+		e.log.Info("memory budget: trying the smallest micro-batches", "step", s.Step, "before", level, "now", now, "parts", e.Batch, "budget", e.Limit)
 		return e.shrink(parts, e.Batch)
 	}
 	if e.Restart != nil && (e.loaded == nil || e.loaded.plan != e.plan()) {

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// golden compares with testdata/name, and leaves what it got beside it.
+// golden compares got with testdata/name. If they differ, it writes got to a file beside it.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
@@ -169,14 +169,13 @@ func TestASessionWithAGPU(t *testing.T) {
 	assert.Equal(t, Check{Name: "session", Found: "ran an addition; devices: CPU:0, GPU:0 (up to 8.0 GiB)"}, check(t, checks, "session"))
 	assert.Equal(t, "/opt/site-packages/tensorflow/libtensorflow_cc.so.2, for the CPU and GPU, found by python3", check(t, checks, "library").Found)
 
-	// What TensorFlow found is not called missing.
+	// A library that TensorFlow found is not reported as missing.
 	checks = checkGPU(m, tf)
 	assert.Equal(t, Check{Name: "libcusolver.so.11", Status: Note, Found: "not found; TensorFlow uses a GPU nevertheless"}, check(t, checks, "libcusolver.so.11"))
 	assert.Equal(t, "not found; needed only for several GPUs in one process", check(t, checks, "libnccl.so.2").Found)
 }
 
-// A wheel on a CPU without AVX ends the process when it is opened, so it must
-// not be.
+// A wheel ends the process when it is opened on a CPU without AVX, so it must not be opened.
 func TestCPUTooOldForTensorFlow(t *testing.T) {
 	m := box(plain.with(tree{"/proc/cpuinfo": "model name : Celeron\nflags : sse2 ssse3\n"}), nil)
 	m.load = func(string) (tfbind.Info, error) {

@@ -34,7 +34,7 @@ func elfRunPath(file string) (_ []string, err error) {
 	return splitRunPath(strings.Join(texts, ":"), origin), nil
 }
 
-// dynamicStrings is elf.File.DynString without reading all strings first: the names of all
+// dynamicStrings is like elf.File.DynString, but does not read all strings first: the names of all
 // symbols take 82 MB in TensorFlow's library.
 func dynamicStrings(f *elf.File, tag elf.DynTag) ([]string, error) {
 	offsets, err := f.DynValue(tag)

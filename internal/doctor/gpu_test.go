@@ -65,8 +65,8 @@ func TestGPULibrariesPartlyMissing(t *testing.T) {
 	}, gpuChecks(m))
 }
 
-// XLA takes ptxas from the PATH before it looks beside TensorFlow, and both parts from
-// where its flag says before that.
+// XLA searches the folder in its flag first, for both parts. It then searches for ptxas in the
+// PATH before the folder beside TensorFlow.
 func TestPartsOfXLA(t *testing.T) {
 	files := gpuMachine.with(tree{
 		"/usr/bin/ptxas": "", "/cuda/bin/ptxas": "", "/cuda/nvvm/libdevice/libdevice.10.bc": "",

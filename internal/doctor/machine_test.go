@@ -12,7 +12,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// tree is a recorded machine: what its files say.
+// tree is a recorded machine: the content of its files by path.
 type tree map[string]string
 
 func (t tree) fs() fs.FS {

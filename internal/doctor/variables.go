@@ -117,7 +117,7 @@ func checkVariables(m machine, t tensorFlow) (checks []Check) {
 	}
 	var held map[string]bool
 	if files := t.files(); len(files) > 0 && len(search) > 0 {
-		held, _ = m.contains(files, search) // without it, the table alone decides
+		held, _ = m.contains(files, search) // without a library, the table alone decides
 	}
 	for _, name := range names {
 		checks = append(checks, checkVariable(name, m.env[name], t, held))

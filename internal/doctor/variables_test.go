@@ -57,7 +57,7 @@ func TestVariablesWithoutTensorFlow(t *testing.T) {
 	assert.Equal(t, "1: not read by this TensorFlow, so it changes nothing", check(t, checks, "TF_GPU_MEMORY_ALLOW_GROWTH").Found)
 }
 
-// The table says what the library at hand says of itself.
+// The table agrees with the TensorFlow library on this machine.
 func TestVariablesAgreeWithTheLibrary(t *testing.T) {
 	location, err := tfbind.Locate("")
 	if err != nil {

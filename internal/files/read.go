@@ -46,8 +46,8 @@ func tooLarge(path string, size, most int64) error {
 	return fmt.Errorf("%s: %w: it has %d bytes, the limit is %d", path, ErrTooLarge, size, most)
 }
 
-// ReadGzip is Read for a file that may be compressed with gzip. The limit applies to the decompressed
-// size.
+// ReadGzip is like Read, for a file that may be compressed with gzip. The limit applies to the
+// decompressed size.
 func ReadGzip(path string, most int64) ([]byte, error) {
 	text, err := Read(path, most)
 	if err != nil || !bytes.HasPrefix(text, []byte{0x1f, 0x8b}) {

@@ -44,7 +44,6 @@ func TestSum(t *testing.T) {
 }
 
 // TensorFlow may number function names differently in each process, and a library has no order.
-// process to process, and the library has no order.
 func TestSumOfFunctions(t *testing.T) {
 	run := func(name string) graphdef.Attrs {
 		return graphdef.Attrs{

@@ -2,13 +2,12 @@
 
     python make.py [--out DIR] [NAME ...]
 
-Needs TensorFlow 2.21 and Keras 3. Each model lands in OUT/NAME. Beside it the
-script writes what the tests hold steadyfit against: OUT/NAME.show, what
-`saved_model_cli show --all` prints of its signatures, and OUT/NAME.step, what
-TensorFlow says to the first train step after loading the model ("ok", or the
-error and the variable that it could not find).
+Needs TensorFlow 2.21 and Keras 3. The script writes each model to OUT/NAME, and two files with the
+results that the tests expect: OUT/NAME.show, the output of `saved_model_cli show --all` for its
+signatures, and OUT/NAME.step, the result of TensorFlow's first train step after loading the model
+("ok", or the error and the variable that it could not find).
 
-A model that shows a mistake makes that mistake the way people make it.
+A model that shows a mistake makes that mistake in the usual way.
 """
 
 import argparse
@@ -147,7 +146,7 @@ def dense():
 
 
 class KerasTrap(tf.Module):
-    """Holds a Keras model and optimizer the obvious way: slots go missing."""
+    """Holds a Keras model and its optimizer as attributes, so optimizer slots are not saved."""
 
     tracked = False
 
@@ -177,7 +176,7 @@ class KerasTracked(KerasTrap):
 
 
 class Unsafe(Linear):
-    """Touches files and Python, once at the top and once deep inside."""
+    """Accesses files and Python, in the signature's function and in nested functions."""
 
     @tf.function(input_signature=[spec([None, 3], "x"), spec([None, 1], "y")])
     def train(self, x, y):
@@ -229,7 +228,7 @@ class Half(Linear):
 
 
 class TwoInputs(Linear):
-    """Two feature inputs, micro-batches, and no single-step signature's twin."""
+    """Two feature inputs and micro-batches, but no train_n."""
 
     def __init__(self):
         super().__init__(inputs=5)
@@ -315,7 +314,7 @@ FLAT = {"flat": (True, None), "flatinit": (True, "init"), "flatref": (False, Non
 
 
 def shown(path):
-    """What saved_model_cli prints of the signatures that people call."""
+    """The output of saved_model_cli for the signatures that users call."""
     out = io.StringIO()
     graphs = saved_model_cli.saved_model_utils.read_saved_model(path).meta_graphs
     with contextlib.redirect_stdout(out):
@@ -332,7 +331,7 @@ def shown(path):
 
 
 def export_flat(name, path):
-    """A graph of plain nodes whose Saver was given the weights alone."""
+    """A graph without functions, whose Saver covers only the weights."""
     resource, init = FLAT[name]
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as sess:
@@ -360,7 +359,7 @@ def export_flat(name, path):
 
 
 def first_step(path):
-    """What TensorFlow says to the first train step after loading the model."""
+    """The result of TensorFlow's first train step after loading the model."""
     graph = tf.Graph()
     with graph.as_default(), tf.compat.v1.Session() as sess:
         meta = tf.compat.v1.saved_model.load(sess, ["serve"], path)

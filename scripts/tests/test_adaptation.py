@@ -102,7 +102,7 @@ def test_lora_is_what_keras_trains(tmp_path, load, random):
 
 
 def test_a_compiled_model_gets_a_new_optimizer(tmp_path, load, random):
-    """The optimizer of a loaded model is built on the weights from before."""
+    """The optimizer of a loaded model was built on the weights before the adaptation."""
     model = network()
     model.compile(keras.optimizers.Adam(0.125), LOSS)
     b = batch(random)

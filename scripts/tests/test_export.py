@@ -470,7 +470,7 @@ def test_masked_sequences(tmp_path, load, random):
 
 
 def test_labels_without_last_axis_do_not_broadcast(tmp_path, load, random):
-    """y [B] against predictions [B,1] is a classic: [B,B] differences that never fit."""
+    """Labels [B] with predictions [B,1] are a common mistake: they give [B,B] differences."""
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
     export.export(
         model, tmp_path / "m", optimizer="sgd", loss="mse", metrics=["mae"],
@@ -594,7 +594,7 @@ def test_float16_gets_loss_scaling_by_itself(tmp_path):
 
 
 def test_scale_and_skipped_steps_are_metrics(tmp_path, load, random):
-    """The scale doubles after several good steps, halves at a bad one, which is counted."""
+    """The scale doubles after several good steps. A bad step halves it and is counted."""
     with export.dtype_policy("mixed_float16"):
         model = dense()
     optimizer = keras.optimizers.LossScaleOptimizer(

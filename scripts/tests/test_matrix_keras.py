@@ -58,7 +58,7 @@ class Talk:
 
 
 def start(spec: dict[str, Any]) -> tuple[subprocess.Popen[str], Iterator[dict[str, Any]], int]:
-    """Start a child as the parent does; returns it, its messages, and where to answer."""
+    """Start a child as the parent does; returns it, its messages, and the file for answers."""
     messages, to_parent = os.pipe()
     to_child, answers = os.pipe()
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 100) for fd in (to_parent, to_child)]

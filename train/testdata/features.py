@@ -18,7 +18,7 @@ def weights(*shape):
 
 
 class Model(tf.Module):
-    """Two frozen layers with something between them, and a trained head."""
+    """Two frozen layers with another operation between them, and a trained head."""
 
     def __init__(self, kind):
         super().__init__()

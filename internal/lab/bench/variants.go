@@ -193,7 +193,8 @@ func (b *benchmark) child(ctx context.Context, command []string) ([]byte, Run, e
 	return o.Stdout, r, err
 }
 
-// keptChoice is the part of the message of `steadyfit fit` that it uses an earlier choice.
+// keptChoice is the part of the message of `steadyfit fit` that reports the use of an earlier
+// choice.
 const keptChoice = "measured before"
 
 // fit runs `steadyfit fit` twice, because the history has neither the time to the first step

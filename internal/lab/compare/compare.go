@@ -441,7 +441,7 @@ func (r Ratio) Times(bounds bool) string {
 			return strconv.FormatFloat(v, 'g', 2, 64)
 		case math.Abs(v) >= 10:
 			return stats.Decimal(v, 1)
-		case v < 0.01 && r.Low > 0: // excludes slopes, which may be 0
+		case v < 0.01 && r.Low > 0: // a slope may be 0, and its lower bound is then below 0
 			text = stats.Decimal(v, 3)
 		}
 		if strings.Trim(text, "0.") == "" {

@@ -191,7 +191,7 @@ func kindOf(c *matrix.Combination) memory.Kind {
 	return c.Verdict.Kind
 }
 
-// classOf returns the class of a verdict, which noise does not change.
+// classOf returns the class of a verdict. Noise changes kinds of verdicts, but not their class.
 func classOf(c *matrix.Combination) string {
 	switch growthOf(c) {
 	case grows:

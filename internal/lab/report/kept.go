@@ -25,9 +25,10 @@ type kept struct {
 	loaded, level, closed memory.Bytes
 	trimmed               *int64
 	// back are remedies with at least a fifth less memory after close, and a fifth less than in
-	// the loop. fewer also have less in the loop, and alittle a little less after close. same
-	// are meant to return memory but change nothing; unseen of those may not have been applied.
-	// Remedies whose steps do less work are in no list. The smallest amount comes first.
+	// the loop. fewer are remedies that also have less memory in the loop. alittle are remedies
+	// with a little less memory after close. same are remedies that are meant to return memory but
+	// change nothing. unseen are those of same that may not have been applied. Remedies whose
+	// steps do less work are in no list. The smallest amount comes first.
 	back, fewer, alittle, same, unseen []*matrix.Combination
 	// compared is the number of remedies with a ratio.
 	compared int
@@ -119,7 +120,7 @@ func (v *view) KeptLines(k kept) []line {
 	return slices.DeleteFunc(lines, line.empty)
 }
 
-// Course is the memory between phases in a sentence.
+// Course describes the memory between the phases of a run in one sentence.
 func (k kept) Course() string {
 	text := fmt.Sprintf("%s before the first step, %s in the loop, %s after everything was closed", k.loaded, k.level, k.closed)
 	if k.trimmed != nil {

@@ -124,8 +124,8 @@ func (o ThinOptions) run(run *matrix.RunResult, middle, baseline bool) {
 	}
 }
 
-// verdict returns a verdict with the fields for a table of remedies, or with more if it is
-// shown.
+// verdict reduces a verdict to the fields that a report uses. If the verdict is not shown itself,
+// these are only the fields for a table of remedies.
 func (o ThinOptions) verdict(d memory.Verdict, shown bool) memory.Verdict {
 	d.Trends, d.Slope = nil, o.interval(d.Slope)
 	d.NoiseFloor = o.round(d.NoiseFloor)

@@ -56,7 +56,7 @@ var (
 	ErrHang = errors.New("hang")
 	// ErrOutside means that a signal from outside ended the child, so that the run has no
 	// result.
-	ErrOutside = errors.New("ended from outside")
+	ErrOutside = errors.New("ended from outside the matrix")
 )
 
 // grace is the longest time from the last message of a child to its end, in which it frees

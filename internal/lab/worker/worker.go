@@ -237,8 +237,8 @@ func (c *Child) Param(name, otherwise string) string {
 	return cmp.Or(c.Spec.Params[name], otherwise)
 }
 
-// Int is Param for an integer. For another value it returns otherwise, and [Child.Err] returns
-// the error.
+// Int is like Param, for an integer. For another value it returns otherwise, and [Child.Err]
+// returns the error.
 func (c *Child) Int(name string, otherwise int) int {
 	text := c.Param(name, strconv.Itoa(otherwise))
 	n, err := strconv.Atoi(text)
@@ -249,7 +249,7 @@ func (c *Child) Int(name string, otherwise int) int {
 	return n
 }
 
-// Choice is Param for one of several words; the first is the default. For another word it
+// Choice is like Param, for one of several words; the first is the default. For another word it
 // returns the default, and [Child.Err] returns a ParameterError.
 func (c *Child) Choice(name string, words ...string) string {
 	v := c.Param(name, words[0])

@@ -145,7 +145,7 @@ func (e *eagerModel) Train(ctx context.Context, _ int64, b data.Batch, out []flo
 	return e.step(ctx, e.train, b, out)
 }
 
-// Trace is Train, because eager execution has no graph to trace.
+// Trace does the same as Train, because eager execution has no graph to trace.
 func (e *eagerModel) Trace(ctx context.Context, step int64, b data.Batch, out []float64) ([]byte, error) {
 	return nil, e.Train(ctx, step, b, out)
 }

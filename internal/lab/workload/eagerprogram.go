@@ -50,10 +50,11 @@ func (t transfer) pass(from, to eager.Frame, at int32) error {
 type instruction struct {
 	node string
 	op   *eager.Op
-	// variable means that the output is the handle of a variable, which made says was created.
+	// variable means that the output is the handle of a variable. made means that the variable was
+	// created.
 	variable, made bool
 
-	// body is called, with a condition as often as it is true.
+	// body is the program to call. If there is a condition, body is called as long as it is true.
 	body, condition *program
 	// branches are the functions to call for a true and a false first argument.
 	branches []*program

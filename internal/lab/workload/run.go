@@ -175,7 +175,8 @@ func Run(ctx context.Context, c *worker.Child, lib string) error {
 	return nil
 }
 
-// FailureOf returns the failure of an error of Run for Child.Done.
+// FailureOf returns the kind of failure, as an argument of Child.Done, for an error that Run
+// returned.
 func FailureOf(err error) worker.Failure {
 	switch {
 	case err == nil, errors.Is(err, worker.ErrParameter): // Done reads the failure from these errors
