@@ -137,7 +137,7 @@ func TestOffers(t *testing.T) {
 			}
 			o, err := newOffer(&Plan{Model: m, Options: c.options, Data: ds, Batch: c.batch, Limits: c.limits})
 			require.NoError(t, err)
-			assert.Equal(t, offer{c.bases, c.settings}, o)
+			assert.Equal(t, offer{bases: c.bases, settings: c.settings}, o)
 			for _, b := range o.bases {
 				for _, s := range append([]Configuration{{}}, o.settings...) {
 					now, ok := o.like(s.over(b))
@@ -476,13 +476,19 @@ func TestKept(t *testing.T) {
 		{name: "a budget that nothing keeps", bases: []Configuration{both, fused, compiled}, plan: Plan{Budget: 450}, own: 1000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			now, whole := kept.now(offer{c.bases, c.settings})
+			now, whole := kept.now(offer{bases: c.bases, settings: c.settings})
 			now.decide(&c.plan, c.own)
 			assert.Equal(t, !c.partly, whole)
 			assert.Equal(t, c.want, now.Configuration)
 			assert.Empty(t, kept.Measurements[1].Out, "what is kept is not changed")
 		})
 	}
+	// Threads that an earlier session of the process has fixed are not used, and the reason says so.
+	late, whole := kept.now(offer{bases: []Configuration{both, fused, compiled}, tooLate: []Configuration{single, intra}})
+	late.decide(&Plan{}, 0)
+	assert.True(t, whole)
+	assert.Equal(t, both, late.Configuration)
+	assert.Contains(t, late.reason(true), single.over(both).String()+" is out: "+needsProcess)
 	// A later choice replaces the measurements that it repeats, and keeps the others.
 	later := Choice{Measurements: []Measurement{measured(Configuration{}, 1, 100), measured(fused, 0.5, 200)}}
 	later.merge(&kept, offer{}, false)
@@ -505,18 +511,18 @@ func TestKept(t *testing.T) {
 	anew := []Measurement{measured(Configuration{}, 1, 100), {Configuration: fused, Out: "late", Late: true}, measured(compiled, 0.9, 400)}
 	later = Choice{Measurements: anew}
 	kept.Measurements[1].Passing = false
-	later.merge(&kept, offer{[]Configuration{both, fused, compiled}, []Configuration{single}}, true)
+	later.merge(&kept, offer{bases: []Configuration{both, fused, compiled}, settings: []Configuration{single}}, true)
 	assert.Equal(t, 0.6, find(later.Measurements, fused).Ratio)
 	assert.Equal(t, 0.9, find(later.Measurements, compiled).Ratio)
 	assert.Nil(t, find(later.Measurements, single.over(both)))
 	assert.NotNil(t, find(later.Measurements, two.over(both)), "which was not offered")
 	shorter := Choice{Measurements: []Measurement{measured(Configuration{StepsPerExecution: 44}, 0.7, 200)}}
 	later = Choice{Measurements: anew}
-	later.merge(&shorter, offer{[]Configuration{fused}, nil}, true)
+	later.merge(&shorter, offer{bases: []Configuration{fused}}, true)
 	assert.Len(t, later.Measurements, 4, "of which the one that was late is another number of steps")
 	// Two numbers of steps that count as the same are one configuration.
 	kept.Measurements = append(kept.Measurements, measured(Configuration{StepsPerExecution: 44}, 0.7, 200))
-	now, _ := kept.now(offer{[]Configuration{fused}, nil})
+	now, _ := kept.now(offer{bases: []Configuration{fused}})
 	assert.Len(t, now.Measurements, 2)
 	assert.Equal(t, 0.6, find(now.Measurements, fused).Ratio)
 }

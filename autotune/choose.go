@@ -237,6 +237,10 @@ func (c *Choice) decide(p *Plan, own memory.Bytes) {
 	c.Configuration = winner.Configuration
 }
 
+// needsProcess is the reason against a cached configuration with settings that are fixed since
+// the first session of the process.
+const needsProcess = "it needs another process, since this one has already set up TensorFlow's devices"
+
 // now returns a cached choice with the measurements of the configurations on offer. whole means
 // that it has measurements of all of them.
 func (c *Choice) now(o offer) (now Choice, whole bool) {
@@ -246,6 +250,11 @@ func (c *Choice) now(o offer) (now Choice, whole bool) {
 	for _, m := range c.Measurements {
 		like, ok := o.like(m.Configuration)
 		if !ok {
+			like, ok = offer{bases: o.bases, settings: slices.Concat(o.settings, o.tooLate)}.like(m.Configuration)
+			if ok && m.faster() {
+				m.Configuration, m.Out = like, needsProcess
+				now.put(m)
+			}
 			continue
 		}
 		m.Configuration = like

@@ -197,7 +197,7 @@ func (c Configuration) Within(l Limits, o session.Options) Configuration {
 		c.StepsPerExecution = 0
 	}
 	c.Compiled = c.Compiled && l.Compiled
-	if !l.Threads {
+	if !l.Threads || c.TooLate(o) != nil {
 		c.Executor, c.IntraThreads, c.InterThreads = "", 0, 0
 	}
 	if l.Traced {
@@ -215,9 +215,24 @@ func (c Configuration) Within(l Limits, o session.Options) Configuration {
 	return c
 }
 
+// TooLate returns gpuopts.ErrTooLate if an earlier session of this process has set up TensorFlow's
+// threads differently. o are the options of the session before the choice.
+func (c Configuration) TooLate(o session.Options) error {
+	first, opened := tfbind.FirstConfig()
+	if !opened || c.threads().Plain() {
+		return nil
+	}
+	config, err := c.threads().Apply(o).Device.ConfigProto()
+	if err != nil {
+		return err
+	}
+	return gpuopts.Later(first, config)
+}
+
 // offer is the set of configurations to choose from: bases, the most promising first, and
-// settings to add to a base or to plain steps.
-type offer struct{ bases, settings []Configuration }
+// settings to add to a base or to plain steps. tooLate are settings that would be on offer if
+// this process had not opened a session.
+type offer struct{ bases, settings, tooLate []Configuration }
 
 // newOffer returns the configurations that a plan allows and its options do not already set.
 // The errors are those of session.Compile.
@@ -227,7 +242,9 @@ func newOffer(p *Plan) (offer, error) {
 		return offer{}, err
 	}
 	l := p.Limits.under(p.Options)
-	return offer{bases: p.bases(plan, l), settings: p.settings(l)}, nil
+	o := offer{bases: p.bases(plan, l)}
+	o.settings, o.tooLate = p.settings(l)
+	return o, nil
 }
 
 // bases returns the configurations of signatures, most promising first.
@@ -254,17 +271,27 @@ func (p *Plan) bases(plan *session.Plan, l Limits) (bases []Configuration) {
 	return bases
 }
 
-// settings returns the settings to put on top of a base or of plain steps.
-func (p *Plan) settings(l Limits) (settings []Configuration) {
+// settings returns the settings to put on top of a base or of plain steps, and those for which
+// it is too late.
+func (p *Plan) settings(l Limits) (settings, tooLate []Configuration) {
 	d := p.Options.Device
+	threads := func(c Configuration) {
+		if c.TooLate(p.Options) != nil {
+			tooLate = append(tooLate, c)
+		} else {
+			settings = append(settings, c)
+		}
+	}
 	if l.Threads && d.Executor == "" && d.IntraThreads == 0 && d.InterThreads == 0 && !d.PerSessionThreads {
 		if !l.Traced {
-			settings = append(settings, Configuration{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1})
+			threads(Configuration{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1})
 		}
-		settings = append(settings, Configuration{IntraThreads: 1})
+		threads(Configuration{IntraThreads: 1})
 	}
 	if c, ok := p.otherOneDNN(); ok && l.OneDNN {
 		settings = append(settings, c)
+	} else if _, opened := tfbind.FirstConfig(); ok && opened && p.Limits.OneDNN && !p.Limits.Restart {
+		tooLate = append(tooLate, c)
 	}
 	if j := (Configuration{Allocator: allocator.Jemalloc}); l.Restart {
 		if missing, err := j.Environment(); err == nil && len(missing) > 0 {
@@ -274,7 +301,7 @@ func (p *Plan) settings(l Limits) (settings []Configuration) {
 	if l.Precision && d.Precision == "" && !d.GrapplerOff {
 		settings = append(settings, Configuration{Precision: gpuopts.BFloat16})
 	}
-	return settings
+	return settings, tooLate
 }
 
 // otherOneDNN returns the opposite of the present use of oneDNN; ok is false if the options

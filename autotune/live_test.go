@@ -3,6 +3,8 @@ package autotune
 import (
 	"context"
 	"log/slog"
+	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/gpuopts"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -87,6 +90,9 @@ func TestChooserIgnoresRemainders(t *testing.T) {
 
 // Steps that change threads while they are measured give the weights of plain steps.
 func TestLiveKeepsBits(t *testing.T) {
+	if !inChild(t) {
+		return
+	}
 	ctx := context.Background()
 	_, err := tfbind.Load("")
 	require.NoError(t, err)
@@ -133,4 +139,64 @@ func TestLiveKeepsBits(t *testing.T) {
 			assert.Equal(t, plain, live)
 		})
 	}
+}
+
+// childEnv is set in the process of a test that opens sessions. Others choose threads, which the
+// first session fixes.
+const childEnv = "STEADYFIT_TEST_AUTOTUNE_CHILD"
+
+// inChild runs the test in a child process. It returns true in that process.
+func inChild(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(childEnv) != "" {
+		return true
+	}
+	child := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	child.Env = append(os.Environ(), childEnv+"=1")
+	output, err := child.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	assert.Contains(t, string(output), "--- PASS: "+t.Name())
+	return false
+}
+
+// A training after another one in the same process does not use a cached choice of threads.
+func TestLaterTraining(t *testing.T) {
+	if !inChild(t) {
+		return
+	}
+	p := planned(t)
+	p.Limits.Threads, p.CacheOnly = true, true
+	info, err := tfbind.Load("")
+	require.NoError(t, err)
+	e := entry{Format: format, Key: newKey(&p, info), Choice: &Choice{Measurements: []Measurement{{Rounds: 5, Step: 1, Ratio: 1, Low: 1, High: 1}}}}
+	for i, c := range []Configuration{intra, single, fused} {
+		ratio := 0.5 + 0.1*float64(i)
+		e.Choice.Measurements = append(e.Choice.Measurements, Measurement{Configuration: c, Rounds: 5, Step: ratio, Ratio: ratio, Low: ratio, High: ratio})
+	}
+	require.NoError(t, p.save(e))
+	choose := func() Choice {
+		c, err := Choose(t.Context(), p)
+		require.NoError(t, err)
+		assert.True(t, c.Cached)
+		return c
+	}
+	open := func(c Configuration) {
+		plan, err := session.Compile(p.Model, c.Apply(p.Options))
+		require.NoError(t, err)
+		s, err := session.Open(t.Context(), plan)
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+	}
+	first := choose()
+	assert.Equal(t, intra, first.Configuration)
+	assert.NotContains(t, first.Reason, needsProcess)
+	open(Configuration{})
+
+	later := choose()
+	assert.Equal(t, fused, later.Configuration)
+	assert.Contains(t, later.Reason, "intra threads 1 and 1 more are out: "+needsProcess)
+	require.ErrorIs(t, intra.TooLate(p.Options), gpuopts.ErrTooLate)
+	require.NoError(t, fused.TooLate(p.Options))
+	assert.Equal(t, fused, intra.over(fused).Within(p.Limits, p.Options))
+	open(later.Configuration)
 }

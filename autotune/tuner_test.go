@@ -106,7 +106,7 @@ func newScriptedTuner(t *testing.T, p *Plan, trials []scripted) *scriptedTuner {
 
 func (s *scriptedTuner) outcome(bases, settings []Configuration) Choice {
 	s.t.Helper()
-	measured, err := s.measureAll(s.t.Context(), offer{bases, settings})
+	measured, err := s.measureAll(s.t.Context(), offer{bases: bases, settings: settings})
 	require.NoError(s.t, err)
 	assert.Empty(s.t, s.running, "all have ended")
 	c := Choice{Measurements: measured}

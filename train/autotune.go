@@ -204,9 +204,10 @@ func restartedAlready() bool {
 }
 
 // mayRestart reports whether autotune may restart the program with other variables. A
-// supervised process cannot restart, and each variable can affect memory.
+// supervised process cannot restart, and each variable can affect memory. A program that has used
+// TensorFlow before would repeat that work, and an earlier training would take the choice.
 func (t *training) mayRestart() bool {
-	return t.worker == nil && !t.ReleaseMemory && !t.Budget.ofProcess()
+	return t.worker == nil && !t.later && !t.ReleaseMemory && !t.Budget.ofProcess()
 }
 
 // restart restarts the program if the choice needs environment variables that are not set. If
@@ -276,6 +277,9 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 		now = autotune.Configuration{}
 	}
 	if because := t.excludes(before.Apply(t.Session), now.Apply(t.Session)); because != "" {
+		if late := before.TooLate(t.Session); late != nil && !t.Loop.ResumeAnyway {
+			return false, fmt.Errorf("%s: the checkpoint was trained with %s: %w", t.Checkpoints.Folder, before, late)
+		}
 		if !t.Loop.ResumeAnyway {
 			return false, fmt.Errorf("%s: %w", t.Checkpoints.Folder, option.New(because,
 				fmt.Sprintf("the checkpoint was trained with %s, as {Autotune.Mode} had chosen; this setting excludes it, and steps would round differently", before),

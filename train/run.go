@@ -41,6 +41,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	c.Autotune.Fixed = c.Autotune.Fixed.with(c.Session)
 	c.Autotune.Fixed.StepsPerExecution = c.Autotune.Fixed.StepsPerExecution || c.ChooseSteps
 	t := &training{Config: c, worker: c.Worker, started: time.Now()}
+	_, t.later = tfbind.FirstConfig()
 	if err := t.prepareProcess(); err != nil {
 		return none, err
 	}
@@ -65,6 +66,8 @@ type training struct {
 	Config
 	worker  *supervise.Worker
 	started time.Time
+	// later is true if the process has opened a session before this training.
+	later bool
 
 	model  *savedmodels.Model
 	start  *adapter.Adapter // the weights to start from; nil for those of the model

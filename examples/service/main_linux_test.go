@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 func serve(t *testing.T, dir string, args ...string) (cmd *exec.Cmd, output *bytes.Buffer) {
 	t.Helper()
 	cmd, output = exec.Command(os.Args[0], append([]string{"-dir", dir}, args...)...), &bytes.Buffer{}
-	cmd.Env = append(os.Environ(), serviceEnv+"=1")
+	cmd.Env = append(os.Environ(), serviceEnv+"=1", "XDG_CACHE_HOME="+filepath.Join(dir, "cache"))
 	cmd.Stdout, cmd.Stderr = output, output
 	require.NoError(t, cmd.Start())
 	return cmd, output
