@@ -65,6 +65,7 @@ func Load(path string) (Info, error) {
 	return loaded.info, loaded.err
 }
 
+// Loaded reports whether Load has opened TensorFlow in this process.
 func Loaded() bool {
 	loaded.Lock()
 	defer loaded.Unlock()

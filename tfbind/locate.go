@@ -65,6 +65,7 @@ func (e *LoadError) Error() string {
 	return b.String()
 }
 
+// Is reports whether target is ErrNoTensorFlow.
 func (e *LoadError) Is(target error) bool { return target == ErrNoTensorFlow }
 
 // libraryNames are the files with the C API, in order of preference: first those of the Python
