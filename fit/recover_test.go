@@ -184,7 +184,7 @@ func TestResetsAreRecorded(t *testing.T) {
 	require.NotContains(t, string(text), "reset")
 }
 
-// If an epoch has many resets, the first are listed, and the sums have all of them.
+// If an epoch has many resets, only the first ones are listed, but the sums include all resets.
 func TestManyResets(t *testing.T) {
 	var r Resets
 	for i := range 100 {

@@ -49,8 +49,9 @@ func (o Options) Environment() ([]Variable, error) {
 	return slices.DeleteFunc(list, func(v Variable) bool { return v.For == "" }), nil
 }
 
-// With returns an environment, a list of NAME=value like os.Environ, with the variables in want added,
-// and those that were missing. A variable that has a different value is an *option.Error.
+// With adds the variables in want to an environment, a list of NAME=value like os.Environ. It
+// returns the new environment and the variables that were missing. A variable that has a different
+// value is an *option.Error.
 func With(env []string, want []Variable) (with []string, missing []Variable, err error) {
 	with = slices.Clone(env)
 	for _, v := range want {

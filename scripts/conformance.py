@@ -1459,7 +1459,7 @@ METRIC_LIMIT, WEIGHT_LIMIT = 1e-5, 1e-6
 # For a weight near 1 that moves by 0.01, the last digit alone is 6e-6 to 1.2e-5 of the change.
 WEIGHT_UNITS = 1
 
-# Cases that differ by more: their limits of metrics and weights, with the reason.
+# The limits of metrics and weights for cases with larger differences, with the reason.
 DIFFERS: dict[str, tuple[float, float, str]] = {
     "schedule_free_adamw": (
         1.0,

@@ -103,7 +103,8 @@ RESERVED_OUTPUTS = ("loss", "grads_finite", "global_step", "loss_scale", "skippe
 # Scalars that are not means: over several steps, the value of the last one counts.
 STATES = ("loss_scale", "skipped_steps")
 
-# Signatures that a tf.Module may bring; the first group names its train step.
+# Names of the signatures that a tf.Module may have. The first group has the names of its train
+# step.
 TRAIN_NAMES = ("train", "learn", "train_step")
 MODULE_NAMES = (
     *TRAIN_NAMES,
@@ -2721,7 +2722,7 @@ def _random(np: Any, random: Any, key: str, dtype: Any, shape: list[int], known:
         low, high = known
         values = random.uniform(low, high, shape)
     elif dtype.is_floating and key.startswith("y") and shape and shape[-1] > 1:
-        # One class of several: valid for crossentropies and for regressions.
+        # One-hot labels are valid for crossentropies and for regressions.
         values = np.eye(shape[-1])[random.integers(0, shape[-1], shape[:-1])]
     elif dtype.is_floating and not key.startswith("y"):
         values = random.normal(size=shape)

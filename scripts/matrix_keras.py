@@ -434,7 +434,7 @@ class LoopOptions:
         Args:
             child: has the params.
             jit: whether XLA compiles the step if no parameter decides that.
-            delete_model: whether there is something to delete in any loop.
+            delete_model: whether the parameter del has an effect in every loop.
         """
         loop = child.parameter("loop", "fit", "function", "eager", "train_on_batch")
         options = cls(
@@ -494,7 +494,7 @@ class Learner:
         loss = self._train(x, y)
         value = float(loss)
         if self.options.delete:
-            # A common recommendation without an effect: the names end here anyway.
+            # This is often recommended, but has no effect: these variables go out of scope here.
             del x, y, loss
         return value
 

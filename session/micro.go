@@ -51,15 +51,15 @@ func (p *Plan) checkSplit() error {
 	train, gradients, apply := sigs[0], sigs[1], sigs[2]
 	for _, m := range train.Metrics() {
 		if !slices.ContainsFunc(gradients.Metrics(), func(t savedmodels.Tensor) bool { return t.Name == m.Name }) {
-			return refuse("signature %s does not report %s, which %s does; export it with the same outputs", gradients.Name, m.Name, train.Name)
+			return refuse("signature %s does not report %s, which %s does; export both with the same outputs", gradients.Name, m.Name, train.Name)
 		}
 	}
 	if in := contract.InputLossScale; train.Input(in) != nil && gradients.Input(in) == nil {
-		return refuse("signature %s does not take %s, which %s does, so micro-batches would not be scaled; export it with the same inputs",
+		return refuse("signature %s does not take %s, which %s does, so micro-batches would not be scaled; export both with the same inputs",
 			gradients.Name, in, train.Name)
 	}
 	if gradsFinite(train) != nil && gradsFinite(gradients) == nil && gradsFinite(apply) == nil {
-		return refuse("neither %s nor %s reports %s, which %s does, so a skipped step would count as a step; export them with it",
+		return refuse("neither %s nor %s reports %s, which %s does, so a skipped step would count as a step; export one of them with that output",
 			gradients.Name, apply.Name, contract.OutputGradsFinite, train.Name)
 	}
 	if why := whyInexact(p.model, gradients); why != "" && !p.opts.AllowInexactSplit {

@@ -34,8 +34,8 @@ type Config struct {
 	// Validation is the path of the validation data, which is read with the options of Data. Of
 	// a dataset with two parts, it is the test part.
 	Validation string
-	// ValidationFraction is the fraction of the training data that is used for validation
-	// instead, above 0 and below 1. It excludes Validation.
+	// ValidationFraction is the fraction of the training data that is used for validation, above 0
+	// and below 1. Validation must then be empty.
 	ValidationFraction float64
 	// Seed is the seed of shuffling, ValidationFraction, Augmentation, and models that take a
 	// seed. It is at most math.MaxInt64.

@@ -140,8 +140,8 @@ func TestRunRefuses(t *testing.T) {
 	assert.EqualError(t, c.check(), "Config.ValidationFraction 2: expected a fraction between 0 and 1")
 }
 
-// A training that starts from an adapter, in one process or resumed in another, ends with the
-// same adapter, and its checkpoints belong to the base.
+// A training from an adapter in one run and a training in two runs, of which the second resumes,
+// end with the same adapter. Their checkpoints belong to the base.
 func TestRunWithAdapters(t *testing.T) {
 	ctx := context.Background()
 	dir := t.TempDir()

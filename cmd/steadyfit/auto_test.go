@@ -25,8 +25,8 @@ import (
 	"steadyfit/train"
 )
 
-// won changes a measurement in the cache so that it is far better than all others, whatever the
-// machine has measured.
+// won changes a measurement in the cache so that it is far better than all others, independent of
+// the speed of the machine.
 func won(t *testing.T, cache string, winner autotune.Configuration) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(cache, "*.json"))

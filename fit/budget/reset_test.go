@@ -157,7 +157,8 @@ func TestResetPolicyAcrossProcesses(t *testing.T) {
 	}
 }
 
-// After a failed reset, a checkpoint has the last step. After a lost session, there is none.
+// After a failed reset, there is a checkpoint of the last step. After a lost session, there is no
+// such checkpoint.
 func TestFailedResetKeepsWhatWasTrained(t *testing.T) {
 	refused := errors.New("the model's folder is gone")
 	lost := fmt.Errorf("no memory: %w", session.ErrLost)

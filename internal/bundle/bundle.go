@@ -238,8 +238,8 @@ func block(table []byte, s span, each func(key, value []byte) error) error {
 
 const listed = 5
 
-// Differences describes the first differences between the tensors of a checkpoint and those wanted, or
-// returns "".
+// Differences describes the first differences between the tensors of a checkpoint and the wanted
+// tensors, or returns "".
 func Differences(want, have map[string]Tensor) string {
 	var found []string
 	names := maps.Clone(want)

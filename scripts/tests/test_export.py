@@ -42,7 +42,7 @@ def regression(random, n: int = 12) -> dict[str, np.ndarray]:
 
 
 def test_train_is_what_keras_trains(tmp_path, load, random):
-    """Same weights, same batches: the losses of Keras's own step, penalties included."""
+    """On the same batches, the losses equal those of Keras's own step, with penalties."""
     model = dense(kernel_regularizer=keras.regularizers.L2(0.01))
     export.export(model, tmp_path / "m", optimizer="adam", loss=logits_loss(), metrics=["accuracy"])
     model.compile(keras.optimizers.Adam(), logits_loss(), metrics=["accuracy"], jit_compile=False)
@@ -642,8 +642,8 @@ def test_loss_scale_as_an_input(tmp_path, load, random):
         assert "loss_scale" not in report.signatures[name]["inputs"]
     assert not [n for n in loaded.reads if "scale" in n]
 
-    # The scale changes no step except for rounding, whole or in parts; a scale that is too high
-    # changes nothing at all.
+    # The scale does not change a step, except for rounding. A step with a scale that is too high
+    # changes no weight.
     b = batch(random)
     before = loaded.variables()
     result = loaded.run("train", loss_scale=np.float32(1e30), **b)

@@ -322,7 +322,7 @@ def test_half_the_batch_has_the_whole_set(workload, samples, monkeypatch):
 
 @pytest.mark.parametrize(
     ("workload", "epochs"),
-    # S1 has 18 samples, a pass of 5 steps of which Keras makes epochs of 3 and 2.
+    # S1 has 18 samples. Keras divides a pass of 5 steps into epochs of 3 and 2.
     [("W0", [3, 3, 3, 3]), ("W11", [3, 3, 3, 3]), ("S1", [3, 2, 3, 2, 2]), ("S4", [3, 3, 3, 3])],
 )
 def test_keras_has_as_many_epochs_with_half_the_batch(workload, epochs, monkeypatch, tmp_path):

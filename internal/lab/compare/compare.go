@@ -335,7 +335,8 @@ func (c *comparing) addedSlope() memory.Interval {
 	return memory.Interval{Estimate: mean, Low: low, High: high}
 }
 
-// count counts the verdicts with or without the remedy that satisfy is.
+// count returns the number of runs with or without the remedy whose verdict satisfies the function
+// is.
 func count(pairs []Pair, remedy bool, is func(memory.Verdict) bool) (n int) {
 	for _, p := range pairs {
 		if remedy && is(p.Remedy.Verdict) || !remedy && is(p.Base.Verdict) {

@@ -11,8 +11,8 @@ import (
 	"steadyfit/memory"
 )
 
-// heldWorth is the smallest amount that a workload must hold after close, above that before the
-// first step, to be listed. A library needs less.
+// heldWorth is the least increase of memory, from before the first step to after close, for which
+// a workload is listed. The increase by a loaded library is smaller.
 const heldWorth = 64 * memory.MiB
 
 // mostKept is the maximum number of such workloads on a page, mostReturns that of remedies for
