@@ -222,11 +222,7 @@ func (b *builder) finish(need []bool, effects []int) (Signature, error) {
 		b.function.ControlRet[opName(i)] = opName(i)
 	}
 	for _, i := range slices.Sorted(maps.Keys(b.arguments)) {
-		source, err := b.source(i)
-		if err != nil {
-			return Signature{}, err
-		}
-		b.argument("argument_"+strconv.Itoa(i), b.p.flat.args[i].dtype, source)
+		b.argument("argument_"+strconv.Itoa(i), b.p.flat.args[i].dtype, b.source(i))
 	}
 	types := func(args []*op_def_go_proto.OpDef_ArgDef) *attr_value_go_proto.AttrValue {
 		l := &attr_value_go_proto.AttrValue_ListValue{}
@@ -254,29 +250,15 @@ func (b *builder) sorted() Signature {
 }
 
 // source returns the node of the main graph that provides an argument of the original
-// function: a new placeholder, or a copy of a node without inputs. A copy of a handle refers to
-// the same variable if it has the same name and container.
-func (b *builder) source(i int) (string, error) {
+// function: a new placeholder for an input, or a node of the original graph.
+func (b *builder) source(i int) string {
 	a := b.p.flat.args[i]
 	if in := b.p.inputs[i]; in != nil {
-		return b.placeholder(*in, a.dtype), nil
+		return b.placeholder(*in, a.dtype)
 	}
-	n := &b.graph.main.nodes[a.from]
-	name := addedPrefix + "of/" + n.def.GetName()
-	if slices.ContainsFunc(b.nodes, func(have *node_def_go_proto.NodeDef) bool { return have.GetName() == name }) {
-		return name, nil
-	}
-	c := (&flatOp{def: n.def}).clone(name, nil)
-	switch {
-	case len(n.def.GetInput()) > 0:
-		return "", fmt.Errorf("%s (%s) cannot be shared with another function", n.def.GetName(), n.def.GetOp())
-	case n.variable >= 0:
-		c.Attr["shared_name"] = &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_S{S: []byte(b.graph.vars[n.variable].name)}}
-	case n.def.GetOp() != "Const" && len(c.Attr["shared_name"].GetS()) == 0:
-		return "", fmt.Errorf("%s (%s) has no name to share", n.def.GetName(), n.def.GetOp())
-	}
-	b.nodes = append(b.nodes, c)
-	return name, nil
+	name := b.graph.main.nodes[a.from].def.GetName()
+	b.roots = append(b.roots, name)
+	return name
 }
 
 func typeAttr(t types_go_proto.DataType) *attr_value_go_proto.AttrValue {

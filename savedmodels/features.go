@@ -10,11 +10,13 @@ import (
 	"strconv"
 	"strings"
 
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/versions_go_proto"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/contract"
@@ -45,6 +47,9 @@ type Features struct {
 	Operations, Heavy int
 	// End is the first operation that is not in the frozen part, with the reason.
 	End string
+	// Original is a serialized GraphDef with the original train step, the signature
+	// OriginalPrefix + Train, to import into the graph of a loaded Model.
+	Original []byte
 	// Sum is a hash of the computation, without the values of the variables.
 	Sum string
 	// Omitted is the reason why Model has no signature Evaluate or Gradients although the
@@ -53,7 +58,7 @@ type Features struct {
 }
 
 const (
-	// OriginalPrefix begins the names of the original signatures in Features.Model.
+	// OriginalPrefix begins the name of the original train signature in Features.Model.
 	OriginalPrefix = "original/"
 	// maxFeatures limits the number of features.
 	maxFeatures = 64
@@ -93,7 +98,7 @@ func (m *Model) features(file []byte, roles Roles) (*Features, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &division{model: m, def: src.graph, graph: newGraph(src.graph), library: &function_go_proto.FunctionDefLibrary{}}
+	d := &division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph), library: &function_go_proto.FunctionDefLibrary{}}
 	d.changed = m.known.of(roles.used(), facts.changed)
 	return d.divide(roles)
 }
@@ -101,9 +106,11 @@ func (m *Model) features(file []byte, roles Roles) (*Features, error) {
 // division adds the signatures of Features to a graph.
 type division struct {
 	model   *Model
+	meta    *pb.MetaGraphDef // without its graph
 	def     *graph_go_proto.GraphDef
 	graph   *graph
 	changed set
+	roots   []string // tensors and operations of the original graph that are still needed
 	// features has the names of the features by the hash of their computation.
 	features map[string]string
 	nodes    []*node_def_go_proto.NodeDef
@@ -132,40 +139,138 @@ func (d *division) divide(roles Roles) (*Features, error) {
 			features.Omitted = errors.Join(features.Omitted, err)
 		}
 	}
-	known := d.model.known
-	known.signature = maps.Clone(known.signature)
+	train := *d.model.find(roles.Train)
 	for _, s := range d.model.Signatures {
-		changed, is := divided[s.Name]
-		if !is {
-			// The others would compute the frozen part in each step.
-			if s.Name == roles.Evaluate || slices.Contains(roles.Training(), s.Name) && s.Name != roles.Apply {
-				continue
-			}
-			named.Signatures = append(named.Signatures, s)
+		if changed, is := divided[s.Name]; is {
+			named.Signatures = append(named.Signatures, changed)
 			continue
 		}
-		known.signature[OriginalPrefix+s.Name] = known.signature[s.Name]
-		original := s
-		original.Name = OriginalPrefix + s.Name
-		named.Signatures = append(named.Signatures, changed, original)
+		// The others would compute the frozen part in each step.
+		if s.Name != roles.Evaluate && (s.Name == roles.Apply || !slices.Contains(roles.Training(), s.Name)) {
+			named.Signatures = append(named.Signatures, s)
+			for _, t := range s.Outputs {
+				d.roots = append(d.roots, t.Op)
+			}
+		}
 	}
-	named.Signatures = append(named.Signatures, divided[computeSignature])
-	slices.SortFunc(named.Signatures, func(a, b Signature) int { return strings.Compare(a.Name, b.Name) })
-	named.known = known
-	added := &graph_go_proto.GraphDef{Node: d.nodes, Library: d.library, Versions: &versions_go_proto.VersionDef{
-		Producer: d.def.GetVersions().GetProducer(), MinConsumer: d.def.GetVersions().GetMinConsumer(),
-	}}
 	var err error
-	if named.added, err = proto.Marshal(added); err != nil {
+	if features.Original, err = d.original(&train); err != nil {
+		return nil, err
+	}
+	named.Signatures = append(named.Signatures, divided[computeSignature], train)
+	slices.SortFunc(named.Signatures, func(a, b Signature) int { return strings.Compare(a.Name, b.Name) })
+	named.known.signature = maps.Clone(d.model.known.signature)
+	named.known.signature[train.Name] = named.known.signature[roles.Train]
+	if named.program, err = d.program(&named); err != nil {
 		return nil, err
 	}
 	named.settle()
 	return features, nil
 }
 
-// Added returns the serialized GraphDef to import into the graph of a loaded model before its
-// signatures can run; nil for a model as it was opened. Package session imports it.
-func (m *Model) Added() []byte { return m.added }
+// program returns saved_model.pb with the new functions, and of the original graph only what the
+// signatures of m, the saver and loading need. TensorFlow's work for the first run of each
+// signature grows with the size of the graph.
+func (d *division) program(m *Model) ([]byte, error) {
+	roots := append(d.roots, loadOps(d.meta)...)
+	if s := m.Saver; s != nil {
+		roots = append(roots, s.FilenameTensor, s.SaveTensor, s.RestoreOp)
+	}
+	for _, a := range d.meta.GetAssetFileDef() {
+		roots = append(roots, a.GetTensorInfo().GetName())
+	}
+	nodes, library, err := d.reached(roots, d.library.Function...)
+	if err != nil {
+		return nil, err
+	}
+	meta := proto.CloneOf(d.meta)
+	meta.GraphDef = &graph_go_proto.GraphDef{Node: append(nodes, d.nodes...), Library: library, Versions: d.def.GetVersions()}
+	maps.DeleteFunc(meta.SignatureDef, func(name string, _ *pb.SignatureDef) bool {
+		return name != initSignature && !slices.ContainsFunc(m.Signatures, func(s Signature) bool {
+			return s.Name == name && !slices.ContainsFunc(s.Outputs, func(t Tensor) bool { return strings.HasPrefix(t.Op, addedPrefix) })
+		})
+	})
+	return proto.Marshal(&pb.SavedModel{SavedModelSchemaVersion: 1, MetaGraphs: []*pb.MetaGraphDef{meta}})
+}
+
+// original returns a GraphDef with the original train step, to import into the graph of a loaded
+// Features.Model, and gives s the names of its tensors there. Handles with the same name and
+// container refer to the same variable.
+func (d *division) original(s *Signature) ([]byte, error) {
+	var roots []string
+	for _, list := range []*[]Tensor{&s.Inputs, &s.Outputs} {
+		*list = slices.Clone(*list)
+		for i := range *list {
+			roots = append(roots, (*list)[i].Op)
+			(*list)[i].Op = addedPrefix + "original/" + (*list)[i].Op
+		}
+	}
+	s.Name = OriginalPrefix + s.Name
+	nodes, library, err := d.reached(roots)
+	if err != nil {
+		return nil, err
+	}
+	for i, n := range nodes {
+		c := (&flatOp{def: n}).clone(addedPrefix+"original/"+n.GetName(), nil)
+		for _, in := range n.GetInput() {
+			name, control := strings.CutPrefix(in, "^")
+			in = addedPrefix + "original/" + name
+			if control {
+				in = "^" + in
+			}
+			c.Input = append(c.Input, in)
+		}
+		if v := d.graph.main.nodes[d.graph.main.byName[n.GetName()]].variable; v >= 0 {
+			c.Attr["shared_name"] = &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_S{S: []byte(d.graph.vars[v].name)}}
+		}
+		nodes[i] = c
+	}
+	return proto.Marshal(&graph_go_proto.GraphDef{Node: nodes, Library: library, Versions: d.def.GetVersions()})
+}
+
+// reached returns the nodes and functions that run for some tensors or operations, and the
+// added functions with what they call.
+func (d *division) reached(roots []string, added ...*function_go_proto.FunctionDef) (nodes []*node_def_go_proto.NodeDef, library *function_go_proto.FunctionDefLibrary, err error) {
+	t, err := d.graph.follow(roots)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, i := range t.main {
+		nodes = append(nodes, d.graph.main.nodes[i].def)
+	}
+	library = &function_go_proto.FunctionDefLibrary{Function: added}
+	names := map[string]bool{}
+	for _, b := range t.bodies {
+		names[b.name] = true
+	}
+	var called []call
+	for _, f := range added {
+		for _, n := range f.GetNodeDef() {
+			called = append(called, d.graph.callsOf(n)...)
+		}
+	}
+	for len(called) > 0 {
+		b := called[len(called)-1].to
+		called = called[:len(called)-1]
+		if names[b.name] {
+			continue
+		}
+		names[b.name] = true
+		for i := range b.nodes {
+			called = append(called, b.nodes[i].calls...)
+		}
+	}
+	for _, f := range d.def.GetLibrary().GetFunction() {
+		if names[f.GetSignature().GetName()] {
+			library.Function = append(library.Function, f)
+		}
+	}
+	return nodes, library, nil
+}
+
+// Program returns the content of saved_model.pb to load instead of that in Dir; nil for a model
+// as it was opened. The variables and assets are those in Dir.
+func (m *Model) Program() []byte { return m.program }
 
 // compute finds the features of the train signature, and adds the signature that computes them.
 func (d *division) compute(p *part, to *Features, divided map[string]Signature) error {

@@ -45,10 +45,10 @@ type Model struct {
 	// LossOutput is the name of the output that WithLoss renamed to loss; empty otherwise.
 	LossOutput string
 
-	known knowledge
-	notes error  // the error of reading Metadata
-	base  string // see Base
-	added []byte // see Added
+	known   knowledge
+	notes   error  // the error of reading Metadata
+	base    string // see Base
+	program []byte // see Program
 }
 
 // knowledge has the facts of the graph, from which roles and problems are derived.

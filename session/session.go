@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/files"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -179,14 +182,8 @@ func (s *Session) load() error {
 	}
 	n := native{}
 	var err error
-	if n.tf, err = tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config); err == nil {
-		if added := s.model.Added(); added != nil {
-			err = n.tf.Graph().Import(added, "")
-		}
-		if err == nil {
-			err = s.prepareRoles(&n)
-		}
-		if err == nil {
+	if n.tf, err = s.loadModel(); err == nil {
+		if err = s.prepareRoles(&n); err == nil {
 			s.native, s.foreign = n, false
 			return nil
 		}
@@ -197,6 +194,33 @@ func (s *Session) load() error {
 		err = fmt.Errorf("%w; a file of the model in %s is damaged: copy or export it again", err, s.model.Dir)
 	}
 	return err
+}
+
+// loadModel loads the model into TensorFlow. A model with its own program is loaded from a
+// temporary folder, which TensorFlow no longer needs afterwards.
+func (s *Session) loadModel() (tf *tfbind.Session, err error) {
+	program := s.model.Program()
+	if program == nil {
+		return tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config)
+	}
+	temp, remove, err := files.Scratch("steadyfit-model-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
+	if err := os.WriteFile(filepath.Join(temp, "saved_model.pb"), program, 0o666); err != nil {
+		return nil, err
+	}
+	dir, err := filepath.Abs(s.model.Dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"variables", "assets"} {
+		if err := os.Symlink(filepath.Join(dir, name), filepath.Join(temp, name)); err != nil {
+			return nil, err
+		}
+	}
+	return tfbind.LoadSavedModel(temp, s.model.Tags, s.config)
 }
 
 // unload closes the native session before another load. An error closes the session.

@@ -4,12 +4,15 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"time"
 
@@ -21,6 +24,7 @@ import (
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
+	"steadyfit/tfbind"
 )
 
 // FeatureCache selects whether the frozen part of a model is computed once per sample.
@@ -133,19 +137,62 @@ func (t *training) mayCache() error {
 
 // checkFeatures compares training on features with training on the data, and returns a
 // noFeatures if they differ or if the cache would save no time.
-func (t *training) checkFeatures(ctx context.Context, s *session.Session, f *savedmodels.Features) (session.FeatureCheck, error) {
-	c, err := s.CheckFeatures(ctx, f, t.samples, t.Loop.Batch)
+//
+// The check takes as long as some hundred steps, mostly in TensorFlow's optimization of the
+// original step, so its result is kept in the folder of autotune. It depends on the model, the
+// batch size, the options and the version of TensorFlow, but not on the data.
+func (t *training) checkFeatures(ctx context.Context, s *session.Session, f *savedmodels.Features) (c session.FeatureCheck, err error) {
+	kept := filepath.Join(t.Autotune.Folder(), "features-"+featureKey(s, f, t.Loop.Batch)+".json")
+	if text, err := files.Read(kept, 1<<10); err == nil && json.Unmarshal(text, &c) == nil && t.pays(c) == nil {
+		return c, nil
+	}
+	c, err = s.CheckFeatures(ctx, f, t.samples, t.Loop.Batch)
 	if errors.Is(err, session.ErrFeatures) {
 		return c, &noFeatures{err}
 	}
-	if err != nil {
+	if err == nil {
+		err = t.pays(c)
+	}
+	if err != nil || t.Autotune.Folder() == "" {
 		return c, err
 	}
-	epochs := time.Duration(t.Loop.Epochs - t.Loop.InitialEpoch)
-	if with, without := c.Compute+epochs*c.Rest, epochs*c.Full; t.CacheFeatures == CacheAuto && with > without*9/10 {
-		return c, no("it would save no time: a sample takes %v to train, and %v for its features and then %v per epoch", rounded(c.Full), rounded(c.Compute), rounded(c.Rest))
+	if err := keepCheck(kept, c); err != nil {
+		t.report("warning", fmt.Errorf("the check of cached features is not kept for the next training: %w", err))
 	}
 	return c, nil
+}
+
+// pays returns a noFeatures if the measured times promise no faster training.
+func (t *training) pays(c session.FeatureCheck) error {
+	epochs := time.Duration(t.Loop.Epochs - t.Loop.InitialEpoch)
+	if with, without := c.Compute+epochs*c.Rest, epochs*c.Full; t.CacheFeatures == CacheAuto && with > without*9/10 {
+		return no("it would save no time: a sample takes %v to train, and %v for its features and then %v per epoch", rounded(c.Full), rounded(c.Compute), rounded(c.Rest))
+	}
+	return nil
+}
+
+// featureKey identifies what the result of a check depends on.
+func featureKey(s *session.Session, f *savedmodels.Features, batch int) string {
+	id := s.Identity()
+	sum := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(id)) {
+		fmt.Fprintf(sum, "%s %q\n", name, id[name])
+	}
+	onednn, _ := tfbind.OneDNN()
+	fmt.Fprintf(sum, "%s\n%s\n%d\n%v\n%s\n", f.Sum, f.Model.Base(), batch, onednn, runtime.GOARCH)
+	return hex.EncodeToString(sum.Sum(nil)[:8])
+}
+
+// keepCheck writes the result of a check.
+func keepCheck(path string, c session.FeatureCheck) error {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return err
+	}
+	return files.Replace(path, text)
 }
 
 func rounded(d time.Duration) time.Duration {

@@ -38,7 +38,7 @@ func frozenModels(t *testing.T, kinds ...string) string {
 func trainFrozen(dir, kind string, cache FeatureCache, change func(*Config)) (weights []byte, report string, err error) {
 	c := Config{
 		Model: filepath.Join(dir, kind), Data: Data{Path: filepath.Join(dir, "data.npz")}, ValidationFraction: 0.2,
-		Seed: 1, Shuffle: true, CacheFeatures: cache, Out: filepath.Join(dir, "out"),
+		Seed: 1, Shuffle: true, CacheFeatures: cache, Out: filepath.Join(dir, "out"), Autotune: Autotune{Cache: filepath.Join(dir, "cache")},
 		Report: func(subject string, value any) {
 			if subject == "features" {
 				report += fmt.Sprint(value)
