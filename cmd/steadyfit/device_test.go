@@ -159,7 +159,7 @@ func unreadRows(t *testing.T) [][]string {
 	text, err := os.ReadFile("../../docs/reference/devices.md")
 	require.NoError(t, err)
 	for _, found := range docs.Tables(string(text)) {
-		if slices.Equal(found.Header, []string{"set", "what does work"}) {
+		if slices.Equal(found.Header, []string{"variable", "working setting"}) {
 			return found.Rows
 		}
 	}
