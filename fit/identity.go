@@ -134,12 +134,6 @@ func original(ds data.Dataset) data.Dataset {
 	return ds
 }
 
-// Fingerprint returns a text that identifies the samples of a dataset and their order, as in
-// checkpoints. It reads the dataset once, in batches of the given size.
-func Fingerprint(ctx context.Context, ds data.Dataset, batch int) (string, error) {
-	return fingerprint(ctx, ds, batch, func() {})
-}
-
 // fingerprint hashes the names, types, shapes and values of all fields, in the order of the
 // first pass. It therefore depends on the shuffle seed, but not on the batch size. Passing the
 // run's batch size reuses the dataset's buffers. Hashing takes about a second per GiB, in

@@ -97,7 +97,7 @@ func (b *builder) givenShape(i int, feature string) {
 		return
 	}
 	in := b.p.inputs[from.arg()]
-	if in == nil || in.UnknownRank || len(in.Shape) == 0 || slices.Min(append([]int64{0}, in.Shape[1:]...)) < 0 {
+	if in == nil || b.p.args[from.arg()] != sample || in.UnknownRank || len(in.Shape) == 0 || in.Shape[0] >= 0 || slices.Min(append([]int64{0}, in.Shape[1:]...)) < 0 {
 		return
 	}
 	dtype := types_go_proto.DataType_DT_INT32
@@ -265,19 +265,45 @@ func typeAttr(t types_go_proto.DataType) *attr_value_go_proto.AttrValue {
 	return &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_Type{Type: t}}
 }
 
+// resultTypes are the attributes with the type of the result of pure operations, where that is
+// not T, and their defaults (op_def of TensorFlow 2.21).
+var resultTypes = map[string]struct {
+	attr      string
+	otherwise types_go_proto.DataType
+}{
+	"Cast": {attr: "DstT"}, "Bitcast": {attr: "type"}, "GatherV2": {attr: "Tparams"}, "Const": {attr: "dtype"},
+	"ReadVariableOp": {attr: "dtype"}, "ResourceGather": {attr: "dtype"},
+	"ArgMax": {"output_type", types_go_proto.DataType_DT_INT64}, "ArgMin": {"output_type", types_go_proto.DataType_DT_INT64},
+	"Shape": {"out_type", types_go_proto.DataType_DT_INT32}, "ShapeN": {"out_type", types_go_proto.DataType_DT_INT32},
+	"Size": {"out_type", types_go_proto.DataType_DT_INT32}, "Rank": {"", types_go_proto.DataType_DT_INT32},
+	"Range":          {"Tidx", types_go_proto.DataType_DT_INT32},
+	"ResizeBilinear": {"", types_go_proto.DataType_DT_FLOAT}, "ResizeBicubic": {"", types_go_proto.DataType_DT_FLOAT},
+	"MaxPool": {"T", types_go_proto.DataType_DT_FLOAT}, "LRN": {"T", types_go_proto.DataType_DT_FLOAT},
+	"LeakyRelu": {"T", types_go_proto.DataType_DT_FLOAT},
+}
+
 // typeOf returns the type of a value of a pure operation.
 func (b *builder) typeOf(v value) (types_go_proto.DataType, error) {
 	if v.op < 0 {
 		return b.p.flat.args[v.arg()].dtype, nil
 	}
 	d := b.p.ops[v.op].def
-	if boolOps[d.GetOp()] {
+	op := d.GetOp()
+	if boolOps[op] {
 		return types_go_proto.DataType_DT_BOOL, nil
 	}
-	for _, name := range []string{"DstT", "out_type", "output_type", "dtype", "Tparams", "T"} {
-		if a := d.GetAttr()[name]; a != nil {
-			return a.GetType(), nil
-		}
+	if port, _, _ := strings.Cut(v.port, ":"); strings.HasPrefix(op, "FusedBatchNorm") && port != "y" {
+		return types_go_proto.DataType_DT_FLOAT, nil
+	}
+	typed, known := resultTypes[op]
+	if !known {
+		typed.attr = "T"
+	}
+	if a := d.GetAttr()[typed.attr]; a != nil {
+		return a.GetType(), nil
+	}
+	if typed.otherwise != 0 { // an attribute with its default value is left out
+		return typed.otherwise, nil
 	}
 	return 0, fmt.Errorf("the type of %s (%s) is unknown", d.GetName(), d.GetOp())
 }

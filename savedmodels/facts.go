@@ -2,8 +2,9 @@ package savedmodels
 
 import (
 	"slices"
-	"steadyfit/internal/contract"
 	"strings"
+
+	"steadyfit/internal/contract"
 
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 )

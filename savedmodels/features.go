@@ -92,11 +92,21 @@ func (m *Model) features(file []byte, roles Roles) (*Features, error) {
 		return nil, fmt.Errorf("%w: signature %s: %s (%s) %s, which no checkpoint includes", ErrNoFeatures, roles.Train, f[0].where, f[0].op, f[0].does)
 	}
 	if m.base == "" {
-		return nil, fmt.Errorf("%w: no frozen variable is known by a name in checkpoints", ErrNoFeatures)
+		return nil, fmt.Errorf("%w: training changes all variables that it uses; freeze layers, or export with --train-only of scripts/export.py", ErrNoFeatures)
 	}
 	src, err := decode(file, maxMemoryBytes)
 	if err != nil {
 		return nil, err
+	}
+	for _, name := range []string{computeSignature, OriginalPrefix + roles.Train} {
+		if m.find(name) != nil {
+			return nil, fmt.Errorf("%w: it has a signature %s, the name of an added one", ErrNoFeatures, name)
+		}
+	}
+	for _, t := range m.find(roles.Train).DataInputs() {
+		if !t.UnknownRank && len(t.Shape) > 0 && t.Shape[0] >= 0 {
+			return nil, fmt.Errorf("%w: input %s of signature %s takes batches of %d samples only", ErrNoFeatures, t.Name, roles.Train, t.Shape[0])
+		}
 	}
 	d := &division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph), library: &function_go_proto.FunctionDefLibrary{}}
 	d.changed = m.known.of(roles.used(), facts.changed)
@@ -276,6 +286,7 @@ func (m *Model) Program() []byte { return m.program }
 func (d *division) compute(p *part, to *Features, divided map[string]Signature) error {
 	var features []value
 	seen := map[string]bool{}
+	visited := map[int]bool{} // operations on shapes
 	end := -1
 	var use func(v value, by int)
 	use = func(v value, by int) {
@@ -283,6 +294,10 @@ func (d *division) compute(p *part, to *Features, divided map[string]Signature) 
 			return
 		}
 		if p.kinds[v.op] == shapes { // computed again from the shapes of features
+			if visited[v.op] {
+				return
+			}
+			visited[v.op] = true
 			for _, in := range p.ops[v.op].in {
 				use(in, by)
 			}

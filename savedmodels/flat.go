@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
@@ -64,7 +65,8 @@ var errFlat = errors.New("the program of the signature has an unexpected form")
 type scope struct {
 	def    *function_go_proto.FunctionDef
 	args   map[string]int
-	parent *scope // nil for the function of the signature
+	parent *scope   // nil for the function of the signature
+	inputs []string // of the call, without control inputs
 	call   *node_def_go_proto.NodeDef
 	inside map[string]*scope // calls by the name of the calling operation
 	ops    map[string]int    // operations by name
@@ -198,6 +200,11 @@ func (fl *flattener) open(d *function_go_proto.FunctionDef, parent *scope, call 
 	for i, a := range d.GetSignature().GetInputArg() {
 		s.args[a.GetName()] = i
 	}
+	for _, in := range call.GetInput() {
+		if !strings.HasPrefix(in, "^") {
+			s.inputs = append(s.inputs, in)
+		}
+	}
 	for _, n := range d.GetNodeDef() {
 		if fl.size++; fl.size > maxFlatOps {
 			return nil, fmt.Errorf("%w: it has more than %d operations", errFlat, maxFlatOps)
@@ -234,6 +241,12 @@ func (fl *flattener) connect() error {
 		// Operations that must run before a call must also run before the operations of its
 		// function.
 		for at := s; at.call != nil; at = at.parent {
+			if err := fl.graph.spend(len(at.call.GetInput()) - len(at.inputs)); err != nil {
+				return err
+			}
+			if len(at.inputs) == len(at.call.GetInput()) {
+				continue
+			}
 			for _, in := range at.call.GetInput() {
 				if name, control := strings.CutPrefix(in, "^"); control {
 					op.after = append(op.after, fl.after(at.parent, name)...)
@@ -257,11 +270,10 @@ func (fl *flattener) resolve(s *scope, ref string) (value, error) {
 			if s.call == nil {
 				return value{op: -1 - i}, nil
 			}
-			inputs := slices.DeleteFunc(slices.Clone(s.call.GetInput()), func(in string) bool { return strings.HasPrefix(in, "^") })
-			if i >= len(inputs) {
+			if i >= len(s.inputs) {
 				break
 			}
-			s, ref = s.parent, inputs[i]
+			s, ref = s.parent, s.inputs[i]
 			continue
 		}
 		if op, ok := s.ops[name]; ok {
@@ -438,6 +450,9 @@ func (o *flatOp) clone(name string, inputs []string) *node_def_go_proto.NodeDef 
 	n := proto.CloneOf(o.def)
 	n.Name, n.Input = name, inputs
 	n.ExperimentalDebugInfo = nil
+	if n.Attr == nil {
+		n.Attr = map[string]*attr_value_go_proto.AttrValue{}
+	}
 	delete(n.Attr, "_class") // names of operations to be placed with
 	return n
 }

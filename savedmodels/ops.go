@@ -82,7 +82,7 @@ var (
 	createsVariable = setOf("VarHandleOp VariableV2 Variable AutoReloadVariable")
 
 	// heavyMath are the operations whose gradients underflow in float16 without loss scaling.
-	heavyMath = setOf("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv1D Conv2D Conv3D DepthwiseConv2dNative " +
+	heavyMath = setOf("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv1D Conv2D Conv3D DepthwiseConv2dNative Conv2DBackpropInput " +
 		"_FusedMatMul _FusedConv2D")
 
 	// pureOps are operations whose result depends only on their inputs and attributes, and which

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
@@ -79,8 +80,16 @@ func (d *division) argument(s *Signature, a flatArg) (kind, *Tensor) {
 		}
 		return sample, &s.Inputs[i]
 	}
-	switch {
-	case n.variable >= 0 && !d.changed[n.variable], n.def.GetOp() == "Const":
+	if n.variable >= 0 {
+		v := d.graph.vars[n.variable]
+		if !d.changed[n.variable] && slices.ContainsFunc(d.model.Variables, func(have Variable) bool {
+			return have.Frozen && have.Name == v.name && have.Container == v.container
+		}) {
+			return frozen, nil
+		}
+		return live, nil
+	}
+	if n.def.GetOp() == "Const" {
 		return frozen, nil
 	}
 	return live, nil
@@ -165,7 +174,24 @@ func (p *part) mixes(op *flatOp) bool {
 		at = len(op.in) - 1
 	}
 	axes, known := p.integers(op, at)
-	return !known || slices.Contains(axes, 0)
+	rank := p.rank(op.in[0])
+	return !known || slices.ContainsFunc(axes, func(axis int64) bool { return axis == 0 || rank > 0 && axis == -rank })
+}
+
+// rank returns the number of dimensions of a value; 0 if the graph does not record it.
+func (p *part) rank(v value) int64 {
+	if v.op < 0 {
+		if in := p.inputs[v.arg()]; in != nil && !in.UnknownRank {
+			return int64(len(in.Shape))
+		}
+		return 0
+	}
+	recorded := p.ops[v.op].def.GetAttr()["_output_shapes"].GetList().GetShape()
+	_, index, _ := strings.Cut(v.port, ":")
+	if i, err := strconv.Atoi(index); err == nil && i >= 0 && i < len(recorded) && len(recorded) == 1 && !recorded[i].GetUnknownRank() {
+		return int64(len(recorded[i].GetDim()))
+	}
+	return 0
 }
 
 // integers returns the elements of an input that is an integer constant or a concatenation of such
@@ -305,19 +331,20 @@ func (d *division) labelsOnly(p *part, op *flatOp) bool {
 	if predict == nil {
 		return false
 	}
-	var seen func(op *flatOp, depth int) bool
-	seen = func(op *flatOp, depth int) bool {
-		for _, v := range op.in {
-			if v.op >= 0 && depth < 100 && p.kinds[v.op] == sample && seen(&p.ops[v.op], depth+1) {
-				return true
-			}
-			if v.op < 0 && p.inputs[v.arg()] != nil && predict.Input(p.inputs[v.arg()].Name) != nil {
-				return true
-			}
+	seen := map[int]bool{}
+	todo := slices.Clone(op.in)
+	for len(todo) > 0 {
+		v := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if v.op < 0 && p.inputs[v.arg()] != nil && predict.Input(p.inputs[v.arg()].Name) != nil {
+			return false
 		}
-		return false
+		if v.op >= 0 && !seen[v.op] && p.kinds[v.op] == sample {
+			seen[v.op] = true
+			todo = append(todo, p.ops[v.op].in...)
+		}
 	}
-	return !seen(op, 0)
+	return true
 }
 
 // why describes why a live operation is not frozen.

@@ -243,6 +243,9 @@ func (c *Config) check() error {
 	if err := c.Autotune.check(); err != nil {
 		return err
 	}
+	if !slices.Contains([]FeatureCache{CacheOff, "off", CacheAuto, CacheOn}, c.CacheFeatures) {
+		return refuse("Config.CacheFeatures", c.CacheFeatures, "expected %s, %s, or nothing", CacheAuto, CacheOn)
+	}
 	return c.checkSplit()
 }
 

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"steadyfit/data"
-	"steadyfit/fit"
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/files"
 	"steadyfit/memory"
@@ -31,12 +30,14 @@ import (
 type FeatureCache string
 
 const (
-	// CacheAuto caches features if the model has a frozen part and the measured times promise a
-	// faster training. Otherwise the reason is reported.
+	// CacheAuto caches features if the model has a frozen part, the first steps have the same
+	// bits, and the measured times promise a faster training. Otherwise the reason is reported.
 	CacheAuto FeatureCache = "auto"
-	// CacheOn caches features, or fails with the reason why it cannot.
+	// CacheOn caches features, also if steps then round differently, or fails with the reason
+	// why it cannot.
 	CacheOn FeatureCache = "on"
-	// CacheOff computes the frozen part in every step.
+	// CacheOff computes the frozen part in every step. It is the zero value; "off" means the
+	// same.
 	CacheOff FeatureCache = ""
 )
 
@@ -48,7 +49,7 @@ var maxCached memory.Bytes = 1 << 30
 // model and the data with those of the rest. It does nothing if the options or the model forbid
 // it.
 func (t *training) cacheFeatures(ctx context.Context) error {
-	if t.CacheFeatures == CacheOff || t.CacheFeatures == CacheAuto && !t.freezes() {
+	if t.CacheFeatures == CacheOff || t.CacheFeatures == "off" || t.CacheFeatures == CacheAuto && !t.freezes() {
 		return nil
 	}
 	err := t.tryFeatures(ctx)
@@ -56,13 +57,16 @@ func (t *training) cacheFeatures(ctx context.Context) error {
 		return nil
 	}
 	var why *noFeatures
-	if !errors.As(err, &why) {
+	known := errors.As(err, &why)
+	switch {
+	case known && t.CacheFeatures == CacheOn:
+		return &option.Error{Option: "Config.CacheFeatures", Value: t.CacheFeatures, Reason: why.err.Error(), Fix: "leave the option out", Err: why.err}
+	case known:
+		err = why.err
+	case t.CacheFeatures == CacheOn || context.Cause(ctx) != nil:
 		return err
 	}
-	if t.CacheFeatures == CacheOn {
-		return &option.Error{Option: "Config.CacheFeatures", Value: t.CacheFeatures, Reason: why.err.Error(), Fix: "leave the option out", Err: why.err}
-	}
-	t.report("features", text("not cached: "+why.err.Error()))
+	t.report("features", text("not cached: "+err.Error()))
 	return nil
 }
 
@@ -95,7 +99,7 @@ func (t *training) tryFeatures(ctx context.Context) error {
 	roles := f.Model.Roles
 	switch {
 	case t.Loop.Validation != nil && t.plan.Roles().Evaluate != "" && roles.Evaluate == "",
-		t.splits() && t.plan.Roles().Gradients != "" && roles.Gradients == "":
+		(t.splits() || t.Budget.ofProcess()) && t.plan.Roles().Gradients != "" && roles.Gradients == "":
 		return &noFeatures{f.Omitted}
 	}
 	plan, err := session.Compile(f.Model, t.Session)
@@ -138,13 +142,20 @@ func (t *training) mayCache() error {
 // checkFeatures compares training on features with training on the data, and returns a
 // noFeatures if they differ or if the cache would save no time.
 //
-// The check takes as long as some hundred steps, mostly in TensorFlow's optimization of the
-// original step, so its result is kept in the folder of autotune. It depends on the model, the
-// batch size, the options and the version of TensorFlow, but not on the data.
+// Training for comparison takes as long as some hundred steps, mostly in TensorFlow's
+// optimization of the original step, so its result is kept in the folder of autotune. It depends
+// on the model, the batch size, the options and the version of TensorFlow.
 func (t *training) checkFeatures(ctx context.Context, s *session.Session, f *savedmodels.Features) (c session.FeatureCheck, err error) {
-	kept := filepath.Join(t.Autotune.Folder(), "features-"+featureKey(s, f, t.Loop.Batch)+".json")
-	if text, err := files.Read(kept, 1<<10); err == nil && json.Unmarshal(text, &c) == nil && t.pays(c) == nil {
-		return c, nil
+	if err := t.checkIndependent(ctx, s, f); err != nil {
+		return c, err
+	}
+	folder := t.Autotune.Folder()
+	kept := filepath.Join(folder, "features-"+featureKey(s, f, t.Loop.Batch)+".json")
+	if folder != "" {
+		text, err := files.Read(kept, 1<<10)
+		if err == nil && json.Unmarshal(text, &c) == nil && c.Full > 0 && c.Rest > 0 && t.pays(c) == nil {
+			return c, nil
+		}
 	}
 	c, err = s.CheckFeatures(ctx, f, t.samples, t.Loop.Batch)
 	if errors.Is(err, session.ErrFeatures) {
@@ -153,7 +164,7 @@ func (t *training) checkFeatures(ctx context.Context, s *session.Session, f *sav
 	if err == nil {
 		err = t.pays(c)
 	}
-	if err != nil || t.Autotune.Folder() == "" {
+	if err != nil || folder == "" {
 		return c, err
 	}
 	if err := keepCheck(kept, c); err != nil {
@@ -162,11 +173,36 @@ func (t *training) checkFeatures(ctx context.Context, s *session.Session, f *sav
 	return c, nil
 }
 
-// pays returns a noFeatures if the measured times promise no faster training.
+// checkIndependent returns a noFeatures if the features of a sample depend on other samples.
+func (t *training) checkIndependent(ctx context.Context, s *session.Session, f *savedmodels.Features) error {
+	x, err := s.NewFeatureStep(f)
+	if err != nil {
+		return err
+	}
+	err = x.CheckIndependent(ctx, t.samples, t.Loop.Batch)
+	if errors.Is(err, session.ErrFeatures) {
+		err = &noFeatures{err}
+	}
+	return errors.Join(err, x.Close())
+}
+
+// pays returns a noFeatures if the measured times promise no faster training, or if results
+// must not change at all and may.
 func (t *training) pays(c session.FeatureCheck) error {
-	epochs := time.Duration(t.Loop.Epochs - t.Loop.InitialEpoch)
-	if with, without := c.Compute+epochs*c.Rest, epochs*c.Full; t.CacheFeatures == CacheAuto && with > without*9/10 {
-		return no("it would save no time: a sample takes %v to train, and %v for its features and then %v per epoch", rounded(c.Full), rounded(c.Compute), rounded(c.Rest))
+	if t.CacheFeatures != CacheAuto {
+		return nil
+	}
+	if c.Difference > 0 { // the bits of a training must not depend on measured times
+		return no("the first steps would round differently, by %.1g; {Config.CacheFeatures} on accepts that", c.Difference)
+	}
+	steps := t.samples.Len()
+	if t.Loop.StepsPerEpoch > 0 {
+		steps = t.Loop.StepsPerEpoch * t.Loop.Batch
+	}
+	trained := float64(steps) * float64(t.Loop.Epochs-t.Loop.InitialEpoch)
+	with, without := c.Compute.Seconds()*float64(t.samples.Len())+trained*c.Rest.Seconds(), trained*c.Full.Seconds()
+	if with > without*0.9 {
+		return no("it would save no time: a sample takes %v to train, and %v for its features and then %v each time", rounded(c.Full), rounded(c.Compute), rounded(c.Rest))
 	}
 	return nil
 }
@@ -215,7 +251,7 @@ func (t *training) useFeatures(ctx context.Context, s *session.Session, f *saved
 		if err != nil {
 			return err
 		}
-		t.Loop.Validation = &cached{held, v}
+		t.Loop.Validation = &cached{held, v} // there is no error from here on
 	}
 	t.data = t.ordered(train, t.samples)
 	size := sizeOf(train)
@@ -223,9 +259,9 @@ func (t *training) useFeatures(ctx context.Context, s *session.Session, f *saved
 	if size > t.maxCached() {
 		where = "in mapped files"
 	}
-	same := "with the same results"
+	same := "and the first steps had the same results"
 	if c.Difference > 0 {
-		same = fmt.Sprintf("with results that differ by %.1g at most", c.Difference)
+		same = fmt.Sprintf("and the results of the first steps differ by %.1g at most", c.Difference)
 	}
 	t.report("features", text(fmt.Sprintf("computed once for %d samples in %v, %s %s: %d operations, up to %s; a sample takes %v per epoch instead of %v, %s",
 		train.Len(), time.Since(began).Round(time.Millisecond), size, where, f.Operations, f.End, rounded(c.Rest), rounded(c.Full), same)))
@@ -257,7 +293,7 @@ func sizeOf(ds data.Dataset) memory.Bytes {
 }
 
 // cached is a dataset of features. In checkpoints it is identified by the data from which they
-// were computed, since training on either gives the same results.
+// were computed, since training on either gives the same results up to rounding.
 type cached struct {
 	data.Dataset
 	source data.Dataset
@@ -275,7 +311,7 @@ func (t *training) featuresOf(ctx context.Context, s *session.Session, f *savedm
 		return nil, err
 	}
 	c := &computation{training: t, step: x, ds: ds}
-	out, err := c.run(ctx, f, part)
+	out, err := c.run(ctx, part)
 	return out, errors.Join(err, x.Close())
 }
 
@@ -286,7 +322,7 @@ type computation struct {
 	ds   *data.InMemory
 }
 
-func (c *computation) run(ctx context.Context, f *savedmodels.Features, part string) (*data.InMemory, error) {
+func (c *computation) run(ctx context.Context, part string) (*data.InMemory, error) {
 	var first data.Batch
 	for b, err := range c.ds.Batches(data.Pass{Batch: min(2, c.ds.Len())}) {
 		if err != nil {
@@ -302,7 +338,7 @@ func (c *computation) run(ctx context.Context, f *savedmodels.Features, part str
 		return nil, err
 	}
 	if total := sizeOf(one) / memory.Bytes(one.Len()) * memory.Bytes(c.ds.Len()); total > c.maxCached() {
-		return c.inFiles(ctx, f, part)
+		return c.inFiles(ctx, part)
 	}
 	columns := make([]data.Field, len(first.Fields))
 	err = c.each(ctx, func(b data.Batch) error {
@@ -341,28 +377,20 @@ func (c *computation) each(ctx context.Context, do func(data.Batch) error) error
 	return nil
 }
 
-// inFiles writes the features to a folder beside the checkpoints, and maps them. An earlier
-// process of the same training has left them there if the model, its frozen weights and the data
-// are the same. Without checkpoints, the folder is temporary.
-func (c *computation) inFiles(ctx context.Context, f *savedmodels.Features, part string) (*data.InMemory, error) {
-	parent := c.Checkpoints.Folder
-	if parent == "" {
-		temp, err := os.MkdirTemp("", "steadyfit-features-")
-		if err != nil {
+// inFiles writes the features to a folder and maps them. The folder is beside the checkpoints,
+// or in the system's temporary folder, and exists during the training.
+func (c *computation) inFiles(ctx context.Context, part string) (*data.InMemory, error) {
+	parent := filepath.Join(c.Checkpoints.Folder, "features")
+	if c.Checkpoints.Folder == "" {
+		var err error
+		if parent, err = os.MkdirTemp("", "steadyfit-features-"); err != nil {
 			return nil, err
 		}
-		parent = temp
-		c.temporary = append(c.temporary, temp)
 	}
-	key, err := c.key(ctx, f)
-	if err != nil {
-		return nil, err
-	}
-	folder := filepath.Join(parent, "features", part+"-"+key)
-	if _, err := os.Stat(folder); err != nil || f.Model.Base() == "" {
-		if err := c.write(ctx, folder); err != nil {
-			return nil, fmt.Errorf("write features to %s: %w", folder, err)
-		}
+	c.temporary = append(c.temporary, parent)
+	folder := filepath.Join(parent, part)
+	if err := c.write(ctx, folder); err != nil {
+		return nil, fmt.Errorf("write features to %s: %w", folder, err)
 	}
 	ds, err := data.Open(folder, data.Options{Map: true})
 	if err == nil {
@@ -371,24 +399,13 @@ func (c *computation) inFiles(ctx context.Context, f *savedmodels.Features, part
 	return ds, err
 }
 
-// key identifies the features by their computation, the frozen weights and the data.
-func (c *computation) key(ctx context.Context, f *savedmodels.Features) (string, error) {
-	sum := sha256.New()
-	samples, err := fit.Fingerprint(ctx, c.ds, c.Loop.Batch)
-	if err != nil {
-		return "", err
-	}
-	fmt.Fprintf(sum, "%s\n%s\n%s\n%d\n", f.Sum, f.Model.Base(), samples, c.Loop.Batch)
-	return hex.EncodeToString(sum.Sum(nil)[:8]), nil
-}
-
 // write writes one .npy file for each field.
 func (c *computation) write(ctx context.Context, folder string) (err error) {
-	unfinished := folder + ".unfinished"
-	if err := os.RemoveAll(unfinished); err != nil {
+	// A process that was killed may have left its files.
+	if err := os.RemoveAll(folder); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(unfinished, 0o777); err != nil {
+	if err := os.MkdirAll(folder, 0o777); err != nil {
 		return err
 	}
 	var open []io.Closer
@@ -397,20 +414,11 @@ func (c *computation) write(ctx context.Context, folder string) (err error) {
 		for _, f := range open {
 			err = errors.Join(err, f.Close())
 		}
-		if err == nil {
-			err = files.SyncTree(unfinished)
-		}
-		if err == nil {
-			err = os.Rename(unfinished, folder)
-		}
-		if err != nil {
-			_ = os.RemoveAll(unfinished) // the first error is more important
-		}
 	}()
 	err = c.each(ctx, func(b data.Batch) error {
 		for i, f := range b.Fields {
 			if i == len(writers) {
-				file, err := os.Create(filepath.Join(unfinished, f.Name+".npy"))
+				file, err := os.Create(filepath.Join(folder, f.Name+".npy"))
 				if err != nil {
 					return err
 				}

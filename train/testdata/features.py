@@ -29,6 +29,7 @@ class Model(tf.Module):
             weights(8, 3),
         )
         self.mean = tf.Variable(tf.zeros([16]))
+        self.image = weights(3, 3, 1, 1)
         self.random = tf.Variable(tf.constant([1, 2], tf.int64))
 
     def dropout(self, x):
@@ -75,15 +76,35 @@ class Model(tf.Module):
                 tf.tensordot(tf.reshape(h, [-1, 4, 4]), self.first[:4, :4], [[2], [0]]),
                 [-1, 16],
             )
+        elif kind == "first sample":
+            h = h - h[:1]
+        elif kind == "shift":
+            h = tf.pad(h, [[1, 0], [0, 0]])[:-1]
+        elif kind == "position":
+            h = h + tf.cast(tf.range(tf.shape(h)[0]), tf.float32)[:, None]
+        elif kind == "batch size":
+            h = h * 8.0 / tf.cast(tf.shape(h)[0], tf.float32)
+        elif kind == "batch maximum":
+            h = h / tf.reduce_max(tf.reshape(h, [1, -1]), axis=1)
+        elif kind == "negative axis":
+            h = tf.cumsum(h, axis=-2)
         elif kind == "half":
             h = tf.cast(
                 tf.cast(h, tf.float16)
                 @ tf.cast(self.second @ tf.transpose(self.second), tf.float16),
                 tf.float32,
             )
+        if kind == "max pooling":
+            h = tf.reshape(h, [-1, 4, 4, 1])
+            h = tf.nn.max_pool2d(tf.nn.conv2d(h, self.image, 1, "SAME"), 2, 2, "VALID")
+            h = tf.reshape(tf.nn.conv2d(h, self.image, 1, "SAME"), [-1, 4]) @ self.second[:4]
+            return tf.nn.relu(h)
         return tf.nn.relu(h @ self.second)
 
     def loss(self, x, y, training):
+        if self.kind == "label diamond":
+            for _ in range(60):
+                y = y + y - y
         logits = self.body(x, training) @ self.head
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
 
@@ -97,6 +118,11 @@ class Model(tf.Module):
         for v, g in zip(trained, tape.gradient(loss, trained)):
             v.assign_sub(0.1 * g)
         return {"loss": loss}
+
+    @tf.function(input_signature=[features, labels])
+    def train_all(self, x, y):
+        self.first.assign_sub(0.1 * self.first)
+        return {"loss": self.loss(x, y, False)}
 
     @tf.function(input_signature=[features, labels])
     def evaluate(self, x, y):
@@ -115,6 +141,8 @@ for kind in sys.argv[2:]:
         "evaluate": model.evaluate,
         "predict": model.predict,
     }
+    if kind == "trained elsewhere":
+        signatures["train_all"] = model.train_all
     tf.saved_model.save(model, f"{folder}/{kind}", signatures=signatures)
 np.savez(
     f"{folder}/data.npz",
