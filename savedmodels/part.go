@@ -173,7 +173,13 @@ func (p *part) mixes(op *flatOp) bool {
 	if at < 0 {
 		at = len(op.in) - 1
 	}
-	axes, known := p.integers(op, at)
+	return p.alongSamples(op, at)
+}
+
+// alongSamples reports whether an input with axes may have the first dimension of the first
+// input.
+func (p *part) alongSamples(op *flatOp, input int) bool {
+	axes, known := p.integers(op, input)
 	rank := p.rank(op.in[0])
 	return !known || slices.ContainsFunc(axes, func(axis int64) bool { return axis == 0 || rank > 0 && axis == -rank })
 }

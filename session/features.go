@@ -57,13 +57,13 @@ func (s *Session) CheckFeatures(ctx context.Context, f *savedmodels.Features, ds
 		return c, err
 	}
 	defer func() { err = errors.Join(err, x.Close()) }()
-	small, err := x.Batch(ctx, b)
-	if err != nil {
+	// The first run includes the optimization of the graph.
+	if _, err := x.Batch(ctx, b); err != nil {
 		return c, err
 	}
-	// The first run included the optimization of the graph.
 	began := time.Now()
-	if small, err = x.Batch(ctx, b); err != nil {
+	small, err := x.Batch(ctx, b)
+	if err != nil {
 		return c, err
 	}
 	c.Compute = time.Since(began) / time.Duration(max(b.Size, 1))

@@ -88,8 +88,8 @@ type Config struct {
 	Trace Trace
 	// Progress receives the progress (fit.Progress); nil disables it.
 	Progress io.Writer
-	// Report receives messages for the user. subject is "auto", "resolved settings", "note" or
-	// "warning". If value is an error, option.Text renders its option names. nil means
+	// Report receives messages for the user. subject is "auto", "features", "resolved
+	// settings", "note" or "warning". If value is an error, option.Text renders its option names. nil means
 	// Loop.Log.
 	Report func(subject string, value any)
 
