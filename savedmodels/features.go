@@ -42,9 +42,8 @@ type Features struct {
 	// Compute is the signature that computes the features from data inputs. Each output is an
 	// input of Train with the same name.
 	Compute string
-	// Operations is the number of operations of the frozen part, and Heavy that of matrix
-	// products and convolutions among them.
-	Operations, Heavy int
+	// Operations is the number of operations of the frozen part.
+	Operations int
 	// End is the first operation that is not in the frozen part, with the reason.
 	End string
 	// Original is a serialized GraphDef with the original train step, the signature
@@ -323,9 +322,6 @@ func (d *division) compute(p *part, to *Features, divided map[string]Signature) 
 	for i, is := range need {
 		if is && p.kinds[i] != frozen {
 			to.Operations++
-			if heavyMath[p.ops[i].def.GetOp()] {
-				to.Heavy++
-			}
 		}
 	}
 	to.End = "the end of the step"

@@ -159,8 +159,9 @@ func (s *Session) stateOperations() (*stateOps, error) {
 	return o, nil
 }
 
-// runFiles runs the operation that which selects on the files with a prefix.
-func (s *Session) runFiles(ctx context.Context, prefix string, which func(*stateOps) tfbind.Operation) error {
+// runFiles runs one operation of stateOps on the files with a prefix. choose returns the
+// operation.
+func (s *Session) runFiles(ctx context.Context, prefix string, choose func(*stateOps) tfbind.Operation) error {
 	o, err := s.stateOperations()
 	if err != nil {
 		return err
@@ -170,7 +171,7 @@ func (s *Session) runFiles(ctx context.Context, prefix string, which func(*state
 		return err
 	}
 	defer name.Close()
-	_, err = s.tf.RunWith(ctx, tfbind.Feeds{o.prefix: name}, nil, tfbind.RunOptions{Targets: []tfbind.Operation{which(o)}})
+	_, err = s.tf.RunWith(ctx, tfbind.Feeds{o.prefix: name}, nil, tfbind.RunOptions{Targets: []tfbind.Operation{choose(o)}})
 	return err
 }
 

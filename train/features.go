@@ -381,13 +381,14 @@ func (c *computation) each(ctx context.Context, do func(data.Batch) error) error
 // or in the system's temporary folder, and exists during the training.
 func (c *computation) inFiles(ctx context.Context, part string) (*data.InMemory, error) {
 	parent := filepath.Join(c.Checkpoints.Folder, "features")
+	remove := func() error { return os.RemoveAll(parent) }
 	if c.Checkpoints.Folder == "" {
 		var err error
-		if parent, err = os.MkdirTemp("", "steadyfit-features-"); err != nil {
+		if parent, remove, err = files.Scratch("steadyfit-features-"); err != nil {
 			return nil, err
 		}
 	}
-	c.temporary = append(c.temporary, parent)
+	c.temporary = append(c.temporary, remove)
 	folder := filepath.Join(parent, part)
 	if err := c.write(ctx, folder); err != nil {
 		return nil, fmt.Errorf("write features to %s: %w", folder, err)
@@ -440,8 +441,8 @@ func (c *computation) write(ctx context.Context, folder string) (err error) {
 // removeTemporary removes the temporary folders of the training.
 func (t *training) removeTemporary() error {
 	var errs []error
-	for _, folder := range t.temporary {
-		errs = append(errs, os.RemoveAll(folder))
+	for _, remove := range t.temporary {
+		errs = append(errs, remove())
 	}
 	return errors.Join(errs...)
 }

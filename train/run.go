@@ -74,10 +74,10 @@ type training struct {
 	plan   *session.Plan
 	reader *reader
 	data   data.Dataset
-	// samples are the training data without their order. temporary are folders to remove at
-	// the end.
+	// samples are the training data without their order. temporary removes folders at the
+	// end.
 	samples   *data.InMemory
-	temporary []string
+	temporary []func() error
 	// tuned is the plan of autotune, or nil. choice is the chosen configuration. most is the
 	// maximum number of steps without a pause.
 	tuned  *autotune.Plan
