@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Export the models for measurements of speed and memory.
 
-    python scripts/bench_models.py DIR [--only NAME] [--policy POLICY] [--twins]
+    python scripts/bench_models.py DIR [--only NAME] [--policy POLICY] [--twins] [--remat LAYERS]
 
 The first five also ship with the project, as savedmodels/builtin/NAME.zip, which builtin.py
 makes.
@@ -17,6 +17,9 @@ lstm                  float32 [B,20,16]        int64 [B]        LSTM32, Dense10
 digits-cnn            float32 [B,64]           int64 [B]        the built-in one, two
                                                                 convolutions, dropout
 attention             float32 [B,32,64]        int64 [B]        one block: 4 heads, dense 128
+attention-deep        float32 [B,32,64]        int64 [B]        8 such blocks, block_*
+image-deep            float32 [B,64,64,3]      int64 [B]        6 blocks of two Conv32 3x3,
+                                                                block_*
 transformer           float32 [B,16,1024]      int64 [B]        one block of 12.6 million
                                                                 weights, for adapters
 dense-784-W-10        float32 [B,784]          int64 [B]        W of 64, 256, 1024, 4096
@@ -27,7 +30,8 @@ fashion-cnn           uint8 [B,28,28], 0..255  int64 [B]        two convolutions
 All train with Adam. The small dense ones have XLA-compiled signatures for the measured
 shapes; --twins adds them to digits-cnn and attention. ``--policy`` makes models under another dtype
 policy of Keras, from the same weights, in folders whose names have the suffix in
-SUFFIXES; under mixed_float16 with ``--loss-scale-input`` the suffix is SCALED.
+SUFFIXES; under mixed_float16 with ``--loss-scale-input`` the suffix is SCALED. ``--remat``
+computes layers again for the gradient, as export.py does, with the suffix REMAT.
 ``--check-fashion FOLDER`` trains fashion-cnn on the four IDX files of a folder and prints
 the accuracy after each epoch.
 """
@@ -50,6 +54,7 @@ SEED = 224
 # The suffix of a model's name by its policy.
 SUFFIXES = {"float32": "", "mixed_bfloat16": "-bf16", "mixed_float16": "-fp16"}
 SCALED = "-scaled"
+REMAT = "-remat"
 TILE = 4096
 
 
@@ -136,14 +141,43 @@ def _digits_cnn() -> tuple[Any, dict[str, Any]]:
 def _attention() -> tuple[Any, dict[str, Any]]:
     import keras
 
-    layers = keras.layers
     x = keras.Input((32, 64))
+    out = keras.layers.Dense(10)(keras.layers.GlobalAveragePooling1D()(_attention_block(x)))
+    return keras.Model(x, out), _classifier()
+
+
+def _attention_block(x: Any) -> Any:
+    import keras
+
+    layers = keras.layers
     seen = layers.MultiHeadAttention(num_heads=4, key_dim=16)(x, x)
     mixed = layers.LayerNormalization()(layers.Add()([x, seen]))
     hidden = layers.Dense(64)(layers.Dense(128, activation="relu")(mixed))
-    block = layers.LayerNormalization()(layers.Add()([mixed, hidden]))
-    out = layers.Dense(10)(layers.GlobalAveragePooling1D()(block))
+    return layers.LayerNormalization()(layers.Add()([mixed, hidden]))
+
+
+def _attention_deep() -> tuple[Any, dict[str, Any]]:
+    import keras
+
+    x = y = keras.Input((32, 64))
+    for i in range(8):
+        inner = keras.Input((32, 64))
+        y = keras.Model(inner, _attention_block(inner), name=f"block_{i}")(y)
+    out = keras.layers.Dense(10)(keras.layers.GlobalAveragePooling1D()(y))
     return keras.Model(x, out), _classifier()
+
+
+def _image_deep() -> tuple[Any, dict[str, Any]]:
+    import keras
+
+    layers = keras.layers
+    x = keras.Input((64, 64, 3))
+    y = layers.Conv2D(32, 3, padding="same")(x)
+    for i in range(6):
+        convolution = {"padding": "same", "activation": "relu"}
+        block = [layers.Conv2D(32, 3, **convolution), layers.Conv2D(32, 3, **convolution)]
+        y = keras.Sequential([*block, layers.LayerNormalization()], name=f"block_{i}")(y)
+    return keras.Model(x, layers.Dense(10)(layers.GlobalAveragePooling2D()(y))), _classifier()
 
 
 def _transformer() -> tuple[Any, dict[str, Any]]:
@@ -219,6 +253,8 @@ MODELS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "lstm": _lstm,
     "digits-cnn": _digits_cnn,
     "attention": _attention,
+    "attention-deep": _attention_deep,
+    "image-deep": _image_deep,
     "transformer": _transformer,
     **{f"dense-784-{w}-10": functools.partial(_dense_784, w) for w in (64, 256, 1024, 4096)},
     "fashion-cnn": _fashion_cnn,
@@ -246,10 +282,11 @@ def export_model(
     twins: bool = False,
     policy: str = "float32",
     loss_scale_input: bool = False,
+    remat: str | None = None,
 ) -> export.Report:
     """Export one model to out, replacing an earlier export."""
     model, adam, options = make_model(name, policy)
-    options["loss_scale_input"] = loss_scale_input
+    options |= {"loss_scale_input": loss_scale_input, "remat": remat}
     if twins and name in TWINS:
         options["xla_batch"], options["xla_steps"] = 32, 50
     return export.export(model, out, optimizer=adam, force=True, check=check, **options)
@@ -309,6 +346,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--twins", action="store_true", help="more XLA-compiled signatures")
     parser.add_argument("--policy", choices=list(SUFFIXES), default="float32")
     parser.add_argument("--loss-scale-input", action="store_true", help="see export.py")
+    parser.add_argument("--remat", metavar="LAYERS", help="see export.py")
     parser.add_argument(
         "--no-verify", action="store_true", help="do not load the exports to verify them"
     )
@@ -319,6 +357,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--loss-scale-input is for --policy mixed_float16")
     for name in arguments.only or MODELS:
         suffix = SCALED if arguments.loss_scale_input else SUFFIXES[arguments.policy]
+        suffix += REMAT if arguments.remat else ""
         report = export_model(
             name,
             arguments.out / (name + suffix),
@@ -326,6 +365,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.twins,
             arguments.policy,
             arguments.loss_scale_input,
+            arguments.remat,
         )
         print(
             f"{report.path}: {report.bytes / 1024:.0f} KiB, {', '.join(report.signatures)}",

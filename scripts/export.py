@@ -72,6 +72,7 @@ import argparse
 import collections
 import contextlib
 import dataclasses
+import difflib
 import fnmatch
 import hashlib
 import importlib
@@ -354,7 +355,7 @@ class Adaptation:
             if not matched:
                 raise UsageError(
                     f"train_only {pattern!r} matches no weight that can be trained; "
-                    f"the layers with weights are {_some(p for p, l in layers.items() if l.weights)}"
+                    f"the layers with weights are {_some((p for p, l in layers.items() if l.weights), pattern)}"
                 )
         return found
 
@@ -375,7 +376,7 @@ class Adaptation:
             if not matched:
                 raise UsageError(
                     f"lora target {pattern!r} matches no layer; those with enable_lora are "
-                    f"{_some(able)}"
+                    f"{_some(able, pattern)}"
                 )
             # A container, such as a block, stands for the layers in it.
             targets = [p for p in able if any(p == m or p.startswith(m + "/") for m in matched)]
@@ -442,23 +443,186 @@ def _train_only(model: Any, trained: set[int]) -> None:
             v.trainable = id(v) in trained
 
 
-def _some(names: Iterable[str], most: int = 8) -> str:
-    """The first few names."""
-    names = list(names)
+def _some(names: Iterable[str], wanted: str = "", most: int = 8) -> str:
+    """The first few names, of which those that resemble the wanted one come first."""
+
+    def likeness(name: str) -> tuple[float, float]:
+        ratios = [
+            difflib.SequenceMatcher(None, wanted, part).ratio() for part in (name, *name.split("/"))
+        ]
+        best = max(ratios)
+        return (best, ratios[0]) if best >= 0.6 else (0, 0)
+
+    names = sorted(names, key=likeness, reverse=True)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return (", ".join(names[:most]) or "none") + more
 
 
 def parse_lora(text: str) -> tuple[int, tuple[str, ...]]:
     """Read ``4`` or ``4:query,value``."""
-    rank, _, targets = text.partition(":")
-    if not rank.strip().isdigit() or int(rank) < 1:
+    rank, colon, targets = text.partition(":")
+    patterns = _patterns(targets)
+    if not rank.strip().isdigit() or int(rank) < 1 or (colon and not patterns):
         raise UsageError(f"lora {text!r}: expected RANK[:TARGETS], as in 4 or 4:query,value")
-    return int(rank), _patterns(targets)
+    return int(rank), patterns
 
 
-def _patterns(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+def _patterns(given: str | Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(given, str):
+        return tuple(given)
+    return tuple(part.strip() for part in given.split(",") if part.strip())
+
+
+# --- gradient checkpointing ---------------------------------------------------------
+
+
+def _matching_layers(model: Any, patterns: Sequence[str]) -> dict[str, Any]:
+    """The outermost layers that the patterns of remat stand for, by path."""
+    layers = {path: layer for path, layer in _layers(model) if path}
+    if not patterns:
+        raise UsageError(f"remat names no layer; there are {_some(layers)}")
+    found: dict[str, Any] = {}
+    for pattern in patterns:
+        matched = {p: layer for p, layer in layers.items() if _matches(pattern, p)}
+        if not matched:
+            raise UsageError(
+                f"remat {pattern!r} matches no layer; there are {_some(layers, pattern)}"
+            )
+        found |= matched
+    return {
+        path: layer
+        for path, layer in found.items()
+        if not any(path.startswith(f"{outer}/") for outer in found)
+    }
+
+
+@contextlib.contextmanager
+def _rematerialized(layers: Mapping[str, Any]) -> Iterator[None]:
+    """For calls in the block, a gradient computes these layers again and keeps only their inputs.
+
+    tf.recompute_grad would draw other dropout masks in the second computation (TensorFlow 2.21),
+    and Keras's RematScope fails in graphs (keras#21207).
+    """
+    problems: dict[str, str] = {}
+    try:
+        for path, layer in layers.items():
+            layer.__dict__["call"] = _rematerialize(
+                layer, lambda problem, path=path: problems.setdefault(path, problem)
+            )
+        yield
+    finally:
+        for layer in layers.values():
+            layer.__dict__.pop("call", None)
+    for path, problem in problems.items():
+        raise Refusal(
+            "a layer cannot be computed again for the gradient",
+            where=f"layer {path!r} ({type(layers[path]).__name__})",
+            expected="a layer that uses only its inputs and its own weights, whose only results are "
+            "its outputs and states",
+            found=problem,
+            do="name other layers, as in --remat block_*",
+        )
+
+
+def _rematerialize(layer: Any, report: Callable[[str], Any]) -> Callable:
+    """A replacement for the call of a layer, which reports what cannot be computed again.
+
+    Weights and states are arguments of a function with its own gradient, so that both computations
+    use the same values, those of the seeds of dropout included.
+    """
+    tf, keras = _load_tensorflow()
+    tree = keras.tree
+    trained, states = layer.trainable_variables, layer.non_trainable_variables
+
+    def rematerialized(*args: Any, **kwargs: Any) -> Any:
+        # In the second computation, no outer layer passes training to this one.
+        training = layer._get_call_context().get_value("training")
+        structure = (args, {**kwargs, "training": training})
+        flat = tree.flatten(structure)
+        floats = [i for i, v in enumerate(flat) if tf.is_tensor(v) and v.dtype.is_floating]
+        first: list[Any] = []
+
+        def compute(values: Sequence[Any]) -> tuple[Any, dict[int, Any]]:
+            """The outputs and assigned values for float inputs, trained weights and states."""
+            arguments = list(flat)
+            for i, value in zip(floats, values, strict=False):
+                arguments[i] = value
+            arguments, options = tree.pack_sequence_as(structure, arguments)
+            mapping = zip([*trained, *states], values[len(floats) :], strict=True)
+            replaced = layer.__dict__.pop("call", None)
+            try:
+                with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+                    before = dict(scope.state_mapping)
+                    result = layer(*arguments, **options)
+            finally:
+                if replaced:
+                    layer.__dict__["call"] = replaced
+            if scope.losses:
+                report("add_loss or an activity regularizer")
+            after = scope.state_mapping.items()
+            return result, {k: value for k, value in after if value is not before.get(k)}
+
+        @tf.custom_gradient
+        def run(*values: Any) -> Any:
+            values = [tf.identity(v) for v in values]
+            earlier = set(tf.compat.v1.get_default_graph().get_operations())
+            with tf.GradientTape() as tape:
+                result, assigned = compute(values)
+            first[:] = result, assigned
+            for v in tape.watched_variables():
+                report(f"the weight {v.name!r} of another layer")
+            if assigned.keys() - {id(v) for v in states}:
+                report("an assignment to a trained weight, or to a variable that is no weight")
+            if tensors := _captured(earlier, values):
+                report(f"the tensor {tensors[0].name!r}, which is no input of the call")
+
+            def gradient(*upstream: Any, variables: Any = ()) -> list[Any]:
+                # Without the control inputs, TensorFlow would merge both computations.
+                with tf.control_dependencies(upstream):
+                    again = [tf.identity(v) for v in values]
+                watched = again[: len(floats) + len(trained)]
+                with tf.GradientTape(watch_accessed_variables=False) as tape:
+                    tape.watch(watched)
+                    repeated, _ = compute(again)
+                grads = tape.gradient(
+                    tree.flatten(repeated),
+                    watched,
+                    output_gradients=list(upstream),
+                    unconnected_gradients=tf.UnconnectedGradients.ZERO,
+                )
+                return [*grads, *[None] * len(states)]
+
+            return tree.flatten(result), gradient
+
+        # _value is not cast to the layer's compute dtype.
+        weights = [tf.convert_to_tensor(v._value) for v in [*trained, *states]]
+        results = run(*[flat[i] for i in floats], *weights)
+        outputs, assigned = first
+        for v in states:
+            if id(v) in assigned:
+                v.assign(assigned[id(v)])
+        for result, output in zip(results, tree.flatten(outputs), strict=True):
+            if (mask := getattr(output, "_keras_mask", None)) is not None:
+                result._keras_mask = mask
+        return tree.pack_sequence_as(outputs, results)
+
+    return rematerialized
+
+
+def _captured(earlier: set[Any], values: Sequence[Any]) -> list[Any]:
+    """Float tensors of earlier operations that later ones use, other than values and constants."""
+    tf, _ = _load_tensorflow()
+    given = {v.ref() for v in values}
+    return [
+        t
+        for op in tf.compat.v1.get_default_graph().get_operations()
+        if op not in earlier
+        for t in op.inputs
+        if t.op in earlier
+        and t.dtype.is_floating
+        and t.op.type not in ("Const", "Placeholder")
+        and t.ref() not in given
+    ]
 
 
 # --- a Keras model as a set of steps -------------------------------------------------
@@ -497,6 +661,7 @@ class _KerasProgram:
         allow_unused: bool,
         classes: bool,
         adaptation: Adaptation | None,
+        remat: str | Sequence[str] | None,
     ) -> None:
         self.tf, self.keras = _load_tensorflow()
         for name, value in (("optimizer", optimizer), ("loss", loss)):
@@ -518,6 +683,7 @@ class _KerasProgram:
         self.optimizer = self._find_optimizer(optimizer, learning_rate)
         self.trainable = list(model.trainable_variables)
         self.classes = classes
+        self._remat = {} if remat is None else _matching_layers(model, _patterns(remat))
         self._probe_gradients(allow_unused)
         self._find_exactness()
         self.micro_batches = micro_batches and self.batch is None
@@ -1199,7 +1365,8 @@ class _KerasProgram:
     ) -> tuple[list[Any], dict[str, Any], Any]:
         tf = self.tf
         with tf.GradientTape() as tape:
-            loss, scalars, divisor = self._objective(feeds, True, regularise)
+            with _rematerialized(self._remat):
+                loss, scalars, divisor = self._objective(feeds, True, regularise)
             scaled = self.optimizer.scale_loss(loss)
             if self.loss_scale_input:
                 scaled *= feeds["loss_scale"]
@@ -2142,6 +2309,7 @@ def export(
     lora: int | str | None = None,
     quantize: str | None = None,
     train_only: str | Sequence[str] | None = None,
+    remat: str | Sequence[str] | None = None,
     force: bool = False,
     check: bool = True,
 ) -> Report:
@@ -2186,6 +2354,8 @@ def export(
         train_only: patterns of the weights to train, in addition to those of lora; all others
             are frozen. A pattern is the name of a layer or a part of a weight's path: ``head``,
             ``decoder/*/query``, ``*/bias``. These three change the model.
+        remat: patterns of layers whose activations the step computes again for the gradient
+            and does not keep: less memory and more time, with the same results.
         force: replaces an earlier export.
         check: loads the result into a fresh session and trains a step (see verify).
 
@@ -2233,10 +2403,10 @@ def export(
             own = [name for name in _own_methods(model) if name != "predict_step"]
             if own or (compiled and loss is None and model.loss is None):
                 _compile_own(model, own, optimizer, loss, loss_weights, metrics, weighted_metrics)
-                if loss_scale_input or from_logits or allow_unused:
+                if loss_scale_input or from_logits or allow_unused or remat is not None:
                     raise UsageError(
-                        "a model with its own train step: loss_scale_input, from_logits and "
-                        "allow_unused do not apply"
+                        "a model with its own train step: loss_scale_input, from_logits, "
+                        "allow_unused and remat do not apply"
                     )
                 program = _OwnStepProgram(model, loss_output=loss_output, **shared)
             else:
@@ -2266,6 +2436,7 @@ def export(
                     loss_scale_input=loss_scale_input,
                     micro_batches=micro_batches,
                     allow_unused=allow_unused,
+                    remat=remat,
                     **shared,
                 )
         elif isinstance(model, tf.Module):
@@ -2275,9 +2446,10 @@ def export(
                 )
             if loss_scale_input:
                 raise UsageError("a tf.Module brings its own step: give that the input loss_scale")
-            if adaptation:
+            if adaptation or remat is not None:
                 raise UsageError(
-                    "a tf.Module brings its own step: lora, quantize and train_only do not apply"
+                    "a tf.Module brings its own step: lora, quantize, train_only and remat do not "
+                    "apply"
                 )
             program = _ModuleProgram(model)
         else:
@@ -2352,7 +2524,7 @@ def _adaptation(
         return None
     if quantize not in (None, "int8"):
         raise UsageError(f"quantize {quantize!r}: expected int8")
-    patterns = _patterns(train_only) if isinstance(train_only, str) else tuple(train_only or ())
+    patterns = _patterns(train_only or ())
     if lora is None and not patterns:
         raise UsageError(
             "quantize needs lora or train_only, the weights to train: int8 weights are frozen"
@@ -2947,6 +3119,11 @@ def _parser() -> argparse.ArgumentParser:
         help="train the weights of these layers or paths, as in head or */bias, and freeze the rest",
     )
     step.add_argument(
+        "--remat",
+        metavar="LAYERS",
+        help="compute these layers again for the gradient, as in block_*: less memory, more time",
+    )
+    step.add_argument(
         "--xla-batch", type=_positive, metavar="B", help="add train_xla for batches of B"
     )
     step.add_argument(
@@ -3040,6 +3217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "lora": arguments.lora,
             "quantize": arguments.quantize,
             "train_only": arguments.train_only,
+            "remat": arguments.remat,
         }
         # The command line overrides what the function returned.
         options.update({key: value for key, value in given.items() if value is not None})

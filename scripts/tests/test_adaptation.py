@@ -128,6 +128,8 @@ def test_a_compiled_model_gets_a_new_optimizer(tmp_path, load, random):
         ({"lora": "4:head", "train_only": "head"}, "'head' is a lora target, and train_only"),
         ({"lora": "0"}, r"expected RANK\[:TARGETS\]"),
         ({"lora": "rank"}, r"expected RANK\[:TARGETS\]"),
+        ({"lora": "4:"}, r"expected RANK\[:TARGETS\]"),
+        ({"lora": "4:secnod"}, r"those with enable_lora are block/second, block/first, head"),
         ({"train_only": "tail"}, "'tail' matches no weight that can be trained.*head"),
         ({"train_only": ""}, "has no pattern"),
         ({"quantize": "int8"}, "quantize needs lora or train_only"),
@@ -147,7 +149,7 @@ def test_a_layer_that_refuses_lora_is_named(tmp_path):
 
 
 def test_a_module_is_not_adapted(tmp_path):
-    with pytest.raises(export.UsageError, match="lora, quantize and train_only do not apply"):
+    with pytest.raises(export.UsageError, match="quantize, train_only and remat do not apply"):
         export.export(tf.Module(), tmp_path / "m", lora=2)
 
 
