@@ -218,11 +218,7 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 		t.data = renamed
 	}
 	o := s.Configuration.Apply(s.Options)
-	plan, err := session.Compile(model, o)
-	if err != nil {
-		return t, err
-	}
-	if t.session, err = session.Open(ctx, plan); err != nil {
+	if t.session, err = session.OpenModel(ctx, model, o); err != nil {
 		return t, err
 	}
 	t.live = &Live{Session: t.session, chooser: chooser{decided: true}}

@@ -103,6 +103,15 @@ type native struct {
 	resetMetrics    *Step     // nil if there is no such signature
 }
 
+// OpenModel is Compile followed by Open.
+func OpenModel(ctx context.Context, model *savedmodels.Model, o Options) (*Session, error) {
+	p, err := Compile(model, o)
+	if err != nil {
+		return nil, err
+	}
+	return Open(ctx, p)
+}
+
 // Open loads the model of a plan into TensorFlow and restores its variables. The result must be
 // closed. Device options that contradict each other or the environment return an *option.Error.
 // If the options need a GPU (gpuopts.Options.AsksForGPU) that TensorFlow does not have, the

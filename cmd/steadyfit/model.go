@@ -53,11 +53,7 @@ func (s *settings) checkGrowth() error {
 // a model without a train signature.
 func (s *settings) openSession(cmd *cobra.Command, model *savedmodels.Model, readOnly bool) (*session.Session, error) {
 	s.Session.ReadOnly = readOnly
-	plan, err := session.Compile(model, s.Session)
-	if err != nil {
-		return nil, err
-	}
-	opened, err := session.Open(cmd.Context(), plan)
+	opened, err := session.OpenModel(cmd.Context(), model, s.Session)
 	return opened, s.explainNoGPU(cmd.Context(), err)
 }
 

@@ -74,11 +74,7 @@ func train(ctx context.Context, out string, loop fit.Loop) (accuracy float64, er
 	if err != nil {
 		return 0, err
 	}
-	plan, err := session.Compile(model, session.Options{})
-	if err != nil {
-		return 0, err
-	}
-	s, err := session.Open(ctx, plan)
+	s, err := session.OpenModel(ctx, model, session.Options{})
 	if err != nil {
 		return 0, err
 	}

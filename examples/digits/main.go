@@ -41,11 +41,7 @@ func run() error {
 		return err
 	}
 
-	plan, err := session.Compile(model, session.Options{})
-	if err != nil {
-		return err
-	}
-	s, err := session.Open(ctx, plan)
+	s, err := session.OpenModel(ctx, model, session.Options{})
 	if err != nil {
 		return err
 	}

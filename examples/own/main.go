@@ -37,11 +37,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	plan, err := session.Compile(model, session.Options{})
-	if err != nil {
-		return err
-	}
-	s, err := session.Open(ctx, plan)
+	s, err := session.OpenModel(ctx, model, session.Options{})
 	if err != nil {
 		return err
 	}

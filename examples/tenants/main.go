@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -43,8 +44,7 @@ func main() {
 	flag.IntVar(&o.visits, "visits", 1, "predictions for each tenant after the training")
 	flag.Parse()
 	if err := run(context.Background(), o, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		log.Fatal(err)
 	}
 }
 
@@ -58,11 +58,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		return err
 	}
 	defer ds.Close()
-	plan, err := session.Compile(model, session.Options{})
-	if err != nil {
-		return err
-	}
-	s, err := session.Open(ctx, plan)
+	s, err := session.OpenModel(ctx, model, session.Options{})
 	if err != nil {
 		return err
 	}

@@ -74,11 +74,7 @@ func (p *passFlags) open(ctx context.Context, all data.Batch) (*training, error)
 		}
 		t.calls = append(t.calls, b)
 	}
-	plan, err := session.Compile(m, session.Options{})
-	if err != nil {
-		return nil, err
-	}
-	if t.session, err = session.Open(ctx, plan); err != nil {
+	if t.session, err = session.OpenModel(ctx, m, session.Options{}); err != nil {
 		return nil, err
 	}
 	if t.step, err = t.session.Prepare(p.signature); err != nil {

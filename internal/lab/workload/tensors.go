@@ -363,11 +363,7 @@ func (b *builder) predictor(ctx context.Context, samples int) (*predictor, error
 	if p.batch, err = b.batch(model, model.Roles.Predict, samples); err != nil {
 		return nil, err
 	}
-	plan, err := session.Compile(model, session.Options{ReadOnly: true, Config: b.Spec.Config})
-	if err != nil {
-		return nil, err
-	}
-	s, err := session.Open(ctx, plan)
+	s, err := session.OpenModel(ctx, model, session.Options{ReadOnly: true, Config: b.Spec.Config})
 	if err != nil {
 		return nil, err
 	}

@@ -128,11 +128,7 @@ func (t *trainer) open(ctx context.Context) (err error) {
 		t.engine, err = newEagerEngine(t.model, t.opts)
 		return err
 	}
-	plan, err := session.Compile(t.model, t.opts)
-	if err != nil {
-		return err
-	}
-	s, err := session.Open(ctx, plan)
+	s, err := session.OpenModel(ctx, t.model, t.opts)
 	if err != nil {
 		return err
 	}
