@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -37,8 +38,7 @@ func main() {
 		o.data, o.test = filepath.Join(o.dir, "train.npz"), filepath.Join(o.dir, "test.npz")
 	}
 	if err := run(context.Background(), o, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		log.Fatal(err)
 	}
 }
 

@@ -4,13 +4,14 @@
 
 pretrains a small convolutional network on the built-in digits 0 to 4. OUT/model is the
 network with frozen convolutions and a new head, and OUT/train.npz and OUT/test.npz are the
-digits 5 to 9. Nothing is downloaded. Other networks and data:
+digits 5 to 9. Nothing is downloaded. Other networks:
 
-    --fashion                pretrain on Fashion-MNIST and fine-tune on MNIST, which
-                             keras.datasets downloads
+    --fashion FOLDER         pretrain on the Fashion-MNIST files of a folder and fine-tune on
+                             all digits, as images of 28x28 pixels
     --application NAME       a network of keras.applications, such as MobileNetV2, with the
-                             weights of --weights and the digits as images of --size pixels;
-                             --classes N without digits, for images of your own
+                             weights of --weights and the digits 5 to 9 as color images of
+                             --size pixels; with --classes N, only the model, for images of
+                             your own
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import argparse
 import inspect
 import pathlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import bench_models
 import export
 
 Arrays = tuple[Any, Any]
@@ -39,6 +42,14 @@ def digits() -> tuple[Arrays, Arrays]:
             x = (part["x"].astype("float32") * (255 / 16)).round().astype("uint8")
             parts.append((x.reshape(-1, 8, 8), part["y"]))
     return parts[0], parts[1]
+
+
+def fashion(folder: pathlib.Path) -> Arrays:
+    """The training part of Fashion-MNIST, from its gzipped IDX files."""
+    return (
+        bench_models.read_idx(folder / "train-images-idx3-ubyte.gz"),
+        bench_models.read_idx(folder / "train-labels-idx1-ubyte.gz"),
+    )
 
 
 def of_classes(part: Arrays, first: int, last: int) -> Arrays:
@@ -72,9 +83,7 @@ def application_base(name: str, weights: str | None, size: int) -> Any:
     import keras
 
     make = getattr(keras.applications, name)
-    network = make(
-        include_top=False, weights=weights, input_shape=(size, size, 3), pooling="avg"
-    )
+    network = make(include_top=False, weights=weights, input_shape=(size, size, 3), pooling="avg")
     image = keras.Input((size, size, 3))
     scaled = inspect.getmodule(make).preprocess_input(image)
     return keras.Model(image, network(scaled, training=False), name="base")
@@ -99,45 +108,50 @@ def pretrain(base: Any, part: Arrays, classes: int, epochs: int) -> None:
     model.fit(*part, batch_size=32, epochs=epochs, verbose=2)
 
 
-def as_images(part: Arrays, size: int) -> Arrays:
-    """Gray images as color images of another size."""
-    import numpy as np
+def resized(part: Arrays, size: int) -> Arrays:
+    """Gray images in another size."""
     import tensorflow as tf
 
     x, y = part
-    colored = np.repeat(x[..., None], 3, axis=-1)
-    return tf.image.resize(colored, (size, size)).numpy().round().astype("uint8"), y
+    return tf.image.resize(x[..., None], (size, size)).numpy()[..., 0].round().astype("uint8"), y
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write model and data."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("out", type=pathlib.Path, help="folder to write")
     parser.add_argument("--epochs", type=int, default=10, help="epochs of the pretraining (10)")
-    parser.add_argument("--fashion", action="store_true")
+    parser.add_argument("--fashion", type=pathlib.Path, metavar="FOLDER")
     parser.add_argument("--application", metavar="NAME")
     parser.add_argument("--weights", help="a file, or imagenet, which Keras downloads; or random")
     parser.add_argument("--size", type=int, default=96, help="pixels of a side (96)")
     parser.add_argument("--classes", type=int, help="classes of your images")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
+    if arguments.application and not arguments.weights:
+        parser.error("--application needs --weights: a file, imagenet or random")
 
     _, keras = export._load_tensorflow()
     import numpy as np
 
     keras.utils.set_random_seed(1)
+    train, test = digits()
     if arguments.fashion:
-        source, _ = keras.datasets.fashion_mnist.load_data()
-        train, test = keras.datasets.mnist.load_data()
         base = small_base(28)
-        pretrain(base, source, 10, arguments.epochs)
+        pretrain(base, fashion(arguments.fashion), 10, arguments.epochs)
+        train, test = resized(train, 28), resized(test, 28)
     else:
-        train, test = digits()
-        base = small_base(8)
         if arguments.application:
+            size = arguments.size
             weights = None if arguments.weights == "random" else arguments.weights
-            base = application_base(arguments.application, weights, arguments.size)
+            base = application_base(arguments.application, weights, size)
+            train, test = (
+                (np.repeat(x[..., None], 3, axis=-1), y)
+                for x, y in (resized(train, size), resized(test, size))
+            )
         else:
+            base = small_base(8)
             pretrain(base, of_classes(train, 0, 4), 5, arguments.epochs)
         train, test = of_classes(train, 5, 9), of_classes(test, 5, 9)
 
@@ -156,10 +170,7 @@ def main() -> None:
     )
     if arguments.classes:
         return
-    for name, part in (("train", train), ("test", test)):
-        if arguments.application:
-            part = as_images(part, arguments.size)
-        x, y = part
+    for name, (x, y) in (("train", train), ("test", test)):
         np.savez(arguments.out / f"{name}.npz", x=x, y=y.astype("int64"))
 
 

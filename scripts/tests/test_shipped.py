@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import pathlib
@@ -139,3 +140,26 @@ def test_examples_learn_as_they_say(
             part = {k: v[rows[start : start + 32]] for k, v in data.items()}
             loaded.run(step, **part, **feeds)
     assert low <= loaded.run(evaluate, **data)[metric] <= high
+
+
+def test_transfer_from_files_of_fashion(tmp_path, load):
+    """examples/transfer reads the gzipped IDX files, and writes the digits as 28x28 pixels."""
+    path = EXAMPLES.parent / "transfer" / "pretrain.py"
+    spec = importlib.util.spec_from_file_location("pretrain", path)
+    pretrain = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pretrain)
+    random = np.random.default_rng(0)
+    for name, shape in (("images-idx3", (64, 28, 28)), ("labels-idx1", (64,))):
+        sizes = np.array(shape, ">i4").tobytes()
+        values = random.integers(0, 10, shape, dtype="uint8").tobytes()
+        file = tmp_path / f"train-{name}-ubyte.gz"
+        file.write_bytes(gzip.compress(bytes([0, 0, 8, len(shape)]) + sizes + values))
+    pretrain.main([str(tmp_path / "out"), "--fashion", str(tmp_path), "--epochs", "1"])
+    data = dict(np.load(tmp_path / "out" / "train.npz"))
+    assert data["x"].shape == (1438, 28, 28) and set(data["y"]) == set(range(10))
+    loaded = load(tmp_path / "out" / "model")
+    before = loaded.variables()
+    loaded.run("train", x=data["x"][:32], y=data["y"][:32])
+    changed = {n for n, v in loaded.variables().items() if (v != before[n]).any()}
+    assert {"hidden/kernel", "head/kernel"} < changed
+    assert not any("conv2d" in n for n in changed)
