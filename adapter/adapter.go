@@ -55,12 +55,16 @@ const (
 // maxBytes limits the size of a file.
 const maxBytes = 64 << 30
 
-// Read reads the adapter in a folder. A folder without an adapter is fs.ErrNotExist.
+// Read reads the adapter in a folder. A folder without an adapter is fs.ErrNotExist; a file
+// instead of a folder is ErrFormat.
 func Read(dir string) (*Adapter, error) {
 	path := filepath.Join(dir, File)
 	raw, err := files.Read(path, maxBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("no adapter in %s: %w; give the folder of an adapter", dir, err)
+	}
+	if info, statErr := os.Stat(dir); statErr == nil && !info.IsDir() {
+		return nil, fmt.Errorf("adapter %s: %w: it is a file; give a folder with the file %s", dir, ErrFormat, File)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("adapter: %w", err)

@@ -90,6 +90,8 @@ func TestWriteReplaces(t *testing.T) {
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	assert.Len(t, entries, 1)
+	_, err = Read(filepath.Join(dir, File))
+	require.ErrorIs(t, err, ErrFormat, "a file instead of its folder")
 	first, err := os.ReadFile(filepath.Join(dir, File))
 	require.NoError(t, err)
 	require.NoError(t, (&Adapter{Base: "two", Weights: fromPython()}).Write(dir))

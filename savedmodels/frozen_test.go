@@ -3,6 +3,7 @@ package savedmodels
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -26,6 +27,11 @@ func TestFrozenVariables(t *testing.T) {
 	}
 	assert.ElementsMatch(t, []string{"model/hidden/kernel", "model/hidden/kernel_scale", "model/hidden/bias"}, frozen)
 	assert.ElementsMatch(t, []string{"model/hidden/lora_kernel_a", "model/hidden/lora_kernel_b", "model/head/kernel", "model/head/bias"}, weights)
+	var text strings.Builder
+	require.NoError(t, m.WriteText(&text))
+	assert.Contains(t, text.String(), "leave out 3 frozen variables")
+	assert.Contains(t, text.String(), "An adapter holds 4 variables")
+	assert.Contains(t, text.String(), "once per sample")
 }
 
 // The base depends on the values of the frozen variables, but not on the folder of the model.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -156,14 +157,25 @@ func (m *Model) writeUses(b *bytes.Buffer) {
 		fmt.Fprintf(b, "  not used: %s\n", printable(enumerate(unused, 10)))
 	}
 
-	var trained, saved int
-	var size int64
+	m.writeVariables(b)
+}
+
+func (m *Model) writeVariables(b *bytes.Buffer) {
+	partial := m.base != "" && m.Roles.Train != "" && len(m.frozen()) > 0
+	var trained, saved, frozen, weights int
+	var size, frozenBytes, weightBytes int64
 	for _, v := range m.Variables {
 		size += v.Bytes()
+		if v.Frozen {
+			frozen, frozenBytes = frozen+1, frozenBytes+v.Bytes()
+		}
+		if v.Weight {
+			weights, weightBytes = weights+1, weightBytes+v.Bytes()
+		}
 		if v.Trained {
 			trained++
 		}
-		if v.Saved && v.Restored {
+		if v.Saved && v.Restored && (!v.Frozen || !partial) {
 			saved++
 		}
 	}
@@ -172,6 +184,16 @@ func (m *Model) writeUses(b *bytes.Buffer) {
 		fmt.Fprintf(b, " Written by TensorFlow %s.", printable(m.TensorFlowVersion))
 	}
 	b.WriteString("\n")
+	if !partial {
+		return
+	}
+	fmt.Fprintf(b, "Checkpoints leave out %s (%d bytes, base %.12s). An adapter holds %s, %d bytes.\n",
+		plural(frozen, "frozen variable"), frozenBytes, m.base, plural(weights, "variable"), weightBytes)
+	if f, err := m.Features(""); err == nil {
+		fmt.Fprintf(b, "Training can compute %s once per sample, up to %s.\n", plural(f.Operations, "frozen operation"), printable(f.End))
+	} else if errors.Is(err, ErrNoFeatures) {
+		fmt.Fprintf(b, "No result can be computed once per sample: %s.\n", printable(strings.TrimPrefix(err.Error(), ErrNoFeatures.Error()+": ")))
+	}
 }
 
 func (m *Model) writeProblems(b *bytes.Buffer) {

@@ -41,6 +41,10 @@ type input struct {
 }
 
 func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
+	if name, original := strings.CutPrefix(sig.Name, savedmodels.OriginalPrefix); original {
+		shown := *sig
+		shown.Name, sig = name, &shown
+	}
 	b := binding{Signature: sig, strict: sig.Output(savedmodels.OutputLoss) != nil && len(sig.DataInputs()) > 0}
 	// Evaluation data may have fields that only the train signature takes.
 	if train, err := model.Signature(model.Roles.Train); err == nil && sig.Name == model.Roles.Evaluate {

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"steadyfit/adapter"
+	"steadyfit/fit"
 	"steadyfit/internal/files"
 	"steadyfit/session"
 )
@@ -19,6 +20,12 @@ func (t *training) openAdapter() (err error) {
 		if err != nil {
 			return unusable(err)
 		}
+		t.Loop.Hook(fit.Hook{Name: "adapter", Start: func(_ context.Context, st *fit.State) error {
+			if st.History.ResumedFrom != "" && !t.continues() {
+				t.report("note", text("the training resumed from a checkpoint, so {Config.Adapter} has no effect"))
+			}
+			return nil
+		}})
 	}
 	if t.OutAdapter == "" {
 		return nil
