@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"steadyfit/gpuopts"
 	"steadyfit/memory"
 	"steadyfit/supervise"
 	"steadyfit/tfbind"
@@ -132,23 +131,6 @@ func (s *Session) lost(to *Snapshot, err error) error {
 // Trim returns malloc's free memory to the system. It reports whether malloc supports that; see
 // [tfbind.TrimMalloc].
 func Trim() bool { return tfbind.TrimMalloc() }
-
-// MaxMmapThreshold is [tfbind.MaxMmapThreshold].
-const MaxMmapThreshold memory.Bytes = tfbind.MaxMmapThreshold
-
-// SetMmapThreshold sets the block size from which malloc returns freed blocks to the system;
-// see [tfbind.SetMmapThreshold].
-func SetMmapThreshold(size memory.Bytes) error { return tfbind.SetMmapThreshold(int(size)) }
-
-// HasPool reports whether TensorFlow allocates large blocks on the CPU from its own pool, which
-// returns nothing to the system. That is the case with oneDNN unless
-// TF_ONEDNN_USE_SYSTEM_ALLOCATOR is set. HasPool is false if TensorFlow is not open.
-func HasPool() bool {
-	on, _ := tfbind.OneDNN()
-	env, _ := tfbind.Environment()
-	_, missing, err := gpuopts.With(env, []gpuopts.Variable{{Name: "TF_ONEDNN_USE_SYSTEM_ALLOCATOR", Value: "1"}})
-	return on && (err != nil || len(missing) > 0)
-}
 
 // ErrOutOfMemory means that a step ran out of memory. Some of the variables may be updated.
 var ErrOutOfMemory = tfbind.ErrResourceExhausted

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"runtime/debug"
 
+	"steadyfit/internal/native"
 	"steadyfit/memory"
 	"steadyfit/option"
-	"steadyfit/session"
 )
 
 // meter reads the memory of the process and releases free memory.
@@ -35,7 +35,7 @@ const (
 	// blocks hold nearly all memory that a step frees.
 	unmapLarge = 256 * memory.KiB
 	// unmapHuge is the highest threshold that glibc sets by itself.
-	unmapHuge = session.MaxMmapThreshold
+	unmapHuge = native.MaxMmapThreshold
 )
 
 // peakSampler is the part of a memory.Sampler that this package uses. Tests replace it.
@@ -136,14 +136,9 @@ func (m *processMeter) beyond() memory.Bytes {
 	return max(peak.Bytes-rss.Bytes, 0)
 }
 
-func (m *processMeter) trim() bool { return session.Trim() }
+func (m *processMeter) trim() bool { return native.Trim() }
 
-func (m *processMeter) unmapFrom(size memory.Bytes) error {
-	if session.HasPool() {
-		return errors.New("TensorFlow takes large blocks from oneDNN's pool")
-	}
-	return session.SetMmapThreshold(size)
-}
+func (m *processMeter) unmapFrom(size memory.Bytes) error { return native.SetMmapThreshold(size) }
 
 func (m *processMeter) collect() { debug.FreeOSMemory() }
 

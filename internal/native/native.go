@@ -4,6 +4,9 @@
 package native
 
 import (
+	"errors"
+
+	"steadyfit/gpuopts"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
@@ -37,7 +40,26 @@ func reading(bytes int64) memory.Reading {
 	return memory.Known(memory.Bytes(bytes))
 }
 
+// Trim returns malloc's free memory to the system. It reports whether malloc supports that; see
+// [tfbind.TrimMalloc].
 func Trim() bool { return tfbind.TrimMalloc() }
+
+// MaxMmapThreshold is [tfbind.MaxMmapThreshold].
+const MaxMmapThreshold memory.Bytes = tfbind.MaxMmapThreshold
+
+// SetMmapThreshold sets the block size from which malloc returns freed blocks to the system; see
+// [tfbind.SetMmapThreshold]. It is an error if TensorFlow allocates large blocks on the CPU from its own
+// pool, which returns nothing to the system. That is the case with oneDNN unless
+// TF_ONEDNN_USE_SYSTEM_ALLOCATOR is set.
+func SetMmapThreshold(size memory.Bytes) error {
+	on, _ := tfbind.OneDNN()
+	env, _ := tfbind.Environment()
+	_, missing, err := gpuopts.With(env, []gpuopts.Variable{{Name: "TF_ONEDNN_USE_SYSTEM_ALLOCATOR", Value: "1"}})
+	if on && (err != nil || len(missing) > 0) {
+		return errors.New("TensorFlow takes large blocks from oneDNN's pool")
+	}
+	return tfbind.SetMmapThreshold(int(size))
+}
 
 // Allocator returns the name of this process's malloc: "glibc", "jemalloc", "tcmalloc", "mimalloc" or
 // "unknown".
