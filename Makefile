@@ -32,13 +32,15 @@ demo: runtime build ## train the built-in digits model and evaluate the result
 	env -u STEADYFIT_TENSORFLOW bin/steadyfit fit --model builtin:digits --data builtin:digits --validation builtin:digits --epochs 20 --seed 1 --out out/digits
 	env -u STEADYFIT_TENSORFLOW bin/steadyfit evaluate --model out/digits --data builtin:digits
 
-# The first targets use all cores and measure memory, so they run one by one. Each of the
-# others is mostly one long program, so two of them run at the same time.
+# Two targets run at the same time. Each uses half of the cores, so that tests of one
+# target run while another target waits, or has a single long test left. Long targets come
+# first. With two cores, at most two processes of TensorFlow compute at the same time.
+HALF := $(shell echo $$((($$(getconf _NPROCESSORS_ONLN) + 1) / 2)))
 .PHONY: test
-test: runtime venv ## all tests: unit, race, oneDNN on and off, gcstress, leakcheck, tfgo, fuzz, Python
+test: runtime ## all tests: unit, race, oneDNN on and off, gcstress, leakcheck, tfgo, fuzz, Python
 	@rm -rf $(REPORTS)
-	@rc=0; $(MAKE) -k -j1 --no-print-directory abi test-unit race test-onednn || rc=1; \
-	$(MAKE) -k --no-print-directory -j2 -Otarget gcstress leakcheck test-tfgo fuzz pytest || rc=1; \
+	@rc=0; $(MAKE) -k --no-print-directory -j2 UNIT_NEEDS=venv PROCESSES=$(HALF) GOTESTFLAGS='-p=$(HALF) $(GOTESTFLAGS)' \
+		abi race test-unit test-onednn pytest gcstress fuzz test-tfgo || rc=1; \
 	$(PYTHON) scripts/test_summary.py $(REPORTS) || rc=1; exit $$rc
 
 ##@ Parts
@@ -60,14 +62,13 @@ abi: runtime ## compare tfbind's C prototypes with TensorFlow's headers
 	$(CC) -std=c11 -fsyntax-only -Wall -Werror -I$(RUNTIME)/include tfbind/abi/abi_check.c
 
 .PHONY: test-unit
-test-unit: runtime ## Go tests, those with TensorFlow included
+test-unit: runtime $(UNIT_NEEDS) ## Go tests, those with TensorFlow included
 	$(GOTEST) unit -timeout=20m $(GOTESTFLAGS) ./...
 
 # TF_ENABLE_ONEDNN_OPTS, or without it the processor's flags, decide whether TensorFlow
-# computes with oneDNN. test-onednn runs with the opposite setting of the other targets. Its
-# results are not cached, since Go does not see the variables that C code reads. It leaves
-# out tests that compare with Keras, whose TensorFlow has the same setting, tests that read
-# files, and the workloads of the matrix. `TF_ENABLE_ONEDNN_OPTS=0 make test` runs them all.
+# computes with oneDNN. race has the opposite setting of the other targets, so the tests run
+# with oneDNN on and off. Results with it are not cached, since Go does not see the variables
+# that C code reads.
 ONEDNN_DEFAULT := $(if $(shell grep -m1 -oE 'avx512_vnni|avx512_bf16|avx_vnni|amx_tile' /proc/cpuinfo),1,0)
 OTHER_ONEDNN := $(if $(filter 0 false False FALSE,$(or $(TF_ENABLE_ONEDNN_OPTS),$(ONEDNN_DEFAULT))),1,0)
 
@@ -76,21 +77,22 @@ OTHER_ONEDNN := $(if $(filter 0 false False FALSE,$(or $(TF_ENABLE_ONEDNN_OPTS),
 # alone in children, and a test of the memory that the command uses.
 .PHONY: race
 race: export GORACE ?= atexit_sleep_ms=20
-race: runtime ## the unit tests with the race detector
-	$(GOTEST) race -race -timeout=20m -skip '^TestHostileInputs$$' $(GOTESTFLAGS) \
+race: runtime ## the unit tests with race detector and leakcheck, with the opposite setting of oneDNN
+	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) race -race -tags leakcheck -count=1 -timeout=20m -skip '^TestHostileInputs$$' $(GOTESTFLAGS) \
 		$$($(GO) list ./... | grep -vE '/(internal/(lab/(report|workload|accuracy)|docs|lint))$$')
 
+# Tests that skip themselves in builds with race detector or leakcheck. Left out are tests that
+# compare with Keras, whose TensorFlow has the same setting, tests that set oneDNN themselves,
+# and transcripts.
+NOT_IN_RACE := TestBudget(IsKept|ThatCannotBeKept|OfASmallModel|IsResumedBitForBit)|TestOutOfMemory(IsSplit)?|TestSoak|TestReloadsStayFlat|TestPythonPredictsTheSame|TestModelsOfOthersTrain
+
 .PHONY: test-onednn
-test-onednn: runtime ## the tests that depend on oneDNN, with the opposite setting of TensorFlow's default
-	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) onednn -count=1 -timeout=20m -skip '^(TestTrainsAsKerasFit|TestGoesOnInKeras|TestHostileInputs|TestGolden)$$' $(GOTESTFLAGS) ./tfbind ./session ./fit ./autotune ./train ./cmd/steadyfit
+test-onednn: runtime ## the tests that race skips, with the opposite setting of oneDNN
+	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) onednn -count=1 -timeout=20m -run '^($(NOT_IN_RACE))$$|^TestScripts$$/^matrix$$' $(GOTESTFLAGS) ./cmd/steadyfit ./fit ./session
 
 .PHONY: gcstress
-gcstress: runtime ## tests with a garbage collection inside each use of a native handle, and leakcheck
+gcstress: runtime ## tests with a garbage collection inside each use of a native handle
 	$(GOTEST) gcstress -tags 'gcstress leakcheck' -timeout=20m $(GOTESTFLAGS) ./tfbind/... ./session/...
-
-.PHONY: leakcheck
-leakcheck: runtime ## tests that report objects dropped without Close (gcstress does it for tfbind and session)
-	$(GOTEST) leakcheck -tags leakcheck -timeout=20m $(GOTESTFLAGS) ./savedmodels/... ./fit/... ./train/...
 
 .PHONY: test-tfgo
 test-tfgo: runtime ## tests of a preprocessing graph of tfgo, with both bindings in one process
@@ -102,12 +104,12 @@ FUZZTIME ?= 5000x
 
 .PHONY: fuzz
 fuzz: runtime ## run each fuzz target on FUZZTIME inputs (test-unit runs their seeds)
-	@scripts/fuzz.sh $(FUZZTIME)
+	@scripts/fuzz.sh $(FUZZTIME) $(PROCESSES)
 
 .PHONY: pytest
 pytest: venv ## tests of the Python exporter
 	@mkdir -p $(REPORTS)
-	TF_CPP_MIN_LOG_LEVEL=2 $(VENV)/bin/python -m pytest -q -rs -n auto --maxprocesses 4 --junit-xml=$(REPORTS)/pytest.xml scripts/tests
+	TF_CPP_MIN_LOG_LEVEL=2 $(VENV)/bin/python -m pytest -q -rs -n $(or $(PROCESSES),auto) --maxprocesses 4 --junit-xml=$(REPORTS)/pytest.xml scripts/tests
 
 # Long trainings, and statistics of thousands of series; `make test` has them.
 LONG := TestSoak|TestBudget.*|TestOutOfMemory.*|TestErrorRates|TestEveryCourseHasAVerdict|TestScatterCovers|TestChoose|TestRoundsAsItSays|TestLoadErrors

@@ -2,7 +2,7 @@
 # Runs each fuzz target of the module, one after the other. Go stores an input that
 # fails in testdata/fuzz of the package.
 #
-#   scripts/fuzz.sh COUNTx|TIME
+#   scripts/fuzz.sh COUNTx|TIME [PROCESSES]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -15,7 +15,7 @@ while IFS=: read -r file target; do
     binary=$binaries/${folder//\//-}
     echo "==> $target in $folder, $1"
     [ -e "$binary" ] || "${GO:-go}" test -c -fuzz=. -o "$binary" "./$folder"
-    (cd "$folder" && "$binary" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$1" \
+    (cd "$folder" && "$binary" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$1" -test.parallel "${2:-$(getconf _NPROCESSORS_ONLN)}" \
         -test.fuzzminimizetime 100x -test.fuzzcachedir "$binaries/cache" </dev/null) || failed+=("$target")
 done <<<"$targets"
 if [ "${#failed[@]}" -gt 0 ]; then

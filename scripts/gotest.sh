@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs go test under gotestsum, which prints failures, skipped tests with their
-# reasons, and the slowest tests. The counts go to out/test/TITLE.xml.
+# reasons, and the slowest tests, each line after the title, since two of these scripts may
+# run at the same time. Vet is left to scripts/lint.sh. The counts go to out/test/TITLE.xml.
 #
 #   scripts/gotest.sh TITLE [ARGUMENT OF GO TEST]...
 set -euo pipefail
@@ -9,9 +10,10 @@ gotestsum=gotest.tools/gotestsum@v1.13.0
 title=$1
 shift
 mkdir -p out/test
+exec > >(sed -u "s/^/$title: /") 2>&1
 code=0
 "${GO:-go}" run "$gotestsum" --format pkgname-and-test-fails --format-hide-empty-pkg --format-icons text \
-    --jsonfile "out/test/$title.json" --junitfile "out/test/$title.xml" --junitfile-project-name "$title" -- "$@" || code=$?
-echo "$title: tests of 5 seconds and more"
+    --jsonfile "out/test/$title.json" --junitfile "out/test/$title.xml" --junitfile-project-name "$title" -- -vet=off "$@" || code=$?
+echo "tests of 5 seconds and more"
 "${GO:-go}" run "$gotestsum" tool slowest --threshold 5s --num 12 --jsonfile "out/test/$title.json" || true
 exit "$code"
