@@ -19,6 +19,7 @@ import (
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/session"
+	"steadyfit/tfbind"
 )
 
 // Autotune measures at the start of a training which configuration runs fastest; see package
@@ -119,6 +120,7 @@ func (t *training) autotune(ctx context.Context) error {
 		done := t.worker.Busy()
 		t.tuned = &p
 		t.choice, err = autotune.Choose(ctx, p)
+		t.addPrior()
 		done()
 	}
 	if err != nil {
@@ -135,6 +137,43 @@ func (t *training) autotune(ctx context.Context) error {
 	}
 	t.Session = t.choice.Configuration.Apply(t.Session)
 	return nil
+}
+
+// startWithPrior sets the variables of a configuration that needs no measurement, before
+// TensorFlow is opened.
+func (t *training) startWithPrior() error {
+	if t.Autotune.Mode == AutotuneOff || tfbind.Loaded() || !t.mayRestart() || restartedAlready() || t.freezes() {
+		return nil // the steps on cached features have no configuration of autotune
+	}
+	if t.Resume {
+		_, found, err := checkpoint.HookState(t.Checkpoints.Folder, autotuneHook)
+		if err != nil || found {
+			return err
+		}
+	}
+	p := t.autotunePlan()
+	p.Limits = t.Autotune.Limits(t.Session, 0)
+	p.Limits.Restart = true
+	t.prior = p.Prior()
+	missing, err := t.prior.Environment()
+	for _, v := range missing {
+		err = errors.Join(err, os.Setenv(v.Name, v.Value))
+	}
+	return err
+}
+
+// addPrior adds the configuration that TensorFlow was opened with to a choice that is relative
+// to it.
+func (t *training) addPrior() {
+	if t.prior.Plain() || t.choice.Configuration.OneDNN != "" {
+		return
+	}
+	rest, plain := strings.CutPrefix(t.choice.Reason, "plain")
+	if !plain {
+		rest = ", " + rest
+	}
+	t.choice.Configuration.OneDNN = t.prior.OneDNN
+	t.choice.Reason = fmt.Sprintf("%s (the model has large convolutions)%s", t.prior, rest)
 }
 
 func (t *training) autotunePlan() autotune.Plan {
@@ -233,7 +272,7 @@ func (t *training) restart(ctx context.Context) error {
 		err = errors.Join(os.Setenv(ChosenEnv, string(chosen)), session.Restart(missing), os.Unsetenv(ChosenEnv))
 	}
 	without := *c
-	without.Allocator, without.OneDNN = "", ""
+	without.Allocator, without.OneDNN = "", t.prior.OneDNN
 	t.Loop.Log.Warn("autotune could not restart the program", "chosen", c, "used", without, "error", err)
 	*c = without
 	return nil
@@ -357,9 +396,9 @@ func (t *training) excludesOneDNN() string {
 // longEnough is the least training time after which the time per step is stored.
 const longEnough = 10 * time.Second
 
-// noteSpeed stores the time of a plain step for later trainings, if autotune measured nothing.
+// noteSpeed stores the time of a step for later trainings, if autotune measured nothing.
 func (t *training) noteSpeed(h *fit.History) {
-	if t.tuned == nil || !t.choice.Configuration.Plain() || len(t.choice.Measurements) > 0 || len(h.Records) == 0 {
+	if t.tuned == nil || t.choice.Configuration != t.prior || len(t.choice.Measurements) > 0 || len(h.Records) == 0 {
 		return
 	}
 	last := h.Last()

@@ -82,7 +82,9 @@ type training struct {
 	// maximum number of steps without a pause.
 	tuned  *autotune.Plan
 	choice autotune.Choice
-	most   int
+	// prior is the configuration that TensorFlow was opened with, before any measurement.
+	prior autotune.Configuration
+	most  int
 	// live chooses between TensorFlow's threads and the calling thread during the training.
 	live    bool
 	session *session.Session
@@ -286,6 +288,9 @@ func (t *training) checkLoop() error {
 // openSession opens TensorFlow, chooses the configuration, and opens the session.
 func (t *training) openSession(ctx context.Context) error {
 	if err := t.plan.CheckBatch(t.Loop.Batch); err != nil {
+		return err
+	}
+	if err := t.startWithPrior(); err != nil {
 		return err
 	}
 	if _, err := tfbind.Load(t.TensorFlow); err != nil {

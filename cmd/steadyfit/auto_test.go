@@ -295,3 +295,46 @@ func TestChoiceThatRounds(t *testing.T) {
 	require.Error(t, err)
 	assert.Contains(t, out, "session.fused: as single steps in the checkpoint, up to 4 steps per call in the single-threaded executor now; in that executor, executions of several steps round differently")
 }
+
+// TestPrior trains a model with large convolutions for a few steps, from a process in which
+// oneDNN is off. The training begins with oneDNN and has the weights of a training in which the
+// user turned it on. A training that resumes has it, too.
+func TestPrior(t *testing.T) {
+	dir, samples := t.TempDir(), imageArrays(t)
+	oneDNN := "0"
+	run := func(name, epochs string, flags ...string) (string, error) {
+		t.Helper()
+		cmd := program(t, append([]string{"fit", "--model", "builtin:image-224", "--data", samples, "--batch", "8", "--epochs", epochs, "--steps-per-epoch", "1", "--seed", "1",
+			"--checkpoints", filepath.Join(dir, name), "--resume", "--out", filepath.Join(dir, name+"-model"), "--cache", filepath.Join(dir, "none")}, flags...)...)
+		cmd.Env = append(cmd.Env, "TF_ENABLE_ONEDNN_OPTS="+oneDNN)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	weights := func(name string) string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(dir, name+"-model", "variables", "variables.data-00000-of-00001"))
+		require.NoError(t, err)
+		return string(text)
+	}
+	out, err := run("prior", "1", "--auto", "on")
+	require.NoError(t, err, out)
+	assert.Contains(t, out, "auto: oneDNN on (the model has large convolutions): too short a training to measure what is faster (1 steps)")
+	out, err = run("prior", "2", "--auto", "on")
+	require.NoError(t, err, out)
+	assert.Contains(t, out, "auto: oneDNN on, as in the checkpoint")
+	out, err = run("prior", "3", "--auto", "off")
+	require.Error(t, err)
+	assert.Contains(t, out, "--auto off: the checkpoint was trained with oneDNN on, as --auto had chosen")
+
+	// Plain steps stay plain after a resume.
+	out, err = run("plain", "1", "--auto", "off")
+	require.NoError(t, err, out)
+	out, err = run("plain", "2", "--auto", "on")
+	require.NoError(t, err, out)
+	assert.Contains(t, out, "auto: plain, as in the checkpoint")
+	oneDNN = "1"
+	out, err = run("set", "2", "--auto", "off")
+	require.NoError(t, err, out)
+	assert.True(t, weights("set") == weights("prior"))
+	assert.False(t, weights("set") == weights("plain"), "oneDNN makes no difference that could be lost")
+}
