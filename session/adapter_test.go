@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -75,15 +77,51 @@ func TestSwap(t *testing.T) {
 
 // A complete model that was saved with the weights of the adapter gives the same predictions.
 func TestMergedModelPredictsTheSame(t *testing.T) {
+	merge(t, loraModel(t))
+}
+
+// floatLoRA has a float base, which can be exported with LoRA.
+const floatLoRA = `import keras
+def model():
+    return keras.Sequential([keras.Input((64,)), keras.layers.Dense(32, activation="relu"), keras.layers.Dense(10)])
+`
+
+func TestMergedFloatModelPredictsTheSame(t *testing.T) {
+	python := os.Getenv("STEADYFIT_PYTHON")
+	if python == "" {
+		python = "../.runtime/venv/bin/python"
+	}
+	if _, err := os.Stat(python); err != nil {
+		t.Skipf("no Python at %s: run `make venv`, or set STEADYFIT_PYTHON", python)
+	}
+	dir := t.TempDir()
+	net, out := filepath.Join(dir, "net.py"), filepath.Join(dir, "model")
+	require.NoError(t, os.WriteFile(net, []byte(floatLoRA), 0o644))
+	text, err := exec.Command(python, "../scripts/export.py", "--model", net+":model", "--lora", "4",
+		"--loss", "sparse_categorical_crossentropy", "--from-logits", "--optimizer", "adam", "--out", out).CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	m, err := savedmodels.Open(out)
+	require.NoError(t, err)
+	for _, v := range m.Variables {
+		assert.NotEqual(t, tfbind.Int8, v.DType, v.Name)
+	}
+	merge(t, m)
+}
+
+// merge trains an adapter, and checks the predictions of base and adapter against those of the
+// merged model.
+func merge(t *testing.T, m *savedmodels.Model) {
 	ctx := context.Background()
-	m := loraModel(t)
+	require.NotEmpty(t, m.Base())
 	s := openModel(t, m, session.Options{})
+	start := predicted(t, s)
 	losses(t, s, batches(t, digits(t), 32, 5), 0)
 	a, err := s.Adapter(ctx)
 	require.NoError(t, err)
 	require.NoError(t, s.Swap(ctx, nil))
 	require.NoError(t, s.Swap(ctx, a))
 	want := predicted(t, s)
+	assert.NotEqual(t, start, want)
 	dir := filepath.Join(t.TempDir(), "merged")
 	require.NoError(t, s.SaveModel(ctx, dir))
 	merged, err := savedmodels.Open(dir)
