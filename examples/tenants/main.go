@@ -25,6 +25,7 @@ import (
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
+	"steadyfit/tfbind"
 	"steadyfit/train"
 )
 
@@ -63,7 +64,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		return err
 	}
 	defer s.Close()
-	sampler, err := memory.NewSampler(memory.SamplerOptions{})
+	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{malloc}})
 	if err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 			return fmt.Errorf("tenant %d: %w", i, err)
 		}
 	}
-	t.print("trained")
+	t.print("trained", t.tenants)
 	for range o.visits {
 		for i := range o.tenants {
 			if err := t.serve(ctx, i, ds); err != nil {
@@ -82,7 +83,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 			}
 		}
 	}
-	t.print("served")
+	t.print("served", t.tenants*t.visits)
 	return nil
 }
 
@@ -156,15 +157,30 @@ func (t *tenancy) sample() error {
 	return nil
 }
 
-// print prints the times of the swaps and the verdict on memory since the last print. A step of
-// the verdict is a tenant.
-func (t *tenancy) print(what string) {
-	n := len(t.swaps)
-	if n == 0 {
+// malloc adds the memory that blocks of malloc take. Pages of free blocks count as anonymous memory
+// from their first use on, which adds memory for some hundred tenants without a leak.
+func malloc(add func(memory.Layer, memory.Reading)) {
+	m, ok := tfbind.MallocInfo()
+	add(memory.MallocUsed, memory.Reading{Bytes: memory.Bytes(m.InUse), OK: ok})
+	add(memory.MallocFree, memory.Reading{Bytes: memory.Bytes(m.Free), OK: ok})
+}
+
+// print prints the times of the swaps and the verdicts on memory since the last print. The first
+// swap is separate, because TensorFlow prepares its operations then. A step of the verdicts is a
+// tenant.
+func (t *tenancy) print(what string, visits int) {
+	if visits == 0 {
 		return
 	}
-	slices.Sort(t.swaps)
-	fmt.Fprintf(t.out, "%s %d tenants: swap %.2f ms median, %.2f ms longest; memory: %v\n", what, t.tenants,
-		t.swaps[n/2].Seconds()*1e3, t.swaps[n-1].Seconds()*1e3, t.growth.Judge(memory.Criteria{}))
+	first, rest := t.swaps[0], t.swaps[1:]
+	if slices.Sort(rest); len(rest) == 0 {
+		rest = t.swaps
+	}
+	at := func(share float64) float64 { return rest[int(share*float64(len(rest)-1))].Seconds() * 1e3 }
+	fmt.Fprintf(t.out, "%s %d tenants: swap %.2f ms median, %.2f ms 99th percentile, %.2f ms longest, %.2f ms first\n",
+		what, t.tenants, at(0.5), at(0.99), at(1), first.Seconds()*1e3)
+	for _, layer := range []memory.Layer{memory.MallocUsed, memory.Anon} {
+		fmt.Fprintf(t.out, "  %s: %v\n", layer, t.growth.Judge(memory.Criteria{Layer: layer}))
+	}
 	t.swaps, t.growth = nil, memory.Series{}
 }
