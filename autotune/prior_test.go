@@ -15,6 +15,8 @@ import (
 // Only a training with large convolutions begins with oneDNN, and only if TensorFlow would leave
 // oneDNN off and the options leave the choice.
 func TestPrior(t *testing.T) {
+	t.Setenv("TF_ENABLE_ONEDNN_OPTS", "")
+	byDefault := oneDNNByDefault()
 	m, err := savedmodels.Builtin("image-224")
 	require.NoError(t, err)
 	images := func(size, channels int) data.Dataset {
@@ -31,7 +33,7 @@ func TestPrior(t *testing.T) {
 		{"off", "0", func(*Plan) {}, gpuopts.On},
 		{"off in words", "false", func(*Plan) {}, gpuopts.On},
 		{"already on", "1", func(*Plan) {}, ""},
-		{"the processor decides", "", func(*Plan) {}, map[bool]string{false: gpuopts.On}[oneDNNByDefault()]},
+		{"the processor decides", "", func(*Plan) {}, map[bool]string{false: gpuopts.On}[byDefault]},
 		{"fixed by the user", "0", func(p *Plan) { p.Limits.OneDNN = false }, ""},
 		{"set by the user", "0", func(p *Plan) { p.Options.Device.OneDNN = gpuopts.Off }, ""},
 		{"no restart is allowed", "0", func(p *Plan) { p.Limits.Restart = false }, ""},
