@@ -15,6 +15,7 @@ import (
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 
+	"steadyfit/internal/graphdef"
 	"steadyfit/tfbind"
 )
 
@@ -51,13 +52,11 @@ func (b *builder) placeholder(t Tensor, dtype types_go_proto.DataType) string {
 	name := addedPrefix + b.signature.Name + "_" + t.Name
 	t.Op = name + ":0"
 	b.signature.Inputs = append(b.signature.Inputs, t)
-	shape := &tensor_shape_go_proto.TensorShapeProto{UnknownRank: t.UnknownRank}
-	for _, n := range t.Shape {
-		shape.Dim = append(shape.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: n})
+	shape := graphdef.Shape(t.Shape)
+	if t.UnknownRank {
+		shape = graphdef.AnyShape()
 	}
-	b.nodes = append(b.nodes, &node_def_go_proto.NodeDef{Name: name, Op: "Placeholder", Attr: map[string]*attr_value_go_proto.AttrValue{
-		"dtype": typeAttr(dtype), "shape": {Value: &attr_value_go_proto.AttrValue_Shape{Shape: shape}},
-	}})
+	b.nodes = append(b.nodes, &node_def_go_proto.NodeDef{Name: name, Op: "Placeholder", Attr: graphdef.Attrs{"dtype": typeAttr(dtype), "shape": shape}})
 	return name
 }
 
@@ -119,27 +118,27 @@ func (b *builder) givenShape(i int, feature string) {
 				v.Int64Val = append(v.Int64Val, n)
 			}
 		}
-		return b.add(name+suffix, "Const", "output:0", map[string]*attr_value_go_proto.AttrValue{
+		return b.add(name+suffix, "Const", "output:0", graphdef.Attrs{
 			"dtype": typeAttr(t), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{Tensor: v}},
 		})
 	}
-	integer := func(n int64) *attr_value_go_proto.AttrValue {
-		return &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_I{I: n}}
+	integer := func(n int64) *graphdef.Attr {
+		return &graphdef.Attr{Value: &attr_value_go_proto.AttrValue_I{I: n}}
 	}
 	zero, one := constant("_begin", types_go_proto.DataType_DT_INT32, 0), constant("_end", types_go_proto.DataType_DT_INT32, 1)
 	of := b.function.Signature.InputArg[slices.IndexFunc(b.function.Signature.InputArg, func(a *op_def_go_proto.OpDef_ArgDef) bool { return a.GetName() == feature })]
-	shape := b.add(name+"_feature", "Shape", "output:0", map[string]*attr_value_go_proto.AttrValue{"T": typeAttr(of.GetType()), "out_type": typeAttr(dtype)}, feature)
-	samples := b.add(name+"_samples", "StridedSlice", "output:0", map[string]*attr_value_go_proto.AttrValue{
+	shape := b.add(name+"_feature", "Shape", "output:0", graphdef.Attrs{"T": typeAttr(of.GetType()), "out_type": typeAttr(dtype)}, feature)
+	samples := b.add(name+"_samples", "StridedSlice", "output:0", graphdef.Attrs{
 		"T": typeAttr(dtype), "Index": typeAttr(types_go_proto.DataType_DT_INT32),
 		"begin_mask": integer(0), "end_mask": integer(0), "ellipsis_mask": integer(0), "new_axis_mask": integer(0), "shrink_axis_mask": integer(0),
 	}, shape, zero, one, one)
-	b.replaced[value{i, "output:0"}] = b.add(name+"_shape", "ConcatV2", "output:0", map[string]*attr_value_go_proto.AttrValue{
+	b.replaced[value{i, "output:0"}] = b.add(name+"_shape", "ConcatV2", "output:0", graphdef.Attrs{
 		"N": integer(2), "T": typeAttr(dtype), "Tidx": typeAttr(types_go_proto.DataType_DT_INT32),
 	}, samples, constant("_rest", dtype, in.Shape[1:]...), constant("_axis", types_go_proto.DataType_DT_INT32, 0))
 }
 
 // add adds an operation, and returns the name of its result.
-func (b *builder) add(name, op, port string, attr map[string]*attr_value_go_proto.AttrValue, inputs ...string) string {
+func (b *builder) add(name, op, port string, attr graphdef.Attrs, inputs ...string) string {
 	b.function.NodeDef = append(b.function.NodeDef, &node_def_go_proto.NodeDef{Name: name, Op: op, Input: inputs, Attr: attr})
 	return name + ":" + port
 }
@@ -154,7 +153,7 @@ func fedType(t types_go_proto.DataType) types_go_proto.DataType {
 }
 
 func (b *builder) cast(name, input string, from, to types_go_proto.DataType) string {
-	return b.add(name, "Cast", "y:0", map[string]*attr_value_go_proto.AttrValue{"SrcT": typeAttr(from), "DstT": typeAttr(to)}, input)
+	return b.add(name, "Cast", "y:0", graphdef.Attrs{"SrcT": typeAttr(from), "DstT": typeAttr(to)}, input)
 }
 
 // output adds a result. The results of a signature that takes features keep their order and
@@ -224,18 +223,18 @@ func (b *builder) finish(need []bool, effects []int) (Signature, error) {
 	for _, i := range slices.Sorted(maps.Keys(b.arguments)) {
 		b.argument("argument_"+strconv.Itoa(i), b.p.flat.args[i].dtype, b.source(i))
 	}
-	types := func(args []*op_def_go_proto.OpDef_ArgDef) *attr_value_go_proto.AttrValue {
-		l := &attr_value_go_proto.AttrValue_ListValue{}
+	types := func(args []*op_def_go_proto.OpDef_ArgDef) *graphdef.Attr {
+		var list []tfbind.DType
 		for _, a := range args {
-			l.Type = append(l.Type, a.GetType())
+			list = append(list, tfbind.DType(a.GetType()))
 		}
-		return &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_List{List: l}}
+		return graphdef.Types(list)
 	}
 	f := b.function.Signature
 	b.library.Function = append(b.library.Function, b.function)
 	b.nodes = append(b.nodes, &node_def_go_proto.NodeDef{
 		Name: addedPrefix + b.signature.Name, Op: "StatefulPartitionedCall", Input: b.sources,
-		Attr: map[string]*attr_value_go_proto.AttrValue{
+		Attr: graphdef.Attrs{
 			"Tin": types(f.InputArg), "Tout": types(f.OutputArg),
 			"f": {Value: &attr_value_go_proto.AttrValue_Func{Func: &attr_value_go_proto.NameAttrList{Name: f.Name}}},
 		},
@@ -261,9 +260,7 @@ func (b *builder) source(i int) string {
 	return name
 }
 
-func typeAttr(t types_go_proto.DataType) *attr_value_go_proto.AttrValue {
-	return &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_Type{Type: t}}
-}
+func typeAttr(t types_go_proto.DataType) *graphdef.Attr { return graphdef.Type(tfbind.DType(t)) }
 
 // resultTypes are the attributes with the type of the result of pure operations, where that is
 // not T, and their defaults (op_def of TensorFlow 2.21).
