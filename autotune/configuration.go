@@ -218,7 +218,7 @@ func (c Configuration) Within(l Limits, o session.Options) Configuration {
 // TooLate returns gpuopts.ErrTooLate if an earlier session of this process has set up TensorFlow's
 // threads differently. o are the options of the session before the choice.
 func (c Configuration) TooLate(o session.Options) error {
-	first, opened := tfbind.FirstConfig()
+	first, _, opened := tfbind.FirstSession()
 	if !opened || c.threads().Plain() {
 		return nil
 	}
@@ -290,7 +290,7 @@ func (p *Plan) settings(l Limits) (settings, tooLate []Configuration) {
 	}
 	if c, ok := p.otherOneDNN(); ok && l.OneDNN {
 		settings = append(settings, c)
-	} else if _, opened := tfbind.FirstConfig(); ok && opened && p.Limits.OneDNN && !p.Limits.Restart {
+	} else if _, _, opened := tfbind.FirstSession(); ok && opened && p.Limits.OneDNN && !p.Limits.Restart {
 		tooLate = append(tooLate, c)
 	}
 	if j := (Configuration{Allocator: allocator.Jemalloc}); l.Restart {

@@ -43,7 +43,7 @@ func environ() []string {
 // deviceEnviron returns the environment at TensorFlow's first session, or the current
 // environment if there was no session.
 func deviceEnviron() []string {
-	if env, made := tfbind.FirstEnvironment(); made {
+	if _, env, made := tfbind.FirstSession(); made {
 		return env
 	}
 	return os.Environ()
@@ -56,7 +56,7 @@ func startWith(variables []gpuopts.Variable, call string) error {
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	if tfbind.Loaded() {
+	if _, open := tfbind.Environment(); open {
 		return tooLate(missing, call)
 	}
 	return restart(env, missing)
@@ -113,7 +113,7 @@ func settle(o gpuopts.Options, config []byte) error {
 	if err != nil {
 		return err
 	}
-	if len(missing) > 0 && tfbind.Loaded() {
+	if _, open := tfbind.Environment(); open && len(missing) > 0 {
 		return tooLate(missing, "session.UseEnvironment")
 	}
 	for _, v := range missing {
@@ -121,7 +121,7 @@ func settle(o gpuopts.Options, config []byte) error {
 			return fmt.Errorf("%s: set %s: %w", v.For, v.Name, err)
 		}
 	}
-	if first, ok := tfbind.FirstConfig(); ok {
+	if first, _, ok := tfbind.FirstSession(); ok {
 		return gpuopts.Later(first, config)
 	}
 	return nil

@@ -231,7 +231,8 @@ func TestTooLate(t *testing.T) {
 	s, err := compileAndOpen(ctx, model, Options{})
 	require.NoError(t, err)
 	defer s.Close()
-	require.True(t, tfbind.Loaded())
+	_, open := tfbind.Environment()
+	require.True(t, open)
 	for _, c := range late {
 		_, err := compileAndOpen(ctx, model, Options{Device: c.options})
 		if !assert.ErrorIs(t, err, gpuopts.ErrTooLate, "%+v", c.options) {

@@ -82,8 +82,8 @@ func (s *Session) Resolved(ctx context.Context, b data.Batch) (r Resolved, err e
 		return r, err
 	}
 	r.TensorFlow = info.Version
-	if first, ok := tfbind.FirstConfig(); ok && hasGPU(r.Devices) {
-		r.Unlimited = gpuopts.Unlimited(first, deviceEnviron())
+	if first, env, ok := tfbind.FirstSession(); ok && hasGPU(r.Devices) {
+		r.Unlimited = gpuopts.Unlimited(first, env)
 	}
 	if b.Size == 0 {
 		return r, nil

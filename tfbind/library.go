@@ -65,19 +65,12 @@ func Load(path string) (Info, error) {
 	return loaded.info, loaded.err
 }
 
-// Loaded reports whether Load has opened TensorFlow in this process.
-func Loaded() bool {
-	loaded.Lock()
-	defer loaded.Unlock()
-	return loaded.tried && loaded.err == nil
-}
-
 // OneDNN reports whether TensorFlow computes with oneDNN on the CPU. TensorFlow decides that by
 // TF_ENABLE_ONEDNN_OPTS or the processor (IsMKLEnabled in tensorflow/core/util/util.cc).
 // Without oneDNN, kernels round differently, and large blocks come from malloc instead of a
 // pool. known is false if no library is open or the library does not report it.
 func OneDNN() (on, known bool) {
-	if !Loaded() {
+	if _, open := Environment(); !open {
 		return false, false
 	}
 	answer := capi.oneDNN()

@@ -83,21 +83,13 @@ func noteConfig(config []byte) {
 	}
 }
 
-// FirstConfig returns the serialized tensorflow.ConfigProto of the first session or eager
-// context that was opened. TensorFlow sets up its devices and their threads with it. ok is
-// false if there was none.
-func FirstConfig() (config []byte, ok bool) {
+// FirstSession returns the serialized tensorflow.ConfigProto and the environment at the time of
+// the first session or eager context that was opened. TensorFlow sets up its devices and their
+// threads with them. ok is false if there was none.
+func FirstSession() (config []byte, env []string, ok bool) {
 	first.Lock()
 	defer first.Unlock()
-	return slices.Clone(first.config), first.made
-}
-
-// FirstEnvironment returns the environment at the time of the first session or eager context,
-// when TensorFlow read the settings of its devices. ok is false if there was none.
-func FirstEnvironment() (env []string, ok bool) {
-	first.Lock()
-	defer first.Unlock()
-	return slices.Clone(first.env), first.made
+	return slices.Clone(first.config), slices.Clone(first.env), first.made
 }
 
 func wrapSession(p ptr, g *Graph, ownsGraph bool) *Session {

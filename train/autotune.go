@@ -142,7 +142,7 @@ func (t *training) autotune(ctx context.Context) error {
 // startWithPrior sets the variables of a configuration that needs no measurement, before
 // TensorFlow is opened.
 func (t *training) startWithPrior() error {
-	if t.Autotune.Mode == AutotuneOff || tfbind.Loaded() || !t.mayRestart() || restartedAlready() || t.freezes() {
+	if _, open := tfbind.Environment(); open || t.Autotune.Mode == AutotuneOff || !t.mayRestart() || restartedAlready() || t.freezes() {
 		return nil // the steps on cached features have no configuration of autotune
 	}
 	if t.Resume {

@@ -41,7 +41,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	c.Autotune.Fixed = c.Autotune.Fixed.with(c.Session)
 	c.Autotune.Fixed.StepsPerExecution = c.Autotune.Fixed.StepsPerExecution || c.ChooseSteps
 	t := &training{Config: c, worker: c.Worker, started: time.Now()}
-	_, t.later = tfbind.FirstConfig()
+	_, _, t.later = tfbind.FirstSession()
 	if err := t.prepareProcess(); err != nil {
 		return none, err
 	}
