@@ -89,14 +89,7 @@ func (l Layer) unit() unit {
 	return inBytes
 }
 
-// Format formats an amount in the unit of the layer: "1.2 GiB", "17", "1.52ms".
-func (l Layer) format(r Reading) string {
-	if !r.OK {
-		return r.String()
-	}
-	return l.amount(float64(r.Bytes))
-}
-
+// amount formats an amount in the unit of the layer: "1.2 GiB", "17", "1.52ms".
 func (l Layer) amount(v float64) string {
 	switch l.unit() {
 	case inCount:

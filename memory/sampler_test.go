@@ -96,10 +96,10 @@ func TestLayers(t *testing.T) {
 	require.Equal(t, inBytes, RSS.unit())
 	require.Equal(t, inCount, LiveCount.Of("tensor").unit())
 	require.Equal(t, inNanoseconds, StepTime.unit())
-	require.Equal(t, "1.0 KiB", RSS.format(Known(1024)))
-	require.Equal(t, "17", Threads.format(Known(17)))
-	require.Equal(t, "1.5ms", StepTime.format(Known(1_500_000)))
-	require.Equal(t, "unknown", RSS.format(Reading{}))
+	require.Equal(t, "1.0 KiB", RSS.amount(1024))
+	require.Equal(t, "17", Threads.amount(17))
+	require.Equal(t, "1.5ms", StepTime.amount(1_500_000))
+	require.Equal(t, "unknown", Reading{}.String())
 }
 
 // BenchmarkSample measures a sample with all default layers. It should take less than 75 us: 1% of 50

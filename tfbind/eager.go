@@ -142,24 +142,6 @@ func (f *eagerFrame) Put(at int32, tensor any) error {
 	return capi.putTensor(p, at, x)
 }
 
-// tensor returns the value of a place as a tensor that must be closed. It may share the memory
-// of the place. An empty place returns ErrNotFed.
-func (f *eagerFrame) tensor(at int32) (*Tensor, error) {
-	p, err := f.use()
-	if err != nil {
-		return nil, err
-	}
-	defer f.done()
-	if err := f.check(true, at); err != nil {
-		return nil, err
-	}
-	x, err := capi.getTensor(p, at)
-	if err != nil {
-		return nil, err
-	}
-	return wrapTensor(x, 0), nil
-}
-
 func (f *eagerFrame) Float(at int32) (float64, error) {
 	p, err := f.use()
 	if err != nil {

@@ -5,15 +5,38 @@ import "steadyfit/internal/eager"
 // TypeOf returns the element type of T.
 func TypeOf[T Element]() DType { return dtypeOf[T]() }
 
-// Retained returns how often TensorFlow kept an input's buffer.
-func Retained(st *Step) int64 { return st.retained() }
-
-// EagerTensor returns the value of a place as a tensor.
-func EagerTensor(f eager.Frame, at int32) (*Tensor, error) { return f.(*eagerFrame).tensor(at) }
-
 func OperationName(op Operation) string { return op.name() }
 
 func OutputName(o Output) string { return o.name() }
 
 // Len returns the number of elements of a tensor.
 func Len(t *Tensor) int { return int(t.info.elements) }
+
+// EagerTensor returns the value of a place as a tensor that must be closed. It may share the memory
+// of the place. An empty place returns ErrNotFed.
+func EagerTensor(frame eager.Frame, at int32) (*Tensor, error) {
+	f := frame.(*eagerFrame)
+	p, err := f.use()
+	if err != nil {
+		return nil, err
+	}
+	defer f.done()
+	if err := f.check(true, at); err != nil {
+		return nil, err
+	}
+	x, err := capi.getTensor(p, at)
+	if err != nil {
+		return nil, err
+	}
+	return wrapTensor(x, 0), nil
+}
+
+// Retained returns how often TensorFlow kept an input's buffer, so that the input got a new
+// one.
+func Retained(st *Step) int64 {
+	if _, err := st.use(); err != nil {
+		return 0
+	}
+	defer st.done()
+	return *st.memory.retained
+}

@@ -393,13 +393,3 @@ func (st *Step) readable(i int) error {
 	}
 	return nil
 }
-
-// retained returns how often TensorFlow kept an input's buffer, so that the input got a new
-// one.
-func (st *Step) retained() int64 {
-	if _, err := st.use(); err != nil {
-		return 0
-	}
-	defer st.done()
-	return *st.memory.retained
-}
