@@ -68,6 +68,9 @@ func runChild(t *testing.T, variable string, argument, result any, env ...string
 	cmd.Stdout, cmd.Stderr = &out, &log
 	require.NoError(t, cmd.Start())
 	ended := make(chan error, 1)
+	sampler, err := memory.NewSampler(memory.SamplerOptions{PID: cmd.Process.Pid})
+	require.NoError(t, err)
+	defer sampler.Close()
 	go func() { ended <- cmd.Wait() }()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -78,8 +81,9 @@ func runChild(t *testing.T, variable string, argument, result any, env ...string
 			require.NoError(t, json.Unmarshal([]byte(out.String()), result), out.String())
 			return peak
 		case <-tick.C:
-			if usage, err := memory.ReadPID(cmd.Process.Pid); err == nil && usage.RSS.OK {
-				peak = max(peak, usage.RSS.Bytes)
+			var sample memory.Sample
+			if err := sampler.Sample(0, &sample); err == nil && sample.Get(memory.RSS).OK {
+				peak = max(peak, sample.Get(memory.RSS).Bytes)
 			}
 		}
 	}

@@ -45,18 +45,6 @@ func Read() (Usage, error) {
 	return u.Usage, err
 }
 
-// ReadPID is like Read, for another process. A process that does not exist or has ended is
-// ErrEnded.
-func ReadPID(pid int) (Usage, error) {
-	var p process
-	if err := p.open(pid); err != nil {
-		return Usage{}, err
-	}
-	defer p.close()
-	s, err := p.usage()
-	return s.Usage, err
-}
-
 func readStatus(file *os.File, buffer []byte) (status, error) {
 	text, err := readAll(file, buffer)
 	if err != nil {

@@ -65,16 +65,16 @@ func TestParseStatus(t *testing.T) {
 }
 
 func TestReadPID(t *testing.T) {
-	own, err := ReadPID(os.Getpid())
+	own, err := readPID(os.Getpid())
 	require.NoError(t, err)
 	require.True(t, own.RSS.OK)
 
 	child := sleeper(t)
-	u, err := ReadPID(child.Process.Pid)
+	u, err := readPID(child.Process.Pid)
 	require.NoError(t, err)
 	require.True(t, u.RSS.OK)
 
-	_, err = ReadPID(-1)
+	_, err = readPID(-1)
 	require.ErrorIs(t, err, ErrEnded)
 }
 
@@ -168,4 +168,14 @@ func TestGroupWithoutLimitIsUnknown(t *testing.T) {
 	g.close()
 	used, limit = g.read()
 	require.False(t, used.OK || limit.OK)
+}
+
+func readPID(pid int) (Usage, error) {
+	var p process
+	if err := p.open(pid); err != nil {
+		return Usage{}, err
+	}
+	defer p.close()
+	s, err := p.usage()
+	return s.Usage, err
 }

@@ -12,12 +12,9 @@ import (
 
 // Read returns the resident memory of this process; other amounts are unknown on this system. If
 // nothing is reported, the error is ErrUnavailable.
-func Read() (Usage, error) { return ReadPID(os.Getpid()) }
-
-// ReadPID is like Read, for another process. A process that does not exist is ErrEnded.
-func ReadPID(pid int) (Usage, error) {
+func Read() (Usage, error) {
 	var p process
-	if err := p.open(pid); err != nil {
+	if err := p.open(os.Getpid()); err != nil {
 		return Usage{}, err
 	}
 	s, err := p.usage()
