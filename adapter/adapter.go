@@ -31,7 +31,8 @@ var ErrFormat = errors.New("not a valid adapter")
 // Adapter is a set of trained weights.
 type Adapter struct {
 	// Base is the hash of the frozen weights that the adapter belongs to
-	// (savedmodels.Model.Base). It is empty for a model without frozen weights.
+	// (savedmodels.Model.Base). It is empty for a model without frozen weights. Only the names,
+	// types and shapes of the weights are then compared.
 	Base string
 	// Weights are the trained weights by name (savedmodels.Variable.WeightName).
 	Weights map[string]Weight
