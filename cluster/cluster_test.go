@@ -85,8 +85,9 @@ func TestFromEnvironmentRefuses(t *testing.T) {
 	long := strings.Repeat("x", 100_000)
 	for _, c := range []struct{ env, want string }{
 		{"TF_CONFIG=" + long, "TF_CONFIG: cannot be read as JSON of a cluster: "},
-		{`TF_CONFIG={"cluster":{"worker":{"0":"a:1"}}}`, "TF_CONFIG: cannot be read as JSON of a cluster: "},
-		{`TF_CONFIG={"sparseCluster":{"worker":{"1":"a:1"},"ps":[]},"task":{"type":"worker","index":1}}`, "sparseCluster does not list all workers; set enableDynamicWorker"},
+		{`TF_CONFIG={"cluster":{"worker":{"1":"a:1"},"ps":[]},"task":{"type":"worker","index":1}}`, "TF_CONFIG: the cluster does not list all workers; set enableDynamicWorker"},
+		{`TF_CONFIG={"cluster":{"worker":"a:1"}}`, "TF_CONFIG: cannot be read as JSON of a cluster: "},
+		{`TF_CONFIG={"sparseCluster":{"worker":{"1":"a:1"},"ps":[]},"task":{"type":"worker","index":1}}`, "TF_CONFIG: the cluster does not list all workers; set enableDynamicWorker"},
 		{tfConfig(workers, "evaluator", "0"), "this task is an evaluator, and validation is a part of the training; remove the evaluator"},
 		{tfConfig(workers+`,"ps":["p:1"]`, "ps", "0"), "the cluster has parameter servers, and training has none; use workers only"},
 		{tfConfig(workers+`,"drivers":["p:1"]`, "worker", "0"), `the cluster has a job named "drivers"`},

@@ -83,6 +83,11 @@ func (e environment) tfConfig() (*Cluster, error) {
 	refuse := func(reason, fix string) (*Cluster, error) {
 		return nil, &option.Error{Option: envTFConfig, Reason: reason, Fix: fix}
 	}
+	// A TFJob with enableDynamicWorker has an object of workers in cluster (training-operator 1.9) or in
+	// sparseCluster (earlier versions), with this worker only.
+	incomplete := func() (*Cluster, error) {
+		return refuse("the cluster does not list all workers", "set enableDynamicWorker of the TFJob to false")
+	}
 	var config struct {
 		Cluster map[string][]string `json:"cluster"`
 		Sparse  json.RawMessage     `json:"sparseCluster"`
@@ -92,10 +97,14 @@ func (e environment) tfConfig() (*Cluster, error) {
 		} `json:"task"`
 	}
 	if err := json.Unmarshal([]byte(e.get(envTFConfig)), &config); err != nil {
+		var sparse *json.UnmarshalTypeError
+		if errors.As(err, &sparse) && sparse.Value == "object" {
+			return incomplete()
+		}
 		return nil, &option.Error{Option: envTFConfig, Reason: "cannot be read as JSON of a cluster: " + shorten(err.Error()), Err: err}
 	}
 	if config.Sparse != nil {
-		return refuse("sparseCluster does not list all workers", "set enableDynamicWorker of the TFJob to false")
+		return incomplete()
 	}
 	task := config.Task.Type
 	if task == "evaluator" {
