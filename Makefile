@@ -37,9 +37,9 @@ demo: runtime build ## train the built-in digits model and evaluate the result
 # first. With two cores, at most two processes of TensorFlow compute at the same time.
 HALF := $(shell echo $$((($$(getconf _NPROCESSORS_ONLN) + 1) / 2)))
 .PHONY: test
-test: runtime ## all tests: unit, race, oneDNN on and off, gcstress, leakcheck, tfgo, fuzz, Python
+test: runtime venv ## all tests: unit, race, oneDNN on and off, gcstress, leakcheck, tfgo, fuzz, Python
 	@rm -rf $(REPORTS)
-	@rc=0; $(MAKE) -k --no-print-directory -j2 UNIT_NEEDS=venv PROCESSES=$(HALF) GOTESTFLAGS='-p=$(HALF) $(GOTESTFLAGS)' \
+	@rc=0; $(MAKE) -k --no-print-directory -j2 PROCESSES=$(HALF) GOTESTFLAGS='-p=$(HALF) $(GOTESTFLAGS)' \
 		abi race test-unit test-onednn pytest gcstress fuzz test-tfgo || rc=1; \
 	$(PYTHON) scripts/test_summary.py $(REPORTS) || rc=1; exit $$rc
 
@@ -62,7 +62,7 @@ abi: runtime ## compare tfbind's C prototypes with TensorFlow's headers
 	$(CC) -std=c11 -fsyntax-only -Wall -Werror -I$(RUNTIME)/include tfbind/abi/abi_check.c
 
 .PHONY: test-unit
-test-unit: runtime $(UNIT_NEEDS) ## Go tests, those with TensorFlow included
+test-unit: runtime ## Go tests, those with TensorFlow included
 	$(GOTEST) unit -timeout=20m $(GOTESTFLAGS) ./...
 
 # TF_ENABLE_ONEDNN_OPTS, or without it the processor's flags, decide whether TensorFlow
