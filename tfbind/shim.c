@@ -38,11 +38,9 @@ static const char* load_error(const char* format, const char* a,
 const char* sf_load(const char* framework, const char* library) {
   // The framework library must be opened first: the other library needs it, and
   // would otherwise search the system's path and might find another version.
-  // RTLD_LAZY opens TensorFlow 2.21 in 0.15 s of CPU time, and RTLD_NOW in 0.24 s: of
-  // its symbols, 190,000 functions are then looked up at their first call.
-  if (framework[0] != '\0' && dlopen(framework, RTLD_LAZY | RTLD_LOCAL) == NULL)
+  if (framework[0] != '\0' && dlopen(framework, RTLD_NOW | RTLD_LOCAL) == NULL)
     return load_error("%s%s", dlerror(), "");
-  void* lib = dlopen(library, RTLD_LAZY | RTLD_LOCAL);
+  void* lib = dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (lib == NULL) return load_error("%s%s", dlerror(), "");
 #define SF_RESOLVE(result, name, params)                                  \
   *(void**)&tf.name = dlsym(lib, #name);                                  \
