@@ -34,7 +34,7 @@ demo: runtime build ## train the built-in digits model and evaluate the result
 
 # Two targets run at the same time. Each uses half of the cores, so that tests of one
 # target run while another target waits, or has a single long test left. Long targets come
-# first. With two cores, at most two processes of TensorFlow compute at the same time.
+# first.
 HALF := $(shell echo $$((($$(getconf _NPROCESSORS_ONLN) + 1) / 2)))
 .PHONY: test
 test: runtime venv ## all tests: unit, race, oneDNN on and off, gcstress, leakcheck, tfgo, fuzz, Python
@@ -78,13 +78,13 @@ OTHER_ONEDNN := $(if $(filter 0 false False FALSE,$(or $(TF_ENABLE_ONEDNN_OPTS),
 .PHONY: race
 race: export GORACE ?= atexit_sleep_ms=20
 race: runtime ## the unit tests with race detector and leakcheck, with the opposite setting of oneDNN
-	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) race -race -tags leakcheck -count=1 -timeout=20m -skip '^TestHostileInputs$$' $(GOTESTFLAGS) \
+	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) race -race -tags leakcheck -count=1 -timeout=30m -skip '^TestHostileInputs$$' $(GOTESTFLAGS) \
 		$$($(GO) list ./... | grep -vE '/(internal/(lab/(report|workload|accuracy)|docs|lint))$$')
 
 # Tests that skip themselves in builds with race detector or leakcheck. Left out are tests that
 # compare with Keras, whose TensorFlow has the same setting, tests that set oneDNN themselves,
-# and transcripts.
-NOT_IN_RACE := TestBudget(IsKept|ThatCannotBeKept|OfASmallModel|IsResumedBitForBit)|TestOutOfMemory(IsSplit)?|TestSoak|TestReloadsStayFlat|TestPythonPredictsTheSame|TestModelsOfOthersTrain
+# and TestGolden.
+NOT_IN_RACE := TestBudget(IsKept|ThatCannotBeKept|OfASmallModel|IsResumedBitForBit)|TestOutOfMemory(IsSplit)?|TestSoak|TestReloadsStayFlat|TestPythonPredictsTheSame|TestModelsOfOthersTrain|TestRaggedInputIsRefused
 
 .PHONY: test-onednn
 test-onednn: runtime ## the tests that race skips, with the opposite setting of oneDNN

@@ -86,19 +86,22 @@ func (p *Plan) allowed(step time.Duration) time.Duration {
 }
 
 // batchBytes is the size of a batch, in bytes.
-func batchBytes(ds data.Dataset, batch int) float64 {
-	bytes := 0.0
+func batchBytes(ds data.Dataset, batch int) float64 { return batchSize(ds, batch, 0) }
+
+// batchSize is the size of a batch in bytes, with each element counted as width bytes. A width
+// of 0 counts the size of the field's type.
+func batchSize(ds data.Dataset, batch, width int) (size float64) {
 	for _, f := range ds.Fields() {
 		n := float64(batch)
 		if t := dtype.ByName(f.Type); t != nil {
-			n *= float64(t.Size)
+			n *= float64(cmp.Or(width, t.Size))
 		}
 		for _, d := range f.Shape {
 			n *= float64(d)
 		}
-		bytes += n
+		size += n
 	}
-	return bytes
+	return size
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

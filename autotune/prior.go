@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/cpu"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/gpu"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 )
@@ -16,9 +17,10 @@ const (
 	// largeConvolution is the least number of floating-point operations of a step's first
 	// convolution and its gradients for which oneDNN is chosen without a measurement.
 	largeConvolution = 1e9
-	// poolBytes is the memory that must be available for each byte of a batch, since oneDNN
-	// keeps memory that malloc would return: 42 bytes on builtin:image-224.
-	poolBytes = 64
+	// poolBytes is the memory that must be available for each number of a batch, since oneDNN
+	// keeps memory that malloc would return: 170 bytes for each pixel value on
+	// builtin:image-224.
+	poolBytes = 256
 )
 
 // Prior returns a configuration to begin with, for trainings that are too short for trials: with
@@ -32,11 +34,14 @@ func (p *Plan) Prior() Configuration {
 	left := memory.Available()
 	switch {
 	case err != nil, !p.Limits.under(p.Options).OneDNN, p.Options.Device.OneDNN != "", oneDNNByDefault(), p.convolution() < largeConvolution,
-		left.OK && float64(left.Bytes) < poolBytes*batchBytes(p.Data, p.Batch):
+		left.OK && float64(left.Bytes) < poolBytes*batchSize(p.Data, p.Batch, 1), hasGPU():
 		return Configuration{}
 	}
 	return on
 }
+
+// hasGPU reports whether the kernel's driver shows a GPU, which then computes the convolutions.
+func hasGPU() bool { return len(gpu.Kernel(os.DirFS("/"))) > 0 }
 
 // oneDNNByDefault reports whether TensorFlow computes with oneDNN if no option says otherwise:
 // the variable decides or, without it, the processor (DefaultOneDnnPolicy in

@@ -10,6 +10,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
+	"steadyfit/tfbind"
 )
 
 // Only a training with large convolutions begins with oneDNN, and only if TensorFlow would leave
@@ -50,4 +51,13 @@ func TestPrior(t *testing.T) {
 			assert.Equal(t, Configuration{OneDNN: c.want}, p.Prior())
 		})
 	}
+}
+
+// TensorFlow decides as this package does.
+func TestOneDNNByDefault(t *testing.T) {
+	_, err := tfbind.Load("")
+	require.NoError(t, err)
+	on, known := tfbind.OneDNN()
+	require.True(t, known)
+	assert.Equal(t, on, oneDNNByDefault())
 }

@@ -540,13 +540,16 @@ def _rematerialize(layer: Any, report: Callable[[str], Any]) -> Callable:
         structure = (args, {**kwargs, "training": training})
         flat = tree.flatten(structure)
         floats = [i for i, v in enumerate(flat) if tf.is_tensor(v) and v.dtype.is_floating]
+        masks = [getattr(flat[i], "_keras_mask", None) for i in floats]
         first: list[Any] = []
 
         def compute(values: Sequence[Any]) -> tuple[Any, dict[int, Any]]:
             """The outputs and assigned values for float inputs, trained weights and states."""
             arguments = list(flat)
-            for i, value in zip(floats, values, strict=False):
+            for i, value, mask in zip(floats, values, masks, strict=False):
                 arguments[i] = value
+                if mask is not None:
+                    value._keras_mask = mask
             arguments, options = tree.pack_sequence_as(structure, arguments)
             mapping = zip([*trained, *states], values[len(floats) :], strict=True)
             replaced = layer.__dict__.pop("call", None)
@@ -569,6 +572,10 @@ def _rematerialize(layer: Any, report: Callable[[str], Any]) -> Callable:
             with tf.GradientTape() as tape:
                 result, assigned = compute(values)
             first[:] = result, assigned
+            # A layer such as MultiHeadAttention removes the mask of its input.
+            for i, value, mask in zip(floats, values, masks, strict=False):
+                if mask is not None and getattr(value, "_keras_mask", None) is None:
+                    flat[i]._keras_mask = None
             for v in tape.watched_variables():
                 report(f"the weight {v.name!r} of another layer")
             if assigned.keys() - {id(v) for v in states}:
@@ -2367,6 +2374,11 @@ def export(
     tf, keras = _load_tensorflow()
     if xla_steps is not None and xla_batch is None:
         raise UsageError("xla_steps needs xla_batch")
+    if remat is not None and xla_batch is not None:
+        raise UsageError(
+            "remat does not apply to the compiled signatures of xla_batch: XLA may merge both "
+            "computations; leave one of them out"
+        )
     adaptation = _adaptation(lora, quantize, train_only)
     with _atomic_directory(out, force) as temporary, contextlib.ExitStack() as at_end:
         progress.info("checking the model")

@@ -10,10 +10,11 @@ gotestsum=gotest.tools/gotestsum@v1.13.0
 title=$1
 shift
 mkdir -p out/test
-exec > >(sed -u "s/^/$title: /") 2>&1
-code=0
-"${GO:-go}" run "$gotestsum" --format pkgname-and-test-fails --format-hide-empty-pkg --format-icons text \
-    --jsonfile "out/test/$title.json" --junitfile "out/test/$title.xml" --junitfile-project-name "$title" -- -vet=off "$@" || code=$?
-echo "tests of 5 seconds and more"
-"${GO:-go}" run "$gotestsum" tool slowest --threshold 5s --num 12 --jsonfile "out/test/$title.json" || true
-exit "$code"
+{
+    code=0
+    "${GO:-go}" run "$gotestsum" --format pkgname-and-test-fails --format-hide-empty-pkg --format-icons text \
+        --jsonfile "out/test/$title.json" --junitfile "out/test/$title.xml" --junitfile-project-name "$title" -- -vet=off "$@" || code=$?
+    echo "tests of 5 seconds and more"
+    "${GO:-go}" run "$gotestsum" tool slowest --threshold 5s --num 12 --jsonfile "out/test/$title.json" || true
+    exit "$code"
+} 2>&1 | sed -u "s/^/$title: /"

@@ -120,14 +120,15 @@ func (t *training) autotune(ctx context.Context) error {
 		done := t.worker.Busy()
 		t.tuned = &p
 		t.choice, err = autotune.Choose(ctx, p)
-		t.addPrior()
 		done()
 	}
+	t.choice.Reason = t.asSet(t.choice.Reason)
+	t.addPrior()
 	if err != nil {
 		return err
 	}
 	if t.Autotune.Mode != AutotuneOff && !t.continues() {
-		t.report("auto", text(t.asSet(t.choice.Reason)))
+		t.report("auto", text(t.choice.Reason))
 	}
 	if t.choice.CacheError != nil {
 		t.report("warning", t.choice.CacheError)
@@ -158,6 +159,14 @@ func (t *training) startWithPrior() error {
 	missing, err := t.prior.Environment()
 	for _, v := range missing {
 		err = errors.Join(err, os.Setenv(v.Name, v.Value))
+	}
+	if err == nil && len(missing) > 0 {
+		_, err = tfbind.Load(t.TensorFlow)
+		for _, v := range missing {
+			if err != nil { // a later training finds the environment unchanged
+				err = errors.Join(err, os.Unsetenv(v.Name))
+			}
+		}
 	}
 	return err
 }

@@ -129,6 +129,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", type=int, default=96, help="pixels of a side (96)")
     parser.add_argument("--classes", type=int, help="classes of your images")
     arguments = parser.parse_args(argv)
+    if arguments.fashion and arguments.application:
+        parser.error("--fashion and --application are two ways to get a network; choose one")
     if arguments.application and not arguments.weights:
         parser.error("--application needs --weights: a file, imagenet or random")
 

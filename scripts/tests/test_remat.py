@@ -59,9 +59,30 @@ def block(kind: str, name: str) -> layers.Layer:
     return keras.Model(x, y, name=name)
 
 
+class Residual(keras.layers.Layer):
+    """A block that passes the mask of its input to a layer inside, without an argument for it."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.attention = keras.layers.MultiHeadAttention(2, 3)
+        self.supports_masking = True
+
+    def call(self, x):
+        return x + self.attention(x, x)
+
+
 def network(kind: str) -> keras.Model:
     x = y = keras.Input((4, 6))
+    if kind in ("outer mask", "masked attention"):
+        y = keras.layers.Masking()(keras.layers.ZeroPadding1D(2)(y))
     for i in range(2):
+        if kind == "outer mask":
+            y = Residual(name=f"block_{i}")(y)
+            continue
+        if kind == "masked attention":
+            attended = keras.layers.MultiHeadAttention(2, 3, name=f"block_{i}")(y, y)
+            y = keras.layers.Add()([y, attended])
+            continue
         inner = block(kind, f"block_{i}")
         y = Inference(inner, name=f"outer_{i}")(y) if kind == "inference" else inner(y)
     return keras.Model(x, layers.Dense(3, name="head")(layers.GlobalAveragePooling1D()(y)))
@@ -87,7 +108,7 @@ def trained(path, load, **options) -> tuple[list[float], dict[str, np.ndarray], 
     return losses, loaded.variables(), products
 
 
-@pytest.mark.parametrize("kind", ["dense", "attention", "normalization", "mask", "own layer"])
+@pytest.mark.parametrize("kind", ["dense", "attention", "normalization", "mask", "outer mask", "masked attention", "own layer"])
 def test_the_same_training(tmp_path, load, kind):
     """Dropout draws the same masks, and moving averages change once per step."""
     without, weights, products = trained(tmp_path / "m", load, kind=kind)
