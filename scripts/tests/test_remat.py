@@ -59,12 +59,12 @@ def block(kind: str, name: str) -> layers.Layer:
     return keras.Model(x, y, name=name)
 
 
-class Residual(keras.layers.Layer):
+class Attending(layers.Layer):
     """A block that passes the mask of its input to a layer inside, without an argument for it."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self.attention = keras.layers.MultiHeadAttention(2, 3)
+        self.attention = layers.MultiHeadAttention(2, 3)
         self.supports_masking = True
 
     def call(self, x):
@@ -74,14 +74,14 @@ class Residual(keras.layers.Layer):
 def network(kind: str) -> keras.Model:
     x = y = keras.Input((4, 6))
     if kind in ("outer mask", "masked attention"):
-        y = keras.layers.Masking()(keras.layers.ZeroPadding1D(2)(y))
+        y = layers.Masking()(layers.ZeroPadding1D(2)(y))
     for i in range(2):
         if kind == "outer mask":
-            y = Residual(name=f"block_{i}")(y)
+            y = Attending(name=f"block_{i}")(y)
             continue
         if kind == "masked attention":
-            attended = keras.layers.MultiHeadAttention(2, 3, name=f"block_{i}")(y, y)
-            y = keras.layers.Add()([y, attended])
+            attended = layers.MultiHeadAttention(2, 3, name=f"block_{i}")(y, y)
+            y = layers.Add()([y, attended])
             continue
         inner = block(kind, f"block_{i}")
         y = Inference(inner, name=f"outer_{i}")(y) if kind == "inference" else inner(y)
