@@ -311,15 +311,12 @@ func (x *FeatureStep) mapFields(b data.Batch) error {
 	return nil
 }
 
-func (x *FeatureStep) array(name string) (a data.Array, err error) {
+func (x *FeatureStep) array(name string) (data.Array, error) {
 	t, err := x.Output(name)
 	if err != nil {
-		return a, err
+		return data.Array{}, err
 	}
-	for _, d := range t.Shape() {
-		a.Shape = append(a.Shape, int(d))
-	}
-	a.Values, err = t.Slice(nil)
+	a, err := Array(t)
 	return a, errors.Join(err, t.Close())
 }
 

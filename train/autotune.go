@@ -152,6 +152,9 @@ func (t *training) startWithPrior() error {
 			return err
 		}
 	}
+	if _, err := tfbind.Locate(t.TensorFlow); err != nil {
+		return nil //nolint:nilerr // Load reports it, and the environment stays as it was
+	}
 	p := t.autotunePlan()
 	p.Limits = t.Autotune.Limits(t.Session, 0)
 	p.Limits.Restart = true
@@ -159,14 +162,6 @@ func (t *training) startWithPrior() error {
 	missing, err := t.prior.Environment()
 	for _, v := range missing {
 		err = errors.Join(err, os.Setenv(v.Name, v.Value))
-	}
-	if err == nil && len(missing) > 0 {
-		_, err = tfbind.Load(t.TensorFlow)
-		for _, v := range missing {
-			if err != nil { // a later training finds the environment unchanged
-				err = errors.Join(err, os.Unsetenv(v.Name))
-			}
-		}
 	}
 	return err
 }

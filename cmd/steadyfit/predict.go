@@ -123,11 +123,7 @@ func predictBatch(ctx context.Context, step *session.Step, names []string, b dat
 		if err != nil {
 			return nil, err
 		}
-		a := data.Array{}
-		for _, d := range t.Shape() {
-			a.Shape = append(a.Shape, int(d))
-		}
-		a.Values, err = t.Slice(nil) // half-precision values become float32, without rounding
+		a, err := session.Array(t)
 		t.Close()
 		if err != nil {
 			return nil, fmt.Errorf("output %s: %w", name, err)
