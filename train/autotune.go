@@ -12,21 +12,28 @@ import (
 	"strings"
 	"time"
 
-	"steadyfit/autotune"
 	"steadyfit/fit"
 	"steadyfit/fit/checkpoint"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/autotune"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
-// Autotune measures at the start of a training which configuration runs fastest; see package
-// autotune. A resumed training uses the configuration of its checkpoint.
+// Autotune measures which configuration of a training runs fastest on this machine: the steps
+// per execution, the XLA-compiled signatures of the model, and settings of TensorFlow's executor,
+// its threads, oneDNN and the allocator. Plain steps are used unless another configuration is at
+// least 3% faster with its whole confidence interval.
+//
+// Measurements run at the start of a training in child processes ([Child]), and take at most 2%
+// of the training and at most 20 s. The thread of train steps is chosen during the training. A
+// resumed training uses the configuration of its checkpoint.
 type Autotune struct {
 	Mode AutotuneMode
-	// Cache is the folder for measurements; empty means autotune.CacheDir().
+	// Cache is the folder for measurements; empty means steadyfit/tune in the
+	// cache folder of the user.
 	Cache string
 	// Fixed selects options of Config.Session that keep their values.
 	Fixed Fixed
@@ -48,20 +55,6 @@ const (
 // its default is always fixed.
 type Fixed struct{ StepsPerExecution, Compiled, Threads, OneDNN, Precision bool }
 
-func isFloat16(p gpuopts.Precision) bool { return p != "" && p != gpuopts.BFloat16 }
-
-// with also selects the options that are set in o.
-func (f Fixed) with(o session.Options) Fixed {
-	return Fixed{
-		StepsPerExecution: f.StepsPerExecution || o.StepsPerExecution > 1,
-		Compiled:          f.Compiled || o.Compiled,
-		// Resolving float16 initializes TensorFlow's devices with their threads.
-		Threads:   f.Threads || o.Device.IntraThreads != 0 || o.Device.InterThreads != 0 || isFloat16(o.Device.Precision),
-		OneDNN:    f.OneDNN || o.Device.OneDNN != "",
-		Precision: f.Precision || o.Device.Precision != "",
-	}
-}
-
 func (a *Autotune) check() error {
 	if !slices.Contains([]AutotuneMode{AutotuneOff, AutotuneOn, AutotunePrecision}, a.Mode) {
 		return refuse("Autotune.Mode", a.Mode, "expected %s, %s, or nothing", AutotuneOn, AutotunePrecision)
@@ -72,27 +65,17 @@ func (a *Autotune) check() error {
 	return nil
 }
 
-// Limits returns the limits for autotune. o are the options of the session, and most is the
-// maximum number of steps per execution.
-func (a *Autotune) Limits(o session.Options, most int) autotune.Limits {
-	fixed := a.Fixed.with(o)
-	if fixed.StepsPerExecution {
-		most = 0
-	}
-	return autotune.Limits{StepsPerExecution: most, Compiled: !fixed.Compiled, Threads: !fixed.Threads, OneDNN: !fixed.OneDNN, Precision: a.Mode == AutotunePrecision && !fixed.Precision}
-}
+// Child runs a measurement of Autotune and does not return if this process was started for one.
+// Otherwise it returns at once. It must be the first call in main of a program that uses Autotune.
+func Child(ctx context.Context) { autotune.Child(ctx) }
 
-// Folder returns Cache or its default.
-func (a *Autotune) Folder() string {
-	if a.Cache != "" {
-		return a.Cache
-	}
-	return autotune.CacheDir()
+func (a *Autotune) limits(o session.Options, most int) autotune.Limits {
+	return autotune.Fixed(a.Fixed).Limits(o, most, a.Mode == AutotunePrecision)
 }
 
 // tunesLive reports whether train steps choose their thread during the training.
 func (t *training) tunesLive() bool {
-	return t.Autotune.Mode != AutotuneOff && !t.Autotune.Fixed.with(t.Session).Threads &&
+	return t.Autotune.Mode != AutotuneOff && autotune.Fixed(t.Autotune.Fixed).With(t.Session).Threads &&
 		!t.Session.CallerRuns && !t.Session.Device.Deterministic && autotune.ThreadVariable() == ""
 }
 
@@ -102,7 +85,7 @@ func (t *training) autotune(ctx context.Context) error {
 	t.Loop.Hook(fit.Hook{Name: autotuneHook, Save: t.saveChoice})
 	p := t.autotunePlan()
 	t.most = min(t.data.Len()/t.Loop.Batch, int(p.Steps)/t.Loop.Epochs, t.pause(int(p.Steps)/t.Loop.Epochs))
-	p.Limits = t.Autotune.Limits(t.Session, t.most)
+	p.Limits = t.Autotune.limits(t.Session, t.most)
 	t.live = t.tunesLive()
 	// A traced step shows whether 16-bit types take effect.
 	p.Limits.Traced = t.traces() || p.Limits.Precision && t.Trace == traceIfUnsure && t.mayTrace()
@@ -156,7 +139,7 @@ func (t *training) startWithPrior() error {
 		return nil //nolint:nilerr // Load reports it, and the environment stays as it was
 	}
 	p := t.autotunePlan()
-	p.Limits = t.Autotune.Limits(t.Session, 0)
+	p.Limits = t.Autotune.limits(t.Session, 0)
 	p.Limits.Restart = true
 	t.prior = p.Prior()
 	missing, err := t.prior.Environment()
@@ -187,7 +170,7 @@ func (t *training) autotunePlan() autotune.Plan {
 	}
 	p := autotune.Plan{
 		Model: t.model, Options: t.Session, Data: t.data, Batch: t.Loop.Batch,
-		Steps: int64(t.Loop.Epochs) * int64(cmp.Or(t.Loop.StepsPerEpoch, steps)), Cache: t.Autotune.Folder(), Log: t.Loop.Log,
+		Steps: int64(t.Loop.Epochs) * int64(cmp.Or(t.Loop.StepsPerEpoch, steps)), Cache: cmp.Or(t.Autotune.Cache, autotune.CacheDir()), Log: t.Loop.Log,
 	}
 	if t.Loop.LearningRate != nil {
 		p.LearningRate = t.Loop.LearningRate(0, 0)
@@ -371,7 +354,7 @@ func (t *training) excludesThreads() string {
 	switch {
 	case device.InterThreads != 0 && device.IntraThreads == 0:
 		return "Options.InterThreads"
-	case isFloat16(device.Precision):
+	case device.Precision != "" && device.Precision != gpuopts.BFloat16:
 		return "Options.Precision"
 	case t.Autotune.Fixed.Threads:
 		return "Options.IntraThreads"

@@ -5,8 +5,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"steadyfit/autotune"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/autotune"
 	"steadyfit/session"
 )
 
@@ -34,6 +34,6 @@ func TestLimits(t *testing.T) {
 		want := all
 		c.without(&want)
 		a := Autotune{Mode: AutotunePrecision, Fixed: c.fixed}
-		assert.Equal(t, want, a.Limits(c.options, 50), c.name)
+		assert.Equal(t, want, a.limits(c.options, 50), c.name)
 	}
 }

@@ -19,6 +19,6 @@
 // Run may start the same program again, with the same arguments: to set environment variables
 // that a process reads only once (Config.ReleaseMemory and others), as a child process
 // (Config.Supervise), and for measurements (Config.Autotune). Main therefore calls
-// autotune.Child first, then Run, and before Run does nothing that must not be repeated. With
+// [Child] first, then Run, and before Run does nothing that must not be repeated. With
 // Config.Supervise, Run returns both in the child and in the parent; see Result.InChild.
 package train

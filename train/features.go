@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"steadyfit/data"
+	"steadyfit/internal/autotune"
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/files"
 	"steadyfit/memory"
@@ -149,7 +151,7 @@ func (t *training) checkFeatures(ctx context.Context, s *session.Session, f *sav
 	if err := t.checkIndependent(ctx, s, f); err != nil {
 		return c, err
 	}
-	folder := t.Autotune.Folder()
+	folder := cmp.Or(t.Autotune.Cache, autotune.CacheDir())
 	kept := filepath.Join(folder, "features-"+featureKey(s, f, t.Loop.Batch)+".json")
 	if folder != "" {
 		text, err := files.Read(kept, 1<<10)

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"os"
 
-	"steadyfit/autotune"
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
+	"steadyfit/internal/autotune"
 	"steadyfit/memory"
 )
 

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"steadyfit/adapter"
-	"steadyfit/autotune"
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/checkpoint"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/autotune"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
 	"steadyfit/option"
@@ -38,7 +38,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 		c.Loop.Log = slog.New(slog.DiscardHandler)
 	}
 	c.Session.Seed, c.Session.ReadOnly, c.Session.ListAllocations = int64(c.Seed), false, c.OnOutOfMemory == Stop
-	c.Autotune.Fixed = c.Autotune.Fixed.with(c.Session)
+	c.Autotune.Fixed = Fixed(autotune.Fixed(c.Autotune.Fixed).With(c.Session))
 	c.Autotune.Fixed.StepsPerExecution = c.Autotune.Fixed.StepsPerExecution || c.ChooseSteps
 	t := &training{Config: c, worker: c.Worker, started: time.Now()}
 	_, _, t.later = tfbind.FirstSession()

@@ -17,11 +17,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/autotune"
 	"steadyfit/data"
 	"steadyfit/fit/checkpoint"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
+	"steadyfit/internal/autotune"
 	"steadyfit/train"
 )
 

@@ -15,8 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"steadyfit/autotune"
 	"steadyfit/data"
+	"steadyfit/internal/autotune"
 	"steadyfit/internal/files"
 	"steadyfit/internal/lab/measure"
 	"steadyfit/savedmodels"
@@ -202,12 +202,12 @@ func printTrials(w io.Writer, choice autotune.Choice, model string, batch int) e
 const trialTime = time.Minute
 
 func (s *settings) choose(cmd *cobra.Command, m *savedmodels.Model, ds data.Dataset) (autotune.Choice, error) {
-	limits := s.Autotune.Limits(s.Session, ds.Len()/s.Loop.Batch)
+	limits := autotune.Fixed(s.Autotune.Fixed).Limits(s.Session, ds.Len()/s.Loop.Batch, s.autotune == autotunePrecision)
 	limits.Restart = true // fit may restart the program
 	choice, err := autotune.Choose(cmd.Context(), autotune.Plan{
 		Model: m, Options: s.Session, Limits: limits,
 		Data: ds, Batch: s.Loop.Batch, LearningRate: s.rate, Time: trialTime,
-		Cache: s.Autotune.Folder(), CacheOnly: s.autotune == autotuneKept, Refresh: s.autotune != autotuneKept,
+		Cache: cmp.Or(s.Autotune.Cache, autotune.CacheDir()), CacheOnly: s.autotune == autotuneKept, Refresh: s.autotune != autotuneKept,
 	})
 	if err != nil {
 		return choice, err

@@ -12,7 +12,7 @@ import (
 	"runtime"
 	"syscall"
 
-	"steadyfit/autotune"
+	"steadyfit/internal/autotune"
 	"steadyfit/supervise"
 )
 

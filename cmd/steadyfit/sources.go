@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"gopkg.in/yaml.v3"
 
-	"steadyfit/autotune"
+	"steadyfit/internal/autotune"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 	"steadyfit/supervise"

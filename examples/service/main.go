@@ -18,7 +18,6 @@ import (
 	"strings"
 	"time"
 
-	"steadyfit/autotune"
 	"steadyfit/fit/checkpoint"
 	"steadyfit/memory"
 	"steadyfit/session"
@@ -27,7 +26,7 @@ import (
 )
 
 func main() {
-	autotune.Child(context.Background()) // does not return in the processes that measure
+	train.Child(context.Background()) // does not return in the processes that measure
 	dir := flag.String("dir", "service", "folder of the service")
 	flag.Parse()
 	err := service{*dir}.run()

@@ -9,7 +9,6 @@ import (
 	"log"
 	"os"
 
-	"steadyfit/autotune"
 	"steadyfit/fit"
 	"steadyfit/memory"
 	"steadyfit/supervise"
@@ -18,7 +17,7 @@ import (
 
 func main() {
 	ctx := context.Background()
-	autotune.Child(ctx) // does not return in the processes that measure
+	train.Child(ctx) // does not return in the processes that measure
 	_, err := train.Run(ctx, train.Config{
 		Model:       "builtin:digits", // or the folder of a SavedModel
 		Data:        train.Data{Path: "builtin:digits"},

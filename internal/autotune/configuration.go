@@ -149,6 +149,32 @@ func (c Configuration) changes() int {
 	return n
 }
 
+// Fixed selects options of a session that Choose does not change; see train.Fixed.
+type Fixed struct{ StepsPerExecution, Compiled, Threads, OneDNN, Precision bool }
+
+// With also selects the options that are set in o.
+func (f Fixed) With(o session.Options) Fixed {
+	return Fixed{
+		StepsPerExecution: f.StepsPerExecution || o.StepsPerExecution > 1,
+		Compiled:          f.Compiled || o.Compiled,
+		// Resolving float16 initializes TensorFlow's devices with their threads.
+		Threads: f.Threads || o.Device.IntraThreads != 0 || o.Device.InterThreads != 0 ||
+			o.Device.Precision != "" && o.Device.Precision != gpuopts.BFloat16,
+		OneDNN:    f.OneDNN || o.Device.OneDNN != "",
+		Precision: f.Precision || o.Device.Precision != "",
+	}
+}
+
+// Limits returns what remains free in a session with the options o, with at most steps per
+// execution, and with 16-bit types if precision is set.
+func (f Fixed) Limits(o session.Options, steps int, precision bool) Limits {
+	f = f.With(o)
+	if f.StepsPerExecution {
+		steps = 0
+	}
+	return Limits{StepsPerExecution: steps, Compiled: !f.Compiled, Threads: !f.Threads, OneDNN: !f.OneDNN, Precision: precision && !f.Precision}
+}
+
 // Limits are the kinds of configurations that Choose may return. The zero value allows only
 // plain steps. The model and the options of the session can exclude more.
 type Limits struct {
