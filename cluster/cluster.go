@@ -25,6 +25,16 @@ type Cluster struct {
 	Rank    int           // index of this process
 	Start   time.Duration // longest wait for all ranks at the start; 0 means 10 minutes
 	Timeout time.Duration // longest wait in an exchange of a train step; 0 means 60 s
+	From    string        // variable or file that describes the cluster, for messages
+}
+
+// String returns, for example, "rank 1 of 4, from TF_CONFIG".
+func (c *Cluster) String() string {
+	text := fmt.Sprintf("rank %d of %d", c.Rank, len(c.Workers))
+	if c.From != "" {
+		text += ", from " + c.From
+	}
+	return text
 }
 
 // Check returns an *option.Error if a field is invalid.

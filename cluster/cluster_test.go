@@ -75,7 +75,9 @@ func TestFromEnvironment(t *testing.T) {
 				return
 			}
 			require.NotNil(t, got)
-			assert.Equal(t, Cluster{Workers: strings.Fields(c.workers), Rank: c.rank}, *got)
+			assert.Equal(t, strings.Fields(c.workers), got.Workers)
+			assert.Equal(t, fmt.Sprintf("rank %d of %d, from %s", c.rank, len(got.Workers), got.From), got.String())
+			assert.Contains(t, c.env, got.From+"=")
 			assert.NoError(t, got.Check())
 		})
 	}
@@ -175,7 +177,8 @@ func TestReadHosts(t *testing.T) {
 	}
 	got, err := read("# two machines\na:2222\n\n  b:2222\r\n", 1)
 	require.NoError(t, err)
-	assert.Equal(t, &Cluster{Workers: []string{"a:2222", "b:2222"}, Rank: 1}, got)
+	assert.Equal(t, []string{"a:2222", "b:2222"}, got.Workers)
+	assert.Regexp(t, `^rank 1 of 2, from .*hosts$`, got.String())
 	got, err = read("a:2222", 0)
 	require.NoError(t, err)
 	assert.Nil(t, got)

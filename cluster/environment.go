@@ -58,7 +58,7 @@ const (
 // found returns the cluster that a variable describes; nil if it has one rank. An invalid cluster
 // is an error about the variable.
 func found(variable string, workers []string, rank int) (*Cluster, error) {
-	c := &Cluster{Workers: workers, Rank: rank}
+	c := &Cluster{Workers: workers, Rank: rank, From: variable}
 	var invalid *option.Error
 	if err := c.Check(); errors.As(err, &invalid) {
 		return nil, &option.Error{Option: variable, Reason: fmt.Sprintf("%s %v: %s", strings.ToLower(strings.TrimPrefix(invalid.Option, "Cluster.")), invalid.Value, invalid.Reason), Fix: invalid.Fix}
@@ -340,7 +340,7 @@ func ReadHosts(path string, rank int) (*Cluster, error) {
 	if err != nil {
 		return nil, &option.Error{Option: "Cluster.Workers", Value: path, Reason: err.Error(), Err: err}
 	}
-	c := &Cluster{Rank: rank}
+	c := &Cluster{Rank: rank, From: path}
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	for number := 1; lines.Scan(); number++ {
 		line := strings.TrimSpace(lines.Text())
