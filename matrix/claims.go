@@ -49,7 +49,7 @@ type question struct {
 
 // probe is the name of a test with the workloads and remedies that it uses.
 type probe struct {
-	// Test names a test in single or joint. Of names the amount that the test compares.
+	// Test names one of tests. Of names the amount that the test compares.
 	Test, Of string
 	// Runs are workloads, as in "S0", or workloads with a remedy, as in "S0/stream". "own
 	// growth" means all workloads without intended growth, "fixed batch" all with one batch
@@ -108,16 +108,6 @@ func ledger(r *Result) ([]Claim, error) {
 	if err != nil {
 		return nil, err
 	}
-	combinations, runs := make(map[combinationID]*Combination), make(map[combinationID][]*RunResult)
-	for i := range r.Combinations {
-		c := &r.Combinations[i]
-		combinations[combinationID{c.Runtime, c.Workload, c.Remedy}] = c
-	}
-	for i := range r.Runs {
-		run := &r.Runs[i]
-		id := combinationID{run.Runtime, run.Workload, run.Remedy}
-		runs[id] = append(runs[id], run)
-	}
 	gpus := len(r.Environment.GPUs) > 0
 	var out []Claim
 	for _, c := range table {
@@ -129,7 +119,7 @@ func ledger(r *Result) ([]Claim, error) {
 			if c.GPU && !gpus {
 				continue
 			}
-			v := view{runtime: runtime, gpus: gpus, seed: uint64(r.Settings.Seed), combinations: combinations, runs: runs, used: make(map[string]bool)}
+			v := newView(r, runtime)
 			if verdict, text := v.decide(c); verdict != "" {
 				entry.Verdicts = append(entry.Verdicts, ClaimVerdict{Runtime: runtime, Verdict: verdict, Text: text, Combinations: slices.Sorted(maps.Keys(v.used))})
 			}
@@ -148,7 +138,7 @@ func (v view) decide(c claimEntry) (verdict, text string) {
 		var all []evidence
 		for _, p := range q.Probes {
 			if v.among(p.Runtimes) {
-				all = append(all, v.test(p)...)
+				all = append(all, tests[p.Test](v, p)...)
 			}
 		}
 		e := pool(all...)

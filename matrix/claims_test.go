@@ -485,7 +485,7 @@ func TestClaimsNameWhatThereIs(t *testing.T) {
 	for _, c := range table {
 		for _, q := range c.Questions {
 			for _, p := range q.Probes {
-				assert.True(t, single[p.Test] != nil || joint[p.Test] != nil, "%s: test %q", c.ID, p.Test)
+				assert.True(t, tests[p.Test] != nil, "%s: test %q", c.ID, p.Test)
 				for _, pair := range pairs(p) {
 					for _, name := range pair {
 						w, remedy, ok := strings.Cut(name, "/")

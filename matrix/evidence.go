@@ -2,7 +2,9 @@ package matrix
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"steadyfit/internal/lab/compare"
@@ -30,43 +32,99 @@ const (
 	doubling = 2
 )
 
-// view has the results of a runtime, and records those that a verdict uses.
+// measured is a result with its runs.
+type measured struct {
+	*Combination
+	runs []*RunResult
+}
+
+// view has the results of a runtime by name ("W4/close", or "W4" for the baseline), and records
+// those that a verdict uses.
 type view struct {
-	runtime      string
-	gpus         bool
-	seed         uint64
-	combinations map[combinationID]*Combination
-	runs         map[combinationID][]*RunResult
-	used         map[string]bool
-	of           string // of the current probe
+	runtime string
+	gpus    bool
+	seed    uint64
+	results map[string]*measured
+	used    map[string]bool
+	of      string // of the current probe
 }
 
-func (v view) id(name string) combinationID {
-	w, r, ok := strings.Cut(name, "/")
-	if !ok {
-		r = Baseline
+func resultName(workload, remedy string) string {
+	if remedy == Baseline {
+		return workload
 	}
-	return combinationID{v.runtime, w, r}
+	return workload + "/" + remedy
 }
 
-// measured returns the result with a name such as "W4/close", or "W4" for the baseline. It returns
-// nil if there is no such result.
-func (v view) measured(name string) *Combination {
-	id := v.id(name)
-	c := v.combinations[id]
-	if c == nil || c.Verdict == nil {
-		return nil
+func newView(r *Result, runtime string) view {
+	v := view{runtime: runtime, gpus: len(r.Environment.GPUs) > 0, seed: uint64(r.Settings.Seed), results: make(map[string]*measured), used: make(map[string]bool)}
+	for i := range r.Combinations {
+		if c := &r.Combinations[i]; c.Runtime == runtime && c.Verdict != nil {
+			v.results[resultName(c.Workload, c.Remedy)] = &measured{Combination: c}
+		}
 	}
-	v.used[id.workload+"/"+id.remedy] = true
-	return c
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		if m := v.results[resultName(run.Workload, run.Remedy)]; m != nil && run.Runtime == runtime {
+			m.runs = append(m.runs, run)
+		}
+	}
+	return v
 }
 
-func (v view) on(name string) []string { return []string{v.id(name).workload} }
+func (v view) has(names ...string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return v.results[name] == nil })
+}
 
-// has reports whether a name was measured, without recording a use.
-func (v view) has(name string) bool {
-	c := v.combinations[v.id(name)]
-	return c != nil && c.Verdict != nil
+// use returns a result and records its use.
+func (v view) use(name string) *measured {
+	m := v.results[name]
+	v.used[m.Workload+"/"+m.Remedy] = true
+	return m
+}
+
+func found(a answer, name, format string, args ...any) evidence {
+	workload, _, _ := strings.Cut(name, "/")
+	return evidence{a, fmt.Sprintf(format, args...), []string{workload}}
+}
+
+// above answers whether an interval is above a threshold.
+func above(low, high, threshold float64) answer {
+	switch {
+	case low > threshold:
+		return yes
+	case high <= threshold:
+		return no
+	}
+	return unclear
+}
+
+func below(low, high, threshold float64) answer { return above(-high, -low, -threshold) }
+
+func lower(r compare.Ratio) answer {
+	if !r.OK {
+		return unclear
+	}
+	return below(r.Low, r.High, 1-noDifference)
+}
+
+func higher(r compare.Ratio) answer {
+	if !r.OK {
+		return unclear
+	}
+	return above(r.Low, r.High, 1+noDifference)
+}
+
+// halved answers in part for a lower amount that is not halved.
+func halved(r compare.Ratio) answer {
+	a := lower(r)
+	if a != yes || r.High <= halvedBelow {
+		return a
+	}
+	if r.Low > halvedBelow {
+		return inPart
+	}
+	return unclear
 }
 
 // outOfMemory reports whether TensorFlow or the kernel reported a lack of memory, or an
@@ -80,11 +138,9 @@ func outOfMemory(run *RunResult) bool {
 		func(word string) bool { return strings.Contains(run.Cause, word) })
 }
 
-// died counts the runs that ran out of memory, those of them that completed their first step,
-// and all runs.
-func (v view) died(name string) (starved, grown, all int) {
-	for _, run := range v.runs[v.id(name)] {
-		all++
+// died counts the runs that ran out of memory, and those of them that completed their first step.
+func (m *measured) died() (starved, grown int) {
+	for _, run := range m.runs {
 		if outOfMemory(run) {
 			starved++
 			if _, stepped := run.Phases[worker.PhaseFirst]; stepped {
@@ -92,44 +148,41 @@ func (v view) died(name string) (starved, grown, all int) {
 			}
 		}
 	}
-	return starved, grown, all
+	return starved, grown
 }
 
 // grows answers whether memory grows, or ran out after the first step. A sawtooth is no growth.
 // A crash with another cause leaves the question open.
 func (v view) grows(name string) evidence {
-	c := v.measured(name)
-	if c == nil {
+	if !v.has(name) {
 		return evidence{}
 	}
-	e := evidence{unclear, name + ": " + outline(*c.Verdict), v.on(name)}
-	starved, grown, all := v.died(name)
-	switch c.Verdict.Kind {
+	m := v.use(name)
+	// The outline has no method, and no cause of a change that is no growth.
+	outline := *m.Verdict
+	outline.NoiseFloor = 0
+	if outline.Kind != memory.Leak && outline.Kind != memory.Inconclusive {
+		outline.Cause = ""
+	}
+	e := found(unclear, name, "%s: %v", name, outline)
+	starved, grown := m.died()
+	most := grown > 0 && 2*grown >= len(m.runs)
+	switch m.Verdict.Kind {
 	case memory.Leak:
 		e.answer = yes
 	case memory.Flat, memory.Jump, memory.Plateau, memory.Sawtooth:
 		e.answer = no
-		if 2*grown >= all && all > 0 {
-			e.answer, e.text = yes, fmt.Sprintf("%s: %d of %d runs ran out of memory after the first step", name, grown, all)
+		if most {
+			e = found(yes, name, "%s: %d of %d runs ran out of memory after the first step", name, grown, len(m.runs))
 		}
 	case memory.Crash:
-		if grown > 0 && 2*grown >= all {
+		if most {
 			e.answer = yes
 		} else if starved > 0 {
 			e.text += " (before the end of the first step: no growth)"
 		}
 	}
 	return e
-}
-
-// outline formats a verdict without its method, and without the cause of a change that is no
-// growth.
-func outline(v memory.Verdict) string {
-	v.NoiseFloor = 0
-	if v.Kind != memory.Leak && v.Kind != memory.Inconclusive {
-		v.Cause = ""
-	}
-	return v.String()
 }
 
 // collected returns the name of the result that shows the growth of the workload itself.
@@ -149,75 +202,76 @@ func (v view) collected(workload string) (name string, lags bool) {
 	return workload, true
 }
 
+const lateUnknown = ", which may only wait for the garbage collector: gc-step was not run"
+
 // growsItself is like grows, but does not count objects that only wait for the garbage collector.
 func (v view) growsItself(workload string) evidence {
 	name, lags := v.collected(workload)
 	e := v.grows(name)
-	switch c := v.combinations[v.id(name)]; {
+	switch {
 	case e.answer != yes:
 	case lags:
 		e.answer, e.text = unclear, join(e.text+lateUnknown, v.early(name))
-	case c.Verdict.Cause == memory.GCLag:
+	case v.use(name).Verdict.Cause == memory.GCLag:
 		e.answer, e.text = no, join(e.text+", which only waits for the garbage collector", v.early(name))
 	}
 	return e
 }
 
-const lateUnknown = ", which may only wait for the garbage collector: gc-step was not run"
-
 func (v view) early(name string) string {
-	return compare.Early(v.runtime != Keras, v.runs[v.id(name)], func(run *RunResult) float64 { return run.Seconds })
+	return compare.Early(v.runtime != Keras, v.results[name].runs, func(run *RunResult) float64 { return run.Seconds })
 }
 
 // paired returns the runs of equal pairs, and of the same group if there are several. It leaves
 // out runs that crashed for a reason other than memory.
-func (v view) paired(name, other string) (runs, others []*RunResult) {
+func (v view) paired(name, other string) (pairs [][2]*RunResult) {
 	usable := func(run *RunResult) bool { return run.Failure == "" || outOfMemory(run) }
-	for _, run := range v.runs[v.id(name)] {
-		if !usable(run) {
-			continue
-		}
+	for _, run := range v.results[name].runs {
 		var match *RunResult
-		for _, o := range v.runs[v.id(other)] {
+		for _, o := range v.results[other].runs {
 			if usable(o) && o.Pair == run.Pair && (match == nil || o.Group == run.Group) {
 				match = o
 			}
 		}
-		if match != nil && !slices.ContainsFunc(runs, func(r *RunResult) bool { return r.Pair == run.Pair && v.id(name).remedy == Baseline }) {
-			runs, others = append(runs, run), append(others, match)
+		again := run.Remedy == Baseline && slices.ContainsFunc(pairs, func(p [2]*RunResult) bool { return p[0].Pair == run.Pair })
+		if usable(run) && match != nil && !again {
+			pairs = append(pairs, [2]*RunResult{run, match})
 		}
 	}
-	return runs, others
+	return pairs
 }
 
 // compared returns the comparison of two results. ok is false if one was not measured. With
 // fewer than two pairs the comparison is empty.
 func (v view) compared(name, other string) (c compare.Comparison, ok bool) {
-	if !v.has(name) || !v.has(other) {
+	if !v.has(name, other) {
 		return c, false
 	}
-	one := v.measured(name)
-	v.measured(other)
-	if id := v.id(other); id.remedy == Baseline && id.workload == v.id(name).workload {
+	one, two := v.use(name), v.use(other)
+	if two.Remedy == Baseline && two.Workload == one.Workload {
 		if one.Comparison != nil {
 			c = *one.Comparison
 		}
 		return c, true
 	}
-	runs, others := v.paired(name, other)
-	if len(runs) < 2 {
-		return c, true
-	}
 	divided := 1
-	if remedy, err := FindRemedy(v.id(name).remedy); err == nil {
+	if remedy, err := FindRemedy(one.Remedy); err == nil {
 		divided = remedy.dividesBatch()
 	}
-	pairs := make([]compare.Pair, len(runs))
-	for i := range runs {
-		pairs[i] = compare.Pair{Base: others[i].Outcome, Remedy: runs[i].Outcome}
-		pairs[i].Remedy.Verdict = perSample(pairs[i].Remedy.Verdict, divided)
+	var pairs []compare.Pair
+	for _, p := range v.paired(name, other) {
+		pair := compare.Pair{Base: p[1].Outcome, Remedy: p[0].Outcome}
+		pair.Remedy.Verdict = perSample(pair.Remedy.Verdict, divided)
+		pairs = append(pairs, pair)
 	}
-	return compare.Runs(pairs, compare.LowerSlope, v.seed), true
+	return v.runs(pairs, compare.LowerSlope), true
+}
+
+func (v view) runs(pairs []compare.Pair, goal compare.Goal) compare.Comparison {
+	if len(pairs) < 2 {
+		return compare.Comparison{}
+	}
+	return compare.Runs(pairs, goal, v.seed)
 }
 
 // Amounts that no comparison has.
@@ -228,8 +282,8 @@ const (
 
 var amounts = map[string]func(*RunResult) memory.Reading{
 	"jump from loading to the last step": func(run *RunResult) memory.Reading {
-		a, _, ok := added(run)
-		return memory.Reading{Bytes: memory.Bytes(a), OK: ok}
+		l, ok := levels(run, worker.PhaseLoaded, worker.PhaseSteady)
+		return memory.Reading{Bytes: memory.Bytes(l[1] - l[0]), OK: ok}
 	},
 	gpuHeld: func(run *RunResult) memory.Reading {
 		if run.Series == nil {
@@ -240,40 +294,32 @@ var amounts = map[string]func(*RunResult) memory.Reading{
 	gpuUsed: gpuPool,
 }
 
-// ratio returns the ratio of an amount. ok is false if one of the results was not measured.
+// ratio returns the ratio of an amount. ok is false if one of the results was not measured. r.OK
+// is false for one of amounts unless it is above 0 in all runs.
 func (v view) ratio(name, other, of string) (r compare.Ratio, ok bool) {
-	if get, ok := amounts[of]; ok {
-		return v.amounts(name, other, get)
+	get := amounts[of]
+	if get == nil {
+		c, ok := v.compared(name, other)
+		return map[string]compare.Ratio{"peak": c.Peak, "slope": c.Slope, "time of a step": c.StepTime}[of], ok
 	}
-	c, ok := v.compared(name, other)
-	return map[string]compare.Ratio{"peak": c.Peak, "slope": c.Slope, "time of a step": c.StepTime}[of], ok
-}
-
-// amounts is like ratio, for an amount that no comparison has. r.OK is false unless the amount is
-// above 0 in all runs.
-func (v view) amounts(name, other string, get func(*RunResult) memory.Reading) (r compare.Ratio, ok bool) {
-	if !v.has(name) || !v.has(other) {
+	if !v.has(name, other) {
 		return r, false
 	}
-	v.measured(name)
-	v.measured(other)
-	runs, others := v.paired(name, other)
+	v.use(name)
+	v.use(other)
 	var pairs []compare.Pair
-	for i := range runs {
-		if runs[i].Failure != "" || others[i].Failure != "" {
+	for _, p := range v.paired(name, other) {
+		if p[0].Failure != "" || p[1].Failure != "" {
 			continue
 		}
-		a, b := get(runs[i]), get(others[i])
+		a, b := get(p[0]), get(p[1])
 		if !a.OK || !b.OK || a.Bytes <= 0 || b.Bytes <= 0 {
-			return compare.Ratio{}, true
+			return r, true
 		}
 		flat := memory.Verdict{Kind: memory.Flat}
 		pairs = append(pairs, compare.Pair{Base: compare.Outcome{Verdict: flat, Peak: b}, Remedy: compare.Outcome{Verdict: flat, Peak: a}})
 	}
-	if len(pairs) < 2 {
-		return compare.Ratio{}, true
-	}
-	return compare.Runs(pairs, compare.LowerPeak, v.seed).Peak, true
+	return v.runs(pairs, compare.LowerPeak).Peak, true
 }
 
 func against(name, other, what string, r compare.Ratio) string {
@@ -286,47 +332,23 @@ func against(name, other, what string, r compare.Ratio) string {
 	return fmt.Sprintf("%s against %s: %s %s", name, other, what, r.Times(true))
 }
 
-func lower(r compare.Ratio) answer {
-	switch {
-	case !r.OK:
-		return unclear
-	case r.High < 1-noDifference:
-		return yes
-	case r.Low >= 1-noDifference:
-		return no
-	}
-	return unclear
-}
-
-func higher(r compare.Ratio) answer {
-	switch {
-	case !r.OK:
-		return unclear
-	case r.Low > 1+noDifference:
-		return yes
-	case r.High <= 1+noDifference:
-		return no
-	}
-	return unclear
-}
-
 // doubted changes the answer no to unclear if the remedy may not have been applied.
 func (v view) doubted(name string, e evidence) evidence {
-	if c := v.combinations[v.id(name)]; c != nil && c.Unverified != "" && e.answer == no {
-		e.answer, e.text = unclear, fmt.Sprintf("%s (whether the remedy took effect is not known: %s)", e.text, c.Unverified)
+	if why := v.results[name].Unverified; why != "" && e.answer == no {
+		e.answer, e.text = unclear, fmt.Sprintf("%s (whether the remedy took effect is not known: %s)", e.text, why)
 	}
 	return e
 }
-
-func (v view) peak(name, other string) evidence { return v.byRatio(name, other, "peak", lower) }
 
 func (v view) byRatio(name, other, of string, decide func(compare.Ratio) answer) evidence {
 	r, ok := v.ratio(name, other, of)
 	if !ok {
 		return evidence{}
 	}
-	return v.doubted(name, evidence{decide(r), against(name, other, of, r), v.on(name)})
+	return v.doubted(name, found(decide(r), name, "%s", against(name, other, of, r)))
 }
+
+func (v view) peak(name, other string) evidence { return v.byRatio(name, other, "peak", lower) }
 
 // stops answers whether a remedy stops growth. The answer is missing if nothing grows without
 // it.
@@ -335,53 +357,69 @@ func (v view) stops(name, other string) evidence {
 	if !ok {
 		return evidence{}
 	}
-	switch growth := v.grows(other); {
+	growth := v.grows(other)
+	switch {
 	case growth.answer == no:
 		return evidence{}
 	case growth.answer == unclear:
-		return evidence{unclear, growth.text, nil}
-	case v.measured(other).Verdict.Kind == memory.Crash:
-		starved, _, all := v.died(name)
-		e := evidence{unclear, join(growth.text, fmt.Sprintf("%s: %d of %d runs ran out of memory", name, starved, all)), v.on(name)}
-		if starved == 0 && v.measured(name).Verdict.Kind != memory.Crash {
-			e.answer = yes
-		} else if 2*starved >= all {
-			e.answer = no
-		}
+		return evidence{answer: unclear, text: growth.text}
+	case v.use(other).Verdict.Kind == memory.Crash:
+		e := v.survives(name)
+		e.text = join(growth.text, e.text)
 		return e
-	case !c.Slope.OK:
-		return evidence{unclear, against(name, other, "slope", compare.Ratio{}), nil}
 	}
-	e := evidence{unclear, against(name, other, "slope", c.Slope), v.on(name)}
-	switch c.Slope.Effect {
-	case compare.Works:
+	e := found(unclear, name, "%s", against(name, other, "slope", c.Slope))
+	switch {
+	case !c.Slope.OK:
+		return evidence{answer: unclear, text: e.text}
+	case c.Slope.Effect == compare.Works:
 		e.answer = yes
-	case compare.Partly:
+	case c.Slope.Effect == compare.Partly:
 		e.answer = inPart
-	case compare.NoEffect, compare.Harmful:
+	case c.Slope.Effect == compare.NoEffect, c.Slope.Effect == compare.Harmful, c.Slope.Low >= sameGrowth:
 		e.answer = no
-	default:
-		if c.Slope.Low >= sameGrowth {
-			e.answer = no
-		}
 	}
 	return v.doubted(name, e)
 }
 
-// relieves answers whether a remedy lowers the slope of a workload that grows, or else the
-// peak.
-func (v view) relieves(name, other string) evidence {
-	if e := v.stops(name, other); e.answer != missing {
-		return e
+// survives answers whether the runs do not run out of memory.
+func (v view) survives(name string) evidence {
+	m := v.use(name)
+	starved, _ := m.died()
+	e := found(unclear, name, "%s: %d of %d runs ran out of memory", name, starved, len(m.runs))
+	if starved == 0 && m.Verdict.Kind != memory.Crash {
+		e.answer = yes
+	} else if 2*starved >= len(m.runs) {
+		e.answer = no
 	}
-	return v.peak(name, other)
+	return e
 }
 
-// added returns the memory that the steps of a run added, and the memory before.
-func added(run *RunResult) (added, loaded float64, ok bool) {
-	from, to := run.Phases[worker.PhaseLoaded], run.Phases[worker.PhaseSteady]
-	a, b := from.Get(memory.Anon), to.Get(memory.Anon)
-	return float64(b.Bytes - a.Bytes), float64(a.Bytes), run.Failure == "" && a.OK && b.OK && a.Bytes > 0
+// ofGrowth turns an answer to missing or unclear if the growth may only be garbage that waits
+// for a collector, since any change of the loop can lower such growth.
+func (v view) ofGrowth(workload string, e evidence) evidence {
+	if e.answer < inPart {
+		return e
+	}
+	switch own := v.growsItself(workload); own.answer {
+	case no:
+		return evidence{}
+	case unclear:
+		return evidence{answer: unclear, text: join(e.text, own.text)}
+	}
+	return e
+}
+
+// levels returns the anonymous memory of a run at phases. ok is false if the run crashed or if
+// an amount is unknown.
+func levels(run *RunResult, phases ...string) (at []float64, ok bool) {
+	ok = run.Failure == ""
+	for _, phase := range phases {
+		sample := run.Phases[phase]
+		r := sample.Get(memory.Anon)
+		at, ok = append(at, float64(r.Bytes)), ok && r.OK
+	}
+	return at, ok && at[0] > 0
 }
 
 type spread []float64
@@ -393,80 +431,7 @@ func (s spread) String() string {
 	return fmt.Sprintf("%v [%v to %v in %d runs]", memory.Bytes(measure.Median(s)), memory.Bytes(slices.Min(s)), memory.Bytes(slices.Max(s)), len(s))
 }
 
-// jumps answers whether memory is higher after the first step than before.
-func (v view) jumps(name, _ string) evidence {
-	name, _ = v.collected(name)
-	if v.measured(name) == nil {
-		return evidence{}
-	}
-	var amounts, parts spread
-	for _, run := range v.runs[v.id(name)] {
-		from, to := run.Phases[worker.PhaseLoaded], run.Phases[worker.PhaseFirst]
-		a, b := from.Get(memory.Anon), to.Get(memory.Anon)
-		if run.Failure == "" && a.OK && b.OK && a.Bytes > 0 {
-			amount := float64(b.Bytes - a.Bytes)
-			amounts, parts = append(amounts, amount), append(parts, amount/float64(a.Bytes))
-		}
-	}
-	if len(parts) == 0 {
-		return evidence{}
-	}
-	e := evidence{unclear, fmt.Sprintf("%s: %v from loading to the end of the first step, %.0f%% of what was there", name, amounts, 100*measure.Median(parts)), v.on(name)}
-	if slices.Min(parts) > noDifference {
-		e.answer = yes
-	} else if slices.Max(parts) <= noDifference {
-		e.answer = no
-	}
-	return e
-}
-
-// releases answers whether closing everything frees the memory that the steps added: yes if it
-// does, in part if the memory stays, no if nothing was kept between steps.
-func (v view) releases(name, _ string) evidence {
-	c := v.measured(name)
-	if c == nil {
-		return evidence{}
-	}
-	var levels, left, trimmed, parts, kept spread
-	for _, run := range v.runs[v.id(name)] {
-		a, loaded, ok := added(run)
-		phase := run.Phases[worker.PhaseClosed]
-		closed := phase.Get(memory.Anon)
-		if !ok || !closed.OK {
-			continue
-		}
-		kept = append(kept, a/loaded)
-		if a <= noDifference*loaded {
-			continue
-		}
-		levels, left, parts = append(levels, a), append(left, float64(closed.Bytes)-loaded), append(parts, (float64(closed.Bytes)-loaded)/a)
-		phase = run.Phases[worker.PhaseTrimmed]
-		if t := phase.Get(memory.Anon); t.OK {
-			trimmed = append(trimmed, float64(t.Bytes)-loaded)
-		}
-	}
-	traced := ""
-	if c.Figures.Pool != nil {
-		traced = fmt.Sprintf("; TensorFlow's pool had handed out %v in a traced step", memory.Bytes(*c.Figures.Pool))
-	}
-	switch {
-	case len(kept) == 0:
-		return evidence{}
-	case slices.Max(kept) <= noDifference && c.Figures.Pool != nil && c.Figures.Loaded != nil && float64(*c.Figures.Pool) > noDifference*float64(*c.Figures.Loaded):
-		return evidence{no, fmt.Sprintf("%s: the steps leave nothing behind%s", name, traced), v.on(name)}
-	case len(parts) < len(kept):
-		return evidence{missing, fmt.Sprintf("%s: the steps add too little to tell", name), nil}
-	}
-	e := evidence{unclear, fmt.Sprintf("%s: the steps added %v, of which %v were left after closing everything, %.0f%% [%.0f to %.0f]",
-		name, levels, left, 100*measure.Median(parts), 100*slices.Min(parts), 100*slices.Max(parts)), v.on(name)}
-	if len(trimmed) > 0 {
-		e.text += fmt.Sprintf(", and %v after malloc_trim", trimmed)
-	}
-	e.text += traced
-	if slices.Max(parts) <= freedBelow {
-		e.answer = yes
-	} else if slices.Min(parts) > freedBelow {
-		e.answer = inPart
-	}
-	return e
+func loss(run *RunResult) (x float64, finite, ok bool) {
+	x, err := strconv.ParseFloat(run.Facts[worker.FactLossLast], 64)
+	return x, !math.IsNaN(x) && !math.IsInf(x, 0), err == nil
 }

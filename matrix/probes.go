@@ -2,60 +2,129 @@ package matrix
 
 import (
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 
-	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/measure"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
 
-// single has the tests that answer a probe for each pair of a measurement and the measurement that
-// it is compared with.
-var single = map[string]func(v view, name, other string) evidence{
-	"grows until collected": view.growsUntilCollected,
-	"grows without end":     view.growsWithoutEnd,
-	"grows with the batch":  view.growsWithBatch,
-	"grows beyond":          view.growsBeyond,
-	"is stable":             func(v view, name, _ string) evidence { return not(v.growsItself(name)) },
-	"waits":                 view.waits,
-	"waits if it grows":     view.waitsIfItGrows,
-	"relieves":              view.relieves,
-	"stops itself":          func(v view, name, other string) evidence { return v.ofGrowth(other, v.stops(name, other)) },
-	"jumps":                 view.jumps,
-	"releases":              view.releases,
-	"lower":                 func(v view, name, other string) evidence { return v.byRatio(name, other, v.of, lower) },
-	"higher":                func(v view, name, other string) evidence { return v.byRatio(name, other, v.of, higher) },
-	"halves":                view.halves,
-	"has a worse loss":      view.worsens,
-	"fails on the GPU":      view.failsOnGPU,
-	"has holes":             view.hasHoles,
-	"holds less of the GPU": view.holdsLess,
+// tests has the tests that answer a probe.
+var tests = map[string]func(view, probe) []evidence{
+	"grows until collected": each(view.growsUntilCollected),
+	"grows without end":     each(view.growsWithoutEnd),
+	"grows with the batch":  each(view.growsWithBatch),
+	"grows beyond":          each(view.growsBeyond),
+	"is stable":             each(func(v view, name, _ string) evidence { return not(v.growsItself(name)) }),
+	"waits":                 each(view.waits),
+	"waits if it grows":     each(view.waitsIfItGrows),
+	"relieves":              each(view.relieves),
+	"stops itself":          each(func(v view, name, other string) evidence { return v.ofGrowth(other, v.stops(name, other)) }),
+	"jumps":                 each(view.jumps),
+	"releases":              each(view.releases),
+	"lower":                 each(func(v view, name, other string) evidence { return v.byRatio(name, other, v.of, lower) }),
+	"higher":                each(func(v view, name, other string) evidence { return v.byRatio(name, other, v.of, higher) }),
+	"halves":                each(view.halves),
+	"has a worse loss":      each(view.worsens),
+	"fails on the GPU":      each(view.failsOnGPU),
+	"has holes":             each(view.hasHoles),
+	"holds less of the GPU": each(view.holdsLess),
+	"is cured":              view.isCured,
+	"curbs":                 view.curbs,
+	"stops per sample":      view.stopsPerSample,
+	"accumulates":           view.accumulates,
+	"whole peak":            func(v view, p probe) []evidence { peak, _ := v.wholeSet(p.Runs); return []evidence{peak} },
+	"whole crash":           func(v view, p probe) []evidence { _, crash := v.wholeSet(p.Runs); return []evidence{crash} },
 }
 
-// joint has the tests that answer a probe for all of its measurements together.
-var joint = map[string]func(view, probe) []evidence{
-	"is cured":         view.isCured,
-	"curbs":            view.curbs,
-	"stops per sample": view.stopsPerSample,
-	"accumulates":      view.accumulates,
-	"whole peak":       func(v view, p probe) []evidence { peak, _ := v.wholeSet(p.Runs); return []evidence{peak} },
-	"whole crash":      func(v view, p probe) []evidence { _, crash := v.wholeSet(p.Runs); return []evidence{crash} },
+// each tests each pair of a measurement and the measurement that it is compared with.
+func each(test func(v view, name, other string) evidence) func(view, probe) []evidence {
+	return func(v view, p probe) (all []evidence) {
+		v.of = p.Of
+		for _, pair := range pairs(p) {
+			all = append(all, test(v, pair[0], pair[1]))
+		}
+		return all
+	}
 }
 
-// test answers a probe.
-func (v view) test(p probe) (all []evidence) {
-	if test, ok := joint[p.Test]; ok {
-		return test(v, p)
+// relieves answers whether a remedy lowers the slope of a workload that grows, or else the
+// peak.
+func (v view) relieves(name, other string) evidence {
+	if e := v.stops(name, other); e.answer != missing {
+		return e
 	}
-	v.of = p.Of
-	for _, pair := range pairs(p) {
-		all = append(all, single[p.Test](v, pair[0], pair[1]))
+	return v.peak(name, other)
+}
+
+// jumps answers whether memory is higher after the first step than before.
+func (v view) jumps(name, _ string) evidence {
+	name, _ = v.collected(name)
+	if !v.has(name) {
+		return evidence{}
 	}
-	return all
+	var amounts, parts spread
+	for _, run := range v.use(name).runs {
+		if l, ok := levels(run, worker.PhaseLoaded, worker.PhaseFirst); ok {
+			amounts, parts = append(amounts, l[1]-l[0]), append(parts, (l[1]-l[0])/l[0])
+		}
+	}
+	if len(parts) == 0 {
+		return evidence{}
+	}
+	return found(above(slices.Min(parts), slices.Max(parts), noDifference), name,
+		"%s: %v from loading to the end of the first step, %.0f%% of what was there", name, amounts, 100*measure.Median(parts))
+}
+
+// releases answers whether closing everything frees the memory that the steps added: yes if it
+// does, in part if the memory stays, no if nothing was kept between steps.
+func (v view) releases(name, _ string) evidence {
+	if !v.has(name) {
+		return evidence{}
+	}
+	m := v.use(name)
+	var added, left, trimmed, parts, kept spread
+	for _, run := range m.runs {
+		l, ok := levels(run, worker.PhaseLoaded, worker.PhaseSteady, worker.PhaseClosed)
+		if !ok {
+			continue
+		}
+		a, stays := l[1]-l[0], l[2]-l[0]
+		kept = append(kept, a/l[0])
+		if a <= noDifference*l[0] {
+			continue
+		}
+		added, left, parts = append(added, a), append(left, stays), append(parts, stays/a)
+		if l, ok := levels(run, worker.PhaseLoaded, worker.PhaseTrimmed); ok {
+			trimmed = append(trimmed, l[1]-l[0])
+		}
+	}
+	traced, pool := "", m.Figures.Pool
+	if pool != nil {
+		traced = fmt.Sprintf("; TensorFlow's pool had handed out %v in a traced step", memory.Bytes(*pool))
+	}
+	switch {
+	case len(kept) == 0:
+		return evidence{}
+	case slices.Max(kept) <= noDifference && pool != nil && m.Figures.Loaded != nil && float64(*pool) > noDifference*float64(*m.Figures.Loaded):
+		return found(no, name, "%s: the steps leave nothing behind%s", name, traced)
+	case len(parts) < len(kept):
+		return evidence{text: name + ": the steps add too little to tell"}
+	}
+	least, most := slices.Min(parts), slices.Max(parts)
+	e := found(unclear, name, "%s: the steps added %v, of which %v were left after closing everything, %.0f%% [%.0f to %.0f]",
+		name, added, left, 100*measure.Median(parts), 100*least, 100*most)
+	if len(trimmed) > 0 {
+		e.text += fmt.Sprintf(", and %v after malloc_trim", trimmed)
+	}
+	e.text += traced
+	if most <= freedBelow {
+		e.answer = yes
+	} else if least > freedBelow {
+		e.answer = inPart
+	}
+	return e
 }
 
 // wholeSet answers whether feeding the dataset in parts lowers the peak, and whether it
@@ -68,7 +137,8 @@ func (v view) wholeSet(parts []string) (peak, crash evidence) {
 	}
 	whole, lags := v.collected("S0")
 	growth := v.growsItself("S0")
-	died, _, all := v.died(whole)
+	died, _ := v.results[whole].died()
+	all := len(v.results[whole].runs)
 	fatal := died > 0 && 2*died >= all
 	var peaks, cures []evidence
 	for _, name := range parts {
@@ -76,16 +146,9 @@ func (v view) wholeSet(parts []string) (peak, crash evidence) {
 			continue
 		}
 		if fatal {
-			spared, _, runs := v.died(name)
-			cure := evidence{unclear, fmt.Sprintf("%s: %d of %d runs ran out of memory", name, spared, runs), v.on(name)}
-			switch {
-			case 2*spared >= runs:
-				cure.answer = no
-			case spared > 0 || v.measured(name).Verdict.Kind == memory.Crash:
-			case lags:
-				cure.text += lateUnknown
-			default:
-				cure.answer = yes
+			cure := v.survives(name)
+			if lags && cure.answer == yes {
+				cure.answer, cure.text = unclear, cure.text+lateUnknown
 			}
 			cures = append(cures, cure)
 			continue
@@ -135,16 +198,12 @@ func (v view) growsWithBatch(w, _ string) evidence {
 	if c.Peak.OK {
 		e.text = join(e.text, against(half, w, "peak", c.Peak))
 	}
-	if e.answer == yes {
-		e.answer = unclear
-		if c.Slope.OK {
-			e.text = join(e.text, against(half, w, "slope per sample", c.Slope))
-			if c.Slope.High < goesWithBatch {
-				e.answer = yes
-			} else if c.Slope.Low >= goesWithBatch {
-				e.answer = no
-			}
-		}
+	if e.answer != yes {
+		return e
+	}
+	if e.answer = unclear; c.Slope.OK {
+		e.answer = below(c.Slope.Low, c.Slope.High, goesWithBatch)
+		e.text = join(e.text, against(half, w, "slope per sample", c.Slope))
 	}
 	return e
 }
@@ -152,7 +211,7 @@ func (v view) growsWithBatch(w, _ string) evidence {
 // waitsIfItGrows is like waits, but only for a workload that grows and was also run with a
 // collection after each step.
 func (v view) waitsIfItGrows(w, _ string) evidence {
-	if c := v.combinations[v.id(w)]; c != nil && c.Verdict != nil && c.Verdict.Kind == memory.Leak && v.has(w+"/gc-step") {
+	if v.has(w, w+"/gc-step") && v.results[w].Verdict.Kind == memory.Leak {
 		return v.waits(w, "")
 	}
 	return evidence{}
@@ -161,12 +220,11 @@ func (v view) waitsIfItGrows(w, _ string) evidence {
 // waits answers whether dropped tensors wait for a garbage collector: a collection after each
 // step, or each epoch, stops the growth or lowers sawteeth.
 func (v view) waits(w, _ string) evidence {
-	e := v.grows(w)
-	c := v.measured(w)
-	if c == nil {
-		return e
+	if !v.has(w) {
+		return evidence{}
 	}
-	collecting, peak := evidence{}, evidence{}
+	e, verdict := v.grows(w), v.use(w).Verdict
+	var collecting, peak evidence
 	for _, name := range []string{w + "/gc-step", w + "/gc-epoch"} {
 		if v.has(name) {
 			collecting, peak = v.stops(name, w), v.peak(name, w)
@@ -174,14 +232,12 @@ func (v view) waits(w, _ string) evidence {
 		}
 	}
 	switch {
-	case c.Verdict.Kind == memory.Sawtooth:
+	case verdict.Kind == memory.Sawtooth:
 		// A sawtooth may have another cause than the collector.
 		e.answer, collecting = max(peak.answer, unclear), peak
-	case e.answer != yes:
-	case c.Verdict.Cause == memory.GCLag:
-	default:
+	case e.answer == yes && verdict.Cause != memory.GCLag:
 		e.answer = max(collecting.answer, unclear)
-		if e.answer == unclear && c.Verdict.Cause == memory.Unreleased {
+		if e.answer == unclear && verdict.Cause == memory.Unreleased {
 			e.answer = no
 		}
 		if e.answer == no {
@@ -197,13 +253,14 @@ func (v view) waits(w, _ string) evidence {
 func (v view) curbs(p probe) []evidence {
 	var stopped, peaks []evidence
 	for _, c := range pairs(p) {
-		stopped = append(stopped, v.stops(c[0], c[1]))
-		if p := v.peak(c[0], c[1]); p.answer != missing && stopped[len(stopped)-1].answer == missing {
-			p.text += fmt.Sprintf(", %s alone does not grow", c[1])
-			if p.answer == yes {
-				p.answer = inPart
+		stops, peak := v.stops(c[0], c[1]), v.peak(c[0], c[1])
+		stopped = append(stopped, stops)
+		if peak.answer != missing && stops.answer == missing {
+			peak.text += fmt.Sprintf(", %s alone does not grow", c[1])
+			if peak.answer == yes {
+				peak.answer = inPart
 			}
-			peaks = append(peaks, p)
+			peaks = append(peaks, peak)
 		}
 	}
 	sum, rest := pool(stopped...), pool(peaks...)
@@ -247,7 +304,11 @@ func (v view) stopsPerSample(p probe) (all []evidence) {
 	for _, pair := range pairs(p) {
 		name, w := pair[0], pair[1]
 		e := v.stops(name, w)
-		if c, ok := v.compared(name, w); ok && c.Slope.OK && e.answer != missing {
+		if e.answer == missing {
+			if peak := v.peak(name, w); peak.answer.known() {
+				peaks = append(peaks, peak)
+			}
+		} else if c, _ := v.compared(name, w); c.Slope.OK {
 			e.text += " per sample"
 			switch {
 			case e.answer == yes:
@@ -258,27 +319,10 @@ func (v view) stopsPerSample(p probe) (all []evidence) {
 			default:
 				e.answer = unclear
 			}
-		} else if peak := v.peak(name, w); e.answer == missing && peak.answer.known() {
-			peaks = append(peaks, peak)
 		}
 		all = append(all, v.ofGrowth(w, e))
 	}
 	return append(all, evidence{text: pool(peaks...).text})
-}
-
-// ofGrowth turns an answer to missing or unclear if the growth may only be garbage that waits
-// for a collector, since any change of the loop can lower such growth.
-func (v view) ofGrowth(workload string, e evidence) evidence {
-	if e.answer < inPart {
-		return e
-	}
-	switch own := v.growsItself(workload); own.answer {
-	case no:
-		return evidence{}
-	case unclear:
-		return evidence{unclear, join(e.text, own.text), nil}
-	}
-	return e
 }
 
 // growsBeyond answers whether a workload grows where the compared one does not, or grows faster
@@ -297,10 +341,8 @@ func (v view) growsBeyond(name, other string) evidence {
 		other, _ = v.collected(other)
 		r, _ := v.ratio(name, other, v.of)
 		e.answer, e.text = unclear, join(e.text, against(name, other, v.of, r))
-		if r.OK && r.Low > 1/sameGrowth {
-			e.answer = yes
-		} else if r.OK && r.High <= 1/sameGrowth {
-			e.answer = no
+		if r.OK {
+			e.answer = above(r.Low, r.High, 1/sameGrowth)
 		}
 	default:
 		e.answer = min(control.answer, unclear)
@@ -337,13 +379,11 @@ func (v view) accumulates(p probe) (all []evidence) {
 		e := v.grows(name)
 		if e.answer == yes {
 			collecting := v.stops(name+"/gc-step", name)
-			_, grown, _ := v.died(name)
+			_, grown := v.results[name].died()
 			switch {
-			case collecting.answer == yes, collecting.answer == inPart:
-				e.answer = inPart
 			case collecting.answer == unclear, v.runtime == Galeone && collecting.answer == missing:
 				e.answer = unclear
-			case grown == 0:
+			case collecting.answer >= inPart, grown == 0:
 				e.answer = inPart
 			}
 			e.text = join(e.text, v.early(name), collecting.text)
@@ -360,25 +400,24 @@ func (v view) accumulates(p probe) (all []evidence) {
 // failsOnGPU answers whether the GPU's allocator fails in a workload but not in the compared
 // one.
 func (v view) failsOnGPU(name, other string) evidence {
-	if !v.has(name) || !v.has(other) {
+	if !v.has(name, other) {
 		return evidence{}
 	}
-	count := func(name string) (n, all int, crash bool) {
-		for _, run := range v.runs[v.id(name)] {
-			all++
+	count := func(m *measured) (n int) {
+		for _, run := range m.runs {
 			if outOfMemory(run) && strings.Contains(run.Cause, "GPU_") {
 				n++
 			}
 		}
-		return n, all, v.measured(name).Verdict.Kind == memory.Crash
+		return n
 	}
-	died, all, crash := count(name)
-	otherDied, otherAll, otherCrash := count(other)
-	e := evidence{unclear, fmt.Sprintf("the GPU's allocator failed in %d of %d runs of %s and %d of %d of %s", died, all, name, otherDied, otherAll, other), v.on(name)}
+	one, two := v.use(name), v.use(other)
+	died, otherDied := count(one), count(two)
+	e := found(unclear, name, "the GPU's allocator failed in %d of %d runs of %s and %d of %d of %s", died, len(one.runs), name, otherDied, len(two.runs), other)
 	switch {
-	case died == 0 && !crash:
+	case died == 0 && one.Verdict.Kind != memory.Crash:
 		e.answer = no
-	case died > 0 && otherDied == 0 && !otherCrash:
+	case died > 0 && otherDied == 0 && two.Verdict.Kind != memory.Crash:
 		e.answer = yes
 	}
 	return e
@@ -386,102 +425,84 @@ func (v view) failsOnGPU(name, other string) evidence {
 
 // hasHoles answers whether a GPU's pool is fragmented: the ratio of its size to its use is more
 // than twice that of the compared workload, or an allocation failed.
-func (v view) hasHoles(name, other string) evidence {
+func (v view) hasHoles(name, other string) (e evidence) {
+	if !v.has(name, other) {
+		return e
+	}
 	slack := func(name string) float64 {
-		c := v.measured(name + "/memory-growth")
-		if c == nil || c.Figures.GPU == nil || c.Figures.GPUPool == nil || *c.Figures.GPUPool <= 0 {
+		if !v.has(name) {
 			return 0
 		}
-		return float64(*c.Figures.GPU) / float64(*c.Figures.GPUPool)
-	}
-	if !v.has(name) || !v.has(other) {
-		return evidence{}
-	}
-	var e evidence
-	if a, b := slack(name), slack(other); a > 0 && b > 0 {
-		e = evidence{no, fmt.Sprintf("a pool that grows as needed holds %.2f times what it hands out with varying batches (%s/memory-growth), %.2f times with fixed ones (%s/memory-growth), by medians", a, name, b, other), v.on(name)}
-		if a > doubling*b {
-			e.answer = yes
+		f := v.use(name).Figures
+		if f.GPU == nil || f.GPUPool == nil || *f.GPUPool <= 0 {
+			return 0
 		}
+		return float64(*f.GPU) / float64(*f.GPUPool)
 	}
-	if v.failsOnGPU(name, other).answer == yes {
-		e.answer, e.on = yes, v.on(name)
+	if a, b := slack(name+"/memory-growth"), slack(other+"/memory-growth"); a > 0 && b > 0 {
+		e = found(above(a, a, doubling*b), name, "a pool that grows as needed holds %.2f times what it hands out with varying batches (%s/memory-growth), %.2f times with fixed ones (%s/memory-growth), by medians", a, name, b, other)
+	}
+	if failed := v.failsOnGPU(name, other); failed.answer == yes {
+		e.answer, e.on = yes, failed.on
 	}
 	return e
 }
 
 func (v view) holdsLess(name, w string) evidence {
-	held, ok := v.ratio(name, w, gpuHeld)
-	if !ok || !held.OK {
+	held, _ := v.ratio(name, w, gpuHeld)
+	if !held.OK {
 		return evidence{}
 	}
-	e := evidence{lower(held), against(name, w, gpuHeld, held), v.on(name)}
+	text := against(name, w, gpuHeld, held)
 	if used, _ := v.ratio(name, w, gpuUsed); used.OK {
-		e.text = join(e.text, against(name, w, "what TensorFlow's allocator hands out of it", used))
+		text = join(text, against(name, w, "what TensorFlow's allocator hands out of it", used))
 	}
-	e.text = join(e.text, v.peak(name, w).text+" on the host")
-	return e
+	return found(lower(held), name, "%s; %s on the host", text, v.peak(name, w).text)
 }
 
 // halves answers whether a remedy halves the peak or, on a GPU, the memory in use of
-// TensorFlow's allocator. The answer is in part for a lower amount that is not halved.
+// TensorFlow's allocator.
 func (v view) halves(name, w string) evidence {
-	half := func(r compare.Ratio) answer {
-		switch a := lower(r); {
-		case a != yes, r.High <= halvedBelow:
-			return a
-		case r.Low > halvedBelow:
-			return inPart
-		}
-		return unclear
-	}
 	peak, ok := v.ratio(name, w, "peak")
 	if !ok {
 		return evidence{}
 	}
-	e := evidence{half(peak), against(name, w, "peak", peak), v.on(name)}
+	e := found(halved(peak), name, "%s", against(name, w, "peak", peak))
 	if used, _ := v.ratio(name, w, gpuUsed); used.OK && v.gpus {
-		e.answer, e.text = half(used), join(against(name, w, gpuUsed, used), e.text+" on the host")
+		e = found(halved(used), name, "%s; %s on the host", against(name, w, gpuUsed, used), e.text)
 	}
 	return v.doubted(name, e)
-}
-
-func loss(run *RunResult, fact string) (float64, bool) {
-	x, err := strconv.ParseFloat(run.Facts[fact], 64)
-	return x, err == nil
 }
 
 // worsens answers whether a remedy costs accuracy. Training losses cannot show that, because
 // the model has seen the samples and all runs have one seed. Only a loss that becomes NaN or
 // infinite decides the question.
 func (v view) worsens(name, other string) evidence {
-	if !v.has(name) || !v.has(other) {
+	if !v.has(name, other) {
 		return evidence{}
 	}
 	var with, without spread
 	broken := 0
-	runs, others := v.paired(name, other)
-	for i := range runs {
-		a, ok := loss(runs[i], worker.FactLossLast)
-		b, ok2 := loss(others[i], worker.FactLossLast)
+	for _, p := range v.paired(name, other) {
+		a, finite, ok := loss(p[0])
+		b, sound, known := loss(p[1])
 		switch {
-		case !ok || !ok2 || math.IsNaN(b) || math.IsInf(b, 0):
-			continue
-		case math.IsNaN(a) || math.IsInf(a, 0):
+		case !ok || !known || !sound:
+		case !finite:
 			broken++
 		default:
 			with, without = append(with, a), append(without, b)
 		}
 	}
 	if broken > 0 {
-		return evidence{yes, fmt.Sprintf("%s: the loss is no number at the end of %d runs, and is one in %s", name, broken, other), v.on(name)}
+		return found(yes, name, "%s: the loss is no number at the end of %d runs, and is one in %s", name, broken, other)
 	}
 	if len(with) == 0 {
-		return evidence{unclear, "", nil}
+		return evidence{answer: unclear}
 	}
 	text := fmt.Sprintf("%s against %s: the loss of training ends at %.4g against %.4g", name, other, measure.Median(with), measure.Median(without))
 	if slices.Min(with) == slices.Max(with) && slices.Min(without) == slices.Max(without) && len(with) > 1 {
 		text += fmt.Sprintf(", bit for bit the same in %d runs, so that it counts once", len(with))
 	}
-	return evidence{unclear, text, nil}
+	return evidence{answer: unclear, text: text}
 }
