@@ -12,7 +12,6 @@ import (
 
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/contract"
+	"steadyfit/internal/graphdef"
 )
 
 // ErrNoFeatures means that a model has no frozen part whose results can be computed once.
@@ -75,6 +75,15 @@ func (m *Model) Features(train string) (*Features, error) {
 	if err != nil {
 		return nil, err
 	}
+	file, err := m.read()
+	if err != nil {
+		return nil, err
+	}
+	return m.features(file, roles)
+}
+
+// read reads saved_model.pb again. If the file was replaced, the error is ErrChanged.
+func (m *Model) read() ([]byte, error) {
 	file, err := readModel(m.Dir)
 	if err != nil {
 		return nil, err
@@ -82,7 +91,7 @@ func (m *Model) Features(train string) (*Features, error) {
 	if sum := sha256.Sum256(file); hex.EncodeToString(sum[:]) != m.Hash {
 		return nil, fmt.Errorf("%s: %w", m.Dir, ErrChanged)
 	}
-	return m.features(file, roles)
+	return file, nil
 }
 
 // features implements Features for the content of saved_model.pb.
@@ -203,38 +212,57 @@ func (d *division) program(m *Model) ([]byte, error) {
 }
 
 // original returns a GraphDef with the original train step, to import into the graph of a loaded
-// Features.Model, and gives s the names of its tensors there. Handles with the same name and
-// container refer to the same variable.
+// Features.Model, and gives s the names of its tensors there.
 func (d *division) original(s *Signature) ([]byte, error) {
+	const prefix = addedPrefix + "original/"
+	nodes, library, err := d.copied(s, prefix)
+	if err != nil {
+		return nil, err
+	}
+	s.Name = OriginalPrefix + s.Name
+	return proto.Marshal(&graph_go_proto.GraphDef{Node: nodes, Library: library, Versions: d.def.GetVersions()})
+}
+
+// copied returns copies of the nodes that a signature needs, with a prefix in their names, to
+// import into the graph of the loaded model, and the functions that they call. It gives s the
+// names of its tensors there. Handles with the same name and container refer to the same
+// variable. Operations with inputs run after the operations in after.
+func (d *division) copied(s *Signature, prefix string, after ...string) ([]*node_def_go_proto.NodeDef, *function_go_proto.FunctionDefLibrary, error) {
 	var roots []string
 	for _, list := range []*[]Tensor{&s.Inputs, &s.Outputs} {
 		*list = slices.Clone(*list)
 		for i := range *list {
 			roots = append(roots, (*list)[i].Op)
-			(*list)[i].Op = addedPrefix + "original/" + (*list)[i].Op
+			(*list)[i].Op = prefix + (*list)[i].Op
 		}
 	}
-	s.Name = OriginalPrefix + s.Name
 	nodes, library, err := d.reached(roots)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for i, n := range nodes {
-		c := (&flatOp{def: n}).clone(addedPrefix+"original/"+n.GetName(), nil)
+		c := (&flatOp{def: n}).clone(prefix+n.GetName(), nil)
 		for _, in := range n.GetInput() {
 			name, control := strings.CutPrefix(in, "^")
-			in = addedPrefix + "original/" + name
+			in = prefix + name
 			if control {
 				in = "^" + in
 			}
 			c.Input = append(c.Input, in)
 		}
+		if len(n.GetInput()) > 0 {
+			for _, name := range after {
+				c.Input = append(c.Input, "^"+name)
+			}
+		}
 		if v := d.graph.main.nodes[d.graph.main.byName[n.GetName()]].variable; v >= 0 {
-			c.Attr["shared_name"] = &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_S{S: []byte(d.graph.vars[v].name)}}
+			c.Attr["shared_name"] = graphdef.Text(d.graph.vars[v].name)
+		} else if shared := c.Attr["shared_name"]; shared != nil && len(shared.GetS()) == 0 {
+			c.Attr["shared_name"] = graphdef.Text(n.GetName()) // such as that of a table
 		}
 		nodes[i] = c
 	}
-	return proto.Marshal(&graph_go_proto.GraphDef{Node: nodes, Library: library, Versions: d.def.GetVersions()})
+	return nodes, library, nil
 }
 
 // reached returns the nodes and functions that run for some tensors or operations, and the

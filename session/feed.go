@@ -115,8 +115,11 @@ func (st *Step) setReserved(i, samples int) error {
 	case contract.InputSampleWeight:
 		return st.setOnes(i, samples)
 	case contract.InputSeed:
-		if in.stacked {
+		switch {
+		case in.stacked:
 			return tfbind.Set(st.tf, i, st.seeds, int64(st.steps), 2)
+		case st.common != nil && i >= st.commonFrom:
+			return tfbind.Set(st.tf, i, st.common, 2)
 		}
 		return tfbind.Set(st.tf, i, st.seeds, 2)
 	case contract.InputLearningRate:

@@ -13,6 +13,9 @@ import (
 
 // TestMain checks that no native object and no goroutine is left.
 func TestMain(m *testing.M) {
+	if job, rank := os.LookupEnv(rankEnv); rank {
+		os.Exit(runRank(job))
+	}
 	if _, err := tfbind.Load(""); err != nil {
 		fmt.Fprintf(os.Stderr, "these tests need TensorFlow: %v\n", err)
 		os.Exit(1)

@@ -161,6 +161,9 @@ func (s *Session) prepareMicroBatches() error {
 	if s.split != nil {
 		return nil
 	}
+	if s.rank != nil {
+		return option.Errorf("micro-batches: {Options.Cluster} splits batches among its ranks only")
+	}
 	if err := s.CheckSplit(); err != nil {
 		return err
 	}
@@ -172,18 +175,7 @@ func (s *Session) prepareMicroBatches() error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("micro-batches: %w", err), p.Close())
 	}
-	output := func(name string) int {
-		return slices.IndexFunc(p.apply.outputs, func(t savedmodels.Tensor) bool { return t.Name == name })
-	}
-	p.finite = output(contract.OutputGradsFinite)
-	p.metrics = p.gradients.find(s.train.names) // CheckSplit checks that none is missing
-	for _, name := range s.train.names {
-		after := -1
-		if name == contract.MetricLossScale || name == contract.MetricSkippedSteps {
-			after = output(name)
-		}
-		p.after = append(p.after, after)
-	}
+	p.metrics, p.after, p.finite = placeMetrics(p.gradients, p.apply, s.train.names)
 	if err := s.adopt(p, func(n *native) { n.split = p }); err != nil {
 		return fmt.Errorf("micro-batches: %w", err)
 	}
@@ -229,46 +221,70 @@ func (s *Session) evaluateIn(size int) int {
 // inParts runs the signature on n micro-batches, one after the other. out gets the combined
 // value of each metric of the runner that metrics lists by index.
 func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed, step int64, metrics []int, out []float64) (applied bool, err error) {
-	out = out[:len(metrics)]
-	clear(out)
 	applied = true
-	weighted := r.Signature.Input(contract.InputSampleWeight) != nil
-	var weights float64
+	c := r.combine(b, metrics, out)
 	for i := range n {
-		part := b.Slice(i*b.Size/n, (i+1)*b.Size/n)
+		part := partOf(b, i, n)
 		r.setSeeds(partSeed(seed, i), step)
 		finite, err := r.on(ctx, part, r.part)
 		if err != nil {
 			return false, fmt.Errorf("micro-batch %d of %d: %w", i+1, n, err)
 		}
 		applied = applied && finite
-		w := float64(part.Size)
-		if weighted {
-			w = weightOf(part)
-		}
-		weights += w
-		for m, from := range metrics {
-			v := r.part[from]
-			switch r.reductions[from] {
-			case byLast:
-				out[m] = v
-			case bySum:
-				out[m] += v
-			case byWeights:
-				if w != 0 { // avoids 0/0
-					out[m] += v * w
-				}
-			default:
-				out[m] += v * (float64(part.Size) / float64(b.Size))
-			}
-		}
+		c.add(part, r.part)
 	}
-	for m, from := range metrics {
-		if r.reductions[from] == byWeights && weights != 0 {
-			out[m] /= weights
-		}
-	}
+	c.end()
 	return applied, nil
+}
+
+// partOf returns part i of n parts of a batch, whose sizes differ by at most one sample.
+func partOf(b data.Batch, i, n int) data.Batch { return b.Slice(i*b.Size/n, (i+1)*b.Size/n) }
+
+// combination combines the metrics of the parts of a batch, in their order.
+type combination struct {
+	runner   *runner
+	metrics  []int // the index of each value of out in the metrics of the runner
+	out      []float64
+	size     int // samples of the batch
+	weighted bool
+	weights  float64
+}
+
+func (r *runner) combine(b data.Batch, metrics []int, out []float64) combination {
+	out = out[:len(metrics)]
+	clear(out)
+	return combination{runner: r, metrics: metrics, out: out, size: b.Size, weighted: r.Signature.Input(contract.InputSampleWeight) != nil}
+}
+
+func (c *combination) add(part data.Batch, values []float64) {
+	w := float64(part.Size)
+	if c.weighted {
+		w = weightOf(part)
+	}
+	c.weights += w
+	for m, from := range c.metrics {
+		v := values[from]
+		switch c.runner.reductions[from] {
+		case byLast:
+			c.out[m] = v
+		case bySum:
+			c.out[m] += v
+		case byWeights:
+			if w != 0 { // avoids 0/0
+				c.out[m] += v * w
+			}
+		default:
+			c.out[m] += v * (float64(part.Size) / float64(c.size))
+		}
+	}
+}
+
+func (c *combination) end() {
+	for m, from := range c.metrics {
+		if c.runner.reductions[from] == byWeights && c.weights != 0 {
+			c.out[m] /= c.weights
+		}
+	}
 }
 
 // reduction combines the results of micro-batches into the result of the batch.

@@ -21,6 +21,7 @@ type Plan struct {
 	roles savedmodels.Roles
 	// lossScale is the initial loss scale; nil if the session does not scale the loss.
 	lossScale *lossScaler
+	parallel  *savedmodels.Parallel // the train step of a rank; nil without a cluster
 	// full and fullXLA describe the signatures of several steps per execution; nil if unused.
 	full, fullXLA *layout
 }
@@ -50,8 +51,9 @@ func (p *Plan) Metrics() (train, evaluate []string, err error) {
 // Compile makes the plan of a model. The errors are:
 //   - savedmodels.ErrNotTrainable and savedmodels.ErrUnsafeOps for the model.
 //   - ErrNoSignature for Options.TrainSignature.
-//   - *option.Error for Options.StepsPerExecution (ErrStack), and for Options.Compiled and
-//     Options.LossScale (ErrNoSignature).
+//   - *option.Error for Options.StepsPerExecution (ErrStack), for Options.Compiled and
+//     Options.LossScale (ErrNoSignature), and for Options.Cluster (ErrNoSignature,
+//     ErrInexactSplit, savedmodels.ErrNotParallel).
 func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 	if model == nil {
 		return nil, errNoModel
@@ -83,6 +85,9 @@ func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 		}
 	}
 	if err := p.layOut(); err != nil {
+		return nil, err
+	}
+	if err := p.checkCluster(); err != nil {
 		return nil, err
 	}
 	return p, nil

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 
+	"steadyfit/cluster"
 	"steadyfit/data"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/contract"
@@ -64,6 +65,11 @@ type Options struct {
 	Seed int64
 	// LossScale determines the reserved input loss_scale.
 	LossScale LossScale
+	// Cluster makes the process a rank of a cluster, whose ranks train one model together. All
+	// ranks call Train with the same batches. Each computes the gradients of its part, and all
+	// make the same update with their sum, as with micro-batches (Plan.CheckSplit). A process
+	// can be a rank once. Open waits for the other ranks.
+	Cluster *cluster.Cluster
 }
 
 // ErrNoSignature means that the model has no signature for a purpose.
@@ -82,6 +88,7 @@ type Session struct {
 	foreign    bool        // the frozen variables do not have the values of the model's files
 	trainNames []string    // names of the results of a train step
 	trace      *[]byte     // receives the RunMetadata during Trace; nil otherwise
+	rank       *ranked     // nil without a cluster
 
 	// mu protects native. Only Close modifies native from another goroutine, so the session's
 	// own goroutine reads it without the lock.
@@ -101,6 +108,7 @@ type native struct {
 	state           *stateOps // nil until the first snapshot
 	setRate         *Step     // signature set_learning_rate; nil until it is used
 	resetMetrics    *Step     // nil if there is no such signature
+	rank            rankNative
 }
 
 // OpenModel is Compile followed by Open.
@@ -139,10 +147,17 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 		return nil, fmt.Errorf("device options: %w", err)
 	}
 	s := &Session{Plan: &resolved, config: config, rate: math.NaN(), stuck: math.NaN()}
-	if err := s.load(); err != nil {
-		return nil, gpuError(*device, err)
+	if err := s.startServer(ctx); err != nil {
+		return nil, err
 	}
-	if err := s.checkGPU(); err != nil {
+	if err := s.load(); err != nil {
+		return nil, errors.Join(gpuError(*device, err), s.rank.close())
+	}
+	err = s.checkGPU()
+	if err == nil {
+		err = s.join(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	if s.train != nil {
@@ -193,6 +208,9 @@ func (s *Session) load() error {
 	var err error
 	if n.tf, err = s.loadModel(); err == nil {
 		if err = s.prepareRoles(&n); err == nil {
+			err = s.prepareRanks(&n)
+		}
+		if err == nil {
 			s.native, s.foreign = n, false
 			return nil
 		}
@@ -209,7 +227,10 @@ func (s *Session) load() error {
 // temporary folder, which TensorFlow no longer needs afterwards.
 func (s *Session) loadModel() (tf *tfbind.Session, err error) {
 	program := s.model.Program()
-	if program == nil {
+	switch {
+	case s.rank != nil:
+		return s.rank.server.LoadSavedModel(s.model.Dir, s.model.Tags, s.config)
+	case program == nil:
 		return tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config)
 	}
 	temp, remove, err := files.Scratch("steadyfit-model-")
@@ -301,7 +322,7 @@ func (s *Session) Close() error {
 	}
 	s.closed = true
 	_ = s.gpu.Close()
-	return s.native.close()
+	return errors.Join(s.native.close(), s.rank.close())
 }
 
 func (n *native) close() error {
@@ -314,6 +335,7 @@ func (n *native) close() error {
 	n.split.Close()
 	n.setRate.Close()
 	n.resetMetrics.Close()
+	n.rank.close()
 	return n.tf.Close()
 }
 
@@ -344,9 +366,12 @@ func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	}
 	var applied bool
 	var err error
-	if s.parts > 1 && b.Size > 1 {
+	switch {
+	case s.rank != nil:
+		applied, err = s.trainRank(ctx, step, b, out)
+	case s.parts > 1 && b.Size > 1:
 		applied, err = s.trainParts(ctx, step, b, out)
-	} else {
+	default:
 		r := s.train
 		if compiled := s.compiledFor(b.Size); compiled != nil {
 			r = compiled
@@ -436,7 +461,9 @@ func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) (er
 	if err := r.checkLen(out, r.names); err != nil {
 		return err
 	}
-	if n := s.evaluateIn(b.Size); n > 1 {
+	if s.rank != nil {
+		err = s.evaluateRank(ctx, b, out)
+	} else if n := s.evaluateIn(b.Size); n > 1 {
 		_, err = r.inParts(ctx, b, n, 0, 0, r.every, out)
 	} else {
 		_, err = r.on(ctx, b, out)

@@ -22,8 +22,12 @@ type Step struct {
 	outputs []savedmodels.Tensor
 	steps   int     // steps per execution; 0 if inputs are not stacked
 	seeds   []int64 // two for each step
-	feeds   int64   // number of successful Feeds
-	ones    []float32
+	// common is the seed of the inputs from commonFrom on, which is the same on all ranks of a
+	// cluster; nil if the session has no cluster.
+	common     []int64
+	commonFrom int
+	feeds      int64 // number of successful Feeds
+	ones       []float32
 	// borrows reports whether inputs refer to the memory of a batch. keeps reports whether
 	// TensorFlow referred to a batch after its run.
 	borrows, keeps bool
@@ -44,8 +48,15 @@ func (s *Session) Prepare(signature string) (*Step, error) {
 var callerRuns = protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), math.MaxUint64)
 
 func (s *Session) prepare(tf *tfbind.Session, sig *savedmodels.Signature, fetch []savedmodels.Tensor) (*Step, error) {
+	return s.prepareWith(tf, sig, fetch, tfbind.StepSpec{})
+}
+
+// prepareWith makes a Step with the options of spec. The feeds of spec come after the inputs of
+// the signature.
+func (s *Session) prepareWith(tf *tfbind.Session, sig *savedmodels.Signature, fetch []savedmodels.Tensor, spec tfbind.StepSpec) (*Step, error) {
 	step := &Step{binding: newBinding(s.model, sig), session: s, outputs: fetch, seeds: make([]int64, 2)}
-	var spec tfbind.StepSpec
+	more := spec.Feeds
+	spec.Feeds = nil
 	for _, side := range []struct {
 		word    string
 		tensors []savedmodels.Tensor
@@ -59,6 +70,7 @@ func (s *Session) prepare(tf *tfbind.Session, sig *savedmodels.Signature, fetch 
 			*side.to = append(*side.to, o)
 		}
 	}
+	spec.Feeds = append(spec.Feeds, more...)
 	var err error
 	if step.tf, err = tf.Prepare(spec); err != nil {
 		return nil, fmt.Errorf("signature %s: %w", sig.Name, err)

@@ -128,9 +128,21 @@ func (cgoAPI) newSession(graph ptr, config []byte) (session ptr, err error) {
 	return session, err
 }
 
-func (cgoAPI) loadSavedModel(dir string, tags []string, config []byte) (session, graph ptr, err error) {
+func (cgoAPI) newServer(def []byte) (target string, err error) {
+	err = withStatus("start server", func(s *C.TF_Status) {
+		target = C.GoString(C.sf_new_server(ptr(unsafe.SliceData(def)), C.size_t(len(def)), s))
+	})
+	return target, err
+}
+
+func (cgoAPI) loadSavedModel(target, dir string, tags []string, config []byte) (session, graph ptr, err error) {
 	d := C.CString(dir)
 	defer C.free(ptr(d))
+	var t *C.char
+	if target != "" {
+		t = C.CString(target)
+		defer C.free(ptr(t))
+	}
 	ctags := make([]*C.char, len(tags)+1)
 	for i, t := range tags {
 		ctags[i] = C.CString(t)
@@ -138,7 +150,7 @@ func (cgoAPI) loadSavedModel(dir string, tags []string, config []byte) (session,
 	}
 	g := C.sf_new_graph()
 	err = withStatus("load SavedModel "+dir, func(s *C.TF_Status) {
-		session = ptr(C.sf_load_saved_model(g, d, &ctags[0], C.int(len(tags)),
+		session = ptr(C.sf_load_saved_model(g, t, d, &ctags[0], C.int(len(tags)),
 			ptr(unsafe.SliceData(config)), C.size_t(len(config)), s))
 	})
 	if err != nil {

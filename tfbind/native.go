@@ -23,7 +23,8 @@ type native interface {
 	outputDType(op ptr, index int) DType
 
 	newSession(graph ptr, config []byte) (ptr, error)
-	loadSavedModel(dir string, tags []string, config []byte) (session, graph ptr, err error)
+	loadSavedModel(target, dir string, tags []string, config []byte) (session, graph ptr, err error)
+	newServer(def []byte) (target string, err error)
 	closeSession(session ptr) error
 	deleteSession(session ptr)
 	listDevices(session ptr) ([]Device, error)

@@ -43,7 +43,11 @@ func LoadSavedModel(dir string, tags []string, config []byte) (*Session, error) 
 	if err := library(); err != nil {
 		return nil, err
 	}
-	s, g, err := capi.loadSavedModel(dir, tags, config)
+	return loadSavedModel("", dir, tags, config)
+}
+
+func loadSavedModel(target, dir string, tags []string, config []byte) (*Session, error) {
+	s, g, err := capi.loadSavedModel(target, dir, tags, config)
 	if err != nil {
 		return nil, err
 	}

@@ -180,17 +180,24 @@ TF_Session* sf_new_session(TF_Graph* g, const void* config, size_t size,
   return session;
 }
 
-TF_Session* sf_load_saved_model(TF_Graph* g, const char* dir,
-                                const char* const* tags, int ntags,
-                                const void* config, size_t size,
+TF_Session* sf_load_saved_model(TF_Graph* g, const char* target,
+                                const char* dir, const char* const* tags,
+                                int ntags, const void* config, size_t size,
                                 TF_Status* status) {
   TF_Session* session = NULL;
   TF_SessionOptions* options = new_options(config, size, status);
+  if (target) tf.TF_SetTarget(options, target);
   if (tf.TF_GetCode(status) == 0)
     session = tf.TF_LoadSessionFromSavedModel(options, NULL, dir, tags, ntags,
                                               g, NULL, status);
   tf.TF_DeleteSessionOptions(options);
   return session;
+}
+
+const char* sf_new_server(const void* def, size_t size, TF_Status* status) {
+  TF_Server* server = tf.TF_NewServer(def, size, status);
+  if (tf.TF_GetCode(status) == 0) tf.TF_ServerStart(server, status);
+  return tf.TF_GetCode(status) == 0 ? tf.TF_ServerTarget(server) : NULL;
 }
 
 void sf_close_session(TF_Session* s, TF_Status* status) {

@@ -66,9 +66,13 @@ unsigned int sf_output_dtype(TF_Operation*, int index);
 
 TF_Session* sf_new_session(TF_Graph*, const void* config, size_t size,
                            TF_Status*);
-TF_Session* sf_load_saved_model(TF_Graph*, const char* dir,
+// target is the address of a server, or NULL for a session in this process.
+TF_Session* sf_load_saved_model(TF_Graph*, const char* target, const char* dir,
                                 const char* const* tags, int ntags,
                                 const void* config, size_t size, TF_Status*);
+// Starts a server, which runs until the process ends. Returns its address, or
+// NULL if the status is an error.
+const char* sf_new_server(const void* def, size_t size, TF_Status*);
 void sf_close_session(TF_Session*, TF_Status*);
 void sf_delete_session(TF_Session*, TF_Status*);
 TF_DeviceList* sf_list_devices(TF_Session*, TF_Status*);

@@ -17,6 +17,7 @@ typedef struct TF_Session TF_Session;
 typedef struct TF_SessionOptions TF_SessionOptions;
 typedef struct TF_ImportGraphDefOptions TF_ImportGraphDefOptions;
 typedef struct TF_DeviceList TF_DeviceList;
+typedef struct TF_Server TF_Server;
 typedef struct TFE_ContextOptions TFE_ContextOptions;
 typedef struct TFE_Context TFE_Context;
 typedef struct TFE_TensorHandle TFE_TensorHandle;
@@ -88,6 +89,7 @@ typedef struct TF_TString {
   X(void, TF_DeleteSessionOptions, (TF_SessionOptions*))                       \
   X(void, TF_SetConfig,                                                        \
     (TF_SessionOptions*, const void*, size_t, TF_Status*))                     \
+  X(void, TF_SetTarget, (TF_SessionOptions*, const char*))                     \
   X(TF_Session*, TF_NewSession,                                                \
     (TF_Graph*, const TF_SessionOptions*, TF_Status*))                         \
   X(TF_Session*, TF_LoadSessionFromSavedModel,                                 \
@@ -105,7 +107,10 @@ typedef struct TF_TString {
   X(const char*, TF_DeviceListType, (const TF_DeviceList*, int, TF_Status*))   \
   X(int64_t, TF_DeviceListMemoryBytes,                                         \
     (const TF_DeviceList*, int, TF_Status*))                                   \
-  X(void, TF_DeleteDeviceList, (TF_DeviceList*))
+  X(void, TF_DeleteDeviceList, (TF_DeviceList*))                               \
+  X(TF_Server*, TF_NewServer, (const void*, size_t, TF_Status*))               \
+  X(void, TF_ServerStart, (TF_Server*, TF_Status*))                            \
+  X(const char*, TF_ServerTarget, (TF_Server*))
 
 // The functions for eager execution, in the same form. TensorFlow does not
 // promise to keep them, so they are looked up only when first needed.

@@ -63,6 +63,9 @@ func (g *Graph) Texts(name string, values ...string) *Graph {
 	return g.Add(name, "Const", Attrs{"dtype": Type(tfbind.String), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{Tensor: t}}})
 }
 
+// Nodes returns the operations.
+func (g *Graph) Nodes() []*node_def_go_proto.NodeDef { return g.nodes }
+
 // Bytes returns the serialized GraphDef.
 func (g *Graph) Bytes() ([]byte, error) {
 	return proto.Marshal(&graph_go_proto.GraphDef{Node: g.nodes, Versions: &versions_go_proto.VersionDef{Producer: producer}})

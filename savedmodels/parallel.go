@@ -1,0 +1,530 @@
+package savedmodels
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
+	"google.golang.org/protobuf/proto"
+
+	"steadyfit/internal/contract"
+	"steadyfit/internal/graphdef"
+	"steadyfit/tfbind"
+)
+
+// ErrNotParallel means that several processes cannot train the model together.
+var ErrNotParallel = errors.New("several processes cannot train the model together")
+
+// Parallel has the steps that several processes ("ranks") run together. In a train step, each
+// rank runs the signature gradients on its part of a batch. Then the accumulators, which
+// gradients and apply both change, are replaced by their sums over all ranks
+// (CollectiveReduceV2), and each rank runs apply. The weights of all ranks thus stay equal. In an
+// evaluation step, each rank runs evaluate on its part.
+//
+// Running metrics are sums in variables, too. Before a step, all ranks except the first set them
+// to zero, and afterwards all have the sums and compute the metrics from them.
+//
+// The sums of two ranks do not depend on the order of additions, so they have the bits of a
+// batch of two micro-batches.
+type Parallel struct {
+	// Graph is a serialized GraphDef to import into the graph of the loaded model.
+	Graph []byte
+	// Train and Evaluate are the steps of ranks with samples. TrainIdle and EvaluateIdle are
+	// those of ranks without. A model without the role Evaluate has no evaluation step.
+	Train, TrainIdle, Evaluate, EvaluateIdle ParallelStep
+}
+
+// ParallelStep is a step of a rank. The inputs of the signature are those of gradients or
+// evaluate, which idle ranks do not have, followed by those of apply, which may have the same
+// names. The first output is shares, float32 [ranks * n], followed by the outputs of apply and the
+// running metrics. The share of a rank has its flags; 1, or 0 if its gradients are not finite;
+// and the metrics of gradients or evaluate.
+type ParallelStep struct {
+	Signature
+	// Own is the number of inputs that belong to gradients or evaluate.
+	Own int
+	// Flags is the tensor to feed the flags to, float32 [ShareFlags].
+	Flags string
+}
+
+const (
+	// ShareFlags is the number of flags in a share.
+	ShareFlags = 2
+	// ParallelGroup is the key of the group of all ranks in CollectiveReduceV2, and
+	// ParallelInstance is the key of the first sum. Other graphs use lower keys for theirs.
+	ParallelGroup, ParallelInstance = 1, 100
+	// parallelPrefix begins the names of the added operations.
+	parallelPrefix = "steadyfit_parallel/"
+)
+
+// reducible are the types that CollectiveReduceV2 adds.
+var reducible = []tfbind.DType{tfbind.Float32, tfbind.Float64, tfbind.Float16, tfbind.BFloat16, tfbind.Int32, tfbind.Int64}
+
+// Parallel returns the steps of a rank. mean selects what happens with floating-point variables
+// that gradients changes and apply does not clear, such as moving averages of
+// BatchNormalization: if it is true, they are replaced by the mean over the ranks; otherwise they
+// are ErrNotParallel, like all others that would differ between ranks. The model needs the roles
+// Gradients and Apply.
+func (m *Model) Parallel(rank, ranks int, mean bool) (*Parallel, error) {
+	file, err := m.read()
+	if err != nil {
+		return nil, err
+	}
+	src, err := decode(file, maxMemoryBytes)
+	if err != nil {
+		return nil, err
+	}
+	p := &parallel{
+		division: division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph), library: &function_go_proto.FunctionDefLibrary{}},
+		rank:     rank, ranks: ranks, functions: map[string]bool{}, instance: ParallelInstance,
+	}
+	out := &Parallel{}
+	gradients, apply, evaluate := m.find(m.Roles.Gradients), m.find(m.Roles.Apply), m.find(m.Roles.Evaluate)
+	exchanged, err := p.choose(gradients, apply, mean)
+	if err == nil {
+		out.Train, out.TrainIdle, err = p.steps("train", gradients, apply, exchanged)
+	}
+	if err == nil && evaluate != nil {
+		if exchanged, err = p.choose(evaluate, nil, false); err == nil {
+			out.Evaluate, out.EvaluateIdle, err = p.steps("evaluate", evaluate, nil, exchanged)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotParallel, err)
+	}
+	out.Graph, err = proto.Marshal(&graph_go_proto.GraphDef{Node: p.nodes, Library: p.library, Versions: p.def.GetVersions()})
+	return out, err
+}
+
+type parallel struct {
+	division
+	rank, ranks int
+	functions   map[string]bool // those in library
+	instance    int             // key of the first sum of the current steps
+}
+
+// exchanged is a variable that the ranks exchange after a step.
+type exchanged struct {
+	*variable
+	id int
+	// mean is true for a variable that is averaged instead of summed. running is true for a
+	// variable of running metrics.
+	mean, running bool
+	handle        string // the operation in the current step
+}
+
+// choose returns the variables that the ranks exchange after a signature, in the order of their
+// types. then is the signature that runs afterwards, or nil.
+func (p *parallel) choose(of, then *Signature, mean bool) (list []*exchanged, err error) {
+	k := &p.model.known
+	running := k.signature[p.model.Roles.ResetMetrics].changed()
+	cleared := set{}
+	if then != nil {
+		cleared = k.signature[then.Name].changed()
+	}
+	for _, id := range slices.Sorted(maps.Keys(k.signature[of.Name].changed())) {
+		e := &exchanged{variable: p.graph.vars[id], id: id, running: running[id] && !cleared[id]}
+		e.mean = !cleared[id] && !e.running
+		switch {
+		case e.mean && then == nil, e.mean && !(mean && slices.Contains(floats, e.dtype)):
+			return nil, fmt.Errorf("signature %s changes variable %s, so the ranks would differ", of.Name, e.name)
+		case !slices.Contains(reducible, e.dtype):
+			return nil, fmt.Errorf("variable %s, which signature %s changes, has the type %s", e.name, of.Name, e.dtype)
+		case e.unknown || slices.ContainsFunc(e.shape, func(d int64) bool { return d < 0 }):
+			return nil, fmt.Errorf("variable %s, which signature %s changes, has no fixed shape", e.name, of.Name)
+		}
+		list = append(list, e)
+	}
+	if then != nil && !slices.ContainsFunc(list, func(e *exchanged) bool { return cleared[e.id] }) {
+		return nil, fmt.Errorf("signatures %s and %s change no variable in common", of.Name, then.Name)
+	}
+	slices.SortStableFunc(list, func(a, b *exchanged) int { return int(a.dtype) - int(b.dtype) })
+	return list, nil
+}
+
+// subgraph adds operations with a prefix in their names.
+type subgraph struct {
+	graphdef.Graph
+	prefix string
+}
+
+func (g *subgraph) add(name, op string, a graphdef.Attrs, inputs ...string) string {
+	g.Add(g.prefix+name, op, a, inputs...)
+	return g.prefix + name
+}
+
+func (g *subgraph) integers(name string, values []int64, shape ...int64) string {
+	raw := make([]byte, 0, 8*len(values))
+	for _, v := range values {
+		raw = binary.LittleEndian.AppendUint64(raw, uint64(v))
+	}
+	g.Constant(g.prefix+name, tfbind.Int64, raw, shape...)
+	return g.prefix + name
+}
+
+func (g *subgraph) int32(name string, value int32) string {
+	g.Constant(g.prefix+name, tfbind.Int32, binary.LittleEndian.AppendUint32(nil, uint32(value)))
+	return g.prefix + name
+}
+
+func (g *subgraph) cast(name, value string, from, to tfbind.DType) string {
+	return g.add(name, "Cast", graphdef.Attrs{"SrcT": graphdef.Type(from), "DstT": graphdef.Type(to)}, value)
+}
+
+func (g *subgraph) reshape(name, value string, d tfbind.DType, shape string) string {
+	return g.add(name, "Reshape", graphdef.Attrs{"T": graphdef.Type(d), "Tshape": graphdef.Type(tfbind.Int64)}, value, shape)
+}
+
+// concat joins vectors.
+func (g *subgraph) concat(name string, d tfbind.DType, vectors ...string) string {
+	axis := g.int32(name+"_axis", 0)
+	return g.add(name, "ConcatV2", graphdef.Attrs{"N": number(len(vectors)), "T": graphdef.Type(d), "Tidx": graphdef.Type(tfbind.Int32)}, append(vectors, axis)...)
+}
+
+func number(n int) *graphdef.Attr {
+	return &graphdef.Attr{Value: &attr_value_go_proto.AttrValue_I{I: int64(n)}}
+}
+
+// steps adds the steps of ranks with and without samples.
+func (p *parallel) steps(name string, of, then *Signature, list []*exchanged) (busy, idle ParallelStep, err error) {
+	result, err := p.running(of, list)
+	if err != nil {
+		return busy, idle, err
+	}
+	defer func() { p.instance += len(typesOf(list)) }()
+	if busy, err = p.step(name, of, then, list, result, true); err == nil {
+		idle, err = p.step(name, of, then, list, result, false)
+	}
+	return busy, idle, err
+}
+
+// step adds a step. busy is true for a rank with samples.
+func (p *parallel) step(name string, of, then *Signature, list []*exchanged, result *running, busy bool) (s ParallelStep, err error) {
+	g := &subgraph{prefix: parallelPrefix + name + "/"}
+	if !busy {
+		g.prefix = parallelPrefix + name + "_idle/"
+	}
+	s.Name = of.Name
+	before := p.handles(g, list)
+	var after []string // the operations that run before the exchange
+	own := *of
+	if busy {
+		if err := p.copy(&own, g.prefix+"own/", before...); err != nil {
+			return s, err
+		}
+		s.Inputs, s.Own = slices.Clone(own.Inputs), len(own.Inputs)
+		for _, t := range own.Outputs {
+			after = append(after, "^"+opOf(t.Op))
+		}
+		slices.Sort(after)
+		after = slices.Compact(after)
+	} else {
+		for _, zeroed := range before {
+			after = append(after, "^"+zeroed)
+		}
+	}
+	flags := g.add("flags", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float32), "shape": graphdef.Shape([]int64{ShareFlags})})
+	s.Flags = flags + ":0"
+	shares, done := p.exchange(g, p.share(g, flags, &own, busy), shareSize(of), list, after)
+	s.Outputs = []Tensor{{Name: "shares", Op: shares, DType: tfbind.Float32, Shape: []int64{int64(p.ranks) * shareSize(of)}}}
+	if then != nil {
+		apply := *then
+		if err := p.copy(&apply, g.prefix+"then/", done); err != nil {
+			return s, err
+		}
+		s.Inputs, s.Outputs = append(s.Inputs, apply.Inputs...), append(s.Outputs, apply.Outputs...)
+	}
+	s.Outputs = append(s.Outputs, result.add(g, list, done)...)
+	p.nodes = append(p.nodes, g.Nodes()...)
+	return s, nil
+}
+
+func shareSize(of *Signature) int64 { return int64(ShareFlags + 1 + len(of.Metrics())) }
+
+// handles adds the handles of the variables. It returns the operations that set running metrics
+// to zero on all ranks except the first.
+func (p *parallel) handles(g *subgraph, list []*exchanged) (zeroed []string) {
+	for i, e := range list {
+		id := strconv.Itoa(i)
+		e.handle = g.add("handle"+id, "VarHandleOp", graphdef.Attrs{
+			"dtype": graphdef.Type(e.dtype), "shape": graphdef.Shape(e.shape), "shared_name": graphdef.Text(e.name), "container": graphdef.Text(e.container),
+		})
+		if e.running && p.rank > 0 {
+			g.Constant(g.prefix+"zero"+id, e.dtype, make([]byte, e.bytes()), e.shape...)
+			zeroed = append(zeroed, g.add("clear"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, e.handle, g.prefix+"zero"+id))
+		}
+	}
+	return zeroed
+}
+
+func (e *exchanged) elements() int64 {
+	n := int64(1)
+	for _, d := range e.shape {
+		n *= d
+	}
+	return n
+}
+
+func (e *exchanged) bytes() int64 { return e.elements() * int64(e.dtype.Size()) }
+
+// copy adds a copy of a signature, whose operations run after others.
+func (p *parallel) copy(s *Signature, prefix string, after ...string) error {
+	nodes, library, err := p.copied(s, prefix, after...)
+	if err != nil {
+		return err
+	}
+	p.nodes = append(p.nodes, nodes...)
+	for _, f := range library.Function {
+		if name := f.GetSignature().GetName(); !p.functions[name] {
+			p.functions[name] = true
+			p.library.Function = append(p.library.Function, f)
+		}
+	}
+	return nil
+}
+
+func opOf(tensor string) string {
+	for i := len(tensor) - 1; i >= 0; i-- {
+		if tensor[i] == ':' {
+			return tensor[:i]
+		}
+	}
+	return tensor
+}
+
+// share adds the share of this rank in a vector of the shares of all ranks, in which those of
+// the others are zero.
+func (p *parallel) share(g *subgraph, flags string, of *Signature, busy bool) string {
+	one := g.integers("one", []int64{1}, 1)
+	parts := []string{flags}
+	results := of.Metrics()
+	switch finite := of.Output(contract.OutputGradsFinite); {
+	case !busy:
+		// An idle rank has finite gradients, and no results.
+		values := make([]int64, 1+len(results))
+		values[0] = 1
+		parts = append(parts, g.cast("results", g.integers("none", values, int64(len(values))), tfbind.Int64, tfbind.Float32))
+	default:
+		value := g.cast("sound", one, tfbind.Int64, tfbind.Float32)
+		if finite != nil {
+			value = g.reshape("finite", g.cast("finite_number", finite.Op, tfbind.Bool, tfbind.Float32), tfbind.Float32, one)
+		}
+		parts = append(parts, value)
+		for i, t := range results {
+			id := strconv.Itoa(i)
+			parts = append(parts, g.reshape("result"+id, g.cast("number"+id, t.Op, t.DType, tfbind.Float32), tfbind.Float32, one))
+		}
+	}
+	size := shareSize(of)
+	own := g.concat("share", tfbind.Float32, parts...)
+	around := g.integers("around", []int64{int64(p.rank) * size, int64(p.ranks-1-p.rank) * size}, 1, 2)
+	return g.add("placed", "Pad", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32), "Tpaddings": graphdef.Type(tfbind.Int64)}, own, around)
+}
+
+// exchange adds the sums over all ranks: of the shares, and of the exchanged variables after the
+// operations in after. There is one sum for each type, because each takes a round of messages.
+// It returns the tensor of the shares, and the operation that runs after all.
+func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exchanged, after []string) (shares, done string) {
+	flat := g.integers("flat", []int64{-1}, 1)
+	size, group, axis := g.int32("ranks", int32(p.ranks)), g.int32("group", ParallelGroup), g.int32("axis", 0)
+	var assigned []string
+	shares = g.prefix + "shares"
+	for i, d := range typesOf(list) {
+		id := strconv.Itoa(int(d))
+		typed := graphdef.Attrs{"dtype": graphdef.Type(d)}
+		var vectors []string
+		var sizes []int64
+		var vars []*exchanged
+		for _, e := range list {
+			if e.dtype != d {
+				continue
+			}
+			at := fmt.Sprintf("%s_%d", id, len(vars))
+			value := g.reshape("vector"+at, g.add("read"+at, "ReadVariableOp", typed, append([]string{e.handle}, after...)...), d, flat)
+			if e.mean {
+				value = g.add("part"+at, "RealDiv", graphdef.Attrs{"T": graphdef.Type(d)}, value, g.cast("ranks"+at, size, tfbind.Int32, d))
+			}
+			vars, vectors, sizes = append(vars, e), append(vectors, value), append(sizes, e.elements())
+		}
+		if d == tfbind.Float32 {
+			vectors, sizes = append(vectors, share), append(sizes, int64(p.ranks)*width)
+		}
+		sum := vectors[0]
+		if len(vectors) > 1 {
+			sum = g.concat("all"+id, d, vectors...)
+		}
+		sum = g.add("sum"+id, "CollectiveReduceV2", graphdef.Attrs{"T": graphdef.Type(d), "merge_op": graphdef.Text("Add"), "final_op": graphdef.Text("Id")},
+			sum, size, group, g.int32("instance"+id, int32(p.instance+i)))
+		g.add("split"+id, "SplitV", graphdef.Attrs{"T": graphdef.Type(d), "Tlen": graphdef.Type(tfbind.Int64), "num_split": number(len(vectors))},
+			sum, g.integers("sizes"+id, sizes, int64(len(sizes))), axis)
+		for i, e := range vars {
+			at := fmt.Sprintf("%s_%d", id, i)
+			value := g.reshape("value"+at, fmt.Sprintf("%ssplit%s:%d", g.prefix, id, i), d, g.integers("shape"+at, e.shape, int64(len(e.shape))))
+			assigned = append(assigned, "^"+g.add("assign"+at, "AssignVariableOp", typed, e.handle, value))
+		}
+		if d == tfbind.Float32 {
+			g.add("shares", "Identity", graphdef.Attrs{"T": graphdef.Type(d)}, fmt.Sprintf("%ssplit%s:%d", g.prefix, id, len(vars)))
+		}
+	}
+	return shares + ":0", g.add("done", "NoOp", nil, assigned...)
+}
+
+// typesOf returns the types of the sums: float32, and those of the exchanged variables.
+func typesOf(list []*exchanged) []tfbind.DType {
+	types := []tfbind.DType{tfbind.Float32}
+	for _, e := range list {
+		if !slices.Contains(types, e.dtype) {
+			types = append(types, e.dtype)
+		}
+	}
+	return types
+}
+
+// running is a function that computes running metrics from their variables.
+type running struct {
+	*builder
+	call *node_def_go_proto.NodeDef
+	// of has the variable of each argument.
+	of []int
+}
+
+// running returns the function for the running metrics of a signature; nil if it has none. The
+// variables must be sums: an update must add a value that does not depend on them.
+func (p *parallel) running(s *Signature, list []*exchanged) (*running, error) {
+	reset := p.model.find(p.model.Roles.ResetMetrics)
+	if reset == nil || !slices.ContainsFunc(list, func(e *exchanged) bool { return e.running }) {
+		return nil, nil
+	}
+	part, err := p.analyse(s)
+	if err != nil {
+		return nil, fmt.Errorf("the running metrics of signature %s: %w", s.Name, err)
+	}
+	isRunning := map[int]bool{}
+	for _, e := range list {
+		isRunning[e.id] = e.running
+	}
+	// read returns the variable that an operation of this type takes; -1 if it takes none.
+	taken := func(op *flatOp, kind string) int {
+		if op.def.GetOp() != kind || len(op.in) == 0 || op.in[0].op >= 0 {
+			return -1
+		}
+		return p.graph.main.nodes[part.flat.args[op.in[0].arg()].from].variable
+	}
+	for i := range part.ops {
+		op := &part.ops[i]
+		id := taken(op, "AssignVariableOp")
+		if id < 0 || !isRunning[id] || len(op.in) < 2 {
+			continue
+		}
+		if !part.adds(op.in[1], func(op *flatOp) bool { return taken(op, "ReadVariableOp") == id },
+			func(op *flatOp) bool { return isRunning[taken(op, "ReadVariableOp")] }) {
+			return nil, fmt.Errorf("running metrics of signature %s: the update of %s is no addition", s.Name, p.graph.vars[id].name)
+		}
+	}
+	before := len(p.nodes)
+	b := p.builder(part, "running_"+s.Name, map[value]string{})
+	var results []value
+	for i, t := range s.Outputs {
+		if reset.Output(t.Name) == nil {
+			continue
+		}
+		results = append(results, part.results[i])
+		if err := b.output(t.Name, part.results[i]); err != nil {
+			return nil, err
+		}
+	}
+	need := part.inputsOnly(results)
+	for i, is := range need {
+		if op := &part.ops[i]; is && !pureOps[op.def.GetOp()] && op.def.GetOp() != "ReadVariableOp" ||
+			is && slices.ContainsFunc(op.in, func(v value) bool { return v.op < 0 && part.inputs[v.arg()] != nil }) {
+			return nil, fmt.Errorf("running metrics of signature %s depend on more than their variables: on %s", s.Name, op.def.GetName())
+		}
+	}
+	if _, err := b.finish(need, nil); err != nil {
+		return nil, err
+	}
+	r := &running{builder: b, call: p.nodes[len(p.nodes)-1]}
+	p.nodes = p.nodes[:before]
+	for _, source := range r.sources {
+		id := p.graph.main.nodes[p.graph.nodeOf(source)].variable
+		if !isRunning[id] {
+			return nil, fmt.Errorf("running metrics of signature %s depend on more than their variables: on %s", s.Name, source)
+		}
+		r.of = append(r.of, id)
+	}
+	return r, nil
+}
+
+// adds reports whether a value is the sum of a result for which old is true and of one that
+// depends on no operation for which excluded is true.
+func (p *part) adds(v value, old, excluded func(*flatOp) bool) bool {
+	if v.op < 0 {
+		return false
+	}
+	sum := &p.ops[v.op]
+	if name := sum.def.GetOp(); name != "AddV2" && name != "Add" {
+		return false
+	}
+	for i, in := range sum.in {
+		if in.op < 0 || !old(&p.ops[in.op]) {
+			continue
+		}
+		need := p.inputsOnly([]value{sum.in[1-i]})
+		return !p.any(need, excluded)
+	}
+	return false
+}
+
+func (p *part) any(need []bool, is func(*flatOp) bool) bool {
+	for i := range p.ops {
+		if need[i] && is(&p.ops[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// inputsOnly marks the operations whose results lead to values, without those that must run
+// before for other reasons.
+func (f *flat) inputsOnly(results []value) []bool {
+	need := make([]bool, len(f.ops))
+	mark := func(list []value) {
+		for _, v := range list {
+			if v.op >= 0 {
+				need[v.op] = true
+			}
+		}
+	}
+	mark(results)
+	for i := len(f.ops) - 1; i >= 0; i-- {
+		if need[i] {
+			mark(f.ops[i].in)
+		}
+	}
+	return need
+}
+
+// add calls the function after an operation. It returns the metrics.
+func (r *running) add(g *subgraph, list []*exchanged, after string) (metrics []Tensor) {
+	if r == nil {
+		return nil
+	}
+	var inputs []string
+	for _, id := range r.of {
+		i := slices.IndexFunc(list, func(e *exchanged) bool { return e.id == id })
+		inputs = append(inputs, list[i].handle)
+	}
+	call := g.add("running", r.call.GetOp(), r.call.GetAttr(), append(inputs, "^"+after)...)
+	for i, t := range r.signature.Outputs {
+		t.Op = call + ":" + strconv.Itoa(i)
+		metrics = append(metrics, t)
+	}
+	return metrics
+}

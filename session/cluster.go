@@ -1,0 +1,551 @@
+package session
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"steadyfit/cluster"
+	"steadyfit/data"
+	"steadyfit/internal/contract"
+	"steadyfit/internal/graphdef"
+	"steadyfit/option"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+// A session of a cluster runs on a server of TensorFlow's distributed runtime in this process.
+// Train takes the whole batch on each rank, and runs the step of savedmodels.Parallel on the
+// rank's part. The results of all ranks are in the step's output, and each rank combines them as
+// it would those of micro-batches: with the same numbers in the same order.
+
+// ranked is the part of a session that belongs to a cluster.
+type ranked struct {
+	*cluster.Cluster
+	parallel *savedmodels.Parallel
+	server   *tfbind.Server
+	watch    *watch
+	// stop is true after RequestStop. stopped is the rank that requested a stop; -1 if none.
+	stop    atomic.Bool
+	stopped int
+	flags   []float32 // buffer for the flags of a step
+}
+
+// rankNative is the part of ranked that TensorFlow holds.
+type rankNative struct {
+	train, evaluate rankSteps
+	small, large    *tfbind.Step // sums of int64; see sizes
+}
+
+// rankSteps are the forms of a step for ranks with and without samples.
+type rankSteps struct {
+	busy, idle *Step
+	// of has the metrics of the signature that a rank runs on its samples. metrics has the index in
+	// them for each metric of the step. after has its index in the outputs of the step, or -1.
+	// finite is the index of grads_finite in these outputs, or -1.
+	of             *runner
+	metrics, after []int
+	finite         int
+	shares         []float32 // those of all ranks in the last step
+}
+
+// sizes are the numbers of values in the sums small and large.
+var sizes = [2]int64{64, 1 << 17}
+
+// stepModulus is the modulus of the number of the step in a share, which float32 represents.
+const stepModulus = 1 << 20
+
+// rankOptions is a serialized tensorflow.RunOptions with experimental (8).collective_graph_key
+// (1) = 1, which all ranks must set alike.
+var rankOptions = []byte{8<<3 | 2, 2, 1 << 3, 1}
+
+// checkCluster compiles Options.Cluster.
+func (p *Plan) checkCluster() error {
+	c := p.opts.Cluster
+	if c == nil {
+		return nil
+	}
+	refuse := func(format string, args ...any) error {
+		return &option.Error{Option: "Options.Cluster", Reason: fmt.Sprintf(format, args...)}
+	}
+	if err := c.Check(); err != nil {
+		return err
+	}
+	switch {
+	case p.opts.ReadOnly:
+		return refuse("the session was opened read-only")
+	case p.opts.StepsPerExecution > 1:
+		return refuse("ranks exchange gradients after each step, so they cannot run {Options.StepsPerExecution %d}", p.opts.StepsPerExecution)
+	case p.opts.Compiled:
+		return refuse("ranks train with the signatures gradients and apply, which {Options.Compiled true} does not have")
+	}
+	err := p.checkSplit()
+	if err == nil {
+		p.parallel, err = p.model.Parallel(c.Rank, len(c.Workers), p.opts.AllowInexactSplit)
+	}
+	if err != nil {
+		return &option.Error{Option: "Options.Cluster", Reason: err.Error(), Err: err}
+	}
+	return nil
+}
+
+// oneServer is locked by the first session of a cluster, and never unlocked: a process has one
+// server, which TensorFlow cannot stop.
+var oneServer sync.Mutex
+
+// startServer starts the server of this rank and waits for those of the others.
+func (s *Session) startServer(ctx context.Context) error {
+	c := s.opts.Cluster
+	if c == nil {
+		return nil
+	}
+	if !oneServer.TryLock() {
+		return &option.Error{Option: "Options.Cluster", Reason: "this process has been a rank of a cluster before, and TensorFlow cannot stop a server; train in a new process"}
+	}
+	// A host of an earlier process of this rank may still have the port. TensorFlow would share it.
+	if err := awaitPort(ctx, c.Workers[c.Rank]); err != nil {
+		return err
+	}
+	r := &ranked{Cluster: c, parallel: s.parallel, stopped: -1, flags: make([]float32, savedmodels.ShareFlags)}
+	device := fmt.Sprintf("/job:worker/replica:0/task:%d", c.Rank)
+	s.config = slices.Clone(s.config)
+	s.config = appendText(s.config, 4, device) // device_filters
+	s.config = appendText(s.config, 16, string(appendText(nil, 1, "/job:worker/replica:0/task:0")))
+	var err error
+	if r.server, err = tfbind.NewServer(serverDef(c, s.config)); err != nil {
+		return fmt.Errorf("rank %d of the cluster: %w", c.Rank, err)
+	}
+	if r.watch, err = startWatch(ctx, c); err != nil {
+		return err
+	}
+	s.rank = r
+	return nil
+}
+
+// awaitPort waits until the port of an address is free, at most 10 s.
+func awaitPort(ctx context.Context, address string) error {
+	_, port, err := net.SplitHostPort(address)
+	for began := time.Now(); err == nil; {
+		var l net.Listener
+		if l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+port); err == nil {
+			return l.Close()
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) || time.Since(began) > 10*time.Second {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+			err = nil
+		}
+	}
+	return &option.Error{Option: "Cluster.Workers", Value: address, Reason: "its port cannot be used: " + err.Error(), Fix: "use another port", Err: err}
+}
+
+func appendText(b []byte, field protowire.Number, text string) []byte {
+	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), text)
+}
+
+// serverDef returns the serialized tensorflow.ServerDef of a rank.
+func serverDef(c *cluster.Cluster, config []byte) []byte {
+	job := appendText(nil, 1, "worker")
+	for rank, address := range c.Workers {
+		task := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(rank))
+		job = appendText(job, 2, string(appendText(task, 2, address)))
+	}
+	def := appendText(nil, 1, string(appendText(nil, 1, string(job))))
+	def = appendText(def, 2, "worker")
+	def = protowire.AppendVarint(protowire.AppendTag(def, 3, protowire.VarintType), uint64(c.Rank))
+	def = appendText(def, 4, string(config)) // default_session_config, which has the collective leader
+	return appendText(def, 5, "grpc")
+}
+
+func (r *ranked) close() error {
+	if r != nil {
+		r.watch.close()
+	}
+	return nil
+}
+
+// prepareRanks adds the operations of a rank to the loaded model.
+func (s *Session) prepareRanks(n *native) (err error) {
+	r := s.rank
+	if r == nil {
+		return nil
+	}
+	sums, err := s.sumGraph()
+	if err != nil {
+		return err
+	}
+	// The concatenation of two messages is their merge, with the version of the second.
+	if err := n.tf.Graph().Import(slices.Concat(sums, r.parallel.Graph), ""); err != nil {
+		return fmt.Errorf("operations of a rank: %w", err)
+	}
+	if err := s.prepareSteps(n.tf, &n.rank.train, &r.parallel.Train, &r.parallel.TrainIdle, s.roles.Gradients, n.train.names); err != nil {
+		return err
+	}
+	if n.evaluate != nil {
+		err := s.prepareSteps(n.tf, &n.rank.evaluate, &r.parallel.Evaluate, &r.parallel.EvaluateIdle, s.roles.Evaluate, n.evaluate.names)
+		if err != nil {
+			return err
+		}
+	}
+	return s.prepareSums(n)
+}
+
+// prepareSteps prepares the steps of a rank, which run a signature on samples and report metrics.
+func (s *Session) prepareSteps(tf *tfbind.Session, to *rankSteps, busy, idle *savedmodels.ParallelStep, signature string, metrics []string) (err error) {
+	if to.of, err = s.runner(tf, signature); err != nil {
+		return err
+	}
+	for _, form := range []struct {
+		step **Step
+		of   *savedmodels.ParallelStep
+	}{{&to.busy, busy}, {&to.idle, idle}} {
+		flags, err := tf.Graph().Output(form.of.Flags)
+		if err != nil {
+			return err
+		}
+		spec := tfbind.StepSpec{Feeds: []tfbind.Output{flags}, Abort: true, RunOptions: rankOptions}
+		st, err := s.prepareWith(tf, &form.of.Signature, form.of.Outputs, spec)
+		if err != nil {
+			return err
+		}
+		st.common, st.commonFrom = make([]int64, 2), form.of.Own
+		*form.step = st
+	}
+	to.busy.strict = to.of.strict
+	to.metrics, to.after, to.finite = placeMetrics(to.of, to.busy, metrics)
+	for i, name := range metrics {
+		if slices.Contains(runningMetrics(s.model), name) {
+			to.after[i] = to.busy.index(name)
+		}
+	}
+	to.shares = make([]float32, len(s.rank.Workers)*(savedmodels.ShareFlags+1+len(to.of.names)))
+	return nil
+}
+
+// sumGraph returns the operations of the sums of integers over all ranks.
+func (s *Session) sumGraph() ([]byte, error) {
+	g := &graphdef.Graph{}
+	for i, size := range sizes {
+		prefix := sumPrefix(i)
+		key := func(name string, value int) string {
+			g.Constant(prefix+name, tfbind.Int32, binary.LittleEndian.AppendUint32(nil, uint32(value)))
+			return prefix + name
+		}
+		g.Add(prefix+"own", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Int64), "shape": graphdef.Shape([]int64{size})}).
+			Add(prefix+"sum", "CollectiveReduceV2", graphdef.Attrs{"T": graphdef.Type(tfbind.Int64), "merge_op": graphdef.Text("Add"), "final_op": graphdef.Text("Id")},
+				prefix+"own", key("ranks", len(s.rank.Workers)), key("group", savedmodels.ParallelGroup), key("instance", savedmodels.ParallelInstance-1-i))
+	}
+	return g.Bytes()
+}
+
+func sumPrefix(i int) string { return "steadyfit_sum" + strconv.Itoa(i) + "/" }
+
+// prepareSums prepares the sums of integers over all ranks.
+func (s *Session) prepareSums(n *native) error {
+	for i, step := range []**tfbind.Step{&n.rank.small, &n.rank.large} {
+		own, err := n.tf.Graph().Output(sumPrefix(i) + "own")
+		sum, errSum := n.tf.Graph().Output(sumPrefix(i) + "sum")
+		if err = errors.Join(err, errSum); err != nil {
+			return err
+		}
+		spec := tfbind.StepSpec{Feeds: []tfbind.Output{own}, Fetches: []tfbind.Output{sum}, Abort: true, RunOptions: rankOptions}
+		if *step, err = n.tf.Prepare(spec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *rankNative) close() {
+	for _, r := range []*rankSteps{&n.train, &n.evaluate} {
+		r.busy.Close()
+		r.idle.Close()
+		if r.of != nil {
+			r.of.Close()
+		}
+	}
+	n.small.Close()
+	n.large.Close()
+}
+
+// join waits until all ranks have loaded the model.
+func (s *Session) join(ctx context.Context) error {
+	if s.rank == nil {
+		return nil
+	}
+	stop := context.AfterFunc(ctx, func() { s.rank.watch.cancel(context.Cause(ctx)) })
+	defer stop()
+	_, err := s.Gather(0)
+	s.rank.watch.joined.Store(err == nil)
+	return err
+}
+
+// run runs a step that exchanges values with the other ranks. It ends when one is lost.
+func (r *ranked) run(step *tfbind.Step) error {
+	for attempt := 0; ; attempt++ {
+		err := step.Run(r.watch.ctx)
+		if err == nil {
+			return nil
+		}
+		if lost := context.Cause(r.watch.ctx); lost != nil {
+			return lost
+		}
+		var failed *tfbind.Error
+		if !errors.As(err, &failed) {
+			return err
+		}
+		// The server numbers runs at random (GetUniqueRequestId) and refuses a number that was
+		// among its last 100,000 before it runs anything, so the step may run again.
+		if strings.Contains(failed.Message, "request was received twice") && attempt < 3 {
+			continue
+		}
+		if slices.Contains([]string{"UNAVAILABLE", "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED"}, failed.Code) {
+			select { // the reason may follow
+			case <-r.watch.ctx.Done():
+				return context.Cause(r.watch.ctx)
+			case <-time.After(time.Second):
+				return fmt.Errorf("%w: %w", ErrPeer, err)
+			}
+		}
+		return err
+	}
+}
+
+// sum replaces values by their sums over all ranks.
+func (s *Session) sum(values []int64) error {
+	for len(values) > 0 {
+		step, size := s.native.rank.large, sizes[1]
+		if int64(len(values)) <= sizes[0] {
+			step, size = s.native.rank.small, sizes[0]
+		}
+		n := min(len(values), int(size))
+		buf := make([]int64, size)
+		copy(buf, values[:n])
+		if err := tfbind.Set(step, 0, buf, size); err != nil {
+			return err
+		}
+		if err := s.rank.run(step); err != nil {
+			return err
+		}
+		t, err := step.Output(0)
+		if err != nil {
+			return err
+		}
+		err = errors.Join(tfbind.CopyTo(buf, t), t.Close())
+		if err != nil {
+			return err
+		}
+		copy(values[:n], buf)
+		values = values[n:]
+	}
+	return nil
+}
+
+// Ranks returns the index of this rank and the number of ranks, 0 and 1 without a cluster.
+func (s *Session) Ranks() (rank, ranks int) {
+	if s.rank == nil {
+		return 0, 1
+	}
+	return s.rank.Rank, len(s.rank.Workers)
+}
+
+// Gather returns the values of all ranks, in their order. All ranks must call it. It waits for
+// the others, and returns ErrPeer if one is lost.
+func (s *Session) Gather(value int64) ([]int64, error) {
+	rank, ranks := s.Ranks()
+	all := make([]int64, ranks)
+	all[rank] = value
+	if s.rank == nil {
+		return all, nil
+	}
+	return all, s.sum(all)
+}
+
+// Share returns the data of rank 0 on all ranks. Like Gather, it waits for the others.
+func (s *Session) Share(own []byte) ([]byte, error) {
+	rank, ranks := s.Ranks()
+	if ranks == 1 {
+		return own, nil
+	}
+	if rank > 0 {
+		own = nil
+	}
+	size := []int64{int64(len(own))}
+	if err := s.sum(size); err != nil {
+		return nil, err
+	}
+	words := make([]int64, (size[0]+7)/8)
+	padded := make([]byte, 8*len(words))
+	copy(padded, own)
+	for i := range words {
+		words[i] = int64(binary.LittleEndian.Uint64(padded[8*i:]))
+	}
+	if err := s.sum(words); err != nil {
+		return nil, err
+	}
+	for i, word := range words {
+		binary.LittleEndian.PutUint64(padded[8*i:], uint64(word))
+	}
+	return padded[:size[0]], nil
+}
+
+// RequestStop makes all ranks stop after the next train step. Any goroutine may call it.
+func (s *Session) RequestStop() {
+	if s.rank != nil {
+		s.rank.stop.Store(true)
+	}
+}
+
+// Stopped returns an error if a rank has requested a stop before the last train step: the same
+// on all ranks, which matches context.Canceled.
+func (s *Session) Stopped() error {
+	if s.rank == nil || s.rank.stopped < 0 {
+		return nil
+	}
+	return fmt.Errorf("rank %d was interrupted: %w", s.rank.stopped, context.Canceled)
+}
+
+// Leave waits until all ranks call it. Afterwards, their processes may end.
+func (s *Session) Leave() error {
+	if s.rank == nil {
+		return nil
+	}
+	if _, err := s.Gather(0); err != nil {
+		return err
+	}
+	// All ranks have called Leave, but some may still receive the sum. They need this process
+	// until they have it and take part in a second sum, which itself does not matter.
+	_, _ = s.Gather(0)
+	return nil
+}
+
+// trainRank runs a train step of a cluster.
+func (s *Session) trainRank(ctx context.Context, step int64, b data.Batch, out []float64) (applied bool, err error) {
+	n := &s.native.rank.train
+	seed := partSeed(s.opts.Seed, s.rank.Rank)
+	for _, st := range []*Step{n.busy, n.idle} {
+		st.setSeeds(seed, step)
+		st.common[0], st.common[1] = s.opts.Seed, step
+	}
+	return s.rank.step(ctx, n, step, b, min(len(s.rank.Workers), b.Size), out)
+}
+
+// evaluateRank evaluates a batch in a cluster. If the signature has a fixed batch size, the first
+// rank evaluates the whole batch.
+func (s *Session) evaluateRank(ctx context.Context, b data.Batch, out []float64) error {
+	parts := min(len(s.rank.Workers), b.Size)
+	if s.evaluate.batch >= 0 {
+		parts = 1
+	}
+	_, err := s.rank.step(ctx, &s.native.rank.evaluate, 0, b, parts, out)
+	return err
+}
+
+// step runs a step on this rank's part of a batch. The first ranks have one part each, and the
+// others are idle.
+func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batch, parts int, out []float64) (applied bool, err error) {
+	if err := causeOf(ctx); err != nil {
+		return false, err
+	}
+	st, part := n.idle, b
+	if r.Rank < parts {
+		st, part = n.busy, partOf(b, r.Rank, parts)
+	}
+	if err := st.feed(part, true); err != nil {
+		return false, err
+	}
+	r.flags[0], r.flags[1] = float32(step%stepModulus), 0
+	if r.stop.Load() {
+		r.flags[1] = 1
+	}
+	err = tfbind.Set(st.tf, len(st.inputs), r.flags, savedmodels.ShareFlags)
+	if err == nil {
+		if err = r.run(st.tf); err != nil {
+			err = fmt.Errorf("signature %s: %w", st.Signature.Name, err)
+		}
+	}
+	if err := errors.Join(err, st.release(part)); err != nil {
+		return false, err
+	}
+	shares, err := st.tf.Output(0)
+	if err != nil {
+		return false, err
+	}
+	if err := errors.Join(tfbind.CopyTo(n.shares, shares), shares.Close()); err != nil {
+		return false, err
+	}
+	if applied, err = r.combine(n, b, parts, out); err != nil {
+		return false, err
+	}
+	for i, from := range n.after {
+		if from >= 0 {
+			if out[i], err = st.tf.Float(from); err != nil {
+				return false, err
+			}
+		}
+	}
+	if n.finite >= 0 {
+		return st.isFinite(n.finite)
+	}
+	return applied, nil
+}
+
+// combine combines the shares of all ranks.
+func (r *ranked) combine(n *rankSteps, b data.Batch, parts int, out []float64) (applied bool, err error) {
+	c := n.of.combine(b, n.metrics, out)
+	applied = true
+	size := len(n.shares) / len(r.Workers)
+	for rank := range r.Workers {
+		share := n.shares[rank*size:][:size]
+		if share[0] != r.flags[0] {
+			return false, fmt.Errorf("rank %d is not at the same step: %d and %d, modulo %d", rank, int(share[0]), int(r.flags[0]), stepModulus)
+		}
+		if share[1] != 0 && r.stopped < 0 {
+			r.stopped = rank
+		}
+		applied = applied && share[2] != 0
+		if rank < parts {
+			for i := range n.of.part {
+				n.of.part[i] = float64(share[savedmodels.ShareFlags+1+i])
+			}
+			c.add(partOf(b, rank, parts), n.of.part)
+		}
+	}
+	c.end()
+	return applied, nil
+}
+
+// placeMetrics returns for each metric of a train signature its index in the metrics of
+// gradients, and its index in the outputs of apply, or -1; and the index of grads_finite in
+// the outputs of apply, or -1.
+func placeMetrics(gradients *runner, apply *Step, train []string) (metrics, after []int, finite int) {
+	metrics = gradients.find(train) // CheckSplit checks that none is missing
+	for _, name := range train {
+		from := -1
+		if name == contract.MetricLossScale || name == contract.MetricSkippedSteps {
+			from = apply.index(name)
+		}
+		after = append(after, from)
+	}
+	return metrics, after, apply.index(contract.OutputGradsFinite)
+}
+
+// index returns the index of an output; -1 if there is none.
+func (st *Step) index(output string) int {
+	return slices.IndexFunc(st.outputs, func(t savedmodels.Tensor) bool { return t.Name == output })
+}

@@ -1,0 +1,211 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"steadyfit/cluster"
+	"steadyfit/supervise"
+)
+
+// ErrPeer means that another rank of the cluster was lost. It matches supervise.ErrRetry: all
+// ranks continue from the last checkpoint in new processes, because TensorFlow runs no
+// collective operation in a process after one was aborted.
+var ErrPeer = fmt.Errorf("another rank of the cluster was lost: %w", supervise.ErrRetry)
+
+const (
+	defaultStart   = 10 * time.Minute
+	defaultTimeout = time.Minute
+)
+
+// watch notices that another rank ends, hangs or cannot be reached. TensorFlow itself notices
+// neither a stopped process nor a broken network during an exchange, and its timeout for
+// exchanges starts a thread for each run.
+//
+// A watch holds an idle connection to the server of each other rank, which ends with its
+// process. A new connection to the next rank shows regularly that the server still answers,
+// since a stopped process keeps its connections open. Lost ranks end their own processes, so it
+// is enough that each rank has one neighbor that asks.
+type watch struct {
+	cluster *cluster.Cluster
+	timeout time.Duration
+	// ctx ends when a rank is lost, or by close. Its cause matches ErrPeer in the first case.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// joined is true once all ranks train. Before, a rank may end and come back.
+	joined  atomic.Bool
+	running sync.WaitGroup
+}
+
+// startWatch connects to all other ranks and waits until they answer.
+func startWatch(ctx context.Context, c *cluster.Cluster) (*watch, error) {
+	w := &watch{cluster: c, timeout: orDefault(c.Timeout, defaultTimeout)}
+	w.ctx, w.cancel = context.WithCancelCause(context.Background())
+	starting, done := context.WithTimeout(ctx, orDefault(c.Start, defaultStart))
+	defer done()
+	answers := make(chan int)
+	for rank := range c.Workers {
+		if rank != c.Rank {
+			w.running.Go(func() { w.follow(rank, answers) })
+		}
+	}
+	missing := make(map[int]bool)
+	for rank := range c.Workers {
+		missing[rank] = rank != c.Rank
+	}
+	for left := len(c.Workers) - 1; left > 0; left-- {
+		select {
+		case rank := <-answers:
+			missing[rank] = false
+		case <-starting.Done():
+			w.close()
+			if ctx.Err() != nil {
+				return nil, fmt.Errorf("waiting for the other ranks: %w", context.Cause(ctx))
+			}
+			for rank := range c.Workers {
+				if missing[rank] {
+					return nil, fmt.Errorf("%w: %s did not start within %v; start all ranks, or raise {Cluster.Start}", ErrPeer, w.name(rank), orDefault(c.Start, defaultStart))
+				}
+			}
+		}
+	}
+	if next := (c.Rank + 1) % len(c.Workers); next != c.Rank {
+		w.running.Go(func() { w.ask(next) })
+	}
+	return w, nil
+}
+
+func orDefault(d, otherwise time.Duration) time.Duration {
+	if d == 0 {
+		return otherwise
+	}
+	return d
+}
+
+func (w *watch) name(rank int) string {
+	return fmt.Sprintf("rank %d (%s)", rank, w.cluster.Workers[rank])
+}
+
+// lose ends the context because a rank was lost.
+func (w *watch) lose(rank int, reason error) {
+	w.cancel(fmt.Errorf("%w: %s: %w", ErrPeer, w.name(rank), reason))
+}
+
+// close ends all connections.
+func (w *watch) close() {
+	if w == nil {
+		return
+	}
+	w.cancel(errors.New("the session was closed"))
+	w.running.Wait()
+}
+
+// follow keeps a connection to a rank. It sends the rank to answers after the first answer.
+func (w *watch) follow(rank int, answers chan<- int) {
+	for first := true; w.ctx.Err() == nil; {
+		conn, err := w.connect(rank)
+		if err == nil {
+			if first {
+				first = false
+				select {
+				case answers <- rank:
+				case <-w.ctx.Done():
+				}
+			}
+			err = w.idle(conn)
+		}
+		if w.joined.Load() && w.ctx.Err() == nil {
+			w.lose(rank, err)
+		}
+		select { // try again soon
+		case <-w.ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// connect opens a connection and waits until the server answers. All servers of TensorFlow
+// speak HTTP/2, in which the server begins with its settings.
+func (w *watch) connect(rank int) (*connection, error) {
+	dialer := net.Dialer{Timeout: w.timeout, KeepAliveConfig: net.KeepAliveConfig{
+		Enable: true, Idle: w.timeout / 4, Interval: w.timeout / 4, Count: 3,
+	}}
+	conn, err := dialer.DialContext(w.ctx, "tcp", w.cluster.Workers[rank])
+	if err != nil {
+		return nil, err
+	}
+	c := &connection{Conn: conn, frames: http2.NewFramer(conn, conn)}
+	c.stop = context.AfterFunc(w.ctx, func() { conn.Close() })
+	err = conn.SetDeadline(time.Now().Add(w.timeout))
+	if err == nil {
+		_, err = io.WriteString(conn, http2.ClientPreface)
+	}
+	if err == nil {
+		err = c.frames.WriteSettings()
+	}
+	if err == nil {
+		_, err = c.frames.ReadFrame()
+	}
+	if err == nil {
+		err = conn.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		c.close()
+		return nil, fmt.Errorf("the server does not answer: %w", err)
+	}
+	return c, nil
+}
+
+type connection struct {
+	net.Conn
+	frames *http2.Framer
+	stop   func() bool
+}
+
+func (c *connection) close() {
+	c.stop()
+	c.Close()
+}
+
+// idle answers pings until the connection ends.
+func (w *watch) idle(c *connection) error {
+	defer c.close()
+	for {
+		frame, err := c.frames.ReadFrame()
+		if err != nil {
+			return fmt.Errorf("the connection ended: %w", err)
+		}
+		if ping, is := frame.(*http2.PingFrame); is && !ping.IsAck() {
+			if err := c.frames.WritePing(true, ping.Data); err != nil {
+				return fmt.Errorf("the connection ended: %w", err)
+			}
+		}
+	}
+}
+
+// ask connects to a rank regularly.
+func (w *watch) ask(rank int) {
+	every := time.NewTicker(max(w.timeout/4, time.Millisecond))
+	defer every.Stop()
+	for {
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-every.C:
+		}
+		c, err := w.connect(rank)
+		if err == nil {
+			c.close()
+		} else if w.joined.Load() && w.ctx.Err() == nil {
+			w.lose(rank, err)
+		}
+	}
+}
