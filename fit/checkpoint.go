@@ -43,7 +43,7 @@ func Checkpoint(dir string, given ...Option) Hook {
 	}
 	return Hook{
 		Name: "checkpoint", StepEvery: every, Priority: priorityCheckpoint,
-		Load: c.load, Save: c.save, Start: c.start, Step: c.step, Epoch: c.epoch, End: c.end, metric: c.finder("Best"),
+		Load: c.load, Save: c.save, Start: c.start, Step: c.step, Epoch: c.epoch, End: c.end, metric: c.finder("Best"), follow: never,
 	}
 }
 

@@ -62,6 +62,9 @@ type Hook struct {
 
 	// metric checks the name of the metric that the hook uses; nil if it uses none.
 	metric func(available []string, validates bool) error
+	// follow reports whether ranks other than the first call the hook (ranked), and prepares it
+	// for that; nil means that they call it.
+	follow func() bool
 }
 
 // AnyStep is the Hook.StepEvery of a hook that does not limit the steps per execution.

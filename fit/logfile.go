@@ -153,7 +153,7 @@ type lineFile struct {
 
 func (l *lineFile) hook(name string, given []Option) Hook {
 	l.name, l.options = name, l.options.with(given)
-	return Hook{Name: name, Priority: PriorityReport, Start: l.start, Epoch: l.epoch, End: l.end}
+	return Hook{Name: name, Priority: PriorityReport, Start: l.start, Epoch: l.epoch, End: l.end, follow: never}
 }
 
 func (l *lineFile) start(_ context.Context, s *State) error {

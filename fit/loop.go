@@ -103,13 +103,9 @@ func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 		return &History{}, err
 	}
 	r.steady = context.WithoutCancel(ctx)
-	if err := r.resume(ctx); err != nil {
-		return r.state.History, err
-	}
-	started := 0
-	if err = r.applyRate(); err == nil {
-		started, err = r.start(ctx)
-	}
+	ctx, done := r.together(ctx)
+	defer done()
+	started, err := r.begin(ctx)
 	if err == nil {
 		r.prepareStack()
 	}
@@ -576,7 +572,11 @@ func (r *run) waiting() float64 {
 }
 
 func (r *run) interrupted(ctx context.Context) error {
-	if err := contextError(ctx); err != nil {
+	err := contextError(ctx)
+	if s, _ := rankedOf(r.state.Session); s != nil {
+		err = s.Stopped()
+	}
+	if err != nil {
 		return fmt.Errorf("interrupted in epoch %d, after step %d: %w", r.state.Epoch, r.state.Step, err)
 	}
 	return nil

@@ -732,7 +732,7 @@ func TestStepDoesNotAllocate(t *testing.T) {
 	r, err := newRun(loop, ds)
 	require.NoError(t, err)
 	r.steady = t.Context()
-	require.NoError(t, r.resume(t.Context()))
+	require.NoError(t, r.resume(t.Context(), r.loop.Resume))
 	_, err = r.start(t.Context())
 	require.NoError(t, err)
 	for b := range ds.Batches(data.Pass{Batch: 4}) {

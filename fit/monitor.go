@@ -144,6 +144,8 @@ func EarlyStop(metric string, given ...Option) Hook {
 	return Hook{
 		Name: "early_stop(" + metric + ")",
 		Load: e.load, Save: e.save, Start: e.start, Epoch: e.epoch, End: e.end, metric: e.finder("EarlyStop"),
+		// The weights of the first rank count in the end.
+		follow: func() bool { e.restore = false; return true },
 	}
 }
 

@@ -83,6 +83,9 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, rank := rankedOf(l.Session); rank > 0 {
+		hooks = followers(hooks)
+	}
 	r := &run{loop: l, ds: ds, hooks: hooks, now: l.now, rate: math.NaN(), sound: true}
 	if r.now == nil {
 		r.now = time.Now

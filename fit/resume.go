@@ -15,13 +15,14 @@ import (
 	"steadyfit/internal/files"
 )
 
-func (r *run) resume(ctx context.Context) (err error) {
+// resume continues from the newest checkpoint of a folder; empty begins anew.
+func (r *run) resume(ctx context.Context, dir string) (err error) {
 	if err := r.interrupted(ctx); err != nil {
 		return err
 	}
 	from := &checkpoint.Resumable[savedState]{}
-	if r.loop.Resume != "" {
-		if from, err = checkpoint.Resume[savedState](r.loop.Resume, r.state.Log); err != nil {
+	if dir != "" {
+		if from, err = checkpoint.Resume[savedState](dir, r.state.Log); err != nil {
 			return err
 		}
 		// The Checkpoint hook locks the folder again, and detects changes.
@@ -54,7 +55,7 @@ func (r *run) resume(ctx context.Context) (err error) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(state.Hooks)) {
-		if !slices.ContainsFunc(r.hooks, func(h Hook) bool { return h.Name == name }) {
+		if !r.follows() && !slices.ContainsFunc(r.hooks, func(h Hook) bool { return h.Name == name }) {
 			r.state.Log.Warn("the checkpoint contains the state of a hook that this run does not have", "checkpoint", from.Path, "hook", name)
 		}
 	}
@@ -79,7 +80,7 @@ func (r *run) accept(path string, state *savedState, found []Difference) error {
 			mismatch.Fixed[d.Key] = why
 		}
 	}
-	if !r.loop.ResumeAnyway || len(mismatch.Fixed) > 0 {
+	if !r.loop.ResumeAnyway || len(mismatch.Fixed) > 0 || r.follows() {
 		return mismatch
 	}
 	for _, d := range found {
@@ -152,7 +153,9 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 	r.replay.trained, r.replay.rescaled = state.Trained, state.Rescaled
 	r.logs, r.passed = state.Logs, state.Passed
 	s.Epoch = min(s.EpochsDone+1, max(r.loop.Epochs, s.EpochsDone))
-	r.state.Log.Info("resuming", "checkpoint", path, "epochs_done", s.EpochsDone, "step", s.Step)
+	if !r.follows() {
+		r.state.Log.Info("resuming", "checkpoint", path, "epochs_done", s.EpochsDone, "step", s.Step)
+	}
 	if s.EpochsDone >= r.loop.Epochs {
 		r.stop = fmt.Sprintf("already complete: %s has %d of %d epochs; a larger number of epochs trains more", path, s.EpochsDone, r.loop.Epochs)
 		r.state.Log.Info("nothing to train", "reason", r.stop)

@@ -437,7 +437,7 @@ func TestCallsDoNotAllocate(t *testing.T) {
 	r, err := newRun(loop, ds)
 	require.NoError(t, err)
 	r.steady = t.Context()
-	require.NoError(t, r.resume(t.Context()))
+	require.NoError(t, r.resume(t.Context(), r.loop.Resume))
 	_, err = r.start(t.Context())
 	require.NoError(t, err)
 	r.prepareStack()

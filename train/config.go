@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"steadyfit/cluster"
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
@@ -58,8 +59,12 @@ type Config struct {
 	// Loop configures the training loop. Run sets Session, Validation, Recover and Resume, and
 	// Alive if it is nil.
 	Loop fit.Loop
-	// Session configures the session. Run sets Seed, ReadOnly and ListAllocations.
+	// Session configures the session. Run sets Seed, ReadOnly, ListAllocations and Cluster.
 	Session session.Options
+	// Cluster makes this process a rank of a cluster (session.Options.Cluster); nil trains alone.
+	// All ranks need the same Config, except for paths. Loop.Batch is the size of the batch that
+	// they share. Only the first rank writes files, such as checkpoints and Out.
+	Cluster *cluster.Cluster
 	// ChooseSteps sets Session.StepsPerExecution to the number from session.Plan.ChooseSteps.
 	ChooseSteps bool
 	// Autotune measures at the start which configuration runs fastest.
@@ -237,7 +242,7 @@ func (c *Config) check() error {
 	if err := c.checkSupervision(); err != nil {
 		return err
 	}
-	if err := c.checkReset(); err != nil {
+	if err := cmp.Or(c.checkReset(), c.checkCluster()); err != nil {
 		return err
 	}
 	if err := c.Autotune.check(); err != nil {

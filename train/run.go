@@ -45,6 +45,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	if err := t.prepareProcess(); err != nil {
 		return none, err
 	}
+	t.asRank()
 	options, child := t.supervisor()
 	if !child {
 		return t.process(ctx, c.Worker)
@@ -56,7 +57,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 		return err
 	})
 	if err == nil && result.InChild {
-		result.Out, result.OutAdapter = c.Out, c.OutAdapter
+		result.Out, result.OutAdapter = t.Out, t.OutAdapter
 	}
 	return result, err
 }
@@ -168,6 +169,9 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	if r.History.Done && every(err, final) {
 		err = errors.Join(err, t.save(context.WithoutCancel(ctx), &r))
 	}
+	if err == nil {
+		err = t.leave()
+	}
 	if err != nil {
 		return r, t.advise(err, r.History.Checkpoint)
 	}
@@ -191,6 +195,7 @@ func (t *training) orRestart(h *fit.History, err error) error {
 func (t *training) openModel() (err error) {
 	continues := t.continues()
 	t.adapt(continues)
+	t.follow()
 	if t.Checkpoints.Folder != "" && !t.Resume {
 		if err := checkpoint.CheckUnused(t.Checkpoints.Folder); err != nil {
 			return unusable(err)
@@ -328,17 +333,23 @@ func (t *training) openSession(ctx context.Context) error {
 
 // openTuned opens the session with the configuration that autotune chooses.
 func (t *training) openTuned(ctx context.Context) (err error) {
+	if _, ranked := t.ranked(); ranked {
+		defer t.worker.Busy()() // waits for the other ranks
+	} else if err := t.chooseConfiguration(ctx); err != nil {
+		return err
+	}
+	t.session, err = session.Open(ctx, t.plan)
+	return err
+}
+
+func (t *training) chooseConfiguration(ctx context.Context) error {
 	if err := t.chooseSteps(); err != nil {
 		return err
 	}
 	if err := t.autotune(ctx); err != nil {
 		return err
 	}
-	if err := t.compile(); err != nil {
-		return err
-	}
-	t.session, err = session.Open(ctx, t.plan)
-	return err
+	return t.compile()
 }
 
 func (t *training) chooseSteps() error {
@@ -394,6 +405,9 @@ func (t *training) traces() bool {
 func (t *training) mayTrace() bool { return t.Budget.Limit == 0 && !(t.resets() && t.Reset.Limit != 0) }
 
 func (t *training) reportNotes() {
+	if rank, _ := t.ranked(); rank > 0 {
+		return
+	}
 	if t.Out == "" && t.OutAdapter == "" && t.Checkpoints.Folder == "" {
 		t.report("note", text("without {Config.Out} or {Config.Checkpoints}, the trained model is not saved"))
 	}

@@ -1,0 +1,229 @@
+package fit
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+
+	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/fit/internal/disk"
+	"steadyfit/internal/files"
+)
+
+// ranked is a Session of one of several processes ("ranks") that train a model together; see
+// session.Options.Cluster. All ranks run the same Loop on the same data and have the same
+// metrics, so their hooks decide alike. Only the first rank calls the hooks of this package that
+// write files. The others start with its state, which it sends them as a checkpoint. If the
+// context of a rank ends, all ranks stop after the same step.
+type ranked interface {
+	// Ranks returns the index of this rank and the number of ranks; 1 is a training alone.
+	Ranks() (rank, ranks int)
+	// Share returns the data of the first rank on all ranks.
+	Share(own []byte) ([]byte, error)
+	// Gather returns the values of all ranks.
+	Gather(value int64) ([]int64, error)
+	// RequestStop makes Stopped return an error on all ranks after one of the next steps.
+	RequestStop()
+	Stopped() error
+}
+
+// rankedOf returns the session as one of several ranks; nil if it trains alone.
+func rankedOf(s Session) (r ranked, rank int) {
+	r, ok := s.(ranked)
+	if !ok {
+		return nil, 0
+	}
+	rank, ranks := r.Ranks()
+	if ranks == 1 {
+		return nil, 0
+	}
+	return r, rank
+}
+
+// follows reports whether this run is one of a rank other than the first.
+func (r *run) follows() bool {
+	_, rank := rankedOf(r.state.Session)
+	return rank > 0
+}
+
+// followers removes the hooks that only the first rank calls.
+func followers(hooks []Hook) []Hook {
+	return slices.DeleteFunc(slices.Clone(hooks), func(h Hook) bool { return h.follow != nil && !h.follow() })
+}
+
+// never is the Hook.follow of a hook that only the first rank calls.
+func never() bool { return false }
+
+// together replaces a context by one that is never cancelled if there are several ranks, whose
+// end stops all of them instead.
+func (r *run) together(ctx context.Context) (_ context.Context, done func() bool) {
+	s, _ := rankedOf(r.state.Session)
+	if s == nil {
+		return ctx, func() bool { return true }
+	}
+	return r.steady, context.AfterFunc(ctx, s.RequestStop)
+}
+
+// begin resumes the run and starts the hooks. With several ranks, all begin with the state of the
+// first one. started is the number of hooks whose Start has succeeded.
+func (r *run) begin(ctx context.Context) (started int, err error) {
+	s, rank := rankedOf(r.state.Session)
+	if s == nil {
+		return r.resumeAndStart(ctx, r.loop.Resume)
+	}
+	if rank == 0 {
+		if started, err = r.resumeAndStart(ctx, r.loop.Resume); err == nil {
+			err = r.sendState(s)
+		}
+		if _, ended := s.Share(nil); ended != nil { // the end of the state
+			return started, errors.Join(err, ended)
+		}
+		if err != nil {
+			return started, err
+		}
+	} else {
+		dir, remove, err := r.receiveState(s)
+		if err != nil {
+			return 0, err
+		}
+		started, err = r.resumeAndStart(ctx, dir)
+		if err = join(err, remove()); err != nil {
+			_, _ = s.Gather(1) // the error of this rank matters more
+			return started, fmt.Errorf("taking over the state of rank 0: %w", err)
+		}
+		r.state.History.Checkpoint, r.state.History.ResumedFrom = "", ""
+	}
+	failed, err := s.Gather(0)
+	if i := slices.IndexFunc(failed, func(f int64) bool { return f != 0 }); err == nil && i >= 0 {
+		err = fmt.Errorf("rank %d could not take over the state of rank 0; its output has the reason", i)
+	}
+	return started, err
+}
+
+func (r *run) resumeAndStart(ctx context.Context, dir string) (started int, err error) {
+	if err := r.resume(ctx, dir); err != nil {
+		return 0, err
+	}
+	if err := r.applyRate(); err != nil {
+		return 0, err
+	}
+	return r.start(ctx)
+}
+
+// shareBlock is the size of a message of the state.
+const shareBlock = 1 << 20
+
+// sendState sends a checkpoint of the current state to the other ranks.
+func (r *run) sendState(s ranked) (err error) {
+	dir, remove, err := files.Scratch("steadyfit-rank-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = join(err, remove()) }()
+	folder, err := checkpoint.Open(dir, checkpoint.Options{Keep: 1, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	if err = folder.Write(r.state.Step, r.state.FiniteLoss, r.save(disk.Disk{})); err != nil {
+		return errors.Join(err, folder.Release())
+	}
+	w := &sharer{ranked: s}
+	archive := tar.NewWriter(w)
+	err = archive.AddFS(os.DirFS(dir))
+	return errors.Join(err, archive.Close(), w.flush(), folder.Release())
+}
+
+// sharer shares what is written to it. A reader on another rank receives it.
+type sharer struct {
+	ranked
+	block []byte
+}
+
+func (w *sharer) Write(p []byte) (int, error) {
+	w.block = append(w.block, p...)
+	if len(w.block) < shareBlock {
+		return len(p), nil
+	}
+	return len(p), w.flush()
+}
+
+func (w *sharer) flush() error {
+	if len(w.block) == 0 {
+		return nil
+	}
+	_, err := w.Share(w.block)
+	w.block = w.block[:0]
+	return err
+}
+
+// Read receives what the first rank writes. An empty message is the end.
+func (w *sharer) Read(p []byte) (n int, err error) {
+	if len(w.block) == 0 {
+		if w.block, err = w.Share(nil); err != nil {
+			return 0, err
+		}
+	}
+	if len(w.block) == 0 {
+		return 0, io.EOF
+	}
+	n = copy(p, w.block)
+	w.block = w.block[n:]
+	return n, nil
+}
+
+// receiveState writes the state of the first rank to a temporary folder of checkpoints.
+func (r *run) receiveState(s ranked) (dir string, remove func() error, err error) {
+	if dir, remove, err = files.Scratch("steadyfit-rank-"); err != nil {
+		return "", nil, err
+	}
+	reader := &sharer{ranked: s}
+	if err = unpack(tar.NewReader(reader), dir); err == nil {
+		_, err = io.Copy(io.Discard, reader)
+	}
+	if errors.Is(err, errNothing) {
+		err = errors.New("rank 0 could not begin; its output has the reason")
+	}
+	if err != nil {
+		return "", nil, join(err, remove())
+	}
+	return dir, remove, nil
+}
+
+var errNothing = errors.New("an empty archive")
+
+func unpack(archive *tar.Reader, dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for n := 0; ; n++ {
+		header, err := archive.Next()
+		switch {
+		case err == io.EOF && n == 0:
+			return errNothing
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		case header.Typeflag == tar.TypeDir:
+			if err := root.MkdirAll(header.Name, 0o777); err != nil {
+				return err
+			}
+			continue
+		}
+		f, err := root.Create(header.Name)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(f, archive)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+}

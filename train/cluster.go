@@ -1,0 +1,77 @@
+package train
+
+// ranked reports whether the training has several ranks. rank is the index of this one.
+func (c *Config) ranked() (rank int, ranked bool) {
+	if c.Cluster == nil || len(c.Cluster.Workers) == 1 {
+		return 0, false
+	}
+	return c.Cluster.Rank, true
+}
+
+// checkCluster returns an error for options that do not work with several ranks.
+func (c *Config) checkCluster() error {
+	if c.Cluster == nil {
+		return nil
+	}
+	if err := c.Cluster.Check(); err != nil {
+		return err
+	}
+	if _, ranked := c.ranked(); !ranked {
+		return nil
+	}
+	alone := func(option string, value any) error {
+		return refuse(option, value, "works only in a training of one process, without {Config.Cluster}")
+	}
+	switch {
+	case c.Autotune.Mode != AutotuneOff:
+		return alone("Autotune.Mode", c.Autotune.Mode)
+	case c.CacheFeatures == CacheOn:
+		return alone("Config.CacheFeatures", c.CacheFeatures)
+	case c.Session.StepsPerExecution > 1:
+		return alone("Options.StepsPerExecution", c.Session.StepsPerExecution)
+	case c.Budget.Limit != 0:
+		return alone("Budget.Limit", c.Budget.Limit)
+	case c.resets():
+		return alone("ResetPolicy.Depth", c.Reset.Depth)
+	case c.OnOutOfMemory != Stop:
+		return alone("Config.OnOutOfMemory", c.OnOutOfMemory)
+	case c.Trace == TraceAlways:
+		return alone("Config.Trace", nil)
+	}
+	return nil
+}
+
+// asRank adapts the options to a training with several ranks. Only the first rank writes results.
+func (c *Config) asRank() {
+	rank, ranked := c.ranked()
+	if !ranked {
+		return
+	}
+	c.Session.Cluster, c.ChooseSteps, c.CacheFeatures, c.Trace = c.Cluster, false, CacheOff, TraceNever
+	if rank > 0 {
+		c.Out, c.OutAdapter, c.Progress = "", "", nil
+	}
+}
+
+// follow removes the checkpoints from the options of a rank other than the first, which takes over
+// the state of the first one. They are needed only for the check of other options.
+func (t *training) follow() {
+	if rank, _ := t.ranked(); rank > 0 {
+		t.Checkpoints, t.Resume = Checkpoints{}, false
+	}
+}
+
+// leave waits until all ranks have finished.
+func (t *training) leave() error {
+	rank, ranked := t.ranked()
+	if !ranked {
+		return nil
+	}
+	defer t.worker.Busy()()
+	err := t.session.Leave()
+	if err != nil && rank == 0 { // the result is complete
+		t.Loop.Log.Warn("another rank ended before it noticed the end of the training", "error", err)
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,288 @@
+package train
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/cluster"
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/supervise"
+)
+
+// rankJob is a training that a process of this test binary runs as a rank.
+type rankJob struct {
+	Cluster           cluster.Cluster
+	Dir               string // for the files of rank 0
+	Batch, Epochs     int
+	Supervised        bool
+	Resume            bool
+	Slow              time.Duration // time to wait after each step
+	ValidationPart    float64
+	CheckpointSteps   int
+	Interrupt, Killed int64 // the step after which this rank is interrupted or killed; 0 for none
+}
+
+const rankEnv = "STEADYFIT_TEST_RANK"
+
+// config returns the training of a rank.
+func (j *rankJob) config() Config {
+	c := Config{
+		Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Validation: "builtin:digits", Seed: 3, Shuffle: true, Prefetch: -1,
+		Loop: fit.Loop{Batch: j.Batch, Epochs: j.Epochs, LearningRate: fit.Constant(0.01)}, Out: filepath.Join(j.Dir, "model"),
+		Checkpoints: Checkpoints{Folder: filepath.Join(j.Dir, "ckpt"), EverySteps: j.CheckpointSteps, Keep: 3}, Resume: j.Resume,
+		Cluster: &j.Cluster,
+	}
+	c.Loop.Hook(fit.HistoryFile(filepath.Join(j.Dir, "history.jsonl")))
+	c.Loop.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if j.Supervised {
+		c.Supervise = Supervised
+		c.Supervisor = supervise.Options{Deadline: time.Minute, Restarts: 20, Backoff: 50 * time.Millisecond, Log: c.Loop.Log, Stderr: os.Stderr}
+	}
+	return c
+}
+
+// asRank runs the job of the environment and ends the process, if there is one.
+func asRank(t *testing.T) {
+	t.Helper()
+	text, is := os.LookupEnv(rankEnv)
+	if !is {
+		return
+	}
+	var job rankJob
+	require.NoError(t, json.Unmarshal([]byte(text), &job))
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	c := job.config()
+	if job.Slow > 0 || job.Interrupt > 0 {
+		c.Loop.Hook(fit.Hook{Name: "disturb", Step: func(_ context.Context, s *fit.State) error {
+			time.Sleep(job.Slow)
+			if job.Interrupt == s.Step {
+				return syscall.Kill(os.Getpid(), syscall.SIGTERM)
+			}
+			return nil
+		}})
+	}
+	_, err := Run(ctx, c)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "ended:", err)
+		os.Exit(3)
+	}
+	os.Exit(0)
+}
+
+type rankProcess struct {
+	*exec.Cmd
+	err bytes.Buffer
+}
+
+// startRanks starts one process for each rank. change may change the job of a rank.
+func startRanks(t *testing.T, ranks int, job rankJob, change func(rank int, job *rankJob)) (all []*rankProcess) {
+	t.Helper()
+	job.Cluster.Workers = nil
+	for range ranks {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer l.Close()
+		job.Cluster.Workers = append(job.Cluster.Workers, l.Addr().String())
+	}
+	for rank := range ranks {
+		own := job
+		own.Cluster.Rank = rank
+		if change != nil {
+			change(rank, &own)
+		}
+		text, err := json.Marshal(own)
+		require.NoError(t, err)
+		p := &rankProcess{Cmd: exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")}
+		p.Env = append(os.Environ(), rankEnv+"="+string(text))
+		p.Stderr = &p.err
+		p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		require.NoError(t, p.Start())
+		t.Cleanup(func() { _ = syscall.Kill(-p.Process.Pid, syscall.SIGKILL) })
+		all = append(all, p)
+	}
+	return all
+}
+
+func succeed(t *testing.T, ranks []*rankProcess) {
+	t.Helper()
+	for i, p := range ranks {
+		err := p.Wait()
+		require.NoError(t, err, "rank %d: %s", i, p.err.String())
+	}
+}
+
+// alone runs the training of a job in one process, in micro-batches. It returns the weights and
+// the losses.
+func alone(t *testing.T, job rankJob, parts int) (state []byte, losses []float64) {
+	t.Helper()
+	model, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	s, err := session.OpenModel(t.Context(), model, session.Options{Seed: 3})
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.SetMicroBatches(parts))
+	train, test, err := data.Builtin("digits")
+	require.NoError(t, err)
+	l := fit.Loop{Session: s, Batch: job.Batch, Epochs: job.Epochs, LearningRate: fit.Constant(0.01), Validation: test}
+	h, err := l.Run(t.Context(), train.Shuffle(3))
+	require.NoError(t, err)
+	prefix := filepath.Join(t.TempDir(), "v")
+	require.NoError(t, s.Save(t.Context(), prefix))
+	state, err = os.ReadFile(prefix + ".data-00000-of-00001")
+	require.NoError(t, err)
+	return state, lossesOf(h.Records)
+}
+
+func lossesOf(records []fit.Record) (losses []float64) {
+	for _, r := range records {
+		for _, m := range r.Metrics {
+			losses = append(losses, m.Value)
+		}
+	}
+	return losses
+}
+
+func readRecords(t *testing.T, dir string) (records []fit.Record) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "history.jsonl"))
+	require.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		var r fit.Record
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		records = append(records, r)
+	}
+	return records
+}
+
+// Two ranks have the numbers of two micro-batches, bit for bit. A training that began with two
+// ranks continues with three.
+func TestCluster(t *testing.T) {
+	asRank(t)
+	job := rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 2}
+	state, losses := alone(t, job, 2)
+	succeed(t, startRanks(t, 2, job, nil))
+	assert.Equal(t, state, weights(t, filepath.Join(job.Dir, "model")))
+	assert.Equal(t, losses, lossesOf(readRecords(t, job.Dir)))
+
+	job.Epochs, job.Resume = 3, true
+	_, losses = alone(t, job, 2)
+	succeed(t, startRanks(t, 3, job, nil))
+	assert.InDeltaSlice(t, losses, lossesOf(readRecords(t, job.Dir)), 1e-6)
+}
+
+// child returns the process that a supervisor has started; 0 if there is none.
+func child(supervisor int) int {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", supervisor)) // one for each thread
+	for _, list := range lists {
+		text, _ := os.ReadFile(list)
+		for pid := range strings.FieldsSeq(string(text)) {
+			if n, err := strconv.Atoi(pid); err == nil {
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+// newest returns the step of the newest checkpoint.
+func newest(dir string) (step int) {
+	found, _ := filepath.Glob(filepath.Join(dir, "ckpt", "ckpt-*"))
+	for _, path := range found {
+		n, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), "ckpt-"))
+		if err == nil {
+			step = max(step, n)
+		}
+	}
+	return step
+}
+
+// Supervised ranks end with the bits of an undisturbed training although ranks are killed and
+// stopped.
+func TestClusterSurvivesKills(t *testing.T) {
+	asRank(t)
+	job := rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 3, Supervised: true, Slow: 10 * time.Millisecond, CheckpointSteps: 5}
+	job.Cluster.Timeout = 3 * time.Second
+	state, losses := alone(t, job, 2)
+	ranks := startRanks(t, 2, job, nil)
+	defer func() {
+		for i, p := range ranks {
+			if t.Failed() {
+				t.Logf("rank %d: %s", i, p.err.String())
+			}
+		}
+	}()
+	for i, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGSEGV, syscall.SIGSTOP} {
+		before := newest(job.Dir)
+		require.Eventually(t, func() bool { return newest(job.Dir) > before }, time.Minute, 10*time.Millisecond)
+		victim := ranks[i%2].Process.Pid
+		require.Eventually(t, func() bool {
+			pid := child(victim)
+			return pid > 0 && syscall.Kill(pid, signal) == nil
+		}, time.Minute, 10*time.Millisecond)
+		if signal == syscall.SIGSTOP { // a supervisor cannot know that its child will not continue
+			pid := child(victim)
+			other := ranks[1-i%2].Process.Pid
+			was := child(other)
+			require.Eventually(t, func() bool { return child(other) != was }, time.Minute, 10*time.Millisecond)
+			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+		}
+	}
+	succeed(t, ranks)
+	assert.Equal(t, state, weights(t, filepath.Join(job.Dir, "model")))
+	assert.Equal(t, losses, lossesOf(readRecords(t, job.Dir)))
+	assert.Contains(t, ranks[0].err.String(), "another rank of the cluster was lost")
+}
+
+// The interrupt of one rank stops all ranks after the same step, with a checkpoint.
+func TestClusterInterrupt(t *testing.T) {
+	asRank(t)
+	job := rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 3}
+	state, losses := alone(t, job, 2)
+	ranks := startRanks(t, 2, job, func(rank int, job *rankJob) {
+		if rank == 1 {
+			job.Interrupt = 7
+		}
+	})
+	for _, p := range ranks {
+		require.Error(t, p.Wait())
+		assert.Contains(t, p.err.String(), "rank 1 was interrupted")
+	}
+	step := newest(job.Dir)
+	assert.GreaterOrEqual(t, step, 7)
+	assert.Less(t, step, 20)
+	job.Resume = true
+	succeed(t, startRanks(t, 2, job, nil))
+	assert.Equal(t, state, weights(t, filepath.Join(job.Dir, "model")))
+	assert.Equal(t, losses, lossesOf(readRecords(t, job.Dir)))
+}
+
+// Ranks with other options are refused.
+func TestClusterDiffers(t *testing.T) {
+	asRank(t)
+	job := rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 1}
+	ranks := startRanks(t, 2, job, func(rank int, job *rankJob) { job.Batch -= rank })
+	for i, p := range ranks {
+		require.Error(t, p.Wait())
+		assert.Contains(t, p.err.String(), []string{"rank 1 could not take over the state of rank 0", "batch: 50"}[i])
+	}
+}
