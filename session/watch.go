@@ -152,7 +152,7 @@ func (w *watch) connect(rank int) (*connection, error) {
 		err = c.frames.WriteSettings()
 	}
 	if err == nil {
-		_, err = c.frames.ReadFrame()
+		err = c.answer()
 	}
 	if err == nil {
 		err = conn.SetDeadline(time.Time{})
@@ -175,18 +175,32 @@ func (c *connection) close() {
 	c.Close()
 }
 
-// idle answers pings until the connection ends.
+// answer reads a frame and acknowledges it. A server closes a connection on which its settings
+// are not acknowledged within a minute.
+func (c *connection) answer() error {
+	frame, err := c.frames.ReadFrame()
+	if err != nil {
+		return err
+	}
+	switch f := frame.(type) {
+	case *http2.SettingsFrame:
+		if !f.IsAck() {
+			err = c.frames.WriteSettingsAck()
+		}
+	case *http2.PingFrame:
+		if !f.IsAck() {
+			err = c.frames.WritePing(true, f.Data)
+		}
+	}
+	return err
+}
+
+// idle answers the server until the connection ends.
 func (w *watch) idle(c *connection) error {
 	defer c.close()
 	for {
-		frame, err := c.frames.ReadFrame()
-		if err != nil {
+		if err := c.answer(); err != nil {
 			return fmt.Errorf("the connection ended: %w", err)
-		}
-		if ping, is := frame.(*http2.PingFrame); is && !ping.IsAck() {
-			if err := c.frames.WritePing(true, ping.Data); err != nil {
-				return fmt.Errorf("the connection ended: %w", err)
-			}
 		}
 	}
 }
