@@ -64,15 +64,18 @@ const (
 	parallelPrefix = "steadyfit_parallel/"
 )
 
-// reducible are the types that CollectiveReduceV2 adds.
-var reducible = []tfbind.DType{tfbind.Float32, tfbind.Float64, tfbind.Float16, tfbind.BFloat16, tfbind.Int32, tfbind.Int64}
+// reducible has the types that CollectiveReduceV2 adds, for the types of variables.
+var reducible = map[tfbind.DType]tfbind.DType{
+	tfbind.Float32: tfbind.Float32, tfbind.Float64: tfbind.Float64, tfbind.Float16: tfbind.Float16, tfbind.BFloat16: tfbind.BFloat16,
+	tfbind.Int32: tfbind.Int32, tfbind.Int64: tfbind.Int64, tfbind.Uint32: tfbind.Int32, tfbind.Uint64: tfbind.Int64,
+}
 
-// Parallel returns the steps of a rank. mean selects what happens with floating-point variables
-// that gradients changes and apply does not clear, such as moving averages of
-// BatchNormalization: if it is true, they are replaced by the mean over the ranks; otherwise they
-// are ErrNotParallel, like all others that would differ between ranks. The model needs the roles
-// Gradients and Apply.
-func (m *Model) Parallel(rank, ranks int, mean bool) (*Parallel, error) {
+// Parallel returns the steps of a rank. Variables that gradients changes and apply does not clear
+// would differ between ranks. They are ErrNotParallel, unless inexact is true: floating-point
+// ones, such as moving averages of BatchNormalization, then get the mean over the ranks, and
+// integers, such as the states of random generators, the value of the first rank. The model
+// needs the roles Gradients and Apply.
+func (m *Model) Parallel(rank, ranks int, inexact bool) (*Parallel, error) {
 	file, err := m.read()
 	if err != nil {
 		return nil, err
@@ -87,7 +90,7 @@ func (m *Model) Parallel(rank, ranks int, mean bool) (*Parallel, error) {
 	}
 	out := &Parallel{}
 	gradients, apply, evaluate := m.find(m.Roles.Gradients), m.find(m.Roles.Apply), m.find(m.Roles.Evaluate)
-	exchanged, err := p.choose(gradients, apply, mean)
+	exchanged, err := p.choose(gradients, apply, inexact)
 	if err == nil {
 		out.Train, out.TrainIdle, err = p.steps("train", gradients, apply, exchanged)
 	}
@@ -114,15 +117,16 @@ type parallel struct {
 type exchanged struct {
 	*variable
 	id int
-	// mean is true for a variable that is averaged instead of summed. running is true for a
-	// variable of running metrics.
-	mean, running bool
-	handle        string // the operation in the current step
+	as tfbind.DType // the type of the sum
+	// mean is true for a variable that is averaged instead of summed, and first for one that gets
+	// the value of the first rank. running is true for a variable of running metrics.
+	mean, first, running bool
+	handle               string // the operation in the current step
 }
 
 // choose returns the variables that the ranks exchange after a signature, in the order of their
 // types. then is the signature that runs afterwards, or nil.
-func (p *parallel) choose(of, then *Signature, mean bool) (list []*exchanged, err error) {
+func (p *parallel) choose(of, then *Signature, inexact bool) (list []*exchanged, err error) {
 	k := &p.model.known
 	running := k.signature[p.model.Roles.ResetMetrics].changed()
 	cleared := set{}
@@ -131,11 +135,15 @@ func (p *parallel) choose(of, then *Signature, mean bool) (list []*exchanged, er
 	}
 	for _, id := range slices.Sorted(maps.Keys(k.signature[of.Name].changed())) {
 		e := &exchanged{variable: p.graph.vars[id], id: id, running: running[id] && !cleared[id]}
-		e.mean = !cleared[id] && !e.running
+		var known bool
+		e.as, known = reducible[e.dtype]
+		differs := !cleared[id] && !e.running
+		e.mean = differs && slices.Contains(floats, e.dtype)
+		e.first = differs && !e.mean
 		switch {
-		case e.mean && then == nil, e.mean && !(mean && slices.Contains(floats, e.dtype)):
+		case differs && !inexact:
 			return nil, fmt.Errorf("signature %s changes variable %s, so the ranks would differ", of.Name, e.name)
-		case !slices.Contains(reducible, e.dtype):
+		case !known:
 			return nil, fmt.Errorf("variable %s, which signature %s changes, has the type %s", e.name, of.Name, e.dtype)
 		case e.unknown || slices.ContainsFunc(e.shape, func(d int64) bool { return d < 0 }):
 			return nil, fmt.Errorf("variable %s, which signature %s changes, has no fixed shape", e.name, of.Name)
@@ -145,7 +153,7 @@ func (p *parallel) choose(of, then *Signature, mean bool) (list []*exchanged, er
 	if then != nil && !slices.ContainsFunc(list, func(e *exchanged) bool { return cleared[e.id] }) {
 		return nil, fmt.Errorf("signatures %s and %s change no variable in common", of.Name, then.Name)
 	}
-	slices.SortStableFunc(list, func(a, b *exchanged) int { return int(a.dtype) - int(b.dtype) })
+	slices.SortStableFunc(list, func(a, b *exchanged) int { return int(a.as) - int(b.as) })
 	return list, nil
 }
 
@@ -178,6 +186,14 @@ func (g *subgraph) cast(name, value string, from, to tfbind.DType) string {
 	return g.add(name, "Cast", graphdef.Attrs{"SrcT": graphdef.Type(from), "DstT": graphdef.Type(to)}, value)
 }
 
+// bitcast reads a value as another type of the same size.
+func (g *subgraph) bitcast(name, value string, from, to tfbind.DType) string {
+	if from == to {
+		return value
+	}
+	return g.add(name, "Bitcast", graphdef.Attrs{"T": graphdef.Type(from), "type": graphdef.Type(to)}, value)
+}
+
 func (g *subgraph) reshape(name, value string, d tfbind.DType, shape string) string {
 	return g.add(name, "Reshape", graphdef.Attrs{"T": graphdef.Type(d), "Tshape": graphdef.Type(tfbind.Int64)}, value, shape)
 }
@@ -194,9 +210,16 @@ func number(n int) *graphdef.Attr {
 
 // steps adds the steps of ranks with and without samples.
 func (p *parallel) steps(name string, of, then *Signature, list []*exchanged) (busy, idle ParallelStep, err error) {
-	result, err := p.running(of, list)
+	part, err := p.analyse(of)
+	if err == nil {
+		err = p.checkSums(part, list)
+	}
+	var result *running
+	if err == nil {
+		result, err = p.running(part, list)
+	}
 	if err != nil {
-		return busy, idle, err
+		return busy, idle, fmt.Errorf("signature %s: %w", of.Name, err)
 	}
 	defer func() { p.instance += len(typesOf(list)) }()
 	if busy, err = p.step(name, of, then, list, result, true); err == nil {
@@ -338,17 +361,20 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 	shares = g.prefix + "shares"
 	for i, d := range typesOf(list) {
 		id := strconv.Itoa(int(d))
-		typed := graphdef.Attrs{"dtype": graphdef.Type(d)}
 		var vectors []string
 		var sizes []int64
 		var vars []*exchanged
 		for _, e := range list {
-			if e.dtype != d {
+			if e.as != d {
 				continue
 			}
 			at := fmt.Sprintf("%s_%d", id, len(vars))
-			value := g.reshape("vector"+at, g.add("read"+at, "ReadVariableOp", typed, append([]string{e.handle}, after...)...), d, flat)
-			if e.mean {
+			value := g.add("read"+at, "ReadVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, append([]string{e.handle}, after...)...)
+			value = g.reshape("vector"+at, g.bitcast("bits"+at, value, e.dtype, d), d, flat)
+			switch {
+			case e.first && p.rank > 0:
+				value = g.add("none"+at, "ZerosLike", graphdef.Attrs{"T": graphdef.Type(d)}, value)
+			case e.mean:
 				value = g.add("part"+at, "RealDiv", graphdef.Attrs{"T": graphdef.Type(d)}, value, g.cast("ranks"+at, size, tfbind.Int32, d))
 			}
 			vars, vectors, sizes = append(vars, e), append(vectors, value), append(sizes, e.elements())
@@ -367,7 +393,7 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 		for i, e := range vars {
 			at := fmt.Sprintf("%s_%d", id, i)
 			value := g.reshape("value"+at, fmt.Sprintf("%ssplit%s:%d", g.prefix, id, i), d, g.integers("shape"+at, e.shape, int64(len(e.shape))))
-			assigned = append(assigned, "^"+g.add("assign"+at, "AssignVariableOp", typed, e.handle, value))
+			assigned = append(assigned, "^"+g.add("assign"+at, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, e.handle, g.bitcast("own"+at, value, d, e.dtype)))
 		}
 		if d == tfbind.Float32 {
 			g.add("shares", "Identity", graphdef.Attrs{"T": graphdef.Type(d)}, fmt.Sprintf("%ssplit%s:%d", g.prefix, id, len(vars)))
@@ -380,8 +406,8 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 func typesOf(list []*exchanged) []tfbind.DType {
 	types := []tfbind.DType{tfbind.Float32}
 	for _, e := range list {
-		if !slices.Contains(types, e.dtype) {
-			types = append(types, e.dtype)
+		if !slices.Contains(types, e.as) {
+			types = append(types, e.as)
 		}
 	}
 	return types
@@ -395,38 +421,52 @@ type running struct {
 	of []int
 }
 
-// running returns the function for the running metrics of a signature; nil if it has none. The
-// variables must be sums: an update must add a value that does not depend on them.
-func (p *parallel) running(s *Signature, list []*exchanged) (*running, error) {
-	reset := p.model.find(p.model.Roles.ResetMetrics)
-	if reset == nil || !slices.ContainsFunc(list, func(e *exchanged) bool { return e.running }) {
-		return nil, nil
-	}
-	part, err := p.analyse(s)
-	if err != nil {
-		return nil, fmt.Errorf("the running metrics of signature %s: %w", s.Name, err)
-	}
-	isRunning := map[int]bool{}
+// checkSums returns an error if a variable that the ranks sum is no sum: if an operation other
+// than an addition changes it, or the added value depends on such variables.
+func (p *parallel) checkSums(part *part, list []*exchanged) error {
+	sums := map[int]bool{}
 	for _, e := range list {
-		isRunning[e.id] = e.running
+		sums[e.id] = !e.mean && !e.first
 	}
-	// read returns the variable that an operation of this type takes; -1 if it takes none.
-	taken := func(op *flatOp, kind string) int {
-		if op.def.GetOp() != kind || len(op.in) == 0 || op.in[0].op >= 0 {
+	// of returns the variable that is the first input of an operation; -1 if there is none.
+	of := func(op *flatOp) int {
+		if len(op.in) == 0 || op.in[0].op >= 0 {
 			return -1
 		}
 		return p.graph.main.nodes[part.flat.args[op.in[0].arg()].from].variable
 	}
+	reads := func(op *flatOp) bool { return op.def.GetOp() == "ReadVariableOp" && sums[of(op)] }
 	for i := range part.ops {
 		op := &part.ops[i]
-		id := taken(op, "AssignVariableOp")
-		if id < 0 || !isRunning[id] || len(op.in) < 2 {
-			continue
+		for k, v := range op.in {
+			if v.op >= 0 || !sums[p.graph.main.nodes[part.flat.args[v.arg()].from].variable] {
+				continue
+			}
+			id, name := of(op), op.def.GetOp()
+			ok := k == 0 && name == "ReadVariableOp"
+			switch {
+			case k == 0 && (name == "AssignAddVariableOp" || name == "ResourceScatterAdd"):
+				ok = !part.any(part.inputsOnly(op.in[1:]), reads)
+			case k == 0 && name == "AssignVariableOp" && len(op.in) > 1:
+				ok = part.adds(op.in[1], func(op *flatOp) bool { return op.def.GetOp() == "ReadVariableOp" && of(op) == id }, reads)
+			}
+			if !ok {
+				return fmt.Errorf("%s (%s) changes variable %s, which is the sum over micro-batches, other than by adding to it", op.def.GetName(), name, p.graph.vars[max(id, 0)].name)
+			}
 		}
-		if !part.adds(op.in[1], func(op *flatOp) bool { return taken(op, "ReadVariableOp") == id },
-			func(op *flatOp) bool { return isRunning[taken(op, "ReadVariableOp")] }) {
-			return nil, fmt.Errorf("running metrics of signature %s: the update of %s is no addition", s.Name, p.graph.vars[id].name)
-		}
+	}
+	return nil
+}
+
+// running returns the function for the running metrics of a signature; nil if it has none.
+func (p *parallel) running(part *part, list []*exchanged) (*running, error) {
+	s, reset := part.signature, p.model.find(p.model.Roles.ResetMetrics)
+	if reset == nil || !slices.ContainsFunc(list, func(e *exchanged) bool { return e.running }) {
+		return nil, nil
+	}
+	isRunning := map[int]bool{}
+	for _, e := range list {
+		isRunning[e.id] = e.running
 	}
 	before := len(p.nodes)
 	b := p.builder(part, "running_"+s.Name, map[value]string{})
@@ -444,7 +484,7 @@ func (p *parallel) running(s *Signature, list []*exchanged) (*running, error) {
 	for i, is := range need {
 		if op := &part.ops[i]; is && !pureOps[op.def.GetOp()] && op.def.GetOp() != "ReadVariableOp" ||
 			is && slices.ContainsFunc(op.in, func(v value) bool { return v.op < 0 && part.inputs[v.arg()] != nil }) {
-			return nil, fmt.Errorf("running metrics of signature %s depend on more than their variables: on %s", s.Name, op.def.GetName())
+			return nil, fmt.Errorf("running metrics depend on more than their variables: on %s", op.def.GetName())
 		}
 	}
 	if _, err := b.finish(need, nil); err != nil {
@@ -455,7 +495,7 @@ func (p *parallel) running(s *Signature, list []*exchanged) (*running, error) {
 	for _, source := range r.sources {
 		id := p.graph.main.nodes[p.graph.nodeOf(source)].variable
 		if !isRunning[id] {
-			return nil, fmt.Errorf("running metrics of signature %s depend on more than their variables: on %s", s.Name, source)
+			return nil, fmt.Errorf("running metrics depend on more than their variables: on %s", source)
 		}
 		r.of = append(r.of, id)
 	}

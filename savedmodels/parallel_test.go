@@ -1,0 +1,46 @@
+package savedmodels
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// All built-in models have the steps of ranks. Package session runs them.
+func TestParallel(t *testing.T) {
+	for _, name := range BuiltinNames() {
+		m, err := Builtin(name)
+		require.NoError(t, err)
+		p, err := m.Parallel(1, 3, true)
+		require.NoError(t, err, name)
+		assert.Len(t, p.Train.Inputs[:p.Train.Own], len(m.find(m.Roles.Gradients).Inputs), name)
+		assert.Equal(t, "shares", p.Train.Outputs[0].Name)
+		if m.find(m.Roles.ResetMetrics) != nil {
+			assert.NotNil(t, p.Train.Output("accuracy"), name)
+			assert.NotNil(t, p.EvaluateIdle.Output("accuracy"), name)
+		}
+	}
+}
+
+// Dropout and BatchNormalization change variables that differ between ranks.
+func TestNotParallel(t *testing.T) {
+	m, err := Builtin("digits-cnn")
+	require.NoError(t, err)
+	_, err = m.Parallel(0, 2, false)
+	require.ErrorIs(t, err, ErrNotParallel)
+	assert.ErrorContains(t, err, "seed_generator")
+	for _, c := range []struct {
+		gradients, apply string
+		problem          string
+	}{
+		{m.Roles.Gradients, m.Roles.Predict, "no variable in common"},
+		{m.Roles.Train, m.Roles.Train, "other than by adding"},
+	} {
+		changed := *m
+		changed.Roles.Gradients, changed.Roles.Apply = c.gradients, c.apply
+		_, err = changed.Parallel(0, 2, true)
+		require.ErrorIs(t, err, ErrNotParallel)
+		assert.ErrorContains(t, err, c.problem)
+	}
+}
