@@ -24,15 +24,18 @@ var ErrNotParallel = errors.New("several processes cannot train the model togeth
 
 // Parallel has the steps that several processes ("ranks") run together. In a train step, each
 // rank runs the signature gradients on its part of a batch. Then the accumulators, which
-// gradients and apply both change, are replaced by their sums over all ranks
-// (CollectiveReduceV2), and each rank runs apply. The weights of all ranks thus stay equal. In an
+// gradients and apply both change, are replaced by their sums over all ranks, and each rank
+// runs apply. The weights of all ranks thus stay equal. In an
 // evaluation step, each rank runs evaluate on its part.
 //
 // Running metrics are sums in variables, too. Before a step, all ranks except the first set them
 // to zero, and afterwards all have the sums and compute the metrics from them.
 //
-// The sums of two ranks do not depend on the order of additions, so they have the bits of a
-// batch of two micro-batches.
+// Two ranks, and more with up to 256 KiB of accumulators, exchange all accumulators
+// (CollectiveGatherV2) and add them in the order of the ranks: the sums have the bits of as many
+// micro-batches. That needs one message after another fewer than sums by CollectiveReduceV2, and
+// no more bytes with two ranks. More ranks with more data sum parts in different orders; the
+// sums of all ranks still are equal.
 type Parallel struct {
 	// Graph is a serialized GraphDef to import into the graph of the loaded model.
 	Graph []byte
@@ -57,9 +60,12 @@ type ParallelStep struct {
 const (
 	// ShareFlags is the number of flags in a share.
 	ShareFlags = 2
-	// ParallelGroup is the key of the group of all ranks in CollectiveReduceV2, and
+	// ParallelGroup is the key of the group of all ranks in CollectiveReduceV2. The next key is
+	// that of CollectiveGatherV2, since a group serves one type of operation (tensorflow#48372).
 	// ParallelInstance is the key of the first sum. Other graphs use lower keys for theirs.
 	ParallelGroup, ParallelInstance = 1, 100
+	// maxGathered is the size in bytes up to which more than two ranks gather.
+	maxGathered = 256 << 10
 	// parallelPrefix begins the names of the added operations.
 	parallelPrefix = "steadyfit_parallel/"
 )
@@ -356,7 +362,7 @@ func (p *parallel) share(g *subgraph, flags string, of *Signature, busy bool) st
 // It returns the tensor of the shares, and the operation that runs after all.
 func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exchanged, after []string) (shares, done string) {
 	flat := g.integers("flat", []int64{-1}, 1)
-	size, group, axis := g.int32("ranks", int32(p.ranks)), g.int32("group", ParallelGroup), g.int32("axis", 0)
+	size, axis := g.int32("ranks", int32(p.ranks)), g.int32("axis", 0)
 	var assigned []string
 	shares = g.prefix + "shares"
 	for i, d := range typesOf(list) {
@@ -386,8 +392,7 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 		if len(vectors) > 1 {
 			sum = g.concat("all"+id, d, vectors...)
 		}
-		sum = g.add("sum"+id, "CollectiveReduceV2", graphdef.Attrs{"T": graphdef.Type(d), "merge_op": graphdef.Text("Add"), "final_op": graphdef.Text("Id")},
-			sum, size, group, g.int32("instance"+id, int32(p.instance+i)))
+		sum = p.sum(g, id, sum, d, sizes, int32(p.instance+i))
 		g.add("split"+id, "SplitV", graphdef.Attrs{"T": graphdef.Type(d), "Tlen": graphdef.Type(tfbind.Int64), "num_split": number(len(vectors))},
 			sum, g.integers("sizes"+id, sizes, int64(len(sizes))), axis)
 		for i, e := range vars {
@@ -400,6 +405,30 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 		}
 	}
 	return shares + ":0", g.add("done", "NoOp", nil, assigned...)
+}
+
+// sum adds the sum over all ranks of a vector, whose parts have these sizes.
+func (p *parallel) sum(g *subgraph, id, value string, d tfbind.DType, sizes []int64, instance int32) string {
+	bytes := int64(0)
+	for _, n := range sizes {
+		bytes += n * int64(d.Size())
+	}
+	typed := graphdef.Attrs{"T": graphdef.Type(d)}
+	key := g.int32("instance"+id, instance)
+	if p.ranks > 2 && bytes > maxGathered {
+		return g.add("sum"+id, "CollectiveReduceV2", graphdef.Attrs{"T": graphdef.Type(d), "merge_op": graphdef.Text("Add"), "final_op": graphdef.Text("Id")},
+			value, g.prefix+"ranks", g.int32("group"+id, ParallelGroup), key)
+	}
+	all := g.add("gathered"+id, "CollectiveGatherV2", typed, value, g.prefix+"ranks", g.int32("group"+id, ParallelGroup+1), key)
+	each := g.add("each"+id, "Split", graphdef.Attrs{"T": graphdef.Type(d), "num_split": number(p.ranks)}, g.prefix+"axis", all)
+	for rank := 1; rank < p.ranks; rank++ {
+		before := g.prefix + "each" + id + ":0"
+		if rank > 1 {
+			before = fmt.Sprintf("%sto%s_%d", g.prefix, id, rank-1)
+		}
+		value = g.add(fmt.Sprintf("to%s_%d", id, rank), "AddV2", typed, before, fmt.Sprintf("%s:%d", each, rank))
+	}
+	return value
 }
 
 // typesOf returns the types of the sums: float32, and those of the exchanged variables.

@@ -188,8 +188,8 @@ func (p *rankProcess) result(t testing.TB) (r rankResult) {
 	return r
 }
 
-// All ranks have the same numbers. Those of two ranks are the numbers of two micro-batches, bit
-// for bit. A batch with fewer samples than ranks leaves ranks idle.
+// All ranks have the same numbers: those of as many micro-batches, bit for bit, for two ranks and
+// for small models. A batch with fewer samples than ranks leaves ranks idle.
 func TestCluster(t *testing.T) {
 	sizes := []int{64, 64, 32, 1, 2, 33, 64, 7}
 	scaled := session.Options{LossScale: session.LossScale{Initial: 1 << 20}}
@@ -202,7 +202,7 @@ func TestCluster(t *testing.T) {
 	}{
 		{"digits", 2, sizes, session.Options{}}, {"digits", 4, sizes, session.Options{}}, {"digits-fp16", 2, sizes, session.Options{}},
 		{"digits-scaled", 2, sizes, scaled}, {"digits-cnn", 2, sizes, inexact}, {"dense-100-64-1", 3, sizes, session.Options{}},
-		{"lstm", 2, []int{32, 5, 1}, session.Options{}}, {"image-224", 2, []int{4, 3}, session.Options{}},
+		{"lstm", 2, []int{32, 5, 1}, session.Options{}}, {"image-224", 2, []int{4, 3}, session.Options{}}, {"image-224", 3, []int{3}, session.Options{}},
 	} {
 		t.Run(c.model+" "+strconv.Itoa(c.ranks), func(t *testing.T) {
 			job := rankJob{Model: "builtin:" + c.model, Sizes: c.sizes, Options: c.options}
@@ -225,7 +225,7 @@ func TestCluster(t *testing.T) {
 			if c.options.AllowInexactSplit {
 				return
 			}
-			if c.ranks == 2 {
+			if c.ranks == 2 || c.model != "image-224" {
 				assert.Equal(t, want.State, results[0].State)
 				assert.Equal(t, want.Losses, results[0].Losses)
 				assert.Equal(t, want.Evaluation, results[0].Evaluation)
