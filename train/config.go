@@ -93,7 +93,7 @@ type Config struct {
 	Trace Trace
 	// Progress receives the progress (fit.Progress); nil disables it.
 	Progress io.Writer
-	// Report receives messages for the user. subject is "auto", "features", "resolved
+	// Report receives messages for the user. subject is "auto", "cluster", "features", "resolved
 	// settings", "note" or "warning". If value is an error, option.Text renders its option names. nil means
 	// Loop.Log.
 	Report func(subject string, value any)

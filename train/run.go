@@ -118,6 +118,9 @@ func (t *training) prepareProcess() error {
 	for _, w := range warnings {
 		t.report("warning", w)
 	}
+	if t.Cluster != nil {
+		t.report("cluster", t.Cluster)
+	}
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"steadyfit/cluster"
 	"steadyfit/fit"
 	"steadyfit/fit/checkpoint"
 	"steadyfit/session"
@@ -54,7 +55,7 @@ func (s *settings) fit(cmd *cobra.Command) error {
 	if err != nil {
 		return withCheckpoint(s.explainNoGPU(cmd.Context(), err), s.Checkpoints.Folder)
 	}
-	if r.InChild {
+	if r.InChild || s.Cluster != nil && s.Cluster.Rank > 0 {
 		return nil
 	}
 	return s.printResult(cmd.OutOrStdout(), r)
@@ -85,7 +86,7 @@ func newLog(w io.Writer) *slog.Logger {
 
 // combine sets the fields of the Config that depend on several flags.
 func (s *settings) combine() error {
-	if err := cmp.Or(s.checkGrowth(), s.checkCheckpoints()); err != nil {
+	if err := cmp.Or(s.checkGrowth(), s.checkCheckpoints(), s.combineCluster()); err != nil {
 		return err
 	}
 	s.Autotune.Fixed = s.fixed()
@@ -115,6 +116,28 @@ func (s *settings) combine() error {
 	}
 	s.Supervisor.Grace = max(s.deadline, time.Minute)
 	return s.combineHooks()
+}
+
+// combineCluster makes this process a rank if flags or the environment of a scheduler say so.
+func (s *settings) combineCluster() (err error) {
+	switch {
+	case s.workersFile == "" && s.given("rank"):
+		return usagef("--rank needs --workers-file, the addresses of all ranks")
+	case s.workersFile == "":
+		s.Cluster, err = cluster.FromEnvironment(os.LookupEnv)
+	case !s.given("rank"):
+		return usagef("--workers-file needs --rank, the line of this process")
+	default:
+		s.Cluster, err = cluster.ReadHosts(s.workersFile, s.cluster.Rank)
+	}
+	if s.Cluster == nil {
+		return err
+	}
+	s.Cluster.Start, s.Cluster.Timeout = s.cluster.Start, s.cluster.Timeout
+	if !s.given("auto") {
+		s.Autotune.Mode = train.AutotuneOff // ranks cannot measure configurations
+	}
+	return nil
 }
 
 func (s *settings) checkCheckpoints() error {

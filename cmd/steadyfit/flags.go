@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"steadyfit/cluster"
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
@@ -36,6 +37,11 @@ type settings struct {
 	deadline                       time.Duration
 	restarts                       int
 
+	// Flags of fit that combineCluster sets in the Config. launch has ranks.
+	workersFile string
+	cluster     cluster.Cluster
+	ranks       int
+
 	output  string // flag of predict
 	needGPU bool   // flag of doctor
 	thin    string // flag of report
@@ -58,7 +64,8 @@ type settings struct {
 }
 
 func newSettings() *settings {
-	s := &settings{deadline: 5 * time.Minute, restarts: 5, steps: 1000, stepsPerCall: 50, autotune: autotuneOff}
+	s := &settings{deadline: 5 * time.Minute, restarts: 5, steps: 1000, stepsPerCall: 50, autotune: autotuneOff, ranks: 2}
+	s.cluster.Start, s.cluster.Timeout = 10*time.Minute, time.Minute
 	s.Loop.Epochs, s.Loop.Batch, s.Loop.ValidationEvery = 1, 32, 1
 	s.Shuffle, s.CheckImages, s.Prefetch = true, true, -1
 	s.Checkpoints.EveryEpochs, s.Checkpoints.Keep = 1, 3
@@ -107,6 +114,7 @@ func (s *settings) table() []section {
 		{"Memory", s.memoryFlags()},
 		{"Checkpoints and recovery", s.checkpointFlags()},
 		{"Speed", s.speedFlags()},
+		{"Cluster", s.clusterFlags()},
 		{"Output", s.outputFlags()},
 		{"Global", s.globalFlags()},
 	}
@@ -260,6 +268,16 @@ func (s *settings) speedFlags() []flag {
 	}
 }
 
+func (s *settings) clusterFlags() []flag {
+	return []flag{
+		{"workers-file", "fit", "file with an address host:port per line, one for each rank", "Cluster.Workers", &s.workersFile},
+		{"rank", "fit", "line of --workers-file that this process is, from 0", "Cluster.Rank", &s.cluster.Rank},
+		{"cluster-start", "fit", "longest wait for all ranks at the start", "Cluster.Start", &s.cluster.Start},
+		{"cluster-timeout", "fit", "longest wait for the other ranks in a step", "Cluster.Timeout", &s.cluster.Timeout},
+		{"workers", "launch", "ranks to start", "", newCount(&s.ranks, 1)},
+	}
+}
+
 func (s *settings) outputFlags() []flag {
 	return []flag{
 		{"out", "fit", "folder for the trained SavedModel; an earlier one is replaced", "Config.Out", &s.Out},
@@ -358,6 +376,12 @@ func normalize(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 // flagName returns the flag of an option with a value in the syntax of the flag. Other names,
 // such as variables, do not change. It is an option.Name.
 func flagName(option, value string) string {
+	switch option { // under a scheduler there is no flag
+	case "Options.Cluster":
+		return "cluster"
+	case "Config.Cluster":
+		return "a cluster"
+	}
 	row, ok := ofOption[option]
 	if !ok {
 		return strings.TrimSpace(option + " " + value)

@@ -76,12 +76,12 @@ func TestLibrariesNameNoFlags(t *testing.T) {
 // Options that the command does not set, so that its users never see errors about them.
 var withoutFlag = []string{"Options.Executor", "Options.GarbageCollection", "Options.Grappler", "Options.GrapplerOff", "Options.HostMemoryLimit",
 	"Options.MemoryOptimization", "Options.OneDNN", "Options.OneDNNSystemAllocator", "Options.PerSessionThreads", "Options.UnifiedMemory",
-	"Options.XLAMinCluster", "Options.OneDNNPoolLimit", "Options.OneDNNMath", "Options.DeferredDeletion", "ResetPolicy.Restart"}
+	"Options.XLAMinCluster", "Options.OneDNNPoolLimit", "Options.OneDNNMath", "Options.DeferredDeletion", "ResetPolicy.Restart", "Options.Cluster", "Config.Cluster"}
 
 // Errors of the libraries name options, and the command replaces them by flags.
 func TestOptionsHaveFlags(t *testing.T) {
 	known := today
-	option := regexp.MustCompile(`^((?:Options|Loop|ResetPolicy|Budget|CSVOptions|ImageOptions)\.[A-Z][A-Za-z]+)(?: .+)?$|\{([A-Za-z]+\.[A-Z][A-Za-z]+)(?: [^{}]*)?\}`)
+	option := regexp.MustCompile(`^((?:Options|Loop|Cluster|ResetPolicy|Budget|CSVOptions|ImageOptions)\.[A-Z][A-Za-z]+)(?: .+)?$|\{([A-Za-z]+\.[A-Z][A-Za-z]+)(?: [^{}]*)?\}`)
 	found := map[string]bool{}
 	stringsOf(t, func(at, text string) {
 		for _, m := range option.FindAllStringSubmatch(text, -1) {
@@ -173,6 +173,7 @@ func TestFlagName(t *testing.T) {
 		{"Options.XLA", "off", "--xla=false"},
 		{"Options.StepsPerExecution", "8", "--steps-per-execution 8"},
 		{"Budget.Layer", string(memory.GPUProcess), "--memory-budget-of gpu"},
+		{"Options.Cluster", "", "cluster"},
 		{"TF_XLA_FLAGS", "", "TF_XLA_FLAGS"},
 		{"Options.Executor", "single", "Options.Executor single"},
 	} {

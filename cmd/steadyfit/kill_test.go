@@ -55,7 +55,9 @@ func asProgram() {
 		_ = syscall.Kill(os.Getpid(), syscall.Signal(number))
 		select {}
 	}
-	os.Args = append(os.Args[:1], args...)
+	if len(os.Args) == 1 { // a rank of launch has its own arguments
+		os.Args = append(os.Args[:1], args...)
+	}
 	main()
 	os.Exit(0)
 }

@@ -57,7 +57,7 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 		}
 		return now
 	})
-	root.AddCommand(newFit(s), newEvaluate(s), newPredict(s), newMerge(s), newInspect(s), newDoctor(s), newBench(s),
+	root.AddCommand(newFit(s), newLaunch(s), newEvaluate(s), newPredict(s), newMerge(s), newInspect(s), newDoctor(s), newBench(s),
 		newMatrix(s), newReport(s), newMatrixRun(s), newVersion(s))
 	s.register(root)
 	for _, c := range root.Commands() {
@@ -168,12 +168,17 @@ func (s *settings) loud() bool {
 	return set || s.verbose
 }
 
-// quiet makes TensorFlow log only warnings and errors.
+// quiet makes TensorFlow log only warnings and errors; in a rank, whose server warns of each clean-up
+// after a step, only errors.
 func (s *settings) quiet() error {
 	if s.loud() {
 		return nil
 	}
-	if err := os.Setenv(logLevel, "1"); err != nil {
+	level := "1"
+	if s.Cluster != nil {
+		level = "2"
+	}
+	if err := os.Setenv(logLevel, level); err != nil {
 		return fmt.Errorf("set %s: %w", logLevel, err)
 	}
 	return nil

@@ -83,12 +83,18 @@ func Uses(text string) []Use {
 	for _, c := range commands(text) {
 		for _, m := range steadyfit.FindAllStringSubmatch(c.Text, -1) {
 			u := Use{Line: c.Line}
-			for i, part := range strings.Fields(m[1]) {
-				if i == 0 && word.MatchString(part) {
+			first := true
+			for part := range strings.FieldsSeq(m[1]) {
+				if part == "--" { // launch runs another command
+					found = append(found, u)
+					u, first = Use{Line: c.Line}, true
+					continue
+				}
+				if first && word.MatchString(part) {
 					u.Command = part
 				}
-				if f := flag.FindString(part); f != "" {
-					u.Flags = append(u.Flags, f)
+				if first = false; flag.MatchString(part) {
+					u.Flags = append(u.Flags, flag.FindString(part))
 				}
 			}
 			found = append(found, u)

@@ -28,7 +28,7 @@ const sample = "# Title with `steadyfit doctor --no-such`\n" + // 1
 	"        --data=d --epochs 3; go mod edit -replace steadyfit=../steadyfit\n" +
 	"\n" +
 	"```\n" +
-	"$ steadyfit --verbose version\n" + // 12
+	"$ steadyfit --verbose version; steadyfit launch --workers 2 -- fit --epochs 3\n" + // 12
 	"[no](link.md)\n" +
 	"```\n" +
 	"- a list with `--keep 3 --best`, `x --other` and\n" + // 15
@@ -50,6 +50,8 @@ func TestExtraction(t *testing.T) {
 		{1, "doctor", []string{"--no-such"}},
 		{8, "fit", []string{"--model", "--data", "--epochs"}},
 		{12, "", []string{"--verbose"}},
+		{12, "launch", []string{"--workers"}},
+		{12, "fit", []string{"--epochs"}},
 	}, Uses(sample))
 	require.Equal(t, []Mention{{15, "--keep"}, {15, "--best"}}, Flags(sample))
 

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/session"
+	"steadyfit/train"
+)
+
+// launchDigits trains builtin:digits on two ranks, into a folder.
+func launchDigits(t *testing.T, dir string, flags ...string) *exec.Cmd {
+	t.Helper()
+	cmd := program(t, append(append([]string{"launch", "--workers", "2", "--"}, digitsFit(dir)...), flags...)...)
+	cmd.Env = append(cmd.Env, launchMark+"="+dir)
+	return cmd
+}
+
+// digitsFit trains builtin:digits into a folder.
+func digitsFit(dir string) []string {
+	return []string{"fit", "--model", "builtin:digits", "--data", "builtin:digits", "--batch", "64", "--seed", "1", "--shuffle=false",
+		"--checkpoints", filepath.Join(dir, "ckpt"), "--every", "3steps", "--history", filepath.Join(dir, "history.jsonl"), "--out", filepath.Join(dir, "model")}
+}
+
+// launchMark is in the environment of all processes of a launched training.
+const launchMark = "STEADYFIT_TEST_LAUNCH"
+
+// launched returns the processes of the launched training in a folder.
+func launched(t *testing.T, dir string) (pids []int) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/environ")
+	require.NoError(t, err)
+	for _, file := range files {
+		environ, err := os.ReadFile(file)
+		if err != nil || !bytes.Contains(environ, []byte("\x00"+launchMark+"="+dir+"\x00")) {
+			continue // the process of another user, or one that has ended
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		require.NoError(t, err)
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+func launchedWeights(t *testing.T, dir string) []byte {
+	t.Helper()
+	weights, err := os.ReadFile(filepath.Join(dir, "model", "variables", "variables.data-00000-of-00001"))
+	require.NoError(t, err)
+	return weights
+}
+
+// Two ranks end with the weights of one process that splits each batch in two, bit for bit. Only
+// rank 0 writes files and prints the result.
+func TestLaunchedRanksAreOneTraining(t *testing.T) {
+	const epochs = 3
+	dir, alone := t.TempDir(), t.TempDir()
+	cmd := launchDigits(t, dir, "--epochs", strconv.Itoa(epochs))
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	require.NoError(t, cmd.Run(), "%s", &stderr)
+	assert.Equal(t, 1, strings.Count(stdout.String(), "trained 3 epochs"), "%s", &stdout)
+	for _, line := range []string{"[rank 1] cluster: rank 1 of 2, from TF_CONFIG", "cluster: rank 0 of 2, from TF_CONFIG"} {
+		assert.Contains(t, "\n"+stderr.String(), "\n"+line+"\n")
+	}
+	history, err := os.ReadFile(filepath.Join(dir, "history.jsonl"))
+	require.NoError(t, err)
+	assert.Equal(t, epochs, bytes.Count(history, []byte{'\n'}), "%s", history)
+	assert.Empty(t, launched(t, dir))
+
+	model, err := train.OpenModel("builtin:digits", "")
+	require.NoError(t, err)
+	s, err := session.OpenModel(t.Context(), model, session.Options{Seed: 1})
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.SetMicroBatches(2))
+	samples, _, err := data.Builtin("digits")
+	require.NoError(t, err)
+	loop := fit.Loop{Session: s, Batch: 64, Epochs: epochs}
+	_, err = loop.Run(t.Context(), samples)
+	require.NoError(t, err)
+	require.NoError(t, s.SaveModel(t.Context(), filepath.Join(alone, "model")))
+	assert.True(t, bytes.Equal(launchedWeights(t, alone), launchedWeights(t, dir)), "the weights differ")
+}
+
+// Under supervision, ranks that are killed at random end with the bits of an undisturbed training.
+// STEADYFIT_TEST_KILLS sets the number of kills.
+func TestLaunchedRanksAreKilled(t *testing.T) {
+	kills := 3
+	if raceDetector() {
+		kills = 1
+	}
+	if text := os.Getenv("STEADYFIT_TEST_KILLS"); text != "" {
+		var err error
+		kills, err = strconv.Atoi(text)
+		require.NoError(t, err)
+	}
+	flags := []string{"--epochs", "40", "--every", "20steps", "--supervise", "--restarts", "1000"}
+	whole := t.TempDir()
+	started := time.Now()
+	out, err := launchDigits(t, whole, flags...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	took := time.Since(started)
+
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d; an undisturbed run takes %v", seed, took.Round(time.Millisecond))
+	random := rand.New(rand.NewPCG(seed, 0))
+	for run, killed := 0, 0; killed < kills; run++ {
+		dir := t.TempDir()
+		cmd := launchDigits(t, dir, flags...)
+		var output bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &output, &output
+		require.NoError(t, cmd.Start())
+		done := make(chan error, 1)
+		go func() { done <- cmd.Wait() }()
+		var err error
+		for last, running := 0, true; running; {
+			var next <-chan time.Time
+			if killed < kills {
+				next = time.After(time.Duration((0.2 + random.Float64()) * float64(took)))
+			}
+			select {
+			case err = <-done:
+				running = false
+			case <-next:
+				// The training process of a rank is the child of its supervisor. The ranks take turns.
+				supervisors := childrenOf(cmd.Process.Pid)
+				if len(supervisors) != 2 {
+					continue
+				}
+				pid := childOf(supervisors[killed%2])
+				if pid != 0 && pid != last && syscall.Kill(pid, syscall.SIGKILL) == nil {
+					last, killed = pid, killed+1
+				}
+			}
+		}
+		require.NoError(t, err, "after %d kills: %s", killed, &output)
+		assert.True(t, bytes.Equal(launchedWeights(t, whole), launchedWeights(t, dir)), "%d kills so far: the weights differ", killed)
+		assert.Empty(t, launched(t, dir))
+	}
+}
+
+// childrenOf returns the children of a process in the order of their start.
+func childrenOf(pid int) (children []int) {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is valid
+	for _, path := range tasks {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		for word := range bytes.FieldsSeq(text) {
+			if child, err := strconv.Atoi(string(word)); err == nil {
+				children = append(children, child)
+			}
+		}
+	}
+	return children
+}
+
+// A training that fails at the start ends all ranks. The exit code is theirs.
+func TestLaunchFails(t *testing.T) {
+	for _, c := range []struct {
+		flags []string
+		code  int
+		want  string
+	}{
+		{[]string{"--epochs", "0"}, exitUsage, "--epochs 0: expected at least 1"},
+		{[]string{"--data", "/no/such/file"}, exitUsage, "/no/such/file"},
+		{[]string{"--data", "/no/such/file", "--supervise"}, exitUsage, "/no/such/file"},
+		{[]string{"--epoch", "0"}, exitUsage, "did you mean --epochs?"},
+		{[]string{"--rank", "0"}, exitUsage, "--rank: launch gives each rank its address; leave it out"},
+		{[]string{"--tensorflow", "/no/such/library"}, exitEnvironment, "/no/such/library"},
+	} {
+		dir := t.TempDir()
+		out, err := launchDigits(t, dir, c.flags...).CombinedOutput()
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit, "%v", c.flags)
+		assert.Equal(t, c.code, exit.ExitCode(), "%v: %s", c.flags, out)
+		assert.Contains(t, string(out), c.want)
+		assert.Empty(t, launched(t, dir))
+	}
+}
+
+// Signals reach all ranks, and no process outlives launch.
+func TestLaunchEnds(t *testing.T) {
+	for _, c := range []struct {
+		signal syscall.Signal
+		flags  []string
+	}{
+		{syscall.SIGTERM, nil},
+		{syscall.SIGINT, []string{"--supervise"}},
+		{syscall.SIGKILL, nil},
+		{syscall.SIGKILL, []string{"--supervise"}},
+	} {
+		t.Run(fmt.Sprint(c.signal, c.flags), func(t *testing.T) {
+			dir := t.TempDir()
+			cmd := launchDigits(t, dir, append(c.flags, "--epochs", "1000000", "--every", "1epoch")...)
+			var output bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &output, &output
+			require.NoError(t, cmd.Start())
+			waitForHistory(t, filepath.Join(dir, "history.jsonl"))
+			require.NoError(t, cmd.Process.Signal(c.signal))
+			var exit *exec.ExitError
+			require.ErrorAs(t, cmd.Wait(), &exit)
+			if c.signal != syscall.SIGKILL {
+				assert.Equal(t, exitInterrupted, exit.ExitCode(), "%s", &output)
+				assert.Contains(t, output.String(), "continue with --resume")
+				assert.Empty(t, launched(t, dir))
+				return
+			}
+			require.Eventually(t, func() bool { return len(launched(t, dir)) == 0 }, time.Minute, 10*time.Millisecond, "a process remains")
+			assert.NoDirExists(t, filepath.Join(dir, "model"))
+		})
+	}
+}
