@@ -198,7 +198,7 @@ func examine(ctx context.Context, m machine) Report {
 		{"Memory", func() []Check { return checkMemory(m) }},
 		{"Disk", func() []Check { return checkDisk(m) }},
 		{"GPU", func() []Check { return checkGPU(m, tf) }},
-		{"Environment", func() []Check { return checkVariables(m, tf) }},
+		{"Environment", func() []Check { return append(checkVariables(m, tf), checkCluster(m)...) }},
 	} {
 		if err := context.Cause(ctx); err != nil {
 			stopped := problem("examination", "stopped before this part: "+err.Error(), "run `steadyfit doctor` again")

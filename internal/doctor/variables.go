@@ -87,7 +87,7 @@ var variables = map[string]variable{
 	"KERAS_BACKEND":       {reader: byPython, does: "chooses the backend of Keras in Python"},
 
 	"STEADYFIT_TENSORFLOW": {reader: bySteadyfit, does: "names the TensorFlow to use"},
-	"TF_CONFIG":            {reader: bySteadyfit, does: "describes a cluster, which steadyfit does not join yet"},
+	"TF_CONFIG":            {reader: bySteadyfit, does: "describes a cluster, which fit joins"},
 }
 
 func init() {

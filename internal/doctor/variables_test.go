@@ -34,7 +34,7 @@ func TestVariables(t *testing.T) {
 		{"OMP_NUM_THREADS", "4", Check{Status: Warning, Found: "4: not read by TensorFlow 2.21.0, so it changes nothing",
 			Fix: "`unset OMP_NUM_THREADS`; alternative: TF_NUM_INTRAOP_THREADS, or {Options.IntraThreads N}"}},
 		{"TF_USE_LEGACY_KERAS", "1", Check{Status: Note, Found: "1: chooses Keras 2 in Python; steadyfit does not run Python for training"}},
-		{"TF_CONFIG", strings.Repeat("x ", 100), Check{Found: "x x x x x x x x x x x x x x x x x x x x x x x x x x x x x...: describes a cluster, which steadyfit does not join yet"}},
+		{"TF_CONFIG", strings.Repeat("x ", 100), Check{Found: "x x x x x x x x x x x x x x x x x x x x x x x x x x x x x...: describes a cluster, which fit joins"}},
 		{"NVIDIA_TF32_OVERRIDE", "0", Check{Status: Note, Found: "0: 0 keeps cuBLAS and cuDNN from computing float32 in TensorFloat-32; without effect in a build for the CPU"}},
 		{"CUDA_VISIBLE_DEVICES", "", Check{Status: Note, Found: `"": which GPUs CUDA shows; without effect in a build for the CPU`}},
 	} {
