@@ -35,6 +35,10 @@ var loaded struct {
 // TensorFlow cannot be unloaded. A later Load returns the same Info, or an error if path names
 // another library. Functions that need TensorFlow call Load("").
 //
+// On Linux, Load removes the pages of the library's code and constants from the resident memory
+// of the process. They stay in the page cache, and those that are used later are mapped again.
+// A breakpoint that a debugger has set in them is lost.
+//
 // The error is a *LoadError: there is no library, the installation is incomplete, the file is
 // not a library, the version is not supported, or another TensorFlow is loaded.
 func Load(path string) (Info, error) {

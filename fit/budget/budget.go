@@ -50,8 +50,8 @@ type Error struct {
 	Limit memory.Bytes
 	Layer memory.Layer
 	// Need is a sufficient limit in whole MiB. It is the highest peak with at least as many
-	// micro-batches as at the beginning, plus a reserve. A process that keeps growing needs
-	// more.
+	// micro-batches as at the beginning, or when the model was opened, plus a reserve. A
+	// process that keeps growing needs more.
 	Need memory.Bytes
 	// Step is the number of train steps done.
 	Step int64
@@ -221,8 +221,11 @@ func (e *enforcer) start(_ context.Context, s *fit.State) (err error) {
 	e.taken.backoff = firstBackoff
 	e.watch = watch{meter: m, limit: e.Limit, began: s.Step, starting: true}
 	base := m.level().Bytes
+	e.most = m.peak()
 	if base > e.Limit {
 		e.log.Warn("memory budget: exceeded before the first step", "now", base, "budget", e.Limit, "of", e.layer)
+	} else if e.most > e.Limit {
+		e.log.Warn("memory budget: exceeded when the model was opened; kept from now on", "peak", e.most, "now", base, "budget", e.Limit, "of", e.layer)
 	}
 	e.watch.restart()
 	e.watch.changed(0)
@@ -239,7 +242,7 @@ func (e *enforcer) firstPlan(base memory.Bytes) error {
 		if l.Ahead < e.ahead() {
 			e.Prefetch.SetAhead(l.Ahead)
 		}
-		e.most = l.Most
+		e.most = max(e.most, l.Most)
 		err := e.session.SetMicroBatches(l.Parts)
 		e.chosen = e.plan()
 		l.plan = e.chosen // the number of prefetched batches may have changed

@@ -44,9 +44,10 @@ type machine struct {
 	validation   memory.Bytes // memory of a validation above the level
 	prefetch     *data.Prefetched
 	variables    memory.Bytes
-	unsettable   error // error of SetMicroBatches
-	unresettable error // error of reset
-	unreadable   error // error of level
+	opening      memory.Bytes // peak before the first step
+	unsettable   error        // error of SetMicroBatches
+	unresettable error        // error of reset
+	unreadable   error        // error of level
 
 	returns                   bool // freed large blocks are returned to the system
 	parts, largest            int
@@ -63,7 +64,7 @@ type machine struct {
 
 // process returns a new process with the same model.
 func (m *machine) process() *machine {
-	return &machine{batch: m.batch, whole: m.whole, base: m.base, perSample: m.perSample, once: m.once, pool: m.pool, beyondOf: m.beyondOf,
+	return &machine{batch: m.batch, whole: m.whole, base: m.base, opening: m.opening, perSample: m.perSample, once: m.once, pool: m.pool, beyondOf: m.beyondOf,
 		garbage: m.garbage, fragments: m.fragments, malloc: m.malloc, graph: m.graph, leak: m.leak, validation: m.validation, variables: m.variables, unsettable: m.unsettable, afterStep: m.afterStep}
 }
 
@@ -145,6 +146,8 @@ func (m *machine) level() memory.Reading {
 
 func (m *machine) unread() error             { return m.unreadable }
 func (m *machine) uncertainty() memory.Bytes { return 256 * memory.KiB }
+
+func (m *machine) peak() memory.Bytes { return m.opening }
 
 func (m *machine) beyond() memory.Bytes {
 	beyond := max(m.high-m.bytes(), 0)
@@ -636,6 +639,18 @@ func TestBudgetNeedIsEnough(t *testing.T) {
 			require.NotContains(t, eventsOf(h), overEvent)
 		}
 	}
+}
+
+// Opening a small model takes more memory than training it. The limit from the error is
+// sufficient for both, and a limit that is sufficient for the steps alone is kept by them.
+func TestBudgetNeedIsEnoughToOpen(t *testing.T) {
+	m := machine{base: 60 * mib, perSample: mib, opening: 290 * mib}
+	_, err := attempt{epochs: 2, steps: 20}.run(t, m.process(), &Budget{Limit: 50 * mib})
+	var unkept *Error
+	require.ErrorAs(t, err, &unkept)
+	assert.Greater(t, unkept.Need, m.opening)
+	_, err = attempt{epochs: 2, steps: 20}.run(t, m.process(), &Budget{Limit: 200 * mib})
+	require.NoError(t, err)
 }
 
 // A budget that no process can keep ends the training although processes can be started. A

@@ -19,6 +19,9 @@ type meter interface {
 	// beyond returns by how much the highest peak since the last call exceeds the current
 	// level.
 	beyond() memory.Bytes
+	// peak returns the highest peak of the process, or 0 if the kernel does not report it
+	// for the budget's layer.
+	peak() memory.Bytes
 	// unread returns the first error of a reading, or nil.
 	unread() error
 	// trim releases malloc's free memory, and reports whether it can. collect releases the free
@@ -134,6 +137,15 @@ func (m *processMeter) beyond() memory.Bytes {
 		m.stuck = peak.Bytes
 	}
 	return max(peak.Bytes-rss.Bytes, 0)
+}
+
+// peak includes opening TensorFlow, which takes more RSS than training a small model.
+func (m *processMeter) peak() memory.Bytes {
+	now, err := memory.Read()
+	if err != nil || m.layer != memory.RSS {
+		return 0
+	}
+	return now.Peak.Bytes
 }
 
 func (m *processMeter) trim() bool { return native.Trim() }
