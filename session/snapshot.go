@@ -107,7 +107,7 @@ func (s *Session) Revert(ctx context.Context, p *Snapshot) error {
 		feeds[o.places[i]] = value
 	}
 	if len(feeds) > 0 {
-		if _, err := s.tf.RunWith(ctx, feeds, nil, tfbind.RunOptions{Targets: o.writes[:len(feeds)]}); err != nil {
+		if err := s.runState(ctx, feeds, o.writes[:len(feeds)]...); err != nil {
 			return fmt.Errorf("revert: %w", err)
 		}
 	}

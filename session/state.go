@@ -69,6 +69,7 @@ type stateOps struct {
 	// prefix, save and restore are for the files of the variables that are not frozen.
 	prefix        tfbind.Output
 	save, restore tfbind.Operation
+	adapted       bool // Swap has written the weights of an adapter
 }
 
 // statePrefix is the prefix of the names of the operations that are added to a model's graph.
@@ -171,7 +172,17 @@ func (s *Session) runFiles(ctx context.Context, prefix string, choose func(*stat
 		return err
 	}
 	defer name.Close()
-	_, err = s.tf.RunWith(ctx, tfbind.Feeds{o.prefix: name}, nil, tfbind.RunOptions{Targets: []tfbind.Operation{choose(o)}})
+	return s.runState(ctx, tfbind.Feeds{o.prefix: name}, choose(o))
+}
+
+// runState runs operations of stateOps. On one device they run in the calling thread: they do
+// little work, and on a busy machine each change of the thread takes some milliseconds.
+func (s *Session) runState(ctx context.Context, feeds tfbind.Feeds, targets ...tfbind.Operation) error {
+	o := tfbind.RunOptions{Targets: targets}
+	if devices, err := s.devices(); err == nil && len(devices) == 1 {
+		o.Proto = callerRuns
+	}
+	_, err := s.tf.RunWith(ctx, feeds, nil, o)
 	return err
 }
 
