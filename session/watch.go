@@ -111,7 +111,7 @@ func (w *watch) close() {
 // follow keeps a connection to a rank. It sends the rank to answers after the first answer.
 func (w *watch) follow(rank int, answers chan<- int) {
 	for first := true; w.ctx.Err() == nil; {
-		conn, err := w.connect(rank)
+		conn, err := w.connect(rank, w.timeout)
 		if err == nil {
 			if first {
 				first = false
@@ -134,8 +134,8 @@ func (w *watch) follow(rank int, answers chan<- int) {
 
 // connect opens a connection and waits until the server answers. All servers of TensorFlow
 // speak HTTP/2, in which the server begins with its settings.
-func (w *watch) connect(rank int) (*connection, error) {
-	dialer := net.Dialer{Timeout: w.timeout, KeepAliveConfig: net.KeepAliveConfig{
+func (w *watch) connect(rank int, timeout time.Duration) (*connection, error) {
+	dialer := net.Dialer{Timeout: timeout, KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: w.timeout / 4, Interval: w.timeout / 4, Count: 3,
 	}}
 	conn, err := dialer.DialContext(w.ctx, "tcp", w.cluster.Workers[rank])
@@ -144,7 +144,7 @@ func (w *watch) connect(rank int) (*connection, error) {
 	}
 	c := &connection{Conn: conn, frames: http2.NewFramer(conn, conn)}
 	c.stop = context.AfterFunc(w.ctx, func() { conn.Close() })
-	err = conn.SetDeadline(time.Now().Add(w.timeout))
+	err = conn.SetDeadline(time.Now().Add(timeout))
 	if err == nil {
 		_, err = io.WriteString(conn, http2.ClientPreface)
 	}
@@ -205,7 +205,7 @@ func (w *watch) idle(c *connection) error {
 	}
 }
 
-// ask connects to a rank regularly.
+// ask connects to a rank regularly, so that a hanging one is noticed within the timeout.
 func (w *watch) ask(rank int) {
 	every := time.NewTicker(max(w.timeout/4, time.Millisecond))
 	defer every.Stop()
@@ -215,7 +215,7 @@ func (w *watch) ask(rank int) {
 			return
 		case <-every.C:
 		}
-		c, err := w.connect(rank)
+		c, err := w.connect(rank, w.timeout*3/4)
 		if err == nil {
 			c.close()
 		} else if w.joined.Load() && w.ctx.Err() == nil {

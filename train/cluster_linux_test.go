@@ -94,7 +94,7 @@ type rankProcess struct {
 	err bytes.Buffer
 }
 
-// startRanks starts one process for each rank. change may change the job of a rank.
+// startRanks starts one process for each rank on free ports. change may change the job of a rank.
 func startRanks(t *testing.T, ranks int, job rankJob, change func(rank int, job *rankJob)) (all []*rankProcess) {
 	t.Helper()
 	job.Cluster.Workers = nil
@@ -104,7 +104,14 @@ func startRanks(t *testing.T, ranks int, job rankJob, change func(rank int, job 
 		defer l.Close()
 		job.Cluster.Workers = append(job.Cluster.Workers, l.Addr().String())
 	}
-	for rank := range ranks {
+	return startWorkers(t, job, change, func(int) []string { return nil })
+}
+
+// startWorkers starts one process for each worker of the job. before returns the command line
+// that starts the process of a rank.
+func startWorkers(t *testing.T, job rankJob, change func(rank int, job *rankJob), before func(rank int) []string) (all []*rankProcess) {
+	t.Helper()
+	for rank := range job.Cluster.Workers {
 		own := job
 		own.Cluster.Rank = rank
 		if change != nil {
@@ -112,7 +119,8 @@ func startRanks(t *testing.T, ranks int, job rankJob, change func(rank int, job 
 		}
 		text, err := json.Marshal(own)
 		require.NoError(t, err)
-		p := &rankProcess{Cmd: exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")}
+		args := append(before(rank), os.Args[0], "-test.run=^"+t.Name()+"$")
+		p := &rankProcess{Cmd: exec.Command(args[0], args[1:]...)}
 		p.Env = append(os.Environ(), rankEnv+"="+string(text))
 		p.Stderr = &p.err
 		p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -261,6 +269,55 @@ func TestClusterSurvivesKills(t *testing.T) {
 	assert.Equal(t, state, weights(t, filepath.Join(job.Dir, "model")))
 	assert.Equal(t, losses, lossesOf(readRecords(t, job.Dir)))
 	assert.Contains(t, ranks[0].err.String(), "another rank of the cluster was lost")
+}
+
+// A rank that is cut off from the network ends itself and the others within Cluster.Timeout, and
+// the training continues when the network is back.
+func TestClusterCutOff(t *testing.T) {
+	asRank(t)
+	ip := func(args ...string) error {
+		text, err := exec.Command("ip", args...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("ip %v: %w: %s", args, err, text)
+		}
+		return nil
+	}
+	name := func(i int) string { return fmt.Sprintf("steadyfit-%d-%d", os.Getpid(), i) }
+	for i := range 2 {
+		if err := ip("netns", "add", name(i)); err != nil {
+			t.Skipf("this test needs network namespaces, which need root and iproute2: %v", err)
+		}
+		t.Cleanup(func() { _ = ip("netns", "delete", name(i)) })
+	}
+	require.NoError(t, ip("-n", name(0), "link", "add", "peer0", "type", "veth", "peer", "name", "peer1", "netns", name(1)))
+	job := rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 4, Supervised: true, Slow: 10 * time.Millisecond, CheckpointSteps: 5}
+	job.Cluster.Timeout = 4 * time.Second
+	for i := range 2 {
+		require.NoError(t, ip("-n", name(i), "addr", "add", fmt.Sprintf("10.77.0.%d/24", i+1), "dev", "peer"+strconv.Itoa(i)))
+		require.NoError(t, ip("-n", name(i), "link", "set", "peer"+strconv.Itoa(i), "up"))
+		require.NoError(t, ip("-n", name(i), "link", "set", "lo", "up"))
+		job.Cluster.Workers = append(job.Cluster.Workers, fmt.Sprintf("10.77.0.%d:15000", i+1))
+	}
+	state, _ := alone(t, job, 2)
+	ranks := startWorkers(t, job, nil, func(rank int) []string { return []string{"ip", "netns", "exec", name(rank)} })
+	require.Eventually(t, func() bool { return newest(job.Dir) > 0 }, time.Minute, 10*time.Millisecond)
+	var first [2]int
+	for i, p := range ranks {
+		first[i] = child(p.Process.Pid)
+		require.Positive(t, first[i])
+	}
+	require.NoError(t, ip("-n", name(1), "link", "set", "peer1", "down"))
+	began := time.Now()
+	for i, p := range ranks {
+		require.Eventually(t, func() bool { return child(p.Process.Pid) != first[i] }, time.Minute, 10*time.Millisecond)
+	}
+	t.Logf("noticed after %v", time.Since(began))
+	require.NoError(t, ip("-n", name(1), "link", "set", "peer1", "up"))
+	succeed(t, ranks)
+	assert.Equal(t, state, weights(t, filepath.Join(job.Dir, "model")))
+	for _, p := range ranks {
+		assert.Contains(t, p.err.String(), "another rank of the cluster was lost")
+	}
 }
 
 // The interrupt of one rank stops all ranks after the same step, with a checkpoint.
