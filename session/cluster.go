@@ -319,7 +319,7 @@ func (r *ranked) run(step *tfbind.Step) error {
 			case <-r.watch.ctx.Done():
 				return context.Cause(r.watch.ctx)
 			case <-time.After(time.Second):
-				return fmt.Errorf("%w: %w", ErrPeer, err)
+				return &peerError{err: err}
 			}
 		}
 		return err

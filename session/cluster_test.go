@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -14,7 +15,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +35,7 @@ type rankJob struct {
 	Model   string
 	Sizes   []int // samples of the batches
 	Fail    int   // the step at which the rank ends; 0 for none
+	Start   time.Duration
 	Options session.Options
 }
 
@@ -51,7 +52,7 @@ func (j rankJob) run() (r rankResult, err error) {
 	ctx := context.Background()
 	o := j.Options
 	if len(j.Workers) > 0 {
-		o.Cluster = &cluster.Cluster{Workers: j.Workers, Rank: j.Rank, Start: time.Minute, Timeout: 20 * time.Second}
+		o.Cluster = &cluster.Cluster{Workers: j.Workers, Rank: j.Rank, Start: cmp.Or(j.Start, time.Minute), Timeout: 20 * time.Second}
 	}
 	model, err := savedmodels.Open(j.Model)
 	if err != nil {
@@ -253,8 +254,15 @@ func TestClusterLosesARank(t *testing.T) {
 		require.Error(t, err)
 		if rank != 1 {
 			assert.Equal(t, 1, p.ProcessState.ExitCode())
-			assert.Contains(t, p.err.String(), "another rank of the cluster was lost")
-			assert.True(t, strings.Contains(p.err.String(), "rank 1 (") || strings.Contains(p.err.String(), "rank 0 (") || strings.Contains(p.err.String(), "rank 2 ("), p.err.String())
+			assert.Contains(t, p.err.String(), ") was lost: ")
 		}
 	}
+}
+
+// A rank does not wait for the others longer than Cluster.Start.
+func TestClusterStart(t *testing.T) {
+	job := rankJob{Model: "builtin:digits", Workers: freeAddresses(t, 2), Start: 300 * time.Millisecond}
+	p := startRank(t, job)
+	require.Error(t, p.Wait())
+	assert.Contains(t, p.err.String(), "rank 1 ("+job.Workers[1]+") did not start within 300ms; start all ranks, or raise Cluster.Start")
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,13 +14,26 @@ import (
 	"golang.org/x/net/http2"
 
 	"steadyfit/cluster"
+	"steadyfit/option"
 	"steadyfit/supervise"
 )
 
-// ErrPeer means that another rank of the cluster was lost. It matches supervise.ErrRetry: all
-// ranks continue from the last checkpoint in new processes, because TensorFlow runs no
+// ErrPeer means that another rank of the cluster was lost. Its errors match supervise.ErrRetry,
+// too: all ranks continue from the last checkpoint in new processes, because TensorFlow runs no
 // collective operation in a process after one was aborted.
-var ErrPeer = fmt.Errorf("another rank of the cluster was lost: %w", supervise.ErrRetry)
+var ErrPeer = errors.New("another rank of the cluster was lost")
+
+// peerError is an ErrPeer with its reason.
+type peerError struct {
+	rank string // such as "rank 1 (host:port)"; empty if it is unknown
+	err  error
+}
+
+func (e *peerError) Error() string {
+	return fmt.Sprintf("%s was lost: %v", cmp.Or(e.rank, "another rank"), e.err)
+}
+func (e *peerError) Unwrap() error        { return e.err }
+func (e *peerError) Is(target error) bool { return target == ErrPeer || target == supervise.ErrRetry }
 
 const (
 	defaultStart   = 10 * time.Minute
@@ -47,9 +61,9 @@ type watch struct {
 
 // startWatch connects to all other ranks and waits until they answer.
 func startWatch(ctx context.Context, c *cluster.Cluster) (*watch, error) {
-	w := &watch{cluster: c, timeout: orDefault(c.Timeout, defaultTimeout)}
+	w := &watch{cluster: c, timeout: cmp.Or(c.Timeout, defaultTimeout)}
 	w.ctx, w.cancel = context.WithCancelCause(context.Background())
-	starting, done := context.WithTimeout(ctx, orDefault(c.Start, defaultStart))
+	starting, done := context.WithTimeout(ctx, cmp.Or(c.Start, defaultStart))
 	defer done()
 	answers := make(chan int)
 	for rank := range c.Workers {
@@ -72,7 +86,7 @@ func startWatch(ctx context.Context, c *cluster.Cluster) (*watch, error) {
 			}
 			for rank := range c.Workers {
 				if missing[rank] {
-					return nil, fmt.Errorf("%w: %s did not start within %v; start all ranks, or raise {Cluster.Start}", ErrPeer, w.name(rank), orDefault(c.Start, defaultStart))
+					return nil, option.Errorf("%s did not start within %v; start all ranks, or raise {Cluster.Start}", w.name(rank), cmp.Or(c.Start, defaultStart))
 				}
 			}
 		}
@@ -83,20 +97,13 @@ func startWatch(ctx context.Context, c *cluster.Cluster) (*watch, error) {
 	return w, nil
 }
 
-func orDefault(d, otherwise time.Duration) time.Duration {
-	if d == 0 {
-		return otherwise
-	}
-	return d
-}
-
 func (w *watch) name(rank int) string {
 	return fmt.Sprintf("rank %d (%s)", rank, w.cluster.Workers[rank])
 }
 
 // lose ends the context because a rank was lost.
 func (w *watch) lose(rank int, reason error) {
-	w.cancel(fmt.Errorf("%w: %s: %w", ErrPeer, w.name(rank), reason))
+	w.cancel(&peerError{w.name(rank), reason})
 }
 
 // close ends all connections.
