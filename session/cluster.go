@@ -40,6 +40,7 @@ type ranked struct {
 	stop    atomic.Bool
 	stopped int
 	flags   []float32 // buffer for the flags of a step
+	stuck   bool      // a run has not ended, so the session cannot be closed
 }
 
 // rankNative is the part of ranked that TensorFlow holds.
@@ -172,11 +173,13 @@ func serverDef(c *cluster.Cluster, config []byte) []byte {
 	return appendText(def, 5, "grpc")
 }
 
-func (r *ranked) close() error {
-	if r != nil {
-		r.watch.close()
+// close ends the watch. stuck reports that TensorFlow's session cannot be closed.
+func (r *ranked) close() (stuck bool) {
+	if r == nil {
+		return false
 	}
-	return nil
+	r.watch.close()
+	return r.stuck
 }
 
 // prepareRanks adds the operations of a rank to the loaded model.
@@ -298,7 +301,7 @@ func (s *Session) join(ctx context.Context) error {
 // run runs a step that exchanges values with the other ranks. It ends when one is lost.
 func (r *ranked) run(step *tfbind.Step) error {
 	for attempt := 0; ; attempt++ {
-		err := step.Run(r.watch.ctx)
+		err := r.once(step)
 		if err == nil {
 			return nil
 		}
@@ -323,6 +326,29 @@ func (r *ranked) run(step *tfbind.Step) error {
 			}
 		}
 		return err
+	}
+}
+
+// grace is the time that an exchange has to end after a rank was lost.
+const grace = time.Second
+
+// once runs a step once. Closing a session while an exchange fails may block forever in
+// TensorFlow (once in about 50 killed ranks, with 2.21), so once leaves a run behind that does not end.
+// The process can no longer train anyway.
+func (r *ranked) once(step *tfbind.Step) error {
+	ended := make(chan error, 1)
+	go func() { ended <- step.Run(r.watch.ctx) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-r.watch.ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(grace):
+		r.stuck = true
+		return context.Cause(r.watch.ctx)
 	}
 }
 
@@ -478,6 +504,9 @@ func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batc
 		if err = r.run(st.tf); err != nil {
 			err = fmt.Errorf("signature %s: %w", st.Signature.Name, err)
 		}
+	}
+	if r.stuck {
+		return false, err
 	}
 	if err := errors.Join(err, st.release(part)); err != nil {
 		return false, err

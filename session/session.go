@@ -151,7 +151,8 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 		return nil, err
 	}
 	if err := s.load(); err != nil {
-		return nil, errors.Join(gpuError(*device, err), s.rank.close())
+		s.rank.close()
+		return nil, gpuError(*device, err)
 	}
 	err = s.checkGPU()
 	if err == nil {
@@ -322,7 +323,10 @@ func (s *Session) Close() error {
 	}
 	s.closed = true
 	_ = s.gpu.Close()
-	return errors.Join(s.native.close(), s.rank.close())
+	if s.rank.close() {
+		return nil
+	}
+	return s.native.close()
 }
 
 func (n *native) close() error {

@@ -16,6 +16,7 @@ import (
 	"steadyfit/cluster"
 	"steadyfit/option"
 	"steadyfit/supervise"
+	"steadyfit/tfbind"
 )
 
 // ErrPeer means that another rank of the cluster was lost. Its errors match supervise.ErrRetry,
@@ -111,7 +112,7 @@ func (w *watch) close() {
 	if w == nil {
 		return
 	}
-	w.cancel(errors.New("the session was closed"))
+	w.cancel(fmt.Errorf("session: %w", tfbind.ErrClosed))
 	w.running.Wait()
 }
 
