@@ -32,8 +32,11 @@ type CSVOptions struct {
 	// Names are the class names of a model, in the order of their numbers. Labels that are text
 	// must be among them, unless Classes is set.
 	Names []string
-	// Header states whether the first line contains column names.
-	Header Header
+	// Header is "yes" if the first line contains column names, even if they are numbers, and
+	// "no" if it is a row. By default, a first line without numbers, or with the name of the label
+	// or of a column in Columns, is a header. For a text model, a first line without such a name
+	// is ErrField, because text may be a name or a value.
+	Header string
 	// Comma is the separator of columns; 0 means ','.
 	Comma rune
 	// Exact makes x float64 if an integer, such as an identifier, would be rounded by float32 but
@@ -52,20 +55,6 @@ type Column struct {
 	// Text selects strings instead of numbers (float32, or float64 with CSVOptions.Exact).
 	Text bool
 }
-
-// Header states whether the first line of a table contains column names.
-type Header int
-
-const (
-	// HeaderAuto detects a header: a first line without numbers, or with the name of the label or
-	// of a column in CSVOptions.Columns. For a text model, a first line without such a name is
-	// ErrField, because text may be a name or a value.
-	HeaderAuto Header = iota
-	// HeaderPresent treats the first line as a header, even if it contains numbers.
-	HeaderPresent
-	// HeaderAbsent treats the first line as a row.
-	HeaderAbsent
-)
 
 func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
 	t := table{file: name, options: o, label: -1, values: l.again()}
@@ -199,8 +188,12 @@ func (t *table) start(record []string) error {
 }
 
 func (t *table) hasHeader(first []string) (bool, error) {
-	if t.options.Header != HeaderAuto {
-		return t.options.Header == HeaderPresent, nil
+	switch t.options.Header {
+	case "":
+	case "yes", "no":
+		return t.options.Header == "yes", nil
+	default:
+		return false, option.Errorf("{CSVOptions.Header} is %q, expected yes, no, or nothing: %w", t.options.Header, ErrField)
 	}
 	text := t.options.Text
 	// A row may contain the text of a numeric label such as "3", so it does not indicate a header.

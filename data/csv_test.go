@@ -43,8 +43,8 @@ func TestCSV(t *testing.T) {
 		{"no end of line, blank lines, CRLF", "a,b\r\n\r\n1,2\r\n3,4", CSVOptions{}, x2, Array{}, nil},
 		{"byte order mark", "\xef\xbb\xbf1,2\n3,4\n", CSVOptions{}, x2, Array{}, nil},
 		{"spaces and quotes", "\" 1 \", 2\n3 ,\"4\"\n", CSVOptions{}, x2, Array{}, nil},
-		{"numbers as header", "0,1\n1,2\n3,4\n", CSVOptions{Header: HeaderPresent}, x2, Array{}, nil},
-		{"no header though asked", "1,2\n3,4\n", CSVOptions{Header: HeaderAbsent}, x2, Array{}, nil},
+		{"numbers as header", "0,1\n1,2\n3,4\n", CSVOptions{Header: "yes"}, x2, Array{}, nil},
+		{"no header though asked", "1,2\n3,4\n", CSVOptions{Header: "no"}, x2, Array{}, nil},
 		{"semicolons", "1;2\n3;4\n", CSVOptions{Comma: ';'}, x2, Array{}, nil},
 		{"label by name", "a,label,b\n1,7,2\n3,-8,4\n", CSVOptions{Label: "label"}, x2, Array{[]int{2}, []int64{7, -8}}, nil},
 		{"label by name among numbers", "0,1,label\n1,2,7\n3,4,8\n", CSVOptions{Label: "label"}, x2, Array{[]int{2}, []int64{7, 8}}, nil},
@@ -52,7 +52,7 @@ func TestCSV(t *testing.T) {
 		{"label by number that is in the row", "1,2,3\n3,4,8\n", CSVOptions{Label: "3"}, x2, Array{[]int{2}, []int64{3, 8}}, nil},
 		{"last label", "1,2,7\n3,4,8\n", CSVOptions{Label: "-1"}, x2, Array{[]int{2}, []int64{7, 8}}, nil},
 		{"first label from the end", "7,1,2\n8,3,4\n", CSVOptions{Label: "-3"}, x2, Array{[]int{2}, []int64{7, 8}}, nil},
-		{"label named like a number", "1,2,0\n1,2,7\n3,4,8\n", CSVOptions{Label: "0", Header: HeaderPresent}, x2, Array{[]int{2}, []int64{7, 8}}, nil},
+		{"label named like a number", "1,2,0\n1,2,7\n3,4,8\n", CSVOptions{Label: "0", Header: "yes"}, x2, Array{[]int{2}, []int64{7, 8}}, nil},
 		{"float labels", "1,2,7\n3,4,0.5\n", CSVOptions{Label: "3"}, x2, Array{[]int{2}, []float32{7, 0.5}}, nil},
 		{"named labels", "1,2,dog\n3,4,cat\n", CSVOptions{Label: "3"}, x2, Array{[]int{2}, []int64{1, 0}}, []string{"cat", "dog"}},
 		{"listed labels", "1,2,dog\n3,4,7\n", CSVOptions{Label: "3", Classes: []string{"7", "cat", "dog"}}, x2, Array{[]int{2}, []int64{2, 0}}, []string{"7", "cat", "dog"}},
@@ -138,7 +138,8 @@ func TestCSVRefuses(t *testing.T) {
 		{"no such label", "a,b\n1,2\n", CSVOptions{Label: "c"}, ErrField, `no label column "c" among the 2 columns ["a" "b"]`},
 		{"no such number", "1,2\n", CSVOptions{Label: "3"}, ErrField, `the file has no header and has 2 columns`},
 		{"column 0", "1,2\n", CSVOptions{Label: "0"}, ErrField, "a number from 1"},
-		{"name without header", "a,b\n1,2\n", CSVOptions{Label: "a", Header: HeaderAbsent}, ErrField, "the file has no header"},
+		{"name without header", "a,b\n1,2\n", CSVOptions{Label: "a", Header: "no"}, ErrField, "the file has no header"},
+		{"unknown header", "a,b\n1,2\n", CSVOptions{Header: "maybe"}, ErrField, "expected yes, no, or nothing"},
 		{"only a label", "a\n1\n", CSVOptions{Label: "a"}, ErrFormat, "only column"},
 		{"class twice", "1,2\n", CSVOptions{Label: "2", Classes: []string{"a", "a"}}, ErrField, "twice"},
 		{"separator", "1,2\n", CSVOptions{Comma: '"'}, ErrField, "cannot separate"},
@@ -251,7 +252,7 @@ func TestCSVFields(t *testing.T) {
 	require.Equal(t, map[string]Array{"words": {[]int{2, 1}, []string{"a", "b"}}}, fieldsOf(t, m))
 	_, err = readCSV("t.csv", strings.NewReader("a good film\ntoo long\n"), one, nil)
 	require.ErrorIs(t, err, ErrField, "a row of text looks like a header")
-	one.Header = HeaderAbsent
+	one.Header = "no"
 	m, err = readCSV("t.csv", strings.NewReader("a good film\ntoo long\n"), one, nil)
 	require.NoError(t, err)
 	require.Equal(t, map[string]Array{"x": {[]int{2, 1}, []string{"a good film", "too long"}}}, fieldsOf(t, m))
@@ -276,7 +277,7 @@ func TestCSVFields(t *testing.T) {
 	wide := "age,city" + strings.Repeat(",c", maxFields)
 	_, err = readCSV("t.csv", strings.NewReader(wide+"\n"), CSVOptions{Columns: columns}, nil)
 	require.ErrorIs(t, err, ErrFormat)
-	_, err = readCSV("t.csv", strings.NewReader("x\na\nb\nc\nd\n"), CSVOptions{Text: true, Header: HeaderPresent}, newLimit(100))
+	_, err = readCSV("t.csv", strings.NewReader("x\na\nb\nc\nd\n"), CSVOptions{Text: true, Header: "yes"}, newLimit(100))
 	require.ErrorIs(t, err, ErrTooLarge, "text takes more memory than the file has bytes")
 }
 
@@ -350,7 +351,7 @@ func FuzzCSV(f *testing.F) {
 		var m *InMemory
 		var err error
 		bounded.Allocates(t, 4<<20+1024*len(text), func() {
-			m, err = readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: label, Header: Header(header % 3)}, newLimit(1<<20))
+			m, err = readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: label, Header: []string{"", "yes", "no"}[header%3]}, newLimit(1<<20))
 		})
 		if err != nil {
 			require.True(t, errors.Is(err, ErrFormat) || errors.Is(err, ErrField) || errors.Is(err, ErrUnsupported) || errors.Is(err, ErrTooLarge), "%v", err)

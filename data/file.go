@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"steadyfit/memory"
+	"steadyfit/internal/cgroup"
 	"steadyfit/option"
 )
 
@@ -82,7 +82,7 @@ func Open(path string, o Options) (*InMemory, error) {
 		return nil, openError(path, err)
 	}
 	if o.MaxBytes == 0 {
-		o.MaxBytes = usualMaxBytes(sizeOf(path, info), memory.Available())
+		o.MaxBytes = usualMaxBytes(sizeOf(path, info), cgroup.Available())
 	}
 	limit := newLimit(o.MaxBytes)
 	how := reading{limit, o.Map}
@@ -116,14 +116,14 @@ func Open(path string, o Options) (*InMemory, error) {
 }
 
 // usualMaxBytes returns the default of Options.MaxBytes for a source of size bytes.
-func usualMaxBytes(size int64, free memory.Reading) int64 {
+func usualMaxBytes(size int64, free cgroup.Amount) int64 {
 	const (
 		least = 64 << 20
 		ratio = 50
 	)
 	most := least + ratio*size
-	if free.OK {
-		most = max(min(most, int64(free.Bytes)/2), size)
+	if free.Known() {
+		most = max(min(most, free.Bytes/2), size)
 	}
 	return most
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/bounded"
-	"steadyfit/memory"
+	"steadyfit/internal/cgroup"
 )
 
 // rawNPY returns a .npy file with this header.
@@ -345,14 +345,14 @@ func TestPromisesAreLimited(t *testing.T) {
 func TestUsualMaxBytes(t *testing.T) {
 	for _, c := range []struct {
 		size int64
-		free memory.Reading
+		free cgroup.Amount
 		want int64
 	}{
-		{1000, memory.Reading{}, 64<<20 + 50_000},
-		{1000, memory.Known(memory.GiB), 64<<20 + 50_000},
-		{1 << 30, memory.Known(8 * memory.GiB), 4 << 30},
-		{1000, memory.Known(memory.MiB), 512 << 10},
-		{5 << 30, memory.Known(8 * memory.GiB), 5 << 30}, // an uncompressed file
+		{1000, cgroup.Amount{}, 64<<20 + 50_000},
+		{1000, cgroup.Amount{Bytes: 1 << 30, File: "/proc/meminfo"}, 64<<20 + 50_000},
+		{1 << 30, cgroup.Amount{Bytes: 8 << 30, File: "/proc/meminfo"}, 4 << 30},
+		{1000, cgroup.Amount{Bytes: 1 << 20, File: "/proc/meminfo"}, 512 << 10},
+		{5 << 30, cgroup.Amount{Bytes: 8 << 30, File: "/proc/meminfo"}, 5 << 30}, // an uncompressed file
 	} {
 		require.Equal(t, c.want, usualMaxBytes(c.size, c.free))
 	}

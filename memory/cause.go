@@ -152,8 +152,8 @@ func (a attribution) up(whole Layer) (Layer, bool) {
 func (a attribution) find() {
 	v := a.verdict
 	// Growth of the Go heap may be garbage, so the live heap decides if it was sampled.
-	live := GoLive
-	if _, ok := a.trends[GoLive]; !ok {
+	live := goLive
+	if _, ok := a.trends[goLive]; !ok {
 		live = GoHeap
 	}
 	for _, rule := range []struct {
@@ -217,7 +217,7 @@ func (a attribution) notes() {
 		return
 	}
 	_, counted := a.trends[LiveCount] // a growing count would have been the cause
-	if t, ok := a.trends[GCCycles]; ok && !counted && t.Slope == (Interval{}) && (v.Cause == NativeHeap || v.Cause == Unattributed || v.Cause == RuntimeCache) {
+	if t, ok := a.trends[gcCycles]; ok && !counted && t.Slope == (Interval{}) && (v.Cause == NativeHeap || v.Cause == Unattributed || v.Cause == RuntimeCache) {
 		v.Notes = append(v.Notes, "no garbage collection ran in the judged part: native objects that were not closed were not released")
 	}
 	if t, ok := a.trends[Threads]; ok && t.Slope.Low > 0 {

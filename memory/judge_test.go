@@ -322,9 +322,9 @@ func TestCause(t *testing.T) {
 		{"unreleased", map[Layer]func(int) float64{MallocUsed: line(mib), TFUsed: line(mib), GoHeap: flat, LiveBytes.Of("tensor"): line(mib), LiveBytes: line(mib), WaitingBytes: flat}, Unreleased, LiveBytes},
 		{"waiting for the collector", map[Layer]func(int) float64{MallocUsed: line(mib), LiveBytes: line(mib), WaitingBytes: line(0.9 * mib)}, GCLag, WaitingBytes},
 		{"waiting cleanups", map[Layer]func(int) float64{MallocUsed: line(mib), cleanupCount: exact(1)}, GCLag, cleanupCount},
-		{"history", map[Layer]func(int) float64{GoHeap: line(mib), GoLive: line(0.9 * mib), MallocUsed: flat}, HostHistory, GoLive},
+		{"history", map[Layer]func(int) float64{GoHeap: line(mib), goLive: line(0.9 * mib), MallocUsed: flat}, HostHistory, goLive},
 		{"cache", map[Layer]func(int) float64{MallocUsed: line(mib), TFUsed.Of("cpu"): line(0.8 * mib), TFUsed.Of("mklcpu"): flat, LiveBytes: flat, LiveCount: exact(0)}, RuntimeCache, TFUsed.Of("cpu")},
-		{"malloc", map[Layer]func(int) float64{MallocUsed: line(mib), GoHeap: flat, GCCycles: exact(0)}, NativeHeap, MallocUsed},
+		{"malloc", map[Layer]func(int) float64{MallocUsed: line(mib), GoHeap: flat, gcCycles: exact(0)}, NativeHeap, MallocUsed},
 		{"retention", map[Layer]func(int) float64{MallocUsed: flat, MallocFree: line(mib), GoHeap: flat}, Retention, MallocFree},
 		{"go runtime", map[Layer]func(int) float64{MallocUsed: flat, GoHeap: flat, goTotal: line(mib)}, GoRuntime, goTotal},
 		{"nothing known", map[Layer]func(int) float64{Threads: exact(0.5)}, Unattributed, ""},
@@ -397,7 +397,7 @@ func TestGarbageIsNoLeak(t *testing.T) {
 	noise := newMaker(1, 8).noise("gaussian", 300, 0.01*mib)
 	heap := func(i int) float64 { return 40*mib + 0.1*mib*float64(i) + noise[i] }
 	series := func(live func(int) float64) *Series {
-		return layered(300, map[Layer]func(int) float64{Anon: heap, GoHeap: heap, goTotal: heap, GoLive: live, GCCycles: func(i int) float64 { return float64(i / 150) }})
+		return layered(300, map[Layer]func(int) float64{Anon: heap, GoHeap: heap, goTotal: heap, goLive: live, gcCycles: func(i int) float64 { return float64(i / 150) }})
 	}
 	v := series(func(int) float64 { return 40 * mib }).Judge(Criteria{})
 	require.Equal(t, Inconclusive, v.Kind, v)

@@ -12,29 +12,33 @@ import (
 // add layers with other names.
 type Layer string
 
-// Layers of the operating system, from /proc/PID/status on Linux. PSS is expensive and only read with
-// [SamplerOptions.PSS].
+// Layers of the operating system, from /proc/PID/status on Linux. The layer "pss" is expensive and only
+// read with [SamplerOptions.PSS].
 const (
 	RSS    Layer = "rss"           // resident memory: Anon + File + Shared
 	Anon   Layer = "anon"          // anonymous memory: heaps and stacks
 	File   Layer = "file"          // resident pages of files, mostly libraries
 	shared Layer = "shared memory" // shmem and tmpfs
 	swap   Layer = "swap"          // anonymous memory that was swapped out
-	PSS    Layer = "pss"           // RSS with shared pages divided among their users
+	pss    Layer = "pss"           // RSS with shared pages divided among their users
 	Peak   Layer = "peak rss"      // largest RSS since the start or Sampler.ResetPeak (VmHWM)
 
 	Threads     Layer = "thread count"
 	cgroupUsed  Layer = "cgroup in use" // memory of the control group, including the page cache
 	CgroupLimit Layer = "cgroup limit"  // lowest limit of the group and its parents; unknown without a limit
+	// CgroupWorkingSet is the memory of the control group without the file pages that the kernel
+	// drops first (inactive_file in memory.stat). Kubelet evicts by this amount. Only budgets and
+	// resets of a training read it.
+	CgroupWorkingSet Layer = "cgroup working set"
 )
 
 // Layers of the Go runtime, from runtime/metrics; unknown for another process.
 const (
 	GoHeap       Layer = "go heap"               // objects, live or not yet swept
-	GoLive       Layer = "go heap live"          // objects reachable at the last collection
+	goLive       Layer = "go heap live"          // objects reachable at the last collection
 	goTotal      Layer = "go total"              // memory held by the Go runtime
 	cleanupCount Layer = "waiting cleanup count" // cleanups and finalizers that are due
-	GCCycles     Layer = "gc cycle count"        // collections since the start
+	gcCycles     Layer = "gc cycle count"        // collections since the start
 	goroutines   Layer = "goroutine count"
 )
 

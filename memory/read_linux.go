@@ -4,17 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"sync/atomic"
 	"syscall"
 
 	"steadyfit/internal/cgroup"
+	"steadyfit/internal/procfile"
 )
-
-// statusSize exceeds the size of every known /proc/PID/status.
-const statusSize = 8 << 10
 
 // highest is the largest Peak of this process before calls of ResetPeak.
 var highest atomic.Int64
@@ -37,7 +34,7 @@ func Read() (Usage, error) {
 			file = ownStatus.Load()
 		}
 	}
-	var buffer [statusSize]byte
+	var buffer [procfile.Size]byte
 	u, err := readStatus(file, buffer[:])
 	if u.Peak.OK {
 		u.Peak.Bytes = max(u.Peak.Bytes, Bytes(highest.Load()))
@@ -46,7 +43,7 @@ func Read() (Usage, error) {
 }
 
 func readStatus(file *os.File, buffer []byte) (status, error) {
-	text, err := readAll(file, buffer)
+	text, err := procfile.Read(file, buffer)
 	if err != nil {
 		return status{}, unreadable(err)
 	}
@@ -62,15 +59,6 @@ func unreadable(err error) error {
 	return fmt.Errorf("%w: %w; mount /proc", ErrUnavailable, err)
 }
 
-// readAll reads the start of a file into the buffer without allocating. A nil file is an error.
-func readAll(file *os.File, buffer []byte) ([]byte, error) {
-	n, err := file.ReadAt(buffer, 0)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return buffer[:n], err
-}
-
 // status is the memory part of /proc/PID/status.
 type status struct {
 	Usage
@@ -80,15 +68,15 @@ type status struct {
 // parseStatus parses /proc/PID/status, whose kB are 1024 bytes. A process that has ended has a state
 // but no memory.
 func parseStatus(text []byte) (status, error) {
-	kB := func(name string) Reading { return kilobytes(lineAfter(text, name)) }
+	kB := func(name string) Reading { return kilobytes(procfile.Line(text, name)) }
 	s := status{
 		Usage:  Usage{RSS: kB("VmRSS:"), Anon: kB("RssAnon:"), File: kB("RssFile:"), Peak: kB("VmHWM:")},
-		shared: kB("RssShmem:"), swap: kB("VmSwap:"), threads: number(bytes.TrimSpace(lineAfter(text, "Threads:"))),
+		shared: kB("RssShmem:"), swap: kB("VmSwap:"), threads: amount(procfile.Number(bytes.TrimSpace(procfile.Line(text, "Threads:")))),
 	}
 	switch {
 	case s.Usage != (Usage{}):
 		return s, nil
-	case len(lineAfter(text, "State:")) > 0:
+	case len(procfile.Line(text, "State:")) > 0:
 		return s, ErrEnded
 	}
 	return s, fmt.Errorf("%w: the status of the process contains no memory amounts", ErrUnavailable)
@@ -99,29 +87,19 @@ func kilobytes(text []byte) Reading {
 	if !ok {
 		return Reading{}
 	}
-	r := number(text)
+	r := amount(procfile.Number(text))
 	r.Bytes *= KiB
 	return r
 }
 
-// number parses digits without allocating. Other texts, such as "max", are unknown.
-func number(text []byte) Reading {
-	var n Bytes
-	for _, c := range text {
-		if c < '0' || c > '9' || n > 1<<58 {
-			return Reading{}
-		}
-		n = n*10 + Bytes(c-'0')
-	}
-	return Reading{Bytes: n, OK: len(text) > 0}
-}
+func amount(n int64, ok bool) Reading { return Reading{Bytes: Bytes(n), OK: ok} }
 
 // process holds the open files of a process. They stay bound to it: if the process ends and its ID is
 // reused, reading fails.
 type process struct {
 	dir            string
 	status, rollup *os.File
-	buffer         [statusSize]byte
+	buffer         [procfile.Size]byte
 }
 
 func (p *process) open(pid int) (err error) {
@@ -138,11 +116,11 @@ func (p *process) pss() Reading {
 	if p.rollup == nil {
 		p.rollup, _ = os.Open(p.dir + "/smaps_rollup")
 	}
-	text, err := readAll(p.rollup, p.buffer[:])
+	text, err := procfile.Read(p.rollup, p.buffer[:])
 	if err != nil {
 		return Reading{}
 	}
-	return kilobytes(lineAfter(text, "Pss:"))
+	return kilobytes(procfile.Line(text, "Pss:"))
 }
 
 func (p *process) resetPeak() error {
@@ -160,22 +138,6 @@ func (p *process) resetPeak() error {
 func (p *process) close() error {
 	p.rollup.Close() // no effect if nil
 	return p.status.Close()
-}
-
-// lineAfter returns the rest of the line that starts with name.
-func lineAfter(text []byte, name string) []byte {
-	for rest := text; ; {
-		at := bytes.Index(rest, []byte(name))
-		if at < 0 {
-			return nil
-		}
-		start := len(text) - len(rest) + at
-		rest = rest[at+len(name):]
-		if start == 0 || text[start-1] == '\n' {
-			line, _, _ := bytes.Cut(rest, []byte("\n"))
-			return line
-		}
-	}
 }
 
 // group holds the open files of control groups: the usage of the process's group, and the limits of
@@ -202,24 +164,15 @@ func (g *group) open(pid int) {
 func (g *group) read() (used, limit Reading) {
 	for _, file := range g.limits {
 		// Version 1 represents "no limit" by the largest number of whole pages.
-		if l := amountIn(file, g.buffer[:]); l.OK && l.Bytes < 1<<62 && (!limit.OK || l.Bytes < limit.Bytes) {
+		if l := amount(procfile.Amount(file, g.buffer[:])); l.OK && l.Bytes < 1<<62 && (!limit.OK || l.Bytes < limit.Bytes) {
 			limit = l
 		}
 	}
-	return amountIn(g.used, g.buffer[:]), limit
+	return amount(procfile.Amount(g.used, g.buffer[:])), limit
 }
 
 func (g *group) close() {
 	for _, file := range append(g.limits, g.used) {
 		file.Close()
 	}
-}
-
-// amountIn reads a file with one number. "max" and a nil file are unknown.
-func amountIn(file *os.File, buffer []byte) Reading {
-	text, err := readAll(file, buffer)
-	if err != nil {
-		return Reading{}
-	}
-	return number(bytes.TrimSpace(text))
 }

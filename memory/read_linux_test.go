@@ -110,7 +110,7 @@ func TestSamplerOfAnotherProcess(t *testing.T) {
 	require.Equal(t, Known(1), sample.Get(Threads))
 	require.False(t, sample.Get(GoHeap).OK, "the Go runtime of another process is not seen")
 	require.Contains(t, sample.Values, Value{Layer: GoHeap}, "an absent layer is there and unknown")
-	if pss := sample.Get(PSS); pss.OK {
+	if pss := sample.Get(pss); pss.OK {
 		require.LessOrEqual(t, pss.Bytes, sample.Get(RSS).Bytes+64*KiB)
 	}
 
@@ -178,4 +178,22 @@ func readPID(pid int) (Usage, error) {
 	defer p.close()
 	s, err := p.usage()
 	return s.Usage, err
+}
+
+// Peak includes the time before ResetPeak.
+func TestReadKnowsThePeakBeforeAReset(t *testing.T) {
+	s, err := NewSampler(SamplerOptions{})
+	require.NoError(t, err)
+	defer s.Close()
+	before := take(t, 64*MiB)
+	highest, err := Read()
+	require.NoError(t, err)
+	require.NoError(t, syscall.Munmap(before))
+	if err := s.ResetPeak(); err != nil {
+		t.Skip("this kernel does not reset the peak:", err)
+	}
+	after, err := Read()
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, after.Peak.Bytes, highest.Peak.Bytes-4*MiB)
+	require.Less(t, after.RSS.Bytes, highest.Peak.Bytes-32*MiB)
 }

@@ -76,7 +76,7 @@ func (s *Sampler) Sample(step int, into *Sample) error {
 	s.set(Peak, u.Peak)
 	s.set(Threads, u.threads)
 	if s.options.PSS {
-		s.set(PSS, s.process.pss())
+		s.set(pss, s.process.pss())
 	}
 	used, limit := s.group.read()
 	s.set(cgroupUsed, used)
@@ -161,10 +161,10 @@ func (s *Sampler) goRuntime() {
 		}
 	}
 	s.set(GoHeap, heap)
-	s.set(GoLive, live)
+	s.set(goLive, live)
 	s.set(goTotal, total)
 	s.set(cleanupCount, waiting)
-	s.set(GCCycles, cycles)
+	s.set(gcCycles, cycles)
 	s.set(goroutines, running)
 }
 

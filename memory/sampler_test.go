@@ -21,7 +21,7 @@ func TestSample(t *testing.T) {
 	require.NoError(t, s.Sample(10, &sample))
 	require.Equal(t, 10, sample.Step)
 	require.False(t, sample.At.IsZero())
-	for _, layer := range []Layer{RSS, GoHeap, GoLive, goTotal, cleanupCount, goroutines, GCCycles} {
+	for _, layer := range []Layer{RSS, GoHeap, goLive, goTotal, cleanupCount, goroutines, gcCycles} {
 		require.True(t, sample.Get(layer).OK, layer)
 	}
 	require.Greater(t, sample.Get(GoHeap).Bytes, Bytes(0))
@@ -79,13 +79,13 @@ func TestSampleJSON(t *testing.T) {
 	sample := Sample{Step: 3}
 	sample.Set(RSS, Known(4096))
 	sample.Set(RSS, Known(8192))
-	sample.Set(PSS, Reading{})
+	sample.Set(pss, Reading{})
 	text, err := json.Marshal(sample)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"step": 3, "at": "0001-01-01T00:00:00Z", "values": {"rss": 8192, "pss": null}}`, string(text))
 	var back Sample
 	require.NoError(t, json.Unmarshal(text, &back))
-	require.Equal(t, []Value{{PSS, Reading{}}, {RSS, Known(8192)}}, back.Values)
+	require.Equal(t, []Value{{pss, Reading{}}, {RSS, Known(8192)}}, back.Values)
 	require.Error(t, json.Unmarshal([]byte(`{"step": "x"}`), &back))
 }
 

@@ -51,8 +51,8 @@ func TestSeriesRemembersExtremesThatItDropped(t *testing.T) {
 		return 1000
 	})
 	require.Equal(t, Known(1<<40), s.Max(RSS))
-	require.Equal(t, Reading{}, s.Max(PSS))
-	require.Equal(t, Reading{}, s.minimum(PSS))
+	require.Equal(t, Reading{}, s.Max(pss))
+	require.Equal(t, Reading{}, s.minimum(pss))
 }
 
 // Taking exactly each n-th sample of a sawtooth gives a slow wave, which looks like growth.
@@ -95,7 +95,7 @@ func TestSeriesJSON(t *testing.T) {
 		if i >= 100 {
 			sample.Set(GPUUsed, Known(7))
 		}
-		sample.Set(PSS, Reading{})
+		sample.Set(pss, Reading{})
 		s.Append(&sample)
 	}
 	text, err := json.Marshal(s)

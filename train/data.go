@@ -27,8 +27,8 @@ type Data struct {
 	// Label is the label column of a CSV or JSON lines file: its name or, in a table, its
 	// number from 1, or -1 for the last. Empty means label or y.
 	Label string
-	// Header is whether a table has a header line.
-	Header data.Header
+	// Header is "yes" or "no" if a table has a header line or not; see data.CSVOptions.
+	Header string
 	// Height and Width are the size of images in pixels. Images in a folder are resized to it;
 	// samples that are rows of pixels have it. 0 means the size that the model takes.
 	Height, Width int

@@ -131,7 +131,7 @@ func (s *settings) dataFlags() []flag {
 			newValue("data|fraction", "", s.setValidation)},
 		{"label", onModel, "label column of CSV or JSON lines: a name, a number from 1, or -1 for the last", "Data.Label", &s.Data.Label},
 		{"header", onModel, "whether the first line of a table names the columns", "CSVOptions.Header Data.Header",
-			newChoice(&s.Data.Header, "auto yes no", data.HeaderAuto, data.HeaderPresent, data.HeaderAbsent)},
+			newChoice(&s.Data.Header, "auto yes no", "", "yes", "no")},
 		{"image-size", onModel, "size of images, as in 224 or 240x320 (default: the size that the model takes)", "Data.Height Data.Width ImageOptions.Size",
 			newValue("HEIGHTxWIDTH", "", s.setImageSize)},
 		{"scale", onModel, "range to scale bytes to, as in 0,1 (default: for images, the range of the model)", "Data.Scale", newValue("LOW,HIGH", "", s.setScale)},

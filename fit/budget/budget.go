@@ -29,9 +29,9 @@ import (
 type Budget struct {
 	// Limit is the maximum memory of the process.
 	Limit memory.Bytes
-	// Layer is the layer of memory that is limited, as in memory.Gauge; empty means memory.RSS.
-	// For a control group, use memory.CgroupWorkingSet, which excludes memory that the kernel
-	// can reclaim at once.
+	// Layer is the layer of memory that is limited: memory.RSS, memory.Anon, or for a control
+	// group memory.CgroupWorkingSet, which excludes memory that the kernel can reclaim at once.
+	// Empty means memory.RSS.
 	Layer memory.Layer
 	// Batch is the number of samples of a batch.
 	Batch int

@@ -17,6 +17,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/checkpoint"
+	"steadyfit/fit/internal/gauge"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/session"
@@ -203,7 +204,7 @@ func (a attempt) run(t *testing.T, m *machine, b *Budget) (*fit.History, error) 
 		loop.Validation = samples(t, 8)
 	}
 	if a.dir != "" {
-		loop.Hook(fit.Checkpoint(a.dir))
+		loop.Hook(fit.Checkpoint{Folder: a.dir}.Hook())
 	}
 	if a.log != nil {
 		b.Log = slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -499,12 +500,12 @@ func TestBudgetThatGoesBlind(t *testing.T) {
 }
 
 func TestMeterSaysWhatItCannotRead(t *testing.T) {
-	gauge, err := memory.NewGauge(memory.RSS)
+	opened, err := gauge.New(memory.RSS)
 	if err != nil {
 		t.Skip("this machine does not tell the memory of a process: ", err)
 	}
-	require.NoError(t, gauge.Close())
-	m := &processMeter{gauge: gauge, sampler: &peaks{}, layer: memory.RSS}
+	require.NoError(t, opened.Close())
+	m := &processMeter{gauge: opened, sampler: &peaks{}, layer: memory.RSS}
 	require.NoError(t, m.unread())
 	m.level()
 	require.ErrorContains(t, m.unread(), "rss")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime/debug"
 
+	"steadyfit/fit/internal/gauge"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
 	"steadyfit/option"
@@ -49,7 +50,7 @@ type peakSampler interface {
 }
 
 type processMeter struct {
-	gauge   *memory.Gauge
+	gauge   *gauge.Gauge
 	layer   memory.Layer // layer of gauge
 	sampler peakSampler
 	sample  memory.Sample
@@ -59,15 +60,15 @@ type processMeter struct {
 }
 
 func openMeter(layer memory.Layer) (meter, error) {
-	gauge, err := memory.NewGauge(layer)
+	opened, err := gauge.New(layer)
 	if err != nil {
 		return nil, &option.Error{Option: "Budget.Layer", Value: layer, Reason: err.Error(), Fix: "use rss, or another layer that this machine reports"}
 	}
 	sampler, err := memory.NewSampler(memory.SamplerOptions{})
 	if err != nil {
-		return nil, errors.Join(err, gauge.Close())
+		return nil, errors.Join(err, opened.Close())
 	}
-	m := &processMeter{gauge: gauge, layer: layer, sampler: sampler}
+	m := &processMeter{gauge: opened, layer: layer, sampler: sampler}
 	if err := m.sees(); err != nil {
 		return nil, errors.Join(err, m.close())
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"steadyfit/fit"
+	"steadyfit/fit/internal/gauge"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/session"
@@ -52,10 +53,10 @@ const (
 
 // Hook returns the policy as a hook of a loop that trains s.
 func (p ResetPolicy) Hook(s *session.Session) fit.Hook {
-	return p.hook(trainable{s}, func(l memory.Layer) (gauge, error) { return memory.NewGauge(l) })
+	return p.hook(trainable{s}, func(l memory.Layer) (layerGauge, error) { return gauge.New(l) })
 }
 
-func (p ResetPolicy) hook(s trainee, open func(memory.Layer) (gauge, error)) fit.Hook {
+func (p ResetPolicy) hook(s trainee, open func(memory.Layer) (layerGauge, error)) fit.Hook {
 	r := &resetter{ResetPolicy: p, session: s, open: open}
 	every := fit.AnyStep
 	switch {
@@ -92,8 +93,8 @@ func (p ResetPolicy) Check() error {
 	return nil
 }
 
-// gauge is the part of a memory.Gauge that this package uses. Tests replace it.
-type gauge interface {
+// layerGauge is the part of a gauge.Gauge that this package uses. Tests replace it.
+type layerGauge interface {
 	Read() memory.Reading
 	Close() error
 }
@@ -101,8 +102,8 @@ type gauge interface {
 type resetter struct {
 	ResetPolicy
 	session  trainee
-	open     func(memory.Layer) (gauge, error)
-	gauge    gauge // nil if there is no limit
+	open     func(memory.Layer) (layerGauge, error)
+	gauge    layerGauge // nil if there is no limit
 	forecast forecast
 	limit    memory.Bytes // 90% of Limit
 	last     int64        // step of the last reset or of the start of the run

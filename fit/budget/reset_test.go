@@ -48,7 +48,7 @@ func (r *resets) run(t *testing.T, p ResetPolicy, epochs, steps int, dir string,
 		loop.Hook(fit.Checkpoint(dir))
 	}
 	opened := 0
-	loop.Hook(p.hook(r, func(memory.Layer) (gauge, error) { opened++; return r, nil }))
+	loop.Hook(p.hook(r, func(memory.Layer) (layerGauge, error) { opened++; return r, nil }))
 	loop.Hook(hooks...)
 	h, err := loop.Run(t.Context(), samples(t, 4*steps))
 	require.Equal(t, opened, r.closed, "what was opened is closed")
@@ -64,7 +64,7 @@ func TestResetForALimitThatIsTooLow(t *testing.T) {
 		var log strings.Builder
 		r := &resets{machine: &machine{base: 100 * mib}, back: all}
 		loop := fit.Loop{Session: newFake(), Batch: 4, Epochs: 1, Log: slog.New(slog.NewTextHandler(&log, nil))}
-		loop.Hook(ResetPolicy{Limit: limit}.hook(r, func(memory.Layer) (gauge, error) { return r, nil }))
+		loop.Hook(ResetPolicy{Limit: limit}.hook(r, func(memory.Layer) (layerGauge, error) { return r, nil }))
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
 		assert.Equal(t, said, strings.Count(log.String(), `now="100.0 MiB" reset_at="99.9 MiB" limit="111.0 MiB" of=rss`), "%s", &log)
@@ -171,7 +171,7 @@ func TestFailedResetKeepsWhatWasTrained(t *testing.T) {
 			return ResetPolicy{EverySteps: 7}.hook(r, nil)
 		}, 7},
 		{"near a limit", func(r *resets) fit.Hook {
-			return ResetPolicy{Limit: 200 * mib}.hook(r, func(memory.Layer) (gauge, error) { return r, nil })
+			return ResetPolicy{Limit: 200 * mib}.hook(r, func(memory.Layer) (layerGauge, error) { return r, nil })
 		}, 40},
 		{"every epochs", func(r *resets) fit.Hook {
 			return ResetPolicy{EveryEpochs: 1, Depth: session.ResetRestore}.hook(r, nil)
@@ -238,7 +238,7 @@ func TestResetPolicyOptions(t *testing.T) {
 		r := &resets{machine: &machine{base: 100 * mib}, back: all}
 		l := newFake()
 		loop := fit.Loop{Session: l, Batch: 4, Epochs: 1}
-		loop.Hook(c.p.hook(r, func(memory.Layer) (gauge, error) { return r, nil }))
+		loop.Hook(c.p.hook(r, func(memory.Layer) (layerGauge, error) { return r, nil }))
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		require.ErrorContains(t, err, c.want)
 		require.ErrorAs(t, err, new(*option.Error))

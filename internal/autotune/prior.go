@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/cpu"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/cgroup"
 	"steadyfit/internal/gpu"
-	"steadyfit/memory"
 	"steadyfit/savedmodels"
 )
 
@@ -31,10 +31,10 @@ const (
 func (p *Plan) Prior() Configuration {
 	on := Configuration{OneDNN: gpuopts.On}
 	_, err := on.Apply(p.Options).Device.Check(nil)
-	left := memory.Available()
+	left := cgroup.Available()
 	switch {
 	case err != nil, !p.Limits.under(p.Options).OneDNN, p.Options.Device.OneDNN != "", oneDNNByDefault(), p.convolution() < largeConvolution,
-		left.OK && float64(left.Bytes) < poolBytes*batchSize(p.Data, p.Batch, 1), hasGPU():
+		left.Known() && float64(left.Bytes) < poolBytes*batchSize(p.Data, p.Batch, 1), hasGPU():
 		return Configuration{}
 	}
 	return on

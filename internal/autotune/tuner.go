@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/cgroup"
 	"steadyfit/internal/child"
 	"steadyfit/internal/files"
 	"steadyfit/memory"
@@ -196,8 +197,8 @@ func (t *tuner) note(a answer) {
 // of them. XLA was seen to take 2.2 times as much memory as plain steps.
 func headroom(anon memory.Bytes) error {
 	need := 2*anon + 256*memory.MiB
-	if left := memory.Available(); left.OK && left.Bytes < need {
-		return fmt.Errorf("there may be too little memory: %v are left, and the trial might take %v", left, need)
+	if left := cgroup.Available(); left.Known() && memory.Bytes(left.Bytes) < need {
+		return fmt.Errorf("there may be too little memory: %v are left, and the trial might take %v", memory.Bytes(left.Bytes), need)
 	}
 	return nil
 }

@@ -138,7 +138,7 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 			same(course{kind: memory.Leak, level: 60 * mib, slope: 210 * kib, peak: 50 * mib, time: 11e6, cause: memory.MallocFree, trim: 0.8}),
 			map[string]change{"trim": {0, 0.5, 1.05, false, false}, "arenas-1": {0.05, 0.55, 1.9, false, false}, "arenas-2": {0.4, 0.7, 1.4, false, false}, "jemalloc": {0, 0.45, 0.88, false, false}, "tcmalloc": {1.6, 1.5, 0.85, false, false}}},
 		{matrix.Workload{ID: "W10", Title: "outputs kept as history", What: "Every step's predictions are kept in a slice of the program.", Expected: "a line on the host heap", Steps: 800, Every: 5, Epoch: 50, Batch: 256},
-			same(course{kind: memory.Leak, level: 310 * mib, slope: 40 * kib, peak: 60 * mib, time: 1.2e6, cause: memory.GoLive}),
+			same(course{kind: memory.Leak, level: 310 * mib, slope: 40 * kib, peak: 60 * mib, time: 1.2e6, cause: "go heap live"}),
 			map[string]change{"keep-last": {0, 0.85, 1, false, false}}},
 		{matrix.Workload{ID: "S3", Title: "image training under a memory limit", What: "224x224x3 images made by a generator each step, batch 32, Conv32-pool-Dense10.", Expected: "crash or not under a limit of 1.5 GiB", Model: "image-224", Steps: 80, Every: 1, Epoch: 10, Batch: 32, Limit: 3 << 29},
 			map[string]course{matrix.Go: {kind: memory.Flat, level: 640 * mib, peak: 470 * mib, time: 140e6},
@@ -343,7 +343,7 @@ func fixtureRun(runtime string, w fixtureWorkload, remedy string, pair int, seed
 		s.At = time.Unix(1_700_000_000, 0).UTC()
 		s.Set(memory.Anon, memory.Known(memory.Bytes(v)))
 		s.Set(memory.RSS, memory.Known(memory.Bytes(v+180*mib)))
-		s.Set(memory.PSS, memory.Reading{})
+		s.Set("pss", memory.Reading{})
 		return s
 	}
 	run.Phases = map[string]memory.Sample{"start": phase(3 * mib), "library": phase(60 * mib), "loaded": phase(c.level * 0.6), "first": phase(c.level)}
@@ -414,7 +414,7 @@ func fixtureSeries(c course, w matrix.Workload, seed uint64) (*memory.Series, me
 		sample.Set(memory.GPUUsed, memory.Reading{})
 		if c.cause != "" {
 			carried := grown
-			if c.cause == memory.GoLive {
+			if c.cause == "go heap live" {
 				set(memory.GoHeap, 4*mib+grown)
 			} else if c.cause != memory.MallocFree {
 				set(memory.MallocUsed, c.level*0.7+grown)

@@ -115,8 +115,8 @@ func (o *outcome) process(t *testing.T, spec *worker.Spec, env []string) (again 
 			o.steps = append(o.steps, m.Step)
 			require.NotNil(t, m.Values[memory.LiveBytes])
 			o.live = append(o.live, *m.Values[memory.LiveBytes])
-			require.NotNil(t, m.Values[memory.GCCycles])
-			o.cycles = append(o.cycles, *m.Values[memory.GCCycles])
+			require.NotNil(t, m.Values["gc cycle count"])
+			o.cycles = append(o.cycles, *m.Values["gc cycle count"])
 		case worker.KindEnd:
 			ended, o.failure, o.text = true, m.Failure, m.Text
 			continue

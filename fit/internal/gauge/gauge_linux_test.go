@@ -1,4 +1,4 @@
-package memory
+package gauge
 
 import (
 	"os"
@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/cgroup"
+	"steadyfit/memory"
 )
 
 func TestGauge(t *testing.T) {
 	const size = 64 << 20
-	for _, layer := range []Layer{RSS, Anon} {
+	for _, layer := range []memory.Layer{memory.RSS, memory.Anon} {
 		t.Run(string(layer), func(t *testing.T) {
-			g, err := NewGauge(layer)
+			g, err := New(layer)
 			require.NoError(t, err)
 			assert.Equal(t, layer, g.layer)
 			before := g.Read()
@@ -33,9 +34,9 @@ func TestGauge(t *testing.T) {
 			assert.InDelta(t, size, int64(during.Bytes-before.Bytes), 16<<20)
 			assert.InDelta(t, size, int64(during.Bytes-after.Bytes), 16<<20)
 
-			usage, err := Read()
+			usage, err := memory.Read()
 			require.NoError(t, err)
-			exact := map[Layer]Reading{RSS: usage.RSS, Anon: usage.Anon}[layer]
+			exact := map[memory.Layer]memory.Reading{memory.RSS: usage.RSS, memory.Anon: usage.Anon}[layer]
 			assert.InDelta(t, int64(exact.Bytes), int64(g.Read().Bytes), 8<<20)
 
 			assert.Zero(t, testing.AllocsPerRun(100, func() { g.Read() }))
@@ -44,7 +45,7 @@ func TestGauge(t *testing.T) {
 			assert.False(t, g.Read().OK)
 		})
 	}
-	_, err := NewGauge(MallocUsed)
+	_, err := New(memory.MallocUsed)
 	assert.ErrorContains(t, err, "malloc in use")
 }
 
@@ -59,70 +60,54 @@ func TestGaugeOfAWorkingSet(t *testing.T) {
 		name               string
 		version            int
 		used, amount, stat string
-		want               Reading
+		want               memory.Reading
 	}{
-		{"version 2", 2, "memory.current", "1182961664\n", v2, Known(1182961664 - 75022336)},
-		{"version 1", 1, "memory.usage_in_bytes", "1182961664\n", v1, Known(1182961664 - 75022336)},
-		{"read at two moments", 2, "memory.current", "70000000\n", v2, Known(0)},
-		{"not told", 2, "memory.current", "1182961664\n", "anon 536698880\n", Reading{}},
-		{"not a number", 2, "memory.current", "1182961664\n", "anon 0\ninactive_file ?\n", Reading{}},
-		{"no use", 2, "memory.current", "", v2, Reading{}},
+		{"version 2", 2, "memory.current", "1182961664\n", v2, memory.Known(1182961664 - 75022336)},
+		{"version 1", 1, "memory.usage_in_bytes", "1182961664\n", v1, memory.Known(1182961664 - 75022336)},
+		{"read at two moments", 2, "memory.current", "70000000\n", v2, memory.Known(0)},
+		{"not told", 2, "memory.current", "1182961664\n", "anon 536698880\n", memory.Reading{}},
+		{"not a number", 2, "memory.current", "1182961664\n", "anon 0\ninactive_file ?\n", memory.Reading{}},
+		{"no use", 2, "memory.current", "", v2, memory.Reading{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			without, dir := t.TempDir(), t.TempDir()
 			require.NoError(t, os.WriteFile(filepath.Join(without, c.used), []byte("1\n"), 0o600))
 			require.NoError(t, os.WriteFile(filepath.Join(dir, c.used), []byte(c.amount), 0o600))
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "memory.stat"), []byte(c.stat), 0o600))
-			g := Gauge{layer: CgroupWorkingSet}
+			g := Gauge{layer: memory.CgroupWorkingSet}
 			assert.False(t, g.Read().OK)
-			g.openGroup(cgroup.Controller{Version: c.version, Dirs: []string{filepath.Join(dir, "none"), without, dir}}, CgroupWorkingSet)
+			g.openGroup(cgroup.Controller{Version: c.version, Dirs: []string{filepath.Join(dir, "none"), without, dir}}, memory.CgroupWorkingSet)
 			assert.Equal(t, c.want, g.Read())
 			assert.Zero(t, testing.AllocsPerRun(100, func() { g.Read() }))
 			require.NoError(t, g.Close())
 			assert.False(t, g.Read().OK)
 		})
 	}
-	g, err := NewGauge(CgroupWorkingSet)
+	g, err := New(memory.CgroupWorkingSet)
 	if err != nil {
-		require.ErrorIs(t, err, ErrUnavailable)
+		require.ErrorIs(t, err, memory.ErrUnavailable)
 		t.Skip("this machine tells nothing of control groups")
 	}
 	defer g.Close()
-	used, err := NewGauge(cgroupUsed)
+	s, err := memory.NewSampler(memory.SamplerOptions{})
 	require.NoError(t, err)
-	defer used.Close()
-	assert.LessOrEqual(t, g.Read().Bytes, used.Read().Bytes+16*MiB)
+	defer s.Close()
+	var sample memory.Sample
+	require.NoError(t, s.Sample(0, &sample))
+	assert.LessOrEqual(t, g.Read().Bytes, sample.Get("cgroup in use").Bytes+16*memory.MiB)
 }
 
 func TestGaugeUncertainty(t *testing.T) {
-	g, err := NewGauge(RSS)
+	g, err := New(memory.RSS)
 	require.NoError(t, err)
 	defer g.Close()
 	assert.GreaterOrEqual(t, int(g.Uncertainty()), runtime.NumCPU()*32*os.Getpagesize())
 }
 
-// Peak includes the time before ResetPeak.
-func TestReadKnowsThePeakBeforeAReset(t *testing.T) {
-	s, err := NewSampler(SamplerOptions{})
-	require.NoError(t, err)
-	defer s.Close()
-	before := take(t, 64*MiB)
-	highest, err := Read()
-	require.NoError(t, err)
-	require.NoError(t, syscall.Munmap(before))
-	if err := s.ResetPeak(); err != nil {
-		t.Skip("this kernel does not reset the peak:", err)
-	}
-	after, err := Read()
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, after.Peak.Bytes, highest.Peak.Bytes-4*MiB)
-	require.Less(t, after.RSS.Bytes, highest.Peak.Bytes-32*MiB)
-}
-
 func BenchmarkGauge(b *testing.B) {
-	for _, layer := range []Layer{Anon, CgroupWorkingSet} {
+	for _, layer := range []memory.Layer{memory.Anon, memory.CgroupWorkingSet} {
 		b.Run(string(layer), func(b *testing.B) {
-			g, err := NewGauge(layer)
+			g, err := New(layer)
 			if err != nil {
 				b.Skip(err)
 			}

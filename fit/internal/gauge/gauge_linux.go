@@ -1,39 +1,42 @@
-package memory
+package gauge
 
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 
 	"github.com/shirou/gopsutil/v3/cpu"
 
 	"steadyfit/internal/cgroup"
+	"steadyfit/internal/procfile"
+	"steadyfit/memory"
 )
 
-type gauge struct {
+type files struct {
 	file *os.File // /proc/self/statm, or the usage file of the control group
 	// stat is the group's memory.stat, and inactive the position of inactive_file in it, for
 	// CgroupWorkingSet.
 	stat     *os.File
 	inactive string
-	buffer   [statusSize]byte
+	buffer   [procfile.Size]byte
 }
 
-func (g *gauge) open(layer Layer) (err error) {
-	if layer == cgroupUsed || layer == CgroupWorkingSet {
+func (g *files) open(layer memory.Layer) (err error) {
+	if layer == memory.CgroupWorkingSet {
 		g.openGroup(cgroup.Find(os.DirFS("/"), "self", "memory"), layer)
 		return nil
 	}
 	if g.file, err = os.Open("/proc/self/statm"); err != nil {
-		return unreadable(err)
+		return fmt.Errorf("%w: %w; mount /proc", memory.ErrUnavailable, err)
 	}
 	return nil
 }
 
 // openGroup opens the files of the first folder that has them. If there is none, the amount stays
 // unknown.
-func (g *gauge) openGroup(c cgroup.Controller, layer Layer) {
+func (g *files) openGroup(c cgroup.Controller, layer memory.Layer) {
 	used, _, inactive := c.MemoryFiles()
 	g.inactive = inactive + " "
 	for _, dir := range c.Dirs {
@@ -41,7 +44,7 @@ func (g *gauge) openGroup(c cgroup.Controller, layer Layer) {
 		if err != nil {
 			continue
 		}
-		if layer == CgroupWorkingSet {
+		if layer == memory.CgroupWorkingSet {
 			if g.stat, err = os.Open(dir + "/memory.stat"); err != nil {
 				file.Close()
 				continue
@@ -52,37 +55,36 @@ func (g *gauge) openGroup(c cgroup.Controller, layer Layer) {
 	}
 }
 
-func (g *gauge) read(layer Layer) Reading {
-	switch layer {
-	case cgroupUsed:
-		return amountIn(g.file, g.buffer[:])
-	case CgroupWorkingSet:
-		used := amountIn(g.file, g.buffer[:])
-		text, err := readAll(g.stat, g.buffer[:])
-		if err != nil {
-			return Reading{}
+func (g *files) read(layer memory.Layer) memory.Reading {
+	if layer == memory.CgroupWorkingSet {
+		used, ok := procfile.Amount(g.file, g.buffer[:])
+		text, err := procfile.Read(g.stat, g.buffer[:])
+		inactive, known := procfile.Number(procfile.Line(text, g.inactive))
+		if !ok || err != nil || !known {
+			return memory.Reading{}
 		}
-		return minus(used, number(lineAfter(text, g.inactive)))
+		return memory.Known(memory.Bytes(max(used-inactive, 0)))
 	}
-	text, err := readAll(g.file, g.buffer[:])
+	text, err := procfile.Read(g.file, g.buffer[:])
 	if err != nil {
-		return Reading{}
+		return memory.Reading{}
 	}
 	// The fields are size, resident and shared (files and shmem), in pages.
 	_, text, _ = bytes.Cut(text, []byte(" "))
 	first, text, _ := bytes.Cut(text, []byte(" "))
 	second, _, _ := bytes.Cut(text, []byte(" "))
-	resident, shared := number(first), number(second)
-	if !resident.OK || !shared.OK {
-		return Reading{}
+	resident, ok := procfile.Number(first)
+	shared, known := procfile.Number(second)
+	if !ok || !known {
+		return memory.Reading{}
 	}
-	if layer == Anon {
-		resident.Bytes -= min(shared.Bytes, resident.Bytes)
+	if layer == memory.Anon {
+		resident -= min(shared, resident)
 	}
-	return Known(resident.Bytes * Bytes(os.Getpagesize()))
+	return memory.Known(memory.Bytes(resident * int64(os.Getpagesize())))
 }
 
-func (g *gauge) close() (failed error) {
+func (g *files) close() (failed error) {
 	for _, file := range []*os.File{g.file, g.stat} {
 		if file != nil {
 			failed = errors.Join(failed, file.Close())
@@ -92,12 +94,12 @@ func (g *gauge) close() (failed error) {
 	return failed
 }
 
-func uncertainty(layer Layer) Bytes {
+func uncertainty(layer memory.Layer) memory.Bytes {
 	online, _ := cpu.Counts(true)
 	batch := max(32, 2*online, 2*runtime.NumCPU())
-	if layer == cgroupUsed || layer == CgroupWorkingSet {
+	if layer == memory.CgroupWorkingSet {
 		batch = 64
 	}
 	// Pages are counted on the processors that this process may use.
-	return Bytes(runtime.NumCPU() * batch * os.Getpagesize())
+	return memory.Bytes(runtime.NumCPU() * batch * os.Getpagesize())
 }
