@@ -168,7 +168,7 @@ func (r heavyRun) train() error {
 		loop.Validation = ds
 	}
 	if r.Dir != "" {
-		loop.Hook(fit.Checkpoint(r.Dir))
+		loop.Hook(fit.Checkpoint{Folder: r.Dir}.Hook())
 		loop.Resume = r.Dir
 	}
 	train := data.Prefetch(ds, r.Ahead)
@@ -395,7 +395,7 @@ func TestOutOfMemorySplitsAfterCrashes(t *testing.T) {
 		require.NoError(t, err)
 		defer s.Close()
 		loop := &fit.Loop{Session: s, Batch: 6, Epochs: epochs, StepsPerEpoch: 2, Resume: dir, Recover: budget.OnOutOfMemory(s, 6)}
-		loop.Hook(budget.SplitAfterCrashes(s, 6, deaths), fit.Checkpoint(dir))
+		loop.Hook(budget.SplitAfterCrashes(s, 6, deaths), fit.Checkpoint{Folder: dir}.Hook())
 		h, err := loop.Run(t.Context(), digits)
 		for _, r := range h.Records {
 			events = append(events, r.Events...)

@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,11 +20,9 @@ import (
 	"steadyfit/session"
 )
 
-// Checkpoint is a hook that writes checkpoints to folders dir/ckpt-<step>, from which
-// Loop.Resume resumes. It writes a checkpoint after every epoch, unless EverySteps or
-// EveryEpochs sets another interval. It also writes one when a run ends, even if the run was
-// cancelled, but not after an error of the session or of a hook. Package checkpoint describes
-// the format.
+// Checkpoint writes checkpoints to folders Folder/ckpt-<step>, from which Loop.Resume resumes.
+// It also writes one when a run ends, even if the run was cancelled, but not after an error of
+// the session or of a hook. Package checkpoint describes the format.
 //
 // The folder belongs to one training. Checkpoint locks it during a run, and a second run gets a
 // *checkpoint.LockedError. A file system without locks causes a warning; NFS has locks unless
@@ -35,11 +34,32 @@ import (
 //
 // When the run starts, Checkpoint reads the training and the validation data once to identify
 // them; see MismatchError.
-func Checkpoint(dir string, given ...Option) Hook {
-	c := &checkpointer{dir: dir, options: options{keep: 3}.with(given)}
+type Checkpoint struct {
+	Folder string
+	// EverySteps and EveryEpochs are the intervals between checkpoints, in train steps counted
+	// from the beginning of the training, and in epochs. If both are 0, EveryEpochs is 1.
+	EverySteps, EveryEpochs int
+	// Keep is the number of newest checkpoints to keep, besides the best one; 0 means 3, and a
+	// negative number keeps all. With 1, the previous one is kept until a finite loss shows
+	// that the newest is good.
+	Keep int
+	// Best is a metric, such as "val_loss". A checkpoint is also written after every epoch in
+	// which it reaches a new best value; best.json names the best checkpoint, which is kept.
+	Best string
+	// BestMode is "min" or "max"; see EarlyStop.Mode.
+	BestMode string
+	OnError  ErrorPolicy
+	disk     disk.Disk
+}
+
+// Hook returns the hook for Loop.Hook.
+func (o Checkpoint) Hook() Hook {
+	c := &checkpointer{Checkpoint: o, monitor: monitor{metric: o.Best, mode: o.BestMode}, epochPeriod: o.EveryEpochs}
 	every := AnyStep
-	if c.everySteps != nil && *c.everySteps > 0 {
-		every = *c.everySteps
+	if o.EverySteps > 0 {
+		every = o.EverySteps
+	} else if o.EveryEpochs == 0 {
+		c.epochPeriod = 1
 	}
 	return Hook{
 		Name: "checkpoint", StepEvery: every, Priority: priorityCheckpoint,
@@ -48,11 +68,10 @@ func Checkpoint(dir string, given ...Option) Hook {
 }
 
 type checkpointer struct {
-	options
-	dir         string
+	Checkpoint
+	monitor
 	folder      *checkpoint.Folder
 	bestOne     *checkpoint.Best
-	stepPeriod  int64
 	epochPeriod int
 	// owed is true if the last checkpoint that was due could not be written.
 	owed bool
@@ -86,44 +105,27 @@ func (c *checkpointer) save(string) (json.RawMessage, error) {
 	return json.Marshal(c.bestOne)
 }
 
-func period(name string, n *int) (int, error) {
-	if n == nil {
-		return 0, nil
-	}
-	if *n < 1 {
-		return 0, &option.Error{Option: name, Value: *n, Reason: "expected at least 1", Fix: "leave it out to write a checkpoint after each epoch"}
-	}
-	return *n, nil
-}
-
 func (c *checkpointer) start(ctx context.Context, s *State) error {
-	if c.dir == "" {
+	if c.Folder == "" {
 		return &option.Error{Option: "Checkpoint", Reason: "it has no folder", Fix: "name one that is for this training alone"}
 	}
-	if c.keep < 0 {
-		return &option.Error{Option: "Keep", Value: c.keep, Reason: "expected at least 0, which keeps all"}
+	for name, interval := range map[string]int{"EverySteps": c.EverySteps, "EveryEpochs": c.EveryEpochs} {
+		if interval < 0 {
+			return &option.Error{Option: name, Value: interval, Reason: "expected at least 0"}
+		}
 	}
-	steps, err := period("EverySteps", c.everySteps)
-	if err != nil {
-		return err
-	}
-	if c.epochPeriod, err = period("EveryEpochs", c.everyEpochs); err != nil {
-		return err
-	}
-	if c.stepPeriod = int64(steps); c.epochPeriod == 0 && steps == 0 {
-		c.epochPeriod = 1
-	}
-	if c.metric != "" || slices.Contains(c.given, "Best") {
+	if c.metric != "" {
 		if err := c.monitor.check("Best", s); err != nil {
 			return err
 		}
 	}
-	if err := c.check("Checkpoint", "Keep", "EverySteps", "EveryEpochs", "Best", "OnError"); err != nil {
+	if err := c.OnError.check(); err != nil {
 		return err
 	}
 	c.lastStep, c.lastDone = s.Step, s.EpochsDone
-	c.folder, err = checkpoint.Open(c.dir, checkpoint.Options{
-		Keep: c.keep, Tolerate: c.onError == Continue, ResumedFrom: s.History.ResumedFrom, Step: s.Step, Skipped: s.run.skipped,
+	var err error
+	c.folder, err = checkpoint.Open(c.Folder, checkpoint.Options{
+		Keep: max(cmp.Or(c.Keep, 3), 0), Tolerate: c.OnError == Continue, ResumedFrom: s.History.ResumedFrom, Step: s.Step, Skipped: s.run.skipped,
 		Logs: s.run.logs, Best: c.bestOne, Disk: c.disk, Log: s.Log,
 	})
 	if err != nil {
@@ -142,14 +144,14 @@ func (c *checkpointer) step(_ context.Context, s *State) error {
 		return err
 	}
 	// The checkpoint for the last step of an epoch is written by the method epoch.
-	if c.stepPeriod > 0 && s.Step%c.stepPeriod == 0 && s.EpochStep < s.StepsPerEpoch {
+	if c.EverySteps > 0 && s.Step%int64(c.EverySteps) == 0 && s.EpochStep < s.StepsPerEpoch {
 		return c.write(s, false)
 	}
 	return nil
 }
 
 func (c *checkpointer) epoch(_ context.Context, s *State) error {
-	due := c.owed || (c.stepPeriod > 0 && s.Step%c.stepPeriod == 0) || (c.epochPeriod > 0 && s.Epoch%c.epochPeriod == 0)
+	due := c.owed || (c.EverySteps > 0 && s.Step%int64(c.EverySteps) == 0) || (c.epochPeriod > 0 && s.Epoch%c.epochPeriod == 0)
 	improved, before, monitored := false, c.bestOne, c.monitor
 	if value, ok := s.Record.Metrics.Get(c.metric); ok && c.improves(value) {
 		c.monitor.set(value)
@@ -193,7 +195,7 @@ func (c *checkpointer) write(s *State, ending bool) error {
 		c.owed, c.lastStep, c.lastDone = false, s.Step, s.EpochsDone
 		s.History.Checkpoint = c.folder.Newest
 		err = c.folder.Tidy()
-	} else if c.onError == Continue && !ending && !errors.As(err, new(*checkpoint.Permanent)) {
+	} else if c.OnError == Continue && !ending && !errors.As(err, new(*checkpoint.Permanent)) {
 		c.owed = true
 		s.Log.Warn("training continues without a checkpoint", "step", s.Step, "error", err)
 		// The event goes to the epoch in progress, since log files already contain the last

@@ -27,17 +27,18 @@ import (
 )
 
 // fullLoop is a run that uses everything that a checkpoint stores.
-func fullLoop(t testing.TB, l *linear, dir string, options ...Option) Loop {
+func fullLoop(t testing.TB, l *linear, dir string, c Checkpoint) Loop {
 	loop := Loop{
 		Session: l, Batch: 4, Epochs: 4, Validation: samples(t, 10), ValidationEvery: 2,
 		LearningRate: warmup(3, Constant(0.05)), StepsPerEpoch: 4,
 	}
+	c.Folder, c.Keep, c.EverySteps, c.EveryEpochs, c.Best = dir, 2, 3, 1, "val_loss"
 	loop.Hook(
-		ReduceOnPlateau("loss", Patience(1), MinDelta(0.05), Factor(0.5)),
-		EarlyStop("loss", Patience(3), RestoreBest(dir)),
-		HistoryFile(filepath.Join(dir, "run.jsonl")),
-		CSVLog(filepath.Join(dir, "run.csv")),
-		Checkpoint(dir, append([]Option{Keep(2), EverySteps(3), EveryEpochs(1), Best("val_loss")}, options...)...),
+		ReduceOnPlateau{Metric: "loss", Patience: 1, MinDelta: 0.05, Factor: 0.5}.Hook(),
+		EarlyStop{Metric: "loss", Patience: 3, RestoreBest: true, Folder: dir}.Hook(),
+		HistoryFile(filepath.Join(dir, "run.jsonl"), Stop),
+		CSVLog(filepath.Join(dir, "run.csv"), Stop),
+		c.Hook(),
 	)
 	return loop
 }
@@ -55,7 +56,7 @@ func logged(t testing.TB, dir string) string {
 func wanted(t testing.TB) outcome {
 	dir := tempDir(t)
 	l := newLinear()
-	loop := fullLoop(t, l, dir)
+	loop := fullLoop(t, l, dir, Checkpoint{})
 	h, err := loop.Run(t.Context(), trainingData(t))
 	require.NoError(t, err)
 	require.Len(t, h.Records, 4)
@@ -67,7 +68,7 @@ func wanted(t testing.TB) outcome {
 // requireResumes completes the run of a folder and compares its result.
 func requireResumes(t testing.TB, dir string, want outcome) {
 	l := newLinear()
-	loop := fullLoop(t, l, dir)
+	loop := fullLoop(t, l, dir, Checkpoint{})
 	loop.Resume = dir
 	h, err := loop.Run(t.Context(), trainingData(t))
 	require.NoError(t, err)
@@ -100,7 +101,7 @@ func TestResumeIsExactFromEverywhere(t *testing.T) {
 			}
 			return nil
 		}
-		loop := fullLoop(t, l, dir)
+		loop := fullLoop(t, l, dir, Checkpoint{})
 		_, err := loop.Run(ctx, trainingData(t))
 		if stop == 15 {
 			// No validation follows the steps of the last epoch's third quarter. A validation
@@ -120,7 +121,7 @@ func TestResumeIsExactFromEverywhere(t *testing.T) {
 			}
 			return nil
 		}
-		loop := fullLoop(t, l, dir)
+		loop := fullLoop(t, l, dir, Checkpoint{})
 		// After the last evaluation, the run ends with or without a cancelled context.
 		_, err := loop.Run(ctx, trainingData(t))
 		if stop < 5 {
@@ -156,7 +157,7 @@ func TestCrashAtEveryWrite(t *testing.T) {
 		dir := tempDir(t)
 		crash := &crasher{left: at}
 		l := newLinear()
-		loop := fullLoop(t, l, dir, withDisk(disk.Disk{Before: crash.before}))
+		loop := fullLoop(t, l, dir, Checkpoint{disk: disk.Disk{Before: crash.before}})
 		_, err := loop.Run(t.Context(), trainingData(t))
 		if !crash.dead {
 			require.NoError(t, err)
@@ -179,7 +180,7 @@ func TestCrashWhileReplacing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := newLinear()
 	l.onEvaluate = func() error { cancel(); return nil }
-	loop := fullLoop(t, l, interrupted)
+	loop := fullLoop(t, l, interrupted, Checkpoint{})
 	_, err := loop.Run(ctx, trainingData(t))
 	require.ErrorIs(t, err, context.Canceled)
 	require.Contains(t, names(t, interrupted), "ckpt-8")
@@ -187,7 +188,7 @@ func TestCrashWhileReplacing(t *testing.T) {
 	for at := range 40 {
 		dir := copyDir(t, interrupted)
 		crash := &crasher{left: at}
-		loop := fullLoop(t, newLinear(), dir, withDisk(disk.Disk{Before: crash.before}))
+		loop := fullLoop(t, newLinear(), dir, Checkpoint{disk: disk.Disk{Before: crash.before}})
 		loop.Resume = dir
 		_, err := loop.Run(t.Context(), trainingData(t))
 		require.ErrorIs(t, err, errCrash)
@@ -222,7 +223,7 @@ func TestCrashWhileTheModelIsSaved(t *testing.T) {
 			}
 			return errCrash
 		}
-		loop := fullLoop(t, l, dir)
+		loop := fullLoop(t, l, dir, Checkpoint{})
 		_, err := loop.Run(t.Context(), trainingData(t))
 		require.ErrorIs(t, err, errCrash)
 		require.ErrorContains(t, err, "saving the model")
@@ -238,7 +239,7 @@ func TestKilled(t *testing.T) {
 			_, err := fmt.Printf("step %d\n", step)
 			return err
 		}
-		loop := fullLoop(t, l, dir)
+		loop := fullLoop(t, l, dir, Checkpoint{})
 		loop.Resume = dir
 		_, err := loop.Run(t.Context(), trainingData(t))
 		require.NoError(t, err)
@@ -269,10 +270,11 @@ func TestKilled(t *testing.T) {
 }
 
 // checkpointed trains 3 epochs of 2 steps, with a checkpoint after each epoch.
-func checkpointed(t testing.TB, options ...Option) (dir string, loop Loop) {
+func checkpointed(t testing.TB, c Checkpoint) (dir string, loop Loop) {
 	dir = tempDir(t)
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 3}
-	loop.Hook(Checkpoint(dir, options...))
+	c.Folder = dir
+	loop.Hook(c.Hook())
 	h, err := loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(dir, "ckpt-6"), h.Checkpoint)
@@ -322,7 +324,7 @@ func TestTornCheckpointsAreSkipped(t *testing.T) {
 		}, checkpoint.ErrForeign, "version 0, written by steadyfit"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir, loop := checkpointed(t)
+			dir, loop := checkpointed(t, Checkpoint{})
 			require.NoError(t, c.damage(filepath.Join(dir, "ckpt-6")))
 			found, err := checkpoint.List(dir)
 			require.NoError(t, err)
@@ -373,7 +375,7 @@ func TestStrangersInTheFolder(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "ckpt-5"), nil, 0o666))
 	var log bytes.Buffer
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: dir, Log: warnings(&log)}
-	loop.Hook(Checkpoint(dir, Keep(1)))
+	loop.Hook(Checkpoint{Folder: dir, Keep: 1}.Hook())
 	h, err := loop.Run(t.Context(), samples(t, 12))
 	require.NoError(t, err)
 	require.Empty(t, h.ResumedFrom)
@@ -384,7 +386,7 @@ func TestStrangersInTheFolder(t *testing.T) {
 }
 
 func TestOnlyDamagedCheckpointsIsAnError(t *testing.T) {
-	dir, loop := checkpointed(t, Keep(1))
+	dir, loop := checkpointed(t, Checkpoint{Keep: 1})
 	for _, name := range names(t, dir) {
 		require.NoError(t, os.Truncate(filepath.Join(dir, name, "state.json"), 10))
 	}
@@ -397,7 +399,7 @@ func TestOnlyDamagedCheckpointsIsAnError(t *testing.T) {
 func TestResumeFromNothingBeginsAnew(t *testing.T) {
 	for _, dir := range []string{tempDir(t), filepath.Join(tempDir(t), "not", "there")} {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1, Resume: dir}
-		loop.Hook(Checkpoint(dir))
+		loop.Hook(Checkpoint{Folder: dir}.Hook())
 		h, err := loop.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
 		require.Empty(t, h.ResumedFrom)
@@ -406,7 +408,7 @@ func TestResumeFromNothingBeginsAnew(t *testing.T) {
 }
 
 func TestUsedFolderIsRefused(t *testing.T) {
-	dir, loop := checkpointed(t)
+	dir, loop := checkpointed(t, Checkpoint{})
 	before := names(t, dir)
 	loop.Resume = ""
 	_, err := loop.Run(t.Context(), samples(t, 8))
@@ -430,7 +432,7 @@ func TestUsedFolderIsRefused(t *testing.T) {
 	require.NoError(t, lock.Release())
 
 	// A run that resumes from one folder must not write to another one that has checkpoints.
-	other, _ := checkpointed(t)
+	other, _ := checkpointed(t, Checkpoint{})
 	loop.Resume, loop.Epochs = other, 4
 	_, err = loop.Run(t.Context(), samples(t, 8))
 	require.ErrorAs(t, err, &wrong)
@@ -438,7 +440,7 @@ func TestUsedFolderIsRefused(t *testing.T) {
 	// It may write to an empty folder.
 	empty := tempDir(t)
 	again := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: dir}
-	again.Hook(Checkpoint(empty))
+	again.Hook(Checkpoint{Folder: empty}.Hook())
 	_, err = again.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Equal(t, []string{"ckpt-8"}, names(t, empty))
@@ -462,7 +464,7 @@ func TestMismatchesAreListed(t *testing.T) {
 			return table(t, "line8", x, y, data.Field{Name: "z", Array: y.Array})
 		}},
 	} {
-		_, loop := checkpointed(t)
+		_, loop := checkpointed(t, Checkpoint{})
 		ds := c.change(&loop)
 		if ds == nil {
 			ds = samples(t, 8)
@@ -488,7 +490,7 @@ func TestMismatchesAreListed(t *testing.T) {
 }
 
 func TestResumingACompleteRunDoesNothing(t *testing.T) {
-	dir, loop := checkpointed(t)
+	dir, loop := checkpointed(t, Checkpoint{})
 	l := newLinear()
 	loop.Session = l
 	before := names(t, dir)
@@ -514,7 +516,7 @@ func TestResumingAnEarlyStop(t *testing.T) {
 	run := func(patience int) (*History, *linear) {
 		l := scripted([]float64{5, 4, 6, 7, 8, 9, 9})
 		loop := Loop{Session: l, Batch: 4, Epochs: 7, Resume: dir}
-		loop.Hook(Checkpoint(dir), EarlyStop("loss", Patience(patience), RestoreBest(dir)))
+		loop.Hook(Checkpoint{Folder: dir}.Hook(), EarlyStop{Metric: "loss", Patience: patience, RestoreBest: true, Folder: dir}.Hook())
 		h, err := loop.Run(t.Context(), samples(t, 4))
 		require.NoError(t, err)
 		return h, l
@@ -532,30 +534,31 @@ func TestResumingAnEarlyStop(t *testing.T) {
 
 func TestKeep(t *testing.T) {
 	for _, c := range []struct {
-		options []Option
-		want    []string
+		checkpoint Checkpoint
+		want       []string
 	}{
-		{nil, []string{"ckpt-2", "ckpt-4", "ckpt-6"}},
-		{[]Option{Keep(2)}, []string{"ckpt-4", "ckpt-6"}},
+		{Checkpoint{}, []string{"ckpt-2", "ckpt-4", "ckpt-6"}},
+		{Checkpoint{Keep: 2}, []string{"ckpt-4", "ckpt-6"}},
 		// No finite loss has been computed from ckpt-6.
-		{[]Option{Keep(1)}, []string{"ckpt-4", "ckpt-6"}},
-		{[]Option{Keep(0), EverySteps(1)}, []string{"ckpt-1", "ckpt-2", "ckpt-3", "ckpt-4", "ckpt-5", "ckpt-6"}},
-		{[]Option{EveryEpochs(2)}, []string{"ckpt-4", "ckpt-6"}},
-		{[]Option{EverySteps(4)}, []string{"ckpt-4", "ckpt-6"}},
-		{[]Option{EverySteps(5), EveryEpochs(2)}, []string{"ckpt-4", "ckpt-5", "ckpt-6"}},
+		{Checkpoint{Keep: 1}, []string{"ckpt-4", "ckpt-6"}},
+		{Checkpoint{Keep: -1, EverySteps: 1}, []string{"ckpt-1", "ckpt-2", "ckpt-3", "ckpt-4", "ckpt-5", "ckpt-6"}},
+		{Checkpoint{EveryEpochs: 2}, []string{"ckpt-4", "ckpt-6"}},
+		{Checkpoint{EverySteps: 4}, []string{"ckpt-4", "ckpt-6"}},
+		{Checkpoint{EverySteps: 5, EveryEpochs: 2}, []string{"ckpt-4", "ckpt-5", "ckpt-6"}},
 	} {
-		dir, _ := checkpointed(t, c.options...)
+		dir, _ := checkpointed(t, c.checkpoint)
 		require.Equal(t, c.want, names(t, dir))
 	}
-	for _, bad := range []Option{Keep(-1), EverySteps(0), EveryEpochs(0)} {
+	for _, bad := range []Checkpoint{{EverySteps: -1}, {EveryEpochs: -1}} {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
-		loop.Hook(Checkpoint(tempDir(t), bad))
+		bad.Folder = tempDir(t)
+		loop.Hook(bad.Hook())
 		_, err := loop.Run(t.Context(), samples(t, 4))
 		var wrong *option.Error
 		require.ErrorAs(t, err, &wrong)
 	}
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
-	loop.Hook(Checkpoint(""))
+	loop.Hook(Checkpoint{Folder: ""}.Hook())
 	_, err := loop.Run(t.Context(), samples(t, 4))
 	require.ErrorContains(t, err, "no folder")
 }
@@ -564,7 +567,7 @@ func TestBestIsKept(t *testing.T) {
 	dir := tempDir(t)
 	l := scripted([]float64{5, 3, 4, 2, 6, 7, 8})
 	loop := Loop{Session: l, Batch: 4, Epochs: 3}
-	loop.Hook(Checkpoint(dir, Keep(1), EveryEpochs(3), Best("loss")))
+	loop.Hook(Checkpoint{Folder: dir, Keep: 1, EveryEpochs: 3, Best: "loss"}.Hook())
 	pointer := func() checkpoint.Best {
 		var b checkpoint.Best
 		text, err := os.ReadFile(filepath.Join(dir, bestFile))
@@ -600,7 +603,7 @@ func TestDivergedStateIsNotResumed(t *testing.T) {
 		l := newLinear()
 		l.poisonAt = 6
 		loop := Loop{Session: l, Batch: 4, Epochs: 9, Log: warnings(&log)}
-		loop.Hook(Checkpoint(dir, Keep(keep)))
+		loop.Hook(Checkpoint{Folder: dir, Keep: keep}.Hook())
 		h, err := loop.Run(t.Context(), samples(t, 8))
 		require.ErrorIs(t, err, ErrDiverged)
 		require.Equal(t, filepath.Join(dir, "ckpt-4"), h.Checkpoint)
@@ -610,7 +613,7 @@ func TestDivergedStateIsNotResumed(t *testing.T) {
 
 		healthy := newLinear()
 		again := Loop{Session: healthy, Batch: 4, Epochs: 9, Resume: dir}
-		again.Hook(Checkpoint(dir, Keep(keep)))
+		again.Hook(Checkpoint{Folder: dir, Keep: keep}.Hook())
 		got, err := again.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
 		require.Equal(t, filepath.Join(dir, "ckpt-4"), got.ResumedFrom)
@@ -627,7 +630,7 @@ func TestValidatedCheckpointIsNotPutAside(t *testing.T) {
 	l := newLinear()
 	l.lossAt = map[int64]float64{5: math.NaN()}
 	loop := Loop{Session: l, Batch: 4, Epochs: 9, Validation: samples(t, 4)}
-	loop.Hook(Checkpoint(dir, Keep(1)))
+	loop.Hook(Checkpoint{Folder: dir, Keep: 1}.Hook())
 	h, err := loop.Run(t.Context(), samples(t, 8))
 	require.ErrorIs(t, err, ErrDiverged)
 	require.Equal(t, []string{"ckpt-4"}, names(t, dir))
@@ -644,7 +647,7 @@ func TestFailedStepWritesNoCheckpoint(t *testing.T) {
 		return nil
 	}
 	loop := Loop{Session: l, Batch: 4, Epochs: 9}
-	loop.Hook(Checkpoint(dir))
+	loop.Hook(Checkpoint{Folder: dir}.Hook())
 	_, err := loop.Run(t.Context(), samples(t, 8))
 	require.ErrorContains(t, err, "out of luck")
 	require.Equal(t, []string{"ckpt-2"}, names(t, dir))
@@ -652,7 +655,7 @@ func TestFailedStepWritesNoCheckpoint(t *testing.T) {
 	// After an error of the data, the checkpoint has the state of the last step.
 	dir = tempDir(t)
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 9}
-	loop.Hook(Checkpoint(dir))
+	loop.Hook(Checkpoint{Folder: dir}.Hook())
 	_, err = loop.Run(t.Context(), lateBreak{samples(t, 20), brokenData{samples(t, 20), 3, errors.New("out of luck")}})
 	require.ErrorContains(t, err, "out of luck")
 	require.Equal(t, []string{"ckpt-5", "ckpt-8"}, names(t, dir))
@@ -695,13 +698,13 @@ func TestHooksKeepStateAndFiles(t *testing.T) {
 		}
 	}
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2}
-	loop.Hook(counter(), Checkpoint(dir))
+	loop.Hook(counter(), Checkpoint{Folder: dir}.Hook())
 	_, err := loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Empty(t, loaded)
 
 	again := Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: dir}
-	again.Hook(counter(), Checkpoint(dir))
+	again.Hook(counter(), Checkpoint{Folder: dir}.Hook())
 	_, err = again.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Equal(t, []string{"hello", "4"}, loaded)
@@ -732,7 +735,7 @@ func TestLoadErrorsNameTheHook(t *testing.T) {
 
 func TestSessionThatSavesNothing(t *testing.T) {
 	loop := Loop{Session: forgetful{newLinear()}, Batch: 4, Epochs: 2}
-	loop.Hook(Checkpoint(tempDir(t)))
+	loop.Hook(Checkpoint{Folder: tempDir(t)}.Hook())
 	_, err := loop.Run(t.Context(), samples(t, 8))
 	require.ErrorContains(t, err, "the session wrote no file variables")
 }
@@ -772,7 +775,7 @@ func TestResumeIgnoresNames(t *testing.T) {
 	dir := tempDir(t)
 	for i, pair := range [][2]data.Dataset{{samples(t, 8), samples(t, 6)}, {renamed(8), renamed(6)}} {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2 + i, Validation: pair[1], Resume: dir}
-		loop.Hook(Checkpoint(dir))
+		loop.Hook(Checkpoint{Folder: dir}.Hook())
 		h, err := loop.Run(t.Context(), pair[0])
 		require.NoError(t, err)
 		require.Equal(t, i == 1, h.ResumedFrom != "")
@@ -782,7 +785,7 @@ func TestResumeIgnoresNames(t *testing.T) {
 func TestEditedValidationIsNoticed(t *testing.T) {
 	dir := tempDir(t)
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Validation: samples(t, 6), Resume: dir}
-	loop.Hook(Checkpoint(dir))
+	loop.Hook(Checkpoint{Folder: dir}.Hook())
 	_, err := loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	loop.Validation = edited(t, samples(t, 6), 5)
@@ -796,7 +799,7 @@ func TestEditedValidationIsNoticed(t *testing.T) {
 }
 
 func TestOtherOrderIsNoticed(t *testing.T) {
-	_, loop := checkpointed(t)
+	_, loop := checkpointed(t, Checkpoint{})
 	_, err := loop.Run(t.Context(), samples(t, 8).Shuffle(1))
 	require.ErrorContains(t, err, "data order (seed, shuffle)")
 }
@@ -822,8 +825,8 @@ func TestDataIsIdentifiedOnceIfEver(t *testing.T) {
 	}{
 		{"", nil, 3, 3},
 		{dir, nil, 3, 3}, // there is nothing to resume from
-		{"", []Hook{Checkpoint(dir, EverySteps(1))}, 3, 1 + 3},
-		{dir, []Hook{Checkpoint(dir, EverySteps(1))}, 5, 1 + 2},
+		{"", []Hook{Checkpoint{Folder: dir, EverySteps: 1}.Hook()}, 3, 1 + 3},
+		{dir, []Hook{Checkpoint{Folder: dir, EverySteps: 1}.Hook()}, 5, 1 + 2},
 		{dir, nil, 6, 1 + 1},
 	} {
 		passes, validations := 0, 0
@@ -848,14 +851,14 @@ func TestIdentifyingReturnsErrors(t *testing.T) {
 	} {
 		l := newLinear()
 		loop := Loop{Session: l, Batch: 4, Epochs: 1, Validation: c.validation}
-		loop.Hook(Checkpoint(tempDir(t)))
+		loop.Hook(Checkpoint{Folder: tempDir(t)}.Hook())
 		_, err := loop.Run(t.Context(), c.train)
 		require.ErrorContains(t, err, c.want)
 		require.Empty(t, l.steps)
 	}
 
 	// The same holds for a resumed run, which leaves the checkpoint unchanged.
-	dir, loop := checkpointed(t)
+	dir, loop := checkpointed(t, Checkpoint{})
 	before := names(t, dir)
 	_, err := loop.Run(t.Context(), brokenData{samples(t, 8), 1, lost})
 	require.ErrorIs(t, err, lost)

@@ -108,7 +108,7 @@ func TestFullDiskContinues(t *testing.T) {
 	l := newLinear()
 	var log bytes.Buffer
 	loop := Loop{Session: heavy{linear: l}, Batch: 4, Epochs: 6, Log: warnings(&log)}
-	loop.Hook(Checkpoint(dir, Keep(0), OnError(Continue)))
+	loop.Hook(Checkpoint{Folder: dir, Keep: -1, OnError: Continue}.Hook())
 	during(l, map[int64]func(){
 		5: func() { fill(t, filler) },
 		7: func() { // the checkpoint of step 6 has failed
@@ -143,7 +143,7 @@ func TestFullDiskStops(t *testing.T) {
 		dir, filler := filepath.Join(root, "ckpt"), filepath.Join(root, "filler")
 		l := newLinear()
 		loop := Loop{Session: heavy{l, c.silent}, Batch: 4, Epochs: 6, Validation: c.validation}
-		loop.Hook(Checkpoint(dir, Keep(1)))
+		loop.Hook(Checkpoint{Folder: dir, Keep: 1}.Hook())
 		during(l, map[int64]func(){5: func() { fill(t, filler) }})
 		h, err := loop.Run(t.Context(), samples(t, 8))
 		require.Equal(t, !c.silent, errors.Is(err, syscall.ENOSPC))
@@ -170,7 +170,7 @@ func TestFullDiskStops(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(root, "more"), make([]byte, smallDisk-ballast*5/2), 0o666))
 		var log bytes.Buffer
 		complete := Loop{Session: heavy{linear: newLinear()}, Batch: 4, Epochs: 2, Resume: dir, Validation: c.validation, Log: warnings(&log)}
-		complete.Hook(Checkpoint(dir, Keep(1)))
+		complete.Hook(Checkpoint{Folder: dir, Keep: 1}.Hook())
 		_, err = complete.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
 		require.Contains(t, log.String(), "there is no space for another checkpoint")
@@ -190,7 +190,7 @@ func TestFullDiskResumes(t *testing.T) {
 	dir, filler := filepath.Join(root, "ckpt"), filepath.Join(root, "filler")
 	run := func(l *linear, epochs int, log *bytes.Buffer) (*History, error) {
 		loop := Loop{Session: heavy{linear: l}, Batch: 4, Epochs: epochs, Resume: dir, Log: warnings(log)}
-		loop.Hook(Checkpoint(dir, Keep(2), OnError(Continue), Best("loss")), HistoryFile(filepath.Join(root, "run.jsonl"), OnError(Continue)))
+		loop.Hook(Checkpoint{Folder: dir, Keep: 2, OnError: Continue, Best: "loss"}.Hook(), HistoryFile(filepath.Join(root, "run.jsonl"), Continue))
 		return loop.Run(t.Context(), samples(t, 8))
 	}
 	var log bytes.Buffer
@@ -211,7 +211,7 @@ func TestFullDiskResumes(t *testing.T) {
 	fill(t, filler)
 	l = newLinear()
 	fresh := Loop{Session: heavy{linear: l}, Batch: 4, Epochs: 2}
-	fresh.Hook(Checkpoint(filepath.Join(root, "other"), OnError(Continue)))
+	fresh.Hook(Checkpoint{Folder: filepath.Join(root, "other"), OnError: Continue}.Hook())
 	_, err = fresh.Run(t.Context(), samples(t, 8))
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	require.Empty(t, l.steps)
@@ -226,7 +226,7 @@ func TestFullDiskMakesRoom(t *testing.T) {
 		l := newLinear()
 		var log bytes.Buffer
 		loop := Loop{Session: heavy{l, silent}, Batch: 4, Epochs: 5, Log: warnings(&log)}
-		loop.Hook(Checkpoint(dir, Keep(2)))
+		loop.Hook(Checkpoint{Folder: dir, Keep: 2}.Hook())
 		h, err := loop.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
 		require.Equal(t, []string{"ckpt-10", "ckpt-8"}, names(t, dir))
@@ -246,7 +246,7 @@ func TestFullDiskKeepsTheLastGoodCheckpoint(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(root, "filler"), make([]byte, smallDisk-ballast*5/2), 0o666))
 	l := newLinear()
 	first := Loop{Session: heavy{linear: l}, Batch: 4, Epochs: 2}
-	first.Hook(Checkpoint(dir, Keep(2)))
+	first.Hook(Checkpoint{Folder: dir, Keep: 2}.Hook())
 	_, err := first.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Equal(t, []string{"ckpt-2", "ckpt-4"}, names(t, dir))
@@ -254,7 +254,7 @@ func TestFullDiskKeepsTheLastGoodCheckpoint(t *testing.T) {
 
 	l = newLinear()
 	again := Loop{Session: heavy{linear: l}, Batch: 4, Epochs: 3, Resume: dir}
-	again.Hook(Checkpoint(dir, Keep(1)))
+	again.Hook(Checkpoint{Folder: dir, Keep: 1}.Hook())
 	during(l, map[int64]func(){3: func() { fill(t, filepath.Join(root, "more")) }})
 	_, err = again.Run(t.Context(), samples(t, 8))
 	require.ErrorIs(t, err, syscall.ENOSPC)
@@ -268,7 +268,7 @@ func TestReadOnlyAtStart(t *testing.T) {
 	for _, policy := range []ErrorPolicy{Stop, Continue} {
 		l := newLinear()
 		loop := Loop{Session: l, Batch: 4, Epochs: 2}
-		loop.Hook(Checkpoint(dir, OnError(policy)))
+		loop.Hook(Checkpoint{Folder: dir, OnError: policy}.Hook())
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		require.ErrorIs(t, err, syscall.EROFS)
 		require.ErrorContains(t, err, "checkpoint at start")
@@ -278,10 +278,10 @@ func TestReadOnlyAtStart(t *testing.T) {
 	undo()
 
 	// A run can resume from it into another folder.
-	from, loop := checkpointed(t)
+	from, loop := checkpointed(t, Checkpoint{})
 	readOnly(t, from)
 	resumed := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: loop.Resume}
-	resumed.Hook(Checkpoint(tempDir(t)))
+	resumed.Hook(Checkpoint{Folder: tempDir(t)}.Hook())
 	h, err := resumed.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(from, "ckpt-6"), h.ResumedFrom)
@@ -294,7 +294,7 @@ func TestReadOnlyDuringARun(t *testing.T) {
 		var log bytes.Buffer
 		var undo func()
 		loop := Loop{Session: l, Batch: 4, Epochs: 5, Log: warnings(&log)}
-		loop.Hook(Checkpoint(dir, OnError(policy)))
+		loop.Hook(Checkpoint{Folder: dir, OnError: policy}.Hook())
 		during(l, map[int64]func(){
 			3: func() { undo = readOnly(t, dir) },
 			7: func() { undo() },
@@ -330,7 +330,7 @@ func TestFullDiskLogFile(t *testing.T) {
 			var log bytes.Buffer
 			loop := Loop{Session: l, Batch: 4, Epochs: epochs, Log: warnings(&log)}
 			whole := 0
-			loop.Hook(logger(path, OnError(policy)), Checkpoint(dir, EveryEpochs(epochs)), Hook{
+			loop.Hook(logger(path).hook(policy), Checkpoint{Folder: dir, EveryEpochs: epochs}.Hook(), Hook{
 				Name: "look", Priority: priorityCheckpoint, Epoch: func(_ context.Context, s *State) error {
 					found := linesIn(t, path)
 					require.Equal(t, upTo(len(found)), found)
@@ -386,7 +386,7 @@ func TestFullDiskLogFileAtStart(t *testing.T) {
 		path := filepath.Join(root, name)
 		l := newLinear()
 		loop := Loop{Session: l, Batch: 4, Epochs: 1}
-		loop.Hook(logger(path, OnError(Continue)))
+		loop.Hook(logger(path).hook(Continue))
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
 		fill(t, filepath.Join(root, "filler"))
@@ -408,7 +408,7 @@ func TestReadOnlyLogFileAtStart(t *testing.T) {
 			for _, policy := range []ErrorPolicy{Stop, Continue} {
 				l := newLinear()
 				loop := Loop{Session: l, Batch: 4, Epochs: 2}
-				loop.Hook(logger(filepath.Join(dir, file), OnError(policy)))
+				loop.Hook(logger(filepath.Join(dir, file)).hook(policy))
 				_, err := loop.Run(t.Context(), samples(t, 8))
 				require.ErrorIs(t, err, syscall.EROFS)
 				var failed *LogError

@@ -69,7 +69,7 @@ func TestContinueAfterAnyFailure(t *testing.T) {
 		dir := tempDir(t)
 		f := &failure{at: at, err: syscall.EIO}
 		l := newLinear()
-		loop := fullLoop(t, l, dir, withDisk(disk.Disk{Before: f.before}), OnError(Continue))
+		loop := fullLoop(t, l, dir, Checkpoint{disk: disk.Disk{Before: f.before}, OnError: Continue})
 		h, err := loop.Run(t.Context(), trainingData(t))
 		if len(l.steps) == 0 {
 			require.ErrorIs(t, err, syscall.EIO, "before the training, a failure ends the run")
@@ -111,7 +111,7 @@ func TestStopAfterAnyFailure(t *testing.T) {
 	for at := 0; ; at += 3 {
 		dir := tempDir(t)
 		f := &failure{at: at, err: syscall.EDQUOT, all: true}
-		loop := fullLoop(t, newLinear(), dir, withDisk(disk.Disk{Before: f.before}))
+		loop := fullLoop(t, newLinear(), dir, Checkpoint{disk: disk.Disk{Before: f.before}})
 		_, err := loop.Run(t.Context(), trainingData(t))
 		if at >= f.count {
 			require.NoError(t, err)
@@ -140,7 +140,7 @@ func TestContinueToTheEndWithoutCheckpoints(t *testing.T) {
 	loop := Loop{Session: l, Batch: 4, Epochs: 6}
 	var log bytes.Buffer
 	loop.Log = warnings(&log)
-	loop.Hook(Checkpoint(dir, Keep(1), Best("loss"), OnError(Continue), withDisk(disk.Disk{Before: f.before})))
+	loop.Hook(Checkpoint{Folder: dir, Keep: 1, Best: "loss", OnError: Continue, disk: disk.Disk{Before: f.before}}.Hook())
 	l.onTrain = func(step int64) error {
 		if step == 5 {
 			f.at = f.count
@@ -168,7 +168,7 @@ func TestContinueToTheEndWithoutCheckpoints(t *testing.T) {
 
 	again := newLinear()
 	resumed := Loop{Session: again, Batch: 4, Epochs: 6, Resume: dir}
-	resumed.Hook(Checkpoint(dir, Keep(1), Best("loss")))
+	resumed.Hook(Checkpoint{Folder: dir, Keep: 1, Best: "loss"}.Hook())
 	h, err = resumed.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Equal(t, failed.Good, h.ResumedFrom)
@@ -182,7 +182,7 @@ func TestFailedCheckpointIsOwed(t *testing.T) {
 	f := &failure{at: 1 << 20, err: syscall.ENOSPC}
 	l := newLinear()
 	loop := Loop{Session: l, Batch: 4, Epochs: 7}
-	loop.Hook(Checkpoint(dir, EveryEpochs(3), Keep(0), OnError(Continue), withDisk(disk.Disk{Before: f.before})))
+	loop.Hook(Checkpoint{Folder: dir, EveryEpochs: 3, Keep: -1, OnError: Continue, disk: disk.Disk{Before: f.before}}.Hook())
 	l.onTrain = func(step int64) error {
 		if step == 5 {
 			f.at = f.count
@@ -211,7 +211,7 @@ func TestBestThatCouldNotBeWritten(t *testing.T) {
 		return nil
 	}
 	loop := Loop{Session: l, Batch: 4, Epochs: 6}
-	loop.Hook(Checkpoint(dir, Keep(1), Best("loss"), OnError(Continue), withDisk(disk.Disk{Before: f.before})))
+	loop.Hook(Checkpoint{Folder: dir, Keep: 1, Best: "loss", OnError: Continue, disk: disk.Disk{Before: f.before}}.Hook())
 	_, err := loop.Run(t.Context(), samples(t, 4))
 	require.NoError(t, err)
 	text, err := os.ReadFile(filepath.Join(dir, bestFile))
@@ -224,13 +224,13 @@ func TestBestThatCouldNotBeWritten(t *testing.T) {
 // An error that every attempt would repeat ends the run under any policy.
 func TestContinueDoesNotHideWhatLasts(t *testing.T) {
 	loop := Loop{Session: forgetful{newLinear()}, Batch: 4, Epochs: 2}
-	loop.Hook(Checkpoint(tempDir(t), OnError(Continue)))
+	loop.Hook(Checkpoint{Folder: tempDir(t), OnError: Continue}.Hook())
 	h, err := loop.Run(t.Context(), samples(t, 8))
 	require.ErrorContains(t, err, "the session wrote no file variables")
 	require.Len(t, h.Records, 1)
 
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 2}
-	loop.Hook(Checkpoint(tempDir(t), OnError(7)))
+	loop.Hook(Checkpoint{Folder: tempDir(t), OnError: 7}.Hook())
 	_, err = loop.Run(t.Context(), samples(t, 8))
 	var wrong *option.Error
 	require.ErrorAs(t, err, &wrong)

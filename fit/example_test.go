@@ -78,7 +78,7 @@ func Example() {
 		LearningRate: fit.Constant(0.02),
 		Validation:   doubles(),
 	}
-	loop.Hook(fit.EarlyStop("val_loss", fit.Patience(3)))
+	loop.Hook(fit.EarlyStop{Metric: "val_loss", Patience: 3}.Hook())
 	history, err := loop.Run(context.Background(), doubles().Shuffle(1))
 	if err != nil {
 		fmt.Println(err)
@@ -105,7 +105,7 @@ func ExampleCheckpoint() {
 
 	train := func(ctx context.Context, hooks ...fit.Hook) {
 		loop := fit.Loop{Session: &slope{}, Batch: 2, Epochs: 3, LearningRate: fit.Constant(0.02), Resume: dir}
-		loop.Hook(fit.Checkpoint(dir, fit.Keep(2)))
+		loop.Hook(fit.Checkpoint{Folder: dir, Keep: 2}.Hook())
 		loop.Hook(hooks...)
 		history, err := loop.Run(ctx, doubles().Shuffle(1))
 		if errors.Is(err, context.Canceled) {

@@ -38,14 +38,14 @@ func TestLockOfAnotherProcess(t *testing.T) {
 			return sleeper.Wait()
 		}
 		loop := Loop{Session: l, Batch: 4, Epochs: 9, Resume: dir}
-		loop.Hook(Checkpoint(dir))
+		loop.Hook(Checkpoint{Folder: dir}.Hook())
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
 		return
 	}
 	dir := tempDir(t)
 	ours := Loop{Session: newLinear(), Batch: 4, Epochs: 3}
-	ours.Hook(Checkpoint(dir))
+	ours.Hook(Checkpoint{Folder: dir}.Hook())
 	const restarts = 5
 	for i := range restarts {
 		child := exec.Command(os.Args[0], "-test.run=^TestLockOfAnotherProcess$")
@@ -96,7 +96,7 @@ func TestLockWithinAProcess(t *testing.T) {
 	dir := tempDir(t)
 	inner := func() error {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
-		loop.Hook(Checkpoint(dir))
+		loop.Hook(Checkpoint{Folder: dir}.Hook())
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		return err
 	}
@@ -108,7 +108,7 @@ func TestLockWithinAProcess(t *testing.T) {
 		return nil
 	}
 	loop := Loop{Session: l, Batch: 4, Epochs: 2}
-	loop.Hook(Checkpoint(dir))
+	loop.Hook(Checkpoint{Folder: dir}.Hook())
 	_, err := loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.NotContains(t, names(t, dir), lockName)
@@ -127,7 +127,7 @@ func TestLockIsReleased(t *testing.T) {
 	}
 	run := func(ctx context.Context, change func(*Loop)) error {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Resume: dir}
-		loop.Hook(Checkpoint(dir))
+		loop.Hook(Checkpoint{Folder: dir}.Hook())
 		change(&loop)
 		_, err := loop.Run(ctx, samples(t, 8))
 		return err
@@ -158,7 +158,7 @@ func TestLockIsReleased(t *testing.T) {
 
 // A lock of another host may be invisible on this host.
 func TestLockLeftByAnotherHost(t *testing.T) {
-	dir, loop := checkpointed(t)
+	dir, loop := checkpointed(t, Checkpoint{})
 	text, err := json.Marshal(checkpoint.Holder{PID: 7, Host: "elsewhere", Since: time.Unix(1e9, 0).UTC()})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, lockName), text, 0o666))
@@ -180,11 +180,11 @@ func TestLockLeftByAnotherHost(t *testing.T) {
 
 // Between resuming and locking, another run may continue in the folder.
 func TestFolderUsedWhileResuming(t *testing.T) {
-	dir, loop := checkpointed(t)
+	dir, loop := checkpointed(t, Checkpoint{})
 	loop.Epochs = 6
 	loop.Hook(Hook{Name: "other", Start: func(context.Context, *State) error {
 		other := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: dir}
-		other.Hook(Checkpoint(dir))
+		other.Hook(Checkpoint{Folder: dir}.Hook())
 		_, err := other.Run(t.Context(), samples(t, 8))
 		return err
 	}})

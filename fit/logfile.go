@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/fit/internal/disk"
 	"steadyfit/internal/files"
 	"steadyfit/memory"
 	"steadyfit/option"
@@ -25,14 +26,15 @@ import (
 // lines. So does a run that restarts a training that crashed before its first checkpoint.
 //
 // A line is written completely or not at all, and HistoryFile removes an incomplete line after
-// a crash. Its errors are a LogError; see OnError.
-func HistoryFile(path string, given ...Option) Hook {
-	return historyLines(path).hook("history_file("+path+")", given)
+// a crash. Its errors are a LogError.
+func HistoryFile(path string, onError ErrorPolicy) Hook {
+	return historyLines(path).hook(onError)
 }
 
 func historyLines(path string) *lineFile {
 	return &lineFile{
 		kind:  "HistoryFile",
+		name:  "history_file(" + path + ")",
 		path:  path,
 		begin: func(*State) []byte { return nil },
 		format: func(r *Record) ([]byte, error) {
@@ -50,7 +52,9 @@ func historyLines(path string) *lineFile {
 // CSVLog is like HistoryFile, but writes comma-separated values. The first line has the names
 // of the fields of Record and of the metrics. Unknown values are empty. If the first line of an
 // existing file differs, the error is an *option.Error.
-func CSVLog(path string, given ...Option) Hook {
+func CSVLog(path string, onError ErrorPolicy) Hook { return csvLines(path).hook(onError) }
+
+func csvLines(path string) *lineFile {
 	var columns []string
 	row := func(values []string) []byte {
 		var b bytes.Buffer
@@ -60,8 +64,9 @@ func CSVLog(path string, given ...Option) Hook {
 		w.Flush()
 		return b.Bytes()
 	}
-	return (&lineFile{
+	return &lineFile{
 		kind: "CSVLog",
+		name: "csv_log(" + path + ")",
 		path: path,
 		begin: func(s *State) []byte {
 			columns = slices.Concat(recordFields[:fieldsBeforeMetrics], s.available(), recordFields[fieldsBeforeMetrics:len(recordFields)-1])
@@ -84,7 +89,7 @@ func CSVLog(path string, given ...Option) Hook {
 			step, errStep := strconv.ParseInt(values[1], 10, 64)
 			return epoch, step, errEpoch == nil && errStep == nil
 		},
-	}).hook("csv_log("+path+")", given)
+	}
 }
 
 // LogError reports that a HistoryFile or CSVLog could not write its file. It affects neither
@@ -123,7 +128,8 @@ func (e *LogError) Error() string {
 func (e *LogError) Unwrap() error { return e.Err }
 
 type lineFile struct {
-	options
+	onError    ErrorPolicy
+	disk       disk.Disk
 	kind, path string // kind is "HistoryFile" or "CSVLog"
 	// begin returns the first line of a file, or nil.
 	begin func(*State) []byte
@@ -151,9 +157,9 @@ type lineFile struct {
 	stopped error
 }
 
-func (l *lineFile) hook(name string, given []Option) Hook {
-	l.name, l.options = name, l.options.with(given)
-	return Hook{Name: name, Priority: PriorityReport, Start: l.start, Epoch: l.epoch, End: l.end, follow: never}
+func (l *lineFile) hook(onError ErrorPolicy) Hook {
+	l.onError = onError
+	return Hook{Name: l.name, Priority: PriorityReport, Start: l.start, Epoch: l.epoch, End: l.end, follow: never}
 }
 
 func (l *lineFile) start(_ context.Context, s *State) error {
@@ -162,7 +168,7 @@ func (l *lineFile) start(_ context.Context, s *State) error {
 	if l.path == "" {
 		return &option.Error{Option: l.kind, Reason: "it has no file name", Fix: "name a file"}
 	}
-	if err := l.check(l.kind, "OnError"); err != nil {
+	if err := l.onError.check(); err != nil {
 		return err
 	}
 	err := l.open(s)

@@ -43,7 +43,12 @@ func shortOf(t testing.TB, fails func(n int) bool) disk.Disk {
 }
 
 // loggers returns both kinds of log file.
-var loggers = map[string]func(string, ...Option) Hook{"run.jsonl": HistoryFile, "run.csv": CSVLog}
+var loggers = map[string]func(string) *lineFile{"run.jsonl": historyLines, "run.csv": csvLines}
+
+func onDisk(l *lineFile, d disk.Disk) *lineFile {
+	l.disk = d
+	return l
+}
 
 // linesIn returns the epochs in a file, all of whose lines must be complete.
 func linesIn(t testing.TB, path string) []int {
@@ -88,7 +93,7 @@ func TestLogLinesAreMadeUpFor(t *testing.T) {
 		var during [][]int
 		loop.Hook(
 			// The third line is attempted three times.
-			logger(path, OnError(Continue), withDisk(shortOf(t, func(n int) bool { return n >= 3 && n < 6 }))),
+			onDisk(logger(path), shortOf(t, func(n int) bool { return n >= 3 && n < 6 })).hook(Continue),
 			Hook{Name: "look", Priority: priorityCheckpoint, Epoch: func(context.Context, *State) error {
 				during = append(during, linesIn(t, path))
 				return nil
@@ -114,7 +119,7 @@ func TestTornLogLineIsMended(t *testing.T) {
 		short := shortOf(t, func(n int) bool { return n == 3 || n == 8 })
 		truncations := 0
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 7}
-		loop.Hook(logger(path, OnError(Continue), withDisk(disk.Disk{Before: func(op, path string) error {
+		loop.Hook(onDisk(logger(path), disk.Disk{Before: func(op, path string) error {
 			if op == "truncate" {
 				// The removal fails once for the first torn line, and always for the second.
 				if truncations++; truncations == 1 || truncations > 2 {
@@ -122,7 +127,7 @@ func TestTornLogLineIsMended(t *testing.T) {
 				}
 			}
 			return short.Before(op, path)
-		}})))
+		}}).hook(Continue))
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		var failed *LogError
 		require.ErrorAs(t, err, &failed)
@@ -134,7 +139,7 @@ func TestTornLogLineIsMended(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, strings.HasSuffix(string(text), tornLine), "a part of a line is left")
 		again := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
-		again.Hook(logger(path))
+		again.Hook(logger(path).hook(Stop))
 		_, err = again.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
 		require.Equal(t, append(upTo(6), 1), linesIn(t, path))
@@ -148,7 +153,7 @@ func TestLogLinesThatStayMissing(t *testing.T) {
 		path, ckpt := filepath.Join(dir, name), filepath.Join(dir, "ckpt")
 		l := newLinear()
 		loop := Loop{Session: l, Batch: 4, Epochs: 6}
-		loop.Hook(logger(path, OnError(Continue), withDisk(shortOf(t, func(n int) bool { return n > 2 }))), Checkpoint(ckpt))
+		loop.Hook(onDisk(logger(path), shortOf(t, func(n int) bool { return n > 2 })).hook(Continue), Checkpoint{Folder: ckpt}.Hook())
 		h, err := loop.Run(t.Context(), samples(t, 8))
 		var failed *LogError
 		require.ErrorAs(t, err, &failed)
@@ -164,7 +169,7 @@ func TestLogLinesThatStayMissing(t *testing.T) {
 		require.Equal(t, upTo(2), linesIn(t, path))
 
 		again := Loop{Session: newLinear(), Batch: 4, Epochs: 6, Resume: ckpt}
-		again.Hook(logger(path), Checkpoint(ckpt))
+		again.Hook(logger(path).hook(Stop), Checkpoint{Folder: ckpt}.Hook())
 		_, err = again.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
 		require.Equal(t, upTo(6), linesIn(t, path), "a resumed run adds them")
@@ -179,7 +184,7 @@ func TestLogFileStops(t *testing.T) {
 			path, ckpt := filepath.Join(dir, name), filepath.Join(dir, "ckpt")
 			loop := Loop{Session: newLinear(), Batch: 4, Epochs: 6}
 			broken := shortOf(t, func(n int) bool { return n == 3 || (n > 3 && !recovers) })
-			loop.Hook(logger(path, withDisk(broken)), Checkpoint(ckpt, EveryEpochs(5)))
+			loop.Hook(onDisk(logger(path), broken).hook(Stop), Checkpoint{Folder: ckpt, EveryEpochs: 5}.Hook())
 			h, err := loop.Run(t.Context(), samples(t, 8))
 			var failed *LogError
 			require.ErrorAs(t, err, &failed)
@@ -200,7 +205,7 @@ func TestLogFileStops(t *testing.T) {
 
 			l := newLinear()
 			again := Loop{Session: l, Batch: 4, Epochs: 6, Resume: ckpt}
-			again.Hook(logger(path), Checkpoint(ckpt, EveryEpochs(5)))
+			again.Hook(logger(path).hook(Stop), Checkpoint{Folder: ckpt, EveryEpochs: 5}.Hook())
 			h, err = again.Run(t.Context(), samples(t, 8))
 			require.NoError(t, err)
 			require.Equal(t, filepath.Join(ckpt, "ckpt-6"), h.ResumedFrom)
@@ -215,7 +220,7 @@ func TestLastLogLine(t *testing.T) {
 	for _, last := range []int{3, 4} {
 		path := filepath.Join(tempDir(t), "run.jsonl")
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 3}
-		loop.Hook(HistoryFile(path, withDisk(shortOf(t, func(n int) bool { return n >= 3 && n <= last }))))
+		loop.Hook(onDisk(historyLines(path), shortOf(t, func(n int) bool { return n >= 3 && n <= last })).hook(Stop))
 		h, err := loop.Run(t.Context(), samples(t, 8))
 		require.Len(t, h.Records, 3)
 		require.Empty(t, h.Stopped)
@@ -246,7 +251,7 @@ func TestLogFileAfterAStop(t *testing.T) {
 				s.Stop("enough")
 				return nil
 			}},
-			HistoryFile(path, withDisk(shortOf(t, func(int) bool { return true }))),
+			onDisk(historyLines(path), shortOf(t, func(int) bool { return true })).hook(Stop),
 		)
 		h, err := loop.Run(t.Context(), samples(t, 8))
 		var failed *LogError
@@ -267,7 +272,7 @@ func TestLogLinesOfARunWithoutACheckpoint(t *testing.T) {
 		train := func(resume string, dies bool, folder string) (*History, error) {
 			l := newLinear()
 			loop := Loop{Session: l, Batch: 4, Epochs: 4, Resume: resume}
-			loop.Hook(logger(path), Checkpoint(folder, EveryEpochs(3)))
+			loop.Hook(logger(path).hook(Stop), Checkpoint{Folder: folder, EveryEpochs: 3}.Hook())
 			l.onTrain = func(step int64) error {
 				if dies && step == 5 {
 					return died
@@ -319,13 +324,13 @@ func TestLogLinesOfAnEarlierTraining(t *testing.T) {
 		dir := tempDir(t)
 		path, ckpt := filepath.Join(dir, name), filepath.Join(dir, "ckpt")
 		first := Loop{Session: newLinear(), Batch: 4, Epochs: 3}
-		first.Hook(logger(path))
+		first.Hook(logger(path).hook(Stop))
 		_, err := first.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
 		stop := Hook{Name: "stop", Step: func(_ context.Context, s *State) error { s.Stop("enough"); return nil }}
 		for _, hooks := range [][]Hook{{stop}, nil} {
 			loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Resume: ckpt}
-			loop.Hook(append(hooks, logger(path), Checkpoint(ckpt))...)
+			loop.Hook(append(hooks, logger(path).hook(Stop), Checkpoint{Folder: ckpt}.Hook())...)
 			_, err = loop.Run(t.Context(), samples(t, 8))
 			require.NoError(t, err)
 		}
@@ -342,27 +347,27 @@ func TestLogFileThatOpensLater(t *testing.T) {
 		run := func(epochs int, hooks ...Hook) (*History, string, error) {
 			var log bytes.Buffer
 			loop := Loop{Session: newLinear(), Batch: 4, Epochs: epochs, Resume: ckpt, Log: warnings(&log)}
-			loop.Hook(append(hooks, Checkpoint(ckpt))...)
+			loop.Hook(append(hooks, Checkpoint{Folder: ckpt}.Hook())...)
 			h, err := loop.Run(t.Context(), samples(t, 8))
 			return h, log.String(), err
 		}
-		_, _, err := run(2, logger(path))
+		_, _, err := run(2, logger(path).hook(Stop))
 		require.NoError(t, err)
 		require.NoError(t, os.RemoveAll(filepath.Dir(path)))
 		require.NoError(t, os.WriteFile(filepath.Dir(path), nil, 0o666)) // a file in place of the folder
 
-		_, _, err = run(3, logger(path))
+		_, _, err = run(3, logger(path).hook(Stop))
 		require.ErrorIs(t, err, syscall.ENOTDIR)
 		require.ErrorContains(t, err, "at start")
 
-		_, log, err := run(3, logger(path, OnError(Continue)))
+		_, log, err := run(3, logger(path).hook(Continue))
 		var failed *LogError
 		require.ErrorAs(t, err, &failed)
 		require.True(t, failed.Final)
 		require.Equal(t, 1, failed.Missing)
 		require.Equal(t, 1, strings.Count(log, "without a line in the log file"))
 
-		h, log, err := run(6, logger(path, OnError(Continue)), Hook{Name: "way", Epoch: func(_ context.Context, s *State) error {
+		h, log, err := run(6, logger(path).hook(Continue), Hook{Name: "way", Epoch: func(_ context.Context, s *State) error {
 			if s.Epoch == 5 {
 				return os.Remove(filepath.Dir(path))
 			}
@@ -378,7 +383,7 @@ func TestLogFileThatOpensLater(t *testing.T) {
 func TestLogFileOptions(t *testing.T) {
 	for name, logger := range loggers {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
-		loop.Hook(logger(filepath.Join(tempDir(t), name), OnError(7)))
+		loop.Hook(logger(filepath.Join(tempDir(t), name)).hook(7))
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		var wrong *option.Error
 		require.ErrorAs(t, err, &wrong)
@@ -389,7 +394,7 @@ func TestLogFileOptions(t *testing.T) {
 // A device has no content.
 func TestLogToADevice(t *testing.T) {
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2}
-	loop.Hook(HistoryFile(os.DevNull), CSVLog(filepath.Join(tempDir(t), "run.csv")))
+	loop.Hook(HistoryFile(os.DevNull, Stop), CSVLog(filepath.Join(tempDir(t), "run.csv"), Stop))
 	h, err := loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Len(t, h.Records, 2)

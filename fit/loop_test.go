@@ -416,7 +416,7 @@ func TestCancellation(t *testing.T) {
 			dir := tempDir(t)
 			loop := Loop{Session: l, Batch: 4, Epochs: 4, Validation: samples(t, 12)}
 			ended := false
-			loop.Hook(Checkpoint(dir), Hook{Name: "last", End: func(ctx context.Context, _ *State) error {
+			loop.Hook(Checkpoint{Folder: dir}.Hook(), Hook{Name: "last", End: func(ctx context.Context, _ *State) error {
 				ended = true
 				return ctx.Err()
 			}})
@@ -595,7 +595,7 @@ func TestDataWait(t *testing.T) {
 		l.onEvaluate = func() error { c.at = c.at.Add(time.Hour); return nil }
 		ds := slowData{samples(t, 20), func() { c.at = c.at.Add(3 * time.Second) }}
 		loop := Loop{Session: l, Batch: 4, Epochs: 2, Validation: samples(t, 4), Resume: dir, now: c.now}
-		loop.Hook(terminal(&out, 160), Checkpoint(dir), Hook{Name: "stop", Step: func(_ context.Context, s *State) error {
+		loop.Hook(terminal(&out, 160), Checkpoint{Folder: dir}.Hook(), Hook{Name: "stop", Step: func(_ context.Context, s *State) error {
 			if s.Step == stopAt {
 				s.Stop("enough")
 			}
@@ -654,7 +654,7 @@ func TestResumeWithAugmentedData(t *testing.T) {
 			return nil
 		}
 		loop := Loop{Session: l, Batch: 3, Epochs: 4, Resume: dir}
-		loop.Hook(Checkpoint(dir))
+		loop.Hook(Checkpoint{Folder: dir}.Hook())
 		_, err := loop.Run(ctx, train(5, 2))
 		require.ErrorIs(t, err, context.Canceled)
 		goleak.VerifyNone(t)
@@ -727,7 +727,7 @@ func TestStepDoesNotAllocate(t *testing.T) {
 	l := newLinear()
 	l.quiet = true
 	loop := &Loop{Session: l, Batch: 4, Epochs: 1, LearningRate: Constant(0.01)}
-	loop.Hook(Checkpoint(tempDir(t)), Hook{Name: "count", Step: func(context.Context, *State) error { return nil }})
+	loop.Hook(Checkpoint{Folder: tempDir(t)}.Hook(), Hook{Name: "count", Step: func(context.Context, *State) error { return nil }})
 	ds := samples(t, 20)
 	r, err := newRun(loop, ds)
 	require.NoError(t, err)
@@ -766,7 +766,7 @@ func TestLongRunsAllocateNoMore(t *testing.T) {
 func TestLoopRunsAgain(t *testing.T) {
 	var log []string
 	loop := Loop{Session: newLinear(), Batch: 10, Epochs: 2}
-	loop.Hook(spy(&log, "a", 0, ""), EarlyStop("loss", Patience(1)))
+	loop.Hook(spy(&log, "a", 0, ""), EarlyStop{Metric: "loss", Patience: 1}.Hook())
 	for range 2 {
 		h, err := loop.Run(t.Context(), samples(t, 10))
 		require.NoError(t, err)

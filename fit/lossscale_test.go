@@ -109,7 +109,7 @@ func TestOnlySkippedStepsAreDivergence(t *testing.T) {
 		loop := Loop{Session: s, Batch: 2, Epochs: 2, StepsPerEpoch: steps, Log: slog.New(slog.NewTextHandler(&log, nil))}
 		if dir != "" {
 			loop.Resume = dir
-			loop.Hook(Checkpoint(dir))
+			loop.Hook(Checkpoint{Folder: dir}.Hook())
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -160,7 +160,7 @@ func TestEpochOfSkippedSteps(t *testing.T) {
 	var dir string
 	run := func(stop int64) (*History, error) {
 		loop := Loop{Session: newScaling(skipAt), Batch: 2, Epochs: 1, StepsPerEpoch: 3, Resume: dir}
-		loop.Hook(Checkpoint(dir))
+		loop.Hook(Checkpoint{Folder: dir}.Hook())
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		loop.Hook(Hook{Name: "stop", Step: func(_ context.Context, state *State) error {
@@ -191,7 +191,7 @@ func TestStateOfTheSessionIsResumed(t *testing.T) {
 	skipAt := map[int64]float64{2: math.Inf(1), 5: math.NaN(), 9: math.Inf(-1)}
 	run := func(s *scaling, dir string, stop int64) *History {
 		loop := Loop{Session: s, Batch: 2, Epochs: 3, Resume: dir}
-		loop.Hook(Checkpoint(dir, EverySteps(1)))
+		loop.Hook(Checkpoint{Folder: dir, EverySteps: 1}.Hook())
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		loop.Hook(Hook{Name: "stop", Step: func(_ context.Context, state *State) error {

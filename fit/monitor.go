@@ -19,44 +19,31 @@ import (
 	"steadyfit/option"
 )
 
-// Direction states whether low or high values of a metric are better.
-type Direction int
-
-const (
-	// auto derives the direction from the metric's name: low for losses and errors, high for
-	// accuracies, areas and scores. An unknown name is an error.
-	auto Direction = iota
-	// Min means that lower values are better.
-	Min
-	// Max means that higher values are better.
-	Max
-)
-
-// auto looks for these words in metric names.
+// Words in metric names whose low or high values are better.
 var (
 	lowWords  = []string{"loss", "error", "mae", "mse", "rmse", "mape", "msle", "perplexity", "crossentropy", "entropy", "divergence", "hinge"}
 	highWords = []string{"accuracy", "acc", "auc", "precision", "recall", "f1", "fbeta", "iou", "dice", "r2", "specificity", "sensitivity"}
 )
 
-func guessDirection(metric string) (Direction, bool) {
+// guessMode returns "min" or "max", or "" for an unknown name.
+func guessMode(metric string) string {
 	words := strings.Split(strings.ToLower(metric), "_")
 	for _, word := range slices.Backward(words) {
 		switch {
 		case slices.Contains(highWords, word):
-			return Max, true
+			return "max"
 		case slices.Contains(lowWords, word):
-			return Min, true
+			return "min"
 		}
 	}
-	return auto, false
+	return ""
 }
 
 type monitor struct {
-	metric    string
-	direction Direction
-	patience  int
-	minDelta  float64
-	resolved  Direction
+	metric   string
+	mode     string
+	patience int
+	minDelta float64
 
 	// known is true if there is a best value.
 	known bool
@@ -88,7 +75,7 @@ func (m *monitor) improves(value float64) bool {
 // beats reports whether value is better than other by more than minDelta. NaN is never better.
 func (m *monitor) beats(value, other float64) bool {
 	delta := math.Abs(m.minDelta)
-	if m.resolved == Max {
+	if m.mode == "max" {
 		return value-delta > other
 	}
 	return value+delta < other
@@ -122,36 +109,59 @@ func (m *monitor) check(name string, s *State) error {
 	if m.patience < 0 {
 		return &option.Error{Option: name, Value: m.metric, Reason: fmt.Sprintf("the patience is %d, expected at least 0", m.patience)}
 	}
-	m.resolved = m.direction
-	if m.resolved == auto {
-		guessed, ok := guessDirection(m.metric)
-		if !ok {
-			return &option.Error{Option: name, Value: m.metric, Reason: "the name does not say whether low or high is better", Fix: "give the direction, min or max"}
-		}
-		m.resolved = guessed
+	switch m.mode = cmp.Or(m.mode, guessMode(m.metric)); m.mode {
+	case "min", "max":
+	case "":
+		return &option.Error{Option: name, Value: m.metric, Reason: "the name does not say whether low or high is better", Fix: "give the mode, min or max"}
+	default:
+		return &option.Error{Option: name, Value: m.metric, Reason: fmt.Sprintf("the mode is %q, expected min or max", m.mode)}
 	}
 	return nil
 }
 
-// EarlyStop is a hook that stops training when a metric, such as "val_loss", no longer
-// improves. It decides like the Keras callback EarlyStopping, except that a metric that the run
-// lacks is an error at the start, and that NaN is never an improvement. It ignores epochs
-// without validation.
+// EarlyStop stops training when a metric, such as "val_loss", no longer improves. It decides
+// like the Keras callback EarlyStopping, except that a metric that the run lacks is an error at
+// the start, and that NaN is never an improvement. It ignores epochs without validation.
 //
 // If EarlyStop stopped a run, a resumed run stops at once unless Patience is higher.
-func EarlyStop(metric string, given ...Option) Hook {
-	e := &earlyStop{options: options{monitor: monitor{metric: metric}}.with(given)}
+type EarlyStop struct {
+	Metric string
+	// Mode is "min" if low values are better, or "max". By default, the metric's name decides:
+	// low for losses and errors, high for accuracies, areas and scores. Another name is an error.
+	Mode string
+	// Patience is the number of epochs without improvement after which the training stops.
+	Patience int
+	// MinDelta is the smallest improvement that counts.
+	MinDelta float64
+	// Baseline is a value that the metric must beat. An epoch that does not beat it counts as
+	// one without improvement. The default is none.
+	Baseline *float64
+	// StartFrom is the number of epochs at the beginning that are ignored.
+	StartFrom int
+	// RestoreBest restores the weights of the best epoch when a run ends without an error, even
+	// if EarlyStop did not end it, and logs that epoch. The weights are stored in checkpoints
+	// and in Folder, usually that of the checkpoints. The default is a temporary folder.
+	RestoreBest bool
+	Folder      string
+	OnError     ErrorPolicy
+}
+
+// Hook returns the hook for Loop.Hook.
+func (o EarlyStop) Hook() Hook {
+	e := &earlyStop{EarlyStop: o, monitor: monitor{metric: o.Metric, mode: o.Mode, patience: o.Patience, minDelta: o.MinDelta}}
 	return Hook{
-		Name: "early_stop(" + metric + ")",
+		Name: "early_stop(" + o.Metric + ")",
 		Load: e.load, Save: e.save, Start: e.start, Epoch: e.epoch, End: e.end, metric: e.finder("EarlyStop"),
 		// The weights of the first rank count in the end.
-		follow: func() bool { e.restore = false; return true },
+		follow: func() bool { e.RestoreBest = false; return true },
 	}
 }
 
 type earlyStop struct {
-	options
-	// scratch is a temporary folder that replaces an empty bestDir. remove deletes it.
+	EarlyStop
+	monitor
+	disk disk.Disk
+	// scratch is a temporary folder that replaces an empty Folder. remove deletes it.
 	scratch string
 	remove  func() error
 
@@ -181,14 +191,14 @@ type earlyStopState struct {
 }
 
 func (e *earlyStop) workspace() string {
-	return filepath.Join(cmp.Or(e.bestDir, e.scratch), ".best-"+url.PathEscape(e.metric))
+	return filepath.Join(cmp.Or(e.Folder, e.scratch), ".best-"+url.PathEscape(e.metric))
 }
 
 func (e *earlyStop) load(dir string, state json.RawMessage) error {
 	e.reset()
 	e.savedBest.reset()
 	e.wait, e.bestEpoch, e.stopped, e.saved, e.own, e.lost, e.failed = 0, 0, 0, "", false, nil, nil
-	if err := e.check("EarlyStop", "Patience", "MinDelta", "Mode", "Baseline", "RestoreBest", "StartFrom", "OnError"); err != nil {
+	if err := e.OnError.check(); err != nil {
 		return err
 	}
 	if state == nil {
@@ -200,14 +210,14 @@ func (e *earlyStop) load(dir string, state json.RawMessage) error {
 	}
 	e.setState(loaded.Best)
 	e.bestEpoch, e.wait, e.stopped = loaded.BestEpoch, loaded.Wait, loaded.Stopped
-	if !e.restore || disk.Missing(dir) {
+	if !e.RestoreBest || disk.Missing(dir) {
 		return nil
 	}
 	saved, err := e.folder(e.bestEpoch)
 	if err == nil {
 		err = e.disk.CopyFiles(dir, saved)
 	}
-	if err != nil && e.onError != Continue {
+	if err != nil && e.OnError != Continue {
 		return notSaved(err)
 	}
 	if e.lost = err; err != nil {
@@ -223,7 +233,7 @@ func (e *earlyStop) load(dir string, state json.RawMessage) error {
 }
 
 func (e *earlyStop) folder(epoch int) (string, error) {
-	if e.bestDir == "" && e.scratch == "" {
+	if e.Folder == "" && e.scratch == "" {
 		var err error
 		if e.scratch, e.remove, err = files.Scratch("steadyfit-best-"); err != nil {
 			return "", err
@@ -281,16 +291,16 @@ func (e *earlyStop) reason() string {
 
 func (e *earlyStop) epoch(ctx context.Context, s *State) error {
 	value, ok := s.Record.Metrics.Get(e.metric)
-	if !ok || s.Epoch <= e.startFrom {
+	if !ok || s.Epoch <= e.StartFrom {
 		return nil
 	}
-	if e.restore && (e.saved == "" || !e.savedBest.known && !math.IsNaN(value) || e.savedBest.known && e.beats(value, e.savedBest.best)) {
+	if e.RestoreBest && (e.saved == "" || !e.savedBest.known && !math.IsNaN(value) || e.savedBest.known && e.beats(value, e.savedBest.best)) {
 		e.saveBest(ctx, s, value)
 	}
 	e.wait++
 	if e.improves(value) {
 		e.set(value)
-		if e.baseline == nil || e.beats(value, *e.baseline) {
+		if e.Baseline == nil || e.beats(value, *e.Baseline) {
 			e.wait = 0
 		}
 		return nil
@@ -325,7 +335,7 @@ func (e *earlyStop) saveBest(ctx context.Context, s *State, value float64) {
 		return
 	}
 	_ = e.disk.Remove(dir) // an incomplete state is useless
-	if e.onError != Continue {
+	if e.OnError != Continue {
 		e.failed = err
 		s.Stop("the best state could not be written")
 		return
@@ -338,7 +348,7 @@ func (e *earlyStop) saveBest(ctx context.Context, s *State, value float64) {
 }
 
 func (e *earlyStop) end(ctx context.Context, s *State) error {
-	if !e.restore {
+	if !e.RestoreBest {
 		return nil
 	}
 	var err error
@@ -358,7 +368,7 @@ func (e *earlyStop) end(ctx context.Context, s *State) error {
 		}
 	}
 	if e.own {
-		if left := e.disk.Remove(e.workspace()); left != nil && e.onError != Continue {
+		if left := e.disk.Remove(e.workspace()); left != nil && e.OnError != Continue {
 			err = errors.Join(err, left)
 		}
 	}
@@ -369,19 +379,39 @@ func (e *earlyStop) end(ctx context.Context, s *State) error {
 	return err
 }
 
-// ReduceOnPlateau is a hook that multiplies the learning rate by Factor when a metric, such as
-// "val_loss", no longer improves. It decides like the Keras callback ReduceLROnPlateau. It
-// needs Loop.LearningRate. The epoch of a reduction has the event "learning_rate".
-func ReduceOnPlateau(metric string, given ...Option) Hook {
-	p := &plateau{options: options{monitor: monitor{metric: metric, patience: 10, minDelta: 1e-4}, factor: 0.1}.with(given)}
+// ReduceOnPlateau multiplies the learning rate by Factor when a metric, such as "val_loss", no
+// longer improves. It decides like the Keras callback ReduceLROnPlateau. It needs
+// Loop.LearningRate. The epoch of a reduction has the event "learning_rate".
+type ReduceOnPlateau struct {
+	Metric string
+	// Mode is "min" or "max"; see EarlyStop.Mode.
+	Mode string
+	// Factor is above 0 and below 1. 0 means 0.1.
+	Factor float64
+	// Patience is the number of epochs without improvement after which the rate is reduced. 0
+	// means 10.
+	Patience int
+	// MinDelta is the smallest improvement that counts. 0 means 0.0001.
+	MinDelta float64
+	// Cooldown is the number of epochs after a reduction that do not count.
+	Cooldown int
+	// MinRate is the lowest learning rate.
+	MinRate float64
+}
+
+// Hook returns the hook for Loop.Hook.
+func (o ReduceOnPlateau) Hook() Hook {
+	o.Factor = cmp.Or(o.Factor, 0.1)
+	p := &plateau{ReduceOnPlateau: o, monitor: monitor{metric: o.Metric, mode: o.Mode, patience: cmp.Or(o.Patience, 10), minDelta: cmp.Or(o.MinDelta, 1e-4)}}
 	return Hook{
-		Name: "reduce_on_plateau(" + metric + ")",
+		Name: "reduce_on_plateau(" + o.Metric + ")",
 		Load: p.load, Save: p.save, Start: p.start, Epoch: p.epoch, metric: p.finder("ReduceOnPlateau"),
 	}
 }
 
 type plateau struct {
-	options
+	ReduceOnPlateau
+	monitor
 	wait, cooling int
 }
 
@@ -414,17 +444,14 @@ func (p *plateau) start(_ context.Context, s *State) error {
 	if err := p.monitor.check("ReduceOnPlateau", s); err != nil {
 		return err
 	}
-	if err := p.check("ReduceOnPlateau", "Patience", "MinDelta", "Mode", "Factor", "Cooldown", "MinRate"); err != nil {
-		return err
-	}
 	if _, ok := s.LearningRate(); !ok {
 		return &option.Error{Option: "ReduceOnPlateau", Reason: "the learning rate is not known", Fix: "set {Loop.LearningRate}"}
 	}
-	if !(p.factor > 0 && p.factor < 1) {
-		return &option.Error{Option: "Factor", Value: p.factor, Reason: "expected a number above 0 and below 1, as in 0.1"}
+	if !(p.Factor > 0 && p.Factor < 1) {
+		return &option.Error{Option: "Factor", Value: p.Factor, Reason: "expected a number above 0 and below 1, as in 0.1"}
 	}
-	if p.cooldown < 0 || !validRate(p.minRate) {
-		return &option.Error{Option: "ReduceOnPlateau", Reason: fmt.Sprintf("Cooldown is %d and MinRate %v, expected at least 0", p.cooldown, p.minRate)}
+	if p.Cooldown < 0 || !validRate(p.MinRate) {
+		return &option.Error{Option: "ReduceOnPlateau", Reason: fmt.Sprintf("Cooldown is %d and MinRate %v, expected at least 0", p.Cooldown, p.MinRate)}
 	}
 	return nil
 }
@@ -448,11 +475,11 @@ func (p *plateau) epoch(_ context.Context, s *State) error {
 	}
 	p.wait++
 	rate, _ := s.LearningRate()
-	if p.wait < p.patience || rate <= p.minRate {
+	if p.wait < p.patience || rate <= p.MinRate {
 		return nil
 	}
-	s.ScaleLearningRate(max(p.factor, p.minRate/rate))
+	s.ScaleLearningRate(max(p.Factor, p.MinRate/rate))
 	s.Event("learning_rate")
-	p.cooling, p.wait = p.cooldown, 0
+	p.cooling, p.wait = p.Cooldown, 0
 	return nil
 }

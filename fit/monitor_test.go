@@ -34,37 +34,36 @@ func scripted(losses []float64) *linear {
 
 // The expected epochs are those of EarlyStopping in Keras 3.15 for the same values.
 func TestEarlyStopDecidesAsKeras(t *testing.T) {
-	o := func(options ...Option) []Option { return options }
 	const none = 0
 	for _, c := range []struct {
 		losses   []float64
-		options  []Option
+		stop     EarlyStop
 		epochs   int
 		stops    bool
 		restored int // the epoch whose state the session has in the end
 	}{
-		{[]float64{5, 4, 3, 2, 1}, o(), 5, false, none},
-		{[]float64{5, 4, 4, 3, 2}, o(), 3, true, none},
-		{[]float64{5, 4, 4, 3, 2}, o(Patience(1)), 3, true, none},
-		{[]float64{5, 4, 4, 3, 2}, o(Patience(2)), 5, false, none},
-		{[]float64{5, 4, 6, 6, 3, 7, 7, 7}, o(Patience(2)), 4, true, none},
-		{[]float64{5, 4, 6, 6, 3, 7, 7, 7}, o(Patience(3)), 8, true, none},
-		{[]float64{5, 4.9, 4.8, 4.7, 4.6, 4.5}, o(MinDelta(0.25), Patience(2)), 3, true, none},
-		{[]float64{5, 4.9, 4.8, 4.7, 4.6, 4.5}, o(MinDelta(0.15), Patience(2)), 6, false, none},
-		{[]float64{5, 4.9, 4.8, 4.7, 4.6, 4.5}, o(MinDelta(-0.25), Patience(2)), 3, true, none},
-		{[]float64{1, 2, 3, 3, 3, 3}, o(Mode(Max), Patience(2)), 5, true, none},
-		{[]float64{3, 2, 1, 1, 1, 1}, o(Mode(Max), Patience(2)), 3, true, none},
-		{[]float64{5, 4, 3, 2, 1, 0.5}, o(Baseline(2.5), Patience(2)), 6, false, none},
-		{[]float64{5, 4, 3, 2, 1, 0.5}, o(Baseline(2.5), Patience(4)), 6, false, none},
-		{[]float64{5, 4, 3, 3, 3}, o(Baseline(10), Patience(1)), 4, true, none},
-		{[]float64{5, 6, 7, 8, 9}, o(Baseline(1), Patience(3)), 3, true, none},
-		{[]float64{1, 2, 3, 2.5, 2.6, 2.7}, o(StartFrom(2), Patience(2)), 6, true, none},
-		{[]float64{1, 2, 3, 4}, o(StartFrom(10)), 4, false, none},
-		{[]float64{5, 4, 6, 7, 8}, o(RestoreBest("x"), Patience(2)), 4, true, 2},
-		{[]float64{5, 4, 6, 3, 4, 4.5}, o(RestoreBest("x"), Patience(3)), 6, false, 4},
-		{[]float64{5, 6, 7, 8, 9}, o(RestoreBest("x"), Baseline(1), Patience(3)), 3, true, 1},
-		{[]float64{5, 4, 3, 6, 7}, o(RestoreBest("x"), Baseline(1), Patience(9)), 5, false, 3},
-		{[]float64{1, 2, 5, 4, 6}, o(RestoreBest("x"), StartFrom(2), Patience(3)), 5, false, 4},
+		{[]float64{5, 4, 3, 2, 1}, EarlyStop{}, 5, false, none},
+		{[]float64{5, 4, 4, 3, 2}, EarlyStop{}, 3, true, none},
+		{[]float64{5, 4, 4, 3, 2}, EarlyStop{Patience: 1}, 3, true, none},
+		{[]float64{5, 4, 4, 3, 2}, EarlyStop{Patience: 2}, 5, false, none},
+		{[]float64{5, 4, 6, 6, 3, 7, 7, 7}, EarlyStop{Patience: 2}, 4, true, none},
+		{[]float64{5, 4, 6, 6, 3, 7, 7, 7}, EarlyStop{Patience: 3}, 8, true, none},
+		{[]float64{5, 4.9, 4.8, 4.7, 4.6, 4.5}, EarlyStop{MinDelta: 0.25, Patience: 2}, 3, true, none},
+		{[]float64{5, 4.9, 4.8, 4.7, 4.6, 4.5}, EarlyStop{MinDelta: 0.15, Patience: 2}, 6, false, none},
+		{[]float64{5, 4.9, 4.8, 4.7, 4.6, 4.5}, EarlyStop{MinDelta: -0.25, Patience: 2}, 3, true, none},
+		{[]float64{1, 2, 3, 3, 3, 3}, EarlyStop{Mode: "max", Patience: 2}, 5, true, none},
+		{[]float64{3, 2, 1, 1, 1, 1}, EarlyStop{Mode: "max", Patience: 2}, 3, true, none},
+		{[]float64{5, 4, 3, 2, 1, 0.5}, EarlyStop{Baseline: new(2.5), Patience: 2}, 6, false, none},
+		{[]float64{5, 4, 3, 2, 1, 0.5}, EarlyStop{Baseline: new(2.5), Patience: 4}, 6, false, none},
+		{[]float64{5, 4, 3, 3, 3}, EarlyStop{Baseline: new(float64(10)), Patience: 1}, 4, true, none},
+		{[]float64{5, 6, 7, 8, 9}, EarlyStop{Baseline: new(float64(1)), Patience: 3}, 3, true, none},
+		{[]float64{1, 2, 3, 2.5, 2.6, 2.7}, EarlyStop{StartFrom: 2, Patience: 2}, 6, true, none},
+		{[]float64{1, 2, 3, 4}, EarlyStop{StartFrom: 10}, 4, false, none},
+		{[]float64{5, 4, 6, 7, 8}, EarlyStop{RestoreBest: true, Folder: "x", Patience: 2}, 4, true, 2},
+		{[]float64{5, 4, 6, 3, 4, 4.5}, EarlyStop{RestoreBest: true, Folder: "x", Patience: 3}, 6, false, 4},
+		{[]float64{5, 6, 7, 8, 9}, EarlyStop{RestoreBest: true, Folder: "x", Baseline: new(float64(1)), Patience: 3}, 3, true, 1},
+		{[]float64{5, 4, 3, 6, 7}, EarlyStop{RestoreBest: true, Folder: "x", Baseline: new(float64(1)), Patience: 9}, 5, false, 3},
+		{[]float64{1, 2, 5, 4, 6}, EarlyStop{RestoreBest: true, Folder: "x", StartFrom: 2, Patience: 3}, 5, false, 4},
 	} {
 		t.Run(fmt.Sprint(c.losses), func(t *testing.T) {
 			t.Chdir(tempDir(t))
@@ -72,7 +71,8 @@ func TestEarlyStopDecidesAsKeras(t *testing.T) {
 			var log strings.Builder
 			loop := Loop{Session: l, Batch: 4, Epochs: len(c.losses), Log: slog.New(slog.NewTextHandler(&log, nil))}
 			var states [][2][3]uint64
-			loop.Hook(EarlyStop("loss", c.options...), Hook{Name: "remember", Epoch: func(context.Context, *State) error {
+			c.stop.Metric = "loss"
+			loop.Hook(c.stop.Hook(), Hook{Name: "remember", Epoch: func(context.Context, *State) error {
 				states = append(states, l.state())
 				return nil
 			}})
@@ -99,25 +99,23 @@ func TestEarlyStopDecidesAsKeras(t *testing.T) {
 // The expected rates after each epoch are those of ReduceLROnPlateau in Keras 3.15 for the same
 // values and an initial rate of 1.
 func TestReduceOnPlateauDecidesAsKeras(t *testing.T) {
-	o := func(options ...Option) []Option {
-		return append([]Option{Factor(0.5)}, options...)
-	}
 	for _, c := range []struct {
-		losses  []float64
-		options []Option
-		rates   []float64
+		losses []float64
+		reduce ReduceOnPlateau
+		rates  []float64
 	}{
-		{[]float64{5, 4, 4, 4, 4, 4}, o(Patience(2)), []float64{1, 1, 1, 0.5, 0.5, 0.25}},
-		{[]float64{5, 4, 4, 4, 4, 4, 4, 4}, o(Patience(1), Cooldown(2)), []float64{1, 1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125}},
-		{[]float64{5, 4, 4, 4, 4, 4}, o(Patience(1), MinRate(0.2)), []float64{1, 1, 0.5, 0.25, 0.2, 0.2}},
-		{[]float64{5, 4.99995, 4.9999, 4.99985, 4.9998}, o(Patience(2)), []float64{1, 1, 0.5, 0.5, 0.5}},
-		{[]float64{5, 4, 6, 3, 6, 6, 6}, o(Patience(2)), []float64{1, 1, 1, 1, 1, 0.5, 0.5}},
-		{[]float64{1, 2, 2, 2, 3}, o(Patience(2), Mode(Max)), []float64{1, 1, 1, 0.5, 0.5}},
-		{[]float64{4, 4, 4}, o(Patience(0)), []float64{1, 0.5, 0.25}},
+		{[]float64{5, 4, 4, 4, 4, 4}, ReduceOnPlateau{Patience: 2}, []float64{1, 1, 1, 0.5, 0.5, 0.25}},
+		{[]float64{5, 4, 4, 4, 4, 4, 4, 4}, ReduceOnPlateau{Patience: 1, Cooldown: 2}, []float64{1, 1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125}},
+		{[]float64{5, 4, 4, 4, 4, 4}, ReduceOnPlateau{Patience: 1, MinRate: 0.2}, []float64{1, 1, 0.5, 0.25, 0.2, 0.2}},
+		{[]float64{5, 4.99995, 4.9999, 4.99985, 4.9998}, ReduceOnPlateau{Patience: 2}, []float64{1, 1, 0.5, 0.5, 0.5}},
+		{[]float64{5, 4, 6, 3, 6, 6, 6}, ReduceOnPlateau{Patience: 2}, []float64{1, 1, 1, 1, 1, 0.5, 0.5}},
+		{[]float64{1, 2, 2, 2, 3}, ReduceOnPlateau{Patience: 2, Mode: "max"}, []float64{1, 1, 1, 0.5, 0.5}},
+		{[]float64{4, 4, 4}, ReduceOnPlateau{Patience: 1}, []float64{1, 0.5, 0.25}},
 	} {
 		l := scripted(append(c.losses, 0))
 		loop := Loop{Session: l, Batch: 4, Epochs: len(c.losses) + 1, LearningRate: Constant(1)}
-		loop.Hook(ReduceOnPlateau("loss", c.options...))
+		c.reduce.Metric, c.reduce.Factor = "loss", 0.5
+		loop.Hook(c.reduce.Hook())
 		h, err := loop.Run(t.Context(), samples(t, 4))
 		require.NoError(t, err)
 		for i, want := range c.rates {
@@ -129,8 +127,8 @@ func TestReduceOnPlateauDecidesAsKeras(t *testing.T) {
 }
 
 func TestNaNIsNeverAnImprovement(t *testing.T) {
-	for _, d := range []Direction{Min, Max} {
-		m := monitor{resolved: d}
+	for _, d := range []string{"min", "max"} {
+		m := monitor{mode: d}
 		require.False(t, m.improves(math.NaN()))
 		require.True(t, m.improves(1))
 		m.set(1)
@@ -138,15 +136,14 @@ func TestNaNIsNeverAnImprovement(t *testing.T) {
 	}
 }
 
-func TestGuessDirection(t *testing.T) {
-	for name, want := range map[string]Direction{
-		"loss": Min, "val_loss": Min, "mae": Min, "val_mean_squared_error": Min, "sparse_categorical_crossentropy": Min,
-		"accuracy": Max, "val_acc": Max, "top_k_categorical_accuracy": Max, "AUC": Max, "val_f1": Max, "mean_iou": Max,
-		"false_positives": auto, "lossless": auto, "": auto,
+func TestGuessMode(t *testing.T) {
+	for name, want := range map[string]string{
+		"loss": "min", "val_loss": "min", "mae": "min", "val_mean_squared_error": "min", "sparse_categorical_crossentropy": "min",
+		"accuracy": "max", "val_acc": "max", "top_k_categorical_accuracy": "max", "AUC": "max", "val_f1": "max", "mean_iou": "max",
+		"false_positives": "", "lossless": "", "": "",
 	} {
-		got, ok := guessDirection(name)
+		got := guessMode(name)
 		require.Equal(t, want, got, name)
-		require.Equal(t, want != auto, ok, name)
 	}
 }
 
@@ -155,13 +152,13 @@ func TestMonitorsAreChecked(t *testing.T) {
 		hook  Hook
 		words []string
 	}{
-		{EarlyStop("accuracy"), []string{"EarlyStop accuracy: there is no such metric", "use one of loss, other"}},
-		{EarlyStop("val_loss"), []string{"use one of loss, other", "Loop.Validation"}},
-		{EarlyStop("other"), []string{"does not say whether low or high is better", "min or max"}},
-		{EarlyStop("loss", Patience(-1)), []string{"patience is -1"}},
-		{ReduceOnPlateau("accuracy"), []string{"ReduceOnPlateau", "use one of loss, other"}},
-		{ReduceOnPlateau("loss"), []string{"learning rate is not known", "Loop.LearningRate"}},
-		{Checkpoint(tempDir(t), Best("accuracy")), []string{"Best", "use one of"}},
+		{EarlyStop{Metric: "accuracy"}.Hook(), []string{"EarlyStop accuracy: there is no such metric", "use one of loss, other"}},
+		{EarlyStop{Metric: "val_loss"}.Hook(), []string{"use one of loss, other", "Loop.Validation"}},
+		{EarlyStop{Metric: "other"}.Hook(), []string{"does not say whether low or high is better", "min or max"}},
+		{EarlyStop{Metric: "loss", Patience: -1}.Hook(), []string{"patience is -1"}},
+		{ReduceOnPlateau{Metric: "accuracy"}.Hook(), []string{"ReduceOnPlateau", "use one of loss, other"}},
+		{ReduceOnPlateau{Metric: "loss"}.Hook(), []string{"learning rate is not known", "Loop.LearningRate"}},
+		{Checkpoint{Folder: tempDir(t), Best: "accuracy"}.Hook(), []string{"Best", "use one of"}},
 	} {
 		l := scripted(nil)
 		loop := Loop{Session: l, Batch: 4, Epochs: 1}
@@ -174,9 +171,10 @@ func TestMonitorsAreChecked(t *testing.T) {
 		}
 		require.Empty(t, l.steps)
 	}
-	for _, bad := range []Option{Factor(0), Factor(1), Cooldown(-1), MinRate(-1)} {
+	for _, bad := range []ReduceOnPlateau{{Factor: -1}, {Factor: 1}, {Cooldown: -1}, {MinRate: -1}} {
 		loop := Loop{Session: scripted(nil), Batch: 4, Epochs: 1, LearningRate: Constant(1)}
-		loop.Hook(ReduceOnPlateau("loss", bad))
+		bad.Metric = "loss"
+		loop.Hook(bad.Hook())
 		_, err := loop.Run(t.Context(), samples(t, 4))
 		var wrong *option.Error
 		require.ErrorAs(t, err, &wrong)
@@ -186,7 +184,7 @@ func TestMonitorsAreChecked(t *testing.T) {
 func TestMonitorsPassOverEpochsWithoutTheirMetric(t *testing.T) {
 	l := scripted([]float64{1, 1, 1, 1, 1, 1})
 	loop := Loop{Session: l, Batch: 4, Epochs: 6, Validation: samples(t, 4), ValidationEvery: 2, LearningRate: Constant(1e-300)}
-	loop.Hook(EarlyStop("val_loss", Patience(2)), ReduceOnPlateau("val_loss", Patience(1)))
+	loop.Hook(EarlyStop{Metric: "val_loss", Patience: 2}.Hook(), ReduceOnPlateau{Metric: "val_loss", Patience: 1}.Hook())
 	h, err := loop.Run(t.Context(), samples(t, 4))
 	require.NoError(t, err)
 	require.Len(t, h.Records, 6, "validations 2 and 3 do not improve on the first, which makes epoch 6")
@@ -217,7 +215,7 @@ func TestBestStateThatCannotBeWritten(t *testing.T) {
 	var states [][2][3]uint64
 	loop := Loop{Session: l, Batch: 4, Epochs: len(losses), Log: warnings(&log)}
 	loop.Hook(
-		EarlyStop("loss", Patience(3), RestoreBest(tempDir(t)), OnError(Continue)),
+		EarlyStop{Metric: "loss", Patience: 3, RestoreBest: true, Folder: tempDir(t), OnError: Continue}.Hook(),
 		Hook{Name: "states", Epoch: func(context.Context, *State) error { states = append(states, l.state()); return nil }},
 	)
 	h, err := loop.Run(t.Context(), samples(t, 4))
@@ -232,7 +230,7 @@ func TestBestStateThatCannotBeWritten(t *testing.T) {
 	require.Equal(t, 1, strings.Count(log.String(), "training continues with the best state of an earlier epoch"))
 
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 1}
-	loop.Hook(EarlyStop("loss", OnError(7)))
+	loop.Hook(EarlyStop{Metric: "loss", OnError: 7}.Hook())
 	_, err = loop.Run(t.Context(), samples(t, 4))
 	var wrong *option.Error
 	require.ErrorAs(t, err, &wrong)
@@ -247,7 +245,7 @@ func TestBestStateInATemporaryFolder(t *testing.T) {
 	var states [][2][3]uint64
 	loop := Loop{Session: l, Batch: 4, Epochs: len(losses)}
 	loop.Hook(
-		EarlyStop("loss", Patience(2), RestoreBest("")),
+		EarlyStop{Metric: "loss", Patience: 2, RestoreBest: true}.Hook(),
 		Hook{Name: "states", Epoch: func(context.Context, *State) error { states = append(states, l.state()); return nil }},
 	)
 	for range 2 {
@@ -273,7 +271,7 @@ func TestBestStateThatCannotBeWrittenStops(t *testing.T) {
 		if resume {
 			loop.Resume = dir
 		}
-		loop.Hook(EarlyStop("loss", Patience(3), RestoreBest(dir)), Checkpoint(dir, EveryEpochs(100)))
+		loop.Hook(EarlyStop{Metric: "loss", Patience: 3, RestoreBest: true, Folder: dir}.Hook(), Checkpoint{Folder: dir, EveryEpochs: 100}.Hook())
 		return loop.Run(t.Context(), samples(t, 4))
 	}
 	_, err := run(whole, tempDir(t), false)
@@ -295,7 +293,7 @@ func TestBestStateIsRestoredUnderTheLock(t *testing.T) {
 	dir := tempDir(t)
 	l := &lockLooker{linear: newLinear(), dir: dir}
 	loop := Loop{Session: l, Batch: 4, Epochs: 3}
-	loop.Hook(EarlyStop("loss", RestoreBest(dir)), Checkpoint(dir))
+	loop.Hook(EarlyStop{Metric: "loss", RestoreBest: true, Folder: dir}.Hook(), Checkpoint{Folder: dir}.Hook())
 	_, err := loop.Run(t.Context(), samples(t, 4))
 	require.NoError(t, err)
 	require.Len(t, l.found, 1)
@@ -323,7 +321,7 @@ func TestBestStatesOfAnotherProcess(t *testing.T) {
 	left := filepath.Join(dir, ".best-loss", "7")
 	run := func(resume string, hooks ...Hook) error {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: resume}
-		loop.Hook(append(hooks, EarlyStop("loss", RestoreBest(dir)), Checkpoint(dir))...)
+		loop.Hook(append(hooks, EarlyStop{Metric: "loss", RestoreBest: true, Folder: dir}.Hook(), Checkpoint{Folder: dir}.Hook())...)
 		_, err := loop.Run(t.Context(), samples(t, 4))
 		return err
 	}
@@ -341,20 +339,4 @@ func TestBestStatesOfAnotherProcess(t *testing.T) {
 		return nil
 	}, Priority: PriorityReport}))
 	requireSound(t, dir)
-}
-
-// A hook refuses options of other hooks.
-func TestOptionsOfOtherHooks(t *testing.T) {
-	for want, hook := range map[string]Hook{
-		"Keep: EarlyStop does not have it; use Patience": EarlyStop("loss", Keep(1)),
-		"Patience: Checkpoint does not have it":          Checkpoint(t.TempDir(), Patience(1)),
-		"Factor: HistoryFile does not have it":           HistoryFile(filepath.Join(t.TempDir(), "a"), Factor(0.5)),
-		"OnError: ReduceOnPlateau does not have it":      ReduceOnPlateau("loss", OnError(Stop)),
-	} {
-		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1, LearningRate: Constant(0.1)}
-		loop.Hook(hook)
-		_, err := loop.Run(t.Context(), samples(t, 8))
-		require.ErrorContains(t, err, want)
-		require.ErrorAs(t, err, new(*option.Error))
-	}
 }

@@ -51,7 +51,7 @@ func TestProgressSaysWhyItEnds(t *testing.T) {
 		return nil
 	}
 	loop := Loop{Session: l, Batch: 4, Epochs: 2, Resume: dir}
-	loop.Hook(Progress(&out), Checkpoint(dir))
+	loop.Hook(Progress(&out), Checkpoint{Folder: dir}.Hook())
 	_, err := loop.Run(ctx, samples(t, 8))
 	require.ErrorIs(t, err, context.Canceled)
 	require.Contains(t, out.String(), "\ninterrupted in epoch 2, after step 3; checkpoint "+dir+"/ckpt-3\n")
@@ -97,7 +97,7 @@ func TestProgressBar(t *testing.T) {
 func TestProgressBarAfterAResume(t *testing.T) {
 	dir := tempDir(t)
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1, Resume: dir}
-	loop.Hook(Checkpoint(dir), Hook{Name: "stop", Step: func(_ context.Context, s *State) error {
+	loop.Hook(Checkpoint{Folder: dir}.Hook(), Hook{Name: "stop", Step: func(_ context.Context, s *State) error {
 		if s.Step == 9 {
 			s.Stop("enough")
 		}
@@ -107,7 +107,7 @@ func TestProgressBarAfterAResume(t *testing.T) {
 	require.NoError(t, err)
 	var out bytes.Buffer
 	again := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Resume: dir}
-	again.Hook(Checkpoint(dir), terminal(&out, 120))
+	again.Hook(Checkpoint{Folder: dir}.Hook(), terminal(&out, 120))
 	_, err = again.Run(t.Context(), samples(t, 40))
 	require.NoError(t, err)
 	require.Contains(t, out.String(), "\nepoch 1/2  step 10")
@@ -129,7 +129,7 @@ func TestProgressWithABrokenWriter(t *testing.T) {
 			return nil
 		}
 		loop := Loop{Session: l, Batch: 4, Epochs: 12, Log: warnings(&log), Validation: samples(t, 4), Resume: dir}
-		loop.Hook(hook, Checkpoint(dir, EveryEpochs(100)))
+		loop.Hook(hook, Checkpoint{Folder: dir, EveryEpochs: 100}.Hook())
 		h, err := loop.Run(ctx, samples(t, 12))
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, filepath.Join(dir, "ckpt-11"), h.Checkpoint)

@@ -209,7 +209,7 @@ func TestResetByProcessIsRecorded(t *testing.T) {
 			s.Stop("another process goes on")
 			return nil
 		}
-		loop.Hook(Checkpoint(dir), Hook{
+		loop.Hook(Checkpoint{Folder: dir}.Hook(), Hook{
 			Name: "reset",
 			Step: func(_ context.Context, s *State) error {
 				if s.Step == stopAt {
@@ -296,7 +296,7 @@ func TestValidationGoesOn(t *testing.T) {
 	fails(l, 5)
 	k = &keeping{session: l, decide: func(failed error) (string, error) { return "", errors.Join(enough, failed) }}
 	loop := Loop{Session: l, Batch: 8, Epochs: 2, StepsPerEpoch: 4, Validation: samples(t, 20), Recover: k.recovery(0), Resume: dir}
-	loop.Hook(Checkpoint(dir))
+	loop.Hook(Checkpoint{Folder: dir}.Hook())
 	_, err = loop.Run(t.Context(), samples(t, 100))
 	require.ErrorIs(t, err, enough)
 	require.ErrorContains(t, err, "validation of epoch 2, after step 8: batch 1")
@@ -322,7 +322,7 @@ func TestRecoveryIsResumed(t *testing.T) {
 		}
 		r.Load = func(state json.RawMessage) error { return json.Unmarshal(state, parts) }
 		loop := Loop{Session: l, Batch: 8, Epochs: epochs, StepsPerEpoch: 4, Recover: r, Resume: dir}
-		loop.Hook(Checkpoint(dir))
+		loop.Hook(Checkpoint{Folder: dir}.Hook())
 		_, err := loop.Run(t.Context(), samples(t, 100))
 		return err
 	}
@@ -346,7 +346,7 @@ func TestRecoveryIsResumed(t *testing.T) {
 
 // interruptedReplay is a run that returns from step 9 to 5, and is interrupted at step 7 while
 // it repeats steps. A hook scales the rate at steps 6 and 8.
-func interruptedReplay(t *testing.T, dir string, resume bool, checkpoint Option, seen *[]int64) (*linear, *History, error) {
+func interruptedReplay(t *testing.T, dir string, resume bool, every int, seen *[]int64) (*linear, *History, error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	l := newLinear()
@@ -363,7 +363,7 @@ func interruptedReplay(t *testing.T, dir string, resume bool, checkpoint Option,
 		return nil
 	}
 	loop := Loop{Session: l, Batch: 8, Epochs: 1, StepsPerEpoch: 12, LearningRate: Constant(0.05), Recover: k.recovery(5), Resume: dir}
-	loop.Hook(Checkpoint(dir, checkpoint), Hook{Name: "scale", Step: func(_ context.Context, s *State) error {
+	loop.Hook(Checkpoint{Folder: dir, EverySteps: every}.Hook(), Hook{Name: "scale", Step: func(_ context.Context, s *State) error {
 		*seen = append(*seen, s.Step)
 		if s.Step == 6 || s.Step == 8 {
 			s.ScaleLearningRate(0.5)
@@ -393,11 +393,11 @@ func TestInterruptedReplay(t *testing.T) {
 	for every, newest := range map[int]string{9: "ckpt-9", 8: "ckpt-8", 5: "ckpt-7", 100: "ckpt-7"} {
 		dir := tempDir(t)
 		var seen []int64
-		_, h, err := interruptedReplay(t, dir, false, EverySteps(every), &seen)
+		_, h, err := interruptedReplay(t, dir, false, every, &seen)
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, filepath.Join(dir, newest), h.Checkpoint)
 		require.Equal(t, newest == "ckpt-7", !disk.Missing(filepath.Join(dir, "ckpt-7")))
-		l, h, err := interruptedReplay(t, dir, true, EverySteps(every), &seen)
+		l, h, err := interruptedReplay(t, dir, true, every, &seen)
 		require.NoError(t, err)
 		require.Equal(t, filepath.Join(dir, newest), h.ResumedFrom)
 		require.Equal(t, plain.state(), l.state(), "every %d", every)
@@ -452,7 +452,7 @@ func TestAlive(t *testing.T) {
 	dir := tempDir(t)
 	var told []int64
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Validation: samples(t, 8), Alive: func(step int64) { told = append(told, step) }}
-	loop.Hook(Checkpoint(dir))
+	loop.Hook(Checkpoint{Folder: dir}.Hook())
 	_, err := loop.Run(t.Context(), data.Prefetch(samples(t, 12), 1))
 	require.NoError(t, err)
 	require.Equal(t, []int64{0, 0, 0, 0, 0, 1, 2, 3, 3, 3, 4, 5, 6, 6, 6}, told)
@@ -474,7 +474,7 @@ func TestAliveAfterAResume(t *testing.T) {
 			dir := tempDir(t)
 			run := func(ctx context.Context, l *several, alive func(step int64)) error {
 				loop := Loop{Session: l, Batch: 4, Epochs: c.epochs, Validation: samples(t, 8), Resume: dir, Alive: alive}
-				loop.Hook(Checkpoint(dir))
+				loop.Hook(Checkpoint{Folder: dir}.Hook())
 				_, err := loop.Run(ctx, samples(t, 24))
 				return err
 			}

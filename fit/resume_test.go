@@ -27,7 +27,7 @@ import (
 func tearable(t testing.TB) (dir string, loop Loop) {
 	dir = tempDir(t)
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: dir}
-	loop.Hook(Checkpoint(dir), Hook{Name: "noter", Save: func(files string) (json.RawMessage, error) {
+	loop.Hook(Checkpoint{Folder: dir}.Hook(), Hook{Name: "noter", Save: func(files string) (json.RawMessage, error) {
 		return nil, os.WriteFile(filepath.Join(files, "note.txt"), bytes.Repeat([]byte("note "), 40), 0o666)
 	}})
 	_, err := loop.Run(t.Context(), samples(t, 8))
@@ -100,7 +100,7 @@ func TestUnreadIsNotTorn(t *testing.T) {
 	// Nobody can open a link to itself, not even the superuser.
 	for _, name := range []string{stateFile, "variables.index", checkpoint.History} {
 		for _, all := range []bool{false, true} {
-			dir, loop := checkpointed(t)
+			dir, loop := checkpointed(t, Checkpoint{})
 			ckpts := []string{"ckpt-6"}
 			if all {
 				ckpts = names(t, dir)
@@ -132,7 +132,7 @@ func TestUnreadIsNotTorn(t *testing.T) {
 
 // An older checkpoint that cannot be read stays, and causes a warning.
 func TestAnOlderCheckpointThatCannotBeRead(t *testing.T) {
-	dir, loop := checkpointed(t)
+	dir, loop := checkpointed(t, Checkpoint{})
 	older := names(t, dir)[0]
 	require.NotEqual(t, "ckpt-6", older)
 	path := filepath.Join(dir, older, stateFile)
@@ -151,7 +151,7 @@ func TestAnOlderCheckpointThatCannotBeRead(t *testing.T) {
 // like that of another program, which would be ignored, or of a newer version, which would be
 // an error.
 func TestEveryBitOfTheState(t *testing.T) {
-	dir, _ := checkpointed(t)
+	dir, _ := checkpointed(t, Checkpoint{})
 	path := filepath.Join(dir, "ckpt-6")
 	want, err := readState(path)
 	require.NoError(t, err)
@@ -179,17 +179,17 @@ func TestEveryBitOfTheState(t *testing.T) {
 
 // The newest checkpoint with a finite loss is verified before others are removed.
 func TestReserveIsWhole(t *testing.T) {
-	dir, _ := checkpointed(t)
+	dir, _ := checkpointed(t, Checkpoint{})
 	require.NoError(t, os.Truncate(filepath.Join(dir, "ckpt-4", "variables.index"), 0))
 	again := Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: dir}
-	again.Hook(Checkpoint(dir, Keep(1)))
+	again.Hook(Checkpoint{Folder: dir, Keep: 1}.Hook())
 	_, err := again.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Equal(t, []string{"ckpt-2", "ckpt-6"}, names(t, dir))
 }
 
 func TestNewerVersionIsLeftAlone(t *testing.T) {
-	dir, loop := checkpointed(t)
+	dir, loop := checkpointed(t, Checkpoint{})
 	future := filepath.Join(dir, "ckpt-6")
 	require.NoError(t, rewriteEnvelope(future, func(e *stateEnvelope) { e.Version, e.Writer = 2, "steadyfit v9.1.0" }))
 	before := names(t, dir)
@@ -197,7 +197,7 @@ func TestNewerVersionIsLeftAlone(t *testing.T) {
 		for _, anyway := range []bool{false, true} {
 			l := newLinear()
 			again := Loop{Session: l, Batch: 4, Epochs: 5, Resume: resume, ResumeAnyway: anyway}
-			again.Hook(Checkpoint(dir, Keep(1)))
+			again.Hook(Checkpoint{Folder: dir, Keep: 1}.Hook())
 			if resume == "" {
 				require.NoError(t, errors.Join(os.RemoveAll(filepath.Join(dir, "ckpt-2")), os.RemoveAll(filepath.Join(dir, "ckpt-4"))))
 				before = names(t, dir)
@@ -213,7 +213,7 @@ func TestNewerVersionIsLeftAlone(t *testing.T) {
 	}
 
 	// A checkpoint older than the one that the run resumed from is not pruned.
-	dir, loop = checkpointed(t)
+	dir, loop = checkpointed(t, Checkpoint{})
 	require.NoError(t, rewriteEnvelope(filepath.Join(dir, "ckpt-2"), func(e *stateEnvelope) { e.Version = 2 }))
 	loop.Epochs = 9
 	_, err := loop.Run(t.Context(), samples(t, 8))
@@ -222,7 +222,7 @@ func TestNewerVersionIsLeftAlone(t *testing.T) {
 }
 
 func TestForeignIsNotOverwritten(t *testing.T) {
-	dir, loop := checkpointed(t)
+	dir, loop := checkpointed(t, Checkpoint{})
 	for _, name := range []string{"ckpt-8", "foreign-8"} {
 		require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o777))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name, "model.pt"), []byte(name), 0o666))
@@ -276,7 +276,7 @@ func TestResumeAnyway(t *testing.T) {
 			return nil
 		}},
 	} {
-		dir, loop := checkpointed(t)
+		dir, loop := checkpointed(t, Checkpoint{})
 		l := newLinear()
 		loop.Session, loop.Epochs = l, 5
 		ds := c.change(&loop)
@@ -315,7 +315,7 @@ func TestResumeAnywayWithinAnEpoch(t *testing.T) {
 		dir := tempDir(t)
 		l := newLinear()
 		loop := Loop{Session: l, Batch: 4, Epochs: 2, Resume: dir}
-		loop.Hook(Checkpoint(dir), Hook{Name: "stopper", Step: func(_ context.Context, s *State) error {
+		loop.Hook(Checkpoint{Folder: dir}.Hook(), Hook{Name: "stopper", Step: func(_ context.Context, s *State) error {
 			if s.Step == 3 {
 				s.Stop("enough")
 			}
@@ -349,7 +349,7 @@ func TestOtherModelIsNotForced(t *testing.T) {
 		{renamed{newLinear(), nil}, "session cannot compare"},
 		{checkedModel{renamed{newLinear(), errors.New("kernel is 3x4, not 3x5")}}, "the variables do not fit: kernel is 3x4, not 3x5"},
 	} {
-		dir, loop := checkpointed(t)
+		dir, loop := checkpointed(t, Checkpoint{})
 		before := names(t, dir)
 		loop.Session, loop.ResumeAnyway, loop.Epochs = c.session, true, 5
 		_, err := loop.Run(t.Context(), samples(t, 8))
@@ -392,7 +392,7 @@ func TestLaterPartsOfTheIdentity(t *testing.T) {
 				l := newLinear()
 				l.precision = as.precision
 				loop := Loop{Session: l, Batch: 4, Epochs: epochs, Resume: dir, LearningRate: as.rate, LearningRateText: as.text, ResumeAnyway: anyway}
-				loop.Hook(Checkpoint(dir))
+				loop.Hook(Checkpoint{Folder: dir}.Hook())
 				return loop.Run(t.Context(), samples(t, 8))
 			}
 			_, err := train(c.before, 1, false)
@@ -449,7 +449,7 @@ func TestModelExportedAnewIsForced(t *testing.T) {
 	dir := tempDir(t)
 	train := func(s Session, anyway bool, epochs int) (*History, error) {
 		loop := Loop{Session: s, Batch: 4, Epochs: epochs, Resume: dir, ResumeAnyway: anyway}
-		loop.Hook(Checkpoint(dir))
+		loop.Hook(Checkpoint{Folder: dir}.Hook())
 		return loop.Run(t.Context(), samples(t, 8))
 	}
 	_, err = train(exported{newLinear(), digits, "one"}, false, 2)

@@ -98,7 +98,7 @@ func TestRunningMetricsAreNotResetInMidEpoch(t *testing.T) {
 		return nil
 	}}
 	loop := Loop{Session: c, Batch: 4, Epochs: 2}
-	loop.Hook(Checkpoint(dir), stop)
+	loop.Hook(Checkpoint{Folder: dir}.Hook(), stop)
 	h, err := loop.Run(t.Context(), samples(t, 10))
 	require.NoError(t, err)
 	require.False(t, h.Done)
@@ -118,7 +118,7 @@ func TestWeightsAreFinalized(t *testing.T) {
 	dir := tempDir(t)
 	c := &counting{linear: newLinear()}
 	loop := Loop{Session: c, Batch: 4, Epochs: 2}
-	loop.Hook(Checkpoint(dir))
+	loop.Hook(Checkpoint{Folder: dir}.Hook())
 	_, err := loop.Run(t.Context(), samples(t, 10))
 	require.NoError(t, err)
 	require.Equal(t, 1, c.finalized)
@@ -136,7 +136,7 @@ func TestWeightsAreFinalized(t *testing.T) {
 
 	best := &counting{linear: newLinear()}
 	loop = Loop{Session: best, Batch: 4, Epochs: 2}
-	loop.Hook(EarlyStop("loss", RestoreBest(tempDir(t))))
+	loop.Hook(EarlyStop{Metric: "loss", RestoreBest: true, Folder: tempDir(t)}.Hook())
 	_, err = loop.Run(t.Context(), samples(t, 10))
 	require.NoError(t, err)
 	require.Zero(t, best.finalized)

@@ -125,8 +125,8 @@ func (r soakRun) train() error {
 	loop.Hook(
 		limit.Hook(s),
 		budget.ResetPolicy{Depth: session.ResetReload, EverySteps: r.Reload}.Hook(s),
-		fit.Checkpoint(checkpoints),
-		fit.HistoryFile(history),
+		fit.Checkpoint{Folder: checkpoints}.Hook(),
+		fit.HistoryFile(history, fit.Stop),
 		fit.Hook{Name: "memory", Epoch: func(_ context.Context, st *fit.State) error {
 			if err := sampler.Sample(int(st.Step), &sample); err != nil {
 				return err

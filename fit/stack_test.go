@@ -136,15 +136,15 @@ func TestCallsOfSeveralSteps(t *testing.T) {
 		"a number that never fits":   {together: 3, fixed: 4, samples: 12, epochs: 1, calls: []int{1, 1, 1}, says: "the session cannot stack batches"},
 		"no full batch":              {together: 3, samples: 3, epochs: 2, calls: []int{1, 1}, says: "no batch is full"},
 		"checkpoints": {together: 4, samples: 40, epochs: 1, calls: []int{3, 3, 3, 1},
-			hooks: func(t *testing.T) []Hook { return []Hook{Checkpoint(tempDir(t), EverySteps(3))} }},
+			hooks: func(t *testing.T) []Hook { return []Hook{Checkpoint{Folder: tempDir(t), EverySteps: 3}.Hook()} }},
 		"checkpoints and a reset": {together: 4, samples: 40, epochs: 2, calls: []int{3, 1, 2, 2, 1, 1, 2, 3, 1, 2, 2},
 			hooks: func(t *testing.T) []Hook {
-				return []Hook{Checkpoint(tempDir(t), EverySteps(3)), resets(4)}
+				return []Hook{Checkpoint{Folder: tempDir(t), EverySteps: 3}.Hook(), resets(4)}
 			}},
 		"hooks that take any step": {together: 4, samples: 40, epochs: 1, calls: []int{4, 4, 2},
 			hooks: func(t *testing.T) []Hook {
 				var bar bytes.Buffer
-				return []Hook{Checkpoint(tempDir(t)), terminal(&bar, 80), resets(AnyStep)}
+				return []Hook{Checkpoint{Folder: tempDir(t)}.Hook(), terminal(&bar, 80), resets(AnyStep)}
 			}},
 		"a hook that needs each": {together: 4, samples: 8, epochs: 2, calls: []int{1, 1, 1, 1}, says: `hook=look reason="it must be called after each step"`,
 			hooks: func(t *testing.T) []Hook {
@@ -209,7 +209,7 @@ func TestHooksBetweenCalls(t *testing.T) {
 func TestResumeBetweenCalls(t *testing.T) {
 	train := func(l *several, dir string, stop func(*State) bool) *History {
 		loop := Loop{Session: l, Batch: 4, Epochs: 3, StepsPerEpoch: 7, Resume: dir, LearningRate: stepDecay(0.05, 0.5, 1)}
-		loop.Hook(Checkpoint(dir, EverySteps(5)), Hook{Name: "stop", StepEvery: AnyStep, Step: func(_ context.Context, s *State) error {
+		loop.Hook(Checkpoint{Folder: dir, EverySteps: 5}.Hook(), Hook{Name: "stop", StepEvery: AnyStep, Step: func(_ context.Context, s *State) error {
 			if stop(s) {
 				s.Stop("enough")
 			}
@@ -258,7 +258,7 @@ func TestInterruptedWhileStacking(t *testing.T) {
 		return nil
 	}
 	loop = Loop{Session: l, Batch: 4, Epochs: 1, Resume: dir}
-	loop.Hook(Checkpoint(dir))
+	loop.Hook(Checkpoint{Folder: dir}.Hook())
 	_, err = loop.Run(ctx, samples(t, 40))
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, []int{4}, l.calls)
@@ -381,7 +381,7 @@ func TestCallsThatFail(t *testing.T) {
 		return nil
 	}
 	loop = Loop{Session: l, Batch: 4, Epochs: 2}
-	loop.Hook(Checkpoint(dir))
+	loop.Hook(Checkpoint{Folder: dir}.Hook())
 	_, err = loop.Run(t.Context(), samples(t, 40))
 	require.ErrorIs(t, err, errFull)
 	require.ErrorContains(t, err, "train steps 5 to 8 (epoch 1, batches 4 to 7), in one execution")
@@ -432,7 +432,7 @@ func TestCallsThatFail(t *testing.T) {
 func TestCallsDoNotAllocate(t *testing.T) {
 	l := &constant{}
 	loop := &Loop{Session: l, Batch: 4, Epochs: 1, LearningRate: Constant(0.01)}
-	loop.Hook(Checkpoint(tempDir(t), EverySteps(1_000_000)))
+	loop.Hook(Checkpoint{Folder: tempDir(t), EverySteps: 1_000_000}.Hook())
 	ds := samples(t, 4*1000)
 	r, err := newRun(loop, ds)
 	require.NoError(t, err)

@@ -184,7 +184,7 @@ func TestCheckpointsOnAFullDisk(t *testing.T) {
 			Session: open(t, "digits", session.Options{}), Batch: 500, Epochs: 3, StepsPerEpoch: 1,
 			Log: slog.New(slog.NewTextHandler(&log, nil)),
 		}
-		loop.Hook(fit.Checkpoint(dir, fit.Keep(1), fit.OnError(policy)), fit.Hook{
+		loop.Hook(fit.Checkpoint{Folder: dir, Keep: 1, OnError: policy}.Hook(), fit.Hook{
 			Name: "filler", Epoch: func(_ context.Context, s *fit.State) error {
 				if s.Epoch == 2 {
 					leave(t, root, 20*page)

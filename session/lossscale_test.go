@@ -135,7 +135,7 @@ func TestLossScaleIsResumed(t *testing.T) {
 	run := func(dir string, stop int64) []float64 {
 		s := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Initial: 4, GrowthInterval: 4}})
 		loop := fit.Loop{Session: s, Batch: 32, Epochs: 3, StepsPerEpoch: 3, Resume: dir}
-		loop.Hook(fit.Checkpoint(dir))
+		loop.Hook(fit.Checkpoint{Folder: dir}.Hook())
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		loop.Hook(fit.Hook{Name: "stop", Step: func(_ context.Context, state *fit.State) error {

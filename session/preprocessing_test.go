@@ -318,7 +318,7 @@ func TestResumeWithPreprocessing(t *testing.T) {
 	run := func(ctx context.Context, ds data.Dataset, dir string, step func(*fit.State)) ([]float64, error) {
 		loop := fit.Loop{Session: open(t, "digits", session.Options{}), Batch: 100, Epochs: 3, Resume: dir}
 		if dir != "" {
-			loop.Hook(fit.Checkpoint(dir))
+			loop.Hook(fit.Checkpoint{Folder: dir}.Hook())
 		}
 		loop.Hook(fit.Hook{Name: "count", Step: func(_ context.Context, s *fit.State) error {
 			step(s)

@@ -56,7 +56,7 @@ func TestRunningMetrics(t *testing.T) {
 		}
 		return nil
 	}}
-	stopped := train(session.Options{}, 1, func(l *fit.Loop) { l.Hook(fit.Checkpoint(checkpoints), stop) })
+	stopped := train(session.Options{}, 1, func(l *fit.Loop) { l.Hook(fit.Checkpoint{Folder: checkpoints}.Hook(), stop) })
 	require.False(t, stopped.Done)
 	resumed := train(session.Options{}, 1, func(l *fit.Loop) { l.Resume = checkpoints })
 	require.True(t, resumed.Done)

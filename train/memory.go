@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -74,18 +75,15 @@ func (t *training) arrangeCheckpoints() {
 	if c.Folder == "" {
 		return
 	}
-	every := fit.EverySteps(c.EverySteps)
-	if c.EverySteps == 0 {
-		every = fit.EveryEpochs(max(c.EveryEpochs, 1))
+	if c.EverySteps != 0 {
+		c.EveryEpochs = 0
 	}
-	options := []fit.Option{fit.Keep(c.Keep), every, fit.OnError(t.OnWriteError)}
 	if c.Best == "" && t.validates() {
 		c.Best = "val_loss"
 	}
-	if c.Best != "" {
-		options = append(options, fit.Best(c.Best))
-	}
-	t.Loop.Hook(fit.Checkpoint(c.Folder, options...))
+	t.Loop.Hook(fit.Checkpoint{
+		Folder: c.Folder, EverySteps: c.EverySteps, EveryEpochs: c.EveryEpochs, Keep: cmp.Or(c.Keep, -1), Best: c.Best, OnError: t.OnWriteError,
+	}.Hook())
 }
 
 // arrangeRestart logs why this process resumes the training of an earlier one.

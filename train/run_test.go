@@ -111,7 +111,7 @@ func TestRunRefuses(t *testing.T) {
 		{func(c *Config) { c.ValidationFraction, c.Validation = 0.1, "x.npz" }, "Config.ValidationFraction", "leave one of them out"},
 		{func(c *Config) { c.Checkpoints.Folder = used }, "Config.Checkpoints", "Config.Checkpoints " + used + ": it holds checkpoints of an earlier training (the newest is ckpt-1); continue it with Config.Resume"},
 		{func(c *Config) { c.Checkpoints.Best = "loss" }, "Checkpoints.Best", "needs Config.Checkpoints"},
-		{func(c *Config) { c.Loop.Hook(fit.EarlyStop("val_loss")) }, "EarlyStop", "or set Config.Validation to have validation metrics"},
+		{func(c *Config) { c.Loop.Hook(fit.EarlyStop{Metric: "val_loss"}.Hook()) }, "EarlyStop", "or set Config.Validation to have validation metrics"},
 		{func(c *Config) { c.Checkpoints = Checkpoints{Folder: t.TempDir(), Best: "other"} }, "Checkpoints.Best", "Checkpoints.Best other: there is no such metric"},
 		{func(c *Config) { c.Resume = true }, "Config.Resume", "needs Config.Checkpoints"},
 		{func(c *Config) { c.Supervise = Supervised }, "Config.Supervise", "needs Config.Checkpoints"},

@@ -186,20 +186,17 @@ func (s *settings) combineReset() error {
 }
 
 func (s *settings) combineHooks() error {
-	onError := fit.OnError(s.OnWriteError)
 	if s.history != "" {
-		s.Loop.Hook(fit.HistoryFile(s.history, onError))
+		s.Loop.Hook(fit.HistoryFile(s.history, s.OnWriteError))
 	}
 	switch {
 	case s.earlyStop != "":
-		metric, options, err := parseEarlyStop(s.earlyStop)
+		stop, err := parseEarlyStop(s.earlyStop)
 		if err != nil {
 			return err
 		}
-		if s.restoreBest {
-			options = append(options, fit.RestoreBest(s.Checkpoints.Folder), onError)
-		}
-		s.Loop.Hook(fit.EarlyStop(metric, options...))
+		stop.RestoreBest, stop.Folder, stop.OnError = s.restoreBest, s.Checkpoints.Folder, s.OnWriteError
+		s.Loop.Hook(stop.Hook())
 	case s.restoreBest:
 		return usagef("--restore-best needs --early-stop, whose metric says what is best")
 	}
@@ -219,19 +216,15 @@ var (
 	reduceRateForm = regexp.MustCompile(`^([^:]+):([^:]+):(\d+)$`)
 )
 
-func parseEarlyStop(text string) (metric string, options []fit.Option, err error) {
+func parseEarlyStop(text string) (fit.EarlyStop, error) {
 	if m := earlyStopForm.FindStringSubmatch(text); m != nil {
 		patience, patienceErr := strconv.Atoi(m[2])
 		delta, deltaErr := strconv.ParseFloat(cmp.Or(m[4], "0"), 64)
-		options = []fit.Option{fit.Patience(patience), fit.MinDelta(delta)}
-		if m[3] != "" {
-			options = append(options, fit.Mode(map[string]fit.Direction{":min": fit.Min, ":max": fit.Max}[m[3]]))
-		}
 		if patienceErr == nil && deltaErr == nil && delta >= 0 && !math.IsInf(delta, 1) {
-			return m[1], options, nil
+			return fit.EarlyStop{Metric: m[1], Mode: strings.TrimPrefix(m[3], ":"), Patience: patience, MinDelta: delta}, nil
 		}
 	}
-	return "", nil, usagef("--early-stop %s: expected METRIC:PATIENCE[:min|max][:MINDELTA], as in val_loss:3 or val_auc:3:max:0.001", text)
+	return fit.EarlyStop{}, usagef("--early-stop %s: expected METRIC:PATIENCE[:min|max][:MINDELTA], as in val_loss:3 or val_auc:3:max:0.001", text)
 }
 
 func parseReduceRate(text string) (fit.Hook, error) {
@@ -239,7 +232,7 @@ func parseReduceRate(text string) (fit.Hook, error) {
 		factor, factorErr := strconv.ParseFloat(m[2], 64)
 		patience, patienceErr := strconv.Atoi(m[3])
 		if factorErr == nil && patienceErr == nil && factor > 0 && factor < 1 {
-			return fit.ReduceOnPlateau(m[1], fit.Factor(factor), fit.Patience(patience)), nil
+			return fit.ReduceOnPlateau{Metric: m[1], Factor: factor, Patience: max(patience, 1)}.Hook(), nil // 0 is as 1
 		}
 	}
 	return fit.Hook{}, usagef("--reduce-lr %s: expected METRIC:FACTOR:PATIENCE with a factor between 0 and 1, as in val_loss:0.1:10", text)

@@ -113,7 +113,7 @@ func TestBothBindings(t *testing.T) {
 func TestTrainAndResume(t *testing.T) {
 	dir := t.TempDir()
 	loop := fit.Loop{Batch: 100, Epochs: 1, StepsPerEpoch: 4, Resume: filepath.Join(dir, "ckpt")}
-	loop.Hook(fit.Checkpoint(loop.Resume))
+	loop.Hook(fit.Checkpoint{Folder: loop.Resume}.Hook())
 	_, err := train(t.Context(), filepath.Join(dir, "one"), loop)
 	require.NoError(t, err)
 	loop.Epochs = 2

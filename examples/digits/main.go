@@ -48,7 +48,7 @@ func run() error {
 	defer s.Close() // frees graph, variables and buffers, which the garbage collector cannot
 
 	loop := fit.Loop{Session: s, Batch: 32, Epochs: 20, Validation: test}
-	loop.Hook(fit.Progress(os.Stderr), fit.EarlyStop("val_loss", fit.Patience(3)))
+	loop.Hook(fit.Progress(os.Stderr), fit.EarlyStop{Metric: "val_loss", Patience: 3}.Hook())
 	history, err := loop.Run(ctx, train.Shuffle(1))
 	if err != nil {
 		return err

@@ -107,7 +107,7 @@ func (t *tenancy) train(ctx context.Context, i int, ds *data.InMemory) error {
 	loop := fit.Loop{Session: t.session, Batch: t.batch, Epochs: t.epochs, Log: slog.New(slog.DiscardHandler)}
 	folder := filepath.Join(t.folder(i), "checkpoints")
 	loop.Resume = folder
-	loop.Hook(fit.Checkpoint(folder, fit.Keep(1)))
+	loop.Hook(fit.Checkpoint{Folder: folder, Keep: 1}.Hook())
 	if _, err := loop.Run(ctx, ds.Shuffle(uint64(i))); err != nil {
 		return err
 	}

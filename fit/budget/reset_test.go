@@ -45,7 +45,7 @@ func (r *resets) run(t *testing.T, p ResetPolicy, epochs, steps int, dir string,
 	l.onTrain = func(int64) error { r.train(); return nil }
 	loop := fit.Loop{Session: l, Batch: 4, Epochs: epochs, Resume: dir}
 	if dir != "" {
-		loop.Hook(fit.Checkpoint(dir))
+		loop.Hook(fit.Checkpoint{Folder: dir}.Hook())
 	}
 	opened := 0
 	loop.Hook(p.hook(r, func(memory.Layer) (layerGauge, error) { opened++; return r, nil }))
@@ -187,7 +187,7 @@ func TestFailedResetKeepsWhatWasTrained(t *testing.T) {
 				l := newFake()
 				l.onTrain = func(int64) error { r.train(); return nil }
 				loop := fit.Loop{Session: l, Batch: 4, Epochs: 3}
-				loop.Hook(fit.Checkpoint(dir, fit.EveryEpochs(3)), c.hook(r))
+				loop.Hook(fit.Checkpoint{Folder: dir, EveryEpochs: 3}.Hook(), c.hook(r))
 				h, err := loop.Run(t.Context(), samples(t, 200))
 				require.ErrorIs(t, err, failure)
 				require.ErrorAs(t, err, new(*fit.HookError))
