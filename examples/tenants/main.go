@@ -2,7 +2,10 @@
 // has its own adapter, optimizer and checkpoints. A second run resumes all of them.
 //
 //	.runtime/venv/bin/python scripts/export.py --model my_model.keras --lora 4 --train-only head --out out/base
-//	go run ./examples/tenants -model out/base -data train.npz -dir out/tenants
+//	GLIBC_TUNABLES=glibc.malloc.tcache_count=0 go run ./examples/tenants -model out/base -data train.npz -dir out/tenants
+//
+// glibc counts free blocks in the caches of threads as memory in use. These fill up over some
+// hundred tenants. Without the caches, memory that is in use and grows is a leak.
 package main
 
 import (
@@ -166,7 +169,7 @@ func malloc(add func(memory.Layer, memory.Reading)) {
 }
 
 // print prints the times of the swaps and the verdicts on memory since the last print. The first
-// swap is separate, because TensorFlow prepares its operations then. A step of the verdicts is a
+// swap is separate, because it prepares TensorFlow's operations. A step of the verdicts is a
 // tenant.
 func (t *tenancy) print(what string, visits int) {
 	if visits == 0 {
