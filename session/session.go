@@ -508,7 +508,7 @@ func (s *Session) SetLearningRate(rate float64) error {
 
 // Identity describes what a session must have in common with the session that wrote a
 // checkpoint: the graph, the train signature, the seed, the loss scale, the version of
-// TensorFlow, and the options that change how steps round ([Rounding]).
+// TensorFlow, whether it uses oneDNN, and the options that change how steps round ([Rounding]).
 func (s *Session) Identity() map[string]string {
 	id := map[string]string{
 		"model": s.model.Hash, "signature": s.roles.Train,
@@ -522,6 +522,12 @@ func (s *Session) Identity() map[string]string {
 	}
 	if info, err := tfbind.Load(""); err == nil {
 		id["tensorflow"] = info.Version
+	}
+	if on, known := tfbind.OneDNN(); known {
+		id["onednn"] = gpuopts.Off
+		if on {
+			id["onednn"] = gpuopts.On
+		}
 	}
 	if s.train != nil && s.train.Signature.Input(contract.InputSeed) != nil {
 		id["seed"] = strconv.FormatInt(s.opts.Seed, 10)

@@ -474,6 +474,7 @@ func TestIdentityHasThePrecision(t *testing.T) {
 	}
 	plain := open(t, "digits", session.Options{}).Identity()
 	assert.Equal(t, "that of the model", plain["precision"])
+	assert.Equal(t, "on", plain["onednn"])
 	assert.Equal(t, "TensorFlow's default", plain["xla"])
 	other := open(t, "digits", session.Options{Device: gpuopts.Options{Precision: gpuopts.BFloat16, XLA: gpuopts.XLAOff}}).Identity()
 	assert.Equal(t, "bfloat16", other["precision"])
@@ -482,6 +483,13 @@ func TestIdentityHasThePrecision(t *testing.T) {
 	delete(other, "xla")
 	for key, value := range other {
 		assert.Equal(t, plain[key], value, key)
+	}
+}
+
+// An earlier session, or autotune, may have turned oneDNN off for the whole process.
+func TestIdentityHasOneDNN(t *testing.T) {
+	if session.InProcess(t, "0") {
+		assert.Equal(t, "off", open(t, "digits", session.Options{}).Identity()["onednn"])
 	}
 }
 

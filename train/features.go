@@ -25,7 +25,6 @@ import (
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
-	"steadyfit/tfbind"
 )
 
 // FeatureCache selects whether the frozen part of a model is computed once per sample.
@@ -216,8 +215,7 @@ func featureKey(s *session.Session, f *savedmodels.Features, batch int) string {
 	for _, name := range slices.Sorted(maps.Keys(id)) {
 		fmt.Fprintf(sum, "%s %q\n", name, id[name])
 	}
-	onednn, _ := tfbind.OneDNN()
-	fmt.Fprintf(sum, "%s\n%s\n%d\n%v\n%s\n", f.Sum, f.Model.Base(), batch, onednn, runtime.GOARCH)
+	fmt.Fprintf(sum, "%s\n%s\n%d\n%s\n", f.Sum, f.Model.Base(), batch, runtime.GOARCH)
 	return hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
