@@ -95,7 +95,7 @@ func Child(ctx context.Context) {
 		fmt.Fprintln(os.Stderr, "autotune:", err)
 		code = 1
 	}
-	os.Exit(code) //nolint:revive // the process is a trial
+	os.Exit(code) // the process is a trial
 }
 
 // runTrial runs rounds until the parent has ended or an error occurs.
@@ -144,7 +144,7 @@ func listen(from io.Reader) <-chan []byte {
 		for in := bufio.NewReader(from); ; {
 			line, err := in.ReadBytes('\n')
 			if err != nil {
-				os.Exit(0) //nolint:revive // the process is a trial, and has nothing to save
+				os.Exit(0) // the process is a trial, and has nothing to save
 			}
 			requests <- line
 		}
