@@ -67,10 +67,14 @@ func runChild(t *testing.T, variable string, argument, result any, env ...string
 	var out, log strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &log
 	require.NoError(t, cmd.Start())
-	ended := make(chan error, 1)
+	// The sampler is opened before Wait, after which another process may have the same PID.
 	sampler, err := memory.NewSampler(memory.SamplerOptions{PID: cmd.Process.Pid})
-	require.NoError(t, err)
+	if err != nil {
+		_ = cmd.Process.Kill()
+		require.NoError(t, errors.Join(err, cmd.Wait()), log.String())
+	}
 	defer sampler.Close()
+	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -207,8 +211,8 @@ func (r heavyRun) train() error {
 	return json.NewEncoder(os.Stdout).Encode(result)
 }
 
-// run starts the training and reads its RSS every 10 ms.
-func (r heavyRun) run(t *testing.T, env ...string) (result heavyResult, peak memory.Bytes) {
+// inChild runs the training in a child process and reads its RSS every 10 ms.
+func (r heavyRun) inChild(t *testing.T, env ...string) (result heavyResult, peak memory.Bytes) {
 	t.Helper()
 	if instrumented {
 		t.Skip("memory that this build keeps of its own would be in the figures; the tests without race and leakcheck have this one")
@@ -234,11 +238,11 @@ func TestBudgetIsKept(t *testing.T) {
 	var plain, have heavyResult
 	var peak, limit, most memory.Bytes
 	for range runs {
-		plain, peak = heavyRun{Steps: steps}.run(t)
+		plain, peak = heavyRun{Steps: steps}.inChild(t)
 		require.Empty(t, plain.Err)
 		require.Len(t, plain.Losses, steps)
 		limit = peak * 7 / 10
-		have, most = heavyRun{Steps: steps, Budget: limit}.run(t)
+		have, most = heavyRun{Steps: steps, Budget: limit}.inChild(t)
 		t.Logf("without a budget: peak %v, %v per step; budget %v: peak %v, %v per step, %d parts, events %v", peak, plain.Step, limit, most, have.Step, have.Parts, have.Events)
 		require.Empty(t, have.Err)
 		assert.LessOrEqual(t, most, limit)
@@ -254,7 +258,7 @@ func TestBudgetIsKept(t *testing.T) {
 	dir := t.TempDir()
 	// Only the second step of each epoch is measured, so the search takes longer.
 	full := heavyRun{Steps: steps + 8, Budget: limit, Validates: true, Ahead: 4, Dir: dir}
-	have, most = full.run(t)
+	have, most = full.inChild(t)
 	t.Logf("with validations, checkpoints and batches read ahead: %v, %d parts, %d ahead, events %v", most, have.Parts, have.Ahead, have.Events)
 	require.Empty(t, have.Err)
 	assert.LessOrEqual(t, most, limit)
@@ -263,7 +267,7 @@ func TestBudgetIsKept(t *testing.T) {
 	assert.InEpsilonSlice(t, plain.Losses, have.Losses[:steps], 1e-3)
 	// The resumed run uses the chosen plan.
 	full.Steps += 8
-	more, most := full.run(t)
+	more, most := full.inChild(t)
 	require.Empty(t, more.Err)
 	assert.Len(t, more.Losses, 8)
 	assert.LessOrEqual(t, most, limit)
@@ -271,7 +275,7 @@ func TestBudgetIsKept(t *testing.T) {
 	assert.Equal(t, have.Ahead, more.Ahead)
 
 	// A sufficient budget changes nothing after the search.
-	have, _ = heavyRun{Steps: steps, Budget: 2 * peak}.run(t)
+	have, _ = heavyRun{Steps: steps, Budget: 2 * peak}.inChild(t)
 	require.Empty(t, have.Err)
 	assert.Equal(t, 1, have.Parts)
 	assert.Empty(t, have.Events)
@@ -285,11 +289,11 @@ func TestBudgetThatCannotBeKept(t *testing.T) {
 		limit memory.Bytes
 	}{{"digits", true, 50 * memory.MiB}, {"image-224", false, 200 * memory.MiB}} {
 		t.Run(c.name, func(t *testing.T) {
-			have, _ := heavyRun{Small: c.small, Steps: 20, Budget: c.limit}.run(t)
+			have, _ := heavyRun{Small: c.small, Steps: 20, Budget: c.limit}.inChild(t)
 			require.Contains(t, have.Err, "cannot be kept")
 			require.Greater(t, have.Need, c.limit)
 			need := have.Need
-			have, most := heavyRun{Small: c.small, Steps: 60, Budget: need}.run(t)
+			have, most := heavyRun{Small: c.small, Steps: 60, Budget: need}.inChild(t)
 			t.Logf("with %v: %v, %d parts, events %v", need, most, have.Parts, have.Events)
 			require.Empty(t, have.Err)
 			assert.LessOrEqual(t, most, need)
@@ -301,7 +305,7 @@ func TestBudgetThatCannotBeKept(t *testing.T) {
 
 // A small model with a sufficient budget ends with whole batches.
 func TestBudgetOfASmallModel(t *testing.T) {
-	have, _ := heavyRun{Small: true, Steps: 40, Budget: 2 * memory.GiB, Validates: true, Ahead: 2}.run(t)
+	have, _ := heavyRun{Small: true, Steps: 40, Budget: 2 * memory.GiB, Validates: true, Ahead: 2}.inChild(t)
 	require.Empty(t, have.Err)
 	assert.Equal(t, 1, have.Parts)
 	assert.Equal(t, 2, have.Ahead)
@@ -310,24 +314,24 @@ func TestBudgetOfASmallModel(t *testing.T) {
 
 // After the search, a stopped and resumed run equals an uninterrupted one bit for bit.
 func TestBudgetIsResumedBitForBit(t *testing.T) {
-	have, _ := heavyRun{Small: true, Steps: 20, Budget: 50 * memory.MiB}.run(t)
+	have, _ := heavyRun{Small: true, Steps: 20, Budget: 50 * memory.MiB}.inChild(t)
 	require.NotZero(t, have.Need)
 	first := heavyRun{Small: true, Steps: 40, Budget: have.Need + 24*memory.MiB, Dir: t.TempDir()}
-	chosen, _ := first.run(t)
+	chosen, _ := first.inChild(t)
 	require.Empty(t, chosen.Err)
 	once, twice := first, first
 	twice.Dir = filepath.Join(t.TempDir(), "copy")
 	require.NoError(t, os.CopyFS(twice.Dir, os.DirFS(first.Dir)))
 
 	once.Steps = 60
-	want, _ := once.run(t)
+	want, _ := once.inChild(t)
 	require.Empty(t, want.Err)
 	require.Len(t, want.Losses, 20)
 	assert.Equal(t, chosen.Parts, want.Parts)
 	var losses []float64
 	for _, steps := range []int{50, 60} {
 		twice.Steps = steps
-		part, _ := twice.run(t)
+		part, _ := twice.inChild(t)
 		require.Empty(t, part.Err)
 		assert.Equal(t, chosen.Parts, part.Parts)
 		losses = append(losses, part.Losses...)
@@ -342,8 +346,8 @@ func TestBudgetIsResumedBitForBit(t *testing.T) {
 func TestOutOfMemoryIsSplit(t *testing.T) {
 	const steps = 4
 	const pool, limit = "TF_ENABLE_ONEDNN_OPTS=1", "TF_MKL_ALLOC_MAX_BYTES=40000000"
-	plain, _ := heavyRun{Dense: true, Steps: steps}.run(t, pool)
-	have, _ := heavyRun{Dense: true, Steps: steps, OOM: true}.run(t, pool, limit)
+	plain, _ := heavyRun{Dense: true, Steps: steps}.inChild(t, pool)
+	have, _ := heavyRun{Dense: true, Steps: steps, OOM: true}.inChild(t, pool, limit)
 	require.Empty(t, have.Err)
 	assert.Greater(t, have.Parts, 1)
 	assert.Contains(t, have.Events, "oom")
