@@ -142,6 +142,9 @@ func (t *training) advise(err error, checkpoint string) error {
 	if !outOfMemory && (!errors.Is(err, context.Canceled) || errors.As(err, new(*fit.HookError))) {
 		return err
 	}
+	if rank, _ := t.ranked(); rank > 0 {
+		return err // rank 0 has the checkpoint and the advice
+	}
 	todo := ""
 	if outOfMemory {
 		todo = "\na smaller {Loop.Batch} needs less memory, and {Config.OnOutOfMemory microbatch} splits batches when memory runs out"

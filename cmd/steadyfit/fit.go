@@ -53,9 +53,12 @@ func (s *settings) fit(cmd *cobra.Command) error {
 	s.Supervisor.Log, s.Supervisor.Stderr, s.Supervisor.ExitCode = s.Loop.Log, stderr, exitCode
 	r, err := train.Run(cmd.Context(), s.Config)
 	if err != nil {
-		return withCheckpoint(s.explainNoGPU(cmd.Context(), err), s.Checkpoints.Folder)
+		if err = s.explainNoGPU(cmd.Context(), err); s.follows() {
+			return err // rank 0 has the checkpoints
+		}
+		return withCheckpoint(err, s.Checkpoints.Folder)
 	}
-	if r.InChild || s.Cluster != nil && s.Cluster.Rank > 0 {
+	if r.InChild || s.follows() {
 		return nil
 	}
 	return s.printResult(cmd.OutOrStdout(), r)
@@ -139,6 +142,9 @@ func (s *settings) combineCluster() (err error) {
 	}
 	return nil
 }
+
+// follows reports whether another rank writes the files and the result of the training.
+func (s *settings) follows() bool { return s.Cluster != nil && s.Cluster.Rank > 0 }
 
 func (s *settings) checkCheckpoints() error {
 	if s.Checkpoints.Folder != "" {

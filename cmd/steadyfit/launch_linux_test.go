@@ -217,7 +217,8 @@ func TestLaunchEnds(t *testing.T) {
 			require.ErrorAs(t, cmd.Wait(), &exit)
 			if c.signal != syscall.SIGKILL {
 				assert.Equal(t, exitInterrupted, exit.ExitCode(), "%s", &output)
-				assert.Contains(t, output.String(), "continue with --resume")
+				assert.Equal(t, 1, strings.Count(output.String(), "continue with --resume"), "%s", &output)
+				assert.NotContains(t, output.String(), "there is no checkpoint")
 				assert.Empty(t, launched(t, dir))
 				return
 			}
