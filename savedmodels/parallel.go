@@ -82,6 +82,9 @@ var reducible = map[tfbind.DType]tfbind.DType{
 // integers, such as the states of random generators, the value of the first rank. The model
 // needs the roles Gradients and Apply.
 func (m *Model) Parallel(rank, ranks int, inexact bool) (*Parallel, error) {
+	if m.program != nil {
+		return nil, fmt.Errorf("%w: its frozen part is computed in advance (Features)", ErrNotParallel)
+	}
 	file, err := m.read()
 	if err != nil {
 		return nil, err
