@@ -62,8 +62,9 @@ const (
 	ShareFlags = 2
 	// ParallelGroup is the key of the group of all ranks in CollectiveReduceV2. The next key is
 	// that of CollectiveGatherV2, since a group serves one type of operation (tensorflow#48372).
+	ParallelGroup = 1
 	// ParallelInstance is the key of the first sum. Other graphs use lower keys for theirs.
-	ParallelGroup, ParallelInstance = 1, 100
+	ParallelInstance = 100
 	// maxGathered is the size in bytes up to which more than two ranks gather.
 	maxGathered = 256 << 10
 	// parallelPrefix begins the names of the added operations.

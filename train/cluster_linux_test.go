@@ -74,7 +74,7 @@ func asRank(t *testing.T) {
 	c := job.config()
 	if job.Slow > 0 || job.Interrupt > 0 {
 		c.Loop.Hook(fit.Hook{Name: "disturb", Step: func(_ context.Context, s *fit.State) error {
-			time.Sleep(job.Slow)
+			<-time.After(job.Slow) // so that the test can disturb the training
 			if job.Interrupt == s.Step {
 				return syscall.Kill(os.Getpid(), syscall.SIGTERM)
 			}
