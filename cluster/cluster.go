@@ -23,8 +23,8 @@ const maxRanks = 4096
 type Cluster struct {
 	Workers []string      // address host:port of each rank, in order
 	Rank    int           // index of this process
-	Start   time.Duration // longest wait for all ranks at the start; 0 means 10 minutes
-	Timeout time.Duration // longest wait in an exchange of a train step; 0 means 60 s
+	Start   time.Duration // longest wait for the other ranks, at the start and in a step; 0 means 10 minutes
+	Timeout time.Duration // longest time in which the server of a rank may not answer; 0 means 1 minute
 	From    string        // variable or file that describes the cluster, for messages
 }
 

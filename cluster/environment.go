@@ -70,11 +70,11 @@ func found(variable string, workers []string, rank int) (*Cluster, error) {
 }
 
 // number returns the value of a variable that is a count or an index.
-func (e environment) number(variable string, least int) (int, error) {
+func (e environment) number(variable string, least, most int) (int, error) {
 	text := e.get(variable)
 	n, err := strconv.Atoi(text)
-	if err != nil || n < least || n > maxRanks {
-		return 0, &option.Error{Option: variable, Value: shorten(text), Reason: fmt.Sprintf("expected a number from %d to %d", least, maxRanks)}
+	if err != nil || n < least || n > most {
+		return 0, &option.Error{Option: variable, Value: shorten(text), Reason: fmt.Sprintf("expected a number from %d to %d", least, most)}
 	}
 	return n, nil
 }
@@ -146,11 +146,11 @@ func (e environment) indexed(count, index, variable, address string) (*Cluster, 
 	if strings.Contains(e.get(count), ":") {
 		return nil, &option.Error{Option: count, Value: shorten(e.get(count)), Reason: "the number of machines cannot change during a training", Fix: "set one number"}
 	}
-	n, err := e.number(count, 1)
+	n, err := e.number(count, 1, maxRanks)
 	if err != nil || n == 1 {
 		return nil, err
 	}
-	rank, err := e.number(index, 0)
+	rank, err := e.number(index, 0, n-1)
 	if err != nil {
 		return nil, err
 	}
@@ -178,11 +178,11 @@ func (e environment) indexed(count, index, variable, address string) (*Cluster, 
 // slurm returns the cluster of a step of Slurm. Its ranks are in blocks: those of the first node,
 // then those of the second, and so on.
 func (e environment) slurm() (*Cluster, error) {
-	n, err := e.number(slurmTasks, 1)
+	n, err := e.number(slurmTasks, 1, maxRanks)
 	if err != nil || n == 1 {
 		return nil, err
 	}
-	rank, err := e.number("SLURM_PROCID", 0)
+	rank, err := e.number("SLURM_PROCID", 0, n-1)
 	if err != nil {
 		return nil, err
 	}

@@ -316,9 +316,14 @@ func TestBudgetOfASmallModel(t *testing.T) {
 func TestBudgetIsResumedBitForBit(t *testing.T) {
 	have, _ := heavyRun{Small: true, Steps: 20, Budget: 50 * memory.MiB}.inChild(t)
 	require.NotZero(t, have.Need)
-	first := heavyRun{Small: true, Steps: 40, Budget: have.Need + 24*memory.MiB, Dir: t.TempDir()}
-	chosen, _ := first.inChild(t)
-	require.Empty(t, chosen.Err)
+	// Need includes the peak of opening TensorFlow, which may be far above that of a step.
+	first := heavyRun{Small: true, Steps: 40, Budget: have.Need + 24*memory.MiB}
+	var chosen heavyResult
+	for chosen.Parts < 2 {
+		first.Dir, first.Budget = t.TempDir(), first.Budget-16*memory.MiB
+		chosen, _ = first.inChild(t)
+		require.Empty(t, chosen.Err)
+	}
 	once, twice := first, first
 	twice.Dir = filepath.Join(t.TempDir(), "copy")
 	require.NoError(t, os.CopyFS(twice.Dir, os.DirFS(first.Dir)))

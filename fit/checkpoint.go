@@ -63,7 +63,7 @@ func (o Checkpoint) Hook() Hook {
 	}
 	return Hook{
 		Name: "checkpoint", StepEvery: every, Priority: priorityCheckpoint,
-		Load: c.load, Save: c.save, Start: c.start, Step: c.step, Epoch: c.epoch, End: c.end, metric: c.finder("Best"), follow: never,
+		Load: c.load, Save: c.save, Start: c.start, Step: c.step, Epoch: c.epoch, End: c.end, metric: c.finder("Best"), local: true,
 	}
 }
 

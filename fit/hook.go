@@ -62,9 +62,12 @@ type Hook struct {
 
 	// metric checks the name of the metric that the hook uses; nil if it uses none.
 	metric func(available []string, validates bool) error
-	// follow reports whether ranks other than the first call the hook (ranked), and prepares it
-	// for that; nil means that they call it.
-	follow func() bool
+	// local is true for a hook that only the first of several ranks calls (ranked). follow, if
+	// not nil, prepares the hook for the other ranks.
+	local  bool
+	follow func()
+	// settings describes options that all ranks must have.
+	settings any
 }
 
 // AnyStep is the Hook.StepEvery of a hook that does not limit the steps per execution.

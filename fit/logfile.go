@@ -159,7 +159,7 @@ type lineFile struct {
 
 func (l *lineFile) hook(onError ErrorPolicy) Hook {
 	l.onError = onError
-	return Hook{Name: l.name, Priority: PriorityReport, Start: l.start, Epoch: l.epoch, End: l.end, follow: never}
+	return Hook{Name: l.name, Priority: PriorityReport, Start: l.start, Epoch: l.epoch, End: l.end, local: true}
 }
 
 func (l *lineFile) start(_ context.Context, s *State) error {

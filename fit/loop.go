@@ -201,6 +201,11 @@ func (r *run) epoch(ctx context.Context) error {
 			return err
 		}
 	}
+	if ranks, _ := rankedOf(s.Session); ranks != nil {
+		if err := ranks.CheckEqual(r.steady); err != nil {
+			return fmt.Errorf("after epoch %d: %w", s.Epoch, err)
+		}
+	}
 	r.tally.TrainTime, r.phase, r.since = r.trainTime(), idle, r.now()
 	var validation Metrics
 	if r.validates() {

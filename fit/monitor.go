@@ -148,12 +148,14 @@ type EarlyStop struct {
 
 // Hook returns the hook for Loop.Hook.
 func (o EarlyStop) Hook() Hook {
+	common := o
+	common.RestoreBest, common.Folder, common.OnError = false, "", Stop
 	e := &earlyStop{EarlyStop: o, monitor: monitor{metric: o.Metric, mode: o.Mode, patience: o.Patience, minDelta: o.MinDelta}}
 	return Hook{
 		Name: "early_stop(" + o.Metric + ")",
 		Load: e.load, Save: e.save, Start: e.start, Epoch: e.epoch, End: e.end, metric: e.finder("EarlyStop"),
 		// The weights of the first rank count in the end.
-		follow: func() bool { e.RestoreBest = false; return true },
+		follow: func() { e.RestoreBest = false }, settings: common,
 	}
 }
 
@@ -405,7 +407,7 @@ func (o ReduceOnPlateau) Hook() Hook {
 	p := &plateau{ReduceOnPlateau: o, monitor: monitor{metric: o.Metric, mode: o.Mode, patience: cmp.Or(o.Patience, 10), minDelta: cmp.Or(o.MinDelta, 1e-4)}}
 	return Hook{
 		Name: "reduce_on_plateau(" + o.Metric + ")",
-		Load: p.load, Save: p.save, Start: p.start, Epoch: p.epoch, metric: p.finder("ReduceOnPlateau"),
+		Load: p.load, Save: p.save, Start: p.start, Epoch: p.epoch, metric: p.finder("ReduceOnPlateau"), settings: o,
 	}
 }
 

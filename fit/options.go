@@ -83,7 +83,9 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, rank := rankedOf(l.Session); rank > 0 {
+	if ranks, rank := rankedOf(l.Session); ranks != nil && l.Recover != nil {
+		return nil, &option.Error{Option: "Loop.Recover", Reason: "works only in a training of one process, since the other ranks would not go back"}
+	} else if rank > 0 {
 		hooks = followers(hooks)
 	}
 	r := &run{loop: l, ds: ds, hooks: hooks, now: l.now, rate: math.NaN(), sound: true}

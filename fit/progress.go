@@ -71,7 +71,7 @@ type progressView struct {
 }
 
 func (p *progressView) hook() Hook {
-	h := Hook{Name: "progress", Priority: PriorityReport, Start: p.harmless(p.start), Epoch: p.harmless(p.epochLine), End: p.harmless(p.end), follow: never}
+	h := Hook{Name: "progress", Priority: PriorityReport, Start: p.harmless(p.start), Epoch: p.harmless(p.epochLine), End: p.harmless(p.end), local: true}
 	if p.terminal {
 		h.Step, h.StepEvery = p.harmless(p.step), AnyStep
 	}

@@ -2,22 +2,28 @@ package fit
 
 import (
 	"archive/tar"
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 
 	"steadyfit/fit/internal/checkpoint"
 	"steadyfit/fit/internal/disk"
 	"steadyfit/internal/files"
+	"steadyfit/option"
 )
 
 // ranked is a Session of one of several processes ("ranks") that train a model together; see
 // session.Options.Cluster. All ranks run the same Loop on the same data and have the same
-// metrics, so their hooks decide alike. Only the first rank calls the hooks of this package that
+// metrics, so their hooks decide alike; a hook of a program must not decide by what differs
+// between processes, such as the time. Only the first rank calls the hooks of this package that
 // write files. The others start with its state, which it sends them as a checkpoint. If the
 // context of a rank ends, all ranks stop after the same step.
 type ranked interface {
@@ -30,6 +36,8 @@ type ranked interface {
 	// RequestStop makes Stopped return an error on all ranks after one of the next steps.
 	RequestStop()
 	Stopped() error
+	// CheckEqual returns an error if the ranks have different weights.
+	CheckEqual(context.Context) error
 }
 
 // rankedOf returns the session as one of several ranks; nil if it trains alone.
@@ -51,13 +59,56 @@ func (r *run) follows() bool {
 	return rank > 0
 }
 
-// followers removes the hooks that only the first rank calls.
+// followers returns the hooks that a rank other than the first calls.
 func followers(hooks []Hook) []Hook {
-	return slices.DeleteFunc(slices.Clone(hooks), func(h Hook) bool { return h.follow != nil && !h.follow() })
+	hooks = slices.DeleteFunc(slices.Clone(hooks), func(h Hook) bool { return h.local })
+	for _, h := range hooks {
+		if h.follow != nil {
+			h.follow()
+		}
+	}
+	return hooks
 }
 
-// never is the Hook.follow of a hook that only the first rank calls.
-func never() bool { return false }
+// settings returns the options that decide which steps a rank runs, apart from those that identify
+// checkpoints. All ranks must have the same.
+func (r *run) settings() ([]byte, error) {
+	l := r.loop
+	all := map[string]any{
+		"{Loop.Batch}": l.Batch, "{Loop.Epochs}": l.Epochs, "{Loop.InitialEpoch}": l.InitialEpoch, "{Loop.StepsPerEpoch}": r.state.StepsPerEpoch,
+		"{Loop.ValidationEvery}": l.ValidationEvery, "{Loop.ValidationBatch}": l.ValidationBatch, "{Loop.Validation}": l.Validation != nil,
+	}
+	for _, h := range r.hooks {
+		if h.settings != nil {
+			all["hook "+h.Name] = h.settings
+		}
+	}
+	return json.Marshal(all)
+}
+
+// sameSettings compares the settings of this rank with those of the first.
+func (r *run) sameSettings(s ranked) error {
+	own, err := r.settings()
+	if err != nil {
+		return err
+	}
+	text, err := s.Share(own)
+	if err != nil {
+		return err
+	}
+	var here, first map[string]json.RawMessage
+	if err := errors.Join(json.Unmarshal(own, &here), json.Unmarshal(text, &first)); err != nil {
+		return fmt.Errorf("comparing the ranks: %w", err)
+	}
+	keys := maps.Clone(first)
+	maps.Copy(keys, here)
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if !bytes.Equal(here[key], first[key]) {
+			return option.Errorf("this rank has "+key+" %s, and rank 0 has %s; give all ranks the same options", cmp.Or(string(here[key]), "absent"), cmp.Or(string(first[key]), "absent"))
+		}
+	}
+	return nil
+}
 
 // together replaces a context by one that is never cancelled if there are several ranks, whose
 // end stops all of them instead.
@@ -76,8 +127,12 @@ func (r *run) begin(ctx context.Context) (started int, err error) {
 	if s == nil {
 		return r.resumeAndStart(ctx, r.loop.Resume)
 	}
+	differ := r.sameSettings(s)
 	if rank == 0 {
-		if started, err = r.resumeAndStart(ctx, r.loop.Resume); err == nil {
+		if err = differ; err == nil {
+			started, err = r.resumeAndStart(ctx, r.loop.Resume)
+		}
+		if err == nil {
 			err = r.sendState(s)
 		}
 		if _, ended := s.Share(nil); ended != nil { // the end of the state
@@ -91,7 +146,9 @@ func (r *run) begin(ctx context.Context) (started int, err error) {
 		if err != nil {
 			return 0, err
 		}
-		started, err = r.resumeAndStart(ctx, dir)
+		if err = differ; err == nil {
+			started, err = r.resumeAndStart(ctx, dir)
+		}
 		if err = join(err, remove()); err != nil {
 			_, _ = s.Gather(1) // the error of this rank matters more
 			return started, fmt.Errorf("taking over the state of rank 0: %w", err)

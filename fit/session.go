@@ -19,7 +19,7 @@ import (
 //   - Finalize: the final weights of a complete training
 //   - CheckVariables: for Loop.ResumeAnyway with another model
 //   - GPUBytes, LiveTensors: for Record
-//   - Ranks, Share, Gather, RequestStop, Stopped: training with other processes
+//   - Ranks, Share, Gather, RequestStop, Stopped, CheckEqual: training with other processes
 type Session interface {
 	// TrainMetrics returns the names of the results of a train step, "loss" first.
 	TrainMetrics() []string

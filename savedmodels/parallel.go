@@ -16,6 +16,7 @@ import (
 
 	"steadyfit/internal/contract"
 	"steadyfit/internal/graphdef"
+	"steadyfit/option"
 	"steadyfit/tfbind"
 )
 
@@ -152,7 +153,11 @@ func (p *parallel) choose(of, then *Signature, inexact bool) (list []*exchanged,
 		e.first = differs && !e.mean
 		switch {
 		case differs && !inexact:
-			return nil, fmt.Errorf("signature %s changes variable %s, so the ranks would differ", of.Name, e.name)
+			fix := "; {Options.AllowInexactSplit} accepts that"
+			if then == nil {
+				fix = ""
+			}
+			return nil, option.Errorf("signature %s changes variable %s, so the ranks would differ"+fix, of.Name, e.name)
 		case !known:
 			return nil, fmt.Errorf("variable %s, which signature %s changes, has the type %s", e.name, of.Name, e.dtype)
 		case e.unknown || slices.ContainsFunc(e.shape, func(d int64) bool { return d < 0 }):

@@ -1,7 +1,9 @@
 package session
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -114,8 +116,9 @@ func (s *Session) startServer(ctx context.Context) error {
 	if !oneServer.TryLock() {
 		return &option.Error{Option: "Options.Cluster", Reason: "this process has been a rank of a cluster before, and TensorFlow cannot stop a server; train in a new process"}
 	}
-	// A host of an earlier process of this rank may still have the port. TensorFlow would share it.
-	if err := awaitPort(ctx, c.Workers[c.Rank]); err != nil {
+	// An earlier process of this rank may still have the port, and TensorFlow would share it.
+	if err := awaitPort(ctx, c); err != nil {
+		oneServer.Unlock() // there is no server yet
 		return err
 	}
 	r := &ranked{Cluster: c, parallel: s.parallel, stopped: -1, flags: make([]float32, savedmodels.ShareFlags)}
@@ -134,9 +137,9 @@ func (s *Session) startServer(ctx context.Context) error {
 	return nil
 }
 
-// awaitPort waits until the port of an address is free, at most 10 s.
-func awaitPort(ctx context.Context, address string) error {
-	_, port, err := net.SplitHostPort(address)
+// awaitPort waits until the port of this rank is free, at most 10 s.
+func awaitPort(ctx context.Context, c *cluster.Cluster) error {
+	_, port, err := net.SplitHostPort(c.Workers[c.Rank])
 	for began := time.Now(); err == nil; {
 		var l net.Listener
 		if l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+port); err == nil {
@@ -152,7 +155,7 @@ func awaitPort(ctx context.Context, address string) error {
 			err = nil
 		}
 	}
-	return &option.Error{Option: "Cluster.Workers", Value: address, Reason: "its port cannot be used: " + err.Error(), Fix: "use another port", Err: err}
+	return retry{fmt.Errorf("%v needs the port %s: %w; end the process that uses it, or use another port", c, port, err)}
 }
 
 func appendText(b []byte, field protowire.Number, text string) []byte {
@@ -295,6 +298,9 @@ func (s *Session) join(ctx context.Context) error {
 	defer stop()
 	_, err := s.Gather(0)
 	s.rank.watch.joined.Store(err == nil)
+	if errors.As(err, new(*tfbind.Error)) && !errors.Is(err, ErrPeer) {
+		return &peerError{err: err} // such as a rank that ended meanwhile
+	}
 	return err
 }
 
@@ -332,15 +338,19 @@ func (r *ranked) run(step *tfbind.Step) error {
 // grace is the time that an exchange has to end after a rank was lost.
 const grace = time.Second
 
-// once runs a step once. Closing a session while an exchange fails may block forever in
-// TensorFlow (once in about 50 killed ranks, with 2.21), so once leaves a run behind that does not end.
-// The process can no longer train anyway.
+// once runs a step once, for at most Cluster.Start. Closing a session while an exchange fails may
+// block forever in TensorFlow (once in 25 killed ranks, with 2.21), so once leaves a run behind
+// that does not end. The process can no longer train anyway.
 func (r *ranked) once(step *tfbind.Step) error {
 	ended := make(chan error, 1)
 	go func() { ended <- step.Run(r.watch.ctx) }()
+	limit := time.NewTimer(cmp.Or(r.Start, defaultStart))
+	defer limit.Stop()
 	select {
 	case err := <-ended:
 		return err
+	case <-limit.C:
+		r.watch.cancel(&peerError{err: option.Errorf("it did not take part in an exchange for %v; give all ranks the same options, or raise {Cluster.Start}", cmp.Or(r.Start, defaultStart))})
 	case <-r.watch.ctx.Done():
 	}
 	select {
@@ -446,6 +456,38 @@ func (s *Session) Stopped() error {
 	return fmt.Errorf("rank %d was interrupted: %w", s.rank.stopped, context.Canceled)
 }
 
+// CheckEqual returns an error if the variables of a rank differ from those of the first, bit for
+// bit. All ranks must call it. Ranks compute the same update, but TensorFlow may round it
+// differently with other processors or numbers of threads.
+func (s *Session) CheckEqual(ctx context.Context) error {
+	if s.rank == nil {
+		return nil
+	}
+	p, err := s.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	sum := sha256.New()
+	for _, v := range p.values {
+		raw, rawErr := v.Raw()
+		err = errors.Join(err, rawErr)
+		sum.Write(raw)
+	}
+	if err := errors.Join(err, p.Close()); err != nil {
+		return err
+	}
+	all, err := s.Gather(int64(binary.LittleEndian.Uint64(sum.Sum(nil))))
+	if err != nil {
+		return err
+	}
+	for rank, other := range all {
+		if other != all[0] {
+			return option.Errorf("rank %d computes other weights than rank 0; use machines with the same processor, and the same {Options.IntraThreads} and TF_ENABLE_ONEDNN_OPTS", rank)
+		}
+	}
+	return nil
+}
+
 // Leave waits until all ranks call it. Afterwards, their processes may end.
 func (s *Session) Leave() error {
 	if s.rank == nil {
@@ -471,11 +513,12 @@ func (s *Session) trainRank(ctx context.Context, step int64, b data.Batch, out [
 	return s.rank.step(ctx, n, step, b, min(len(s.rank.Workers), b.Size), out)
 }
 
-// evaluateRank evaluates a batch in a cluster. If the signature has a fixed batch size, the first
-// rank evaluates the whole batch.
+// evaluateRank evaluates a batch in a cluster. The first rank evaluates the whole batch if the
+// signature has a fixed batch size, or if the exporter's notes do not say that the metrics of
+// parts can be combined.
 func (s *Session) evaluateRank(ctx context.Context, b data.Batch, out []float64) error {
 	parts := min(len(s.rank.Workers), b.Size)
-	if s.evaluate.batch >= 0 {
+	if m := s.model.Metadata; s.evaluate.batch >= 0 || m == nil || m.LossReduction == "" {
 		parts = 1
 	}
 	_, err := s.rank.step(ctx, &s.native.rank.evaluate, 0, b, parts, out)

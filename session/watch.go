@@ -36,6 +36,12 @@ func (e *peerError) Error() string {
 func (e *peerError) Unwrap() error        { return e.err }
 func (e *peerError) Is(target error) bool { return target == ErrPeer || target == supervise.ErrRetry }
 
+// retry marks an error that may not occur in another process.
+type retry struct{ error }
+
+func (e retry) Unwrap() error        { return e.error }
+func (e retry) Is(target error) bool { return target == supervise.ErrRetry }
+
 const (
 	defaultStart   = 10 * time.Minute
 	defaultTimeout = time.Minute
@@ -87,7 +93,7 @@ func startWatch(ctx context.Context, c *cluster.Cluster) (*watch, error) {
 			}
 			for rank := range c.Workers {
 				if missing[rank] {
-					return nil, option.Errorf("%s did not start within %v; start all ranks, or raise {Cluster.Start}", w.name(rank), cmp.Or(c.Start, defaultStart))
+					return nil, retry{option.Errorf("%s did not start within %v; start all ranks, or raise {Cluster.Start}", w.name(rank), cmp.Or(c.Start, defaultStart))}
 				}
 			}
 		}

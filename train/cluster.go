@@ -37,6 +37,8 @@ func (c *Config) checkCluster() error {
 		return alone("Config.OnOutOfMemory", c.OnOutOfMemory)
 	case c.Trace == TraceAlways:
 		return alone("Config.Trace", nil)
+	case c.Loop.Batch < len(c.Cluster.Workers):
+		return refuse("Loop.Batch", c.Loop.Batch, "the batch is shared by %d ranks, so some would have no sample; expected at least that many", len(c.Cluster.Workers))
 	}
 	return nil
 }
@@ -69,7 +71,7 @@ func (t *training) leave() error {
 	}
 	defer t.worker.Busy()()
 	err := t.session.Leave()
-	if err != nil && rank == 0 { // the result is complete
+	if err != nil && (rank == 0 || t.session.Stopped() != nil) { // the result is complete
 		t.Loop.Log.Warn("another rank ended before it noticed the end of the training", "error", err)
 		return nil
 	}

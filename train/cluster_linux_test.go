@@ -30,15 +30,15 @@ import (
 
 // rankJob is a training that a process of this test binary runs as a rank.
 type rankJob struct {
-	Cluster           cluster.Cluster
-	Dir               string // for the files of rank 0
-	Batch, Epochs     int
-	Supervised        bool
-	Resume            bool
-	Slow              time.Duration // time to wait after each step
-	ValidationPart    float64
-	CheckpointSteps   int
-	Interrupt, Killed int64 // the step after which this rank is interrupted or killed; 0 for none
+	Cluster          cluster.Cluster
+	Dir              string // for the files of rank 0
+	Batch, Epochs    int
+	Supervised       bool
+	Resume           bool
+	Slow             time.Duration // time to wait after each step
+	ValidationPart   float64
+	CheckpointSteps  int
+	Interrupt, Spoil int64 // the step after which this rank is interrupted, or has another rate; 0 for none
 }
 
 const rankEnv = "STEADYFIT_TEST_RANK"
@@ -72,9 +72,12 @@ func asRank(t *testing.T) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	c := job.config()
-	if job.Slow > 0 || job.Interrupt > 0 {
+	if job.Slow > 0 || job.Interrupt > 0 || job.Spoil > 0 {
 		c.Loop.Hook(fit.Hook{Name: "disturb", Step: func(_ context.Context, s *fit.State) error {
 			<-time.After(job.Slow) // so that the test can disturb the training
+			if job.Spoil == s.Step {
+				return s.Session.SetLearningRate(0.5)
+			}
 			if job.Interrupt == s.Step {
 				return syscall.Kill(os.Getpid(), syscall.SIGTERM)
 			}
@@ -343,13 +346,26 @@ func TestClusterInterrupt(t *testing.T) {
 	assert.Equal(t, losses, lossesOf(readRecords(t, job.Dir)))
 }
 
-// Ranks with other options are refused.
+// Ranks with other options are refused, and those with other weights.
 func TestClusterDiffers(t *testing.T) {
 	asRank(t)
-	job := rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 1}
-	ranks := startRanks(t, 2, job, func(rank int, job *rankJob) { job.Batch -= rank })
-	for i, p := range ranks {
-		require.Error(t, p.Wait())
-		assert.Contains(t, p.err.String(), []string{"rank 1 could not take over the state of rank 0", "batch: 50"}[i])
+	for _, c := range []struct {
+		change       func(*rankJob)
+		rank0, rank1 string
+	}{
+		{func(j *rankJob) { j.Batch-- }, "rank 1 could not take over the state of rank 0", "this rank has Loop.Batch 49, and rank 0 has 50"},
+		{func(j *rankJob) { j.Epochs++ }, "rank 1 could not take over the state of rank 0", "this rank has Loop.Epochs 3, and rank 0 has 2"},
+		{func(j *rankJob) { j.Spoil = 3 }, "after epoch 1: rank 1 computes other weights than rank 0", "after epoch 1: rank 1 computes other weights than rank 0"},
+	} {
+		job := rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 2}
+		ranks := startRanks(t, 2, job, func(rank int, job *rankJob) {
+			if rank == 1 {
+				c.change(job)
+			}
+		})
+		for i, p := range ranks {
+			require.Error(t, p.Wait())
+			assert.Contains(t, p.err.String(), []string{c.rank0, c.rank1}[i])
+		}
 	}
 }

@@ -172,8 +172,9 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	if r.History.Done && every(err, final) {
 		err = errors.Join(err, t.save(context.WithoutCancel(ctx), &r))
 	}
-	if err == nil {
-		err = t.leave()
+	// Other ranks wait for the checkpoint that the first one writes at an interrupt.
+	if err == nil || t.session.Stopped() != nil {
+		err = errors.Join(err, t.leave())
 	}
 	if err != nil {
 		return r, t.advise(err, r.History.Checkpoint)
@@ -337,7 +338,8 @@ func (t *training) openSession(ctx context.Context) error {
 // openTuned opens the session with the configuration that autotune chooses.
 func (t *training) openTuned(ctx context.Context) (err error) {
 	if _, ranked := t.ranked(); ranked {
-		defer t.worker.Busy()() // waits for the other ranks
+		t.Loop.Log.Info("waiting for the other ranks", "cluster", t.Cluster)
+		defer t.worker.Busy()()
 	} else if err := t.chooseConfiguration(ctx); err != nil {
 		return err
 	}

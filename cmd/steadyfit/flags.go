@@ -272,8 +272,8 @@ func (s *settings) clusterFlags() []flag {
 	return []flag{
 		{"workers-file", "fit", "file with an address host:port per line, one for each rank", "Cluster.Workers", &s.workersFile},
 		{"rank", "fit", "line of --workers-file that this process is, from 0", "Cluster.Rank", &s.cluster.Rank},
-		{"cluster-start", "fit", "longest wait for all ranks at the start", "Cluster.Start", &s.cluster.Start},
-		{"cluster-timeout", "fit", "longest wait for the other ranks in a step", "Cluster.Timeout", &s.cluster.Timeout},
+		{"cluster-start", "fit", "longest wait for the other ranks, at the start and in a step", "Cluster.Start", &s.cluster.Start},
+		{"cluster-timeout", "fit", "longest time in which another rank may not answer", "Cluster.Timeout", &s.cluster.Timeout},
 		{"workers", "launch", "ranks to start", "", newCount(&s.ranks, 1)},
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -33,6 +34,9 @@ When a rank fails, launch stops the others and exits with its code. With fit
 	return cmd
 }
 
+// launchGrace is the time for a step and a checkpoint after Ctrl-C. A second Ctrl-C ends it.
+const launchGrace = 10 * time.Minute
+
 func (s *settings) launch(cmd *cobra.Command, args []string) error {
 	fit, _, err := newRoot(cmd.OutOrStdout(), cmd.ErrOrStderr()).Find(args)
 	if err != nil {
@@ -49,7 +53,7 @@ func (s *settings) launch(cmd *cobra.Command, args []string) error {
 			program = append(program, "--"+name+"="+f.Value.String())
 		}
 	}
-	err = launch.Run(cmd.Context(), launch.Options{Args: append(program, args...), Ranks: s.ranks, Stderr: cmd.ErrOrStderr()})
+	err = launch.Run(cmd.Context(), launch.Options{Args: append(program, args...), Ranks: s.ranks, Stderr: cmd.ErrOrStderr(), Grace: launchGrace})
 	var failed *launch.Error
 	if errors.As(err, &failed) {
 		return &coded{failed.Code, err}
