@@ -149,6 +149,11 @@ func (r *run) begin(ctx context.Context) (started int, err error) {
 		if err = differ; err == nil {
 			started, err = r.resumeAndStart(ctx, dir)
 		}
+		var mismatch *MismatchError
+		if errors.As(err, &mismatch) {
+			d := mismatch.Differences[0]
+			err = fmt.Errorf("this rank has %s %s, and rank 0 has %s; give all ranks the same options and data", d.Key, orAbsent(d.Run), orAbsent(d.Checkpoint))
+		}
 		if err = join(err, remove()); err != nil {
 			_, _ = s.Gather(1) // the error of this rank matters more
 			return started, fmt.Errorf("taking over the state of rank 0: %w", err)

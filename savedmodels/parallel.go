@@ -264,8 +264,8 @@ func (p *parallel) step(name string, of, then *Signature, list []*exchanged, res
 		slices.Sort(after)
 		after = slices.Compact(after)
 	} else {
-		for _, zeroed := range before {
-			after = append(after, "^"+zeroed)
+		for _, prepared := range before {
+			after = append(after, "^"+prepared)
 		}
 	}
 	flags := g.add("flags", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float32), "shape": graphdef.Shape([]int64{ShareFlags})})
@@ -286,9 +286,10 @@ func (p *parallel) step(name string, of, then *Signature, list []*exchanged, res
 
 func shareSize(of *Signature) int64 { return int64(ShareFlags + 1 + len(of.Metrics())) }
 
-// handles adds the handles of the variables. It returns the operations that set running metrics
-// to zero on all ranks except the first.
-func (p *parallel) handles(g *subgraph, list []*exchanged) (zeroed []string) {
+// handles adds the handles of the variables. It returns the operations that prepare variables of
+// ranks other than the first: they set running metrics to zero, and give the seed generators of
+// Keras (uint32 [2], of which each draw increments the second number) other first numbers.
+func (p *parallel) handles(g *subgraph, list []*exchanged) (prepared []string) {
 	for i, e := range list {
 		id := strconv.Itoa(i)
 		e.handle = g.add("handle"+id, "VarHandleOp", graphdef.Attrs{
@@ -296,10 +297,17 @@ func (p *parallel) handles(g *subgraph, list []*exchanged) (zeroed []string) {
 		})
 		if e.running && p.rank > 0 {
 			g.Constant(g.prefix+"zero"+id, e.dtype, make([]byte, e.bytes()), e.shape...)
-			zeroed = append(zeroed, g.add("clear"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, e.handle, g.prefix+"zero"+id))
+			prepared = append(prepared, g.add("clear"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, e.handle, g.prefix+"zero"+id))
+		}
+		if e.first && p.rank > 0 && e.dtype == tfbind.Uint32 && slices.Equal(e.shape, []int64{2}) {
+			offset := binary.LittleEndian.AppendUint64(nil, uint64(uint32(p.rank)*0x9e3779b9))
+			g.Constant(g.prefix+"offset"+id, e.dtype, offset, 2)
+			read := g.add("seed"+id, "ReadVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, e.handle)
+			seed := g.add("seeded"+id, "AddV2", graphdef.Attrs{"T": graphdef.Type(e.dtype)}, read, g.prefix+"offset"+id)
+			prepared = append(prepared, g.add("reseed"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, e.handle, seed))
 		}
 	}
-	return zeroed
+	return prepared
 }
 
 func (e *exchanged) elements() int64 {

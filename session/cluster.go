@@ -453,8 +453,14 @@ func (s *Session) Stopped() error {
 	if s.rank == nil || s.rank.stopped < 0 {
 		return nil
 	}
-	return fmt.Errorf("rank %d was interrupted: %w", s.rank.stopped, context.Canceled)
+	return interrupted(s.rank.stopped)
 }
+
+// interrupted is the rank that requested a stop, as an error.
+type interrupted int
+
+func (r interrupted) Error() string        { return fmt.Sprintf("rank %d was interrupted", int(r)) }
+func (r interrupted) Is(target error) bool { return target == context.Canceled }
 
 // CheckEqual returns an error if the variables of a rank differ from those of the first, bit for
 // bit. All ranks must call it. Ranks compute the same update, but TensorFlow may round it
