@@ -87,11 +87,18 @@ type kubernetesJob struct {
 	Template pod
 }
 
-// checkFailures asserts that only failures are retried that may not occur again.
-func (j *kubernetesJob) checkFailures(t *testing.T) {
+// checkFailures asserts that only failures are retried that may not occur again. The interrupt of a
+// rank ends all ranks, and does not count.
+func (j *kubernetesJob) checkFailures(t *testing.T, ranks bool) {
 	t.Helper()
 	assert.Equal(t, "Never", j.Template.Spec.RestartPolicy, "podFailurePolicy requires it")
 	rules := j.PodFailurePolicy.Rules
+	if ranks {
+		require.Len(t, rules, 3)
+		assert.Equal(t, "Ignore", rules[2].Action)
+		assert.Equal(t, []int{exitInterrupted}, rules[2].OnExitCodes.Values)
+		rules = rules[:2]
+	}
 	require.Len(t, rules, 2)
 	require.NotNil(t, rules[0].OnExitCodes)
 	assert.Equal(t, "FailJob", rules[0].Action)
@@ -146,7 +153,7 @@ func parsed(t *testing.T, args []string) *cobra.Command {
 // the program, and its output is on a volume that outlives a pod.
 func TestKubernetesJob(t *testing.T) {
 	job := decode[kubernetesJob](t, manifests(t, "job.yaml")["Job"]).Spec
-	job.checkFailures(t)
+	job.checkFailures(t, false)
 	pod := job.Template.Spec
 	require.Len(t, pod.Containers, 1)
 	fit := pod.Containers[0]
@@ -190,7 +197,7 @@ func TestKubernetesClusters(t *testing.T) {
 		Publish   bool   `yaml:"publishNotReadyAddresses"`
 		Selector  map[string]string
 	}](t, indexed["Service"])
-	job.Spec.checkFailures(t)
+	job.Spec.checkFailures(t, true)
 	assert.Equal(t, "Indexed", job.Spec.CompletionMode)
 	assert.Equal(t, job.Spec.Completions, job.Spec.Parallelism, "the ranks run at the same time")
 	assert.Equal(t, "None", service.Spec.ClusterIP)
@@ -233,7 +240,7 @@ func TestKubernetesClusters(t *testing.T) {
 	assert.Equal(t, "TrainingRuntime", trainJob.Spec.RuntimeRef.Kind)
 	assert.Equal(t, runtime.Metadata.Name, trainJob.Spec.RuntimeRef.Name)
 	nodes := runtime.Spec.Template.Spec.Jobs[0]
-	nodes.Template.Spec.checkFailures(t)
+	nodes.Template.Spec.checkFailures(t, true)
 	node := nodes.Template.Spec.Template
 	assert.Equal(t, "node", nodes.Name)
 	assert.Equal(t, "node", node.Spec.Containers[0].Name, "Trainer adds its variables to this container")
