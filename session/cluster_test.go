@@ -202,7 +202,7 @@ func TestCluster(t *testing.T) {
 		options session.Options
 	}{
 		{"digits", 2, sizes, session.Options{}}, {"digits", 4, sizes, session.Options{}}, {"digits-fp16", 2, sizes, session.Options{}},
-		{"digits-scaled", 2, sizes, scaled}, {"digits-cnn", 2, sizes, inexact}, {"dense-100-64-1", 3, sizes, session.Options{}},
+		{"digits-scaled", 2, sizes, scaled}, {"digits-cnn", 2, sizes, inexact},
 		{"lstm", 2, []int{32, 5, 1}, session.Options{}}, {"image-224", 2, []int{4, 3}, session.Options{}}, {"image-224", 3, []int{3}, session.Options{}},
 	} {
 		t.Run(c.model+" "+strconv.Itoa(c.ranks), func(t *testing.T) {

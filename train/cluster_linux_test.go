@@ -231,7 +231,7 @@ func newest(dir string) (step int) {
 // and stopped, the first one among them. STEADYFIT_TEST_KILLS is the number of ranks to disturb.
 func TestClusterSurvivesKills(t *testing.T) {
 	asRank(t)
-	kills := 5
+	kills := 3
 	if text := os.Getenv("STEADYFIT_TEST_KILLS"); text != "" {
 		var err error
 		kills, err = strconv.Atoi(text)

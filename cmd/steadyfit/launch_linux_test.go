@@ -99,10 +99,7 @@ func TestLaunchedRanksAreOneTraining(t *testing.T) {
 // Under supervision, ranks that are killed at random end with the bits of an undisturbed training.
 // STEADYFIT_TEST_KILLS sets the number of kills.
 func TestLaunchedRanksAreKilled(t *testing.T) {
-	kills := 3
-	if raceDetector() {
-		kills = 1
-	}
+	kills := 1
 	if text := os.Getenv("STEADYFIT_TEST_KILLS"); text != "" {
 		var err error
 		kills, err = strconv.Atoi(text)
