@@ -143,7 +143,7 @@ conformance: runtime venv $(HUB) ## train all cases in Keras fit and here, compa
 
 .PHONY: soak
 soak: runtime ## long runs with all policies on, 200 kills of supervised runs, and an hour of fuzzing (two hours)
-	STEADYFIT_TEST_SOAK=1 STEADYFIT_TEST_KILLS=200 $(GO) test -count=1 -timeout 90m -v -run '^(TestSoak|TestReloadsStayFlat|TestSupervisedRunsEndAsUndisturbed|TestSuperviseRandomKills|TestClusterSurvivesKills)$$' ./fit ./session ./supervise ./train ./cmd/steadyfit
+	STEADYFIT_TEST_SOAK=1 STEADYFIT_TEST_KILLS=200 $(GO) test -count=1 -timeout 90m -v -run '^(TestSoak|TestReloadsStayFlat|TestSupervisedRunsEndAsUndisturbed|TestSuperviseRandomKills|TestClusterSurvivesKills|TestLaunchedRanksAreKilled)$$' ./fit ./session ./supervise ./train ./cmd/steadyfit
 	scripts/fuzz.sh 1000000x
 
 # Debian: apt-get install dataset-fashion-mnist
