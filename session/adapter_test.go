@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -74,26 +73,6 @@ func TestSwap(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, tenants[i], read)
 	}
-}
-
-// After a swap to the base, a swap to an adapter does not wait for TensorFlow to prepare its
-// operations. The shortest of some swaps is not disturbed by other programs.
-func TestFirstSwapPrepares(t *testing.T) {
-	ctx := context.Background()
-	m := loraModel(t)
-	first, second := time.Hour, time.Hour
-	for range 3 {
-		s := openModel(t, m, session.Options{})
-		a, err := s.Adapter(ctx)
-		require.NoError(t, err)
-		start := time.Now()
-		require.NoError(t, s.Swap(ctx, nil))
-		first = min(first, time.Since(start))
-		start = time.Now()
-		require.NoError(t, s.Swap(ctx, a))
-		second = min(second, time.Since(start))
-	}
-	assert.Less(t, second, first/5)
 }
 
 // A complete model that was saved with the weights of the adapter gives the same predictions.
