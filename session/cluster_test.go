@@ -201,7 +201,7 @@ func TestCluster(t *testing.T) {
 		sizes   []int
 		options session.Options
 	}{
-		{"digits", 2, sizes, session.Options{}}, {"digits", 4, sizes, session.Options{}}, {"digits-fp16", 2, sizes, session.Options{}},
+		{"digits", 2, sizes, session.Options{}}, {"digits", 4, sizes, session.Options{}},
 		{"digits-scaled", 2, sizes, scaled}, {"digits-cnn", 2, sizes, inexact},
 		{"lstm", 2, []int{32, 5, 1}, session.Options{}}, {"image-224", 2, []int{4, 3}, session.Options{}}, {"image-224", 3, []int{3}, session.Options{}},
 	} {
