@@ -75,7 +75,7 @@ func (a *Autotune) limits(o session.Options, most int) autotune.Limits {
 
 // tunesLive reports whether train steps choose their thread during the training.
 func (t *training) tunesLive() bool {
-	return t.Autotune.Mode != AutotuneOff && autotune.Fixed(t.Autotune.Fixed).With(t.Session).Threads &&
+	return t.Autotune.Mode != AutotuneOff && !autotune.Fixed(t.Autotune.Fixed).With(t.Session).Threads &&
 		!t.Session.CallerRuns && !t.Session.Device.Deterministic && autotune.ThreadVariable() == ""
 }
 

@@ -1,10 +1,13 @@
 package train
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"steadyfit/fit"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/autotune"
 	"steadyfit/session"
@@ -35,5 +38,32 @@ func TestLimits(t *testing.T) {
 		c.without(&want)
 		a := Autotune{Mode: AutotunePrecision, Fixed: c.fixed}
 		assert.Equal(t, want, a.limits(c.options, 50), c.name)
+	}
+}
+
+// Steps measure whether the calling thread runs them faster, unless the threads are set.
+func TestStepsChooseTheirThread(t *testing.T) {
+	for _, c := range []struct {
+		change func(*Config)
+		live   bool
+	}{
+		{func(*Config) {}, true},
+		{func(c *Config) { c.Autotune.Mode = AutotuneOff }, false},
+		{func(c *Config) { c.Autotune.Fixed.Threads = true }, false},
+		{func(c *Config) { c.Session.CallerRuns = true }, false},
+	} {
+		config := Config{
+			Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Prefetch: -1, Loop: fit.Loop{Batch: 32, Epochs: 1},
+			Autotune: Autotune{Mode: AutotuneOn, Cache: t.TempDir()}, Trace: TraceNever, CacheFeatures: CacheOff,
+		}
+		c.change(&config)
+		var live bool
+		config.Loop.Hook(fit.Hook{Name: "look", Start: func(_ context.Context, s *fit.State) error {
+			_, live = s.Session.(*autotune.Live)
+			return nil
+		}})
+		_, err := Run(t.Context(), config)
+		require.NoError(t, err)
+		assert.Equal(t, c.live, live, "%+v", config)
 	}
 }
