@@ -64,7 +64,7 @@ func newEvaluation(s Session, ds data.Dataset, batch int, metrics scalars) *eval
 func (e *evaluation) run(ctx, steady context.Context) error {
 	clear(e.sums)
 	e.samples, e.badBatch = 0, -1
-	if err := contextError(ctx); err != nil {
+	if err := ended(ctx, e.session); err != nil {
 		return fmt.Errorf("interrupted: %w", err)
 	}
 	if err := resetMetrics(steady, e.session); err != nil {
@@ -74,7 +74,7 @@ func (e *evaluation) run(ctx, steady context.Context) error {
 		if err != nil {
 			return fmt.Errorf("reading a batch: %w", err)
 		}
-		if err := contextError(ctx); err != nil {
+		if err := ended(ctx, e.session); err != nil {
 			return fmt.Errorf("interrupted before batch %d: %w", b.Index, err)
 		}
 		for {

@@ -577,11 +577,7 @@ func (r *run) waiting() float64 {
 }
 
 func (r *run) interrupted(ctx context.Context) error {
-	err := contextError(ctx)
-	if s, _ := rankedOf(r.state.Session); s != nil {
-		err = s.Stopped()
-	}
-	if err != nil {
+	if err := ended(ctx, r.state.Session); err != nil {
 		return fmt.Errorf("interrupted in epoch %d, after step %d: %w", r.state.Epoch, r.state.Step, err)
 	}
 	return nil

@@ -33,7 +33,8 @@ type ranked interface {
 	Share(own []byte) ([]byte, error)
 	// Gather returns the values of all ranks.
 	Gather(value int64) ([]int64, error)
-	// RequestStop makes Stopped return an error on all ranks after one of the next steps.
+	// RequestStop makes Stopped return an error on all ranks after one of the next steps or
+	// evaluated batches.
 	RequestStop()
 	Stopped() error
 	// CheckEqual returns an error if the ranks have different weights.
@@ -104,10 +105,15 @@ func (r *run) sameSettings(s ranked) error {
 	maps.Copy(keys, here)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if !bytes.Equal(here[key], first[key]) {
-			return option.Errorf("this rank has "+key+" %s, and rank 0 has %s; give all ranks the same options", cmp.Or(string(here[key]), "absent"), cmp.Or(string(first[key]), "absent"))
+			return otherRank(key, cmp.Or(string(here[key]), "absent"), cmp.Or(string(first[key]), "absent"))
 		}
 	}
 	return nil
+}
+
+// otherRank returns the error of a rank that has another value of a setting than rank 0.
+func otherRank(key, here, first string) error {
+	return &option.Error{Option: "Options.Cluster", Reason: fmt.Sprintf("this rank has %s %s, and rank 0 has %s", key, here, first), Fix: "give all ranks the same options and data"}
 }
 
 // together replaces a context by one that is never cancelled if there are several ranks, whose
@@ -118,6 +124,14 @@ func (r *run) together(ctx context.Context) (_ context.Context, done func() bool
 		return ctx, func() bool { return true }
 	}
 	return r.steady, context.AfterFunc(ctx, s.RequestStop)
+}
+
+// ended returns the error of a context that ended, or with several ranks the error of Stopped.
+func ended(ctx context.Context, s Session) error {
+	if s, _ := rankedOf(s); s != nil {
+		return s.Stopped()
+	}
+	return contextError(ctx)
 }
 
 // begin resumes the run and starts the hooks. With several ranks, all begin with the state of the
@@ -152,7 +166,7 @@ func (r *run) begin(ctx context.Context) (started int, err error) {
 		var mismatch *MismatchError
 		if errors.As(err, &mismatch) {
 			d := mismatch.Differences[0]
-			err = fmt.Errorf("this rank has %s %s, and rank 0 has %s; give all ranks the same options and data", d.Key, orAbsent(d.Run), orAbsent(d.Checkpoint))
+			err = otherRank(d.Key, orAbsent(d.Run), orAbsent(d.Checkpoint))
 		}
 		if err = join(err, remove()); err != nil {
 			_, _ = s.Gather(1) // the error of this rank matters more

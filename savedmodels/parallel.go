@@ -31,11 +31,12 @@ var ErrNotParallel = errors.New("several processes cannot train the model togeth
 // Running metrics are sums in variables, too. Before a step, all ranks except the first set them
 // to zero, and afterwards all have the sums and compute the metrics from them.
 //
-// Two ranks, and more with up to 256 KiB of accumulators, exchange all accumulators
-// (CollectiveGatherV2) and add them in the order of the ranks: the sums have the bits of as many
-// micro-batches. That needs one message after another fewer than sums by CollectiveReduceV2, and
-// no more bytes with two ranks. More ranks with more data sum parts in different orders; the
-// sums of all ranks still are equal.
+// Variables from 1 MiB are exchanged alone, and the others of a type together. Two ranks, and more
+// with up to 256 KiB in an exchange, gather all accumulators (CollectiveGatherV2) and add them in
+// the order of the ranks: the sums have the bits of as many micro-batches. From ten ranks on,
+// TensorFlow adds them in another order (AddN, into which it rewrites such sums). Gathering needs
+// one message after another fewer than sums by CollectiveReduceV2, and no more bytes with two ranks.
+// More ranks with more data sum parts in different orders; the sums of all ranks still are equal.
 type Parallel struct {
 	// Graph is a serialized GraphDef to import into the graph of the loaded model.
 	Graph []byte
@@ -65,8 +66,10 @@ const (
 	ParallelGroup = 1
 	// ParallelInstance is the key of the first sum. Other graphs use lower keys for theirs.
 	ParallelInstance = 100
-	// maxGathered is the size in bytes up to which more than two ranks gather.
+	// maxGathered is the size in bytes of a group up to which more than two ranks gather.
 	maxGathered = 256 << 10
+	// largeVariable is the size in bytes from which a variable is exchanged alone.
+	largeVariable = 1 << 20
 	// parallelPrefix begins the names of the added operations.
 	parallelPrefix = "steadyfit_parallel/"
 )
@@ -134,8 +137,7 @@ type exchanged struct {
 	handle               string // the operation in the current step
 }
 
-// choose returns the variables that the ranks exchange after a signature, in the order of their
-// types. then is the signature that runs afterwards, or nil.
+// choose returns the variables that the ranks exchange after a signature. then is the signature that runs afterwards, or nil.
 func (p *parallel) choose(of, then *Signature, inexact bool) (list []*exchanged, err error) {
 	k := &p.model.known
 	running := k.signature[p.model.Roles.ResetMetrics].changed()
@@ -154,7 +156,7 @@ func (p *parallel) choose(of, then *Signature, inexact bool) (list []*exchanged,
 		case differs && !inexact:
 			fix := "; {Options.AllowInexactSplit} accepts that"
 			if then == nil {
-				fix = ""
+				fix = "; export the model without this signature"
 			}
 			return nil, option.Errorf("signature %s changes variable %s, so the ranks would differ"+fix, of.Name, e.name)
 		case !known:
@@ -167,7 +169,6 @@ func (p *parallel) choose(of, then *Signature, inexact bool) (list []*exchanged,
 	if then != nil && !slices.ContainsFunc(list, func(e *exchanged) bool { return cleared[e.id] }) {
 		return nil, fmt.Errorf("signatures %s and %s change no variable in common", of.Name, then.Name)
 	}
-	slices.SortStableFunc(list, func(a, b *exchanged) int { return int(a.as) - int(b.as) })
 	return list, nil
 }
 
@@ -235,7 +236,7 @@ func (p *parallel) steps(name string, of, then *Signature, list []*exchanged) (b
 	if err != nil {
 		return busy, idle, fmt.Errorf("signature %s: %w", of.Name, err)
 	}
-	defer func() { p.instance += len(typesOf(list)) }()
+	defer func() { p.instance += len(groupsOf(list)) }()
 	if busy, err = p.step(name, of, then, list, result, true); err == nil {
 		idle, err = p.step(name, of, then, list, result, false)
 	}
@@ -373,24 +374,46 @@ func (p *parallel) share(g *subgraph, flags string, of *Signature, busy bool) st
 	return g.add("placed", "Pad", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32), "Tpaddings": graphdef.Type(tfbind.Int64)}, own, around)
 }
 
+// group is a list of variables that are exchanged as one vector.
+type group struct {
+	vars   []*exchanged
+	as     tfbind.DType
+	shares bool // the vector ends with the shares
+}
+
+// groupsOf returns the groups of the exchanged variables. Each group takes a round of messages,
+// so small variables of a type share one. Large variables have their own, since joining and
+// dividing vectors copies them. The first group has the shares.
+func groupsOf(list []*exchanged) []*group {
+	groups := []*group{{as: tfbind.Float32, shares: true}}
+	small := map[tfbind.DType]*group{tfbind.Float32: groups[0]}
+	for _, e := range list {
+		to := small[e.as]
+		if to == nil || e.bytes() >= largeVariable {
+			to = &group{as: e.as}
+			groups = append(groups, to)
+			if e.bytes() < largeVariable {
+				small[e.as] = to
+			}
+		}
+		to.vars = append(to.vars, e)
+	}
+	return groups
+}
+
 // exchange adds the sums over all ranks: of the shares, and of the exchanged variables after the
-// operations in after. There is one sum for each type, because each takes a round of messages.
-// It returns the tensor of the shares, and the operation that runs after all.
+// operations in after. It returns the tensor of the shares, and the operation that runs after all.
 func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exchanged, after []string) (shares, done string) {
 	flat := g.integers("flat", []int64{-1}, 1)
 	size, axis := g.int32("ranks", int32(p.ranks)), g.int32("axis", 0)
+	g.integers("row", []int64{1, -1}, 2)
 	var assigned []string
-	shares = g.prefix + "shares"
-	for i, d := range typesOf(list) {
-		id := strconv.Itoa(int(d))
+	for i, group := range groupsOf(list) {
+		id, d := strconv.Itoa(i), group.as
 		var vectors []string
 		var sizes []int64
-		var vars []*exchanged
-		for _, e := range list {
-			if e.as != d {
-				continue
-			}
-			at := fmt.Sprintf("%s_%d", id, len(vars))
+		for j, e := range group.vars {
+			at := fmt.Sprintf("%s_%d", id, j)
 			value := g.add("read"+at, "ReadVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, append([]string{e.handle}, after...)...)
 			value = g.reshape("vector"+at, g.bitcast("bits"+at, value, e.dtype, d), d, flat)
 			switch {
@@ -399,31 +422,38 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 			case e.mean:
 				value = g.add("part"+at, "RealDiv", graphdef.Attrs{"T": graphdef.Type(d)}, value, g.cast("ranks"+at, size, tfbind.Int32, d))
 			}
-			vars, vectors, sizes = append(vars, e), append(vectors, value), append(sizes, e.elements())
+			vectors, sizes = append(vectors, value), append(sizes, e.elements())
 		}
-		if d == tfbind.Float32 {
+		if group.shares {
 			vectors, sizes = append(vectors, share), append(sizes, int64(p.ranks)*width)
 		}
-		sum := vectors[0]
+		sums := []string{vectors[0]}
 		if len(vectors) > 1 {
-			sum = g.concat("all"+id, d, vectors...)
+			sums[0] = g.concat("all"+id, d, vectors...)
 		}
-		sum = p.sum(g, id, sum, d, sizes, int32(p.instance+i))
-		g.add("split"+id, "SplitV", graphdef.Attrs{"T": graphdef.Type(d), "Tlen": graphdef.Type(tfbind.Int64), "num_split": number(len(vectors))},
-			sum, g.integers("sizes"+id, sizes, int64(len(sizes))), axis)
-		for i, e := range vars {
-			at := fmt.Sprintf("%s_%d", id, i)
-			value := g.reshape("value"+at, fmt.Sprintf("%ssplit%s:%d", g.prefix, id, i), d, g.integers("shape"+at, e.shape, int64(len(e.shape))))
+		sums[0] = p.sum(g, id, sums[0], d, sizes, int32(p.instance+i))
+		if len(vectors) > 1 {
+			split := g.add("split"+id, "SplitV", graphdef.Attrs{"T": graphdef.Type(d), "Tlen": graphdef.Type(tfbind.Int64), "num_split": number(len(vectors))},
+				g.reshape("sums"+id, sums[0], d, flat), g.integers("sizes"+id, sizes, int64(len(sizes))), axis)
+			sums = nil
+			for j := range vectors {
+				sums = append(sums, fmt.Sprintf("%s:%d", split, j))
+			}
+		}
+		for j, e := range group.vars {
+			at := fmt.Sprintf("%s_%d", id, j)
+			value := g.reshape("value"+at, sums[j], d, g.integers("shape"+at, e.shape, int64(len(e.shape))))
 			assigned = append(assigned, "^"+g.add("assign"+at, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, e.handle, g.bitcast("own"+at, value, d, e.dtype)))
 		}
-		if d == tfbind.Float32 {
-			g.add("shares", "Identity", graphdef.Attrs{"T": graphdef.Type(d)}, fmt.Sprintf("%ssplit%s:%d", g.prefix, id, len(vars)))
+		if group.shares {
+			shares = g.reshape("shares", sums[len(group.vars)], d, flat)
 		}
 	}
 	return shares + ":0", g.add("done", "NoOp", nil, assigned...)
 }
 
-// sum adds the sum over all ranks of a vector, whose parts have these sizes.
+// sum adds the sum over all ranks of a vector, whose parts have these sizes. The sum may be a
+// matrix of one row: its rows are divided without a copy, unlike parts of a vector.
 func (p *parallel) sum(g *subgraph, id, value string, d tfbind.DType, sizes []int64, instance int32) string {
 	bytes := int64(0)
 	for _, n := range sizes {
@@ -431,29 +461,16 @@ func (p *parallel) sum(g *subgraph, id, value string, d tfbind.DType, sizes []in
 	}
 	typed := graphdef.Attrs{"T": graphdef.Type(d)}
 	key := g.int32("instance"+id, instance)
-	if p.ranks > 2 && bytes > maxGathered {
+	if p.ranks > 2 && bytes > maxGathered || d == tfbind.BFloat16 { // which CollectiveGatherV2 does not take
 		return g.add("sum"+id, "CollectiveReduceV2", graphdef.Attrs{"T": graphdef.Type(d), "merge_op": graphdef.Text("Add"), "final_op": graphdef.Text("Id")},
 			value, g.prefix+"ranks", g.int32("group"+id, ParallelGroup), key)
 	}
-	all := g.add("gathered"+id, "CollectiveGatherV2", typed, value, g.prefix+"ranks", g.int32("group"+id, ParallelGroup+1), key)
+	row := g.reshape("row"+id, value, d, g.prefix+"row")
+	all := g.add("gathered"+id, "CollectiveGatherV2", typed, row, g.prefix+"ranks", g.int32("group"+id, ParallelGroup+1), key)
 	each := g.add("each"+id, "Split", graphdef.Attrs{"T": graphdef.Type(d), "num_split": number(p.ranks)}, g.prefix+"axis", all)
+	value = each + ":0"
 	for rank := 1; rank < p.ranks; rank++ {
-		before := g.prefix + "each" + id + ":0"
-		if rank > 1 {
-			before = fmt.Sprintf("%sto%s_%d", g.prefix, id, rank-1)
-		}
-		value = g.add(fmt.Sprintf("to%s_%d", id, rank), "AddV2", typed, before, fmt.Sprintf("%s:%d", each, rank))
+		value = g.add(fmt.Sprintf("to%s_%d", id, rank), "AddV2", typed, value, fmt.Sprintf("%s:%d", each, rank))
 	}
 	return value
-}
-
-// typesOf returns the types of the sums: float32, and those of the exchanged variables.
-func typesOf(list []*exchanged) []tfbind.DType {
-	types := []tfbind.DType{tfbind.Float32}
-	for _, e := range list {
-		if !slices.Contains(types, e.as) {
-			types = append(types, e.as)
-		}
-	}
-	return types
 }

@@ -5,6 +5,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/tfbind"
 )
 
 // All built-in models have the steps of ranks. Package session runs them.
@@ -42,5 +44,14 @@ func TestNotParallel(t *testing.T) {
 		_, err = changed.Parallel(0, 2, true)
 		require.ErrorIs(t, err, ErrNotParallel)
 		assert.ErrorContains(t, err, c.problem)
+	}
+}
+
+// CollectiveGatherV2 takes no bfloat16.
+func TestSumOfRanks(t *testing.T) {
+	for d, last := range map[tfbind.DType]string{tfbind.Float32: "AddV2", tfbind.BFloat16: "CollectiveReduceV2"} {
+		g := &subgraph{}
+		(&parallel{ranks: 2}).sum(g, "0", "own", d, []int64{1}, 1)
+		assert.Equal(t, last, g.Nodes()[len(g.Nodes())-1].GetOp())
 	}
 }

@@ -89,6 +89,13 @@ func (p *Plan) checkCluster() error {
 		return refuse("ranks train with the signatures gradients and apply, which {Options.Compiled true} does not have")
 	}
 	err := p.checkSplit()
+	if err == nil && len(c.Workers) > 1 {
+		for _, name := range []string{p.roles.Gradients, p.roles.Apply} {
+			if sig, err := p.model.Signature(name); err == nil && batchOf(sig, 0) >= 0 {
+				return refuse("signature %s has the fixed batch size %d, and each rank takes a part of a batch; export the model with an open batch size", name, batchOf(sig, 0))
+			}
+		}
+	}
 	if err == nil {
 		p.parallel, err = p.model.Parallel(c.Rank, len(c.Workers), p.opts.AllowInexactSplit)
 	}
@@ -98,8 +105,8 @@ func (p *Plan) checkCluster() error {
 	return nil
 }
 
-// oneServer is locked by the first session of a cluster, and never unlocked: a process has one
-// server, which TensorFlow cannot stop.
+// oneServer is locked by the session of a cluster that starts a server, and never unlocked: a
+// process has one server, which TensorFlow cannot stop.
 var oneServer sync.Mutex
 
 // startServer starts the server of this rank and waits for those of the others.
@@ -123,6 +130,7 @@ func (s *Session) startServer(ctx context.Context) error {
 	s.config = appendText(s.config, 16, string(appendText(nil, 1, "/job:worker/replica:0/task:0")))
 	var err error
 	if r.server, err = tfbind.NewServer(serverDef(c, s.config)); err != nil {
+		oneServer.Unlock()
 		return fmt.Errorf("rank %d of the cluster: %w", c.Rank, err)
 	}
 	if r.watch, err = startWatch(ctx, c); err != nil {
@@ -284,13 +292,13 @@ func (r *ranked) run(step *tfbind.Step) error {
 		if strings.Contains(failed.Message, "request was received twice") && attempt < 3 {
 			continue
 		}
+		select { // a rank that was lost makes runs fail before watch notices it
+		case <-r.watch.ctx.Done():
+			return context.Cause(r.watch.ctx)
+		case <-time.After(time.Second):
+		}
 		if slices.Contains([]string{"UNAVAILABLE", "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED"}, failed.Code) {
-			select { // the reason may follow
-			case <-r.watch.ctx.Done():
-				return context.Cause(r.watch.ctx)
-			case <-time.After(time.Second):
-				return &peerError{err: err}
-			}
+			return &peerError{err: err}
 		}
 		return err
 	}
@@ -353,7 +361,7 @@ type interrupted int
 func (r interrupted) Error() string        { return fmt.Sprintf("rank %d was interrupted", int(r)) }
 func (r interrupted) Is(target error) bool { return target == context.Canceled }
 
-// CheckEqual returns an error if the variables of a rank differ from those of the first, bit for
+// CheckEqual returns ErrDiffer if the variables of a rank differ from those of the first, bit for
 // bit. All ranks must call it. Ranks compute the same update, but TensorFlow may round it
 // differently with other processors or numbers of threads.
 func (s *Session) CheckEqual(ctx context.Context) error {
@@ -379,7 +387,7 @@ func (s *Session) CheckEqual(ctx context.Context) error {
 	}
 	for rank, other := range all {
 		if other != all[0] {
-			return option.Errorf("rank %d computes other weights than rank 0; use machines with the same processor, and the same {Options.IntraThreads} and TF_ENABLE_ONEDNN_OPTS", rank)
+			return option.Errorf("%w: rank %d computes other weights than rank 0; use machines with the same processor, and the same {Options.IntraThreads} and TF_ENABLE_ONEDNN_OPTS", ErrDiffer, rank)
 		}
 	}
 	return nil
@@ -432,7 +440,8 @@ func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batc
 	if r.Rank < parts {
 		st, part = n.busy, partOf(b, r.Rank, parts)
 	}
-	if err := st.feed(part, true); err != nil {
+	// The inputs are copies: a run that is left behind would read the memory of the batch.
+	if err := st.feed(part, false); err != nil {
 		return false, err
 	}
 	r.flags[0], r.flags[1] = float32(step%stepModulus), 0
@@ -445,10 +454,7 @@ func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batc
 			err = fmt.Errorf("signature %s: %w", st.Signature.Name, err)
 		}
 	}
-	if r.stuck {
-		return false, err
-	}
-	if err := errors.Join(err, st.release(part)); err != nil {
+	if err != nil {
 		return false, err
 	}
 	shares, err := st.tf.Output(0)

@@ -201,7 +201,7 @@ func TestCluster(t *testing.T) {
 		sizes   []int
 		options session.Options
 	}{
-		{"digits", 2, sizes, session.Options{}}, {"digits", 4, sizes, session.Options{}},
+		{"digits", 2, sizes, session.Options{}}, {"digits", 4, sizes, session.Options{}}, {"digits", 9, []int{63, 64}, session.Options{}},
 		{"digits-scaled", 2, sizes, scaled}, {"digits-cnn", 2, sizes, inexact},
 		{"lstm", 2, []int{32, 5, 1}, session.Options{}}, {"image-224", 2, []int{4, 3}, session.Options{}}, {"image-224", 3, []int{3}, session.Options{}},
 	} {
@@ -236,6 +236,24 @@ func TestCluster(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Parts of a batch do not fit a model with a fixed batch size.
+func TestClusterFixedBatch(t *testing.T) {
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	m.Signatures = slices.Clone(m.Signatures)
+	i := slices.IndexFunc(m.Signatures, func(s savedmodels.Signature) bool { return s.Name == m.Roles.Gradients })
+	m.Signatures[i].Inputs = slices.Clone(m.Signatures[i].Inputs)
+	for j := range m.Signatures[i].Inputs {
+		in := &m.Signatures[i].Inputs[j]
+		in.Shape = slices.Clone(in.Shape)
+		if len(in.Shape) > 0 && in.Shape[0] < 0 {
+			in.Shape[0] = 32
+		}
+	}
+	_, err = session.Compile(m, session.Options{Cluster: &cluster.Cluster{Workers: []string{"a:1", "b:1"}}})
+	require.ErrorContains(t, err, "fixed batch size 32")
 }
 
 // A rank that ends makes the others end soon, with its name and an error to try again.

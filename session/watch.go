@@ -24,6 +24,9 @@ import (
 // collective operation in a process after one was aborted.
 var ErrPeer = errors.New("another rank of the cluster was lost")
 
+// ErrDiffer means that the ranks have different weights. All ranks get it.
+var ErrDiffer = errors.New("the ranks train differently")
+
 // peerError is an ErrPeer with its reason.
 type peerError struct {
 	rank string // such as "rank 1 (host:port)"; empty if it is unknown

@@ -63,15 +63,15 @@ func (t *training) follow() {
 	}
 }
 
-// leave waits until all ranks have finished.
-func (t *training) leave() error {
+// leave waits until all ranks have finished with the same result.
+func (t *training) leave(result error) error {
 	rank, ranked := t.ranked()
 	if !ranked {
 		return nil
 	}
 	defer t.worker.Busy()()
 	err := t.session.Leave()
-	if err != nil && (rank == 0 || t.session.Stopped() != nil) { // the result is complete
+	if err != nil && (rank == 0 || result != nil) { // the result is complete
 		t.Loop.Log.Warn("another rank ended before it noticed the end of the training", "error", err)
 		return nil
 	}

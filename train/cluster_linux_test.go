@@ -38,6 +38,7 @@ type rankJob struct {
 	Slow             time.Duration // time to wait after each step
 	ValidationPart   float64
 	CheckpointSteps  int
+	Validating       bool  // Interrupt is during the validation
 	Interrupt, Spoil int64 // the step after which this rank is interrupted, or has another rate; 0 for none
 }
 
@@ -72,7 +73,18 @@ func asRank(t *testing.T) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	c := job.config()
-	if job.Slow > 0 || job.Interrupt > 0 || job.Spoil > 0 {
+	if job.Validating {
+		c.Loop.ValidationBatch = 5
+		calls := 0
+		c.Loop.Alive = func(step int64) {
+			if job.Interrupt > 0 && step == job.Interrupt {
+				calls++
+			}
+			if calls == 3 { // after the last step, and two batches of the validation
+				assert.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
+			}
+		}
+	} else if job.Slow > 0 || job.Interrupt > 0 || job.Spoil > 0 {
 		c.Loop.Hook(fit.Hook{Name: "disturb", Step: func(_ context.Context, s *fit.State) error {
 			<-time.After(job.Slow) // so that the test can disturb the training
 			if job.Spoil == s.Step {
@@ -344,6 +356,14 @@ func TestClusterInterrupt(t *testing.T) {
 	succeed(t, startRanks(t, 2, job, nil))
 	assert.Equal(t, state, weights(t, filepath.Join(job.Dir, "model")))
 	assert.Equal(t, losses, lossesOf(readRecords(t, job.Dir)))
+
+	job = rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 3, Validating: true}
+	ranks = startRanks(t, 2, job, func(rank int, job *rankJob) { job.Interrupt = 29 * int64(rank) })
+	for _, p := range ranks {
+		require.Error(t, p.Wait())
+		assert.Regexp(t, "validation of epoch 1, after step 29: interrupted before batch [0-9]+: rank 1 was interrupted", p.err.String())
+	}
+	assert.Equal(t, 29, newest(job.Dir))
 }
 
 // Ranks with other options are refused, and those with other weights.
@@ -355,7 +375,7 @@ func TestClusterDiffers(t *testing.T) {
 	}{
 		{func(j *rankJob) { j.Batch-- }, "rank 1 could not take over the state of rank 0", "this rank has Loop.Batch 49, and rank 0 has 50"},
 		{func(j *rankJob) { j.Epochs++ }, "rank 1 could not take over the state of rank 0", "this rank has Loop.Epochs 3, and rank 0 has 2"},
-		{func(j *rankJob) { j.Spoil = 3 }, "after epoch 1: rank 1 computes other weights than rank 0", "after epoch 1: rank 1 computes other weights than rank 0"},
+		{func(j *rankJob) { j.Spoil = 3 }, "after epoch 1: the ranks train differently: rank 1", "after epoch 1: the ranks train differently: rank 1"},
 	} {
 		job := rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 2}
 		ranks := startRanks(t, 2, job, func(rank int, job *rankJob) {

@@ -172,9 +172,10 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	if r.History.Done && every(err, final) {
 		err = errors.Join(err, t.save(context.WithoutCancel(ctx), &r))
 	}
-	// Other ranks wait for the checkpoint that the first one writes at an interrupt.
-	if err == nil || t.session.Stopped() != nil {
-		err = errors.Join(err, t.leave())
+	// Other ranks wait for the checkpoint that the first one writes at an interrupt, and for the
+	// same error on slower ranks.
+	if err == nil || t.session.Stopped() != nil || errors.Is(err, fit.ErrDiverged) || errors.Is(err, session.ErrDiffer) {
+		err = errors.Join(err, t.leave(err))
 	}
 	if err != nil {
 		return r, t.advise(err, r.History.Checkpoint)
