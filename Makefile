@@ -74,11 +74,14 @@ OTHER_ONEDNN := $(if $(filter 0 false False FALSE,$(or $(TF_ENABLE_ONEDNN_OPTS),
 
 # With the race detector, each program waits for a second when it ends, and the tests start
 # hundreds of programs. Left out are packages without goroutines, packages whose programs run
-# alone in children, and a test of the memory that the command uses.
+# alone in children, a test of the memory that the command uses, tests of measured times, and
+# the larger models and kills of ranks.
+NO_RACE := TestHostileInputs|TestMeasuredChoice|TestChoiceThatRounds|TestRoundsAsItSays|TestChoose|TestLaunchedRanksAreKilled
+LARGER_RANKS := ^TestCluster$$/^(digits_[49]|digits-scaled|lstm|image-224)
 .PHONY: race
 race: export GORACE ?= atexit_sleep_ms=20
 race: runtime ## the unit tests with race detector and leakcheck, with the opposite setting of oneDNN
-	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) race -race -tags leakcheck -count=1 -timeout=30m -skip '^TestHostileInputs$$' $(GOTESTFLAGS) \
+	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) race -race -tags leakcheck -count=1 -timeout=30m -skip '^($(NO_RACE))$$|$(LARGER_RANKS)' $(GOTESTFLAGS) \
 		$$($(GO) list ./... | grep -vE '/(internal/(lab/(report|workload|accuracy)|docs|lint))$$')
 
 # Tests that skip themselves in builds with race detector or leakcheck. Left out are tests that
@@ -88,11 +91,11 @@ NOT_IN_RACE := TestBudget(IsKept|ThatCannotBeKept|OfASmallModel|IsResumedBitForB
 
 .PHONY: test-onednn
 test-onednn: runtime ## the tests that race skips, with the opposite setting of oneDNN
-	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) onednn -count=1 -timeout=20m -run '^($(NOT_IN_RACE))$$|^TestScripts$$/^matrix$$' $(GOTESTFLAGS) ./cmd/steadyfit ./fit ./session
+	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) onednn -count=1 -timeout=20m -run '^($(NOT_IN_RACE)|TestRoundsAsItSays)$$|^TestScripts$$/^matrix$$' $(GOTESTFLAGS) ./cmd/steadyfit ./fit ./session ./internal/autotune
 
 .PHONY: gcstress
 gcstress: runtime ## tests with a garbage collection inside each use of a native handle
-	$(GOTEST) gcstress -tags 'gcstress leakcheck' -timeout=20m $(GOTESTFLAGS) ./tfbind/... ./session/...
+	$(GOTEST) gcstress -tags 'gcstress leakcheck' -timeout=20m -skip '$(LARGER_RANKS)' $(GOTESTFLAGS) ./tfbind/... ./session/...
 
 .PHONY: test-tfgo
 test-tfgo: runtime ## tests of a preprocessing graph of tfgo, with both bindings in one process

@@ -294,7 +294,7 @@ func TestBudgetThatCannotBeKept(t *testing.T) {
 			require.Contains(t, have.Err, "cannot be kept")
 			require.Greater(t, have.Need, c.limit)
 			need := have.Need
-			have, most := heavyRun{Small: c.small, Steps: 60, Budget: need}.inChild(t)
+			have, most := heavyRun{Small: c.small, Steps: 40, Budget: need}.inChild(t)
 			t.Logf("with %v: %v, %d parts, events %v", need, most, have.Parts, have.Events)
 			require.Empty(t, have.Err)
 			assert.LessOrEqual(t, most, need)

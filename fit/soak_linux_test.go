@@ -190,10 +190,13 @@ func TestSoak(t *testing.T) {
 		// buffer of a scalar 64 bytes.
 		{"reloads", soakRun{Model: "digits", Sample: []int{64}, Batch: 32, Steps: 100, Epoch: 1, Reload: 1, Budget: 2 * memory.GiB, Leak: 4 * memory.KiB}, 1000, 5, 32 * memory.KiB},
 		{"dense-100-64-1", soakRun{Model: "dense-100-64-1", Sample: []int{100}, Real: true, Batch: 32, Steps: 4000, Epoch: 40, Reload: 500, Budget: 2 * memory.GiB, Leak: 64}, 100_000, 500, memory.KiB},
-		{"image-224", soakRun{Model: "image-224", Sample: []int{224, 224, 3}, Batch: 32, Steps: 40, Epoch: 2, Reload: 20, Budget: 1600 * memory.MiB, Leak: 64 * memory.KiB}, 2000, 10, 0},
+		{"image-224", soakRun{Model: "image-224", Sample: []int{224, 224, 3}, Batch: 32, Steps: 20, Epoch: 2, Reload: 10, Budget: 1600 * memory.MiB, Leak: 64 * memory.KiB}, 2000, 10, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := c.run
+			if r.Reload == 1 && !whole {
+				t.Skip("session.TestReloadsStayFlat has a short run")
+			}
 			if whole {
 				r.Steps, r.Epoch = c.whole, c.epoch
 			} else {

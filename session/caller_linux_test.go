@@ -75,7 +75,7 @@ func TestCallerRuns(t *testing.T) {
 			assert.Equal(t, want, have)
 			assert.True(t, variables(t, others) == variables(t, caller), "the variables differ")
 
-			const steps = 1000
+			const steps = 200
 			run := func(s *session.Session) int {
 				losses(t, s, bs[:1], 0)
 				// Wait until the threads of the previous session are idle.

@@ -252,7 +252,7 @@ func killAndResume(t *testing.T, model string, kills int) {
 // of checkpoints: by SIGKILL, by SIGSEGV, and by SIGSTOP, which makes a hang that the deadline
 // ends. Only the supervisor restarts them. STEADYFIT_TEST_KILLS sets the number of kills.
 func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
-	kills := 9
+	kills := 6
 	if raceDetector() {
 		kills = 3
 	}
