@@ -31,12 +31,12 @@ var ErrNotParallel = errors.New("several processes cannot train the model togeth
 // Running metrics are sums in variables, too. Before a step, all ranks except the first set them
 // to zero, and afterwards all have the sums and compute the metrics from them.
 //
-// Variables from 1 MiB are exchanged alone, and the others of a type together. Two ranks, and more
-// with up to 256 KiB in an exchange, gather all accumulators (CollectiveGatherV2) and add them in
-// the order of the ranks: the sums have the bits of as many micro-batches. From ten ranks on,
-// TensorFlow adds them in another order (AddN, into which it rewrites such sums). Gathering needs
-// one message after another fewer than sums by CollectiveReduceV2, and no more bytes with two ranks.
-// More ranks with more data sum parts in different orders; the sums of all ranks still are equal.
+// Variables from 1 MiB are exchanged alone, and the others of a type together. For up to 256 KiB in
+// an exchange, the ranks gather all accumulators (CollectiveGatherV2) and add them in the order of
+// the ranks, which needs one message after another fewer than a sum by CollectiveReduceV2. The sums
+// then have the bits of as many micro-batches. From ten ranks on, TensorFlow adds them in another
+// order (AddN, into which it rewrites such sums). CollectiveReduceV2 adds parts in different orders,
+// so that it has these bits with two ranks only. The sums of all ranks are always equal.
 type Parallel struct {
 	// Graph is a serialized GraphDef to import into the graph of the loaded model.
 	Graph []byte
@@ -66,7 +66,7 @@ const (
 	ParallelGroup = 1
 	// ParallelInstance is the key of the first sum. Other graphs use lower keys for theirs.
 	ParallelInstance = 100
-	// maxGathered is the size in bytes of a group up to which more than two ranks gather.
+	// maxGathered is the size in bytes of a group up to which ranks gather.
 	maxGathered = 256 << 10
 	// largeVariable is the size in bytes from which a variable is exchanged alone.
 	largeVariable = 1 << 20
@@ -461,7 +461,7 @@ func (p *parallel) sum(g *subgraph, id, value string, d tfbind.DType, sizes []in
 	}
 	typed := graphdef.Attrs{"T": graphdef.Type(d)}
 	key := g.int32("instance"+id, instance)
-	if p.ranks > 2 && bytes > maxGathered || d == tfbind.BFloat16 { // which CollectiveGatherV2 does not take
+	if bytes > maxGathered || d == tfbind.BFloat16 { // which CollectiveGatherV2 does not take
 		return g.add("sum"+id, "CollectiveReduceV2", graphdef.Attrs{"T": graphdef.Type(d), "merge_op": graphdef.Text("Add"), "final_op": graphdef.Text("Id")},
 			value, g.prefix+"ranks", g.int32("group"+id, ParallelGroup), key)
 	}
