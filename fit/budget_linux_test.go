@@ -298,7 +298,7 @@ func TestBudgetThatCannotBeKept(t *testing.T) {
 			t.Logf("with %v: %v, %d parts, events %v", need, most, have.Parts, have.Events)
 			require.Empty(t, have.Err)
 			assert.LessOrEqual(t, most, need)
-			assert.Greater(t, most, need*8/10)
+			assert.Greater(t, most, need*7/10) // the peak of opening TensorFlow depends on the page cache
 			assert.NotContains(t, have.Events, "over_budget")
 		})
 	}
