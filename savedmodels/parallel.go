@@ -34,8 +34,8 @@ var ErrNotParallel = errors.New("several processes cannot train the model togeth
 // Variables from 1 MiB are exchanged alone, and the others of a type together. For up to 256 KiB in
 // an exchange, the ranks gather all accumulators (CollectiveGatherV2) and add them in the order of
 // the ranks, which needs one message after another fewer than a sum by CollectiveReduceV2. The sums
-// then have the bits of as many micro-batches. From ten ranks on, TensorFlow adds them in another
-// order (AddN, into which it rewrites such sums). CollectiveReduceV2 adds parts in different orders,
+// then have the bits of as many micro-batches, with up to nine ranks: with ten to twelve, the bits of
+// digits differed (2.21). CollectiveReduceV2 adds parts in different orders,
 // so that it has these bits with two ranks only. The sums of all ranks are always equal.
 type Parallel struct {
 	// Graph is a serialized GraphDef to import into the graph of the loaded model.
@@ -137,7 +137,8 @@ type exchanged struct {
 	handle               string // the operation in the current step
 }
 
-// choose returns the variables that the ranks exchange after a signature. then is the signature that runs afterwards, or nil.
+// choose returns the variables that the ranks exchange after a signature. then is the signature
+// that runs afterwards, or nil.
 func (p *parallel) choose(of, then *Signature, inexact bool) (list []*exchanged, err error) {
 	k := &p.model.known
 	running := k.signature[p.model.Roles.ResetMetrics].changed()

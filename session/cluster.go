@@ -89,12 +89,8 @@ func (p *Plan) checkCluster() error {
 		return refuse("ranks train with the signatures gradients and apply, which {Options.Compiled true} does not have")
 	}
 	err := p.checkSplit()
-	if err == nil && len(c.Workers) > 1 {
-		for _, name := range []string{p.roles.Gradients, p.roles.Apply} {
-			if sig, err := p.model.Signature(name); err == nil && batchOf(sig, 0) >= 0 {
-				return refuse("signature %s has the fixed batch size %d, and each rank takes a part of a batch; export the model with an open batch size", name, batchOf(sig, 0))
-			}
-		}
+	if sig, missing := p.model.Signature(p.roles.Gradients); err == nil && missing == nil && len(c.Workers) > 1 && batchOf(sig, 0) >= 0 {
+		return refuse("signature %s has the fixed batch size %d, and each rank takes a part of a batch; export the model with an open batch size", sig.Name, batchOf(sig, 0))
 	}
 	if err == nil {
 		p.parallel, err = p.model.Parallel(c.Rank, len(c.Workers), p.opts.AllowInexactSplit)
@@ -339,14 +335,14 @@ func (s *Session) Ranks() (rank, ranks int) {
 	return s.rank.Rank, len(s.rank.Workers)
 }
 
-// RequestStop makes all ranks stop after the next train step. Any goroutine may call it.
+// RequestStop makes all ranks stop after the next train step or evaluated batch. Any goroutine may call it.
 func (s *Session) RequestStop() {
 	if s.rank != nil {
 		s.rank.stop.Store(true)
 	}
 }
 
-// Stopped returns an error if a rank has requested a stop before the last train step: the same
+// Stopped returns an error if a rank has requested a stop before the last step or batch: the same
 // on all ranks, which matches context.Canceled.
 func (s *Session) Stopped() error {
 	if s.rank == nil || s.rank.stopped < 0 {
