@@ -3,7 +3,8 @@
 //
 // Each process is a rank. All ranks have the same list of addresses and their own index in it.
 // [FromEnvironment] reads the variables of Kubeflow's TFJob, of Kubeflow Trainer and of Slurm, and
-// [ReadHosts] reads a file. The package opens no connections and does not need TensorFlow.
+// [ReadHosts] reads a file. [Cluster.Rendezvous] finds out which ranks are present. The package
+// does not need TensorFlow.
 package cluster
 
 import (
@@ -25,7 +26,11 @@ type Cluster struct {
 	Rank    int           // index of this process
 	Start   time.Duration // longest wait for the other ranks, at the start and in a step; 0 means 10 minutes
 	Timeout time.Duration // longest time in which the server of a rank may not answer; 0 means 1 minute
-	From    string        // variable or file that describes the cluster, for messages
+	// MinWorkers is the number of ranks, rank 0 among them, with which a training starts or
+	// restarts if others are absent for Wait; 0 means all. Wait of 0 means Start.
+	MinWorkers int
+	Wait       time.Duration
+	From       string // variable or file that describes the cluster, for messages
 }
 
 // String returns, for example, "rank 1 of 4, from TF_CONFIG".
@@ -48,6 +53,12 @@ func (c *Cluster) Check() error {
 		return &option.Error{Option: "Cluster.Start", Value: c.Start, Reason: "expected 0 or more"}
 	case c.Timeout < 0:
 		return &option.Error{Option: "Cluster.Timeout", Value: c.Timeout, Reason: "expected 0 or more"}
+	case c.MinWorkers < 0 || c.MinWorkers > n:
+		return &option.Error{Option: "Cluster.MinWorkers", Value: c.MinWorkers, Reason: fmt.Sprintf("expected 0 to %d, the number of ranks", n)}
+	case c.Wait < 0:
+		return &option.Error{Option: "Cluster.Wait", Value: c.Wait, Reason: "expected 0 or more"}
+	case c.Wait > 0 && c.MinWorkers == 0:
+		return &option.Error{Option: "Cluster.Wait", Value: c.Wait, Reason: "needs {Cluster.MinWorkers}, the number of ranks to continue with"}
 	}
 	ranks := map[string]int{}
 	for rank, address := range c.Workers {

@@ -111,7 +111,7 @@ func TestFromEnvironmentRefuses(t *testing.T) {
 		{"PET_NNODES=1:4\nPET_NODE_RANK=0", "PET_NNODES 1:4: the number of machines cannot change during a training; set one number"},
 		{"PET_NNODES=0", "PET_NNODES 0: expected a number from 1 to 4096"},
 		{"PET_NNODES=1000000000", "PET_NNODES 1000000000: expected a number from 1 to 4096"},
-		{"PET_NNODES=2\nPET_MASTER_ADDR=a-0\nPET_MASTER_PORT=1", "PET_NODE_RANK: expected a number from 0"},
+		{"PET_NNODES=2\nPET_MASTER_ADDR=a-0\nPET_MASTER_PORT=1", "PET_NODE_RANK: missing; set a number from 0 to 1"},
 		{"PET_NNODES=2\nPET_NODE_RANK=2\nPET_MASTER_ADDR=a-0\nPET_MASTER_PORT=1", "PET_NODE_RANK 2: expected a number from 0 to 1"},
 		{"PET_NNODES=2\nPET_NODE_RANK=0\nPET_MASTER_ADDR=10.0.0.1\nPET_MASTER_PORT=1", "the addresses of the other ranks are unknown"},
 		{"PET_NNODES=2\nPET_NODE_RANK=0\nPET_MASTER_ADDR=a-0", "expected a port from 1 to 65535"},

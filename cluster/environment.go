@@ -72,6 +72,9 @@ func found(variable string, workers []string, rank int) (*Cluster, error) {
 // number returns the value of a variable that is a count or an index.
 func (e environment) number(variable string, least, most int) (int, error) {
 	text := e.get(variable)
+	if text == "" {
+		return 0, &option.Error{Option: variable, Reason: "missing", Fix: fmt.Sprintf("set a number from %d to %d", least, most)}
+	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < least || n > most {
 		return 0, &option.Error{Option: variable, Value: shorten(text), Reason: fmt.Sprintf("expected a number from %d to %d", least, most)}

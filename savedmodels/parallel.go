@@ -43,6 +43,8 @@ type Parallel struct {
 	// Train and Evaluate are the steps of ranks with samples. TrainIdle and EvaluateIdle are
 	// those of ranks without. A model without the role Evaluate has no evaluation step.
 	Train, TrainIdle, Evaluate, EvaluateIdle ParallelStep
+	// NoEvaluation is the reason why a model with the role Evaluate has no evaluation step.
+	NoEvaluation error
 }
 
 // ParallelStep is a step of a rank. The inputs of the signature are those of gradients or
@@ -107,13 +109,17 @@ func (m *Model) Parallel(rank, ranks int, inexact bool) (*Parallel, error) {
 	if err == nil {
 		out.Train, out.TrainIdle, err = p.steps("train", gradients, apply, exchanged)
 	}
-	if err == nil && evaluate != nil {
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotParallel, err)
+	}
+	if evaluate != nil {
+		nodes := p.nodes
 		if exchanged, err = p.choose(evaluate, nil, false); err == nil {
 			out.Evaluate, out.EvaluateIdle, err = p.steps("evaluate", evaluate, nil, exchanged)
 		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNotParallel, err)
+		if err != nil {
+			p.nodes, out.NoEvaluation = nodes, fmt.Errorf("several processes cannot evaluate the model together: %w", err)
+		}
 	}
 	out.Graph, err = proto.Marshal(&graph_go_proto.GraphDef{Node: p.nodes, Library: p.library, Versions: p.def.GetVersions()})
 	return out, err

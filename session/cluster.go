@@ -7,12 +7,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -101,6 +99,15 @@ func (p *Plan) checkCluster() error {
 	return nil
 }
 
+// CheckEvaluation returns an *option.Error if the ranks of Options.Cluster cannot evaluate the
+// model, and train it without a validation only.
+func (p *Plan) CheckEvaluation() error {
+	if p.parallel == nil || p.parallel.NoEvaluation == nil {
+		return nil
+	}
+	return &option.Error{Option: "Options.Cluster", Reason: p.parallel.NoEvaluation.Error(), Fix: "train without {Loop.Validation}", Err: p.parallel.NoEvaluation}
+}
+
 // oneServer is locked by the session of a cluster that starts a server, and never unlocked: a
 // process has one server, which TensorFlow cannot stop.
 var oneServer sync.Mutex
@@ -115,16 +122,19 @@ func (s *Session) startServer(ctx context.Context) error {
 		return &option.Error{Option: "Options.Cluster", Reason: "this process has been a rank of a cluster before, and TensorFlow cannot stop a server; train in a new process"}
 	}
 	// An earlier process of this rank may still have the port, and TensorFlow would share it.
-	if err := awaitPort(ctx, c); err != nil {
+	port, err := c.Listen(ctx)
+	if err == nil {
+		err = port.Close()
+	}
+	if err != nil {
 		oneServer.Unlock() // there is no server yet
-		return err
+		return retry{err}
 	}
 	r := &ranked{Cluster: c, parallel: s.parallel, stopped: -1, flags: make([]float32, savedmodels.ShareFlags)}
 	device := fmt.Sprintf("/job:worker/replica:0/task:%d", c.Rank)
 	s.config = slices.Clone(s.config)
 	s.config = appendText(s.config, 4, device) // device_filters
 	s.config = appendText(s.config, 16, string(appendText(nil, 1, "/job:worker/replica:0/task:0")))
-	var err error
 	if r.server, err = tfbind.NewServer(serverDef(c, s.config)); err != nil {
 		oneServer.Unlock()
 		return fmt.Errorf("rank %d of the cluster: %w", c.Rank, err)
@@ -134,27 +144,6 @@ func (s *Session) startServer(ctx context.Context) error {
 	}
 	s.rank = r
 	return nil
-}
-
-// awaitPort waits until the port of this rank is free, at most 10 s.
-func awaitPort(ctx context.Context, c *cluster.Cluster) error {
-	_, port, err := net.SplitHostPort(c.Workers[c.Rank])
-	for began := time.Now(); err == nil; {
-		var l net.Listener
-		if l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+port); err == nil {
-			return l.Close()
-		}
-		if !errors.Is(err, syscall.EADDRINUSE) || time.Since(began) > 10*time.Second {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		case <-time.After(50 * time.Millisecond):
-			err = nil
-		}
-	}
-	return retry{fmt.Errorf("%v needs the port %s: %w; end the process that uses it, or use another port", c, port, err)}
 }
 
 func appendText(b []byte, field protowire.Number, text string) []byte {
@@ -201,7 +190,7 @@ func (s *Session) prepareRanks(n *native) (err error) {
 	if err := s.prepareSteps(n.tf, &n.rank.train, &r.parallel.Train, &r.parallel.TrainIdle, s.roles.Gradients, n.train.names); err != nil {
 		return err
 	}
-	if n.evaluate != nil {
+	if n.evaluate != nil && r.parallel.NoEvaluation == nil {
 		err := s.prepareSteps(n.tf, &n.rank.evaluate, &r.parallel.Evaluate, &r.parallel.EvaluateIdle, s.roles.Evaluate, n.evaluate.names)
 		if err != nil {
 			return err
@@ -418,6 +407,9 @@ func (s *Session) trainRank(ctx context.Context, step int64, b data.Batch, out [
 // signature has a fixed batch size, or if the exporter's notes do not say that the metrics of
 // parts can be combined.
 func (s *Session) evaluateRank(ctx context.Context, b data.Batch, out []float64) error {
+	if err := s.parallel.NoEvaluation; err != nil {
+		return err
+	}
 	parts := min(len(s.rank.Workers), b.Size)
 	if m := s.model.Metadata; s.evaluate.batch >= 0 || m == nil || m.LossReduction == "" {
 		parts = 1

@@ -1,5 +1,12 @@
 package train
 
+import (
+	"context"
+
+	"steadyfit/cluster"
+	"steadyfit/session"
+)
+
 // ranked reports whether the training has several ranks. rank is the index of this one.
 func (c *Config) ranked() (rank int, ranked bool) {
 	if c.Cluster == nil || len(c.Cluster.Workers) == 1 {
@@ -61,6 +68,24 @@ func (t *training) follow() {
 	if rank, _ := t.ranked(); rank > 0 {
 		t.Checkpoints, t.Resume = Checkpoints{}, false
 	}
+}
+
+// openRank opens the session of a rank, with the ranks that are present.
+func (t *training) openRank(ctx context.Context) (err error) {
+	t.Loop.Log.Info("waiting for the other ranks", "cluster", t.Cluster)
+	defer t.worker.Busy()()
+	if t.Cluster.MinWorkers == 0 {
+		t.session, err = session.Open(ctx, t.plan)
+		return err
+	}
+	return t.Cluster.Rendezvous(ctx, t.Loop.Log, func(ctx context.Context, present *cluster.Cluster) error {
+		t.Cluster, t.Session.Cluster = present, present
+		err := t.compile()
+		if err == nil {
+			t.session, err = session.Open(ctx, t.plan)
+		}
+		return err
+	})
 }
 
 // leave waits until all ranks have finished with the same result.

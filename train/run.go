@@ -289,6 +289,9 @@ func (t *training) warn() {
 
 func (t *training) checkLoop() error {
 	train, evaluate, err := t.plan.Metrics()
+	if err == nil && t.Loop.Validation != nil {
+		err = t.plan.CheckEvaluation()
+	}
 	if err != nil {
 		return err
 	}
@@ -339,9 +342,9 @@ func (t *training) openSession(ctx context.Context) error {
 // openTuned opens the session with the configuration that autotune chooses.
 func (t *training) openTuned(ctx context.Context) (err error) {
 	if _, ranked := t.ranked(); ranked {
-		t.Loop.Log.Info("waiting for the other ranks", "cluster", t.Cluster)
-		defer t.worker.Busy()()
-	} else if err := t.chooseConfiguration(ctx); err != nil {
+		return t.openRank(ctx)
+	}
+	if err := t.chooseConfiguration(ctx); err != nil {
 		return err
 	}
 	t.session, err = session.Open(ctx, t.plan)

@@ -137,6 +137,7 @@ func (s *settings) combineCluster() (err error) {
 		return err
 	}
 	s.Cluster.Start, s.Cluster.Timeout = s.cluster.Start, s.cluster.Timeout
+	s.Cluster.MinWorkers, s.Cluster.Wait = s.cluster.MinWorkers, s.cluster.Wait
 	if !s.given("auto") {
 		s.Autotune.Mode = train.AutotuneOff // ranks cannot measure configurations
 	}

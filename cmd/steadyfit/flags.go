@@ -274,6 +274,8 @@ func (s *settings) clusterFlags() []flag {
 		{"rank", "fit", "line of --workers-file that this process is, from 0", "Cluster.Rank", &s.cluster.Rank},
 		{"cluster-start", "fit", "longest wait for the other ranks, at the start and in a step", "Cluster.Start", &s.cluster.Start},
 		{"cluster-timeout", "fit", "longest time in which another rank may not answer", "Cluster.Timeout", &s.cluster.Timeout},
+		{"min-workers", "fit", "continue with this many ranks, rank 0 among them, if others are lost (0: all)", "Cluster.MinWorkers", newCount(&s.cluster.MinWorkers, 0)},
+		{"min-workers-wait", "fit", "with --min-workers, wait this long for a lost rank (default: --cluster-start)", "Cluster.Wait", &s.cluster.Wait},
 		{"workers", "launch", "ranks to start", "", newCount(&s.ranks, 1)},
 	}
 }

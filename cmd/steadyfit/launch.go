@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,8 +20,9 @@ func newLaunch(s *settings) *cobra.Command {
 trains on its part of every batch. Rank 0 writes the results; the lines that the
 others log begin with their rank.
 
-When a rank fails, launch stops the others and exits with its code. With fit
---supervise, each rank restarts by itself. Ctrl-C is passed to all ranks.`,
+When a rank fails, launch stops the others and exits with its code, unless the
+--min-workers of fit are left. With fit --supervise, each rank restarts by itself.
+Ctrl-C is passed to all ranks.`,
 		Example: `  steadyfit launch --workers 4 -- fit --model my/model --data train.npz --batch 128 --checkpoints ckpt --supervise --out my/trained`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] != "fit" {
@@ -47,13 +49,22 @@ func (s *settings) launch(cmd *cobra.Command, args []string) error {
 	} else if err != nil {
 		return err
 	}
+	least, err := strconv.Atoi(fit.Flags().Lookup("min-workers").Value.String())
+	if err != nil {
+		return err
+	}
+	if least > s.ranks {
+		return usagef("--min-workers %d: launch starts %d ranks; expected at most that many", least, s.ranks)
+	}
 	program := []string{os.Args[0]}
 	for _, name := range []string{"tensorflow", "verbose"} {
 		if f := cmd.Flags().Lookup(name); f.Changed {
 			program = append(program, "--"+name+"="+f.Value.String())
 		}
 	}
-	err = launch.Run(cmd.Context(), launch.Options{Args: append(program, args...), Ranks: s.ranks, Stderr: cmd.ErrOrStderr(), Grace: launchGrace})
+	err = launch.Run(cmd.Context(), launch.Options{
+		Args: append(program, args...), Ranks: s.ranks, MinRanks: least, Stderr: cmd.ErrOrStderr(), Grace: launchGrace, Log: newLog(cmd.ErrOrStderr()),
+	})
 	var failed *launch.Error
 	if errors.As(err, &failed) {
 		return &coded{failed.Code, err}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -81,20 +83,60 @@ func TestLaunchedRanksAreOneTraining(t *testing.T) {
 	assert.Equal(t, epochs, bytes.Count(history, []byte{'\n'}), "%s", history)
 	assert.Empty(t, launched(t, dir))
 
+	trainAlone(t, alone, epochs, 2)
+	assert.True(t, bytes.Equal(launchedWeights(t, alone), launchedWeights(t, dir)), "the weights differ")
+}
+
+// trainAlone trains as launchDigits in this process, in micro-batches.
+func trainAlone(t *testing.T, dir string, epochs, parts int) {
+	t.Helper()
 	model, err := train.OpenModel("builtin:digits", "")
 	require.NoError(t, err)
 	s, err := session.OpenModel(t.Context(), model, session.Options{Seed: 1})
 	require.NoError(t, err)
 	defer s.Close()
-	require.NoError(t, s.SetMicroBatches(2))
+	require.NoError(t, s.SetMicroBatches(parts))
 	samples, _, err := data.Builtin("digits")
 	require.NoError(t, err)
 	loop := fit.Loop{Session: s, Batch: 64, Epochs: epochs}
 	_, err = loop.Run(t.Context(), samples)
 	require.NoError(t, err)
-	require.NoError(t, s.SaveModel(t.Context(), filepath.Join(alone, "model")))
-	assert.True(t, bytes.Equal(launchedWeights(t, alone), launchedWeights(t, dir)), "the weights differ")
+	require.NoError(t, s.SaveModel(t.Context(), filepath.Join(dir, "model")))
 }
+
+// A rank that is lost for good leaves its part of the batches to the others.
+func TestLaunchedRankIsLost(t *testing.T) {
+	const epochs = 10
+	dir, alone := t.TempDir(), t.TempDir()
+	cmd := program(t, append(append([]string{"launch", "--workers", "3", "--"}, digitsFit(dir)...),
+		"--epochs", strconv.Itoa(epochs), "--supervise", "--min-workers", "2", "--min-workers-wait", "3s")...)
+	cmd.Env = append(cmd.Env, launchMark+"="+dir)
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	require.NoError(t, cmd.Start())
+	require.Eventually(t, func() bool {
+		checkpoints, err := filepath.Glob(filepath.Join(dir, "ckpt", "ckpt-*"))
+		return err == nil && len(checkpoints) > 0
+	}, time.Minute, 5*time.Millisecond)
+	supervisors := childrenOf(cmd.Process.Pid)
+	require.Len(t, supervisors, 3)
+	for _, pid := range []int{childOf(supervisors[2]), supervisors[2]} {
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	}
+	require.NoError(t, cmd.Wait(), "%s", &output)
+	for _, line := range []string{"rank 2 of 3 was killed by SIGKILL", `cluster="rank 0 of 2, from TF_CONFIG" missing="rank 2 (`, "[rank 1] level=WARN msg=\"the training continues without some ranks\" cluster=\"rank 1 of 2"} {
+		assert.Contains(t, output.String(), line)
+	}
+	trainAlone(t, alone, epochs, 1)
+	got, want := launchedWeights(t, dir), launchedWeights(t, alone)
+	require.Len(t, got, len(want))
+	for i := 0; i+4 <= len(want); i += 4 {
+		require.InDelta(t, floatOf(want[i:]), floatOf(got[i:]), 1e-6)
+	}
+	assert.Empty(t, launched(t, dir))
+}
+
+func floatOf(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }
 
 // Under supervision, ranks that are killed at random end with the bits of an undisturbed training.
 // STEADYFIT_TEST_KILLS sets the number of kills.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -25,12 +26,18 @@ type Options struct {
 	Env []string
 	// Ranks is the number of ranks.
 	Ranks int
+	// MinRanks is the number of ranks, rank 0 among them, that can continue when others are lost; 0
+	// means all. A rank is lost if a signal ended it, or if it failed with exit code 1 or 5 (out of
+	// memory). Other exit codes would repeat.
+	MinRanks int
 	// Stderr receives the standard error of all ranks, in whole lines. The lines of ranks other than 0
 	// begin with the rank, as in "[rank 1] ".
 	Stderr io.Writer
 	// Grace is the time for a rank to end after SIGTERM; 0 means 1 min. It must cover a step and a
 	// checkpoint.
 	Grace time.Duration
+	// Log receives a warning for each lost rank.
+	Log *slog.Logger
 
 	killAfter time.Duration // replaces killAfter in tests
 }
@@ -41,6 +48,8 @@ type Error struct {
 	// Code is the exit code of the rank; 1 if a signal ended it.
 	Code  int
 	cause string
+	// passing is true if the rank may succeed in another attempt.
+	passing bool
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("rank %d of %d %s", e.Rank, e.Ranks, e.cause) }
@@ -50,14 +59,15 @@ const killAfter = 5 * time.Second
 
 // Run runs the ranks until all have ended. Rank 0 has the standard output of this process; that of the
 // others is discarded. The end of ctx is passed to the ranks as SIGTERM. When a rank fails, the others
-// are stopped in the same way. The error is that of the first rank that failed; after the end of ctx it
+// are stopped in the same way, unless Options.MinRanks are left; they are also stopped then when rank 0
+// has succeeded. The error is that of the first rank that failed; after the end of ctx it
 // is that of rank 0, if it failed. The kernel kills the ranks when the calling thread ends.
 func Run(ctx context.Context, o Options) error {
 	addresses, err := freeAddresses(o.Ranks)
 	if err != nil {
 		return err
 	}
-	g := &group{ended: make(chan int)}
+	g := &group{ended: make(chan int), most: o.Ranks - cmp.Or(o.MinRanks, o.Ranks), log: cmp.Or(o.Log, slog.New(slog.DiscardHandler))}
 	out := &output{w: o.Stderr}
 	for rank := range o.Ranks {
 		if err := g.start(ctx, o, addresses, rank, out); err != nil {
@@ -74,7 +84,12 @@ func Run(ctx context.Context, o Options) error {
 type group struct {
 	ranks []*rank
 	ended chan int // receives each rank whose process has ended
+	most  int      // number of ranks that may be lost
+	log   *slog.Logger
 }
+
+// Exit codes of a rank that may succeed in another attempt.
+const failedCode, memoryCode = 1, 5
 
 type rank struct {
 	*child.Process
@@ -122,7 +137,7 @@ var stages = []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, 0}
 func (g *group) wait(ctx context.Context, grace, kill time.Duration) error {
 	done := ctx.Done()
 	var failed, first *Error // the first that failed, and rank 0
-	stage := 0
+	stage, lost, complete := 0, 0, false
 	var next <-chan time.Time
 	stop := func() {
 		if stage == 0 {
@@ -137,9 +152,16 @@ func (g *group) wait(ctx context.Context, grace, kill time.Duration) error {
 				waiting = false
 				err := g.end(index)
 				if index == 0 {
-					first = err
+					first, complete = err, err == nil
 				}
-				if err != nil && failed == nil {
+				switch {
+				case complete && g.most > 0:
+					stop() // some may wait for a restart of rank 0
+				case err == nil || failed != nil:
+				case index > 0 && lost < g.most && err.passing && stage == 0:
+					lost++
+					g.log.Warn("a rank was lost; the others continue", "error", err)
+				default:
 					failed = err
 					stop()
 				}
@@ -186,9 +208,9 @@ func (g *group) end(index int) *Error {
 	case exit.Code == 0:
 		return nil
 	case exit.Code > 0:
-		return &Error{index, len(g.ranks), exit.Code, fmt.Sprintf("ended with exit code %d", exit.Code)}
+		return &Error{index, len(g.ranks), exit.Code, fmt.Sprintf("ended with exit code %d", exit.Code), exit.Code == failedCode || exit.Code == memoryCode}
 	}
-	return &Error{index, len(g.ranks), 1, "was " + exit.Cause}
+	return &Error{index, len(g.ranks), 1, "was " + exit.Cause, true}
 }
 
 // The ports of ranks are below those that Linux uses for outgoing connections, so that a rank finds its
