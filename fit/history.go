@@ -68,6 +68,8 @@ type Record struct {
 	// DataWait is the share of the training time, from 0 to 1, during which steps waited for
 	// data; nil if unknown.
 	DataWait *float64
+	// Ranks has the times of several ranks; nil for a training alone.
+	Ranks *session.RankTimes
 	// Memory is the memory of this process at the end of the epoch.
 	Memory memory.Usage
 	// GPU is the memory in use on GPUs at the end of the epoch.
@@ -160,6 +162,9 @@ type recordJSON struct {
 	SamplesPerSecond float64  `json:"samples_per_second,omitempty"`
 	StepsPerSecond   float64  `json:"steps_per_second,omitempty"`
 	DataWait         *float64 `json:"data_wait,omitempty"`
+	SlowestRank      *int     `json:"slowest_rank,omitempty"`
+	RankWait         *float64 `json:"rank_wait,omitempty"`
+	Exchange         *float64 `json:"rank_exchange,omitempty"`
 	RSS              *int64   `json:"rss_bytes,omitempty"`
 	Anon             *int64   `json:"anon_bytes,omitempty"`
 	Peak             *int64   `json:"peak_bytes,omitempty"`
@@ -195,6 +200,9 @@ func (r *Record) fields() recordJSON {
 	}
 	if r.Resets.Count > 0 {
 		j.ResetSeconds = &r.Resets.Seconds
+	}
+	if r.Ranks != nil {
+		j.SlowestRank, j.RankWait, j.Exchange = &r.Ranks.Slowest, &r.Ranks.Wait, &r.Ranks.Exchange
 	}
 	return j
 }
@@ -283,6 +291,9 @@ func (r *Record) UnmarshalJSON(text []byte) error {
 	if j.ResetSeconds != nil {
 		r.Resets.Seconds = *j.ResetSeconds
 	}
+	if j.SlowestRank != nil && j.RankWait != nil && j.Exchange != nil {
+		r.Ranks = &session.RankTimes{Slowest: *j.SlowestRank, Wait: *j.RankWait, Exchange: *j.Exchange}
+	}
 	if j.Event != "" {
 		r.Events = strings.Split(j.Event, eventSeparator)
 	}
@@ -308,6 +319,9 @@ func recordLine(r Record, epoch, step string) string {
 	}
 	if r.DataWait != nil {
 		fmt.Fprintf(&b, "  data_wait %-6s", formatShare(*r.DataWait))
+	}
+	if r.Ranks != nil {
+		fmt.Fprintf(&b, "  slowest_rank %-4d  rank_wait %-6s  rank_exchange %-6s", r.Ranks.Slowest, formatShare(r.Ranks.Wait), formatShare(r.Ranks.Exchange))
 	}
 	if r.Memory.RSS.OK {
 		fmt.Fprintf(&b, "  rss %-10s", r.Memory.RSS)

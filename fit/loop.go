@@ -510,6 +510,11 @@ func (r *run) record(validation Metrics) {
 			record.GPU = memory.Known(memory.Bytes(bytes))
 		}
 	}
+	if meter, ok := s.Session.(rankMeter); ok {
+		if times, ok := meter.RankTimes(); ok {
+			record.Ranks = &times
+		}
+	}
 	if counter, ok := s.Session.(tensorCounter); ok {
 		live := counter.LiveTensors()
 		record.LiveTensors = &live

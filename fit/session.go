@@ -8,6 +8,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/contract"
+	"steadyfit/session"
 )
 
 // Session is the model that a Loop trains; *session.Session is one. A Loop calls it from one
@@ -19,6 +20,7 @@ import (
 //   - Finalize: the final weights of a complete training
 //   - CheckVariables: for Loop.ResumeAnyway with another model
 //   - GPUBytes, LiveTensors: for Record
+//   - RankTimes: for Record
 //   - Ranks, Share, Gather, RequestStop, Stopped, CheckEqual: training with other processes
 type Session interface {
 	// TrainMetrics returns the names of the results of a train step, "loss" first.
@@ -137,4 +139,10 @@ type tensorCounter interface {
 // they are unknown.
 type gpuMeter interface {
 	GPUBytes() (bytes int64, ok bool)
+}
+
+// rankMeter is a Session that measures the time of the steps of several ranks, for Record.Ranks.
+// ok is false if it trains alone.
+type rankMeter interface {
+	RankTimes() (times session.RankTimes, ok bool)
 }

@@ -49,20 +49,24 @@ type Parallel struct {
 
 // ParallelStep is a step of a rank. The inputs of the signature are those of gradients or
 // evaluate, which idle ranks do not have, followed by those of apply, which may have the same
-// names. The first output is shares, float32 [ranks * n], followed by the outputs of apply and the
-// running metrics. The share of a rank has its flags; 1, or 0 if its gradients are not finite;
-// and the metrics of gradients or evaluate.
+// names. The first output is shares, float32 [ranks * n], and the second the time after the exchange,
+// float64, in seconds since 1970. The outputs of apply and the running metrics follow. The share of
+// a rank has its flags; the seconds from Began until it had its results; 1, or 0 if its gradients are
+// not finite; and the metrics of gradients or evaluate.
 type ParallelStep struct {
 	Signature
 	// Own is the number of inputs that belong to gradients or evaluate.
 	Own int
-	// Flags is the tensor to feed the flags to, float32 [ShareFlags].
-	Flags string
+	// Flags is the tensor to feed the flags to, float32 [ShareFlags], and Began that for the time
+	// at which the work of the rank began, float64, in seconds since 1970.
+	Flags, Began string
 }
 
 const (
-	// ShareFlags is the number of flags in a share.
-	ShareFlags = 2
+	// ShareFlags is the number of flags in a share. The seconds of work, the finite gradients and,
+	// from ShareResults, the metrics follow.
+	ShareFlags   = 2
+	ShareResults = ShareFlags + 2
 	// ParallelGroup is the key of the group of all ranks in CollectiveReduceV2. The next key is
 	// that of CollectiveGatherV2, since a group serves one type of operation (tensorflow#48372).
 	ParallelGroup = 1
@@ -277,8 +281,15 @@ func (p *parallel) step(name string, of, then *Signature, list []*exchanged, res
 	}
 	flags := g.add("flags", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float32), "shape": graphdef.Shape([]int64{ShareFlags})})
 	s.Flags = flags + ":0"
-	shares, done := p.exchange(g, p.share(g, flags, &own, busy), shareSize(of), list, after)
-	s.Outputs = []Tensor{{Name: "shares", Op: shares, DType: tfbind.Float32, Shape: []int64{int64(p.ranks) * shareSize(of)}}}
+	began := g.add("began", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float64), "shape": graphdef.Shape(nil)})
+	s.Began = began + ":0"
+	seconds := g.add("seconds", "Sub", graphdef.Attrs{"T": graphdef.Type(tfbind.Float64)}, g.add("ready", "Timestamp", nil, after...), began)
+	shares, done := p.exchange(g, p.share(g, flags, seconds, &own, busy), shareSize(of), list, after)
+	exchanged := g.add("exchanged", "Timestamp", nil, "^"+done)
+	s.Outputs = []Tensor{
+		{Name: "shares", Op: shares, DType: tfbind.Float32, Shape: []int64{int64(p.ranks) * shareSize(of)}},
+		{Name: "exchanged", Op: exchanged + ":0", DType: tfbind.Float64, Shape: []int64{}},
+	}
 	if then != nil {
 		apply := *then
 		if err := p.copy(&apply, g.prefix+"then/", done); err != nil {
@@ -291,7 +302,7 @@ func (p *parallel) step(name string, of, then *Signature, list []*exchanged, res
 	return s, nil
 }
 
-func shareSize(of *Signature) int64 { return int64(ShareFlags + 1 + len(of.Metrics())) }
+func shareSize(of *Signature) int64 { return int64(ShareResults + len(of.Metrics())) }
 
 // handles adds the handles of the variables. It returns the operations that prepare variables of
 // ranks other than the first: they set running metrics to zero, and give the seed generators of
@@ -354,9 +365,9 @@ func opOf(tensor string) string {
 
 // share adds the share of this rank in a vector of the shares of all ranks, in which those of
 // the others are zero.
-func (p *parallel) share(g *subgraph, flags string, of *Signature, busy bool) string {
+func (p *parallel) share(g *subgraph, flags, seconds string, of *Signature, busy bool) string {
 	one := g.integers("one", []int64{1}, 1)
-	parts := []string{flags}
+	parts := []string{flags, g.reshape("work", g.cast("work_seconds", seconds, tfbind.Float64, tfbind.Float32), tfbind.Float32, one)}
 	results := of.Metrics()
 	switch finite := of.Output(contract.OutputGradsFinite); {
 	case !busy:

@@ -47,6 +47,22 @@ func TestNotParallel(t *testing.T) {
 	}
 }
 
+// A model whose evaluation changes weights trains without it.
+func TestParallelWithoutEvaluation(t *testing.T) {
+	m, err := Builtin("digits")
+	require.NoError(t, err)
+	want, err := m.Parallel(0, 2, false)
+	require.NoError(t, err)
+	require.NoError(t, want.NoEvaluation)
+	m.Roles.Evaluate = m.Roles.Train
+	p, err := m.Parallel(0, 2, false)
+	require.NoError(t, err)
+	assert.ErrorContains(t, p.NoEvaluation, "cannot evaluate the model together: signature train changes variable")
+	assert.Equal(t, want.Train, p.Train)
+	assert.Empty(t, p.Evaluate.Outputs)
+	assert.NotContains(t, string(p.Graph), parallelPrefix+"evaluate")
+}
+
 // CollectiveGatherV2 takes no bfloat16.
 func TestSumOfRanks(t *testing.T) {
 	for d, last := range map[tfbind.DType]string{tfbind.Float32: "AddV2", tfbind.BFloat16: "CollectiveReduceV2"} {

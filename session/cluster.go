@@ -38,7 +38,8 @@ type ranked struct {
 	stop    atomic.Bool
 	stopped int
 	flags   []float32 // buffer for the flags of a step
-	stuck   bool      // a run has not ended, so the session cannot be closed
+	times   exchangeTimes
+	stuck   bool // a run has not ended, so the session cannot be closed
 }
 
 // rankNative is the part of ranked that TensorFlow holds.
@@ -131,6 +132,7 @@ func (s *Session) startServer(ctx context.Context) error {
 		return retry{err}
 	}
 	r := &ranked{Cluster: c, parallel: s.parallel, stopped: -1, flags: make([]float32, savedmodels.ShareFlags)}
+	r.times.work = make([]float64, len(c.Workers))
 	device := fmt.Sprintf("/job:worker/replica:0/task:%d", c.Rank)
 	s.config = slices.Clone(s.config)
 	s.config = appendText(s.config, 4, device) // device_filters
@@ -212,7 +214,11 @@ func (s *Session) prepareSteps(tf *tfbind.Session, to *rankSteps, busy, idle *sa
 		if err != nil {
 			return err
 		}
-		spec := tfbind.StepSpec{Feeds: []tfbind.Output{flags}, Abort: true, RunOptions: rankOptions}
+		began, err := tf.Graph().Output(form.of.Began)
+		if err != nil {
+			return err
+		}
+		spec := tfbind.StepSpec{Feeds: []tfbind.Output{flags, began}, Abort: true, RunOptions: rankOptions}
 		st, err := s.prepareWith(tf, &form.of.Signature, form.of.Outputs, spec)
 		if err != nil {
 			return err
@@ -227,7 +233,7 @@ func (s *Session) prepareSteps(tf *tfbind.Session, to *rankSteps, busy, idle *sa
 			to.after[i] = to.busy.index(name)
 		}
 	}
-	to.shares = make([]float32, len(s.rank.Workers)*(savedmodels.ShareFlags+1+len(to.of.names)))
+	to.shares = make([]float32, len(s.rank.Workers)*(savedmodels.ShareResults+len(to.of.names)))
 	return nil
 }
 
@@ -263,6 +269,7 @@ func (r *ranked) run(step *tfbind.Step) error {
 	for attempt := 0; ; attempt++ {
 		err := r.once(step)
 		if err == nil {
+			r.times.last = secondsOf(time.Now())
 			return nil
 		}
 		if lost := context.Cause(r.watch.ctx); lost != nil {
@@ -400,7 +407,7 @@ func (s *Session) trainRank(ctx context.Context, step int64, b data.Batch, out [
 		st.setSeeds(seed, step)
 		st.common[0], st.common[1] = s.opts.Seed, step
 	}
-	return s.rank.step(ctx, n, step, b, min(len(s.rank.Workers), b.Size), out)
+	return s.rank.step(ctx, n, step, b, min(len(s.rank.Workers), b.Size), true, out)
 }
 
 // evaluateRank evaluates a batch in a cluster. The first rank evaluates the whole batch if the
@@ -414,13 +421,13 @@ func (s *Session) evaluateRank(ctx context.Context, b data.Batch, out []float64)
 	if m := s.model.Metadata; s.evaluate.batch >= 0 || m == nil || m.LossReduction == "" {
 		parts = 1
 	}
-	_, err := s.rank.step(ctx, &s.native.rank.evaluate, 0, b, parts, out)
+	_, err := s.rank.step(ctx, &s.native.rank.evaluate, 0, b, parts, false, out)
 	return err
 }
 
 // step runs a step on this rank's part of a batch. The first ranks have one part each, and the
 // others are idle.
-func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batch, parts int, out []float64) (applied bool, err error) {
+func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batch, parts int, train bool, out []float64) (applied bool, err error) {
 	if err := causeOf(ctx); err != nil {
 		return false, err
 	}
@@ -436,11 +443,17 @@ func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batc
 	if r.stop.Load() {
 		r.flags[1] = 1
 	}
-	err = tfbind.Set(st.tf, len(st.inputs), r.flags, savedmodels.ShareFlags)
+	r.times.began[0] = r.times.last
+	if err = tfbind.Set(st.tf, len(st.inputs), r.flags, savedmodels.ShareFlags); err == nil {
+		err = tfbind.Set(st.tf, len(st.inputs)+1, r.times.began[:])
+	}
 	if err == nil {
 		if err = r.run(st.tf); err != nil {
 			err = fmt.Errorf("signature %s: %w", st.Signature.Name, err)
 		}
+	}
+	if err == nil {
+		r.times.last, err = st.tf.Float(1)
 	}
 	if err != nil {
 		return false, err
@@ -454,6 +467,9 @@ func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batc
 	}
 	if applied, err = r.combine(n, b, parts, out); err != nil {
 		return false, err
+	}
+	if train {
+		r.times.add(n.shares)
 	}
 	for i, from := range n.after {
 		if from >= 0 {
@@ -481,10 +497,10 @@ func (r *ranked) combine(n *rankSteps, b data.Batch, parts int, out []float64) (
 		if share[1] != 0 && r.stopped < 0 {
 			r.stopped = rank
 		}
-		applied = applied && share[2] != 0
+		applied = applied && share[savedmodels.ShareFlags+1] != 0
 		if rank < parts {
 			for i := range n.of.part {
-				n.of.part[i] = float64(share[savedmodels.ShareFlags+1+i])
+				n.of.part[i] = float64(share[savedmodels.ShareResults+i])
 			}
 			c.add(partOf(b, rank, parts), n.of.part)
 		}

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -33,8 +34,10 @@ type rankJob struct {
 	Workers []string
 	Rank    int
 	Model   string
-	Sizes   []int // samples of the batches
-	Fail    int   // the step at which the rank ends; 0 for none
+	Sizes   []int         // samples of the batches
+	Fail    int           // the step at which the rank ends; 0 for none
+	Timed   bool          // the result has the times
+	Slow    time.Duration // additional work before each step
 	Start   time.Duration
 	Options session.Options
 }
@@ -44,6 +47,7 @@ type rankResult struct {
 	Evaluation []float64
 	State      string // the hash of the variables
 	Shared     string
+	Times      *session.RankTimes `json:",omitempty"` // with rankJob.Timed
 }
 
 const rankEnv = "STEADYFIT_TEST_RANK"
@@ -77,10 +81,20 @@ func (j rankJob) run() (r rankResult, err error) {
 		if j.Fail > 0 && step == j.Fail {
 			os.Exit(9)
 		}
+		if step == 1 {
+			s.RankTimes() // leave out the first step, which TensorFlow prepares
+		}
+		<-time.After(j.Slow)
 		if err := s.Train(ctx, int64(step), madeBatch(s, size, step), out); err != nil {
 			return r, err
 		}
 		r.Losses = append(r.Losses, slices.Clone(out))
+	}
+	if times, ok := s.RankTimes(); j.Timed {
+		if _, again := s.RankTimes(); !ok || again {
+			return r, errors.New("the times of the ranks are not those since the last call")
+		}
+		r.Times = &times
 	}
 	r.Evaluation = make([]float64, len(s.EvaluateMetrics()))
 	if err := s.Evaluate(ctx, madeBatch(s, j.Sizes[0]-1, 100), r.Evaluation); err != nil {
@@ -238,6 +252,25 @@ func TestCluster(t *testing.T) {
 	}
 }
 
+// All ranks know which one is slow, and how long the others wait for it.
+func TestRankTimes(t *testing.T) {
+	job := rankJob{Model: "builtin:digits", Sizes: slices.Repeat([]int{64}, 20), Workers: freeAddresses(t, 3), Timed: true}
+	var ranks []*rankProcess
+	for job.Rank = range 3 {
+		if job.Slow = 0; job.Rank == 1 {
+			job.Slow = 50 * time.Millisecond
+		}
+		ranks = append(ranks, startRank(t, job))
+	}
+	for _, p := range ranks {
+		times := p.result(t).Times
+		assert.Equal(t, 1, times.Slowest)
+		assert.InDelta(t, 2.0/3, times.Wait, 0.3) // of 3 ranks, 2 wait
+		assert.Greater(t, times.Exchange, 0.0)
+		assert.Less(t, times.Exchange, 0.5)
+	}
+}
+
 // Parts of a batch do not fit a model with a fixed batch size.
 func TestClusterFixedBatch(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
@@ -254,6 +287,20 @@ func TestClusterFixedBatch(t *testing.T) {
 	}
 	_, err = session.Compile(m, session.Options{Cluster: &cluster.Cluster{Workers: []string{"a:1", "b:1"}}})
 	require.ErrorContains(t, err, "fixed batch size 32")
+}
+
+// Ranks that cannot evaluate a model train it without a validation.
+func TestClusterEvaluation(t *testing.T) {
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	o := session.Options{Cluster: &cluster.Cluster{Workers: []string{"a:1", "b:1"}}}
+	plan, err := session.Compile(m, o)
+	require.NoError(t, err)
+	require.NoError(t, plan.CheckEvaluation())
+	m.Roles.Evaluate = m.Roles.Train
+	plan, err = session.Compile(m, o)
+	require.NoError(t, err)
+	require.ErrorContains(t, plan.CheckEvaluation(), "Options.Cluster: several processes cannot evaluate the model together: signature train changes variable")
 }
 
 // A rank that ends makes the others end soon, with its name and an error to try again.
