@@ -63,9 +63,10 @@ type ParallelStep struct {
 }
 
 const (
-	// ShareFlags is the number of flags in a share. The seconds of work, the finite gradients and,
-	// from ShareResults, the metrics follow.
-	ShareFlags   = 2
+	// ShareFlags is the number of flags in a share, which the seconds of work and the finite
+	// gradients follow.
+	ShareFlags = 2
+	// ShareResults is the index of the first metric in a share.
 	ShareResults = ShareFlags + 2
 	// ParallelGroup is the key of the group of all ranks in CollectiveReduceV2. The next key is
 	// that of CollectiveGatherV2, since a group serves one type of operation (tensorflow#48372).
