@@ -119,6 +119,24 @@ func (m *InMemory) Name() string { return m.name }
 // Len returns the number of samples; at least 1.
 func (m *InMemory) Len() int { return m.n }
 
+// HeapBytes returns the size of the arrays in the Go heap, without mapped files and samples that are made
+// on demand. A string counts as 16 bytes plus its text.
+func (m *InMemory) HeapBytes() (sum int64) {
+	for _, c := range m.columns {
+		v, ok := c.values.(vector)
+		if !ok {
+			continue
+		}
+		sum += int64(v.len()) * int64(v.kind().Size)
+		if texts, ok := v.(vec[string]); ok {
+			for _, text := range texts {
+				sum += int64(len(text))
+			}
+		}
+	}
+	return sum
+}
+
 // Fields describes the samples.
 func (m *InMemory) Fields() []FieldSpec {
 	specs := make([]FieldSpec, len(m.columns))

@@ -360,9 +360,9 @@ func (api cgoAPI) opDef(op string) ([]byte, error) {
 	return api.readBuffer(ptr(b)), nil
 }
 
-func (cgoAPI) mallocInfo() (allocator int, inUse, free, arenas int64) {
+func (cgoAPI) mallocInfo() (allocator int, inUse, free, arenas, mapped int64) {
 	m := C.sf_ask_malloc()
-	return int(m.allocator), int64(m.in_use), int64(m.free), int64(m.arenas)
+	return int(m.allocator), int64(m.in_use), int64(m.free), int64(m.arenas), int64(m.mapped)
 }
 
 func (cgoAPI) trimMalloc() bool { return C.sf_trim_malloc() != 0 }

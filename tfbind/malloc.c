@@ -75,13 +75,14 @@ static int64_t tc_stat(const char* name) {
 }
 
 sf_malloc_info sf_ask_malloc(void) {
-  sf_malloc_info info = {allocator(), -1, -1, -1};
+  sf_malloc_info info = {allocator(), -1, -1, -1, -1};
   switch (info.allocator) {
     case SF_GLIBC:
       if (m.mallinfo2 != NULL) {
         struct sf_mallinfo2 g = m.mallinfo2();
         info.in_use = (int64_t)(g.uordblks + g.hblkhd);
         info.arenas = (int64_t)(g.arena + g.hblkhd);
+        info.mapped = (int64_t)g.hblkhd;
       }
       break;
     case SF_JEMALLOC: {

@@ -27,6 +27,9 @@ type Malloc struct {
 	Free int64
 	// Arenas is the memory taken from the system, which is InUse + Free.
 	Arenas int64
+	// Mapped is the part of InUse in blocks that were mapped one by one, such as the regions of a
+	// pool of TensorFlow. Only glibc reports it.
+	Mapped int64
 }
 
 // NotReported is an amount that the allocator does not report.
@@ -40,12 +43,12 @@ var allocators = [...]string{"", "glibc", "jemalloc", "tcmalloc", "mimalloc"}
 // TensorFlow and does not allocate in Go. glibc locks each arena in turn and walks its free
 // blocks. This takes some microseconds, and longer for a fragmented heap.
 func MallocInfo() (Malloc, bool) {
-	m := Malloc{"", NotReported, NotReported, NotReported}
+	m := Malloc{"", NotReported, NotReported, NotReported, NotReported}
 	if capi == nil {
 		return m, false
 	}
 	var allocator int
-	allocator, m.InUse, m.Free, m.Arenas = capi.mallocInfo()
+	allocator, m.InUse, m.Free, m.Arenas, m.Mapped = capi.mallocInfo()
 	m.Allocator = allocators[allocator]
 	return m, allocator != 0
 }

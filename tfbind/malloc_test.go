@@ -100,7 +100,7 @@ func TestMalloc(t *testing.T) {
 				assert.Equal(t, c.name, m.Allocator)
 			}
 			if c.name == "mimalloc" || s.Start.InUse == tfbind.NotReported {
-				assert.Equal(t, tfbind.Malloc{Allocator: c.name, InUse: -1, Free: -1, Arenas: -1}, s.Held)
+				assert.Equal(t, tfbind.Malloc{Allocator: c.name, InUse: -1, Free: -1, Arenas: -1, Mapped: -1}, s.Held)
 				return
 			}
 			const slack = heldBytes / 16

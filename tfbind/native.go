@@ -57,7 +57,7 @@ type native interface {
 	executeEager(frame ptr, op *eager.Op) (int, error)
 	opDef(op string) ([]byte, error)
 
-	mallocInfo() (allocator int, inUse, free, arenas int64)
+	mallocInfo() (allocator int, inUse, free, arenas, mapped int64)
 	trimMalloc() bool
 	setMmapThreshold(bytes int) bool
 }

@@ -157,7 +157,7 @@ void sf_op_def(const char* op, TF_Buffer* def, TF_Status*);
 enum { SF_UNKNOWN_MALLOC, SF_GLIBC, SF_JEMALLOC, SF_TCMALLOC, SF_MIMALLOC };
 typedef struct sf_malloc_info {
   int allocator;
-  int64_t in_use, free, arenas;
+  int64_t in_use, free, arenas, mapped;
 } sf_malloc_info;
 sf_malloc_info sf_ask_malloc(void);
 // Returns 0 if the allocator has no such function.

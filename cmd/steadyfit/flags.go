@@ -99,8 +99,8 @@ func (f flag) name() string { return strings.Fields(f.names)[0] }
 
 // The commands that share flags.
 const (
-	onModel   = "fit evaluate predict bench" // commands that open a session
-	onTrained = "fit evaluate predict bench inspect"
+	onModel   = "fit evaluate predict bench explain" // commands that open a session
+	onTrained = "fit evaluate predict bench explain inspect"
 )
 
 // table has the flags of all commands in the order of the help. A new option of training needs
@@ -167,7 +167,7 @@ func (s *settings) trainingFlags() []flag {
 		{"shuffle", "fit", "shuffle the training data in each epoch", "", &s.Shuffle},
 		{"drop-remainder", "fit", "drop a last batch that is smaller than the others", "Loop.DropRemainder", &s.Loop.DropRemainder},
 		{"seed", "fit", "seed of shuffling, splitting, augmentation, and of models that take one", "Config.Seed", &s.Seed},
-		{"train-signature", "fit", "signature to train with (default train, learn or train_step)", "Options.TrainSignature", &s.Session.TrainSignature},
+		{"train-signature", "fit explain", "signature to train with (default train, learn or train_step)", "Options.TrainSignature", &s.Session.TrainSignature},
 	}
 }
 
@@ -261,7 +261,7 @@ func (s *settings) speedFlags() []flag {
 		{"cache-features", "fit", "compute the frozen part of the model once per sample (auto: where that is faster)", "Config.CacheFeatures",
 			newChoice(&s.CacheFeatures, "auto on off", train.CacheAuto, train.CacheOn, train.CacheOff)},
 		{"jit-compile compiled", "fit", "use the XLA-compiled signatures of the model; they round differently", "Options.Compiled", &s.Session.Compiled},
-		{"prefetch", "fit", "batches to prepare ahead (-1: 2 to 64, about 4 MiB)", "Config.Prefetch", &s.Prefetch},
+		{"prefetch", "fit explain", "batches to prepare ahead (-1: 2 to 64, about 4 MiB)", "Config.Prefetch", &s.Prefetch},
 		{"workers", "fit", "goroutines that decode and augment (0: one per core)", "Data.Workers", &s.Data.Workers},
 		{"intra-threads", onModel, "threads within one operation (0: one per core)", "Options.IntraThreads", &s.Session.Device.IntraThreads},
 		{"inter-threads", onModel, "operations that run at the same time (0: one per core)", "Options.InterThreads", &s.Session.Device.InterThreads},
@@ -285,11 +285,12 @@ func (s *settings) outputFlags() []flag {
 		{"out", "fit", "folder for the trained SavedModel; an earlier one is replaced", "Config.Out", &s.Out},
 		{"out-adapter", "fit", "folder for the trained weights alone, without the frozen ones", "Config.OutAdapter", &s.OutAdapter},
 		{"out", "merge", "folder for the merged SavedModel; an earlier one is replaced", "", &s.Out},
+		{"out", "explain", "folder for a page with the course of a step", "", &s.Out},
 		{"out", "predict", "file to write: .npy, .csv or .jsonl", "", &s.Out},
 		{"output", "predict", "write only this output of the model", "", &s.output},
 		{"thin", "report", "write a small copy of the result to this file, .json or .json.gz", "", &s.thin},
 		{"history", "fit", "file for the history, one JSON line per epoch", "HistoryFile", &s.history},
-		{"json", "fit evaluate inspect doctor matrix report", "print the result as JSON", "", &s.json},
+		{"json", "fit evaluate inspect doctor matrix report explain", "print the result as JSON", "", &s.json},
 		{"strict", "inspect", "exit with 6 if the model cannot be trained", "", &s.strict},
 		{"strict", "doctor", "exit with 3 for warnings, too", "", &s.strict},
 		{"out", "matrix", "folder for the results", "", &s.plan.Out},

@@ -14,6 +14,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/explain"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 	"steadyfit/supervise"
@@ -76,7 +77,7 @@ func warnUnknown(stderr io.Writer) {
 	if _, restarted := os.LookupEnv(train.ChosenEnv); restarted {
 		return // the process warned before it restarted itself
 	}
-	known := []string{worker.Env, supervise.Env, autotune.Env}
+	known := []string{worker.Env, supervise.Env, autotune.Env, explain.Env}
 	for name := range today {
 		known = append(known, envName(name))
 	}

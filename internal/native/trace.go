@@ -1,7 +1,6 @@
 package native
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,6 +39,8 @@ type Trace struct {
 	//   - "cpu" is the allocator of CPUs without oneDNN. It uses malloc and does not count.
 	//   - "GPU_0_bfc" and so on count all blocks of a GPU, and "gpu_host_bfc" pinned host memory.
 	Allocators map[string]Use
+	// Allocations has an entry for each operation and allocator that it used.
+	Allocations []Allocations
 	// Operations is the number of operations that ran, including those in functions. XLA-compiled
 	// code counts as one. 0 means that the executor cannot trace.
 	Operations int
@@ -66,7 +67,7 @@ func ReadTrace(metadata []byte) (Trace, error) {
 	}
 	t := Trace{Allocators: map[string]Use{}, Devices: map[string]int{}, Floating: map[tfbind.DType]int{}, Matrix: map[tfbind.DType]int{}}
 	last := map[string]int64{} // end time of the operation that InUse is from
-	records := map[string][]record{}
+	records := map[string][]Record{}
 	for _, device := range run.GetStepStats().GetDevStats() {
 		for _, node := range device.GetNodeStats() {
 			t.count(node)
@@ -86,23 +87,22 @@ func ReadTrace(metadata []byte) (Trace, error) {
 					}
 				}
 				t.Allocators[name] = u
-				for _, r := range m.GetAllocationRecords() {
-					records[name] = append(records[name], record{r.GetAllocMicros(), r.GetAllocBytes()})
-				}
+				a := allocations(node, m)
+				t.Allocations = append(t.Allocations, a)
+				records[name] = append(records[name], a.Records...)
 			}
 		}
 	}
 	for name, r := range records {
 		u := t.Allocators[name]
-		u.RunPeak = peak(r)
+		u.RunPeak, _ = Peak(r)
 		t.Allocators[name] = u
 	}
 	return t, nil
 }
 
 // count adds an operation. Casts have names of the pass (grappler/optimizers/auto_mixed_precision.cc), and
-// recomputed operations the prefix "Recomputed" (grappler/optimizers/memory_optimizer.cc). The label has
-// the form "name = Type(inputs)".
+// recomputed operations the prefix "Recomputed" (grappler/optimizers/memory_optimizer.cc).
 func (t *Trace) count(node *stats.NodeExecStats) {
 	t.Operations++
 	name := node.GetNodeName()
@@ -114,8 +114,7 @@ func (t *Trace) count(node *stats.NodeExecStats) {
 	case strings.Contains(name, "Recomputed/"):
 		t.Recomputed++
 	}
-	_, kind, _ := strings.Cut(node.GetTimelineLabel(), " = ")
-	kind, _, _ = strings.Cut(kind, "(")
+	kind := typeOf(node)
 	switch {
 	case kind == "_XlaRun", kind == "XlaLaunch":
 		t.XLAClusters++
@@ -148,20 +147,4 @@ func floating(d tfbind.DType) bool {
 func matrix(kind string) bool {
 	return slices.ContainsFunc([]string{"MatMul", "Einsum", "Conv1D", "Conv2D", "Conv2d", "Conv3D", "CudnnRNN", "BlockLSTM", "LSTMBlock", "GRUBlock"},
 		func(part string) bool { return strings.Contains(kind, part) })
-}
-
-// record is an allocation, or a deallocation with negative bytes.
-type record struct{ micros, bytes int64 }
-
-// peak returns the maximum amount held at one time. Within a microsecond, deallocations come first.
-func peak(records []record) memory.Bytes {
-	slices.SortFunc(records, func(a, b record) int {
-		return cmp.Or(cmp.Compare(a.micros, b.micros), cmp.Compare(a.bytes, b.bytes))
-	})
-	var held, most int64
-	for _, r := range records {
-		held += r.bytes
-		most = max(most, held)
-	}
-	return memory.Bytes(most)
 }

@@ -10,20 +10,14 @@ import (
 	"html/template"
 	"io"
 	"slices"
-	"strings"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/uplot"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 
-// uPlot 1.6.32 (MIT, uplot.LICENSE) draws the charts. It is from
-// https://registry.npmjs.org/uplot/-/uplot-1.6.32.tgz:
-//
-//	dist/uPlot.iife.min.js  sha256 19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f
-//	dist/uPlot.min.css      sha256 df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04
-//
-//go:embed page.tmpl style.css script.js uplot.js uplot.css
+//go:embed page.tmpl style.css script.js
 var assets embed.FS
 
 func asset(name string) string {
@@ -32,12 +26,9 @@ func asset(name string) string {
 }
 
 var pageTemplate = template.Must(template.New("page.tmpl").Funcs(template.FuncMap{
-	"style": func() template.CSS { return template.CSS(asset("uplot.css") + asset("style.css")) },
-	"script": func() template.JS {
-		_, chart, _ := strings.Cut(asset("uplot.js"), "*/") // without its address, since a page must not refer to the network
-		return template.JS("/* uPlot 1.6.32, MIT License, (c) 2022 Leon Sorokin */" + chart + asset("script.js"))
-	},
-	"size": size, "duration": duration, "sentence": sentence, "spread": spread,
+	"style":  func() template.CSS { return template.CSS(uplot.Style + asset("style.css")) },
+	"script": func() template.JS { return template.JS(uplot.Script() + asset("script.js")) },
+	"size":   size, "duration": duration, "sentence": sentence, "spread": spread,
 	"slope": func(c *matrix.Combination) string { return slopeText(c, false) },
 }).ParseFS(assets, "page.tmpl"))
 

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"steadyfit/data"
+	"steadyfit/internal/explain"
+	"steadyfit/internal/files"
+	"steadyfit/option"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/train"
+)
+
+func newExplain(s *settings) *cobra.Command {
+	return &cobra.Command{
+		Use:   "explain",
+		Short: "Show what holds the peak of memory of a training step, and what grows",
+		Long: `Show what holds the peak of memory of a training step, and what grows.
+
+explain trains for some seconds in a process of its own, measures the resident
+memory at the peak of a step, and attributes it: to libraries, Go, data, variables
+by role, the operations that hold memory at that moment, free memory that a pool or
+malloc keeps, and a rest that it cannot attribute. It then says whether memory grew
+from step to step, and what carried the growth. The model is not changed.
+
+With --out, it also writes a page with the course of a step: which operation holds
+how much memory, and when. The page is one file and needs no network.`,
+		Example: "  steadyfit explain --model builtin:digits --data builtin:digits\n  steadyfit explain --model my/model --data train.npz --batch 64 --out out/explain",
+		Args:    noArguments,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return s.explain(cmd) },
+	}
+}
+
+func (s *settings) explain(cmd *cobra.Command) error {
+	if s.Loop.Batch < 1 || s.Loop.Batch > math.MaxInt32 {
+		return usagef("--batch %d: expected 1 to %d", s.Loop.Batch, math.MaxInt32)
+	}
+	if err := s.prepareProcess(cmd.ErrOrStderr()); err != nil {
+		return err
+	}
+	if explain.Measuring() {
+		return explain.Send(func() (*explain.Report, error) { return s.measurePeak(cmd) }, func(err error) *explain.Failure {
+			return &explain.Failure{Text: message(err), Code: exitCode(err)}
+		})
+	}
+	r, err := explain.Run(cmd.Context(), cmd.ErrOrStderr())
+	var failed *explain.Failure
+	if errors.As(err, &failed) {
+		code := failed.Code
+		if failed.OutOfMemory {
+			code = exitMemory
+		} else if code <= 0 {
+			code = exitFailed
+		}
+		return &coded{code, err}
+	}
+	if err != nil {
+		return err
+	}
+	for i := range r.Parts {
+		r.Parts[i].Advice = option.Marked(r.Parts[i].Advice, flagName)
+	}
+	if s.Out != "" {
+		if err := s.writePage(cmd.ErrOrStderr(), r); err != nil {
+			return err
+		}
+	}
+	if s.json {
+		return printJSON(cmd.OutOrStdout(), r)
+	}
+	return r.WriteText(cmd.OutOrStdout())
+}
+
+func (s *settings) writePage(stderr io.Writer, r *explain.Report) error {
+	path := filepath.Join(s.Out, "explain.html")
+	if err := os.MkdirAll(s.Out, 0o777); err != nil {
+		return unusable(fmt.Errorf("--out: %w", err))
+	}
+	if err := files.Stream(path, r.HTML); err != nil {
+		return err
+	}
+	notice(stderr, "page", path)
+	return nil
+}
+
+// growthTime is the maximum time of the steps that show whether memory grows.
+const growthTime = 10 * time.Second
+
+func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
+	m, err := train.OpenModel(s.Model, s.LossOutput)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := session.Compile(m, s.Session)
+	if err != nil {
+		return nil, err
+	}
+	return explain.Measure(cmd.Context(), explain.Plan{
+		Name: s.Model, Model: m, Options: s.Session, Batch: s.Loop.Batch, Prefetch: s.Prefetch, Time: growthTime,
+		OpenData:       func() (*data.InMemory, error) { return s.trainingData(m, plan.Roles().Train) },
+		LoadTensorFlow: func() error { return s.loadDevices(cmd) },
+	})
+}
+
+func (s *settings) trainingData(m *savedmodels.Model, signature string) (*data.InMemory, error) {
+	return train.OpenData(m, signature, s.Data, "train", data.Pass{Batch: s.Loop.Batch})
+}

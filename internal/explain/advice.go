@@ -1,0 +1,55 @@
+package explain
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/cpu"
+
+	"steadyfit/memory"
+	"steadyfit/tfbind"
+)
+
+// advise adds to the large parts what could make them smaller, where that applies to this training.
+func (m *measurement) advise(r *Report) {
+	o := m.plan.Options
+	batch := false
+	for i := range r.Parts {
+		p := &r.Parts[i]
+		if float64(p.Bytes) < leastHolder*float64(r.PeakBytes) {
+			continue
+		}
+		switch p.Name {
+		case Activations, Gradients, Workspace:
+			// The gradients of weights do not become smaller with the batch.
+			if batch || r.Batch < 2 || p.Name == Gradients && p.Bytes < 2*r.Part(Weights) {
+				continue
+			}
+			batch = true
+			p.Advice = "a smaller {Loop.Batch}"
+			if m.plan.Model.Roles.Apply != "" {
+				p.Advice += ", or {Budget.Limit}, which splits batches"
+			}
+			if o.Device.Precision == "" && r.OneDNN && cpu.X86.HasAVX512F && m.trace.Matrix[tfbind.Float32] > 0 {
+				p.Advice += "; {Options.Precision bfloat16}"
+			}
+		case Dataset:
+			p.Advice = "{Data.Map always} maps .npy and uncompressed .npz files instead"
+		case Prefetched:
+			if n := m.ahead.Ahead(); n > 1 {
+				p.Advice = fmt.Sprintf("{Config.Prefetch 1} instead of %d batches ahead", n)
+			}
+		case Optimizer:
+			if p.Bytes >= r.Part(Weights) {
+				p.Advice = "an optimizer with less state, at export"
+			}
+		case PoolSlack:
+			p.Advice = "TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1 returns it after a step; slower"
+		case MallocSlack:
+			if p.Bytes >= 16*memory.MiB {
+				p.Advice = "steadyfit matrix measures which setting of malloc returns it"
+			}
+		case Libraries, MappedData:
+			p.Advice = "pages of files, which the system can drop"
+		}
+	}
+}

@@ -1,0 +1,170 @@
+// Package explain shows where the peak of memory of a training step is made, and what grows from step
+// to step. It is for one model with its data on this machine; package matrix compares remedies.
+//
+// # Measurement
+//
+// [Measure] trains in this process, which must be new: it reads the memory after each phase (start,
+// TensorFlow loaded, model open, steps), and what is there before the first phase is not attributed.
+// [Run] starts such a process. After the warm-up, Measure resets the kernel's peak before each of some
+// steps and keeps the highest one. It then trims malloc and traces one more step. The model is not
+// saved.
+//
+// # Parts
+//
+// The peak is resident memory (VmHWM). Its parts come from four sources, each for what only it knows:
+//
+//   - /proc/self/smaps: pages of libraries and of mapped data, Go's arenas, stacks, and all other
+//     anonymous memory, which is native memory.
+//   - The model and the dataset: sizes of variables by role, and of arrays.
+//   - The trace: the allocations of each operation, from which the operations follow that hold memory
+//     when most is held.
+//   - malloc's statistics: memory in use after each phase, which gives what TensorFlow needs for itself,
+//     and memory that is free.
+//
+// TensorFlow's pool and malloc hold free memory, too. With a pool (oneDNN), malloc's free memory is
+// what a trim returns, and the pool's is the rest of the native memory. Without one, malloc's is the
+// rest of the native memory, up to what malloc reports as free. What remains is the part
+// [Unattributed]. If the sizes of the parts exceed the peak, nothing is subtracted, so the sum shows
+// the error.
+package explain
+
+import (
+	"cmp"
+	"slices"
+
+	"steadyfit/memory"
+)
+
+// Report is the result.
+type Report struct {
+	// Model and Data are names, Batch the samples of a step.
+	Model string `json:"model"`
+	Data  string `json:"data"`
+	Batch int    `json:"batch"`
+	// TensorFlow is the version. OneDNN reports whether oneDNN is on, and Malloc names the allocator
+	// of the process.
+	TensorFlow string `json:"tensorflow"`
+	OneDNN     bool   `json:"onednn"`
+	Malloc     string `json:"malloc"`
+	// PeakBytes is the largest resident memory during the explained step.
+	PeakBytes memory.Bytes `json:"peak_bytes"`
+	// BeforeBytes is the resident memory before that step, AnonBytes its anonymous part.
+	BeforeBytes memory.Bytes `json:"before_bytes"`
+	AnonBytes   memory.Bytes `json:"anon_bytes"`
+	// ProcessPeakBytes is the largest resident memory of the process, which may be that of loading
+	// the model or of the first steps.
+	ProcessPeakBytes memory.Bytes `json:"process_peak_bytes"`
+	// Steps is the number of steps before the explained one, StepSeconds their median time.
+	Steps       int     `json:"steps"`
+	StepSeconds float64 `json:"step_seconds"`
+	// Parts sum up to PeakBytes, the largest first.
+	Parts []Part `json:"parts"`
+	// Growth is the verdict on the steps before the explained one.
+	Growth memory.Verdict `json:"growth"`
+	// GrowthText describes Growth in one line.
+	GrowthText string `json:"growth_text"`
+	// Samples is the anonymous memory after these steps.
+	Samples Samples `json:"samples"`
+	// Timeline is the memory that operations hold in the course of a step.
+	Timeline Timeline `json:"timeline"`
+}
+
+// Samples has one amount for each of some steps.
+type Samples struct {
+	Steps []int          `json:"steps"`
+	Anon  []memory.Bytes `json:"anon"`
+}
+
+// The names of parts.
+const (
+	Libraries    = "library pages"
+	GoRuntime    = "go runtime"
+	Dataset      = "dataset in memory"
+	MappedData   = "mapped data files"
+	Prefetched   = "prefetched batches"
+	Inputs       = "input buffers"
+	Tensors      = "open tensors"
+	Weights      = "weights"
+	Optimizer    = "optimizer state"
+	OtherVars    = "other variables"
+	Activations  = "activations"
+	Gradients    = "gradients"
+	Update       = "update of weights"
+	Workspace    = "workspace of kernels"
+	Registries   = "tensorflow registries"
+	Session      = "tensorflow session"
+	Code         = "compiled code"
+	PoolSlack    = "pool slack"
+	MallocSlack  = "malloc slack"
+	Stacks       = "stacks"
+	Unattributed = "unattributed"
+)
+
+// Part is a part of the peak.
+type Part struct {
+	Name  string       `json:"name"`
+	Bytes memory.Bytes `json:"bytes"`
+	// Of are the largest holders: operations, variables or files.
+	Of []Holder `json:"of,omitempty"`
+	// More is the number of smaller holders.
+	More int `json:"more,omitempty"`
+	// Advice is what could make the part smaller, with options in braces; see package option.
+	Advice string `json:"advice,omitempty"`
+}
+
+// Holder is an operation, a variable or a file that holds memory.
+type Holder struct {
+	Name  string       `json:"name"`
+	Bytes memory.Bytes `json:"bytes"`
+	// Layer is the layer of the model that an operation comes from, and Type the operation's type.
+	Layer string `json:"layer,omitempty"`
+	Type  string `json:"type,omitempty"`
+}
+
+// Total is the number of holders.
+func (p Part) Total() int { return len(p.Of) + p.More }
+
+// holders is the maximum length of Part.Of.
+const holders = 8
+
+// newPart makes a part of holders, which are merged by name.
+func newPart(name string, all []Holder) Part {
+	p := Part{Name: name}
+	at := map[string]int{}
+	for _, h := range all {
+		p.Bytes += h.Bytes
+		i, ok := at[h.Name]
+		if !ok {
+			i = len(p.Of)
+			at[h.Name] = i
+			p.Of = append(p.Of, Holder{Name: h.Name, Layer: h.Layer, Type: h.Type})
+		}
+		p.Of[i].Bytes += h.Bytes
+	}
+	slices.SortFunc(p.Of, func(a, b Holder) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name))
+	})
+	if len(p.Of) > holders {
+		p.More = len(p.Of) - holders
+		p.Of = p.Of[:holders]
+	}
+	return p
+}
+
+// Sum returns the sum of the parts.
+func (r *Report) Sum() (sum memory.Bytes) {
+	for _, p := range r.Parts {
+		sum += p.Bytes
+	}
+	return sum
+}
+
+// Part returns the size of a part; 0 if there is none.
+func (r *Report) Part(name string) memory.Bytes {
+	for _, p := range r.Parts {
+		if p.Name == name {
+			return p.Bytes
+		}
+	}
+	return 0
+}

@@ -1,0 +1,247 @@
+package explain
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"steadyfit/data"
+	"steadyfit/internal/graphdef"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+// testCase describes the training of a process that a test starts.
+type testCase struct {
+	// Model is the name of a built-in model or a folder. Samples is the number of samples of the
+	// dataset.
+	Model   string
+	Samples int
+	Batch   int
+	Seconds float64
+	// Retain names what the process retains in each step: "go" or "native" memory.
+	Retain string
+}
+
+const caseEnv = "STEADYFIT_TEST_EXPLAIN"
+
+func TestMain(m *testing.M) {
+	if !Measuring() {
+		os.Exit(m.Run())
+	}
+	err := Send(func() (*Report, error) {
+		var c testCase
+		if err := json.Unmarshal([]byte(os.Getenv(caseEnv)), &c); err != nil {
+			return nil, err
+		}
+		return c.measure()
+	}, func(err error) *Failure { return &Failure{Text: err.Error(), Code: 1} })
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func (c testCase) measure() (*Report, error) {
+	m, err := savedmodels.Builtin(c.Model)
+	if filepath.IsAbs(c.Model) {
+		m, err = savedmodels.Open(c.Model)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var retained [][]byte
+	var tensors []*tfbind.Tensor
+	p := Plan{
+		Name: c.Model, Model: m, Batch: c.Batch, Prefetch: -1, Time: time.Duration(c.Seconds * float64(time.Second)),
+		OpenData:       func() (*data.InMemory, error) { return synthetic(m, c.Samples) },
+		LoadTensorFlow: func() error { _, err := tfbind.Load(""); return err },
+		EachStep: func(int) {
+			switch c.Retain {
+			case "go":
+				retained = append(retained, bytes.Repeat([]byte{1}, 64<<10))
+			case "native":
+				x, _ := tfbind.NewTensor(make([]float32, 16<<10), 16<<10)
+				tensors = append(tensors, x)
+			}
+		},
+	}
+	r, err := Measure(context.Background(), p)
+	if len(retained) > 1<<30 || len(tensors) > 1<<30 {
+		return nil, nil
+	}
+	return r, err
+}
+
+// synthetic returns a dataset of ones for the inputs of the train signature.
+func synthetic(m *savedmodels.Model, samples int) (*data.InMemory, error) {
+	sig, err := m.Signature(m.Roles.Train)
+	if err != nil {
+		return nil, err
+	}
+	var fields []data.Field
+	for _, in := range sig.DataInputs() {
+		shape, n := []int{samples}, samples
+		for _, d := range in.Shape[1:] {
+			shape, n = append(shape, int(d)), n*int(d)
+		}
+		a := data.Array{Shape: shape, Values: slices.Repeat([]float32{1}, n)}
+		if in.DType == tfbind.Int64 {
+			a.Values = slices.Repeat([]int64{1}, n)
+		}
+		fields = append(fields, data.Field{Name: in.Name, Array: a})
+	}
+	return data.New("ones", fields...)
+}
+
+// measure runs a case in a process of its own.
+func measure(t *testing.T, oneDNN string, c testCase) *Report {
+	t.Helper()
+	if _, err := tfbind.Locate(""); err != nil {
+		t.Skipf("no TensorFlow (set %s): %v", tfbind.EnvLibrary, err)
+	}
+	text, err := json.Marshal(c)
+	require.NoError(t, err)
+	t.Setenv(caseEnv, string(text))
+	t.Setenv("TF_ENABLE_ONEDNN_OPTS", oneDNN)
+	t.Setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+	r, err := Run(t.Context(), os.Stderr)
+	require.NoError(t, err)
+	var b strings.Builder
+	require.NoError(t, r.WriteText(&b))
+	t.Log("\n" + b.String())
+	assert.LessOrEqual(t, strings.Count(b.String(), "\n"), 30, "the report does not fit on a screen")
+	return r
+}
+
+// adds asserts that the parts that are known add up to the peak.
+func adds(t *testing.T, r *Report) {
+	t.Helper()
+	known := r.Sum() - r.Part(Unattributed)
+	assert.InEpsilon(t, float64(r.PeakBytes), float64(known), 0.05, "parts without the unattributed rest, and the peak")
+	assert.GreaterOrEqual(t, r.PeakBytes, r.BeforeBytes-memory.MiB)
+}
+
+func each(t *testing.T, test func(t *testing.T, oneDNN string)) {
+	for _, v := range []string{"0", "1"} {
+		t.Run("oneDNN="+v, func(t *testing.T) { test(t, v) })
+	}
+}
+
+func TestDigits(t *testing.T) {
+	each(t, func(t *testing.T, oneDNN string) {
+		r := measure(t, oneDNN, testCase{Model: "digits", Samples: 1000, Batch: 32, Seconds: 4})
+		adds(t, r)
+		assert.NotEqual(t, memory.Leak, r.Growth.Kind, r.GrowthText)
+		assert.Empty(t, r.Growth.Cause, r.GrowthText)
+		assert.InDelta(t, 37.5*1024, float64(r.Part(Weights)), 1024)
+		assert.InDelta(t, 2*37.5*1024, float64(r.Part(Optimizer)), 1024)
+		assert.InDelta(t, 1000*(64*4+8), float64(r.Part(Dataset)), 1)
+	})
+}
+
+// The parts of a model with large activations are those of its layers.
+func TestImages(t *testing.T) {
+	each(t, func(t *testing.T, oneDNN string) {
+		r := measure(t, oneDNN, testCase{Model: "image-224", Samples: 16, Batch: 8, Seconds: 2})
+		adds(t, r)
+		// The convolution's output has 8*222*222*32 floats.
+		const output = 8 * 222 * 222 * 32 * 4
+		assert.GreaterOrEqual(t, int64(r.Part(Activations)), int64(output))
+		for _, p := range r.Parts {
+			if p.Name == Activations {
+				assert.InEpsilon(t, output, float64(p.Of[0].Bytes), 0.01)
+				assert.Contains(t, p.Of[0].Layer, "conv2d")
+			}
+		}
+		assert.InEpsilon(t, 3943018*4, float64(r.Part(Weights)), 0.01)
+		assert.NotEmpty(t, r.Timeline.Spans)
+		var most memory.Bytes
+		for i := range r.Timeline.Micros {
+			var sum memory.Bytes
+			for _, s := range r.Timeline.Series {
+				sum += s.Bytes[i]
+			}
+			most = max(most, sum)
+		}
+		assert.Equal(t, r.Part(Activations)+r.Part(Gradients)+r.Part(Update)+r.Part(Workspace), most, "the highest moment of the timeline is the peak")
+	})
+}
+
+// A variable and a dataset that are larger than everything else are named.
+func TestPlantedHolders(t *testing.T) {
+	each(t, func(t *testing.T, oneDNN string) {
+		r := measure(t, oneDNN, testCase{Model: holder(t), Samples: 32 << 10, Batch: 32, Seconds: 0.5})
+		adds(t, r)
+		p := r.Parts[0]
+		assert.Contains(t, []string{Weights, OtherVars, Optimizer}, p.Name)
+		require.NotEmpty(t, p.Of)
+		assert.Equal(t, Holder{Name: "held", Bytes: 64 * memory.MiB}, p.Of[0])
+
+		r = measure(t, oneDNN, testCase{Model: "digits", Samples: 512 << 10, Batch: 32, Seconds: 0.5})
+		adds(t, r)
+		assert.Equal(t, Dataset, r.Parts[0].Name)
+		assert.InEpsilon(t, (512<<10)*(64*4+8), float64(r.Parts[0].Bytes), 0.01)
+	})
+}
+
+// holder writes a model with a variable of 64 MiB.
+func holder(t *testing.T) string {
+	float := graphdef.Type(tfbind.Float32)
+	shape := graphdef.Shape([]int64{16 << 20})
+	reduce := graphdef.Attrs{"T": float, "Tidx": graphdef.Type(tfbind.Int32), "keep_dims": graphdef.Bool(false)}
+	g := (&graphdef.Graph{}).
+		Placeholder("x", tfbind.Float32).
+		Add("variable", "VarHandleOp", graphdef.Attrs{"dtype": float, "shape": shape, "shared_name": graphdef.Text("held"), "container": graphdef.Text("")}).
+		Constant("dims", tfbind.Int32, []byte{0, 0, 0, 1}, 1).
+		Constant("one", tfbind.Float32, []byte{0, 0, 128, 63}).
+		Constant("axes", tfbind.Int32, make([]byte, 4), 1).
+		Add("ones", "Fill", graphdef.Attrs{"T": float, "index_type": graphdef.Type(tfbind.Int32)}, "dims", "one").
+		Add("init", "AssignVariableOp", graphdef.Attrs{"dtype": float, "validate_shape": graphdef.Bool(false)}, "variable", "ones").
+		Add("loss", "Sum", reduce, "x", "axes").
+		Add("add", "AssignAddVariableOp", graphdef.Attrs{"dtype": float}, "variable", "ones")
+	text, err := g.Bytes()
+	require.NoError(t, err)
+	graph := &graph_go_proto.GraphDef{}
+	require.NoError(t, proto.Unmarshal(text, graph))
+	info := func(op string, dims ...int64) *pb.TensorInfo {
+		return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType_DT_FLOAT, TensorShape: graphdef.Shape(dims).GetShape()}
+	}
+	step := &pb.SignatureDef{Inputs: map[string]*pb.TensorInfo{"x": info("x", -1)}, Outputs: map[string]*pb.TensorInfo{"loss": info("loss")}}
+	init := &pb.SignatureDef{Outputs: map[string]*pb.TensorInfo{"__saved_model_init_op": {Encoding: &pb.TensorInfo_Name{Name: "init"}}}}
+	content, err := proto.Marshal(&pb.SavedModel{MetaGraphs: []*pb.MetaGraphDef{{
+		MetaInfoDef: &pb.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph,
+		SignatureDef: map[string]*pb.SignatureDef{"train": step, "__saved_model_init_op": init},
+	}}})
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.CopyFS(filepath.Join(dir, "variables"), os.DirFS("../../savedmodels/testdata/flat/variables")))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "saved_model.pb"), content, 0o644))
+	return dir
+}
+
+// What a program retains in each step is a leak with its cause.
+func TestLeaks(t *testing.T) {
+	for retained, cause := range map[string]memory.Cause{"go": memory.HostHistory, "native": memory.Unreleased} {
+		t.Run(retained, func(t *testing.T) {
+			r := measure(t, "1", testCase{Model: "digits", Samples: 1000, Batch: 32, Seconds: 4, Retain: retained})
+			assert.Equal(t, memory.Leak, r.Growth.Kind, r.GrowthText)
+			assert.Equal(t, cause, r.Growth.Cause, r.GrowthText)
+		})
+	}
+}

@@ -1,0 +1,89 @@
+package explain
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"steadyfit/internal/native"
+	"steadyfit/memory"
+)
+
+// operation is what one operation of a traced step takes from malloc or a pool of the CPU.
+type operation struct {
+	native.Allocations
+	// part is Activations, Gradients or Update. Memory beyond the outputs is Workspace as long as
+	// the operation runs.
+	part  string
+	layer string
+}
+
+// classify returns the operations that allocate memory of the CPU.
+func classify(list []native.Allocations) (operations []operation) {
+	for _, a := range list {
+		if strings.HasPrefix(a.Allocator, "GPU_") || len(a.Records) == 0 {
+			continue
+		}
+		o := operation{Allocations: a, layer: layerOf(a.Name), part: Activations}
+		switch {
+		case updates.MatchString(a.Type):
+			o.part = Update
+		case backward.MatchString(a.Name) || backwardTypes.MatchString(a.Type):
+			o.part = Gradients
+		case optimizers.MatchString(a.Name):
+			o.part = Update
+		}
+		operations = append(operations, o)
+	}
+	return operations
+}
+
+// Names are those of TensorFlow's gradient functions (eager/backprop.py, ops/gradients_util.py) and of
+// Keras' optimizers.
+var (
+	updates       = regexp.MustCompile(`^(Resource(Sparse)?Apply|Assign)`)
+	backward      = regexp.MustCompile(`(^|/)(gradient_tape|gradients?(_\d+)?)/|_grad(_\d+)?(/|$)`)
+	backwardTypes = regexp.MustCompile(`Grad(V\d)?$|Backprop`)
+	optimizers    = regexp.MustCompile(`(?i)(^|/)(adam|adamw|adamax|nadam|adagrad|adadelta|adafactor|sgd|rmsprop|ftrl|lion|lamb|muon|loss_scale_optimizer|optimizer)(_\d+)?/`)
+	// wrappers are parts of names that do not belong to a layer.
+	wrappers = regexp.MustCompile(`^(StatefulPartitionedCall|PartitionedCall|gradient_tape|gradients?|Func|while|cond|body|branch\w*|then|else|input|output|\w*_grad)(_\d+)?$`)
+)
+
+// layerOf returns the layer in the name of an operation: the part between the calls of functions and the
+// operation itself.
+func layerOf(name string) string {
+	path := strings.Split(name, "/")
+	path = slices.DeleteFunc(path[:len(path)-1], func(s string) bool { return s == "" || wrappers.MatchString(s) })
+	return strings.Join(path, "/")
+}
+
+// held returns the memory of an operation at a moment, and the part of it that is workspace.
+func (o *operation) held(micros int64) (outputs, workspace memory.Bytes) {
+	outputs = max(o.Held(micros), 0)
+	if micros <= o.End {
+		workspace = max(outputs-o.Outputs, 0)
+	}
+	return outputs - workspace, workspace
+}
+
+// atPeak returns the holders by part at the moment at which the operations hold most.
+func atPeak(operations []operation) map[string][]Holder {
+	var records []native.Record
+	for _, o := range operations {
+		records = append(records, o.Records...)
+	}
+	_, at := native.Peak(records)
+	parts := map[string][]Holder{}
+	for _, o := range operations {
+		outputs, workspace := o.held(at)
+		for _, h := range []struct {
+			part  string
+			bytes memory.Bytes
+		}{{o.part, outputs}, {Workspace, workspace}} {
+			if h.bytes > 0 {
+				parts[h.part] = append(parts[h.part], Holder{Name: o.Name, Bytes: h.bytes, Layer: o.layer, Type: o.Type})
+			}
+		}
+	}
+	return parts
+}

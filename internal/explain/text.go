@@ -1,0 +1,127 @@
+package explain
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"steadyfit/memory"
+)
+
+const (
+	// mostLines is the maximum number of lines of the parts, so that the report fits on a screen.
+	mostLines = 22
+	// least is the share of the peak from which a part has its own line, and leastHolder that of a
+	// holder.
+	least, leastHolder = 0.004, 0.01
+	mostHolders        = 2
+	nameWidth          = 64
+)
+
+// WriteText writes the report on one screen.
+func (r *Report) WriteText(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, batch %d: a step peaks at %v of resident memory; between steps it is %v, of which %v is anonymous.\n",
+		r.Model, r.Batch, size(r.PeakBytes), size(r.BeforeBytes), size(r.AnonBytes))
+	fmt.Fprintf(&b, "TensorFlow %s, oneDNN %s, malloc of %s, %d steps of %s.%s\n\n",
+		r.TensorFlow, onOff(r.OneDNN), r.Malloc, r.Steps, micros(int64(r.StepSeconds*1e6)), r.higher())
+	b.WriteString(r.table())
+	fmt.Fprintf(&b, "%10s  sum of the parts\n\nFrom step to step: %s.\n", size(r.Sum()), r.GrowthText)
+	for _, line := range r.growing() {
+		fmt.Fprintf(&b, "  %s\n", line)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
+
+// higher says that the process needed more memory before the explained step.
+func (r *Report) higher() string {
+	if float64(r.ProcessPeakBytes) < 1.05*float64(r.PeakBytes) {
+		return ""
+	}
+	return fmt.Sprintf(" The process peaked at %s before, while it loaded the model or ran the first steps.", size(r.ProcessPeakBytes))
+}
+
+// size formats an amount, up to 10 GiB with a tenth of a MiB, so that parts and their sum compare.
+func size(b memory.Bytes) string {
+	if b < memory.MiB || b >= 10*memory.GiB {
+		return b.String()
+	}
+	return fmt.Sprintf("%.1f MiB", float64(b)/float64(memory.MiB))
+}
+
+// table has a line for each large part, with its advice, and lines for the largest holders.
+func (r *Report) table() string {
+	var b strings.Builder
+	var small memory.Bytes
+	count, left := 0, mostLines
+	for i, p := range r.Parts {
+		left = min(left, mostLines-i)
+		share := float64(p.Bytes) / float64(r.PeakBytes)
+		if share < least && p.Name != Unattributed {
+			small, count = small+p.Bytes, count+1
+			continue
+		}
+		line := fmt.Sprintf("%10s %5.1f%%  %-20s  %s", size(p.Bytes), 100*share, p.Name, p.Advice)
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		left--
+		for k, h := range p.Of {
+			others := r.above(i + 1)
+			if k == mostHolders || float64(h.Bytes) < leastHolder*float64(r.PeakBytes) || left <= others {
+				break
+			}
+			fmt.Fprintf(&b, "%19s  %10s  %s\n", "", size(h.Bytes), h.Short())
+			left--
+		}
+	}
+	if count > 0 {
+		fmt.Fprintf(&b, "%10s %5.1f%%  %d smaller parts\n", size(small), 100*float64(small)/float64(r.PeakBytes), count)
+	}
+	return b.String()
+}
+
+// above counts the parts from index i on that have their own line.
+func (r *Report) above(i int) (n int) {
+	for _, p := range r.Parts[min(i, len(r.Parts)):] {
+		if float64(p.Bytes) >= least*float64(r.PeakBytes) || p.Name == Unattributed {
+			n++
+		}
+	}
+	return n
+}
+
+// Short names a holder by its layer, the end of its name and its type, without the calls of functions.
+func (h Holder) Short() string {
+	name := h.Name
+	if h.Type != "" {
+		name = strings.TrimPrefix(h.Layer+"/"+h.Name[strings.LastIndex(h.Name, "/")+1:], "/")
+		name += " (" + strings.TrimPrefix(h.Type, "_") + ")"
+	}
+	if n := utf8.RuneCountInString(name); n > nameWidth {
+		name = "..." + string([]rune(name)[n-nameWidth+3:])
+	}
+	return name
+}
+
+// growing lists the layers that carry a leak.
+func (r *Report) growing() (lines []string) {
+	v := r.Growth
+	if v.Kind != memory.Leak {
+		return nil
+	}
+	lines = append(lines, fmt.Sprintf("it grows since step %.0f; the cause is likely: %s", v.From, v.Cause))
+	for _, t := range v.Trends {
+		if t.Layer != v.Layer && t.Share > 0.1 && t.Slope.Low > 0 && len(lines) < 4 {
+			lines = append(lines, fmt.Sprintf("%s %s", t.Layer, memory.Rate(t.Layer, t.Slope, v.Per, true)))
+		}
+	}
+	return lines
+}

@@ -1,0 +1,86 @@
+package native
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	stats "github.com/galeone/tensorflow/tensorflow/go/core/framework/step_stats_go_proto"
+
+	"steadyfit/memory"
+)
+
+// Allocations are what one operation took from one of TensorFlow's allocators in a traced execution.
+type Allocations struct {
+	// Name and Type are those of the operation in the graph that ran. An operation in a loop has an
+	// entry for each turn.
+	Name, Type string
+	Allocator  string
+	// Begin and End limit the time of the operation, in microseconds on the clock of the records.
+	Begin, End int64
+	// Outputs is the size of the operation's outputs, including outputs that use the memory of an
+	// input.
+	Outputs memory.Bytes
+	// InUse is the amount allocated in the whole process at the end of the operation, or 0 if the
+	// allocator does not count.
+	InUse memory.Bytes
+	// Records are in no order. Memory that outlives the execution has no deallocation.
+	Records []Record
+}
+
+// Record is an allocation, or a deallocation with negative bytes.
+type Record struct {
+	Micros int64
+	Bytes  memory.Bytes
+}
+
+// Held returns the amount allocated at the end of a microsecond.
+func (a *Allocations) Held(micros int64) (held memory.Bytes) {
+	for _, r := range a.Records {
+		if r.Micros <= micros {
+			held += r.Bytes
+		}
+	}
+	return held
+}
+
+// Peak sorts records by time, and returns the maximum amount held at one time and the first microsecond at
+// the end of which it is held. Within a microsecond, deallocations come first.
+func Peak(records []Record) (most memory.Bytes, micros int64) {
+	slices.SortFunc(records, func(a, b Record) int {
+		return cmp.Or(cmp.Compare(a.Micros, b.Micros), cmp.Compare(a.Bytes, b.Bytes))
+	})
+	var held memory.Bytes
+	for _, r := range records {
+		if held += r.Bytes; held > most {
+			most, micros = held, r.Micros
+		}
+	}
+	return most, micros
+}
+
+func allocations(node *stats.NodeExecStats, m *stats.AllocatorMemoryUsed) Allocations {
+	begin := node.GetAllStartNanos()
+	a := Allocations{
+		Name: node.GetNodeName(), Type: typeOf(node), Allocator: m.GetAllocatorName(),
+		Begin: begin / 1000, End: (begin + node.GetAllEndRelNanos()) / 1000,
+		InUse: memory.Bytes(m.GetAllocatorBytesInUse()),
+	}
+	for _, output := range node.GetOutput() {
+		d := output.GetTensorDescription().GetAllocationDescription()
+		if d.GetAllocatorName() == a.Allocator {
+			a.Outputs += memory.Bytes(max(d.GetAllocatedBytes(), d.GetRequestedBytes()))
+		}
+	}
+	for _, r := range m.GetAllocationRecords() {
+		a.Records = append(a.Records, Record{r.GetAllocMicros(), memory.Bytes(r.GetAllocBytes())})
+	}
+	return a
+}
+
+// typeOf returns the type of an operation. Its label has the form "name = Type(inputs)".
+func typeOf(node *stats.NodeExecStats) string {
+	_, kind, _ := strings.Cut(node.GetTimelineLabel(), " = ")
+	kind, _, _ = strings.Cut(kind, "(")
+	return kind
+}
