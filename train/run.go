@@ -47,6 +47,9 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	}
 	t.asRank()
 	options, child := t.supervisor()
+	if options.ExitCode == nil {
+		options.ExitCode = ExitCode
+	}
 	if !child {
 		return t.process(ctx, c.Worker)
 	}

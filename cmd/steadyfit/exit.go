@@ -10,14 +10,8 @@ import (
 	"syscall"
 
 	"steadyfit/data"
-	"steadyfit/fit"
-	"steadyfit/fit/budget"
-	"steadyfit/fit/checkpoint"
 	"steadyfit/option"
-	"steadyfit/savedmodels"
-	"steadyfit/session"
 	"steadyfit/supervise"
-	"steadyfit/tfbind"
 	"steadyfit/train"
 )
 
@@ -61,45 +55,14 @@ var kind = regexp.MustCompile(fmt.Sprintf(`(?m)(; .*): (?:%v|%v|%v|%v)( \(|$)`, 
 // message returns the text of an error with flags instead of options.
 func message(err error) string { return kind.ReplaceAllString(option.Text(err, flagName), "$1$2") }
 
-// exitCode returns the exit code for an error. The order of the cases matters: an error about a
-// lack of memory may also wrap the reason why batches were not split.
+// exitCode returns the exit code for an error: its own, unless it reports the environment, a lack of
+// memory, or the end of another process.
 func exitCode(err error) int {
-	is := func(targets ...error) bool {
-		return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
-	}
-	as := func(targets ...any) bool {
-		return slices.ContainsFunc(targets, func(t any) bool { return errors.As(err, t) })
-	}
-	var hook *fit.HookError
-	var child *supervise.Error
+	code := train.ExitCode(err)
 	var own *coded
-	switch errors.As(err, &own); {
-	case err == nil, is(supervise.ErrRestart):
-		return exitOK
-	case errors.As(err, &child) && child.OutOfMemory():
-		return exitMemory
-	case errors.As(err, &child):
-		return child.Code
-	case is(tfbind.ErrNoTensorFlow, session.ErrNoGPU) || own != nil && own.code == exitEnvironment:
-		return exitEnvironment
-	case is(session.ErrOutOfMemory) || as(new(*budget.Error)):
-		return exitMemory
-	case is(supervise.ErrRetry):
-		return exitFailed // the input was good when the training began
-	case own != nil:
-		return own.code
-	case as(new(*option.Error), new(*train.InputError), new(*fit.MismatchError), new(*checkpoint.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
-		is(checkpoint.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrNoSignature, session.ErrInexactSplit, session.ErrData, session.ErrBase, session.ErrAdapter):
-		return exitUsage
-	case is(fit.ErrDiverged):
-		return exitDiverged
-	case as(&hook):
-		if hook.Phase == "start" {
-			return exitUsage // an option of the hook cannot be used
-		}
-		return exitFailed // an interrupted run whose checkpoint failed
-	case is(context.Canceled):
-		return exitInterrupted
+	decided := slices.Contains([]int{exitOK, exitEnvironment, exitMemory}, code) || errors.As(err, new(*supervise.Error)) || errors.Is(err, supervise.ErrRetry)
+	if decided || !errors.As(err, &own) {
+		return code
 	}
-	return exitFailed
+	return own.code
 }

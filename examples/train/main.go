@@ -33,5 +33,5 @@ func main() {
 	if err != nil && !supervise.Reported(err) {
 		log.Print(err)
 	}
-	os.Exit(supervise.ExitCode(err))
+	os.Exit(train.ExitCode(err))
 }
