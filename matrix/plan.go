@@ -55,8 +55,11 @@ type Plan struct {
 	// Jobs is the number of runs at the same time; 0 means 1. Parallel runs disturb each
 	// other's step times.
 	Jobs int
-	// Quick reduces the steps of the workloads, for an answer in a few minutes.
+	// Quick reduces steps and batches of the workloads by the measured speed of the machine, so
+	// that the matrix ends within Within, or in 4.5 minutes.
 	Quick bool
+	// Within ends the matrix after this time, with the runs that are complete; 0 is no limit.
+	Within time.Duration
 	// Version is the version of steadyfit, for the result.
 	Version string
 	// GPUs has the names of the GPUs. GPU reads the GPU memory of a process; nil if that is not
@@ -98,6 +101,9 @@ func (p *Plan) defaults() {
 	if p.Timeout == 0 {
 		p.Timeout = 2 * time.Minute
 	}
+	if p.Quick && p.Within == 0 {
+		p.Within = quickTime
+	}
 	if p.Allocator == nil {
 		p.Allocator = allocator.Find
 	}
@@ -121,11 +127,13 @@ type combinationID struct{ runtime, workload, remedy string }
 
 func (j job) id() combinationID { return combinationID{j.runtime, j.workload.ID, j.remedy.ID} }
 
-// expand returns the jobs in their order, and the combinations that need no run. Every second
-// pair has the reverse order, so that a machine that becomes slower favours no side.
+// expand returns the jobs in their order, and the combinations that need no run. The first pairs
+// of all workloads come first, so that a matrix that ends early has some pairs of each. Every
+// second pair has the reverse order, so that a machine that becomes slower favours no side.
 func (p *Plan) expand() (jobs []job, settled map[combinationID]Combination) {
 	settled = make(map[combinationID]Combination)
 	base := Remedies()[0]
+	byPair := make([][]job, p.Pairs)
 	for _, runtime := range p.Runtimes {
 		for _, w := range p.Workloads {
 			if !w.runsOn(runtime) {
@@ -148,7 +156,7 @@ func (p *Plan) expand() (jobs []job, settled map[combinationID]Combination) {
 			if len(groups) == 0 {
 				groups = [][]Remedy{nil}
 			}
-			for pair := range p.Pairs {
+			for pair := range byPair {
 				for g, group := range groups {
 					variants := append([]Remedy{base}, group...)
 					if pair%2 == 1 {
@@ -159,13 +167,13 @@ func (p *Plan) expand() (jobs []job, settled map[combinationID]Combination) {
 						ids = append(ids, r.ID)
 					}
 					for _, r := range variants {
-						jobs = append(jobs, job{runtime, w, r, pair, g, ids})
+						byPair[pair] = append(byPair[pair], job{runtime, w, r, pair, g, ids})
 					}
 				}
 			}
 		}
 	}
-	return jobs, settled
+	return slices.Concat(byPair...), settled
 }
 
 // Inapplicable returns the reasons why no remedy of the plan can change anything. It is empty

@@ -4,89 +4,122 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
-	"slices"
 	"time"
 
 	"steadyfit/memory"
 )
 
 const (
-	// quickRun is the longest time for the steps of one run of a quick matrix.
-	quickRun = 8 * time.Second
+	// quickTime is the time of a quick matrix without Plan.Within. reserve is the part of the
+	// time that is left for writing the reports.
+	quickTime, reserve = 270 * time.Second, 5 * time.Second
 	// probeSteps and probeBatch are the length of the run that measures the speed of the
 	// machine.
 	probeSteps, probeBatch = 4, 8
+	// imageLeast is the smallest batch of images that the remedy batch-half can divide.
+	imageLeast = 4
 )
 
-// shorten reduces the steps of the workloads to what a clear verdict needs, for an answer in a
-// few minutes. It first measures a step of the image model. On a slow machine, such as one where
-// TensorFlow computes without oneDNN, S3 gets smaller batches and W2 fewer steps.
+// errTime ends the runs when Plan.Within is over.
+var errTime = errors.New("the time of the matrix is over")
+
+// lengths has the fewest steps that decide something, and the most that are worth their time, by
+// workload. Other workloads are short.
+var lengths = map[string]struct{ least, most int }{
+	"W2": {48, 96}, "W4": {18, 18}, "S3": {28, 28}, User: {40, math.MaxInt},
+}
+
+// speed is the measured speed of a workload: the time of a step with batch samples, and of
+// everything else in a run.
+type speed struct {
+	step, rest time.Duration
+	batch      int
+}
+
+// shorten reduces the steps and batches of the workloads until their runs fit into the time of
+// the plan. On a slow machine, such as one where TensorFlow computes without oneDNN, batches
+// get smaller too.
 func (p *Plan) shorten(ctx context.Context) error {
-	var perStep time.Duration
-	if slices.ContainsFunc(p.Workloads, func(w Workload) bool { return w.ID == "W2" || w.ID == "S3" }) {
-		var err error
-		if perStep, err = p.probe(ctx); err != nil {
-			return fmt.Errorf("measuring a step of the image model: %w", err)
-		}
-	}
+	jobs, _ := p.expand()
+	share := time.Duration(max(p.Jobs, 1)) * (p.Within - reserve) / time.Duration(len(jobs))
+	speeds := make(map[string]speed) // by model
 	for i := range p.Workloads {
-		p.Workloads[i].shorten(perStep)
+		w := &p.Workloads[i]
+		if _, ok := lengths[w.ID]; !ok {
+			continue
+		}
+		s, ok := speeds[w.Model]
+		if !ok {
+			var err error
+			if s, err = p.probe(ctx, *w); err != nil {
+				return fmt.Errorf("measuring a step of %s: %w", w.ID, err)
+			}
+			speeds[w.Model] = s
+		}
+		w.shorten(s, share)
 	}
 	return nil
 }
 
-// shorten shortens a workload. perStep is the time of a step of the image model with probeBatch
-// images.
-func (w *Workload) shorten(perStep time.Duration) {
-	switch w.ID {
-	case "W2":
-		if time.Duration(w.Steps)*perStep > quickRun {
-			w.Steps /= 2
-		}
-	case "W4":
-		w.Steps = 18 * w.Every
-	case "S3":
-		w.Steps = 28 * w.Every
-		for w.Batch > probeBatch && time.Duration(w.Steps*w.Batch/probeBatch)*perStep > quickRun {
-			w.Batch /= 2
-		}
+// shorten shortens a workload until a run takes at most the time share, or to the least that
+// decides something. Halving keeps the length the same in most calls, so that the results of an
+// interrupted matrix can be reused.
+func (w *Workload) shorten(s speed, share time.Duration) {
+	takes := func() time.Duration {
+		return s.rest + time.Duration(w.Steps)*s.step*time.Duration(w.Batch)/time.Duration(s.batch)
 	}
+	length := lengths[w.ID]
+	w.Steps = min(w.Steps, length.most)
+	for w.ID != User && w.Batch > imageLeast && takes() > share {
+		w.Batch /= 2
+	}
+	for w.Steps > length.least && takes() > share {
+		w.Steps = max(w.Steps/2, length.least)
+	}
+	w.Every, w.Epoch = max(1, min(w.Every, w.Steps/length.least)), max(1, min(w.Epoch, w.Steps/4))
 }
 
-// probe measures a step of the image model with probeBatch images on the first runtime.
-func (p *Plan) probe(ctx context.Context) (time.Duration, error) {
-	w, err := FindWorkload("S3")
-	if err != nil {
-		return 0, err
+// probe measures a step of a workload's model on the first runtime, without tracing. Images come
+// from S3.
+func (p *Plan) probe(ctx context.Context, w Workload) (speed, error) {
+	if w.ID != User {
+		var err error
+		if w, err = FindWorkload("S3"); err != nil {
+			return speed{}, err
+		}
+		w.Batch = probeBatch
 	}
-	w.Steps, w.Every, w.Epoch, w.Batch = probeSteps, 1, probeSteps, probeBatch
+	w.Steps, w.Every, w.Epoch = probeSteps, 1, probeSteps
 	runtime := p.Runtimes[0]
 	j := job{runtime: runtime, workload: w.on(runtime), remedy: Remedy{ID: Baseline}}
 	run, err := p.run(j)
 	if err != nil {
-		return 0, err
+		return speed{}, err
 	}
 	run.Spec.Trace = false
 	if err := os.MkdirAll(p.Out, 0o777); err != nil {
-		return 0, err
+		return speed{}, err
 	}
+	started := time.Now()
 	o, err := p.observe(ctx, j, run)
 	if err != nil {
-		return 0, err
+		return speed{}, err
 	}
 	if o.Failure != "" {
-		return 0, errors.New(string(o.Failure) + ": " + o.Cause)
+		return speed{}, errors.New(string(o.Failure) + ": " + o.Cause)
 	}
+	s := speed{rest: time.Since(started), batch: w.Batch}
 	// Other steps were disturbed, or ran something for the first time.
-	var fastest time.Duration
 	for _, sample := range o.Series.Samples() {
-		if took := sample.Get(memory.StepTime); took.OK && (fastest == 0 || time.Duration(took.Bytes) < fastest) {
-			fastest = time.Duration(took.Bytes)
+		if took := sample.Get(memory.StepTime); took.OK && (s.step == 0 || time.Duration(took.Bytes) < s.step) {
+			s.step = time.Duration(took.Bytes)
 		}
 	}
-	if fastest <= 0 {
-		return 0, errors.New("the run reported no step time")
+	if s.step <= 0 {
+		return speed{}, errors.New("the run reported no step time")
 	}
-	return fastest, nil
+	s.rest = max(0, s.rest-probeSteps*s.step)
+	return s, nil
 }

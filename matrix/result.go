@@ -17,7 +17,7 @@ type Result struct {
 	Version string    `json:"steadyfit"`
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended"`
-	// Complete is false if the matrix ended before all runs.
+	// Complete is false if the matrix ended before all runs, as by Plan.Within.
 	Complete    bool        `json:"complete"`
 	Environment Environment `json:"environment"`
 	Settings    Settings    `json:"settings"`
@@ -45,8 +45,9 @@ type Settings struct {
 	// child has a limit.
 	Limit     int64  `json:"limit_bytes,omitempty"`
 	LimitKind string `json:"limit_kind,omitempty"`
-	// Timeout is Plan.Timeout in seconds.
+	// Timeout and Within are Plan.Timeout and Plan.Within in seconds.
 	Timeout float64 `json:"timeout_seconds"`
+	Within  float64 `json:"within_seconds,omitempty"`
 }
 
 // Calibration is a measurement of a workload whose slope is known.
@@ -58,8 +59,8 @@ type Calibration struct {
 	// Slope is the measured slope over all runs. Kinds are the verdicts of the runs.
 	Slope memory.Interval `json:"slope"`
 	Kinds []memory.Kind   `json:"kinds"`
-	// OK means that every run has the expected slope within 5%, or no leak if none is expected.
-	// Text is a sentence with the result.
+	// OK means that most runs have the expected slope within 5%, or no leak if none is expected,
+	// and the others are inconclusive. Text is a sentence with the result.
 	OK   bool   `json:"ok"`
 	Text string `json:"text"`
 }

@@ -34,6 +34,14 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 	if err := p.check(); err != nil {
 		return nil, err
 	}
+	started := time.Now()
+	var end time.Time
+	if p.Within > 0 {
+		end = started.Add(p.Within - reserve)
+		var stop context.CancelFunc
+		ctx, stop = context.WithDeadlineCause(ctx, end, errTime)
+		defer stop()
+	}
 	var err error
 	if p.Quick {
 		p.Workloads = slices.Clone(p.Workloads)
@@ -54,9 +62,9 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 	}
 	defer store.close()
 
-	r := &Result{Schema: schemaVersion, Version: p.Version, Started: time.Now(), Environment: machine.Read(p.GPUs),
-		Settings: Settings{Pairs: p.Pairs, Seed: p.Seed, Confidence: memory.DefaultConfidence, Quick: p.Quick, Jobs: max(p.Jobs, 1), Limit: int64(p.Limit), LimitKind: p.limitKind, Timeout: p.Timeout.Seconds()}}
-	d := &doing{plan: &p, jobs: jobs, store: store, variables: newVariables(&p), results: make([]*RunResult, len(jobs)), reused: make([]bool, len(jobs))}
+	r := &Result{Schema: schemaVersion, Version: p.Version, Started: started, Environment: machine.Read(p.GPUs),
+		Settings: Settings{Pairs: p.Pairs, Seed: p.Seed, Confidence: memory.DefaultConfidence, Quick: p.Quick, Jobs: max(p.Jobs, 1), Limit: int64(p.Limit), LimitKind: p.limitKind, Timeout: p.Timeout.Seconds(), Within: p.Within.Seconds()}}
+	d := &doing{plan: &p, jobs: jobs, end: end, store: store, variables: newVariables(&p), results: make([]*RunResult, len(jobs)), reused: make([]bool, len(jobs))}
 	d.report(RunResult{ID: -1})
 	err = d.all(ctx)
 	for _, run := range d.results {
@@ -65,12 +73,16 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 		}
 	}
 	r.Complete = err == nil
+	if errors.Is(err, errTime) {
+		err = nil
+	}
 	return r, errors.Join(err, p.assemble(r, settled, jobs))
 }
 
 type doing struct {
 	plan *Plan
 	jobs []job
+	end  time.Time // zero without Plan.Within
 
 	mu        sync.Mutex // guards the fields below
 	store     *store
@@ -121,7 +133,11 @@ func (d *doing) left() time.Duration {
 		}
 		seconds += stat.Mean(own, nil)
 	}
-	return time.Duration(seconds / float64(max(d.plan.Jobs, 1)) * float64(time.Second))
+	left := time.Duration(seconds / float64(max(d.plan.Jobs, 1)) * float64(time.Second))
+	if !d.end.IsZero() {
+		left = min(left, max(time.Until(d.end), 0))
+	}
+	return left
 }
 
 // all does every job, up to Plan.Jobs pairs of runs at the same time. It ends at the first

@@ -282,6 +282,39 @@ func TestACalibrationThatFailsIsSaid(t *testing.T) {
 	assert.Contains(t, r.Calibration[0].Text, "2 of 2 runs were wrong")
 }
 
+func TestInconclusiveRunsOfACalibration(t *testing.T) {
+	for _, c := range []struct {
+		kinds []memory.Kind
+		ok    bool
+	}{
+		{[]memory.Kind{memory.Flat, memory.Inconclusive, memory.Jump}, true},
+		{[]memory.Kind{memory.Inconclusive, memory.Flat}, false},
+		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak}, false},
+	} {
+		var base []*RunResult
+		for _, kind := range c.kinds {
+			base = append(base, &RunResult{Outcome: compare.Outcome{Verdict: memory.Verdict{Kind: kind}}})
+		}
+		got, ok := calibrate(Go, Workload{ID: "W0", Leak: new(int64)}, base)
+		require.True(t, ok)
+		assert.Equal(t, c.ok, got.OK, got.Text)
+	}
+}
+
+func TestAMatrixWhoseTimeIsOver(t *testing.T) {
+	p := plan(t, workload("flat", 0))
+	p.Within = time.Nanosecond
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.False(t, r.Complete)
+	assert.Empty(t, r.Runs)
+	p.Within = time.Hour
+	r, err = Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.True(t, r.Complete)
+	assert.Len(t, r.Runs, 2)
+}
+
 func TestChildrenThatDieAreResults(t *testing.T) {
 	for id, want := range map[string]struct {
 		failure worker.Failure

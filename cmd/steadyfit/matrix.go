@@ -43,9 +43,15 @@ var quick = struct{ workloads, remedies []string }{
 	},
 }
 
+// quickUser has the remedies of --quick with --model.
+var quickUser = []string{"trim", "system-allocator", "batch-half", "micro-4", "reload", "onednn-off"}
+
 // maxPairs and maxJobs limit --pairs and --jobs. No machine can run that many in a day or at
 // once.
 const maxPairs, maxJobs = 1000, 1024
+
+// leastWithin is the least time in which a few runs can end.
+const leastWithin = 20 * time.Second
 
 // quickPairs is the least number of pairs with useful intervals.
 const quickPairs = 3
@@ -139,6 +145,9 @@ func (s *settings) matrix(ctx context.Context, stdout, stderr io.Writer) error {
 		err = report.Text(stdout, result, textOptions(stdout))
 	}
 	fmt.Fprintf(stderr, "report: %s\n", filepath.Join(s.plan.Out, "report.html"))
+	if runErr == nil && !result.Complete {
+		fmt.Fprintf(stderr, "the time of --within is over after %d runs: the same command goes on with the others\n", len(result.Runs))
+	}
 	if runErr != nil || err != nil {
 		if ctx.Err() != nil {
 			fmt.Fprintf(stderr, "interrupted: the same command resumes after the %d completed runs\n", len(result.Runs))
@@ -179,6 +188,8 @@ func (s *settings) completePlan(ctx context.Context) error {
 		return usagef("--jobs %d: expected 1 to %d", p.Jobs, maxJobs)
 	case p.Timeout < 0:
 		return usagef("--timeout %v: expected 0 or more", p.Timeout)
+	case p.Within != 0 && p.Within < leastWithin:
+		return usagef("--within %v: expected at least %v", p.Within, leastWithin)
 	}
 	if p.Quick && p.Pairs == 0 {
 		p.Pairs = quickPairs
@@ -226,6 +237,8 @@ func (s *settings) selectRuns() error {
 	switch {
 	case p.Quick && (workloads != nil || remedies != nil):
 		return usagef("--quick has its own workloads and remedies: leave --workloads and --remedies out")
+	case p.Quick && s.Model != "":
+		workloads, remedies = []string{matrix.User}, quickUser
 	case p.Quick:
 		workloads, remedies = quick.workloads, quick.remedies
 	case workloads == nil && s.Model != "":
