@@ -18,11 +18,18 @@ import (
 	"time"
 
 	"steadyfit/option"
+	"steadyfit/supervise"
 )
 
 // ErrAbsent means that too few ranks are present, or that one ended while the training started.
-// Another attempt may succeed.
+// Its errors match supervise.ErrRetry, too.
 var ErrAbsent = errors.New("a rank of the cluster is absent")
+
+// absent marks an error as ErrAbsent.
+type absent struct{ error }
+
+func (a absent) Unwrap() error        { return a.error }
+func (a absent) Is(target error) bool { return target == ErrAbsent || target == supervise.ErrRetry }
 
 const (
 	defaultStart   = 10 * time.Minute
@@ -190,7 +197,7 @@ func (p *peer) watch() {
 // follow calls lose if the other rank ends before it has opened its session.
 func (p *peer) follow(lose context.CancelCauseFunc) {
 	if <-p.ended; !p.opened {
-		lose(fmt.Errorf("%w: %s ended while the training started", ErrAbsent, p.name))
+		lose(absent{fmt.Errorf("%s ended while the training started", p.name)})
 	}
 }
 
@@ -206,7 +213,7 @@ type host struct {
 func (c *Cluster) host(ctx context.Context, log *slog.Logger) (ranks []int, peers []*peer, err error) {
 	listener, err := c.Listen(ctx)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrAbsent, err)
+		return nil, nil, absent{err}
 	}
 	h := &host{Cluster: c, log: log, arrived: make(chan *peer), left: make(chan *peer), present: make([]*peer, len(c.Workers))}
 	gathering, end := context.WithCancel(ctx)
@@ -259,7 +266,7 @@ func (h *host) gather(ctx context.Context) error {
 		case <-wait.C:
 			need = h.MinWorkers
 		case <-last.C:
-			return option.Errorf("%w: %d of %d ranks are present after %v, and {Cluster.MinWorkers} is %d; start all ranks, or raise {Cluster.Start}", ErrAbsent, n, len(h.Workers), max(start, h.Wait), h.MinWorkers)
+			return absent{option.Errorf("%d of %d ranks are present after %v, and {Cluster.MinWorkers} is %d; start all ranks, or raise {Cluster.Start}", n, len(h.Workers), max(start, h.Wait), h.MinWorkers)}
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for the other ranks: %w", context.Cause(ctx))
 		}
@@ -362,7 +369,7 @@ func (c *Cluster) announce(ctx context.Context, log *slog.Logger) (ranks []int, 
 				logged = true
 			}
 		case time.Since(answered) > start:
-			return nil, nil, option.Errorf("%w: %s did not answer within %v; start it, or raise {Cluster.Start}: %w", ErrAbsent, c.name(0), start, err)
+			return nil, nil, absent{option.Errorf("%s did not answer within %v; start it, or raise {Cluster.Start}: %w", c.name(0), start, err)}
 		}
 		if err := pause(ctx, wait); err != nil {
 			return nil, nil, fmt.Errorf("waiting for the other ranks: %w", err)

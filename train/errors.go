@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 
-	"steadyfit/cluster"
 	"steadyfit/fit"
 	"steadyfit/fit/checkpoint"
 	"steadyfit/option"
@@ -132,7 +131,7 @@ func notBegun(err error) bool {
 // process could train but this one has not resumed yet.
 func (t *training) restartable(err error, early bool) error {
 	noMemory := errors.Is(err, session.ErrOutOfMemory)
-	if errors.Is(err, cluster.ErrAbsent) || noMemory && (early || t.OnOutOfMemory == Restart) || early && errors.As(err, new(syscall.Errno)) {
+	if noMemory && (early || t.OnOutOfMemory == Restart) || early && errors.As(err, new(syscall.Errno)) {
 		return fmt.Errorf("%w: %w", supervise.ErrRetry, err)
 	}
 	return err

@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"steadyfit/cluster"
 	"steadyfit/option"
 	"steadyfit/session"
 	"steadyfit/supervise"
@@ -17,7 +16,6 @@ import (
 
 // The command has more cases, in cmd/steadyfit/exit_test.go.
 func TestExitCode(t *testing.T) {
-	later := &training{}
 	for _, c := range []struct {
 		err  error
 		want int
@@ -28,10 +26,9 @@ func TestExitCode(t *testing.T) {
 		{fmt.Errorf("open: %w", &tfbind.LoadError{}), 3},
 		{&supervise.Error{Code: 3}, 3},
 		{session.ErrOutOfMemory, 5},
-		{later.restartable(fmt.Errorf("%w: rank 1", cluster.ErrAbsent), false), 1},
+		{fmt.Errorf("%w: %w", supervise.ErrRetry, session.ErrData), 1},
 		{context.Canceled, 130},
 	} {
 		assert.Equal(t, c.want, ExitCode(c.err), "%v", c.err)
 	}
-	assert.ErrorIs(t, later.restartable(cluster.ErrAbsent, false), supervise.ErrRetry)
 }
