@@ -31,6 +31,31 @@ func (p *Plan) CheckSplit() error {
 	return nil
 }
 
+// checkMicroBatches checks Options.MicroBatches.
+func (p *Plan) checkMicroBatches() error {
+	n := p.opts.MicroBatches
+	refuse := func(reason, fix string, err error) error {
+		return &option.Error{Option: "Options.MicroBatches", Value: n, Reason: reason, Fix: fix, Err: err}
+	}
+	const one = "unset one of the two options"
+	switch {
+	case n < 0:
+		return refuse("expected 0 or more", "", nil)
+	case n < 2:
+		return nil
+	case p.opts.Cluster != nil:
+		return refuse("conflicts with {Options.Cluster}, which splits batches among its ranks only", one, nil)
+	case p.opts.StepsPerExecution > 1:
+		return refuse(fmt.Sprintf("conflicts with {Options.StepsPerExecution %d}: micro-batches are separate executions", p.opts.StepsPerExecution), one, nil)
+	case p.opts.Compiled:
+		return refuse("conflicts with {Options.Compiled}: no signature for micro-batches is compiled", one, nil)
+	}
+	if err := p.checkSplit(); err != nil {
+		return refuse(err.Error(), "", err)
+	}
+	return nil
+}
+
 func (p *Plan) checkSplit() error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %s", ErrNoSignature, fmt.Sprintf(format, args...))

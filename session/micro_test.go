@@ -19,6 +19,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/graphdef"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -200,6 +201,30 @@ func TestCheckSplit(t *testing.T) {
 			require.ErrorIs(t, err, c.want)
 			require.ErrorContains(t, err, c.text)
 		})
+	}
+}
+
+// A session begins with the micro-batches of its options. Contradictions are errors of the plan.
+func TestMicroBatchesOption(t *testing.T) {
+	digits := noted(t, "digits", nil)
+	s := openModel(t, digits, session.Options{MicroBatches: 4})
+	assert.Equal(t, 4, s.MicroBatches())
+	assert.Equal(t, session.Rounding{MicroBatches: 4}, session.Options{MicroBatches: 4}.Rounding())
+	assert.Equal(t, session.Rounding{}, session.Options{MicroBatches: 1}.Rounding())
+	for says, o := range map[string]session.Options{
+		"Options.MicroBatches -1: expected 0 or more":                        {MicroBatches: -1},
+		"Options.MicroBatches 2: conflicts with Options.StepsPerExecution 5": {MicroBatches: 2, StepsPerExecution: 5},
+		"Options.MicroBatches 2: conflicts with Options.Compiled":            {MicroBatches: 2, Compiled: true},
+		"no gradients": {MicroBatches: 2, TrainSignature: "gradients"},
+	} {
+		_, err := session.Compile(digits, o)
+		var refused *option.Error
+		if o.TrainSignature != "" {
+			require.ErrorIs(t, err, session.ErrNoSignature)
+			continue
+		}
+		require.ErrorAs(t, err, &refused)
+		assert.ErrorContains(t, err, says)
 	}
 }
 

@@ -52,8 +52,8 @@ func (p *Plan) Metrics() (train, evaluate []string, err error) {
 //   - savedmodels.ErrNotTrainable and savedmodels.ErrUnsafeOps for the model.
 //   - ErrNoSignature for Options.TrainSignature.
 //   - *option.Error for Options.StepsPerExecution (ErrStack), for Options.Compiled and
-//     Options.LossScale (ErrNoSignature), and for Options.Cluster (ErrNoSignature,
-//     ErrInexactSplit, savedmodels.ErrNotParallel).
+//     Options.LossScale (ErrNoSignature), for Options.MicroBatches (the errors of CheckSplit), and
+//     for Options.Cluster (ErrNoSignature, ErrInexactSplit, savedmodels.ErrNotParallel).
 func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 	if model == nil {
 		return nil, errNoModel
@@ -88,6 +88,9 @@ func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 		return nil, err
 	}
 	if err := p.checkCluster(); err != nil {
+		return nil, err
+	}
+	if err := p.checkMicroBatches(); err != nil {
 		return nil, err
 	}
 	return p, nil

@@ -38,12 +38,18 @@ type Rounding struct {
 	OneDNN string
 	// Precision is Options.Device.Precision.
 	Precision gpuopts.Precision
+	// MicroBatches is Options.MicroBatches, whose gradients are added up in another order. 0 means
+	// whole batches.
+	MicroBatches int
 }
 
 // Rounding returns the options that change how train steps round.
 func (o Options) Rounding() Rounding {
 	r := Rounding{Compiled: o.Compiled, IntraThreads: o.Device.IntraThreads, OneDNN: o.Device.OneDNN, Precision: o.Device.Precision}
 	r.Loop = o.StepsPerExecution > 1 && o.Device.Executor == gpuopts.SingleThreaded && o.oneDNN()
+	if o.MicroBatches > 1 {
+		r.MicroBatches = o.MicroBatches
+	}
 	if (r.Compiled || r.Loop) && o.StepsPerExecution > 1 {
 		r.StepsPerExecution = o.StepsPerExecution
 	}

@@ -46,6 +46,9 @@ type Options struct {
 	// AllowInexactSplit accepts micro-batches whose update differs from that of the whole
 	// batch; see Plan.CheckSplit.
 	AllowInexactSplit bool
+	// MicroBatches is the number of micro-batches that Open sets (Session.SetMicroBatches). 0 and
+	// 1 mean whole batches. It excludes StepsPerExecution and Compiled.
+	MicroBatches int `json:",omitempty"`
 	// StepsPerExecution is the maximum number of train steps that TrainN runs in one execution
 	// of the signature train_n. 0 and 1 mean that steps run one by one. The results are the
 	// same bit for bit, with the exceptions listed in Rounding.
@@ -157,6 +160,9 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 	err = s.checkGPU()
 	if err == nil {
 		err = s.join(ctx)
+	}
+	if err == nil && p.opts.MicroBatches > 1 && !p.opts.ReadOnly {
+		err = s.SetMicroBatches(p.opts.MicroBatches)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())

@@ -58,7 +58,7 @@ func (t *training) arrange() {
 		l.Hook(p.Hook(s))
 	}
 	if t.Budget.ofProcess() {
-		b := &budget.Budget{Limit: t.Budget.Limit, Layer: t.Budget.Layer, Batch: l.Batch, Restart: restart, Log: l.Log}
+		b := &budget.Budget{Limit: t.Budget.Limit, Layer: t.Budget.Layer, Batch: l.Batch, MicroBatches: t.Session.MicroBatches, Restart: restart, Log: l.Log}
 		b.Prefetch, _ = t.data.(*data.Prefetched) // nil if the data is not prefetched
 		l.Hook(b.Hook(s))
 	}

@@ -35,6 +35,9 @@ type Budget struct {
 	Layer memory.Layer
 	// Batch is the number of samples of a batch.
 	Batch int
+	// MicroBatches is the number of micro-batches to begin with. 0 searches for the smallest
+	// sufficient number during the first steps.
+	MicroBatches int
 	// Prefetch is the dataset whose prefetching may be reduced, or nil.
 	Prefetch *data.Prefetched
 	// Restart starts another process that resumes the training; nil if that is impossible. It
@@ -250,9 +253,16 @@ func (e *enforcer) firstPlan(base memory.Bytes) error {
 			"now", base, "budget", e.Limit, "of", e.layer)
 		return err
 	}
-	if e.splits() {
+	if e.splits() && e.MicroBatches == 0 {
 		e.exploring = &choice{batch: e.Batch, limit: e.Limit, free: e.watch.free(), noise: e.watch.noise(), base: base, aheadBytes: e.aheadBytes(), returns: e.unmaps}
 		return e.session.SetMicroBatches(e.firstParts())
+	}
+	if e.MicroBatches > 0 {
+		err := e.session.SetMicroBatches(min(e.MicroBatches, e.Batch))
+		e.chosen = e.plan()
+		e.log.Info("memory budget: plan as set", "parts", e.chosen.Parts, "samples", partSize(e.Batch, e.chosen.Parts), "prefetch", e.chosen.Ahead,
+			"now", base, "budget", e.Limit, "of", e.layer)
+		return err
 	}
 	e.chosen = e.plan()
 	if e.Batch == 1 {
@@ -269,7 +279,7 @@ func (e *enforcer) firstParts() int {
 	if !e.splits() {
 		return 1
 	}
-	return min(mostParts, e.Batch)
+	return min(cmp.Or(e.MicroBatches, mostParts), e.Batch)
 }
 
 func (e *enforcer) plan() plan { return plan{e.session.MicroBatches(), e.ahead()} }

@@ -263,6 +263,25 @@ func TestBudgetChooses(t *testing.T) {
 }
 
 // The reason why batches are not split is an error, so a program can render its option names.
+// A number of micro-batches that is set is used from the first step, and only a lack of memory
+// changes it.
+func TestBudgetWithMicroBatches(t *testing.T) {
+	m := &machine{base: 300 * mib, perSample: 10 * mib}
+	var log strings.Builder
+	h, err := attempt{epochs: 1, steps: 40, log: &log}.run(t, m, &Budget{Limit: 520 * mib, MicroBatches: 2})
+	require.NoError(t, err)
+	assert.Empty(t, eventsOf(h))
+	assert.Equal(t, 16, slices.Max(m.sizes))
+	assert.Equal(t, 16, slices.Min(m.sizes))
+	assert.Contains(t, log.String(), `plan as set" parts=2 samples=16`)
+
+	m = &machine{base: 300 * mib, perSample: 10 * mib}
+	h, err = attempt{epochs: 1, steps: 40}.run(t, m, &Budget{Limit: 520 * mib, MicroBatches: 1})
+	require.NoError(t, err)
+	assert.Contains(t, eventsOf(h), measureSplit.String())
+	assert.Equal(t, 2, m.MicroBatches())
+}
+
 func TestReasonNamesOptions(t *testing.T) {
 	var reason error
 	log := slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
