@@ -24,11 +24,14 @@ func Prefetch(ds Dataset, n int) *Prefetched {
 // MaxAhead is the maximum number of batches that Prefetch reads ahead.
 const MaxAhead = 1 << 14
 
+// LeastAhead is the least result of AheadFor.
+const LeastAhead = 2
+
 const (
-	// aheadBytes is the size of the batches that AheadFor reads ahead. leastAhead and mostAhead
+	// aheadBytes is the size of the batches that AheadFor reads ahead. LeastAhead and mostAhead
 	// limit their number.
-	aheadBytes            = 4 << 20
-	leastAhead, mostAhead = 2, 64
+	aheadBytes = 4 << 20
+	mostAhead  = 64
 	// fewAhead is the maximum number of batches ahead for which release wakes a goroutine at
 	// every batch.
 	fewAhead = 8
@@ -39,7 +42,7 @@ const (
 // as long as a short step.
 func AheadFor(ds Dataset, batch int) int {
 	bytes := max(Prefetch(ds, 0).BatchBytes(batch), 1)
-	return int(min(max(aheadBytes/bytes, leastAhead), mostAhead))
+	return int(min(max(aheadBytes/bytes, LeastAhead), mostAhead))
 }
 
 // Prefetched is a dataset whose batches are read ahead. It is made by Prefetch and safe for

@@ -47,6 +47,8 @@ const (
 	AutotuneOff AutotuneMode = ""
 	// AutotuneOn allows configurations that compute with the types of the model.
 	AutotuneOn AutotuneMode = "on"
+	// AutotuneLive measures nothing at the start, and chooses only the thread of train steps.
+	AutotuneLive AutotuneMode = "live"
 	// AutotunePrecision also allows 16-bit types, which change the result.
 	AutotunePrecision AutotuneMode = "precision"
 )
@@ -56,8 +58,8 @@ const (
 type Fixed struct{ StepsPerExecution, Compiled, Threads, OneDNN, Precision bool }
 
 func (a *Autotune) check() error {
-	if !slices.Contains([]AutotuneMode{AutotuneOff, AutotuneOn, AutotunePrecision}, a.Mode) {
-		return refuse("Autotune.Mode", a.Mode, "expected %s, %s, or nothing", AutotuneOn, AutotunePrecision)
+	if !slices.Contains([]AutotuneMode{AutotuneOff, AutotuneOn, AutotunePrecision, AutotuneLive}, a.Mode) {
+		return refuse("Autotune.Mode", a.Mode, "expected %s, %s, %s, or nothing", AutotuneOn, AutotunePrecision, AutotuneLive)
 	}
 	if info, err := os.Stat(a.Cache); a.Cache != "" && a.Mode != AutotuneOff && err == nil && !info.IsDir() {
 		return refuse("Autotune.Cache", a.Cache, "expected a folder, and it is a file")
@@ -68,6 +70,9 @@ func (a *Autotune) check() error {
 // Child runs a measurement of Autotune and does not return if this process was started for one.
 // Otherwise it returns at once. It must be the first call in main of a program that uses Autotune.
 func Child(ctx context.Context) { autotune.Child(ctx) }
+
+// measures reports whether configurations are measured at the start of a training.
+func (a *Autotune) measures() bool { return a.Mode == AutotuneOn || a.Mode == AutotunePrecision }
 
 func (a *Autotune) limits(o session.Options, most int) autotune.Limits {
 	return autotune.Fixed(a.Fixed).Limits(o, most, a.Mode == AutotunePrecision)
@@ -99,7 +104,7 @@ func (t *training) autotune(ctx context.Context) error {
 	// A restart takes about as long as the start so far.
 	p.Limits.Restart, p.RestartTime = t.mayRestart(), time.Since(t.started)
 	found, err := t.takeOver(p.Limits)
-	if err == nil && !found && t.Autotune.Mode != AutotuneOff {
+	if err == nil && !found && t.Autotune.measures() {
 		done := t.worker.Busy()
 		t.tuned = &p
 		t.choice, err = autotune.Choose(ctx, p)
@@ -110,7 +115,7 @@ func (t *training) autotune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if t.Autotune.Mode != AutotuneOff && !t.continues() {
+	if t.choice.Reason != "" && t.Autotune.Mode != AutotuneOff && !t.continues() {
 		t.report("auto", text(t.choice.Reason))
 	}
 	if t.choice.CacheError != nil {
@@ -126,7 +131,7 @@ func (t *training) autotune(ctx context.Context) error {
 // startWithPrior sets the variables of a configuration that needs no measurement, before
 // TensorFlow is opened.
 func (t *training) startWithPrior() error {
-	if _, open := tfbind.Environment(); open || t.Autotune.Mode == AutotuneOff || !t.mayRestart() || restartedAlready() || t.freezes() {
+	if _, open := tfbind.Environment(); open || !t.Autotune.measures() || !t.mayRestart() || restartedAlready() || t.freezes() {
 		return nil // the steps on cached features have no configuration of autotune
 	}
 	if t.Resume {
@@ -233,7 +238,7 @@ func restartedAlready() bool {
 // supervised process cannot restart, and each variable can affect memory. A program that has used
 // TensorFlow before would repeat that work, and an earlier training would take the choice.
 func (t *training) mayRestart() bool {
-	return t.worker == nil && !t.later && !t.ReleaseMemory && !t.Budget.ofProcess()
+	return t.worker == nil && !t.later && !t.ReleaseMemory && t.Allocator == "" && !t.Budget.ofProcess()
 }
 
 // restart restarts the program if the choice needs environment variables that are not set. If
@@ -299,7 +304,7 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 		l.StepsPerExecution = math.MaxInt32 // the loop itself ends executions where it must pause
 	}
 	now := before.Within(l, t.Session)
-	if t.Autotune.Mode == AutotuneOff {
+	if !t.Autotune.measures() {
 		now = autotune.Configuration{}
 	}
 	if because := t.excludes(before.Apply(t.Session), now.Apply(t.Session)); because != "" {
@@ -333,6 +338,8 @@ func (t *training) excludes(was, is session.Options) string {
 		return ""
 	case t.Autotune.Mode == AutotuneOff:
 		return "Autotune.Mode off"
+	case t.Autotune.Mode == AutotuneLive:
+		return "Autotune.Mode live"
 	case a.OneDNN != b.OneDNN:
 		return t.excludesOneDNN()
 	case precision && fixed.Precision:

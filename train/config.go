@@ -72,6 +72,10 @@ type Config struct {
 	// CacheFeatures selects whether the part of the model that training does not change is
 	// computed once per sample instead of in every step (savedmodels.Features).
 	CacheFeatures FeatureCache
+	// Allocator is the malloc of the process: jemalloc, tcmalloc or mimalloc, if installed, or
+	// "mmap", which returns large blocks to the system when they are freed. Empty changes nothing.
+	// Run restarts the program with the environment variables that it needs.
+	Allocator string
 	// TensorFlow is the TensorFlow library to open, as in tfbind.Load.
 	TensorFlow string
 

@@ -72,7 +72,7 @@ func (t *training) ordered(train, source *data.InMemory) data.Dataset {
 	}
 	ahead := t.Prefetch
 	if ahead < 0 {
-		if ahead = 2; t.Budget.Limit == 0 {
+		if ahead = data.LeastAhead; t.Budget.Limit == 0 {
 			ahead = data.AheadFor(ds, t.Loop.Batch)
 		}
 	}

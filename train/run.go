@@ -111,6 +111,9 @@ func (t *training) prepareProcess() error {
 	if err == nil && t.ReleaseMemory {
 		err = session.UseReleaseProfile()
 	}
+	if err == nil {
+		err = t.useAllocator()
+	}
 	if err != nil {
 		return unusable(err)
 	}
@@ -125,6 +128,18 @@ func (t *training) prepareProcess() error {
 		t.report("cluster", t.Cluster)
 	}
 	return nil
+}
+
+// useAllocator restarts the program with the allocator of the Config, unless it already has it.
+func (t *training) useAllocator() error {
+	if t.Allocator == "" {
+		return nil
+	}
+	missing, err := autotune.Configuration{Allocator: t.Allocator, OneDNN: t.Session.Device.OneDNN}.Environment()
+	if err == nil {
+		err = session.Restart(missing)
+	}
+	return wrong("Config.Allocator", t.Allocator, err)
 }
 
 func (t *training) report(subject string, value any) {

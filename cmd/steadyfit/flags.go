@@ -15,6 +15,7 @@ import (
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/allocator"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 	"steadyfit/session"
@@ -52,6 +53,8 @@ type settings struct {
 	synthetic           bool
 	rate                float64
 
+	stepTime, within time.Duration // flags of tune
+
 	// Flags of matrix.
 	plan                matrix.Plan
 	workloads, remedies []string
@@ -64,7 +67,7 @@ type settings struct {
 }
 
 func newSettings() *settings {
-	s := &settings{deadline: 5 * time.Minute, restarts: 5, steps: 1000, stepsPerCall: 50, autotune: autotuneOff, ranks: 2}
+	s := &settings{deadline: 5 * time.Minute, restarts: 5, steps: 1000, stepsPerCall: 50, autotune: autotuneOff, ranks: 2, within: 4 * time.Minute}
 	s.cluster.Start, s.cluster.Timeout = 10*time.Minute, time.Minute
 	s.Loop.Epochs, s.Loop.Batch, s.Loop.ValidationEvery = 1, 32, 1
 	s.Shuffle, s.CheckImages, s.Prefetch = true, true, -1
@@ -99,8 +102,8 @@ func (f flag) name() string { return strings.Fields(f.names)[0] }
 
 // The commands that share flags.
 const (
-	onModel   = "fit evaluate predict bench explain" // commands that open a session
-	onTrained = "fit evaluate predict bench explain inspect"
+	onModel   = "fit evaluate predict bench explain tune" // commands that open a session
+	onTrained = "fit evaluate predict bench explain tune inspect"
 )
 
 // table has the flags of all commands in the order of the help. A new option of training needs
@@ -154,20 +157,20 @@ func (s *settings) trainingFlags() []flag {
 		{"epochs", "fit", "epochs in total; a resumed run trains the remaining ones", "Loop.Epochs", &s.Loop.Epochs},
 		{"batch", onModel, "samples per step", "Loop.Batch Budget.Batch", &s.Loop.Batch},
 		{"steps-per-epoch", "fit", "steps per epoch (0: one pass over the data)", "Loop.StepsPerEpoch", &s.Loop.StepsPerEpoch},
-		{"learning-rate", "fit", "learning rate or schedule, as in 0.001 or warmup:100:cosine:0.001:5000", "Loop.LearningRate Session.SetLearningRate",
+		{"learning-rate", "fit tune", "learning rate or schedule, as in 0.001 or warmup:100:cosine:0.001:5000", "Loop.LearningRate Session.SetLearningRate",
 			newValue("schedule", "", s.setLearningRate)},
 		{"reduce-lr", "fit", "METRIC:FACTOR:PATIENCE: reduce the learning rate on a plateau, as in val_loss:0.1:10", "ReduceOnPlateau", &s.reduceRate},
 		{"early-stop", "fit", "METRIC:PATIENCE[:min|max][:MINDELTA]: stop without progress, as in val_loss:3", "EarlyStop", &s.earlyStop},
 		{"restore-best", "fit", "end with the weights of the best epoch by --early-stop", "RestoreBest", &s.restoreBest},
 		{"class-weight", "fit", "loss weights of classes, as in 0=1,1=5; other classes have 1", "Config.ClassWeights", newValue("CLASS=WEIGHT,...", "", s.setClassWeights)},
-		{"loss-scale", "fit", "loss scale of a model with the input loss_scale: dynamic, or a number", "Options.LossScale",
+		{"loss-scale", "fit tune", "loss scale of a model with the input loss_scale: dynamic, or a number", "Options.LossScale",
 			newParsed(&s.Session.LossScale, "dynamic|number", parseLossScale)},
 		{"validation-every", "fit", "validate after every this many epochs", "Loop.ValidationEvery", newCount(&s.Loop.ValidationEvery, 1)},
 		{"initial-epoch", "fit", "epochs to count as done when a run starts", "Loop.InitialEpoch", &s.Loop.InitialEpoch},
 		{"shuffle", "fit", "shuffle the training data in each epoch", "", &s.Shuffle},
 		{"drop-remainder", "fit", "drop a last batch that is smaller than the others", "Loop.DropRemainder", &s.Loop.DropRemainder},
 		{"seed", "fit", "seed of shuffling, splitting, augmentation, and of models that take one", "Config.Seed", &s.Seed},
-		{"train-signature", "fit explain", "signature to train with (default train, learn or train_step)", "Options.TrainSignature", &s.Session.TrainSignature},
+		{"train-signature", "fit explain tune", "signature to train with (default train, learn or train_step)", "Options.TrainSignature", &s.Session.TrainSignature},
 	}
 }
 
@@ -178,6 +181,8 @@ func (s *settings) measurementFlags() []flag {
 		{"steps-per-call", "bench", "steps per execution of train_n, if the model does not fix the number", "", newCount(&s.stepsPerCall, 1)},
 		{"synthetic", "bench", "use a synthetic batch; this is the default without --data", "", &s.synthetic},
 		{"learning-rate", "bench", "learning rate, for a model that takes one", "", &s.rate},
+		{"step-time", "tune", "choose the least memory at this time of a step, as in 150ms", "", &s.stepTime},
+		{"within", "tune", "maximum duration of the search", "", &s.within},
 		{"workloads", "matrix", "workloads to run, or all (default: all, or user with --model)", "", &s.workloads},
 		{"remedies", "matrix", "remedies to apply, as in trim,W4/reuse,keras:clear-session (default: all)", "", &s.remedies},
 		{"runtime", "matrix", "runtimes: go, galeone, keras", "", &s.plan.Runtimes},
@@ -208,13 +213,15 @@ func (s *settings) deviceFlags() []flag {
 
 func (s *settings) memoryFlags() []flag {
 	return []flag{
-		{"memory-budget", "fit", "keep the process under this size: split batches, reload, or restart from a checkpoint", "Budget.Limit",
+		{"memory-budget", "fit tune", "keep the process under this size: split batches, reload, or restart from a checkpoint", "Budget.Limit",
 			newSize(&s.Budget.Limit, memory.MiB)},
-		{"memory-budget-of", "fit", "memory that --memory-budget and --reset-near measure", "Budget.Layer ResetPolicy.Layer",
+		{"memory-budget-of", "fit tune", "memory that --memory-budget and --reset-near measure", "Budget.Layer ResetPolicy.Layer",
 			newChoice(&s.Budget.Layer, "rss anon cgroup gpu", memory.RSS, memory.Anon, memory.CgroupWorkingSet, memory.GPUProcess)},
+		{"micro-batches", "fit", "split each batch into this many parts and add up their gradients (0: as memory needs)", "Options.MicroBatches",
+			newCount(&s.Session.MicroBatches, 0)},
 		{"on-oom", "fit", "what to do when TensorFlow runs out of memory; microbatch splits the batches", "Config.OnOutOfMemory",
 			newChoice(&s.OnOutOfMemory, "stop microbatch restart", train.Stop, train.MicroBatch, train.Restart)},
-		{"inexact-micro-batches", "fit", "allow split batches that change the update, as with BatchNormalization or Dropout", "Options.AllowInexactSplit",
+		{"inexact-micro-batches", "fit tune", "allow split batches that change the update, as with BatchNormalization or Dropout", "Options.AllowInexactSplit",
 			&s.Session.AllowInexactSplit},
 		{"reset", "fit", "reset the variables, the model, or the process regularly, with the same results", "ResetPolicy.Depth",
 			newChoice(&s.reset.Depth, "none restore reload process", session.ResetNone, session.ResetRestore, session.ResetReload, session.ResetProcess)},
@@ -252,16 +259,24 @@ func (s *settings) checkpointFlags() []flag {
 
 func (s *settings) speedFlags() []flag {
 	return []flag{
-		{"auto", "fit", "measure which configuration runs fastest; precision also tries 16 bits", "Autotune.Mode",
-			newChoice(&s.Autotune.Mode, "on precision off", train.AutotuneOn, train.AutotunePrecision, train.AutotuneOff)},
+		{"auto", "fit", "measure which configuration is fastest; precision tries 16 bits too, live only the thread", "Autotune.Mode",
+			newChoice(&s.Autotune.Mode, "on precision live off", train.AutotuneOn, train.AutotunePrecision, train.AutotuneLive, train.AutotuneOff)},
 		{"auto", "bench", "measure which configuration runs fastest; kept prints an earlier result", "",
 			newChoice(&s.autotune, "off on precision kept", autotuneOff, autotuneOn, autotunePrecision, autotuneKept)},
-		{"cache", "fit bench", "folder for the measurements of --auto (default steadyfit/tune in your cache folder)", "Autotune.Cache Plan.Cache", &s.Autotune.Cache},
+		{"auto", "tune", "precision also tries 16 bits, which change the results; the other values are alike", "",
+			newChoice(&s.Autotune.Mode, "on precision live off", train.AutotuneOn, train.AutotunePrecision, train.AutotuneLive, train.AutotuneOff)},
+		{"cache", "fit bench tune", "folder for the measurements of --auto (default steadyfit/tune in your cache folder)", "Autotune.Cache Plan.Cache", &s.Autotune.Cache},
 		{"steps-per-execution fuse-steps", "fit", "train steps per execution; auto chooses by the model and the data", "Options.StepsPerExecution",
 			newValue("N|auto", "1", s.setStepsPerExecution)},
 		{"cache-features", "fit", "compute the frozen part of the model once per sample (auto: where that is faster)", "Config.CacheFeatures",
 			newChoice(&s.CacheFeatures, "auto on off", train.CacheAuto, train.CacheOn, train.CacheOff)},
 		{"jit-compile compiled", "fit", "use the XLA-compiled signatures of the model; they round differently", "Options.Compiled", &s.Session.Compiled},
+		{"onednn", "fit tune", "compute with oneDNN or without it (auto: TensorFlow decides by the processor)", "Options.OneDNN",
+			newChoice(&s.Session.Device.OneDNN, "auto on off", "", gpuopts.On, gpuopts.Off)},
+		{"allocator", "fit", "jemalloc, tcmalloc or mimalloc, if installed, or mmap, which returns freed large blocks", "Config.Allocator",
+			newChoice(&s.Allocator, "auto jemalloc tcmalloc mimalloc mmap", "", "jemalloc", "tcmalloc", "mimalloc", allocator.Mmap).as("name")},
+		{"executor", "fit", "run operations in TensorFlow's threads, or in sequence in one thread", "Options.Executor",
+			shown{newChoice(&s.Session.Device.Executor, "default single-threaded", "", gpuopts.SingleThreaded), func(string) string { return "single-threaded" }}},
 		{"prefetch", "fit explain", "batches to prepare ahead (-1: 2 to 64, about 4 MiB)", "Config.Prefetch", &s.Prefetch},
 		{"workers", "fit", "goroutines that decode and augment (0: one per core)", "Data.Workers", &s.Data.Workers},
 		{"intra-threads", onModel, "threads within one operation (0: one per core)", "Options.IntraThreads", &s.Session.Device.IntraThreads},
@@ -288,10 +303,11 @@ func (s *settings) outputFlags() []flag {
 		{"out", "merge", "folder for the merged SavedModel; an earlier one is replaced", "", &s.Out},
 		{"out", "explain", "folder for a page with the course of a step", "", &s.Out},
 		{"out", "predict", "file to write: .npy, .csv or .jsonl", "", &s.Out},
+		{"out", "tune", "YAML file to write, for fit --config", "", &s.Out},
 		{"output", "predict", "write only this output of the model", "", &s.output},
 		{"thin", "report", "write a small copy of the result to this file, .json or .json.gz", "", &s.thin},
 		{"history", "fit", "file for the history, one JSON line per epoch", "HistoryFile", &s.history},
-		{"json", "fit evaluate inspect doctor matrix report explain", "print the result as JSON", "", &s.json},
+		{"json", "fit evaluate inspect doctor matrix report explain tune", "print the result as JSON", "", &s.json},
 		{"strict", "inspect", "exit with 6 if the model cannot be trained", "", &s.strict},
 		{"strict", "doctor", "exit with 3 for warnings, too", "", &s.strict},
 		{"out", "matrix", "folder for the results", "", &s.plan.Out},

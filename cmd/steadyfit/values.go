@@ -86,6 +86,12 @@ func newChoice[T comparable](p *T, words string, values ...T) choice[T] {
 	return c
 }
 
+// as replaces the placeholder of the value in the help, which lists the words.
+func (c choice[T]) as(kind string) choice[T] {
+	c.kind = kind
+	return c
+}
+
 // word returns the word for a formatted value; without such a word, it returns the value.
 func (c choice[T]) word(value string) string {
 	if i := slices.IndexFunc(c.values, func(v T) bool { return fmt.Sprint(v) == value }); i >= 0 {

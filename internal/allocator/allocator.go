@@ -12,6 +12,13 @@ import (
 // Jemalloc is a name for Find.
 const Jemalloc = "jemalloc"
 
+// Mmap is glibc's malloc with TensorFlow's large blocks in mappings of their own, which return to the
+// system when they are freed. MmapThreshold is the size of a large block, as in oneDNN's pool.
+const (
+	Mmap          = "mmap"
+	MmapThreshold = 256 << 10
+)
+
 // JemallocKeeps is a value of MALLOC_CONF that makes jemalloc keep freed memory, so that each step does
 // not fault in its pages again.
 const JemallocKeeps = "oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1"

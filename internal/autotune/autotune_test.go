@@ -410,7 +410,7 @@ func TestCache(t *testing.T) {
 	foreign.Key.CPU = "another one"
 	moved, err := json.Marshal(foreign)
 	require.NoError(t, err)
-	foreign.Key, foreign.Format = k, "steadyfit tune 5"
+	foreign.Key, foreign.Format = k, format+" and more"
 	newer, err := json.Marshal(foreign)
 	require.NoError(t, err)
 	for name, content := range map[string][]byte{"cut": good[:len(good)/2], "empty": nil, "of another machine": moved, "of another format": newer} {

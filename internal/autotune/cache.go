@@ -125,7 +125,7 @@ func program() string {
 
 // format names the format of cache files and its version, which also changes with the meaning
 // of their fields.
-const format = "steadyfit tune 4"
+const format = "steadyfit tune 5"
 
 // entry is the content of a cache file.
 type entry struct {
@@ -136,6 +136,9 @@ type entry struct {
 	PlainSeconds float64 `json:"plain_seconds,omitempty"`
 	// Choice is nil if there were no trials.
 	Choice *Choice `json:"choice,omitempty"`
+	// Trials and BudgetTrials are the measurements of Trials, without and with a memory budget.
+	Trials       []Measurement `json:"trials,omitempty"`
+	BudgetTrials []Measurement `json:"budget_trials,omitempty"`
 }
 
 // path returns the cache file of a key.

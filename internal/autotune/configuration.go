@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"steadyfit/gpuopts"
@@ -17,6 +18,8 @@ import (
 // Configuration is a way to run the steps of a training. The zero value is plain: one step per
 // execution, the signature as exported, and the settings of the options.
 type Configuration struct {
+	// MicroBatches has the meaning of session.Options; 0 means whole batches. Choose never sets it.
+	MicroBatches int `json:"micro_batches,omitempty"`
 	// StepsPerExecution is the number of steps of an execution; 0 means 1.
 	StepsPerExecution int `json:"steps_per_execution,omitempty"`
 	// Compiled uses the XLA-compiled signature.
@@ -26,12 +29,14 @@ type Configuration struct {
 	Executor     string `json:"executor,omitempty"`
 	IntraThreads int    `json:"intra_threads,omitempty"`
 	InterThreads int    `json:"inter_threads,omitempty"`
-	// OneDNN turns oneDNN on or off, and Allocator ("jemalloc") replaces malloc, both with the
-	// variables of Environment.
+	// OneDNN turns oneDNN on or off, and Allocator replaces malloc (a name of package allocator),
+	// both with the variables of Environment.
 	OneDNN    string `json:"onednn,omitempty"`
 	Allocator string `json:"allocator,omitempty"`
 	// Precision has the meaning of gpuopts.Options. It changes the results of the training.
 	Precision gpuopts.Precision `json:"precision,omitempty"`
+	// NoPrefetch reads no batches ahead. Choose never sets it.
+	NoPrefetch bool `json:"no_prefetch,omitempty"`
 }
 
 // Plain reports whether the configuration changes nothing.
@@ -46,6 +51,7 @@ func (c Configuration) String() string {
 		}
 	}
 	add(c.OneDNN != "", "oneDNN %s", c.OneDNN)
+	add(c.MicroBatches > 1, "%d micro-batches", c.MicroBatches)
 	add(c.StepsPerExecution > 1, "%d steps per execution", c.StepsPerExecution)
 	add(c.Compiled, "XLA-compiled")
 	add(c.Executor != "", "single-threaded executor")
@@ -53,6 +59,7 @@ func (c Configuration) String() string {
 	add(c.IntraThreads > 0, "intra threads %d", c.IntraThreads)
 	add(c.Allocator != "", "%s", c.Allocator)
 	add(c.Precision != "", "%s", c.Precision)
+	add(c.NoPrefetch, "no prefetching")
 	return cmp.Or(strings.Join(words, ", "), "plain")
 }
 
@@ -72,19 +79,37 @@ func (c Configuration) Environment() (missing []gpuopts.Variable, err error) {
 	if c.Allocator == "" {
 		return missing, nil
 	}
-	path, err := allocator.Find(c.Allocator)
+	wanted, err := c.allocatorVariables()
 	if err != nil {
 		return nil, err
 	}
-	_, preload, err := gpuopts.With(env, []gpuopts.Variable{
-		{Name: "LD_PRELOAD", Value: path, For: c.Allocator}, {Name: "MALLOC_CONF", Value: allocator.JemallocKeeps, For: c.Allocator},
-	})
+	_, preload, err := gpuopts.With(env, wanted)
 	return append(missing, preload...), err
+}
+
+func (c Configuration) allocatorVariables() (list []gpuopts.Variable, err error) {
+	variable := func(name, value string) {
+		list = append(list, gpuopts.Variable{Name: name, Value: value, For: c.Allocator})
+	}
+	if c.Allocator == allocator.Mmap {
+		if c.OneDNN != gpuopts.Off {
+			variable("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
+		}
+		variable("MALLOC_MMAP_THRESHOLD_", strconv.Itoa(allocator.MmapThreshold))
+		return list, nil
+	}
+	path, err := allocator.Find(c.Allocator)
+	variable("LD_PRELOAD", path)
+	if c.Allocator == allocator.Jemalloc {
+		variable("MALLOC_CONF", allocator.JemallocKeeps)
+	}
+	return list, err
 }
 
 // Apply returns the options of a session with the configuration applied. The process must have
 // the variables of Environment.
 func (c Configuration) Apply(o session.Options) session.Options {
+	o.MicroBatches = cmp.Or(c.MicroBatches, o.MicroBatches)
 	o.StepsPerExecution = cmp.Or(c.StepsPerExecution, o.StepsPerExecution)
 	o.Compiled = c.Compiled || o.Compiled
 	d := &o.Device
@@ -99,6 +124,8 @@ func (c Configuration) Apply(o session.Options) session.Options {
 // over returns the configuration with its zero fields taken from base.
 func (c Configuration) over(base Configuration) Configuration {
 	return Configuration{
+		MicroBatches:      cmp.Or(c.MicroBatches, base.MicroBatches),
+		NoPrefetch:        c.NoPrefetch || base.NoPrefetch,
 		StepsPerExecution: cmp.Or(c.StepsPerExecution, base.StepsPerExecution),
 		Compiled:          c.Compiled || base.Compiled,
 		Executor:          cmp.Or(c.Executor, base.Executor),
@@ -137,7 +164,7 @@ func (c Configuration) Rounds() bool {
 func (c Configuration) changes() int {
 	n := 0
 	for _, change := range []bool{
-		c.StepsPerExecution > 1, c.Executor != "", c.IntraThreads+c.InterThreads > 0, c.OneDNN != "", c.Allocator != "", c.Compiled, c.Rounds(),
+		c.MicroBatches > 1, c.NoPrefetch, c.StepsPerExecution > 1, c.Executor != "", c.IntraThreads+c.InterThreads > 0, c.OneDNN != "", c.Allocator != "", c.Compiled, c.Rounds(),
 	} {
 		if change {
 			n++

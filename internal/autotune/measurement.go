@@ -35,10 +35,15 @@ type Measurement struct {
 	High   float64 `json:"ratio_high,omitempty"`
 	Rounds int     `json:"rounds,omitempty"`
 	// Peak and Anon are the maximum RSS and anonymous memory of the process. Base is its
-	// anonymous memory before it opened the model. 0 means unknown.
+	// anonymous memory before it opened the session, with the data of the trial. 0 means unknown.
 	Peak memory.Bytes `json:"peak_bytes,omitempty"`
 	Anon memory.Bytes `json:"anon_bytes,omitempty"`
 	Base memory.Bytes `json:"base_bytes,omitempty"`
+	// StepPeak is the highest RSS of a training with all its data since it opened the session, and
+	// StepAnon the anonymous part of it. Opened is the RSS at that time. Only Trials sets them.
+	StepPeak memory.Bytes `json:"step_peak_bytes,omitempty"`
+	StepAnon memory.Bytes `json:"step_anon_bytes,omitempty"`
+	Opened   memory.Bytes `json:"opened_bytes,omitempty"`
 	// Out is the reason why the configuration cannot be chosen; empty if it can.
 	Out string `json:"out,omitempty"`
 	// Late means that there was no time to measure it. Passing means that the reason of Out,

@@ -18,6 +18,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/allocator"
 	"steadyfit/internal/child"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
@@ -47,6 +48,10 @@ type spec struct {
 	Batch  int      `json:"batch"`
 	// LearningRate is the rate for a model that takes one; 0 keeps the model's own.
 	LearningRate float64 `json:"learning_rate"`
+	// AsSet runs as a training whose options set the configuration: its data is shuffled, and a
+	// configuration of threads excludes Live. Budgeted runs as a training with a memory budget.
+	AsSet    bool `json:"as_set,omitempty"`
+	Budgeted bool `json:"budgeted,omitempty"`
 }
 
 // round requests executions for this long, but at least one.
@@ -64,6 +69,11 @@ type answer struct {
 	Peak   memory.Bytes `json:"peak"`
 	Anon   memory.Bytes `json:"anon"`
 	Base   memory.Bytes `json:"base"`
+	// StepPeak is the highest RSS since the session was opened, Opened the RSS at that time, and
+	// Mapped the RSS that is not anonymous memory.
+	StepPeak memory.Bytes `json:"step_peak"`
+	Opened   memory.Bytes `json:"opened"`
+	Mapped   memory.Bytes `json:"mapped"`
 	// Failure is the reason why the trial ends. Lasting means that it would fail again at
 	// another time.
 	Failure string `json:"failure,omitempty"`
@@ -171,12 +181,18 @@ type trainer struct {
 	out     []float64
 	finite  bool
 	base    memory.Bytes
+	opened  memory.Bytes
+	memory  *memory.Sampler
 }
 
 // checkProcess checks that the variables of Environment had their effect on this process.
 func (c Configuration) checkProcess() error {
-	if c.Allocator != "" && native.Allocator() != c.Allocator {
-		return fmt.Errorf("the allocator of the process is %s, expected %s", native.Allocator(), c.Allocator)
+	want := c.Allocator
+	if want == allocator.Mmap {
+		want = "glibc"
+	}
+	if want != "" && native.Allocator() != want {
+		return fmt.Errorf("the allocator of the process is %s, expected %s", native.Allocator(), want)
 	}
 	if on, _ := tfbind.OneDNN(); c.OneDNN != "" && on != (c.OneDNN == gpuopts.On) {
 		return fmt.Errorf("this TensorFlow does not turn oneDNN %s", c.OneDNN)
@@ -191,7 +207,7 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	if err := s.Configuration.checkProcess(); err != nil {
 		return nil, err
 	}
-	t = &trainer{finite: true, base: ownMemory()}
+	t = &trainer{finite: true}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.close())
@@ -217,8 +233,12 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 		}
 		t.data = renamed
 	}
+	t.base = ownMemory()
 	o := s.Configuration.Apply(s.Options)
 	if t.session, err = session.OpenModel(ctx, model, o); err != nil {
+		return t, err
+	}
+	if err := t.opens(s); err != nil {
 		return t, err
 	}
 	t.live = &Live{Session: t.session, chooser: chooser{decided: true}}
@@ -235,7 +255,7 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 		return t, fmt.Errorf("%w: expected %d steps per execution, but only %d are possible", session.ErrStack, n, t.steps)
 	}
 	// As in a training: reading ahead takes memory and time.
-	ahead := data.Prefetch(t.data, data.AheadFor(t.data, s.Batch))
+	ahead := data.Prefetch(s.order(t.data), s.ahead(t.data))
 	ahead.SetBlock(t.steps)
 	whole := t.data.Len() / s.Batch
 	if whole > t.steps {
@@ -247,6 +267,41 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 		return t, t.evaluate(ctx, s.Batch)
 	}
 	return t, nil
+}
+
+func (s spec) order(ds *data.InMemory) data.Dataset {
+	if s.AsSet {
+		return ds.Shuffle(1)
+	}
+	return ds
+}
+
+// ahead returns the number of batches to read ahead.
+func (s spec) ahead(ds *data.InMemory) int {
+	switch {
+	case s.Configuration.NoPrefetch:
+		return 0
+	case s.Budgeted:
+		return data.LeastAhead
+	}
+	return data.AheadFor(ds, s.Batch)
+}
+
+// opens begins to measure the peak of steps. With a budget it first makes malloc return memory, as
+// package budget does.
+func (t *trainer) opens(s spec) (err error) {
+	if s.Budgeted {
+		native.Trim()
+		_ = native.SetMmapThreshold(allocator.MmapThreshold) // not every allocator has a threshold
+	}
+	if t.memory, err = memory.NewSampler(memory.SamplerOptions{}); err != nil {
+		return err
+	}
+	_ = t.memory.ResetPeak() // otherwise the peak includes opening TensorFlow
+	var sample memory.Sample
+	err = t.memory.Sample(0, &sample)
+	t.opened = sample.Get(memory.RSS).Bytes
+	return err
 }
 
 // evaluate tries a batch of an evaluation: an executor cannot run all graphs, and a training
@@ -296,10 +351,15 @@ func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
 		executions++
 		took = time.Since(start).Seconds()
 	}
-	usage, err := memory.Read() // unknown amounts are 0
+	var sample memory.Sample // unknown amounts are 0
+	if err := t.memory.Sample(0, &sample); err != nil {
+		return answer{}, err
+	}
+	usage, err := memory.Read()
 	return answer{
 		Step: took / float64(executions*t.steps), Execution: took / float64(executions), Finite: t.finite,
 		Peak: usage.Peak.Bytes, Anon: usage.Anon.Bytes, Base: t.base,
+		StepPeak: sample.Get(memory.Peak).Bytes, Opened: t.opened, Mapped: max(sample.Get(memory.RSS).Bytes-sample.Get(memory.Anon).Bytes, 0),
 	}, err
 }
 
@@ -308,6 +368,9 @@ func (t *trainer) close() error {
 		t.stop()
 	}
 	err := t.session.Close()
+	if t.memory != nil {
+		err = errors.Join(err, t.memory.Close())
+	}
 	if t.data != nil {
 		err = errors.Join(err, t.data.Close())
 	}

@@ -91,6 +91,8 @@ type tuner struct {
 	plain Measurement
 	// measured are the measurements so far.
 	measured []Measurement
+	// least is the least number of rounds of a trial that does not fail.
+	least int
 }
 
 // newTuner prepares the trials of a plan. TensorFlow must be open.
@@ -127,14 +129,11 @@ func (t *tuner) run(ctx context.Context, o offer, allowed time.Duration) (measur
 	return t.measureAll(ctx, o)
 }
 
-// measureAll measures, in this order: plain steps; oneDNN, if it is off, on which all others
-// then build if it is faster; the most promising base; plain steps with fewer threads, which
-// can gain most and needs no compiler; the other bases; settings of threads on the best base;
-// and other settings on the best of all.
-func (t *tuner) measureAll(ctx context.Context, o offer) ([]Measurement, error) {
+// begin starts plain steps, with which all configurations are compared at first. An error means
+// that plain steps cannot run.
+func (t *tuner) begin(ctx context.Context) error {
 	start := time.Now()
 	t.best, t.standing = t.start(ctx, Configuration{}), plainSteps
-	defer func() { t.best.end() }()
 	first, err := t.best.hear(t.until)
 	t.warm = time.Since(start)
 	if err == nil {
@@ -142,10 +141,22 @@ func (t *tuner) measureAll(ctx context.Context, o offer) ([]Measurement, error) 
 		first, err = t.best.ask(t.until, roundSeconds)
 	}
 	if err = cmp.Or(err, usable(first)); err != nil {
-		return nil, fmt.Errorf("plain steps: %w", cmp.Or(context.Cause(ctx), err))
+		return fmt.Errorf("plain steps: %w", cmp.Or(context.Cause(ctx), err))
 	}
 	t.note(first)
-	t.until = t.began.Add(t.plan.allowed(seconds(first.Step)))
+	return nil
+}
+
+// measureAll measures, in this order: plain steps; oneDNN, if it is off, on which all others
+// then build if it is faster; the most promising base; plain steps with fewer threads, which
+// can gain most and needs no compiler; the other bases; settings of threads on the best base;
+// and other settings on the best of all.
+func (t *tuner) measureAll(ctx context.Context, o offer) ([]Measurement, error) {
+	defer func() { t.best.end() }()
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	t.until = t.began.Add(t.plan.allowed(seconds(t.steps[0])))
 
 	var fewer []Configuration
 	for _, c := range o.settings {
@@ -282,7 +293,7 @@ func (t *tuner) compare(other trial, c Configuration) (m Measurement, shown bool
 		// A configuration that was slower than plain steps in each round cannot win. One that was
 		// slower than t.best can still win if t.best exceeds a limit.
 		m := summarize(c, steps, beside, t.standing)
-		if len(steps) >= minRounds && m.Low >= 1 || len(steps) >= slowRounds && slices.Min(ratios(steps, beside)) >= 1 {
+		if len(steps) >= max(t.least, minRounds) && m.Low >= 1 || len(steps) >= slowRounds && slices.Min(ratios(steps, beside)) >= 1 {
 			break
 		}
 	}
@@ -321,6 +332,7 @@ func (t *tuner) startProcess(ctx context.Context, c Configuration) *process {
 	p := &process{}
 	s := t.spec
 	s.Configuration = c
+	s.Live = s.Live && !(s.AsSet && !c.threads().Plain())
 	command := child.Command{Args: os.Args[:1], Variable: Env, Spec: s}
 	missing, err := c.Environment()
 	for _, v := range missing {

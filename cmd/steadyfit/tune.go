@@ -1,0 +1,347 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"gopkg.in/yaml.v3"
+
+	"steadyfit/data"
+	"steadyfit/internal/autotune"
+	"steadyfit/internal/files"
+	"steadyfit/internal/tune"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/train"
+)
+
+func newTune(s *settings) *cobra.Command {
+	return &cobra.Command{
+		Use:   "tune",
+		Short: "Find the settings of fit with the least memory or the least time",
+		Long: `Measure settings of fit for a model, its data and this machine, and write the
+chosen ones to a file for fit --config: micro-batches, steps per execution, compiled
+signatures, allocator, oneDNN, threads, prefetching, and with --auto precision
+bfloat16. Each trial trains for some steps in a process of its own.
+
+With --memory-budget, the fastest settings are chosen that stay under it; with
+--step-time, those with the least memory at that speed; with neither, those with the
+least product of time and memory. The table shows all settings for which no others
+are both faster and smaller, and whether their results have the same bits as those of
+plain steps. Measurements are kept, so the same command continues a search that was
+interrupted.`,
+		Example: `  steadyfit tune --model my/model --data train.npz --memory-budget 600MiB --out tuned.yaml
+  steadyfit fit --config tuned.yaml --epochs 10 --out my/trained`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.tune(cmd) },
+	}
+}
+
+func (s *settings) tune(cmd *cobra.Command) error {
+	until := time.Now().Add(s.within)
+	if err := cmp.Or(s.checkTune(), s.prepareProcess(cmd.ErrOrStderr())); err != nil {
+		return err
+	}
+	m, err := train.OpenModel(s.Model, s.LossOutput)
+	if err != nil {
+		return err
+	}
+	plan, err := session.Compile(m, s.Session)
+	if err != nil {
+		return err
+	}
+	ds, err := train.OpenData(m, plan.Roles().Train, s.Data, "train", data.Pass{Batch: s.Loop.Batch, DropRemainder: true})
+	if err != nil {
+		return err
+	}
+	defer ds.Close()
+	if ds.Len() < s.Loop.Batch {
+		return usagef("%s has %d samples, less than one batch of %d", ds.Name(), ds.Len(), s.Loop.Batch)
+	}
+	if err := s.loadDevices(cmd); err != nil {
+		return err
+	}
+	r, err := s.searchSettings(cmd, m, ds, until)
+	if err != nil {
+		return err
+	}
+	if err := s.printTuned(cmd.OutOrStdout(), r); err != nil {
+		return err
+	}
+	if r.Chosen == nil {
+		return s.notReached(r)
+	}
+	if s.Out == "" {
+		return nil
+	}
+	return s.writeTuned(cmd, *r.Chosen)
+}
+
+func (s *settings) checkTune() error {
+	switch {
+	case s.Loop.Batch < 1:
+		return usagef("--batch %d: expected at least 1", s.Loop.Batch)
+	case s.within <= 0:
+		return usagef("--within %v: expected a duration, as in 4m", s.within)
+	case s.stepTime < 0:
+		return usagef("--step-time %v: expected a duration, as in 150ms", s.stepTime)
+	case s.stepTime > 0 && s.Budget.Limit > 0:
+		return usagef("--memory-budget and --step-time exclude each other: one is kept, and the other amount is minimized")
+	case s.Budget.Layer != memory.RSS && s.Budget.Layer != memory.Anon:
+		return usagef("%s: tune measures the memory of a process; expected rss or anon", flagName("Budget.Layer", string(s.Budget.Layer)))
+	}
+	return nil
+}
+
+// searchSettings runs the trials, with a line on stderr for each.
+func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds data.Dataset, until time.Time) (tune.Result, error) {
+	steps := ds.Len() / s.Loop.Batch
+	if s.Budget.Limit > 0 {
+		steps = 1 // a budget looks at the memory after each step
+	}
+	plan := autotune.Plan{
+		Model: m, Options: s.Session, Limits: autotune.Fixed(s.fixed()).Limits(s.Session, steps, s.Autotune.Mode == train.AutotunePrecision),
+		Data: ds, Batch: s.Loop.Batch, Cache: cmp.Or(s.Autotune.Cache, autotune.CacheDir()), Budget: s.Budget.Limit,
+	}
+	plan.Limits.Restart = true // fit starts with the variables
+	if s.Loop.LearningRate != nil {
+		plan.LearningRate = s.Loop.LearningRate(0, 0)
+	}
+	anon := s.Budget.Layer == memory.Anon
+	trials := 0
+	r, err := tune.Run(cmd.Context(), &plan, tune.Goal{Budget: s.Budget.Limit, Anon: anon, Step: s.stepTime}, until, func(e tune.Event) {
+		if trials = e.Trials; e.Done != nil {
+			fmt.Fprintf(cmd.ErrOrStderr(), "tune: %v: %s (%v left)\n", e.Configuration, trialText(*e.Done, anon), time.Until(until).Round(time.Second))
+		}
+	})
+	if errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("interrupted; the same command continues with the %s so far: %w", count(int64(trials), "trial"), err)
+	}
+	return r, err
+}
+
+func trialText(m autotune.Measurement, anon bool) string {
+	if m.Out != "" {
+		return m.Out
+	}
+	peak := m.StepPeak
+	if anon {
+		peak = m.StepAnon
+	}
+	return fmt.Sprintf("%v, %s", peak, stepText(time.Duration(m.Step*float64(time.Second))))
+}
+
+// stepText formats a time with three digits.
+func stepText(d time.Duration) string {
+	unit := time.Nanosecond
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit).String()
+}
+
+// numbers describes how the results of a configuration relate to those of plain steps.
+func numbers(c autotune.Configuration) string {
+	switch {
+	case c.Precision != "":
+		return "16 bits"
+	case c.Rounds():
+		return "rounding"
+	}
+	return "same bits"
+}
+
+// tunedPoint is a point in the output of tune --json.
+type tunedPoint struct {
+	Settings      string                 `json:"settings"`
+	Configuration autotune.Configuration `json:"configuration"`
+	PeakBytes     memory.Bytes           `json:"peak_bytes"`
+	PeakLowBytes  memory.Bytes           `json:"peak_low_bytes"`
+	StepSeconds   float64                `json:"step_seconds"`
+	StepLow       float64                `json:"step_seconds_low"`
+	StepHigh      float64                `json:"step_seconds_high"`
+	Trials        int                    `json:"trials"`
+	Numbers       string                 `json:"numbers"`
+}
+
+func newTunedPoint(p tune.Point) tunedPoint {
+	return tunedPoint{
+		p.Configuration.String(), p.Configuration, p.Peak, p.PeakLow, p.Step.Seconds(), p.StepLow.Seconds(), p.StepHigh.Seconds(), p.Trials, numbers(p.Configuration),
+	}
+}
+
+// tuned is the output of tune --json.
+type tuned struct {
+	Default        tunedPoint        `json:"default"`
+	Front          []tunedPoint      `json:"front"`
+	Chosen         *tunedPoint       `json:"chosen"`
+	Failures       map[string]string `json:"failures,omitempty"`
+	Measured       int               `json:"measured"`
+	Configurations int               `json:"configurations"`
+	Complete       bool              `json:"complete"`
+}
+
+func (s *settings) printTuned(w io.Writer, r tune.Result) error {
+	if s.json {
+		out := tuned{Default: newTunedPoint(r.Default), Failures: map[string]string{}, Measured: r.Measured, Configurations: r.Configurations, Complete: r.Complete}
+		for _, p := range r.Front {
+			out.Front = append(out.Front, newTunedPoint(p))
+		}
+		if r.Chosen != nil {
+			p := newTunedPoint(*r.Chosen)
+			out.Chosen = &p
+		}
+		for _, f := range r.Failures {
+			out.Failures[f.Configuration.String()] = f.Reason
+		}
+		return printJSON(w, out)
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "peak\tstep\ttrials\tresults\tsettings")
+	row := func(p tune.Point, note string) {
+		fmt.Fprintf(table, "%v\t%s (%s to %s)\t%d\t%s\t%v%s\n", p.Peak, stepText(p.Step), stepText(p.StepLow), stepText(p.StepHigh), p.Trials, numbers(p.Configuration), p.Configuration, note)
+	}
+	row(r.Default, " (default)")
+	for _, p := range r.Front {
+		if p.Configuration != r.Default.Configuration {
+			row(p, "")
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "measured %d of %s", r.Measured, count(int64(r.Configurations), "combination"))
+	if r.Complete {
+		text.WriteString("; no other one is predicted to be better\n")
+	} else {
+		text.WriteString("; the time ended before all that may be better were measured, and the same command continues\n")
+	}
+	if p := r.Chosen; p != nil {
+		fmt.Fprintf(&text, "chosen: %v: %.2f of the peak and %.2f of the time of the default\n", p.Configuration,
+			float64(p.Peak)/float64(r.Default.Peak), p.Step.Seconds()/r.Default.Step.Seconds())
+	}
+	_, err := io.WriteString(w, text.String())
+	return err
+}
+
+// notReached is the error if no configuration reaches the goal.
+func (s *settings) notReached(r tune.Result) error {
+	p := r.Nearest
+	var fixes []string
+	if s.Autotune.Mode != train.AutotunePrecision {
+		fixes = append(fixes, "--auto precision")
+	}
+	if s.Budget.Limit == 0 {
+		return fmt.Errorf("no settings that were measured take %v per step or less: the fastest take %s (%v); allow a longer --step-time, or try %s",
+			s.stepTime, stepText(p.Step), p.Configuration, list(append(fixes, "a smaller --batch"), "or"))
+	}
+	if !s.Session.AllowInexactSplit {
+		fixes = append(fixes, "--inexact-micro-batches")
+	}
+	sufficient := memory.Bytes(float64(p.Peak)*float64(s.Budget.Limit)/float64(tune.Goal{Budget: s.Budget.Limit}.Limit()))/memory.MiB + 1
+	return fmt.Errorf("no settings that were measured keep the training under %v: the least peak is %v (%v), and a part of the budget must stay free; give --memory-budget %dMiB or more, or try %s",
+		s.Budget.Limit, p.Peak, p.Configuration, sufficient, list(append(fixes, "a smaller --batch", "a model exported with --remat"), "or"))
+}
+
+// writeTuned writes the flags that were given and the chosen settings as a configuration of fit.
+func (s *settings) writeTuned(cmd *cobra.Command, p tune.Point) error {
+	document := &yaml.Node{Kind: yaml.MappingNode, HeadComment: fmt.Sprintf("Written by steadyfit tune on %s: %v,\npeak %v, %s per step.",
+		time.Now().Format(time.DateOnly), p.Configuration, p.Peak, stepText(p.Step))}
+	scalar := func(text string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: text} }
+	seen := map[string]bool{}
+	put := func(name string, value *yaml.Node) {
+		if !seen[name] {
+			document.Content = append(document.Content, scalar(name), value)
+		}
+		seen[name] = true
+	}
+	for _, f := range s.givenToFit(cmd) {
+		if v, ok := f.Value.(pflag.SliceValue); ok {
+			sequence := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
+			for _, item := range v.GetSlice() {
+				sequence.Content = append(sequence.Content, scalar(item))
+			}
+			put(f.Name, sequence)
+			continue
+		}
+		put(f.Name, scalar(absolute(f.Name, f.Value.String())))
+	}
+	put("batch", scalar(strconv.Itoa(s.Loop.Batch)))
+	for _, kv := range tunedFlags(p.Configuration) {
+		put(kv[0], scalar(kv[1]))
+	}
+	text, err := yaml.Marshal(document)
+	if err != nil {
+		return err
+	}
+	err = files.Stream(s.Out, func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	})
+	if err != nil {
+		return unusable(fmt.Errorf("--out: %w", err))
+	}
+	notice(cmd.ErrOrStderr(), "tune", fmt.Sprintf("wrote %s; train with: steadyfit fit --config %s --epochs N --out DIR", s.Out, s.Out))
+	return nil
+}
+
+// givenToFit returns the flags with a value that fit has too, in the order of the help.
+func (s *settings) givenToFit(cmd *cobra.Command) (list []*pflag.Flag) {
+	for _, section := range s.table() {
+		for _, row := range section.flags {
+			f := cmd.Flags().Lookup(row.name())
+			own := row.name() == "out" || row.name() == "json" || row.name() == "auto" || row.name() == "config" || row.name() == "cache"
+			if f == nil || !f.Changed || own || !strings.Contains(" "+row.commands+" ", " fit ") && row.commands != rootName {
+				continue
+			}
+			list = append(list, f)
+		}
+	}
+	return list
+}
+
+// absolute makes the path in the value of a flag absolute, so that fit can run in another folder.
+func absolute(flag, value string) string {
+	switch flag {
+	case "model", "data", "tensorflow":
+		if !strings.HasPrefix(value, savedmodels.BuiltinPrefix) {
+			if path, err := filepath.Abs(value); err == nil {
+				return path
+			}
+		}
+	}
+	return value
+}
+
+// tunedFlags returns the flags of fit for a configuration, with their values.
+func tunedFlags(c autotune.Configuration) (flags [][2]string) {
+	add := func(when bool, name string, value any) {
+		if when {
+			flags = append(flags, [2]string{name, fmt.Sprint(value)})
+		}
+	}
+	add(true, "micro-batches", max(c.MicroBatches, 1))
+	add(true, "steps-per-execution", max(c.StepsPerExecution, 1))
+	add(c.Compiled, "jit-compile", true)
+	add(c.Precision != "", "precision", showPrecision(string(c.Precision)))
+	add(c.OneDNN != "", "onednn", c.OneDNN)
+	add(c.Allocator != "", "allocator", c.Allocator)
+	add(c.Executor != "", "executor", "single-threaded")
+	add(c.IntraThreads != 0, "intra-threads", c.IntraThreads)
+	add(c.InterThreads != 0, "inter-threads", c.InterThreads)
+	add(c.NoPrefetch, "prefetch", 0)
+	add(true, "auto", train.AutotuneLive)
+	return flags
+}

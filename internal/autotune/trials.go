@@ -1,0 +1,190 @@
+package autotune
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"steadyfit/internal/allocator"
+	"steadyfit/internal/files"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// Trials measures the configurations that its caller selects, for a search with another objective
+// than the time of a step (package tune). Each trial is compared with plain steps. Plan.Budget says
+// only whether the training has a budget: the caller decides what exceeds it.
+type Trials struct {
+	tuner  *tuner
+	cached entry
+	remove func() error
+}
+
+// NewTrials prepares trials that end at a time. It opens TensorFlow but no session. Measure starts
+// processes. The result must be closed.
+func NewTrials(p *Plan, until time.Time) (*Trials, error) {
+	info, err := tfbind.Load("")
+	if err != nil {
+		return nil, err
+	}
+	u := newTuner(p, info)
+	u.began, u.until, u.least, u.own = time.Now(), until, slowRounds, ownMemory()
+	u.spec.AsSet, u.spec.Budgeted = true, p.Budget > 0
+	return &Trials{tuner: u, cached: p.load(newKey(p, info))}, nil
+}
+
+// Known returns the measurements of earlier trials of the same training on this machine.
+func (t *Trials) Known() []Measurement { return slices.Clone(*t.stored()) }
+
+func (t *Trials) stored() *[]Measurement {
+	if t.tuner.plan.Budget > 0 {
+		return &t.cached.BudgetTrials
+	}
+	return &t.cached.Trials
+}
+
+// Measure measures a configuration and stores the result in Plan.Cache. A configuration that cannot
+// run has a reason in Measurement.Out, and one without time left is Late. An error means that plain
+// steps fail, or that ctx ended.
+func (t *Trials) Measure(ctx context.Context, c Configuration) (Measurement, error) {
+	u := t.tuner
+	if err := t.start(ctx); err != nil {
+		return Measurement{}, err
+	}
+	if time.Until(u.until) < u.warm {
+		return out(c, errLate), nil
+	}
+	if err := headroom(u.plain.Anon); err != nil {
+		return out(c, err), nil
+	}
+	other := u.start(ctx, c)
+	defer other.end()
+	m, _, err := u.compare(other, c)
+	if cause := context.Cause(ctx); cause != nil {
+		return Measurement{}, cause
+	}
+	if err != nil {
+		return Measurement{}, fmt.Errorf("plain steps: %w", err)
+	}
+	if m.Late {
+		return m, nil
+	}
+	// A training has all data in memory, and a trial has only the first batches.
+	a, more := other.last(), max(u.own-m.Base, 0)
+	if m.Out == "" {
+		m.StepPeak, m.Opened = a.StepPeak+more, a.Opened+more
+		m.StepAnon = max(m.StepPeak-a.Mapped, 0)
+	}
+	*t.stored() = append(*t.stored(), m)
+	return m, u.plan.save(t.cached)
+}
+
+// start writes the data and starts plain steps, unless that is done.
+func (t *Trials) start(ctx context.Context) error {
+	u := t.tuner
+	if u.best != nil {
+		return nil
+	}
+	dir, remove, err := files.Scratch("steadyfit-tune-")
+	if err != nil {
+		return err
+	}
+	t.remove = remove
+	if u.spec.Data, u.spec.Fields, err = sample(u.plan, dir, time.Until(u.until)/4); err != nil {
+		return err
+	}
+	return u.begin(ctx)
+}
+
+// Close ends the processes and removes the data of the trials.
+func (t *Trials) Close() error {
+	if t.tuner.best != nil {
+		t.tuner.best.end()
+	}
+	if t.remove == nil {
+		return nil
+	}
+	return t.remove()
+}
+
+// Space returns what the configurations of a plan consist of: bases, of which a configuration has at
+// most one, and groups of settings, from each of which it has at most one. What changes memory most comes first. TensorFlow must be
+// open.
+func (p *Plan) Space() (bases []Configuration, groups [][]Configuration, err error) {
+	o, err := newOffer(p)
+	if err != nil {
+		return nil, nil, err
+	}
+	if n := p.Options.MicroBatches; n < 2 {
+		bases = p.split()
+	}
+	bases = append(bases, o.bases...)
+	var precision, oneDNN, threads []Configuration
+	for _, c := range o.settings {
+		switch {
+		case c.Precision != "":
+			precision = append(precision, c)
+		case c.OneDNN != "":
+			oneDNN = append(oneDNN, c)
+		case c.Allocator == "":
+			threads = append(threads, c)
+		}
+	}
+	for _, group := range [][]Configuration{precision, {{NoPrefetch: true}}, threads, p.allocators(), oneDNN} {
+		if len(group) > 0 {
+			groups = append(groups, group)
+		}
+	}
+	return bases, groups, nil
+}
+
+// Over returns the configuration with its zero fields taken from base. ok is false if the options
+// of the plan exclude the combination.
+func (p *Plan) Over(c, base Configuration) (both Configuration, ok bool) {
+	both = c.over(base)
+	_, err := both.Apply(p.Options).Device.Check(nil)
+	return both, err == nil
+}
+
+// split returns the numbers of micro-batches to measure: for each power of two, the next number
+// that divides the batch, because micro-batches of two sizes take memory for both.
+func (p *Plan) split() (bases []Configuration) {
+	plan, err := session.Compile(p.Model, p.Options)
+	if err != nil || plan.CheckSplit() != nil {
+		return nil
+	}
+	for n := 2; n <= p.Batch; n *= 2 {
+		parts := n
+		for d := n; d < 2*n && d <= p.Batch; d++ {
+			if p.Batch%d == 0 {
+				parts = d
+				break
+			}
+		}
+		c := Configuration{MicroBatches: parts}
+		if _, err := session.Compile(p.Model, c.Apply(p.Options)); err == nil {
+			bases = append(bases, c)
+		}
+	}
+	return bases
+}
+
+// allocators returns the installed allocators that this process does not have, unless a variable
+// excludes them.
+func (p *Plan) allocators() (settings []Configuration) {
+	if !p.Limits.under(p.Options).Restart {
+		return nil
+	}
+	for _, name := range append(slices.Sorted(maps.Keys(allocator.Libraries)), allocator.Mmap) {
+		c := Configuration{Allocator: name}
+		if missing, err := c.Environment(); err == nil && len(missing) > 0 {
+			settings = append(settings, c)
+		}
+	}
+	return settings
+}
+
+// Changes counts the differences of a configuration from plain steps.
+func (c Configuration) Changes() int { return c.changes() }

@@ -1,0 +1,328 @@
+package tune
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"steadyfit/internal/autotune"
+	"steadyfit/internal/stats"
+	"steadyfit/memory"
+)
+
+// point has all trials of a configuration. Times are relative to plain steps.
+type point struct {
+	candidate
+	ratio, low, high float64
+	peak, least      memory.Bytes
+	trials           int
+}
+
+// candidate is a configuration with the index of its value on each axis: the base, then the groups
+// of settings. 0 is the value of plain steps.
+type candidate struct {
+	is autotune.Configuration
+	at []int
+}
+
+// distance returns the number of axes on which two candidates differ.
+func (c candidate) distance(other candidate) (n int) {
+	for i, v := range c.at {
+		if v != other.at[i] {
+			n++
+		}
+	}
+	return n
+}
+
+// search selects the configurations to measure.
+type search struct {
+	goal       Goal
+	axes       [][]autotune.Configuration
+	candidates []candidate
+	// screening are the candidates to measure first: plain steps, and each setting alone.
+	screening []candidate
+
+	points []point
+	failed map[autotune.Configuration]string
+	// plain are the times of plain steps in seconds. opened is the memory before the first step.
+	plain    []float64
+	opened   memory.Bytes
+	count    int // trials
+	complete bool
+}
+
+// newSearch makes a search. over combines two configurations, if that is possible.
+func newSearch(g Goal, bases []autotune.Configuration, groups [][]autotune.Configuration, over func(c, base autotune.Configuration) (autotune.Configuration, bool)) *search {
+	s := &search{goal: g, failed: map[autotune.Configuration]string{}}
+	s.axes = append([][]autotune.Configuration{bases}, groups...)
+	s.candidates = []candidate{{at: make([]int, len(s.axes))}}
+	for axis, values := range s.axes {
+		for _, c := range slices.Clone(s.candidates) {
+			for i, value := range values {
+				if is, ok := over(value, c.is); ok {
+					at := slices.Clone(c.at)
+					at[axis] = i + 1
+					s.candidates = append(s.candidates, candidate{is, at})
+				}
+			}
+		}
+	}
+	s.screen()
+	return s
+}
+
+// screen lists what to measure first. Of the numbers of micro-batches, a middle one and the largest
+// show the line of the others.
+func (s *search) screen() {
+	var parts []int
+	for i, c := range s.axes[0] {
+		if c.MicroBatches > 1 {
+			parts = append(parts, i+1)
+		}
+	}
+	skip := map[int]bool{}
+	for i, at := range parts {
+		skip[at] = i != len(parts)-1 && i != (len(parts)-1)/2
+	}
+	origin := s.candidates[0]
+	for axis := -1; axis < len(s.axes); axis++ {
+		for _, c := range s.candidates {
+			if axis < 0 && c.distance(origin) == 0 || axis >= 0 && c.distance(origin) == 1 && c.at[axis] != 0 && (axis > 0 || !skip[c.at[0]]) {
+				s.screening = append(s.screening, c)
+			}
+		}
+	}
+}
+
+func (s *search) find(c autotune.Configuration) (candidate, bool) {
+	i := slices.IndexFunc(s.candidates, func(k candidate) bool { return k.is == c })
+	if i < 0 {
+		return candidate{}, false
+	}
+	return s.candidates[i], true
+}
+
+func (s *search) point(c autotune.Configuration) *point {
+	if i := slices.IndexFunc(s.points, func(p point) bool { return p.is == c }); i >= 0 {
+		return &s.points[i]
+	}
+	return nil
+}
+
+// add records a trial. It ignores configurations that are not candidates.
+func (s *search) add(m autotune.Measurement) {
+	c, ok := s.find(m.Configuration)
+	if !ok {
+		return
+	}
+	s.count++
+	peak := m.StepPeak
+	if s.goal.Anon {
+		peak = m.StepAnon
+	}
+	if m.Out != "" || m.Ratio <= 0 || peak <= 0 {
+		s.failed[c.is] = cmp.Or(m.Out, "its memory or time is unknown")
+		s.points = slices.DeleteFunc(s.points, func(p point) bool { return p.is == c.is })
+		return
+	}
+	s.plain = append(s.plain, m.Step/m.Ratio)
+	if opened := min(m.Opened, peak); s.opened == 0 || opened < s.opened {
+		s.opened = opened
+	}
+	if p := s.point(c.is); p != nil {
+		n := float64(p.trials)
+		p.ratio = math.Exp((n*math.Log(p.ratio) + math.Log(m.Ratio)) / (n + 1))
+		p.low, p.high = min(p.low, m.Low), max(p.high, m.High)
+		p.peak, p.least = max(p.peak, peak), min(p.least, peak)
+		p.trials++
+	} else if s.failed[c.is] == "" {
+		s.points = append(s.points, point{c, m.Ratio, m.Low, m.High, peak, peak, 1})
+	}
+}
+
+// plainStep returns the time of a plain step in seconds.
+func (s *search) plainStep() float64 { return stats.Median(s.plain) }
+
+func (s *search) tried(c candidate) bool { return s.failed[c.is] != "" || s.point(c.is) != nil }
+
+const (
+	// slack is the error of a prediction for each axis on which it extrapolates, as a logarithm.
+	slack = 0.04
+	// least is the least improvement that is worth a trial.
+	least = 0.03
+)
+
+// next returns the configuration to measure next; ok is false if no other one is worth it.
+func (s *search) next() (c autotune.Configuration, ok bool) {
+	for _, c := range s.screening {
+		if !s.tried(c) {
+			return c.is, true
+		}
+	}
+	if len(s.points) == 0 {
+		return c, false
+	}
+	worth := s.worth()
+	best := math.Inf(1)
+	for _, k := range s.candidates {
+		if s.tried(k) {
+			continue
+		}
+		p, known := s.predict(k)
+		if !known {
+			continue
+		}
+		if score, ok := worth(p); ok && score < best {
+			best, c = score, k.is
+		}
+	}
+	if math.IsInf(best, 1) {
+		return s.simpler()
+	}
+	return c, true
+}
+
+// simpler returns a configuration with one setting less than the best one that is predicted to be
+// about as good.
+func (s *search) simpler() (c autotune.Configuration, ok bool) {
+	best, reached := s.best()
+	if !reached {
+		return c, false
+	}
+	for _, k := range s.candidates {
+		if s.tried(k) || k.distance(best.candidate) != 1 || k.is.Changes() >= best.is.Changes() {
+			continue
+		}
+		if p, known := s.predict(k); known && s.asGood(p, best) {
+			return k.is, true
+		}
+	}
+	return c, false
+}
+
+// asGood reports whether a prediction is within least of the cost of a point that reaches the goal.
+func (s *search) asGood(p prediction, best point) bool {
+	if s.goal.Budget == 0 && s.goal.Step == 0 {
+		return p.ratio*p.peak <= (1+least)*best.ratio*float64(best.peak)
+	}
+	limit, amounts := s.amounts()
+	bounded, minimized := amounts(p.ratio, p.peak)
+	_, cost := amounts(best.ratio, float64(best.peak))
+	return bounded <= limit && minimized <= (1+least)*cost
+}
+
+// worth returns the function that decides whether a prediction is worth a trial. A lower score is
+// better.
+func (s *search) worth() func(prediction) (score float64, ok bool) {
+	if s.goal.Budget == 0 && s.goal.Step == 0 {
+		known := front(s.points)
+		return func(p prediction) (float64, bool) {
+			return -gain(known, p.ratio, p.peak), gain(known, p.fastest(), p.smallest()) > least
+		}
+	}
+	// The two amounts of a configuration are the one with a limit and the one to minimize.
+	limit, amounts := s.amounts()
+	best, reached := s.best()
+	bounded, minimized := amounts(best.ratio, float64(best.peak))
+	return func(p prediction) (float64, bool) {
+		b, m := amounts(p.ratio, p.peak)
+		lowB, lowM := amounts(p.fastest(), p.smallest())
+		if !reached { // first come closer to the limit
+			return math.Max(b/limit, 1) + 1e-6*m/minimized, lowB < (1-least)*bounded
+		}
+		score := m / minimized
+		if b > limit {
+			score += b / limit // unlikely to hold the limit
+		}
+		return score, lowB <= limit && lowM < (1-least)*minimized
+	}
+}
+
+// amounts returns the limit of a goal, and a function that orders the time and the peak of a
+// configuration: the amount with the limit first, then the amount to minimize.
+func (s *search) amounts() (limit float64, order func(ratio, peak float64) (bounded, minimized float64)) {
+	if s.goal.Step != 0 {
+		return s.goal.Step.Seconds() / s.plainStep(), func(ratio, peak float64) (float64, float64) { return ratio, peak }
+	}
+	return float64(s.goal.Limit()), func(ratio, peak float64) (float64, float64) { return peak, ratio }
+}
+
+// best returns the point that the goal chooses, with the fewest changes among those that are about
+// as good. If none reaches the goal, it returns the one that comes closest.
+func (s *search) best() (best point, reached bool) {
+	if s.goal.Budget == 0 && s.goal.Step == 0 {
+		return choose(front(s.points), func(p point) float64 { return p.ratio * float64(p.peak) }), true
+	}
+	limit, amounts := s.amounts()
+	bounded := func(p point) float64 { b, _ := amounts(p.ratio, float64(p.peak)); return b }
+	minimized := func(p point) float64 { _, m := amounts(p.ratio, float64(p.peak)); return m }
+	good := slices.DeleteFunc(slices.Clone(s.points), func(p point) bool { return bounded(p) > limit })
+	if len(good) > 0 {
+		return choose(good, minimized), true
+	}
+	return choose(s.points, bounded), false
+}
+
+// choose returns the point with the least cost. Among points within least of it, fewer changes win.
+func choose(points []point, cost func(point) float64) point {
+	cheapest := slices.MinFunc(points, func(a, b point) int { return cmp.Compare(cost(a), cost(b)) })
+	near := slices.DeleteFunc(slices.Clone(points), func(p point) bool { return cost(p) > cost(cheapest)*(1+least) })
+	return slices.MinFunc(near, func(a, b point) int {
+		return cmp.Or(cmp.Compare(a.is.Changes(), b.is.Changes()), cmp.Compare(cost(a), cost(b)))
+	})
+}
+
+// enoughTrials is the number of trials of the choice, and half of it that of the other points on the
+// front.
+const enoughTrials = 4
+
+// repeat returns a configuration whose trial is worth repeating.
+func (s *search) repeat() (c autotune.Configuration, ok bool) {
+	if len(s.points) == 0 {
+		return c, false
+	}
+	best, _ := s.best()
+	if best.trials < enoughTrials/2 {
+		return best.is, true
+	}
+	if s.goal == (Goal{}) {
+		for _, p := range front(s.points) {
+			if p.trials < enoughTrials/2 {
+				return p.is, true
+			}
+		}
+	}
+	return best.is, best.trials < enoughTrials
+}
+
+// tie is the relative difference below which two times or two peaks count as equal.
+const tie = 0.01
+
+// front returns the points for which no other one is both faster and smaller, fastest first.
+func front(points []point) (front []point) {
+	sorted := slices.SortedFunc(slices.Values(points), func(a, b point) int {
+		return cmp.Or(cmp.Compare(a.ratio, b.ratio), cmp.Compare(a.peak, b.peak))
+	})
+	for _, p := range sorted {
+		n := len(front)
+		switch {
+		case n > 0 && float64(p.peak) > (1-tie)*float64(front[n-1].peak):
+		case n > 0 && p.ratio < (1+tie)*front[n-1].ratio:
+			front[n-1] = p
+		default:
+			front = append(front, p)
+		}
+	}
+	return front
+}
+
+// gain returns by how much a time and a peak improve a front: the logarithm of the smallest factor
+// by which one of the two is better than those of any point.
+func gain(front []point, ratio, peak float64) float64 {
+	least := math.Inf(1)
+	for _, p := range front {
+		least = min(least, max(math.Log(p.ratio/ratio), math.Log(float64(p.peak)/peak)))
+	}
+	return least
+}

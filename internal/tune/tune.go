@@ -1,0 +1,174 @@
+package tune
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"steadyfit/internal/autotune"
+	"steadyfit/memory"
+)
+
+// Goal selects the configuration to choose. The zero value chooses the one with the least product of
+// time and memory.
+type Goal struct {
+	// Budget is the memory that the training may use: RSS or, with Anon, anonymous memory. The
+	// fastest configuration under it is chosen.
+	Budget memory.Bytes
+	Anon   bool
+	// Step is the longest time of a step. The configuration with the least memory is chosen.
+	Step time.Duration
+}
+
+// reserve is the part of a budget that stays free: package budget acts when less than 3% are free,
+// and peaks of two runs differ.
+const reserve = 0.05
+
+// Limit returns the highest peak of a configuration that holds the budget.
+func (g Goal) Limit() memory.Bytes { return memory.Bytes((1 - reserve) * float64(g.Budget)) }
+
+// Point is a measured configuration.
+type Point struct {
+	Configuration autotune.Configuration
+	// Step is the time of a step, between StepLow and StepHigh in all trials. It is the time of
+	// plain steps times the ratio that was measured beside them.
+	Step, StepLow, StepHigh time.Duration
+	// Peak is the highest peak of all trials since the session was opened, and PeakLow the lowest.
+	Peak, PeakLow memory.Bytes
+	Trials        int
+}
+
+// Failure is a configuration that could not run.
+type Failure struct {
+	Configuration autotune.Configuration
+	Reason        string
+}
+
+// Result is the outcome of a search.
+type Result struct {
+	// Default has plain steps.
+	Default Point
+	// Front has the configurations for which no other one is faster and smaller, fastest first.
+	Front []Point
+	// Chosen is the choice for the goal; nil if no configuration reaches it. Nearest is then the
+	// configuration that comes closest.
+	Chosen, Nearest *Point
+	Failures        []Failure
+	// Measured and Configurations count configurations. Complete is false if time ran out while
+	// others were worth a trial.
+	Measured, Configurations int
+	Complete                 bool
+}
+
+// Event describes a trial that is about to begin, or that has ended.
+type Event struct {
+	Configuration autotune.Configuration
+	// Done is nil before the trial.
+	Done *autotune.Measurement
+	// Measured and Trials count measured configurations and all trials, earlier ones too.
+	Measured, Trials int
+}
+
+// ErrNothing means that not even plain steps were measured.
+var ErrNothing = errors.New("tune: nothing was measured")
+
+// trials is implemented by autotune.Trials.
+type trials interface {
+	Known() []autotune.Measurement
+	Measure(context.Context, autotune.Configuration) (autotune.Measurement, error)
+}
+
+// Run searches until a time. TensorFlow must be open. If ctx ends, the error is its cause, and the
+// next call continues. progress may be nil.
+func Run(ctx context.Context, p *autotune.Plan, g Goal, until time.Time, progress func(Event)) (r Result, err error) {
+	bases, groups, err := p.Space()
+	if err != nil {
+		return r, err
+	}
+	t, err := autotune.NewTrials(p, until)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, t.Close()) }()
+	s := newSearch(g, bases, groups, p.Over)
+	if err := s.run(ctx, t, until, progress); err != nil {
+		return r, err
+	}
+	return s.result()
+}
+
+// searchShare is the part of the time for configurations that were not measured. The rest repeats
+// trials of the best ones.
+const searchShare = 0.7
+
+func (s *search) run(ctx context.Context, t trials, until time.Time, progress func(Event)) error {
+	for _, m := range t.Known() {
+		if !m.Passing {
+			s.add(m)
+		}
+	}
+	if progress == nil {
+		progress = func(Event) {}
+	}
+	began := time.Now()
+	searchUntil := began.Add(time.Duration(searchShare * float64(until.Sub(began))))
+	for {
+		c, ok := s.next()
+		if !ok || time.Now().After(searchUntil) {
+			s.complete = !ok
+			if c, ok = s.repeat(); !ok {
+				return nil
+			}
+		}
+		progress(Event{Configuration: c, Measured: len(s.points), Trials: s.count})
+		m, err := t.Measure(ctx, c)
+		if err != nil {
+			return err
+		}
+		if m.Late {
+			s.complete = false
+			return nil
+		}
+		s.add(m)
+		progress(Event{Configuration: c, Done: &m, Measured: len(s.points), Trials: s.count})
+	}
+}
+
+// result returns the front and the choice of the measured configurations.
+func (s *search) result() (Result, error) {
+	plain := s.point(autotune.Configuration{})
+	if plain == nil {
+		if why := s.failed[autotune.Configuration{}]; why != "" {
+			return Result{}, fmt.Errorf("%w: plain steps: %s", ErrNothing, why)
+		}
+		return Result{}, fmt.Errorf("%w: no time was left", ErrNothing)
+	}
+	r := Result{Default: s.show(*plain), Measured: len(s.points), Configurations: len(s.candidates), Complete: s.complete}
+	for _, p := range front(s.points) {
+		r.Front = append(r.Front, s.show(p))
+	}
+	best, reached := s.best()
+	shown := s.show(best)
+	if r.Nearest = &shown; reached {
+		r.Chosen, r.Nearest = &shown, nil
+	}
+	for _, c := range s.candidates {
+		if why := s.failed[c.is]; why != "" {
+			r.Failures = append(r.Failures, Failure{c.is, why})
+		}
+	}
+	return r, nil
+}
+
+// show converts the times of a point to those of a step.
+func (s *search) show(p point) Point {
+	of := func(ratio float64) time.Duration {
+		return time.Duration(math.Round(ratio * s.plainStep() * float64(time.Second)))
+	}
+	return Point{
+		Configuration: p.is, Step: of(p.ratio), StepLow: of(p.low), StepHigh: of(p.high),
+		Peak: p.peak, PeakLow: p.least, Trials: p.trials,
+	}
+}

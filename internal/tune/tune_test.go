@@ -1,0 +1,278 @@
+package tune
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/gpuopts"
+	"steadyfit/internal/autotune"
+	"steadyfit/memory"
+)
+
+type configuration = autotune.Configuration
+
+var (
+	parts    = []configuration{{MicroBatches: 2}, {MicroBatches: 4}, {MicroBatches: 8}, {MicroBatches: 16}, {MicroBatches: 32}}
+	bases    = append(slices.Clone(parts), configuration{StepsPerExecution: 50})
+	bfloat16 = configuration{Precision: gpuopts.BFloat16}
+	settings = [][]configuration{
+		{bfloat16},
+		{{NoPrefetch: true}},
+		{{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}, {IntraThreads: 1}},
+		{{Allocator: "jemalloc"}, {Allocator: "mmap"}},
+		{{OneDNN: gpuopts.Off}},
+	}
+)
+
+// over combines configurations of different axes.
+func over(c, base configuration) (configuration, bool) {
+	base.MicroBatches += c.MicroBatches
+	base.StepsPerExecution += c.StepsPerExecution
+	base.Precision += c.Precision
+	base.NoPrefetch = base.NoPrefetch || c.NoPrefetch
+	base.Executor += c.Executor
+	base.IntraThreads += c.IntraThreads
+	base.InterThreads += c.InterThreads
+	base.Allocator += c.Allocator
+	base.OneDNN += c.OneDNN
+	return base, c.OneDNN == "" || base.Precision == "" // bfloat16 needs oneDNN
+}
+
+// machine is a made-up machine with known times and peaks. It implements trials.
+type machine struct {
+	known    []autotune.Measurement
+	measured []configuration
+	fails    func(configuration) string
+	// stop ends the context after so many trials; 0 never does.
+	stop   int
+	cancel context.CancelFunc
+	late   int // trials before the time is up; 0 means enough
+}
+
+// image is about as image-224 was measured: 1110 MB and 137 ms in whole batches, 550 MB and 146 ms in
+// four micro-batches of bfloat16.
+func image(c configuration) (ratio float64, peak memory.Bytes) {
+	n := float64(max(c.MicroBatches, 1))
+	ratio, steps := 0.9+0.1*n, 60+670/n
+	if c.Precision != "" {
+		ratio, steps = ratio*(0.72+0.005*n), steps*0.7
+	}
+	factor := func(when bool, time, memory float64) {
+		if when {
+			ratio, steps = ratio*time, steps*memory
+		}
+	}
+	factor(c.NoPrefetch, 1.06, 1)
+	if c.NoPrefetch {
+		steps -= 38
+	}
+	factor(c.Executor != "", 1.6, 0.9)
+	factor(c.IntraThreads > 0 && c.Executor == "", 1.7, 1.0)
+	factor(c.Allocator == "jemalloc", 0.99, 1.03)
+	factor(c.Allocator == "mmap", 1.8, 0.88)
+	factor(c.OneDNN != "", 3, 1.05)
+	factor(c.StepsPerExecution > 1, 1.01, 1.5)
+	return ratio, memory.Bytes((380 + steps) * float64(memory.MiB))
+}
+
+func (m *machine) Known() []autotune.Measurement { return m.known }
+
+func (m *machine) Measure(ctx context.Context, c configuration) (autotune.Measurement, error) {
+	if m.late > 0 && len(m.measured) == m.late {
+		return autotune.Measurement{Configuration: c, Out: "no time was left", Late: true}, nil
+	}
+	m.measured = append(m.measured, c)
+	if m.stop > 0 && len(m.measured) > m.stop {
+		m.cancel()
+		return autotune.Measurement{}, context.Cause(ctx)
+	}
+	ratio, peak := image(c)
+	// Trials of a configuration differ by up to 1%.
+	noise := 1 + 0.01*math.Sin(float64(7*len(m.measured)))
+	r := autotune.Measurement{
+		Configuration: c, Step: 0.137 * ratio * noise, Ratio: ratio * noise, Low: 0.97 * ratio, High: 1.03 * ratio, Rounds: 5,
+		StepPeak: memory.Bytes(float64(peak) * (2 - noise)), StepAnon: peak - 60*memory.MiB, Opened: 380 * memory.MiB,
+	}
+	if m.fails != nil {
+		r.Out = m.fails(c)
+	}
+	m.known = append(m.known, r)
+	return r, nil
+}
+
+func find(t *testing.T, m *machine, g Goal) Result {
+	t.Helper()
+	s := newSearch(g, bases, settings, over)
+	require.NoError(t, s.run(t.Context(), m, time.Now().Add(time.Hour), nil))
+	r, err := s.result()
+	require.NoError(t, err)
+	return r
+}
+
+// exhaustive returns the least cost of all configurations, without noise.
+func exhaustive(cost func(ratio float64, peak memory.Bytes) float64) float64 {
+	least := math.Inf(1)
+	for _, c := range newSearch(Goal{}, bases, settings, over).candidates {
+		least = min(least, cost(image(c.is)))
+	}
+	return least
+}
+
+func TestFastestUnderABudget(t *testing.T) {
+	for _, budget := range []memory.Bytes{1300, 1000, 820, 700, 600, 560, 500} {
+		m, g := &machine{}, Goal{Budget: budget * memory.MiB}
+		r := find(t, m, g)
+		best := exhaustive(func(ratio float64, peak memory.Bytes) float64 {
+			if peak > g.Limit() {
+				return math.Inf(1)
+			}
+			return ratio
+		})
+		require.NotNil(t, r.Chosen, "%d MiB", budget)
+		ratio, _ := image(r.Chosen.Configuration)
+		assert.LessOrEqual(t, ratio, 1.05*best, "%d MiB: %v", budget, r.Chosen.Configuration)
+		assert.LessOrEqual(t, r.Chosen.Peak, g.Limit())
+		assert.True(t, r.Complete)
+		assert.Less(t, len(m.measured), r.Configurations/8)
+	}
+}
+
+func TestLeastMemoryAtASpeed(t *testing.T) {
+	for _, limit := range []float64{1.1, 1.5, 3} {
+		m, g := &machine{}, Goal{Step: time.Duration(limit * 0.137 * float64(time.Second))}
+		r := find(t, m, g)
+		least := exhaustive(func(ratio float64, peak memory.Bytes) float64 {
+			if ratio > limit {
+				return math.Inf(1)
+			}
+			return float64(peak)
+		})
+		require.NotNil(t, r.Chosen)
+		_, peak := image(r.Chosen.Configuration)
+		assert.LessOrEqual(t, float64(peak), 1.05*least, "%v: %v", limit, r.Chosen.Configuration)
+		assert.Less(t, len(m.measured), r.Configurations/8)
+	}
+}
+
+// Each configuration is dominated by a point of the front, within 5%.
+func TestFront(t *testing.T) {
+	m := &machine{}
+	r := find(t, m, Goal{})
+	for _, c := range newSearch(Goal{}, bases, settings, over).candidates {
+		ratio, peak := image(c.is)
+		assert.True(t, slices.ContainsFunc(r.Front, func(p Point) bool {
+			frontRatio, frontPeak := image(p.Configuration)
+			return frontRatio <= 1.05*ratio && float64(frontPeak) <= 1.05*float64(peak)
+		}), "%v: %.2f, %v", c.is, ratio, peak)
+	}
+	assert.True(t, slices.IsSortedFunc(r.Front, func(a, b Point) int { return int(a.Step - b.Step) }))
+	assert.Less(t, len(m.measured), r.Configurations/5)
+	require.NotNil(t, r.Chosen)
+	assert.Contains(t, r.Front, *r.Chosen)
+	assert.GreaterOrEqual(t, r.Chosen.Trials, enoughTrials)
+}
+
+func TestNoConfigurationReachesTheGoal(t *testing.T) {
+	r := find(t, &machine{}, Goal{Budget: 390 * memory.MiB})
+	assert.Nil(t, r.Chosen)
+	require.NotNil(t, r.Nearest)
+	_, peak := image(r.Nearest.Configuration)
+	assert.LessOrEqual(t, float64(peak), 1.02*exhaustive(func(_ float64, peak memory.Bytes) float64 { return float64(peak) }))
+
+	r = find(t, &machine{}, Goal{Step: time.Millisecond})
+	assert.Nil(t, r.Chosen)
+	assert.Equal(t, gpuopts.BFloat16, r.Nearest.Configuration.Precision)
+}
+
+// A setting that fails is not combined with others.
+func TestFailures(t *testing.T) {
+	m := &machine{fails: func(c configuration) string {
+		if c.Precision != "" {
+			return "it crashed"
+		}
+		return ""
+	}}
+	r := find(t, m, Goal{Budget: 600 * memory.MiB})
+	assert.Equal(t, []Failure{{bfloat16, "it crashed"}}, r.Failures)
+	require.NotNil(t, r.Chosen)
+	assert.Empty(t, r.Chosen.Configuration.Precision)
+}
+
+func TestPlainStepsFail(t *testing.T) {
+	s := newSearch(Goal{}, bases, settings, over)
+	require.NoError(t, s.run(t.Context(), &machine{fails: func(configuration) string { return "its loss is not finite" }}, time.Now().Add(time.Hour), nil))
+	_, err := s.result()
+	require.ErrorIs(t, err, ErrNothing)
+	assert.ErrorContains(t, err, "its loss is not finite")
+}
+
+// A search that was interrupted, or that had too little time, continues where it stopped.
+func TestContinues(t *testing.T) {
+	g := Goal{Budget: 600 * memory.MiB}
+	whole := &machine{}
+	want := find(t, whole, g)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	m := &machine{stop: 5, cancel: cancel}
+	s := newSearch(g, bases, settings, over)
+	require.ErrorIs(t, s.run(ctx, m, time.Now().Add(time.Hour), nil), context.Canceled)
+	require.Len(t, m.known, 5)
+
+	m = &machine{known: m.known, late: 3}
+	r := find(t, m, g)
+	assert.False(t, r.Complete)
+	assert.Equal(t, whole.measured[5:8], m.measured)
+
+	m = &machine{known: m.known}
+	r = find(t, m, g)
+	assert.True(t, r.Complete)
+	assert.Equal(t, want.Chosen.Configuration, r.Chosen.Configuration)
+	assert.Len(t, m.measured, len(whole.measured)-8)
+
+	m = &machine{known: m.known}
+	find(t, m, g)
+	assert.Empty(t, m.measured, "all is known")
+}
+
+func TestNoTime(t *testing.T) {
+	s := newSearch(Goal{}, bases, settings, over)
+	require.NoError(t, s.run(t.Context(), &machine{}, time.Now(), nil))
+	_, err := s.result()
+	assert.True(t, errors.Is(err, ErrNothing))
+}
+
+// The peak of a budget of anonymous memory is anonymous.
+func TestAnonymousMemory(t *testing.T) {
+	r := find(t, &machine{}, Goal{Budget: 600 * memory.MiB, Anon: true})
+	_, peak := image(r.Default.Configuration)
+	assert.Equal(t, peak-60*memory.MiB, r.Default.Peak)
+}
+
+// The model has the lines of micro-batches from a middle number and the largest.
+func TestPredictsNumbersOfMicroBatches(t *testing.T) {
+	s, m := newSearch(Goal{}, bases, settings, over), &machine{}
+	for _, c := range []configuration{{}, {MicroBatches: 8}, {MicroBatches: 32}, bfloat16} {
+		r, err := m.Measure(t.Context(), c)
+		require.NoError(t, err)
+		s.add(r)
+	}
+	for _, c := range s.candidates {
+		p, ok := s.predict(c)
+		known := c.is.MicroBatches > 0 || c.is.StepsPerExecution == 0
+		for _, v := range c.at[2:] {
+			known = known && v == 0
+		}
+		require.Equal(t, known, ok, "%v", c.is)
+		if ratio, peak := image(c.is); ok {
+			assert.InEpsilon(t, ratio, p.ratio, 0.2, "%v", c.is)
+			assert.InEpsilon(t, float64(peak), p.peak, 0.05, "%v", c.is)
+		}
+	}
+}
