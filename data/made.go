@@ -63,9 +63,12 @@ func (m *InMemory) hands(have []*hand) []*hand {
 	return have[:n]
 }
 
-// Repeats reports whether each sample is known to have the same values in every epoch. This is
-// false after Augment and Map, whose functions may use the epoch.
+// Repeats reports whether every epoch is known to have the same samples in the same order. This
+// is false after Shuffle, and after Augment and Map, whose functions may use the epoch.
 func (m *InMemory) Repeats() bool {
+	if m.shuffled {
+		return false
+	}
 	for i := range m.columns {
 		for c := &m.columns[i]; c != nil && c.made != nil; c = c.made.under() {
 			if !c.made.repeats() {

@@ -129,7 +129,7 @@ func (t *training) mayCache() error {
 	case t.Augmentation.String() != "":
 		return no("{Config.Augmentation} changes the images in each epoch")
 	case !t.samples.Repeats():
-		return no("a function of the dataset may change the samples in each epoch")
+		return no("the dataset may have other samples, or another order, in each epoch; {Config.Shuffle} shuffles cached features")
 	case t.Session.Compiled:
 		return no("{Options.Compiled} trains with signatures that compute the frozen part")
 	case t.Session.StepsPerExecution > 1:

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/data"
 	"steadyfit/memory"
 	"steadyfit/option"
 )
@@ -37,7 +38,7 @@ func frozenModels(t *testing.T, kinds ...string) string {
 // features.
 func trainFrozen(dir, kind string, cache FeatureCache, change func(*Config)) (weights []byte, report string, err error) {
 	c := Config{
-		Model: filepath.Join(dir, kind), Data: Data{Path: filepath.Join(dir, "data.npz")}, ValidationFraction: 0.2,
+		Model: filepath.Join(dir, kind), Data: Data{Path: filepath.Join(dir, "data.npz")}, ValidationFraction: 0.25,
 		Seed: 1, Shuffle: true, CacheFeatures: cache, Out: filepath.Join(dir, "out"), Autotune: Autotune{Cache: filepath.Join(dir, "cache")},
 		Report: func(subject string, value any) {
 			if subject == "features" {
@@ -102,7 +103,7 @@ func TestCacheFeatures(t *testing.T) {
 				assert.Contains(t, refused.Reason, c.no)
 				with, _, err = trainFrozen(dir, c.kind, CacheAuto, nil)
 			} else {
-				assert.Contains(t, report, "computed once for 160 samples")
+				assert.Contains(t, report, "computed once for 150 samples")
 				assert.Contains(t, report, c.want)
 			}
 			require.NoError(t, err)
@@ -110,6 +111,25 @@ func TestCacheFeatures(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, without, with)
 		})
+	}
+}
+
+// A dataset that is in another order in each epoch is trained in that order.
+func TestCacheFeaturesOfShuffledData(t *testing.T) {
+	dir := frozenModels(t, "plain")
+	ds, err := data.Open(filepath.Join(dir, "data.npz"), data.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, ds.Close()) })
+	for _, again := range []bool{false, true} {
+		shuffled := func(o *Config) { o.Data, o.Shuffle = Data{Memory: ds.Shuffle(1)}, again }
+		want, _, err := trainFrozen(dir, "plain", CacheOff, shuffled)
+		require.NoError(t, err)
+		got, report, err := trainFrozen(dir, "plain", CacheAuto, shuffled)
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+		assert.Contains(t, report, "another order")
+		_, _, err = trainFrozen(dir, "plain", CacheOn, shuffled)
+		assert.ErrorContains(t, err, "another order")
 	}
 }
 
