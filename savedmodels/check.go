@@ -166,9 +166,9 @@ func (k *knowledge) of(signatures []string, pick func(facts) set) set {
 	return all
 }
 
-// settle derives Roles, Problems and Variables from the facts.
-func (m *Model) settle() {
-	m.Roles, m.Problems = m.judge("")
+// settle derives Roles, Problems and Variables from the facts; see CheckOptions.Train for train.
+func (m *Model) settle(train string) {
+	m.Roles, m.Problems = m.judge(train)
 	k := &m.known
 	trained := k.of(m.Roles.Training(), facts.changed)
 	touched := union(k.load.read, k.load.written, k.save.read, k.save.written, k.restore.read, k.restore.written)

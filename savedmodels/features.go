@@ -35,7 +35,8 @@ var ErrNoFeatures = errors.New("the model has no frozen part to compute once")
 // of a sample do not depend on the other samples.
 type Features struct {
 	// Model is the model with another program: Train, Evaluate and Gradients take the features
-	// instead of the data inputs that only the frozen part needs. Predict, the saver and the
+	// instead of the data inputs that only the frozen part needs. Roles.Train is the named
+	// signature. Predict, the saver and the
 	// variables are those of the original model. The name of an original signature is
 	// OriginalPrefix and its name.
 	Model *Model
@@ -182,7 +183,7 @@ func (d *division) divide(roles Roles) (*Features, error) {
 	if named.program, err = d.program(&named); err != nil {
 		return nil, err
 	}
-	named.settle()
+	named.settle(roles.Train)
 	return features, nil
 }
 

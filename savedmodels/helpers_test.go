@@ -170,6 +170,6 @@ func read(t testing.TB, metas ...*pb.MetaGraphDef) *Model {
 	require.NoError(t, err)
 	m, err := parse("byhand", data, maxMemoryBytes)
 	require.NoError(t, err)
-	m.settle()
+	m.settle("")
 	return m
 }

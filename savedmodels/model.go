@@ -160,7 +160,7 @@ func Open(dir string) (*Model, error) {
 		return nil, fmt.Errorf("%w: %s was damaged or replaced since it was exported: its SHA-256 is %s, but %s has %s; export the model again",
 			ErrNotSavedModel, filepath.Join(dir, modelFile), m.Hash, metadataFile, n.SavedModelSHA256)
 	}
-	m.settle()
+	m.settle("")
 	m.findBase()
 	return m, nil
 }
@@ -200,7 +200,7 @@ func (m *Model) WithLoss(output string) (*Model, error) {
 		}
 		return nil, &option.Error{Option: "Model.WithLoss", Value: output, Reason: reason, Fix: "correct the name, or omit it", Err: ErrNoSignature}
 	}
-	named.settle()
+	named.settle("")
 	return &named, nil
 }
 

@@ -300,7 +300,7 @@ func TestWithLoss(t *testing.T) {
 			loss.Name = "total"
 		}
 	}
-	m.settle()
+	m.settle("")
 	require.Empty(t, m.Roles.Train)
 	require.ErrorContains(t, m.CheckTrainable(CheckOptions{}), "signature train has no output loss; its scalars are accuracy, total")
 	_, err = m.WithLoss("nothing")

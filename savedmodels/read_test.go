@@ -104,7 +104,7 @@ func TestDamagedModels(t *testing.T) {
 	try := func(data []byte) {
 		m, err := parse("damaged", data, maxMemoryBytes)
 		if err == nil {
-			m.settle()
+			m.settle("")
 			require.NoError(t, m.WriteText(&bytes.Buffer{}))
 			return
 		}
@@ -253,7 +253,7 @@ func FuzzRead(f *testing.F) {
 			require.True(t, errors.Is(err, ErrNotSavedModel) || errors.Is(err, errTooLarge), "%v", err)
 			return
 		}
-		m.settle()
+		m.settle("")
 		if m.Roles.Train != "" {
 			m.base = "known"
 			bounded.Allocates(t, 256<<20, func() { _, err = m.features(data, m.Roles) })
@@ -265,7 +265,7 @@ func FuzzRead(f *testing.F) {
 		require.NoError(t, m.WriteText(&first))
 		again, err := parse("fuzz", data, 64<<20)
 		require.NoError(t, err)
-		again.settle()
+		again.settle("")
 		require.NoError(t, again.WriteText(&second))
 		require.Equal(t, first.String(), second.String())
 		_, err = m.MarshalJSON()

@@ -97,15 +97,15 @@ func (t *training) tryFeatures(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	roles := f.Model.Roles
-	switch {
-	case t.Loop.Validation != nil && t.plan.Roles().Evaluate != "" && roles.Evaluate == "",
-		(t.splits() || t.Budget.ofProcess()) && t.plan.Roles().Gradients != "" && roles.Gradients == "":
-		return &noFeatures{f.Omitted}
-	}
 	plan, err := session.Compile(f.Model, t.Session)
 	if err != nil {
 		return &noFeatures{err}
+	}
+	whole, rest := t.plan.Roles(), plan.Roles()
+	switch {
+	case t.Loop.Validation != nil && whole.Evaluate != "" && rest.Evaluate == "",
+		(t.splits() || t.Budget.ofProcess()) && whole.Gradients != "" && rest.Gradients == "":
+		return &noFeatures{cmp.Or(f.Omitted, savedmodels.ErrNoFeatures)}
 	}
 	defer t.worker.Busy()()
 	s, err := session.Open(ctx, plan)

@@ -14,6 +14,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/memory"
 	"steadyfit/option"
+	"steadyfit/savedmodels"
 )
 
 // frozenModels makes models with testdata/features.py in a new folder.
@@ -56,44 +57,54 @@ func trainFrozen(dir, kind string, cache FeatureCache, change func(*Config)) (we
 	return weights, report, err
 }
 
-// The frozen part of a model ends before an operation that is not the same for each sample in
-// each step. Training on its cached results gives the same weights, bit for bit.
-func TestCacheFeatures(t *testing.T) {
-	cases := []struct {
-		kind string
-		want string // in the report
-		no   string // in the error
-	}{
-		{kind: "plain", want: "4 operations, up to matmul_2 (MatMul), which depends on the variable Variable_3, which training changes"},
-		{kind: "nested function", want: "6 operations, up to matmul_2 (MatMul)"},
-		{kind: "tensor product", want: "up to matmul_2 (MatMul)"},
-		{kind: "half", want: "up to matmul_4 (MatMul)"},
-		{kind: "dropout between", want: "2 operations, up to stateless_dropout/stateless_random_uniform/StatelessRandomUniformV2 (StatelessRandomUniformV2), which draws random numbers"},
-		{kind: "batch mean", want: "2 operations, up to Mean (Mean), which may combine samples"},
-		{kind: "batch product", want: "2 operations, up to MatMul_1 (MatMul), which may combine samples"},
-		{kind: "condition", want: "up to Any (Any), which may combine samples"},
-		{kind: "assigned variable", want: "2 operations, up to Mean (Mean), which may combine samples"},
-		{kind: "batch normalization", want: "a batch normalization in training mode"},
-		{kind: "dropout before", no: "no matrix product or convolution comes before stateless_dropout"},
-		{kind: "trained first layer", no: "no matrix product or convolution comes before matmul (MatMul), which depends on the variable"},
-		{kind: "stateful random", no: "(RandomUniform) draws random numbers, which no checkpoint includes"},
-		{kind: "batch softmax", no: "of a sample changes by"},
-		{kind: "first sample", no: "of a sample changes by"},
-		{kind: "shift", no: "of a sample changes by"},
-		{kind: "position", no: "of a sample changes by"},
-		{kind: "batch size", no: "of a sample changes by"},
-		{kind: "batch maximum", no: "of a sample changes by"},
-		{kind: "negative axis", want: "up to Cumsum (Cumsum), which may combine samples"},
-		{kind: "trained elsewhere", no: "which training changes"},
-		{kind: "label diamond", want: "up to matmul_2 (MatMul)"},
-		{kind: "max pooling", want: "up to "},
-	}
-	var kinds []string
-	for _, c := range cases {
+// frozenCases are the kinds of models, with the end of the frozen part or why there is none.
+var frozenCases = []struct {
+	kind string
+	want string // in the report
+	no   string // in the error
+}{
+	{kind: "plain", want: "4 operations, up to matmul_2 (MatMul), which depends on the variable Variable_3, which training changes"},
+	{kind: "nested function", want: "6 operations, up to matmul_2 (MatMul)"},
+	{kind: "tensor product", want: "up to matmul_2 (MatMul)"},
+	{kind: "half", want: "up to matmul_4 (MatMul)"},
+	{kind: "dropout between", want: "2 operations, up to stateless_dropout/stateless_random_uniform/StatelessRandomUniformV2 (StatelessRandomUniformV2), which draws random numbers"},
+	{kind: "batch mean", want: "2 operations, up to Mean (Mean), which may combine samples"},
+	{kind: "batch product", want: "2 operations, up to MatMul_1 (MatMul), which may combine samples"},
+	{kind: "condition", want: "up to Any (Any), which may combine samples"},
+	{kind: "assigned variable", want: "2 operations, up to Mean (Mean), which may combine samples"},
+	{kind: "batch normalization", want: "a batch normalization in training mode"},
+	{kind: "dropout before", no: "no matrix product or convolution comes before stateless_dropout"},
+	{kind: "trained first layer", no: "no matrix product or convolution comes before matmul (MatMul), which depends on the variable"},
+	{kind: "stateful random", no: "(RandomUniform) draws random numbers, which no checkpoint includes"},
+	{kind: "batch softmax", no: "of a sample changes by"},
+	{kind: "first sample", no: "of a sample changes by"},
+	{kind: "shift", no: "of a sample changes by"},
+	{kind: "position", no: "of a sample changes by"},
+	{kind: "batch size", no: "of a sample changes by"},
+	{kind: "batch maximum", no: "of a sample changes by"},
+	{kind: "negative axis", want: "up to Cumsum (Cumsum), which may combine samples"},
+	{kind: "trained elsewhere", no: "which training changes"},
+	{kind: "label diamond", want: "up to matmul_2 (MatMul)"},
+	{kind: "max pooling", want: "up to "},
+}
+
+func TestCachedFeatures(t *testing.T) {
+	kinds := []string{"two steps"}
+	for _, c := range frozenCases {
 		kinds = append(kinds, c.kind)
 	}
 	dir := frozenModels(t, kinds...)
-	for _, c := range cases {
+	for name, test := range map[string]func(*testing.T, string){
+		"kinds": frozenKinds, "signature": otherSignature, "shuffled": shuffledData, "resume": resumeCached,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, dir) })
+	}
+}
+
+// The frozen part of a model ends before an operation that is not the same for each sample in
+// each step. Training on its cached results gives the same weights, bit for bit.
+func frozenKinds(t *testing.T, dir string) {
+	for _, c := range frozenCases {
 		t.Run(c.kind, func(t *testing.T) {
 			with, report, err := trainFrozen(dir, c.kind, CacheOn, nil)
 			if c.no != "" {
@@ -114,9 +125,31 @@ func TestCacheFeatures(t *testing.T) {
 	}
 }
 
+// The roles of a divided model are those of the signature that was named to train with.
+func otherSignature(t *testing.T, dir string) {
+	m, err := savedmodels.Open(filepath.Join(dir, "two steps"))
+	require.NoError(t, err)
+	f, err := m.Features("learn")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"learn", "evaluate", "predict"}, []string{f.Model.Roles.Train, f.Model.Roles.Evaluate, f.Model.Roles.Predict})
+	trained := 0
+	for _, v := range f.Model.Variables {
+		if v.Trained {
+			trained++
+		}
+	}
+	assert.Equal(t, 2, trained)
+	learn := func(o *Config) { o.Session.TrainSignature = "learn" }
+	want, _, err := trainFrozen(dir, "two steps", CacheOff, learn)
+	require.NoError(t, err)
+	got, report, err := trainFrozen(dir, "two steps", CacheOn, learn)
+	require.NoError(t, err)
+	assert.Equal(t, want, got)
+	assert.Contains(t, report, "2 operations")
+}
+
 // A dataset that is in another order in each epoch is trained in that order.
-func TestCacheFeaturesOfShuffledData(t *testing.T) {
-	dir := frozenModels(t, "plain")
+func shuffledData(t *testing.T, dir string) {
 	ds, err := data.Open(filepath.Join(dir, "data.npz"), data.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, ds.Close()) })
@@ -135,8 +168,7 @@ func TestCacheFeaturesOfShuffledData(t *testing.T) {
 
 // A training continues from a checkpoint with or without cached features, in memory or in
 // files, and ends with the same weights.
-func TestCachedFeaturesResume(t *testing.T) {
-	dir := frozenModels(t, "plain")
+func resumeCached(t *testing.T, dir string) {
 	want, _, err := trainFrozen(dir, "plain", CacheOff, nil)
 	require.NoError(t, err)
 	for _, c := range []struct {

@@ -113,6 +113,13 @@ class Model(tf.Module):
         trained = [self.head] + (
             [self.first] if self.kind == "trained first layer" else []
         )
+        return self.step(trained, x, y)
+
+    @tf.function(input_signature=[features, labels])
+    def learn(self, x, y):
+        return self.step([self.second, self.head], x, y)
+
+    def step(self, trained, x, y):
         with tf.GradientTape() as tape:
             loss = self.loss(x, y, True)
         for v, g in zip(trained, tape.gradient(loss, trained)):
@@ -143,6 +150,8 @@ for kind in sys.argv[2:]:
     }
     if kind == "trained elsewhere":
         signatures["train_all"] = model.train_all
+    if kind == "two steps":
+        signatures["learn"] = model.learn
     tf.saved_model.save(model, f"{folder}/{kind}", signatures=signatures)
 np.savez(
     f"{folder}/data.npz",
