@@ -25,10 +25,12 @@ looks for CUDA there:
     .runtime-gpu/nvidia/cublas/lib/libcublas.so.12 ...   the libraries
     .runtime-gpu/nvidia/cuda_nvcc/bin/ptxas, nvvm/libdevice/libdevice.10.bc   for XLA
 
-To run the tests with another TensorFlow:
+To run the tests, or the matrix, with another TensorFlow, of which
+scripts/runtime-versions.txt pins some:
 
-    scripts/runtime.py --version 2.17.1 --dest .runtime-2.17/tensorflow
-    STEADYFIT_TENSORFLOW=$PWD/.runtime-2.17/tensorflow make test-unit
+    scripts/runtime.py --version 2.17.1
+    STEADYFIT_TENSORFLOW=$PWD/.runtime-2.17.1/tensorflow make test-unit
+    bin/steadyfit matrix --tensorflow 2.17.1,2.21.0
 
 Needs Python 3.8 or newer and pip; uses the standard library only.
 """
@@ -50,6 +52,7 @@ from typing import NamedTuple
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PIN = os.path.join(ROOT, "scripts", "runtime.txt")
+PIN_EARLIER = os.path.join(ROOT, "scripts", "runtime-versions.txt")
 PIN_GPU = os.path.join(ROOT, "scripts", "requirements-gpu.txt")
 STAMP = "steadyfit-runtime.json"
 # Increase this when the set of files taken from the wheel changes, so that folders made by an
@@ -415,9 +418,13 @@ def install(wheels, partial, dest, version, digests, gpu):
 def wanted(args):
     if args.gpu:
         return read_pins(PIN_GPU, GPU_PACKAGES)
-    if args.version:
-        return [Pin("tensorflow-cpu", args.version, (args.sha256,) if args.sha256 else ())]
-    return read_pins(PIN, "tensorflow-cpu")
+    pinned = read_pins(PIN, "tensorflow-cpu")
+    if not args.version:
+        return pinned
+    if args.sha256:
+        return [Pin("tensorflow-cpu", args.version, (args.sha256,))]
+    known = pinned + read_pins(PIN_EARLIER, "tensorflow-cpu")
+    return [p for p in known if p.version == args.version] or [Pin("tensorflow-cpu", args.version)]
 
 
 def fetch(args):
@@ -491,11 +498,11 @@ def main(argv):
     )
     parser.add_argument(
         "--dest",
-        help="folder to make (default: .runtime/tensorflow; with --gpu .runtime-gpu, which gets the folders tensorflow and nvidia)",
+        help="folder to make (default: .runtime/tensorflow; with --version V .runtime-V/tensorflow; with --gpu .runtime-gpu, which gets the folders tensorflow and nvidia)",
     )
     parser.add_argument(
         "--version",
-        help="another version than the pinned one; its hash is unchecked unless --sha256 is given",
+        help="another version; unless scripts/runtime-versions.txt has its hash, or --sha256 is given, the hash is unchecked",
     )
     parser.add_argument("--sha256", help="hash of the wheel for --version")
     parser.add_argument(
@@ -509,8 +516,11 @@ def main(argv):
     if args.gpu and args.version:
         parser.error("--gpu takes its versions from scripts/requirements-gpu.txt")
     if not args.dest:
-        args.dest = os.path.join(
-            ROOT, *([".runtime-gpu"] if args.gpu else [".runtime", "tensorflow"])
+        folder = ".runtime-" + args.version if args.version else ".runtime"
+        args.dest = (
+            os.path.join(ROOT, ".runtime-gpu")
+            if args.gpu
+            else os.path.join(ROOT, folder, "tensorflow")
         )
     # make and CI end a command with SIGTERM; pip must not continue without its parent.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -84,6 +84,9 @@ the effect of each: whether memory still grows, by how much, with which interval
 which layer, and what the remedy costs. Every run is a separate process, one after
 the other; do not use the machine for other work meanwhile.
 
+With several versions in --tensorflow, as in 2.18.1,2.21.0, it does so with each, and
+says in which version a verdict changes.
+
 Two workloads are part of every matrix: W0 does not leak, and W1 leaks a known
 amount. If the measurements disagree, matrix exits with 6.
 
@@ -127,16 +130,12 @@ func (s *settings) matrix(ctx context.Context, stdout, stderr io.Writer) error {
 			return usagef("--baseline: %w", err)
 		}
 	}
-	if err := s.completePlan(ctx); err != nil {
-		return err
+	if versions := strings.Split(s.TensorFlow, ","); len(versions) > 1 {
+		return s.matrixOf(ctx, versions, stdout, stderr)
 	}
-	s.plan.Progress = progressPrinter(stderr)
-	result, runErr := matrix.Run(ctx, s.plan)
+	result, runErr := s.runPlan(ctx, stderr)
 	if result == nil {
 		return runErr
-	}
-	if err := writeReports(s.plan.Out, result); err != nil {
-		return errors.Join(runErr, err)
 	}
 	var err error
 	if s.json {
@@ -144,14 +143,7 @@ func (s *settings) matrix(ctx context.Context, stdout, stderr io.Writer) error {
 	} else {
 		err = report.Text(stdout, result, textOptions(stdout))
 	}
-	fmt.Fprintf(stderr, "report: %s\n", filepath.Join(s.plan.Out, "report.html"))
-	if runErr == nil && !result.Complete {
-		fmt.Fprintf(stderr, "the time of --within is over after %d runs: the same command goes on with the others\n", len(result.Runs))
-	}
 	if runErr != nil || err != nil {
-		if ctx.Err() != nil {
-			fmt.Fprintf(stderr, "interrupted: the same command resumes after the %d completed runs\n", len(result.Runs))
-		}
 		return errors.Join(runErr, err)
 	}
 	var broken []string
@@ -163,6 +155,29 @@ func (s *settings) matrix(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 	}
 	return verdict(result, broken)
+}
+
+// runPlan runs the plan and writes the reports. The result is nil if there is none.
+func (s *settings) runPlan(ctx context.Context, stderr io.Writer) (*matrix.Result, error) {
+	if err := s.completePlan(ctx); err != nil {
+		return nil, err
+	}
+	s.plan.Progress = progressPrinter(stderr)
+	result, err := matrix.Run(ctx, s.plan)
+	if result == nil {
+		return nil, err
+	}
+	if failed := writeReports(s.plan.Out, result); failed != nil {
+		return nil, errors.Join(err, failed)
+	}
+	fmt.Fprintf(stderr, "report: %s\n", filepath.Join(s.plan.Out, "report.html"))
+	switch {
+	case err != nil && ctx.Err() != nil:
+		fmt.Fprintf(stderr, "interrupted: the same command resumes after the %d completed runs\n", len(result.Runs))
+	case err == nil && !result.Complete:
+		fmt.Fprintf(stderr, "the time of --within is over after %d runs: the same command goes on with the others\n", len(result.Runs))
+	}
+	return result, err
 }
 
 func verdict(result *matrix.Result, broken []string) error {

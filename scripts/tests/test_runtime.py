@@ -1,5 +1,6 @@
 """The runtime fetcher, on small wheels made here; nothing is downloaded."""
 
+import argparse
 import hashlib
 import importlib.metadata
 import json
@@ -245,6 +246,22 @@ def test_explanations_of_pip_failures(output, says):
 def test_the_pin_of_this_project():
     (pin,) = runtime.read_pins(runtime.PIN, "tensorflow-cpu")
     assert pin.version.startswith("2.") and len(pin.hashes) >= 1
+
+
+def test_pins_of_other_versions():
+    def wanted(**args):
+        return runtime.wanted(
+            argparse.Namespace(**{"gpu": False, "version": None, "sha256": None, **args})
+        )
+
+    (pinned,) = wanted()
+    (earlier,) = wanted(version="2.16.2")
+    assert earlier.version == "2.16.2" and len(earlier.hashes) == 1
+    assert wanted(version=pinned.version) == [pinned]
+    (given,) = wanted(version="2.16.2", sha256="ab")
+    assert given.hashes == ("ab",)
+    (unknown,) = wanted(version="2.0.0")
+    assert unknown.hashes == ()
 
 
 def test_stamp_of_an_older_script(tmp_path, fetch):

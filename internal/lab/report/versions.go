@@ -1,0 +1,106 @@
+package report
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"steadyfit/internal/lab/compare"
+	"steadyfit/matrix"
+)
+
+// Version is the result of a matrix with one version of TensorFlow.
+type Version struct {
+	TensorFlow string         `json:"tensorflow"`
+	Result     *matrix.Result `json:"-"`
+	// File is the path of the result.
+	File string `json:"file"`
+}
+
+// Change is a combination whose verdict differs from that with the version before, by more than
+// chance. A is the figure of Before, and B that of Since.
+type Change struct {
+	Before string `json:"before"`
+	Since  string `json:"since"`
+	Disagreement
+}
+
+// Changes returns the changes between each two neighbouring versions, and the number of other
+// differences, which chance explains.
+func Changes(versions []Version) (changes []Change, explained int) {
+	for i := range len(versions) - 1 {
+		a, b := versions[i], versions[i+1]
+		for _, d := range agree(newView(a.Result), newView(b.Result)).Disagreements {
+			if d.Why != "" {
+				explained++
+				continue
+			}
+			changes = append(changes, Change{a.TensorFlow, b.TensorFlow, d})
+		}
+	}
+	return changes, explained
+}
+
+// Versions writes what grows with each version of TensorFlow, which remedies help, and in which
+// version a combination changes.
+func Versions(w io.Writer, versions []Version, o TextOptions) error {
+	t := &text{view: newView(versions[0].Result), out: bufio.NewWriter(w), width: max(o.Width, 40), color: o.Color}
+	t.heading("By version of TensorFlow: growth per step, or effect of the remedy")
+	table := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	views := make([]*view, len(versions))
+	for i, v := range versions {
+		views[i] = newView(v.Result)
+		fmt.Fprintf(table, "\t%s", v.TensorFlow)
+		for _, alarm := range views[i].Alarms() {
+			t.paragraph("! ", v.TensorFlow+": "+alarm, red)
+		}
+	}
+	for i := range t.Combinations {
+		c := &t.Combinations[i]
+		name := c.Workload
+		if c.Remedy != matrix.Baseline {
+			name = "  " + c.Remedy
+		}
+		fmt.Fprintf(table, "\n%s", name)
+		for _, v := range views {
+			fmt.Fprintf(table, "\t%s", brief(v.combination(c.Runtime, c.Workload, c.Remedy)))
+		}
+	}
+	fmt.Fprintln(table)
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	changes, explained := Changes(versions)
+	t.line("")
+	if len(changes) == 0 {
+		t.wrap("", "No combination changes between these versions.")
+	}
+	for _, c := range changes {
+		t.wrap("", fmt.Sprintf("%s changes in %s:", strings.TrimSuffix(c.Workload+" with "+c.Remedy, " with "+matrix.Baseline), c.Since))
+		t.wrap("  "+c.Before+"  ", c.A)
+		t.wrap("  "+c.Since+"  ", c.B)
+	}
+	if explained > 0 {
+		t.wrap("", fmt.Sprintf("%s may be chance: a run was undecided, or the intervals overlap.", count(explained, "other difference")))
+	}
+	return t.out.Flush()
+}
+
+// brief is the verdict of a combination in one or two words.
+func brief(c *matrix.Combination) string {
+	switch {
+	case c == nil:
+		return unknown
+	case c.Remedy != matrix.Baseline:
+		return string(c.Effect)
+	case growthOf(c) == grows:
+		return slopeText(c, false)
+	case growthOf(c) == dies:
+		return "crashes"
+	case c.Effect == compare.CouldNotApply, growthOf(c) == undecided:
+		return "undecided"
+	}
+	return string(kindOf(c))
+}
