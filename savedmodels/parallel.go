@@ -77,6 +77,9 @@ const (
 	maxGathered = 256 << 10
 	// largeVariable is the size in bytes from which a variable is exchanged alone.
 	largeVariable = 1 << 20
+	// minNarrowed is the size in bytes from which accumulators are exchanged as bfloat16. Smaller ones,
+	// such as a number of samples, need their precision, or make little difference.
+	minNarrowed = 4 << 10
 	// parallelPrefix begins the names of the added operations.
 	parallelPrefix = "steadyfit_parallel/"
 )
@@ -87,12 +90,22 @@ var reducible = map[tfbind.DType]tfbind.DType{
 	tfbind.Int32: tfbind.Int32, tfbind.Int64: tfbind.Int64, tfbind.Uint32: tfbind.Int32, tfbind.Uint64: tfbind.Int64,
 }
 
-// Parallel returns the steps of a rank. Variables that gradients changes and apply does not clear
-// would differ between ranks. They are ErrNotParallel, unless inexact is true: floating-point
-// ones, such as moving averages of BatchNormalization, then get the mean over the ranks, and
-// integers, such as the states of random generators, the value of the first rank. The model
-// needs the roles Gradients and Apply.
-func (m *Model) Parallel(rank, ranks int, inexact bool) (*Parallel, error) {
+// ParallelOptions configure Model.Parallel.
+type ParallelOptions struct {
+	// Rank is the index of this rank, and Ranks the number of ranks.
+	Rank, Ranks int
+	// Inexact allows variables that gradients changes and apply does not clear. Floating-point
+	// ones, such as moving averages of BatchNormalization, get the mean over the ranks, and
+	// integers, such as the states of random generators, the value of the first rank.
+	Inexact bool
+	// BFloat16 exchanges accumulators of float32 from 4 KiB as bfloat16, half as many bytes. The part
+	// of each rank, and each sum, is rounded to 8 bits.
+	BFloat16 bool
+}
+
+// Parallel returns the steps of a rank. Without ParallelOptions.Inexact, variables that would differ
+// between ranks are ErrNotParallel. The model needs the roles Gradients and Apply.
+func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 	if m.program != nil {
 		return nil, fmt.Errorf("%w: its frozen part is computed in advance (Features)", ErrNotParallel)
 	}
@@ -106,11 +119,11 @@ func (m *Model) Parallel(rank, ranks int, inexact bool) (*Parallel, error) {
 	}
 	p := &parallel{
 		division: division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph), library: &function_go_proto.FunctionDefLibrary{}},
-		rank:     rank, ranks: ranks, functions: map[string]bool{}, instance: ParallelInstance,
+		rank:     o.Rank, ranks: o.Ranks, bfloat16: o.BFloat16, functions: map[string]bool{}, instance: ParallelInstance,
 	}
 	out := &Parallel{}
 	gradients, apply, evaluate := m.find(m.Roles.Gradients), m.find(m.Roles.Apply), m.find(m.Roles.Evaluate)
-	exchanged, err := p.choose(gradients, apply, inexact)
+	exchanged, err := p.choose(gradients, apply, o.Inexact)
 	if err == nil {
 		out.Train, out.TrainIdle, err = p.steps("train", gradients, apply, exchanged)
 	}
@@ -133,6 +146,7 @@ func (m *Model) Parallel(rank, ranks int, inexact bool) (*Parallel, error) {
 type parallel struct {
 	division
 	rank, ranks int
+	bfloat16    bool
 	functions   map[string]bool // those in library
 	instance    int             // key of the first sum of the current steps
 }
@@ -176,6 +190,9 @@ func (p *parallel) choose(of, then *Signature, inexact bool) (list []*exchanged,
 		case e.unknown || slices.ContainsFunc(e.shape, func(d int64) bool { return d < 0 }):
 			return nil, fmt.Errorf("variable %s, which signature %s changes, has no fixed shape", e.name, of.Name)
 		}
+		if p.bfloat16 && cleared[id] && e.dtype == tfbind.Float32 && e.bytes() >= minNarrowed {
+			e.as = tfbind.BFloat16
+		}
 		list = append(list, e)
 	}
 	if then != nil && !slices.ContainsFunc(list, func(e *exchanged) bool { return cleared[e.id] }) {
@@ -213,10 +230,13 @@ func (g *subgraph) cast(name, value string, from, to tfbind.DType) string {
 	return g.add(name, "Cast", graphdef.Attrs{"SrcT": graphdef.Type(from), "DstT": graphdef.Type(to)}, value)
 }
 
-// bitcast reads a value as another type of the same size.
-func (g *subgraph) bitcast(name, value string, from, to tfbind.DType) string {
-	if from == to {
+// convert reads a value as another type of the same size, or rounds it to one of another size.
+func (g *subgraph) convert(name, value string, from, to tfbind.DType) string {
+	switch {
+	case from == to:
 		return value
+	case from.Size() != to.Size():
+		return g.cast(name, value, from, to)
 	}
 	return g.add(name, "Bitcast", graphdef.Attrs{"T": graphdef.Type(from), "type": graphdef.Type(to)}, value)
 }
@@ -434,7 +454,7 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 		for j, e := range group.vars {
 			at := fmt.Sprintf("%s_%d", id, j)
 			value := g.add("read"+at, "ReadVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, append([]string{e.handle}, after...)...)
-			value = g.reshape("vector"+at, g.bitcast("bits"+at, value, e.dtype, d), d, flat)
+			value = g.reshape("vector"+at, g.convert("bits"+at, value, e.dtype, d), d, flat)
 			switch {
 			case e.first && p.rank > 0:
 				value = g.add("none"+at, "ZerosLike", graphdef.Attrs{"T": graphdef.Type(d)}, value)
@@ -462,7 +482,7 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 		for j, e := range group.vars {
 			at := fmt.Sprintf("%s_%d", id, j)
 			value := g.reshape("value"+at, sums[j], d, g.integers("shape"+at, e.shape, int64(len(e.shape))))
-			assigned = append(assigned, "^"+g.add("assign"+at, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, e.handle, g.bitcast("own"+at, value, d, e.dtype)))
+			assigned = append(assigned, "^"+g.add("assign"+at, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, e.handle, g.convert("own"+at, value, d, e.dtype)))
 		}
 		if group.shares {
 			shares = g.reshape("shares", sums[len(group.vars)], d, flat)

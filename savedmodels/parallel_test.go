@@ -14,7 +14,7 @@ func TestParallel(t *testing.T) {
 	for _, name := range BuiltinNames() {
 		m, err := Builtin(name)
 		require.NoError(t, err)
-		p, err := m.Parallel(1, 3, true)
+		p, err := m.Parallel(ParallelOptions{Rank: 1, Ranks: 3, Inexact: true})
 		require.NoError(t, err, name)
 		assert.Len(t, p.Train.Inputs[:p.Train.Own], len(m.find(m.Roles.Gradients).Inputs), name)
 		assert.Equal(t, "shares", p.Train.Outputs[0].Name)
@@ -29,7 +29,7 @@ func TestParallel(t *testing.T) {
 func TestNotParallel(t *testing.T) {
 	m, err := Builtin("digits-cnn")
 	require.NoError(t, err)
-	_, err = m.Parallel(0, 2, false)
+	_, err = m.Parallel(ParallelOptions{Ranks: 2})
 	require.ErrorIs(t, err, ErrNotParallel)
 	assert.ErrorContains(t, err, "seed_generator")
 	for _, c := range []struct {
@@ -41,7 +41,7 @@ func TestNotParallel(t *testing.T) {
 	} {
 		changed := *m
 		changed.Roles.Gradients, changed.Roles.Apply = c.gradients, c.apply
-		_, err = changed.Parallel(0, 2, true)
+		_, err = changed.Parallel(ParallelOptions{Ranks: 2, Inexact: true})
 		require.ErrorIs(t, err, ErrNotParallel)
 		assert.ErrorContains(t, err, c.problem)
 	}
@@ -51,11 +51,11 @@ func TestNotParallel(t *testing.T) {
 func TestParallelWithoutEvaluation(t *testing.T) {
 	m, err := Builtin("digits")
 	require.NoError(t, err)
-	want, err := m.Parallel(0, 2, false)
+	want, err := m.Parallel(ParallelOptions{Ranks: 2})
 	require.NoError(t, err)
 	require.NoError(t, want.NoEvaluation)
 	m.Roles.Evaluate = m.Roles.Train
-	p, err := m.Parallel(0, 2, false)
+	p, err := m.Parallel(ParallelOptions{Ranks: 2})
 	require.NoError(t, err)
 	assert.ErrorContains(t, p.NoEvaluation, "cannot evaluate the model together: signature train changes variable")
 	assert.Equal(t, want.Train, p.Train)

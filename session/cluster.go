@@ -17,6 +17,7 @@ import (
 
 	"steadyfit/cluster"
 	"steadyfit/data"
+	"steadyfit/gpuopts"
 	"steadyfit/internal/contract"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -80,6 +81,8 @@ func (p *Plan) checkCluster() error {
 		return err
 	}
 	switch {
+	case p.opts.Exchange != "" && p.opts.Exchange != gpuopts.BFloat16:
+		return &option.Error{Option: "Options.Exchange", Value: p.opts.Exchange, Reason: fmt.Sprintf("expected %s or nothing", gpuopts.BFloat16)}
 	case p.opts.ReadOnly:
 		return refuse("the session was opened read-only")
 	case p.opts.StepsPerExecution > 1:
@@ -92,7 +95,9 @@ func (p *Plan) checkCluster() error {
 		return refuse("signature %s has the fixed batch size %d, and each rank takes a part of a batch; export the model with an open batch size", sig.Name, batchOf(sig, 0))
 	}
 	if err == nil {
-		p.parallel, err = p.model.Parallel(c.Rank, len(c.Workers), p.opts.AllowInexactSplit)
+		p.parallel, err = p.model.Parallel(savedmodels.ParallelOptions{
+			Rank: c.Rank, Ranks: len(c.Workers), Inexact: p.opts.AllowInexactSplit, BFloat16: p.opts.Exchange == gpuopts.BFloat16,
+		})
 	}
 	if err != nil {
 		return &option.Error{Option: "Options.Cluster", Reason: err.Error(), Err: err}

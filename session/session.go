@@ -73,6 +73,9 @@ type Options struct {
 	// make the same update with their sum, as with micro-batches (Plan.CheckSplit). A process
 	// can be a rank once. Open waits for the other ranks.
 	Cluster *cluster.Cluster
+	// Exchange is the type in which ranks exchange large gradients: that of the gradients if it is
+	// empty, or gpuopts.BFloat16, which halves the traffic of float32 and rounds each sum.
+	Exchange gpuopts.Precision
 }
 
 // ErrNoSignature means that the model has no signature for a purpose.
@@ -537,6 +540,9 @@ func (s *Session) Identity() map[string]string {
 	}
 	if s.train != nil && s.train.Signature.Input(contract.InputSeed) != nil {
 		id["seed"] = strconv.FormatInt(s.opts.Seed, 10)
+	}
+	if s.opts.Cluster != nil && s.opts.Exchange != "" {
+		id["exchange"] = string(s.opts.Exchange)
 	}
 	if s.scaler != nil {
 		id["loss_scale"] = s.scaler.String()

@@ -292,6 +292,8 @@ func (s *settings) clusterFlags() []flag {
 		{"cluster-timeout", "fit", "longest time in which another rank may not answer", "Cluster.Timeout", &s.cluster.Timeout},
 		{"min-workers", "fit", "continue with this many ranks, rank 0 among them, if others are lost (0: all)", "Cluster.MinWorkers", newCount(&s.cluster.MinWorkers, 0)},
 		{"min-workers-wait", "fit", "with --min-workers, wait this long for a lost rank (default: --cluster-start)", "Cluster.Wait", &s.cluster.Wait},
+		{"exchange", "fit", "type in which ranks exchange large gradients; bf16 halves the traffic", "Options.Exchange",
+			newChoice(&s.Session.Exchange, "fp32 bf16", "", gpuopts.BFloat16)},
 		{"workers", "launch", "ranks to start", "", newCount(&s.ranks, 1)},
 	}
 }
