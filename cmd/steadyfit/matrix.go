@@ -196,15 +196,8 @@ func verdict(result *matrix.Result, broken []string) error {
 func (s *settings) completePlan(ctx context.Context) error {
 	p := &s.plan
 	p.User, p.Data, p.Version, p.Models, p.Commands = s.Model, s.Data.Path, version(), map[string]string{}, map[string]matrix.Command{}
-	switch {
-	case p.Pairs < 0 || p.Pairs > maxPairs:
-		return usagef("--pairs %d: expected 1 to %d", p.Pairs, maxPairs)
-	case p.Jobs < 1 || p.Jobs > maxJobs:
-		return usagef("--jobs %d: expected 1 to %d", p.Jobs, maxJobs)
-	case p.Timeout < 0:
-		return usagef("--timeout %v: expected 0 or more", p.Timeout)
-	case p.Within != 0 && p.Within < leastWithin:
-		return usagef("--within %v: expected at least %v", p.Within, leastWithin)
+	if err := checkPlan(p); err != nil {
+		return err
 	}
 	if p.Quick && p.Pairs == 0 {
 		p.Pairs = quickPairs
@@ -246,18 +239,26 @@ func (s *settings) completePlan(ctx context.Context) error {
 	return nil
 }
 
+func checkPlan(p *matrix.Plan) error {
+	switch {
+	case p.Pairs < 0 || p.Pairs > maxPairs:
+		return usagef("--pairs %d: expected 1 to %d", p.Pairs, maxPairs)
+	case p.Jobs < 1 || p.Jobs > maxJobs:
+		return usagef("--jobs %d: expected 1 to %d", p.Jobs, maxJobs)
+	case p.Timeout < 0:
+		return usagef("--timeout %v: expected 0 or more", p.Timeout)
+	case p.Within != 0 && p.Within < leastWithin:
+		return usagef("--within %v: expected at least %v", p.Within, leastWithin)
+	}
+	return nil
+}
+
 // selectRuns adds the workloads and remedies of the flags to the plan.
 func (s *settings) selectRuns() error {
-	p, workloads, remedies := &s.plan, s.workloads, s.remedies
-	switch {
-	case p.Quick && (workloads != nil || remedies != nil):
-		return usagef("--quick has its own workloads and remedies: leave --workloads and --remedies out")
-	case p.Quick && s.Model != "":
-		workloads, remedies = []string{matrix.User}, quickUser
-	case p.Quick:
-		workloads, remedies = quick.workloads, quick.remedies
-	case workloads == nil && s.Model != "":
-		workloads = []string{matrix.User}
+	p := &s.plan
+	workloads, remedies, err := s.named()
+	if err != nil {
+		return err
 	}
 	if err := checkWorkloads(workloads); err != nil {
 		return err
@@ -287,6 +288,21 @@ func (s *settings) selectRuns() error {
 		return (all || slices.Contains(workloads, workload)) && chosen.selects(runtime, workload, remedy)
 	}
 	return checkRuntimes(p.Runtimes)
+}
+
+// named returns the workloads and remedies that the flags name, or that --quick stands for.
+func (s *settings) named() (workloads, remedies []string, err error) {
+	switch {
+	case s.plan.Quick && (s.workloads != nil || s.remedies != nil):
+		return nil, nil, usagef("--quick has its own workloads and remedies: leave --workloads and --remedies out")
+	case s.plan.Quick && s.Model != "":
+		return []string{matrix.User}, quickUser, nil
+	case s.plan.Quick:
+		return quick.workloads, quick.remedies, nil
+	case s.workloads == nil && s.Model != "":
+		return []string{matrix.User}, s.remedies, nil
+	}
+	return s.workloads, s.remedies, nil
 }
 
 func checkWorkloads(ids []string) error {
