@@ -78,6 +78,16 @@ func (s *search) predict(c candidate) (_ prediction, ok bool) {
 // pairs of points that differ only by it. Numbers of micro-batches without such a pair are on the
 // line through the others.
 func (s *search) effect(axis, value int) (e effect, ok bool) {
+	key := [2]int{axis, value}
+	k, found := s.effects[key]
+	if !found {
+		k.effect, k.ok = s.estimate(axis, value)
+		s.effects[key] = k
+	}
+	return k.effect, k.ok
+}
+
+func (s *search) estimate(axis, value int) (e effect, ok bool) {
 	if value == 0 {
 		return effect{}, true
 	}

@@ -40,7 +40,7 @@ type search struct {
 	goal       Goal
 	axes       [][]autotune.Configuration
 	candidates []candidate
-	// screening are the candidates to measure first: plain steps, and each setting alone.
+	// screening are the candidates to measure first.
 	screening []candidate
 
 	points []point
@@ -50,11 +50,19 @@ type search struct {
 	opened   memory.Bytes
 	count    int // trials
 	complete bool
+	// effects caches estimate, by axis and value.
+	effects map[[2]int]known
+}
+
+// known is an effect; ok is false if it is unknown.
+type known struct {
+	effect
+	ok bool
 }
 
 // newSearch makes a search. over combines two configurations, if that is possible.
 func newSearch(g Goal, bases []autotune.Configuration, groups [][]autotune.Configuration, over func(c, base autotune.Configuration) (autotune.Configuration, bool)) *search {
-	s := &search{goal: g, failed: map[autotune.Configuration]string{}}
+	s := &search{goal: g, failed: map[autotune.Configuration]string{}, effects: map[[2]int]known{}}
 	s.axes = append([][]autotune.Configuration{bases}, groups...)
 	s.candidates = []candidate{{at: make([]int, len(s.axes))}}
 	for axis, values := range s.axes {
@@ -72,8 +80,8 @@ func newSearch(g Goal, bases []autotune.Configuration, groups [][]autotune.Confi
 	return s
 }
 
-// screen lists what to measure first. Of the numbers of micro-batches, a middle one and the largest
-// show the line of the others.
+// screen lists the bases to measure first. Of the numbers of micro-batches, a middle one and the
+// largest show the line of the others.
 func (s *search) screen() {
 	var parts []int
 	for i, c := range s.axes[0] {
@@ -81,16 +89,12 @@ func (s *search) screen() {
 			parts = append(parts, i+1)
 		}
 	}
-	skip := map[int]bool{}
-	for i, at := range parts {
-		skip[at] = i != len(parts)-1 && i != (len(parts)-1)/2
-	}
-	origin := s.candidates[0]
-	for axis := -1; axis < len(s.axes); axis++ {
-		for _, c := range s.candidates {
-			if axis < 0 && c.distance(origin) == 0 || axis >= 0 && c.distance(origin) == 1 && c.at[axis] != 0 && (axis > 0 || !skip[c.at[0]]) {
-				s.screening = append(s.screening, c)
-			}
+	for _, c := range s.candidates {
+		if i := slices.Index(parts, c.at[0]); i >= 0 && i != len(parts)-1 && i != (len(parts)-1)/2 {
+			continue
+		}
+		if !slices.ContainsFunc(c.at[1:], func(value int) bool { return value != 0 }) {
+			s.screening = append(s.screening, c)
 		}
 	}
 }
@@ -117,6 +121,7 @@ func (s *search) add(m autotune.Measurement) {
 		return
 	}
 	s.count++
+	s.effects = map[[2]int]known{}
 	peak := m.StepPeak
 	if s.goal.Anon {
 		peak = m.StepAnon
@@ -153,7 +158,9 @@ const (
 	least = 0.03
 )
 
-// next returns the configuration to measure next; ok is false if no other one is worth it.
+// next returns the configuration to measure next; ok is false if no other one is worth it. The
+// order is that of autotune.Choose, bases first, then settings on the best one. But a combination
+// that is predicted to be better than the best one precedes settings that were never measured.
 func (s *search) next() (c autotune.Configuration, ok bool) {
 	for _, c := range s.screening {
 		if !s.tried(c) {
@@ -163,6 +170,21 @@ func (s *search) next() (c autotune.Configuration, ok bool) {
 	if len(s.points) == 0 {
 		return c, false
 	}
+	if c, ok := s.promising(true); ok {
+		return c, true
+	}
+	if c, ok := s.unknown(); ok {
+		return c, true
+	}
+	if c, ok := s.promising(false); ok {
+		return c, true
+	}
+	return s.simpler()
+}
+
+// promising returns the candidate with the best score among those that are worth a trial. With sure,
+// it makes no allowance for the error of predictions.
+func (s *search) promising(sure bool) (c autotune.Configuration, ok bool) {
 	worth := s.worth()
 	best := math.Inf(1)
 	for _, k := range s.candidates {
@@ -173,14 +195,36 @@ func (s *search) next() (c autotune.Configuration, ok bool) {
 		if !known {
 			continue
 		}
+		if sure {
+			p.spread = 0
+		}
 		if score, ok := worth(p); ok && score < best {
 			best, c = score, k.is
 		}
 	}
-	if math.IsInf(best, 1) {
-		return s.simpler()
+	return c, !math.IsInf(best, 1)
+}
+
+// unknown returns a candidate with a setting whose effect is unknown: the best point with that
+// setting or, if that is impossible or failed, plain steps with it.
+func (s *search) unknown() (c autotune.Configuration, ok bool) {
+	best, _ := s.best()
+	for axis := 1; axis < len(s.axes); axis++ {
+		for i := range s.axes[axis] {
+			if _, known := s.effect(axis, i+1); known {
+				continue
+			}
+			for _, on := range []candidate{best.candidate, s.candidates[0]} {
+				at := slices.Clone(on.at)
+				at[axis] = i + 1
+				with := slices.IndexFunc(s.candidates, func(k candidate) bool { return slices.Equal(k.at, at) })
+				if with >= 0 && !s.tried(s.candidates[with]) {
+					return s.candidates[with].is, true
+				}
+			}
+		}
 	}
-	return c, true
+	return c, false
 }
 
 // simpler returns a configuration with one setting less than the best one that is predicted to be
@@ -216,9 +260,9 @@ func (s *search) asGood(p prediction, best point) bool {
 // better.
 func (s *search) worth() func(prediction) (score float64, ok bool) {
 	if s.goal.Budget == 0 && s.goal.Step == 0 {
-		known := front(s.points)
+		now := front(s.points)
 		return func(p prediction) (float64, bool) {
-			return -gain(known, p.ratio, p.peak), gain(known, p.fastest(), p.smallest()) > least
+			return -gain(now, p.ratio, p.peak), gain(now, p.fastest(), p.smallest()) > least
 		}
 	}
 	// The two amounts of a configuration are the one with a limit and the one to minimize.
@@ -273,9 +317,8 @@ func choose(points []point, cost func(point) float64) point {
 	})
 }
 
-// enoughTrials is the number of trials of the choice, and half of it that of the other points on the
-// front.
-const enoughTrials = 4
+// enoughTrials is the number of trials of the choice. The other points on the front have frontTrials.
+const enoughTrials, frontTrials = 3, 2
 
 // repeat returns a configuration whose trial is worth repeating.
 func (s *search) repeat() (c autotune.Configuration, ok bool) {
@@ -283,12 +326,12 @@ func (s *search) repeat() (c autotune.Configuration, ok bool) {
 		return c, false
 	}
 	best, _ := s.best()
-	if best.trials < enoughTrials/2 {
+	if best.trials < frontTrials {
 		return best.is, true
 	}
 	if s.goal == (Goal{}) {
 		for _, p := range front(s.points) {
-			if p.trials < enoughTrials/2 {
+			if p.trials < frontTrials {
 				return p.is, true
 			}
 		}

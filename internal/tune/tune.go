@@ -101,7 +101,7 @@ func Run(ctx context.Context, p *autotune.Plan, g Goal, until time.Time, progres
 
 // searchShare is the part of the time for configurations that were not measured. The rest repeats
 // trials of the best ones.
-const searchShare = 0.7
+const searchShare = 0.8
 
 func (s *search) run(ctx context.Context, t trials, until time.Time, progress func(Event)) error {
 	for _, m := range t.Known() {
