@@ -46,10 +46,16 @@ const (
 // asks for less. Larger ones are in mapped files.
 var maxCached memory.Bytes = 1 << 30
 
+// featuresPrefix begins the name of the folders with the files of features.
+const featuresPrefix = "steadyfit-features-"
+
 // cacheFeatures computes the features of the training and validation data, and replaces the
 // model and the data with those of the rest. It does nothing if the options or the model forbid
 // it.
 func (t *training) cacheFeatures(ctx context.Context) error {
+	if t.Checkpoints.Folder != "" {
+		files.ClearScratch(t.Checkpoints.Folder, featuresPrefix)
+	}
 	if t.CacheFeatures == CacheOff || t.CacheFeatures == "off" || t.CacheFeatures == CacheAuto && !t.freezes() {
 		return nil
 	}
@@ -117,7 +123,7 @@ func (t *training) tryFeatures(ctx context.Context) error {
 		err = t.useFeatures(ctx, s, f, done)
 	}
 	if err != nil {
-		return errors.Join(err, s.Close())
+		return errors.Join(err, s.Close(), t.removeTemporary())
 	}
 	t.model, t.plan, t.session, t.live = f.Model, plan, s, t.tunesLive()
 	return nil
@@ -242,12 +248,12 @@ func rounded(d time.Duration) time.Duration {
 // useFeatures computes the features of all data.
 func (t *training) useFeatures(ctx context.Context, s *session.Session, f *savedmodels.Features, c session.FeatureCheck) error {
 	began := time.Now()
-	train, err := t.featuresOf(ctx, s, f, t.samples, "train")
+	train, err := t.featuresOf(ctx, s, f, t.samples)
 	if err != nil {
 		return err
 	}
 	if v, ok := t.Loop.Validation.(*data.InMemory); ok {
-		held, err := t.featuresOf(ctx, s, f, v, "validation")
+		held, err := t.featuresOf(ctx, s, f, v)
 		if err != nil {
 			return err
 		}
@@ -305,13 +311,13 @@ func (c *cached) Source() data.Dataset { return c.source }
 func (c *cached) Describe() string { return "" }
 
 // featuresOf computes the features of a dataset, in memory or in files.
-func (t *training) featuresOf(ctx context.Context, s *session.Session, f *savedmodels.Features, ds *data.InMemory, part string) (*data.InMemory, error) {
+func (t *training) featuresOf(ctx context.Context, s *session.Session, f *savedmodels.Features, ds *data.InMemory) (*data.InMemory, error) {
 	x, err := s.NewFeatureStep(f)
 	if err != nil {
 		return nil, err
 	}
 	c := &computation{training: t, step: x, ds: ds}
-	out, err := c.run(ctx, part)
+	out, err := c.run(ctx)
 	return out, errors.Join(err, x.Close())
 }
 
@@ -322,7 +328,7 @@ type computation struct {
 	ds   *data.InMemory
 }
 
-func (c *computation) run(ctx context.Context, part string) (*data.InMemory, error) {
+func (c *computation) run(ctx context.Context) (*data.InMemory, error) {
 	var first data.Batch
 	for b, err := range c.ds.Batches(data.Pass{Batch: min(2, c.ds.Len())}) {
 		if err != nil {
@@ -338,7 +344,7 @@ func (c *computation) run(ctx context.Context, part string) (*data.InMemory, err
 		return nil, err
 	}
 	if total := sizeOf(one) / memory.Bytes(one.Len()) * memory.Bytes(c.ds.Len()); total > c.maxCached() {
-		return c.inFiles(ctx, part)
+		return c.inFiles(ctx, total)
 	}
 	columns := make([]data.Field, len(first.Fields))
 	err = c.each(ctx, func(b data.Batch) error {
@@ -379,36 +385,38 @@ func (c *computation) each(ctx context.Context, do func(data.Batch) error) error
 
 // inFiles writes the features to a folder and maps them. The folder is beside the checkpoints,
 // or in the system's temporary folder, and exists during the training.
-func (c *computation) inFiles(ctx context.Context, part string) (*data.InMemory, error) {
-	parent := filepath.Join(c.Checkpoints.Folder, "features")
-	remove := func() error { return os.RemoveAll(parent) }
-	if c.Checkpoints.Folder == "" {
-		var err error
-		if parent, remove, err = files.Scratch("steadyfit-features-"); err != nil {
-			return nil, err
+func (c *computation) inFiles(ctx context.Context, size memory.Bytes) (*data.InMemory, error) {
+	parent, needed := os.TempDir(), int64(size)
+	if c.Checkpoints.Folder != "" {
+		parent = c.Checkpoints.Folder
+		for _, v := range c.model.Variables { // a checkpoint
+			needed += v.Bytes()
 		}
 	}
+	err := os.MkdirAll(parent, 0o777)
+	if err == nil {
+		err = files.Writable(parent, needed)
+	}
+	if err != nil {
+		return nil, no("%s of features cannot be written to %s: %w; %s", size, parent, err, files.Remedy(err, ""))
+	}
+	folder, remove, err := files.ScratchIn(parent, featuresPrefix)
+	if err != nil {
+		return nil, err
+	}
 	c.temporary = append(c.temporary, remove)
-	folder := filepath.Join(parent, part)
 	if err := c.write(ctx, folder); err != nil {
 		return nil, fmt.Errorf("write features to %s: %w", folder, err)
 	}
 	ds, err := data.Open(folder, data.Options{Map: true})
 	if err == nil {
-		c.reader.opened = append(c.reader.opened, ds)
+		c.temporary = append(c.temporary, ds.Close)
 	}
 	return ds, err
 }
 
 // write writes one .npy file for each field.
 func (c *computation) write(ctx context.Context, folder string) (err error) {
-	// A process that was killed may have left its files.
-	if err := os.RemoveAll(folder); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(folder, 0o777); err != nil {
-		return err
-	}
 	var open []io.Closer
 	var writers []data.Writer
 	defer func() {
@@ -438,11 +446,12 @@ func (c *computation) write(ctx context.Context, folder string) (err error) {
 	return err
 }
 
-// removeTemporary removes the temporary folders of the training.
+// removeTemporary unmaps and removes the temporary files of the training.
 func (t *training) removeTemporary() error {
 	var errs []error
-	for _, remove := range t.temporary {
+	for _, remove := range slices.Backward(t.temporary) {
 		errs = append(errs, remove())
 	}
+	t.temporary = nil
 	return errors.Join(errs...)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/internal/files"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -95,7 +96,7 @@ func TestCachedFeatures(t *testing.T) {
 	}
 	dir := frozenModels(t, kinds...)
 	for name, test := range map[string]func(*testing.T, string){
-		"kinds": frozenKinds, "signature": otherSignature, "shuffled": shuffledData, "resume": resumeCached,
+		"kinds": frozenKinds, "signature": otherSignature, "shuffled": shuffledData, "resume": resumeCached, "folders": cachedInFolders,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, dir) })
 	}
@@ -184,9 +185,49 @@ func resumeCached(t *testing.T, dir string) {
 		got, report, err := trainFrozen(dir, "plain", c.then, func(o *Config) { o.Checkpoints.Folder, o.Resume = folder, true })
 		require.NoError(t, err)
 		assert.Equal(t, want, got, "%+v", c)
-		assert.NoDirExists(t, filepath.Join(folder, "features"), "the files exist during the training only")
+		assert.Empty(t, featureFolders(t, folder), "the files exist during the training only")
 		if c.limit == 1 {
 			assert.Contains(t, report, "in mapped files")
 		}
 	}
+}
+
+func featureFolders(t *testing.T, folder string) []string {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(folder, featuresPrefix+"*"))
+	require.NoError(t, err)
+	return list
+}
+
+// A training removes the files of a process that was killed, and not those of another one. It
+// writes none to a disk without space for them and a checkpoint.
+func cachedInFolders(t *testing.T, dir string) {
+	folder := t.TempDir()
+	checkpoints := func(o *Config) { o.Checkpoints.Folder, o.Loop.Epochs = folder, 2 }
+	require.NoError(t, os.MkdirAll(filepath.Join(folder, featuresPrefix+"left", "x"), 0o777))
+	used, remove, err := files.ScratchIn(t.TempDir(), featuresPrefix)
+	require.NoError(t, err)
+	_, _, err = trainFrozen(dir, "plain", CacheOff, checkpoints)
+	require.NoError(t, err)
+	assert.Empty(t, featureFolders(t, folder))
+
+	folder = filepath.Dir(used)
+	before := maxCached
+	maxCached = 1
+	t.Cleanup(func() { maxCached = before })
+	_, report, err := trainFrozen(dir, "plain", CacheOn, checkpoints)
+	require.NoError(t, err)
+	assert.Contains(t, report, "in mapped files")
+	assert.Equal(t, []string{used}, featureFolders(t, folder))
+	require.NoError(t, remove())
+
+	folder = t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=16k", "steadyfit-test", folder).CombinedOutput(); err != nil {
+		t.Skipf("needs a small file system: %s", out)
+	}
+	t.Cleanup(func() { assert.NoError(t, exec.Command("umount", folder).Run()) })
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "full"), make([]byte, 6<<10), 0o666))
+	_, _, err = trainFrozen(dir, "plain", CacheOn, checkpoints)
+	require.ErrorContains(t, err, "free some space")
+	assert.Empty(t, featureFolders(t, folder))
 }

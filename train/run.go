@@ -78,8 +78,8 @@ type training struct {
 	plan   *session.Plan
 	reader *reader
 	data   data.Dataset
-	// samples are the training data without their order. temporary removes folders at the
-	// end.
+	// samples are the training data without their order. temporary unmaps and removes files, in
+	// reverse order.
 	samples   *data.InMemory
 	temporary []func() error
 	// tuned is the plan of autotune, or nil. choice is the chosen configuration. most is the

@@ -11,29 +11,16 @@ import (
 // scratchTries is the maximum number of folders that Scratch creates when others remove them.
 const scratchTries = 100
 
-// Scratch makes a folder for temporary files and returns a function that removes it. The folder's name
-// begins with prefix, which identifies its purpose. Each process locks its folder, and Scratch removes
-// folders without a lock, which belonged to killed processes. File systems without locks keep them.
+// Scratch makes a folder for temporary files in the system's folder for them; see ScratchIn.
 func Scratch(prefix string) (dir string, remove func() error, err error) {
-	return scratchIn(os.TempDir(), prefix)
+	return ScratchIn(os.TempDir(), prefix)
 }
 
-func scratchIn(parent, prefix string) (dir string, remove func() error, err error) {
-	entries, err := os.ReadDir(parent)
-	if err != nil {
-		return "", nil, err
-	}
-	for _, e := range entries {
-		if !e.IsDir() || !strings.HasPrefix(e.Name(), prefix) {
-			continue
-		}
-		// If the removal fails, the folder belongs to another user.
-		left := filepath.Join(parent, e.Name())
-		if lock, err := lockDir(left); err == nil {
-			_ = os.RemoveAll(left)
-			_ = lock.Close()
-		}
-	}
+// ScratchIn makes a folder for temporary files and returns a function that removes it. The folder's name
+// begins with prefix, which identifies its purpose. Each process locks its folder, and ScratchIn removes
+// the folders of killed processes (ClearScratch).
+func ScratchIn(parent, prefix string) (dir string, remove func() error, err error) {
+	ClearScratch(parent, prefix)
 	for range scratchTries {
 		dir, err := os.MkdirTemp(parent, prefix)
 		if err != nil {
@@ -53,6 +40,26 @@ func scratchIn(parent, prefix string) (dir string, remove func() error, err erro
 		return dir, func() error { return errors.Join(os.RemoveAll(dir), lock.Close()) }, nil
 	}
 	return "", nil, fmt.Errorf("%s: other processes removed the new folder for temporary files %d times", parent, scratchTries)
+}
+
+// ClearScratch removes the folders of ScratchIn without a lock, which belonged to killed processes. File
+// systems without locks keep them.
+func ClearScratch(parent, prefix string) {
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), prefix) {
+			continue
+		}
+		// If the removal fails, the folder belongs to another user.
+		left := filepath.Join(parent, e.Name())
+		if lock, err := lockDir(left); err == nil {
+			_ = os.RemoveAll(left)
+			_ = lock.Close()
+		}
+	}
 }
 
 var errNoLocks = errors.New("no locks")

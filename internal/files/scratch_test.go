@@ -22,11 +22,11 @@ func TestScratch(t *testing.T) {
 	}
 	require.NoError(t, probe.Close())
 
-	one, removeOne, err := scratchIn(parent, "a-")
+	one, removeOne, err := ScratchIn(parent, "a-")
 	require.NoError(t, err)
 	require.NoDirExists(t, left)
 	require.DirExists(t, other)
-	two, removeTwo, err := scratchIn(parent, "a-")
+	two, removeTwo, err := ScratchIn(parent, "a-")
 	require.NoError(t, err)
 	require.DirExists(t, one, "its process lives")
 	require.NotEqual(t, one, two)
@@ -37,6 +37,6 @@ func TestScratch(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
 
-	_, _, err = scratchIn(filepath.Join(parent, "nowhere"), "a-")
+	_, _, err = ScratchIn(filepath.Join(parent, "nowhere"), "a-")
 	require.Error(t, err)
 }
