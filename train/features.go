@@ -15,6 +15,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strconv"
 	"time"
 
 	"steadyfit/data"
@@ -405,18 +406,27 @@ func (c *computation) inFiles(ctx context.Context, size memory.Bytes) (*data.InM
 		return nil, err
 	}
 	c.temporary = append(c.temporary, remove)
-	if err := c.write(ctx, folder); err != nil {
+	names, err := c.write(ctx, folder)
+	if err != nil {
 		return nil, fmt.Errorf("write features to %s: %w", folder, err)
 	}
 	ds, err := data.Open(folder, data.Options{Map: true})
-	if err == nil {
-		c.temporary = append(c.temporary, ds.Close)
+	if err != nil {
+		return nil, err
+	}
+	c.temporary = append(c.temporary, ds.Close)
+	for i := 0; i < len(names) && err == nil; i++ {
+		ds, err = ds.Rename(numbered(i), names[i])
 	}
 	return ds, err
 }
 
-// write writes one .npy file for each field.
-func (c *computation) write(ctx context.Context, folder string) (err error) {
+// numbered returns the name of the file of a field, without .npy. The names of fields are those of
+// the model's inputs, which may be paths.
+func numbered(field int) string { return "steadyfit-field-" + strconv.Itoa(field) }
+
+// write writes one .npy file for each field, and returns the names of the fields.
+func (c *computation) write(ctx context.Context, folder string) (names []string, err error) {
 	var open []io.Closer
 	var writers []data.Writer
 	defer func() {
@@ -427,10 +437,11 @@ func (c *computation) write(ctx context.Context, folder string) (err error) {
 	err = c.each(ctx, func(b data.Batch) error {
 		for i, f := range b.Fields {
 			if i == len(writers) {
-				file, err := os.Create(filepath.Join(folder, f.Name+".npy"))
+				file, err := os.Create(filepath.Join(folder, numbered(i)+".npy"))
 				if err != nil {
 					return err
 				}
+				names = append(names, f.Name)
 				open = append(open, file)
 				writers = append(writers, data.NewNPYWriter(file, c.ds.Len()))
 			}
@@ -443,7 +454,7 @@ func (c *computation) write(ctx context.Context, folder string) (err error) {
 	for _, w := range writers {
 		err = errors.Join(err, w.Flush())
 	}
-	return err
+	return names, err
 }
 
 // removeTemporary unmaps and removes the temporary files of the training.

@@ -8,8 +8,11 @@ import (
 	"path/filepath"
 	"testing"
 
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"steadyfit/data"
 	"steadyfit/internal/files"
@@ -96,7 +99,7 @@ func TestCachedFeatures(t *testing.T) {
 	}
 	dir := frozenModels(t, kinds...)
 	for name, test := range map[string]func(*testing.T, string){
-		"kinds": frozenKinds, "signature": otherSignature, "shuffled": shuffledData, "resume": resumeCached, "folders": cachedInFolders,
+		"kinds": frozenKinds, "signature": otherSignature, "shuffled": shuffledData, "resume": resumeCached, "folders": cachedInFolders, "paths": inputsLikePaths,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, dir) })
 	}
@@ -230,4 +233,40 @@ func cachedInFolders(t *testing.T, dir string) {
 	_, _, err = trainFrozen(dir, "plain", CacheOn, checkpoints)
 	require.ErrorContains(t, err, "free some space")
 	assert.Empty(t, featureFolders(t, folder))
+}
+
+// The name of an input that is a path does not become a path of the feature files.
+func inputsLikePaths(t *testing.T, dir string) {
+	const path = "../../y"
+	other := t.TempDir()
+	require.NoError(t, os.CopyFS(filepath.Join(other, "plain"), os.DirFS(filepath.Join(dir, "plain"))))
+	file := filepath.Join(other, "plain", "saved_model.pb")
+	content, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var model pb.SavedModel
+	require.NoError(t, proto.Unmarshal(content, &model))
+	for _, s := range model.MetaGraphs[0].SignatureDef {
+		if y := s.Inputs["y"]; y != nil {
+			s.Inputs[path] = y
+			delete(s.Inputs, "y")
+		}
+	}
+	content, err = proto.Marshal(&model)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, content, 0o666))
+	ds, err := data.Open(filepath.Join(dir, "data.npz"), data.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, ds.Close()) })
+	ds, err = ds.Rename("y", path)
+	require.NoError(t, err)
+	renamed := func(o *Config) {
+		o.Data, o.Checkpoints.Folder, o.Loop.Epochs = Data{Memory: ds}, filepath.Join(other, "a", "b"), 2
+	}
+	before := maxCached
+	maxCached = 1
+	t.Cleanup(func() { maxCached = before })
+	_, report, err := trainFrozen(other, "plain", CacheOn, renamed)
+	require.NoError(t, err)
+	assert.Contains(t, report, "in mapped files")
+	assert.NoFileExists(t, filepath.Join(other, "a", "y.npy"))
 }
