@@ -18,18 +18,17 @@ import (
 	"time"
 
 	"steadyfit/option"
-	"steadyfit/supervise"
 )
 
 // ErrAbsent means that too few ranks are present, or that one ended while the training started.
-// Its errors match supervise.ErrRetry, too.
+// Another attempt may succeed.
 var ErrAbsent = errors.New("a rank of the cluster is absent")
 
 // absent marks an error as ErrAbsent.
 type absent struct{ error }
 
 func (a absent) Unwrap() error        { return a.error }
-func (a absent) Is(target error) bool { return target == ErrAbsent || target == supervise.ErrRetry }
+func (a absent) Is(target error) bool { return target == ErrAbsent }
 
 const (
 	defaultStart   = 10 * time.Minute

@@ -2,9 +2,11 @@ package train
 
 import (
 	"context"
+	"errors"
 
 	"steadyfit/cluster"
 	"steadyfit/session"
+	"steadyfit/supervise"
 )
 
 // ranked reports whether the training has several ranks. rank is the index of this one.
@@ -78,7 +80,7 @@ func (t *training) openRank(ctx context.Context) (err error) {
 		t.session, err = session.Open(ctx, t.plan)
 		return err
 	}
-	return t.Cluster.Rendezvous(ctx, t.Loop.Log, func(ctx context.Context, present *cluster.Cluster) error {
+	err = t.Cluster.Rendezvous(ctx, t.Loop.Log, func(ctx context.Context, present *cluster.Cluster) error {
 		t.Cluster, t.Session.Cluster = present, present
 		err := t.compile()
 		if err == nil {
@@ -86,7 +88,17 @@ func (t *training) openRank(ctx context.Context) (err error) {
 		}
 		return err
 	})
+	if errors.Is(err, cluster.ErrAbsent) {
+		err = retry{err}
+	}
+	return err
 }
+
+// retry marks an error that may not occur in another process.
+type retry struct{ error }
+
+func (r retry) Unwrap() error        { return r.error }
+func (r retry) Is(target error) bool { return target == supervise.ErrRetry }
 
 // leave waits until all ranks have finished with the same result.
 func (t *training) leave(result error) error {

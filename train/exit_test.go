@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"steadyfit/cluster"
 	"steadyfit/option"
 	"steadyfit/session"
 	"steadyfit/supervise"
@@ -31,4 +35,14 @@ func TestExitCode(t *testing.T) {
 	} {
 		assert.Equal(t, c.want, ExitCode(c.err), "%v", c.err)
 	}
+}
+
+// A rank whose first rank is absent may succeed in another process.
+func TestAbsentRank(t *testing.T) {
+	c := &training{Config: Config{Cluster: &cluster.Cluster{Workers: []string{"127.0.0.1:1", "127.0.0.1:2"}, Rank: 1, MinWorkers: 1, Start: time.Millisecond}}}
+	c.Loop.Log = slog.New(slog.DiscardHandler)
+	err := c.openRank(t.Context())
+	require.ErrorIs(t, err, supervise.ErrRetry)
+	assert.ErrorContains(t, err, "rank 0 (127.0.0.1:1) did not answer within 1ms")
+	assert.Equal(t, 1, ExitCode(err))
 }
