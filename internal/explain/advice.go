@@ -11,8 +11,7 @@ import (
 
 // advise adds to the large parts what could make them smaller, where that applies to this training.
 func (m *measurement) advise(r *Report) {
-	o := m.plan.Options
-	batch := false
+	batch := m.smallerBatch(r)
 	for i := range r.Parts {
 		p := &r.Parts[i]
 		if float64(p.Bytes) < leastHolder*float64(r.PeakBytes) {
@@ -21,16 +20,8 @@ func (m *measurement) advise(r *Report) {
 		switch p.Name {
 		case Activations, Gradients, Workspace:
 			// The gradients of weights do not become smaller with the batch.
-			if batch || r.Batch < 2 || p.Name == Gradients && p.Bytes < 2*r.Part(Weights) {
-				continue
-			}
-			batch = true
-			p.Advice = "a smaller {Loop.Batch}"
-			if m.plan.Model.Roles.Apply != "" {
-				p.Advice += ", or {Budget.Limit}, which splits batches"
-			}
-			if o.Device.Precision == "" && r.OneDNN && cpu.X86.HasAVX512F && m.trace.Matrix[tfbind.Float32] > 0 {
-				p.Advice += "; {Options.Precision bfloat16}"
+			if p.Name != Gradients || p.Bytes > 2*r.Part(Weights) {
+				p.Advice, batch = batch, ""
 			}
 		case Dataset:
 			p.Advice = "{Data.Map always} maps .npy and uncompressed .npz files instead"
@@ -52,4 +43,19 @@ func (m *measurement) advise(r *Report) {
 			p.Advice = "pages of files, which the system can drop"
 		}
 	}
+}
+
+// smallerBatch returns what makes the memory of the operations smaller; empty if nothing is known.
+func (m *measurement) smallerBatch(r *Report) string {
+	if r.Batch < 2 {
+		return ""
+	}
+	advice := "a smaller {Loop.Batch}"
+	if m.plan.Model.Roles.Apply != "" {
+		advice += ", or {Budget.Limit}, which splits batches"
+	}
+	if m.plan.Options.Device.Precision == "" && r.OneDNN && cpu.X86.HasAVX512F && m.trace.Matrix[tfbind.Float32] > 0 {
+		advice += "; {Options.Precision bfloat16}"
+	}
+	return advice
 }

@@ -3,11 +3,11 @@
 //
 // # Measurement
 //
-// [Measure] trains in this process, which must be new: it reads the memory after each phase (start,
-// TensorFlow loaded, model open, steps), and what is there before the first phase is not attributed.
-// [Run] starts such a process. After the warm-up, Measure resets the kernel's peak before each of some
-// steps and keeps the highest one. It then trims malloc and traces one more step. The model is not
-// saved.
+// [Measure] trains in this process, which must be new: it reads the memory after each phase (data read,
+// TensorFlow loaded, model open, steps). [Run] starts such a process. After the warm-up, Measure resets
+// the kernel's peak before each of some steps and keeps the highest one. It then trims malloc and traces
+// one more step. The Go heap is that after a collection, as in a training of some minutes. The model is
+// not saved.
 //
 // # Parts
 //
@@ -16,16 +16,15 @@
 //   - /proc/self/smaps: pages of libraries and of mapped data, Go's arenas, stacks, and all other
 //     anonymous memory, which is native memory.
 //   - The model and the dataset: sizes of variables by role, and of arrays.
-//   - The trace: the allocations of each operation, from which the operations follow that hold memory
-//     when most is held.
+//   - The trace: the operations that hold memory at the moment at which all operations hold most.
 //   - malloc's statistics: memory in use after each phase, which gives what TensorFlow needs for itself,
 //     and memory that is free.
 //
 // TensorFlow's pool and malloc hold free memory, too. With a pool (oneDNN), malloc's free memory is
-// what a trim returns, and the pool's is the rest of the native memory. Without one, malloc's is the
-// rest of the native memory, up to what malloc reports as free. What remains is the part
-// [Unattributed]. If the sizes of the parts exceed the peak, nothing is subtracted, so the sum shows
-// the error.
+// what a trim returns, and the pool's is the rest of the native memory, up to the size of the mapped
+// blocks. Without one, malloc's is the rest of the native memory, up to what malloc reports as free. What
+// remains is the part [Unattributed]: native memory that malloc does not know. If the parts exceed the
+// peak, workspace that was never written is subtracted, and the sum shows the remaining error.
 package explain
 
 import (
@@ -92,7 +91,8 @@ const (
 	Update       = "update of weights"
 	Workspace    = "workspace of kernels"
 	Registries   = "tensorflow registries"
-	Session      = "tensorflow session"
+	Graph        = "graph of the model"
+	Executors    = "executors of steps"
 	Code         = "compiled code"
 	PoolSlack    = "pool slack"
 	MallocSlack  = "malloc slack"
@@ -108,6 +108,8 @@ type Part struct {
 	Of []Holder `json:"of,omitempty"`
 	// More is the number of smaller holders.
 	More int `json:"more,omitempty"`
+	// Unwritten is what the holders asked for in addition, and did not write to.
+	Unwritten memory.Bytes `json:"unwritten,omitempty"`
 	// Advice is what could make the part smaller, with options in braces; see package option.
 	Advice string `json:"advice,omitempty"`
 }

@@ -31,97 +31,134 @@ func variables(m *savedmodels.Model) map[string][]Holder {
 	return parts
 }
 
-// split returns the sums of blocks that come from the pool and from malloc.
-func split(pool bool, list []Holder) (pooled, small memory.Bytes) {
-	for _, h := range list {
-		if pool && h.Bytes >= poolBlock {
-			pooled += h.Bytes
-		} else {
-			small += h.Bytes
-		}
-	}
-	return pooled, small
-}
-
 // parts attributes the peak; see the package comment.
 func (m *measurement) parts(operations []operation) []Part {
 	b := &m.before
-	var parts []Part
-	add := func(name string, bytes memory.Bytes) {
-		if bytes > 0 {
-			parts = append(parts, Part{Name: name, Bytes: bytes})
-		}
-	}
-	add(Libraries, b.libraries)
-	add(Stacks, b.stacks)
-	add(Code, b.code)
-	if len(b.files) > 0 {
-		parts = append(parts, newPart(MappedData, b.files))
-	}
-	// Go
+	l := &list{pool: m.trace.Allocators["mklcpu"].Peak.OK}
+	l.add(Libraries, b.libraries)
+	l.add(Stacks, b.stacks)
+	l.add(Code, b.code)
+	l.holders(MappedData, b.files)
+
 	// Before TensorFlow is loaded, native memory is that of the Go runtime. Its own figure includes pages
 	// that were never written.
 	metadata := max(m.start.native-memory.Bytes(max(m.start.malloc.InUse, 0))+b.metadata-m.start.metadata, 0)
-	goAll := b.arenas + metadata
-	held := memory.Bytes(m.data.HeapBytes())
-	ahead := memory.Bytes(int64(m.ahead.Ahead()+1) * m.ahead.BatchBytes(m.plan.Batch))
-	held = min(held, goAll)
-	ahead = min(ahead, goAll-held)
-	add(Dataset, held)
-	add(Prefetched, ahead)
-	add(GoRuntime, goAll-held-ahead)
-	// native memory. What the step adds to the resident memory is native, too.
-	rest := b.native - metadata + max(m.peak-b.total(), 0)
-	vars, ops := variables(m.plan.Model), atPeak(operations)
-	pool := m.trace.Allocators["mklcpu"].Peak
-	var pooled, small, stepPooled memory.Bytes
-	for _, group := range []map[string][]Holder{vars, ops} {
-		for name, list := range group {
-			p := newPart(name, list)
-			if p.Bytes > 0 {
-				parts = append(parts, p)
-			}
-			in, out := split(pool.OK, list)
-			if rest -= p.Bytes; name == Weights || name == Optimizer || name == OtherVars {
-				pooled, small = pooled+in, small+out
-			} else {
-				stepPooled += in
-			}
+	ofGo := b.arenas + metadata
+	held := min(memory.Bytes(m.data.HeapBytes()), ofGo)
+	ahead := min(memory.Bytes(int64(m.ahead.Ahead()+1)*m.ahead.BatchBytes(m.plan.Batch)), ofGo-held)
+	l.add(Dataset, held)
+	l.add(Prefetched, ahead)
+	l.add(GoRuntime, ofGo-held-ahead)
+
+	// What the step adds to the resident memory is native, too.
+	l.rest = b.native - metadata + max(m.peak-b.total(), 0)
+	for name, list := range variables(m.plan.Model) {
+		l.blocks(name, list)
+	}
+	variables := l.small
+	for name, list := range atPeak(operations) {
+		l.blocks(name, list)
+	}
+	l.step = l.small - variables
+	l.native(Inputs, b.buffers)
+	l.native(Tensors, b.tensors)
+	loaded, opened, before := l.inUse(&m.loaded), l.inUse(&m.opened), l.inUse(b)
+	l.native(Registries, loaded-l.inUse(&m.start))
+	l.native(Graph, opened-loaded-variables)
+	l.native(Executors, before-opened-l.fromMalloc(b.buffers, b.steps)-l.fromMalloc(b.tensors, b.open))
+	l.slack(m)
+	l.untouched()
+	l.add(Unattributed, l.rest)
+	slices.SortStableFunc(l.parts, func(a, b Part) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	return l.parts
+}
+
+// list collects parts.
+type list struct {
+	parts []Part
+	// pool is true if TensorFlow takes large blocks from a pool. pooled is the size of the blocks
+	// from there, small that of the blocks from malloc.
+	pool          bool
+	pooled, small memory.Bytes
+	// step is the size of the step's blocks from malloc.
+	step memory.Bytes
+	// rest is the native memory without the parts so far. It is negative if these are too large.
+	rest memory.Bytes
+}
+
+func (l *list) add(name string, bytes memory.Bytes) {
+	if bytes > 0 {
+		l.parts = append(l.parts, Part{Name: name, Bytes: bytes})
+	}
+}
+
+func (l *list) holders(name string, all []Holder) {
+	if p := newPart(name, all); p.Bytes > 0 {
+		l.parts = append(l.parts, p)
+	}
+}
+
+// native adds a part of native memory.
+func (l *list) native(name string, bytes memory.Bytes) {
+	l.add(name, bytes)
+	l.rest -= max(bytes, 0)
+}
+
+// blocks adds blocks of TensorFlow's allocator.
+func (l *list) blocks(name string, all []Holder) {
+	l.holders(name, all)
+	for _, h := range all {
+		l.rest -= h.Bytes
+		if l.pool && h.Bytes >= poolBlock {
+			l.pooled += h.Bytes
+		} else {
+			l.small += h.Bytes
 		}
 	}
-	add(Inputs, b.buffers)
-	add(Tensors, b.tensors)
-	rest -= b.buffers + b.tensors
-	libraries := memory.Bytes(max(m.loaded.malloc.InUse-m.start.malloc.InUse, 0))
-	add(Registries, libraries)
-	rest -= libraries
+}
 
-	inUse := memory.Bytes(b.malloc.InUse)
-	if pool.OK {
-		inUse -= memory.Bytes(max(b.malloc.Mapped, 0)) // regions of the pool
+// fromMalloc returns the part of some blocks that comes from malloc, by their mean size.
+func (l *list) fromMalloc(bytes memory.Bytes, blocks int64) memory.Bytes {
+	if l.pool && bytes >= memory.Bytes(blocks)*poolBlock {
+		return 0
 	}
-	graph := max(inUse-memory.Bytes(m.loaded.malloc.InUse)-small, 0)
-	if !pool.OK {
-		graph = max(graph-b.buffers-b.tensors, 0)
-	}
-	graph = min(graph, max(rest, 0))
-	add(Session, graph)
-	rest -= graph
+	return bytes
+}
 
-	free := memory.Bytes(max(b.malloc.Free, 0))
-	if pool.OK {
-		free = m.trimmed
+// inUse returns malloc's memory in use, without the regions of the pool.
+func (l *list) inUse(p *phase) memory.Bytes {
+	in := max(p.malloc.InUse, 0)
+	if l.pool {
+		in -= max(p.malloc.Mapped, 0)
 	}
-	free = min(free, max(rest, 0))
-	add(MallocSlack, free)
-	rest -= free
-	if pool.OK {
+	return memory.Bytes(in)
+}
+
+// slack adds the free memory of malloc and of the pool.
+func (l *list) slack(m *measurement) {
+	b := &m.before
+	free := m.trimmed
+	if !l.pool {
+		// The step takes its blocks from malloc's free memory and from what it adds to the process.
+		free = max(memory.Bytes(b.malloc.Free)+max(m.peak-b.total(), 0)-l.step, 0)
+	}
+	l.native(MallocSlack, min(free, max(l.rest, 0)))
+	if l.pool {
 		reserved := memory.Bytes(max(b.malloc.Mapped-m.loaded.malloc.Mapped, 0))
-		slack := min(max(reserved-pooled-stepPooled, 0), max(rest, 0))
-		add(PoolSlack, slack)
-		rest -= slack
+		l.native(PoolSlack, min(max(reserved-l.pooled, 0), max(l.rest, 0)))
 	}
-	add(Unattributed, rest)
-	slices.SortStableFunc(parts, func(a, b Part) int { return cmp.Compare(b.Bytes, a.Bytes) })
-	return parts
+}
+
+// untouched reduces the workspace if the parts are too large. Kernels ask for workspace of a size that
+// depends on the caches of the processor, as convolutions without oneDNN do, and write to a part of it;
+// pages that were never written are not resident. Other blocks are written as a whole.
+func (l *list) untouched() {
+	for i := range l.parts {
+		if p := &l.parts[i]; p.Name == Workspace && l.rest < 0 {
+			less := min(-l.rest, p.Bytes)
+			p.Unwritten = less
+			p.Bytes -= less
+			l.rest += less
+		}
+	}
 }
