@@ -41,7 +41,7 @@ const (
 // CheckFeatures trains a few steps on the first batch of ds, once on its data and once on the
 // features of f, and compares losses and trained variables. Where they differ, the error is
 // ErrFeatures. Without an error, the model has the variables that it had before. The session
-// must have the model f.Model.
+// must have the model f.Model, and a learning rate if its train signature takes one.
 func (s *Session) CheckFeatures(ctx context.Context, f *savedmodels.Features, ds data.Dataset, batch int) (c FeatureCheck, err error) {
 	b, err := firstBatch(ds, batch)
 	if err != nil {

@@ -165,6 +165,9 @@ func (t *training) checkFeatures(ctx context.Context, s *session.Session, f *sav
 			return c, nil
 		}
 	}
+	if err := t.setFirstRate(s); err != nil {
+		return c, err
+	}
 	c, err = s.CheckFeatures(ctx, f, t.samples, t.Loop.Batch)
 	if errors.Is(err, session.ErrFeatures) {
 		return c, &noFeatures{err}
@@ -179,6 +182,18 @@ func (t *training) checkFeatures(ctx context.Context, s *session.Session, f *sav
 		t.report("warning", fmt.Errorf("the check of cached features is not kept for the next training: %w", err))
 	}
 	return c, nil
+}
+
+// setFirstRate sets the first learning rate that changes weights, as training for comparison needs.
+func (t *training) setFirstRate(s *session.Session) error {
+	if t.Loop.LearningRate == nil {
+		return nil
+	}
+	rate := 0.0
+	for step := int64(0); rate == 0 && step < 1000; step++ {
+		rate = t.Loop.LearningRate(step, 0)
+	}
+	return s.SetLearningRate(rate)
 }
 
 // checkIndependent returns a noFeatures if the features of a sample depend on other samples.

@@ -93,13 +93,13 @@ var frozenCases = []struct {
 }
 
 func TestCachedFeatures(t *testing.T) {
-	kinds := []string{"two steps"}
+	kinds := []string{"two steps", "rate"}
 	for _, c := range frozenCases {
 		kinds = append(kinds, c.kind)
 	}
 	dir := frozenModels(t, kinds...)
 	for name, test := range map[string]func(*testing.T, string){
-		"kinds": frozenKinds, "signature": otherSignature, "shuffled": shuffledData, "resume": resumeCached, "folders": cachedInFolders, "paths": inputsLikePaths,
+		"kinds": frozenKinds, "signature": otherSignature, "shuffled": shuffledData, "resume": resumeCached, "folders": cachedInFolders, "paths": inputsLikePaths, "rate": rateAsInput,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, dir) })
 	}
@@ -269,4 +269,17 @@ func inputsLikePaths(t *testing.T, dir string) {
 	require.NoError(t, err)
 	assert.Contains(t, report, "in mapped files")
 	assert.NoFileExists(t, filepath.Join(other, "a", "y.npy"))
+}
+
+// Training for comparison has the learning rate of the schedule.
+func rateAsInput(t *testing.T, dir string) {
+	rising := func(o *Config) {
+		o.Loop.LearningRate = func(step int64, _ int) float64 { return 0.1 * float64(step) }
+	}
+	want, _, err := trainFrozen(dir, "rate", CacheOff, rising)
+	require.NoError(t, err)
+	got, report, err := trainFrozen(dir, "rate", CacheOn, rising)
+	require.NoError(t, err)
+	assert.Equal(t, want, got)
+	assert.Contains(t, report, "computed once")
 }

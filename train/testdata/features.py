@@ -119,11 +119,21 @@ class Model(tf.Module):
     def learn(self, x, y):
         return self.step([self.second, self.head], x, y)
 
-    def step(self, trained, x, y):
+    @tf.function(
+        input_signature=[
+            features,
+            labels,
+            tf.TensorSpec([], tf.float32, name="learning_rate"),
+        ]
+    )
+    def train_at(self, x, y, learning_rate):
+        return self.step([self.head], x, y, learning_rate)
+
+    def step(self, trained, x, y, rate=0.1):
         with tf.GradientTape() as tape:
             loss = self.loss(x, y, True)
         for v, g in zip(trained, tape.gradient(loss, trained)):
-            v.assign_sub(0.1 * g)
+            v.assign_sub(rate * g)
         return {"loss": loss}
 
     @tf.function(input_signature=[features, labels])
@@ -152,6 +162,8 @@ for kind in sys.argv[2:]:
         signatures["train_all"] = model.train_all
     if kind == "two steps":
         signatures["learn"] = model.learn
+    if kind == "rate":
+        signatures["train"] = model.train_at
     tf.saved_model.save(model, f"{folder}/{kind}", signatures=signatures)
 np.savez(
     f"{folder}/data.npz",
