@@ -280,21 +280,26 @@ func (t *training) saveChoice(string) (json.RawMessage, error) {
 	return json.Marshal(t.choice.Configuration)
 }
 
+// chosenBefore returns the choice in the checkpoint to resume from.
+func (t *training) chosenBefore() (c autotune.Configuration, found bool, err error) {
+	if !t.Resume {
+		return c, false, nil
+	}
+	state, found, err := checkpoint.HookState(t.Checkpoints.Folder, autotuneHook)
+	if err == nil && state != nil {
+		if err = json.Unmarshal(state, &c); err != nil {
+			err = fmt.Errorf("%s: the configuration in the checkpoint: %w", t.Checkpoints.Folder, err)
+		}
+	}
+	return c, found, err
+}
+
 // takeOver uses the choice from the checkpoint, except parts that the options exclude. If steps
 // would then round differently, it returns an error unless Loop.ResumeAnyway is set.
 func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
-	if !t.Resume {
-		return false, nil
-	}
-	state, found, err := checkpoint.HookState(t.Checkpoints.Folder, autotuneHook)
+	before, found, err := t.chosenBefore()
 	if err != nil || !found {
 		return false, err
-	}
-	var before autotune.Configuration
-	if state != nil {
-		if err := json.Unmarshal(state, &before); err != nil {
-			return false, fmt.Errorf("%s: the configuration in the checkpoint: %w", t.Checkpoints.Folder, err)
-		}
 	}
 	l.Restart = t.mayRestart()
 	l.Precision = !t.Autotune.Fixed.Precision

@@ -57,7 +57,8 @@ func (t *training) cacheFeatures(ctx context.Context) error {
 	if t.Checkpoints.Folder != "" {
 		files.ClearScratch(t.Checkpoints.Folder, featuresPrefix)
 	}
-	if t.CacheFeatures == CacheOff || t.CacheFeatures == "off" || t.CacheFeatures == CacheAuto && !t.freezes() {
+	// Autotune restarts a process only without cached features.
+	if t.CacheFeatures == CacheOff || t.CacheFeatures == "off" || t.CacheFeatures == CacheAuto && (!t.freezes() || restartedAlready()) {
 		return nil
 	}
 	err := t.tryFeatures(ctx)
@@ -130,7 +131,7 @@ func (t *training) tryFeatures(ctx context.Context) error {
 	return nil
 }
 
-// mayCache returns a noFeatures if the options forbid a cache of features.
+// mayCache returns a noFeatures if the options or the checkpoint forbid a cache of features.
 func (t *training) mayCache() error {
 	switch {
 	case t.Augmentation.String() != "":
@@ -144,7 +145,11 @@ func (t *training) mayCache() error {
 	case t.CacheFeatures == CacheAuto && t.Loop.Epochs-t.Loop.InitialEpoch < 2 && t.Loop.StepsPerEpoch == 0:
 		return no("one epoch computes the frozen part once anyway")
 	}
-	return nil
+	before, _, err := t.chosenBefore()
+	if err == nil && !before.Plain() && !(t.CacheFeatures == CacheOn && t.Loop.ResumeAnyway) {
+		return no("the checkpoint was trained with %s, as {Autotune.Mode} had chosen, and steps on features have no such configuration", before)
+	}
+	return err
 }
 
 // checkFeatures compares training on features with training on the data, and returns a

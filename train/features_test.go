@@ -99,7 +99,7 @@ func TestCachedFeatures(t *testing.T) {
 	}
 	dir := frozenModels(t, kinds...)
 	for name, test := range map[string]func(*testing.T, string){
-		"kinds": frozenKinds, "signature": otherSignature, "shuffled": shuffledData, "resume": resumeCached, "folders": cachedInFolders, "paths": inputsLikePaths, "rate": rateAsInput,
+		"kinds": frozenKinds, "signature": otherSignature, "shuffled": shuffledData, "resume": resumeCached, "folders": cachedInFolders, "paths": inputsLikePaths, "rate": rateAsInput, "autotune": resumeChosen,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, dir) })
 	}
@@ -281,5 +281,27 @@ func rateAsInput(t *testing.T, dir string) {
 	got, report, err := trainFrozen(dir, "rate", CacheOn, rising)
 	require.NoError(t, err)
 	assert.Equal(t, want, got)
+	assert.Contains(t, report, "computed once")
+}
+
+// A training that autotune configured resumes in the same configuration, without cached features.
+func resumeChosen(t *testing.T, dir string) {
+	folder := t.TempDir()
+	first := func(o *Config) { o.Checkpoints.Folder, o.Loop.Epochs, o.Autotune.Mode = folder, 2, AutotuneOn }
+	for _, cache := range []FeatureCache{CacheOff, CacheAuto} {
+		t.Setenv(ChosenEnv, `{"intra_threads": 1}`)
+		folder = t.TempDir()
+		_, report, err := trainFrozen(dir, "plain", cache, first)
+		require.NoError(t, err)
+		assert.Empty(t, report, "the process before the restart has reported it")
+	}
+	resume := func(o *Config) { first(o); o.Resume, o.Loop.Epochs = true, 3 }
+	_, _, err := trainFrozen(dir, "plain", CacheOn, resume)
+	require.ErrorContains(t, err, "intra threads 1")
+	_, report, err := trainFrozen(dir, "plain", CacheAuto, resume)
+	require.NoError(t, err)
+	assert.Contains(t, report, "not cached: the checkpoint was trained with intra threads 1")
+	_, report, err = trainFrozen(dir, "plain", CacheOn, func(o *Config) { resume(o); o.Loop.ResumeAnyway, o.Loop.Epochs = true, 4 })
+	require.NoError(t, err)
 	assert.Contains(t, report, "computed once")
 }
