@@ -10,7 +10,9 @@ import (
 	"syscall"
 
 	"steadyfit/fit"
+	"steadyfit/fit/budget"
 	"steadyfit/fit/checkpoint"
+	"steadyfit/internal/explain"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -138,6 +140,11 @@ func (t *training) restartable(err error, early bool) error {
 }
 
 func (t *training) advise(err error, checkpoint string) error {
+	if errors.Is(err, session.ErrOutOfMemory) || errors.As(err, new(*budget.Error)) {
+		if held := explain.Brief(t.model, t.samples); held != "" {
+			err = fmt.Errorf("%w\n%s", err, held)
+		}
+	}
 	outOfMemory := errors.Is(err, session.ErrOutOfMemory) && t.OnOutOfMemory == Stop
 	if !outOfMemory && (!errors.Is(err, context.Canceled) || errors.As(err, new(*fit.HookError))) {
 		return err

@@ -29,6 +29,10 @@ func (m *measurement) advise(r *Report) {
 			if n := m.ahead.Ahead(); n > 1 {
 				p.Advice = fmt.Sprintf("{Config.Prefetch 1} instead of %d batches ahead", n)
 			}
+		case Graph:
+			if p.Bytes >= r.PeakBytes/10 && m.plan.Model.Roles.Apply != "" {
+				p.Advice = "fewer signatures, such as an export without micro-batches"
+			}
 		case Optimizer:
 			if p.Bytes >= r.Part(Weights) {
 				p.Advice = "an optimizer with less state, at export"
