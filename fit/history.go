@@ -70,6 +70,9 @@ type Record struct {
 	DataWait *float64
 	// Ranks has the times of several ranks; nil for a training alone.
 	Ranks *session.RankTimes
+	// RankRSS is the resident memory of each rank in bytes at the end of the epoch; nil for a
+	// training alone, or if it is unknown.
+	RankRSS []int64
 	// Memory is the memory of this process at the end of the epoch.
 	Memory memory.Usage
 	// GPU is the memory in use on GPUs at the end of the epoch.
@@ -153,7 +156,7 @@ func reading(bytes *int64) memory.Reading {
 }
 
 // recordJSON is the JSON form of a Record without its metrics, which follow the field step. A
-// CSVLog has the same columns except ResetList.
+// CSVLog has the same columns except the lists at the end.
 type recordJSON struct {
 	Epoch            int      `json:"epoch"`
 	Step             int64    `json:"step"`
@@ -174,11 +177,13 @@ type recordJSON struct {
 	ResetReturned    *int64   `json:"reset_returned_bytes,omitempty"`
 	ResetSeconds     *float64 `json:"reset_seconds,omitempty"`
 	Event            string   `json:"event,omitempty"`
+	RankRSS          []int64  `json:"rank_rss_bytes,omitempty"`
 	ResetList        []Reset  `json:"reset_list,omitempty"`
 }
 
-// fieldsBeforeMetrics is the number of fields of recordJSON before the metrics.
-const fieldsBeforeMetrics = 2
+// fieldsBeforeMetrics is the number of fields of recordJSON before the metrics, and lists that of the
+// lists at its end.
+const fieldsBeforeMetrics, lists = 2, 2
 
 var recordFields = func() (names []string) {
 	for f := range reflect.TypeFor[recordJSON]().Fields() {
@@ -201,6 +206,7 @@ func (r *Record) fields() recordJSON {
 	if r.Resets.Count > 0 {
 		j.ResetSeconds = &r.Resets.Seconds
 	}
+	j.RankRSS = r.RankRSS
 	if r.Ranks != nil {
 		j.SlowestRank, j.RankWait, j.Exchange = &r.Ranks.Slowest, &r.Ranks.Wait, &r.Ranks.Exchange
 	}
@@ -291,6 +297,7 @@ func (r *Record) UnmarshalJSON(text []byte) error {
 	if j.ResetSeconds != nil {
 		r.Resets.Seconds = *j.ResetSeconds
 	}
+	r.RankRSS = j.RankRSS
 	if j.SlowestRank != nil && j.RankWait != nil && j.Exchange != nil {
 		r.Ranks = &session.RankTimes{Slowest: *j.SlowestRank, Wait: *j.RankWait, Exchange: *j.Exchange}
 	}

@@ -25,7 +25,7 @@ func fullRecord() Record {
 			RSS: memory.Known(452 * memory.MiB), Anon: memory.Known(0), Peak: memory.Known(memory.GiB),
 		},
 		GPU: memory.Known(3 * memory.GiB), LiveTensors: &live,
-		Ranks:  &session.RankTimes{Exchange: 0.25, Wait: 0.5},
+		Ranks: &session.RankTimes{Exchange: 0.25, Wait: 0.5}, RankRSS: []int64{10, 20},
 		Events: []string{"learning_rate", "reset"},
 	}
 }
@@ -35,7 +35,7 @@ func TestRecordJSON(t *testing.T) {
 		record Record
 		want   string
 	}{
-		{fullRecord(), `{"epoch":3,"step":300,"loss":0.1234567890123,"accuracy":1,"val_loss":1.5e-7,"learning_rate":0.001,"seconds":1.25,"samples_per_second":2560,"steps_per_second":80,"data_wait":0.0125,"slowest_rank":0,"rank_wait":0.5,"rank_exchange":0.25,"rss_bytes":473956352,"anon_bytes":0,"peak_bytes":1073741824,"gpu_bytes":3221225472,"live_tensors":12,"event":"learning_rate,reset"}`},
+		{fullRecord(), `{"epoch":3,"step":300,"loss":0.1234567890123,"accuracy":1,"val_loss":1.5e-7,"learning_rate":0.001,"seconds":1.25,"samples_per_second":2560,"steps_per_second":80,"data_wait":0.0125,"slowest_rank":0,"rank_wait":0.5,"rank_exchange":0.25,"rss_bytes":473956352,"anon_bytes":0,"peak_bytes":1073741824,"gpu_bytes":3221225472,"live_tensors":12,"event":"learning_rate,reset","rank_rss_bytes":[10,20]}`},
 		{Record{Epoch: 1, Step: 2, Metrics: Metrics{{"loss", 2}}}, `{"epoch":1,"step":2,"loss":2,"seconds":0}`},
 		{Record{Epoch: 1, Metrics: Metrics{{"a\"b", math.Inf(1)}, {"c", math.Inf(-1)}}, Events: []string{"<é>"}}, `{"epoch":1,"step":0,"a\"b":"Infinity","c":"-Infinity","seconds":0,"event":"\u003cé\u003e"}`},
 	} {

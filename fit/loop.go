@@ -214,7 +214,9 @@ func (r *run) epoch(ctx context.Context) error {
 			return err
 		}
 	}
-	r.record(validation)
+	if err := r.record(validation); err != nil {
+		return fmt.Errorf("after epoch %d: %w", s.Epoch, err)
+	}
 	r.phase = closing
 	defer func() { r.phase = idle }()
 	for i := range r.hooks {
@@ -483,7 +485,7 @@ func (r *run) validate(ctx context.Context) (Metrics, error) {
 	return e.metrics.means(e.sums, e.samples), nil
 }
 
-func (r *run) record(validation Metrics) {
+func (r *run) record(validation Metrics) error {
 	s := &r.state
 	trained := r.tally.TrainTime
 	record := Record{
@@ -510,10 +512,8 @@ func (r *run) record(validation Metrics) {
 			record.GPU = memory.Known(memory.Bytes(bytes))
 		}
 	}
-	if meter, ok := s.Session.(rankMeter); ok {
-		if times, ok := meter.RankTimes(); ok {
-			record.Ranks = &times
-		}
+	if err := r.measureRanks(&record); err != nil {
+		return err
 	}
 	if counter, ok := s.Session.(tensorCounter); ok {
 		live := counter.LiveTensors()
@@ -523,6 +523,7 @@ func (r *run) record(validation Metrics) {
 	s.Record = &s.History.Records[len(s.History.Records)-1]
 	s.endEpoch()
 	r.tally = tally{}
+	return nil
 }
 
 // end calls End of the started hooks in reverse order, and unlocks the folders of checkpoints.

@@ -126,6 +126,24 @@ func (r *run) together(ctx context.Context) (_ context.Context, done func() bool
 	return r.steady, context.AfterFunc(ctx, s.RequestStop)
 }
 
+// measureRanks adds the times and the memory of all ranks to a record.
+func (r *run) measureRanks(record *Record) error {
+	s, _ := rankedOf(r.state.Session)
+	if s == nil {
+		return nil
+	}
+	if meter, ok := s.(rankMeter); ok {
+		if times, ok := meter.RankTimes(); ok {
+			record.Ranks = &times
+		}
+	}
+	rss, err := s.Gather(int64(record.Memory.RSS.Bytes))
+	if err == nil && !slices.Contains(rss, 0) {
+		record.RankRSS = rss
+	}
+	return err
+}
+
 // ended returns the error of a context that ended, or with several ranks the error of Stopped.
 func ended(ctx context.Context, s Session) error {
 	if s, _ := rankedOf(s); s != nil {

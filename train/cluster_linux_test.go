@@ -207,9 +207,15 @@ func TestCluster(t *testing.T) {
 	assert.Equal(t, state, weights(t, filepath.Join(job.Dir, "model")))
 	assert.Equal(t, losses, lossesOf(readRecords(t, job.Dir)))
 
+	for _, r := range readRecords(t, job.Dir) {
+		assert.Len(t, r.RankRSS, 2)
+		assert.NotNil(t, r.Ranks)
+	}
+
 	job.Epochs, job.Resume = 3, true
 	_, losses = alone(t, job, 2)
 	succeed(t, startRanks(t, 3, job, nil))
+	assert.Len(t, readRecords(t, job.Dir)[2].RankRSS, 3)
 	assert.InDeltaSlice(t, losses, lossesOf(readRecords(t, job.Dir)), 1e-6)
 }
 
