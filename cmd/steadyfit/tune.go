@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -71,6 +72,9 @@ func (s *settings) tune(cmd *cobra.Command) error {
 	}
 	if err := s.loadDevices(cmd); err != nil {
 		return err
+	}
+	if slices.ContainsFunc(m.Variables, func(v savedmodels.Variable) bool { return v.Frozen && len(v.Shape) > 1 }) {
+		notice(cmd.ErrOrStderr(), "note", "the model has frozen weights, and fit may compute their part once per sample (--cache-features); the trials compute it in every step")
 	}
 	r, err := s.searchSettings(cmd, m, ds, until)
 	if err != nil {
@@ -175,16 +179,20 @@ type tunedPoint struct {
 	Numbers       string                 `json:"numbers"`
 }
 
-func newTunedPoint(p tune.Point) tunedPoint {
-	return tunedPoint{
+// newTunedPoint returns nil for nil.
+func newTunedPoint(p *tune.Point) *tunedPoint {
+	if p == nil {
+		return nil
+	}
+	return &tunedPoint{
 		p.Configuration.String(), p.Configuration, p.Peak, p.PeakLow, p.Step.Seconds(), p.StepLow.Seconds(), p.StepHigh.Seconds(), p.Trials, numbers(p.Configuration),
 	}
 }
 
 // tuned is the output of tune --json.
 type tuned struct {
-	Default        tunedPoint        `json:"default"`
-	Front          []tunedPoint      `json:"front"`
+	Default        *tunedPoint       `json:"default"`
+	Front          []*tunedPoint     `json:"front"`
 	Chosen         *tunedPoint       `json:"chosen"`
 	Failures       map[string]string `json:"failures,omitempty"`
 	Measured       int               `json:"measured"`
@@ -194,13 +202,9 @@ type tuned struct {
 
 func (s *settings) printTuned(w io.Writer, r tune.Result) error {
 	if s.json {
-		out := tuned{Default: newTunedPoint(r.Default), Failures: map[string]string{}, Measured: r.Measured, Configurations: r.Configurations, Complete: r.Complete}
+		out := tuned{Default: newTunedPoint(r.Default), Chosen: newTunedPoint(r.Chosen), Failures: map[string]string{}, Measured: r.Measured, Configurations: r.Configurations, Complete: r.Complete}
 		for _, p := range r.Front {
-			out.Front = append(out.Front, newTunedPoint(p))
-		}
-		if r.Chosen != nil {
-			p := newTunedPoint(*r.Chosen)
-			out.Chosen = &p
+			out.Front = append(out.Front, newTunedPoint(&p))
 		}
 		for _, f := range r.Failures {
 			out.Failures[f.Configuration.String()] = f.Reason
@@ -212,9 +216,11 @@ func (s *settings) printTuned(w io.Writer, r tune.Result) error {
 	row := func(p tune.Point, note string) {
 		fmt.Fprintf(table, "%v\t%s (%s to %s)\t%d\t%s\t%v%s\n", p.Peak, stepText(p.Step), stepText(p.StepLow), stepText(p.StepHigh), p.Trials, numbers(p.Configuration), p.Configuration, note)
 	}
-	row(r.Default, " (default)")
+	if r.Default != nil {
+		row(*r.Default, " (default)")
+	}
 	for _, p := range r.Front {
-		if p.Configuration != r.Default.Configuration {
+		if !p.Configuration.Plain() {
 			row(p, "")
 		}
 	}
@@ -228,7 +234,12 @@ func (s *settings) printTuned(w io.Writer, r tune.Result) error {
 	} else {
 		text.WriteString("; the time ended before all that may be better were measured, and the same command continues\n")
 	}
-	if p := r.Chosen; p != nil {
+	for _, f := range r.Failures {
+		fmt.Fprintf(&text, "%v cannot run: %s\n", f.Configuration, f.Reason)
+	}
+	if p := r.Chosen; p != nil && r.Default == nil {
+		fmt.Fprintf(&text, "chosen: %v\n", p.Configuration)
+	} else if p != nil {
 		fmt.Fprintf(&text, "chosen: %v: %.2f of the peak and %.2f of the time of the default\n", p.Configuration,
 			float64(p.Peak)/float64(r.Default.Peak), p.Step.Seconds()/r.Default.Step.Seconds())
 	}

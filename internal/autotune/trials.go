@@ -2,6 +2,7 @@ package autotune
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,8 +15,9 @@ import (
 )
 
 // Trials measures the configurations that its caller selects, for a search with another objective
-// than the time of a step (package tune). Each trial is compared with plain steps. Plan.Budget says
-// only whether the training has a budget: the caller decides what exceeds it.
+// than the time of a step (package tune). Each trial is compared with plain steps or, if these cannot
+// run, such as for lack of memory, with the most micro-batches. Plan.Budget says only whether the
+// training has a budget: the caller decides what exceeds it.
 type Trials struct {
 	tuner  *tuner
 	cached entry
@@ -46,8 +48,8 @@ func (t *Trials) stored() *[]Measurement {
 }
 
 // Measure measures a configuration and stores the result in Plan.Cache. A configuration that cannot
-// run has a reason in Measurement.Out, and one without time left is Late. An error means that plain
-// steps fail, or that ctx ended.
+// run has a reason in Measurement.Out, and one without time left is Late. An error means that there is
+// nothing to compare with, or that ctx ended.
 func (t *Trials) Measure(ctx context.Context, c Configuration) (Measurement, error) {
 	u := t.tuner
 	if err := t.start(ctx); err != nil {
@@ -66,7 +68,7 @@ func (t *Trials) Measure(ctx context.Context, c Configuration) (Measurement, err
 		return Measurement{}, cause
 	}
 	if err != nil {
-		return Measurement{}, fmt.Errorf("plain steps: %w", err)
+		return Measurement{}, fmt.Errorf("%v steps: %w", u.reference, err)
 	}
 	if m.Late {
 		return m, nil
@@ -81,7 +83,7 @@ func (t *Trials) Measure(ctx context.Context, c Configuration) (Measurement, err
 	return m, u.plan.save(t.cached)
 }
 
-// start writes the data and starts plain steps, unless that is done.
+// start writes the data and starts the steps to compare with, unless that is done.
 func (t *Trials) start(ctx context.Context) error {
 	u := t.tuner
 	if u.best != nil {
@@ -95,7 +97,17 @@ func (t *Trials) start(ctx context.Context) error {
 	if u.spec.Data, u.spec.Fields, err = sample(u.plan, dir, time.Until(u.until)/4); err != nil {
 		return err
 	}
-	return u.begin(ctx)
+	err = u.begin(ctx)
+	parts := u.plan.split()
+	if err == nil || errors.Is(err, errLate) || context.Cause(ctx) != nil || len(parts) == 0 {
+		return err
+	}
+	u.best.end()
+	u.reference = parts[len(parts)-1]
+	if second := u.begin(ctx); second != nil {
+		return errors.Join(err, second)
+	}
+	return nil
 }
 
 // Close ends the processes and removes the data of the trials.

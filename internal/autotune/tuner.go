@@ -86,9 +86,11 @@ type tuner struct {
 	// difference of the two.
 	best     trial
 	standing Measurement
-	// steps are the times of plain steps in all rounds so far. plain is their memory.
-	steps []float64
-	plain Measurement
+	// steps are the times of plain steps in all rounds so far. plain is their memory. reference
+	// replaces plain steps if these cannot run (Trials).
+	steps     []float64
+	plain     Measurement
+	reference Configuration
 	// measured are the measurements so far.
 	measured []Measurement
 	// least is the least number of rounds of a trial that does not fail.
@@ -129,11 +131,12 @@ func (t *tuner) run(ctx context.Context, o offer, allowed time.Duration) (measur
 	return t.measureAll(ctx, o)
 }
 
-// begin starts plain steps, with which all configurations are compared at first. An error means
-// that plain steps cannot run.
+// begin starts plain steps, with which all configurations are compared at first, or the reference.
+// An error means that they cannot run.
 func (t *tuner) begin(ctx context.Context) error {
 	start := time.Now()
-	t.best, t.standing = t.start(ctx, Configuration{}), plainSteps
+	t.best, t.standing = t.start(ctx, t.reference), plainSteps
+	t.standing.Configuration = t.reference
 	first, err := t.best.hear(t.until)
 	t.warm = time.Since(start)
 	if err == nil {
@@ -141,7 +144,7 @@ func (t *tuner) begin(ctx context.Context) error {
 		first, err = t.best.ask(t.until, roundSeconds)
 	}
 	if err = cmp.Or(err, usable(first)); err != nil {
-		return fmt.Errorf("plain steps: %w", cmp.Or(context.Cause(ctx), err))
+		return fmt.Errorf("%v steps: %w", t.reference, cmp.Or(context.Cause(ctx), err))
 	}
 	t.note(first)
 	return nil
@@ -194,7 +197,7 @@ func (t *tuner) measureAll(ctx context.Context, o offer) ([]Measurement, error) 
 // note records a round of the best configuration.
 func (t *tuner) note(a answer) {
 	m := &t.plain
-	if t.standing.Configuration.Plain() {
+	if t.standing.Configuration == t.reference {
 		t.steps = append(t.steps, a.Step)
 		m.Base = t.best.last().Base
 	} else if m = find(t.measured, t.standing.Configuration); m == nil {

@@ -124,15 +124,18 @@ func (s *search) onLine(parts float64) (effect, bool) {
 		number, size = append(number, k), append(size, 1/k)
 		times, memories = append(times, p.ratio), append(memories, s.steps(p.peak))
 	}
-	plain := s.point(origin.is)
-	if plain == nil || len(number) < 2 {
+	if len(number) < 2 {
 		return effect{}, false
 	}
 	time, bytes := line(number, times, parts), line(size, memories, 1/parts)
-	if time <= 0 || bytes <= 0 {
+	wholeTime, wholeBytes := line(number, times, 1), line(size, memories, 1)
+	if plain := s.point(origin.is); plain != nil {
+		wholeTime, wholeBytes = plain.ratio, s.steps(plain.peak)
+	}
+	if min(time, bytes, wholeTime, wholeBytes) <= 0 {
 		return effect{}, false
 	}
-	return effect{math.Log(time / plain.ratio), math.Log(bytes / s.steps(plain.peak))}, true
+	return effect{math.Log(time / wholeTime), math.Log(bytes / wholeBytes)}, true
 }
 
 // line returns the value at x of the line with the least squares.

@@ -1,6 +1,7 @@
 package tune
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ func (g Goal) Limit() memory.Bytes { return memory.Bytes((1 - reserve) * float64
 type Point struct {
 	Configuration autotune.Configuration
 	// Step is the time of a step, between StepLow and StepHigh in all trials. It is the time of
-	// plain steps times the ratio that was measured beside them.
+	// the steps to compare with, times the ratio that was measured beside them.
 	Step, StepLow, StepHigh time.Duration
 	// Peak is the highest peak of all trials since the session was opened, and PeakLow the lowest.
 	Peak, PeakLow memory.Bytes
@@ -48,8 +49,8 @@ type Failure struct {
 
 // Result is the outcome of a search.
 type Result struct {
-	// Default has plain steps.
-	Default Point
+	// Default has plain steps; nil if they cannot run.
+	Default *Point
 	// Front has the configurations for which no other one is faster and smaller, fastest first.
 	Front []Point
 	// Chosen is the choice for the goal; nil if no configuration reaches it. Nearest is then the
@@ -71,7 +72,7 @@ type Event struct {
 	Measured, Trials int
 }
 
-// ErrNothing means that not even plain steps were measured.
+// ErrNothing means that no configuration was measured.
 var ErrNothing = errors.New("tune: nothing was measured")
 
 // trials is implemented by autotune.Trials.
@@ -138,14 +139,15 @@ func (s *search) run(ctx context.Context, t trials, until time.Time, progress fu
 
 // result returns the front and the choice of the measured configurations.
 func (s *search) result() (Result, error) {
-	plain := s.point(autotune.Configuration{})
-	if plain == nil {
-		if why := s.failed[autotune.Configuration{}]; why != "" {
-			return Result{}, fmt.Errorf("%w: plain steps: %s", ErrNothing, why)
-		}
-		return Result{}, fmt.Errorf("%w: no time was left", ErrNothing)
+	if len(s.points) == 0 {
+		why := cmp.Or(s.failed[autotune.Configuration{}], "no time was left")
+		return Result{}, fmt.Errorf("%w: plain steps: %s", ErrNothing, why)
 	}
-	r := Result{Default: s.show(*plain), Measured: len(s.points), Configurations: len(s.candidates), Complete: s.complete}
+	r := Result{Measured: len(s.points), Configurations: len(s.candidates), Complete: s.complete}
+	if plain := s.point(autotune.Configuration{}); plain != nil {
+		shown := s.show(*plain)
+		r.Default = &shown
+	}
 	for _, p := range front(s.points) {
 		r.Front = append(r.Front, s.show(p))
 	}

@@ -217,6 +217,26 @@ func TestPlainStepsFail(t *testing.T) {
 	assert.ErrorContains(t, err, "its loss is not finite")
 }
 
+// If plain steps run out of memory, the others are predicted from micro-batches.
+func TestDefaultFails(t *testing.T) {
+	g := Goal{Budget: 700 * memory.MiB}
+	r := find(t, &machine{fails: func(c configuration) string {
+		if _, peak := image(c); peak > 900*memory.MiB {
+			return "killed by the kernel because memory ran out"
+		}
+		return ""
+	}}, g)
+	assert.Nil(t, r.Default)
+	require.NotNil(t, r.Chosen)
+	ratio, _ := image(r.Chosen.Configuration)
+	assert.LessOrEqual(t, ratio, 1.05*exhaustive(func(ratio float64, peak memory.Bytes) float64 {
+		if peak > g.Limit() {
+			return math.Inf(1)
+		}
+		return ratio
+	}))
+}
+
 // A search that was interrupted, or that had too little time, continues where it stopped.
 func TestContinues(t *testing.T) {
 	g := Goal{Budget: 600 * memory.MiB}
