@@ -9,13 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
-	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"steadyfit/data"
@@ -156,14 +155,18 @@ func (t *training) mayCache() error {
 // noFeatures if they differ or if the cache would save no time.
 //
 // Training for comparison takes as long as some hundred steps, mostly in TensorFlow's
-// optimization of the original step, so its result is kept in the folder of autotune. It depends
-// on the model, the batch size, the options and the version of TensorFlow.
+// optimization of the original step, so its result is kept in the folder of autotune, for what
+// a measurement of autotune depends on.
 func (t *training) checkFeatures(ctx context.Context, s *session.Session, f *savedmodels.Features) (c session.FeatureCheck, err error) {
 	if err := t.checkIndependent(ctx, s, f); err != nil {
 		return c, err
 	}
+	key, err := t.featureKey(f)
+	if err != nil {
+		return c, err
+	}
 	folder := cmp.Or(t.Autotune.Cache, autotune.CacheDir())
-	kept := filepath.Join(folder, "features-"+featureKey(s, f, t.Loop.Batch)+".json")
+	kept := filepath.Join(folder, "features-"+key+".json")
 	if folder != "" {
 		text, err := files.Read(kept, 1<<10)
 		if err == nil && json.Unmarshal(text, &c) == nil && c.Full > 0 && c.Rest > 0 && t.pays(c) == nil {
@@ -236,14 +239,11 @@ func (t *training) pays(c session.FeatureCheck) error {
 }
 
 // featureKey identifies what the result of a check depends on.
-func featureKey(s *session.Session, f *savedmodels.Features, batch int) string {
-	id := s.Identity()
-	sum := sha256.New()
-	for _, name := range slices.Sorted(maps.Keys(id)) {
-		fmt.Fprintf(sum, "%s %q\n", name, id[name])
-	}
-	fmt.Fprintf(sum, "%s\n%s\n%d\n%s\n", f.Sum, f.Model.Base(), batch, runtime.GOARCH)
-	return hex.EncodeToString(sum.Sum(nil)[:8])
+func (t *training) featureKey(f *savedmodels.Features) (string, error) {
+	p := t.autotunePlan()
+	key, err := p.Key()
+	sum := sha256.Sum256([]byte(strings.Join([]string{key, t.LossOutput, f.Sum, f.Model.Base()}, "\n")))
+	return hex.EncodeToString(sum[:12]), err
 }
 
 // keepCheck writes the result of a check.

@@ -99,7 +99,7 @@ func TestCachedFeatures(t *testing.T) {
 	}
 	dir := frozenModels(t, kinds...)
 	for name, test := range map[string]func(*testing.T, string){
-		"kinds": frozenKinds, "signature": otherSignature, "shuffled": shuffledData, "resume": resumeCached, "folders": cachedInFolders, "paths": inputsLikePaths, "rate": rateAsInput, "autotune": resumeChosen,
+		"kinds": frozenKinds, "signature": otherSignature, "shuffled": shuffledData, "resume": resumeCached, "folders": cachedInFolders, "paths": inputsLikePaths, "rate": rateAsInput, "autotune": resumeChosen, "kept": keptChecks,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, dir) })
 	}
@@ -304,4 +304,22 @@ func resumeChosen(t *testing.T, dir string) {
 	_, report, err = trainFrozen(dir, "plain", CacheOn, func(o *Config) { resume(o); o.Loop.ResumeAnyway, o.Loop.Epochs = true, 4 })
 	require.NoError(t, err)
 	assert.Contains(t, report, "computed once")
+}
+
+// A check is kept for the same model, data and settings of TensorFlow.
+func keptChecks(t *testing.T, dir string) {
+	cache := t.TempDir()
+	for i, change := range []func(*Config){
+		func(*Config) {},
+		func(*Config) {},
+		func(o *Config) { o.Loop.Batch = 16 },
+		func(o *Config) { o.Data.Path = filepath.Join(dir, "double.npz") },
+		func(*Config) { t.Setenv("TF_STEADYFIT_TEST", "1") },
+	} {
+		_, _, err := trainFrozen(dir, "plain", CacheOn, func(o *Config) { o.Autotune.Cache = cache; change(o) })
+		require.NoError(t, err)
+		kept, err := filepath.Glob(filepath.Join(cache, "features-*.json"))
+		require.NoError(t, err)
+		assert.Len(t, kept, []int{1, 1, 2, 3, 4}[i])
+	}
 }

@@ -141,11 +141,25 @@ type entry struct {
 	BudgetTrials []Measurement `json:"budget_trials,omitempty"`
 }
 
-// path returns the cache file of a key.
-func (p *Plan) path(k key) (string, error) {
+func (k key) hash() (string, error) {
 	text, err := json.Marshal(k)
 	sum := sha256.Sum256(text)
-	return filepath.Join(p.Cache, hex.EncodeToString(sum[:12])+".json"), err
+	return hex.EncodeToString(sum[:12]), err
+}
+
+// Key returns a hash of everything that a measurement of the plan depends on.
+func (p *Plan) Key() (string, error) {
+	info, err := tfbind.Load("")
+	if err != nil {
+		return "", err
+	}
+	return newKey(p, info).hash()
+}
+
+// path returns the cache file of a key.
+func (p *Plan) path(k key) (string, error) {
+	hash, err := k.hash()
+	return filepath.Join(p.Cache, hash+".json"), err
 }
 
 // load returns the entry of a key, or an empty one if none is usable.

@@ -165,8 +165,6 @@ for kind in sys.argv[2:]:
     if kind == "rate":
         signatures["train"] = model.train_at
     tf.saved_model.save(model, f"{folder}/{kind}", signatures=signatures)
-np.savez(
-    f"{folder}/data.npz",
-    x=rng.normal(0, 1, (200, 8)).astype("float32"),
-    y=rng.integers(0, 3, 200),
-)
+x, y = rng.normal(0, 1, (200, 8)), rng.integers(0, 3, 200)
+np.savez(f"{folder}/data.npz", x=x.astype("float32"), y=y)
+np.savez(f"{folder}/double.npz", x=x, y=y)
