@@ -12,6 +12,7 @@
 package adapter
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -53,14 +54,15 @@ const (
 	baseKey   = "base"
 )
 
-// maxBytes limits the size of a file.
+// maxBytes limits the size of the weights in a file.
 const maxBytes = 64 << 30
 
-// Read reads the adapter in a folder. A folder without an adapter is fs.ErrNotExist; a file
-// instead of a folder is ErrFormat.
-func Read(dir string) (*Adapter, error) {
+// Read reads the adapter in a folder. most is the maximum size of its weights in bytes, such as
+// that of a model (savedmodels.Model.WeightBytes); 0 means 64 GiB. A folder without an adapter is
+// fs.ErrNotExist; a file instead of a folder, or larger weights, are ErrFormat.
+func Read(dir string, most int64) (*Adapter, error) {
 	path := filepath.Join(dir, File)
-	raw, err := files.Read(path, maxBytes)
+	f, size, err := files.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("no adapter in %s: %w; give the folder of an adapter", dir, err)
 	}
@@ -70,10 +72,8 @@ func Read(dir string) (*Adapter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("adapter: %w", err)
 	}
-	weights, metadata, err := decode(raw)
-	if err == nil && metadata[formatKey] != format {
-		err = fmt.Errorf("its metadata have the format %q, expected %q", metadata[formatKey], format)
-	}
+	defer f.Close()
+	weights, metadata, err := decode(f, size, cmp.Or(most, maxBytes))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %w; write it again, or give another folder", path, ErrFormat, err)
 	}

@@ -3,11 +3,13 @@ package adapter
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"io/fs"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -40,7 +42,7 @@ func TestReadWhatPythonWrites(t *testing.T) {
 	require.NoError(t, err)
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, File), raw, 0o644))
-	a, err := Read(dir)
+	a, err := Read(dir, 0)
 	require.NoError(t, err)
 	assert.Equal(t, &Adapter{Base: "b", Weights: fromPython()}, a)
 }
@@ -64,7 +66,7 @@ with safe_open(sys.argv[1], "np") as f:
 	again := t.TempDir()
 	out, err := exec.Command(python, "-c", script, filepath.Join(dir, File), filepath.Join(again, File)).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	a, err := Read(again)
+	a, err := Read(again, 0)
 	require.NoError(t, err)
 	assert.Equal(t, &Adapter{Base: "b", Weights: fromPython()}, a)
 	assert.Equal(t, values(t, dir), values(t, again))
@@ -79,18 +81,18 @@ func values(t *testing.T, dir string) []byte {
 
 func TestWriteReplaces(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "folder")
-	_, err := Read(dir)
+	_, err := Read(dir, 0)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	for _, base := range []string{"one", "two"} {
 		require.NoError(t, (&Adapter{Base: base, Weights: fromPython()}).Write(dir))
-		a, err := Read(dir)
+		a, err := Read(dir, 0)
 		require.NoError(t, err)
 		assert.Equal(t, base, a.Base)
 	}
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	assert.Len(t, entries, 1)
-	_, err = Read(filepath.Join(dir, File))
+	_, err = Read(filepath.Join(dir, File), 0)
 	require.ErrorIs(t, err, ErrFormat, "a file instead of its folder")
 	first, err := os.ReadFile(filepath.Join(dir, File))
 	require.NoError(t, err)
@@ -118,32 +120,59 @@ func file(header string, values ...byte) []byte {
 	return append(append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...), values...)
 }
 
+// numbered returns a header with metadata alone.
+func numbered(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `,"%d":""`, i)
+	}
+	return `{"__metadata__":{` + b.String()[1:] + `}}`
+}
+
+// A file with more values than the weights of a model is refused before they are read.
+func TestLargeFile(t *testing.T) {
+	const size = 1 << 40
+	dir := t.TempDir()
+	path := filepath.Join(dir, File)
+	header := file(fmt.Sprintf(head+`"a":{"dtype":"U8","shape":[%d],"data_offsets":[0,%[1]d]}}`, size))
+	require.NoError(t, os.WriteFile(path, header, 0o666))
+	require.NoError(t, os.Truncate(path, int64(len(header))+size))
+	for _, most := range []int64{0, 100} {
+		_, err := Read(dir, most)
+		require.ErrorIs(t, err, ErrFormat)
+		assert.ErrorContains(t, err, "bytes of values, expected at most")
+	}
+}
+
 const head = `{"__metadata__":{"format":"steadyfit.adapter/1","base":"b"},`
 
 func TestDamagedFiles(t *testing.T) {
 	for text, raw := range map[string][]byte{
-		"has no header":             {1, 2},
-		"more than the file has":    file(`{}`)[:9],
-		"its header: ":              file(`{"a":`),
-		"after top-level value":     file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}} x`, 1),
-		"its metadata: ":            file(`{"__metadata__":[]}`),
-		`have the format ""`:        file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1),
-		`have the format "pt"`:      file(`{"__metadata__":{"format":"pt"}}`),
-		`type "F8" is unknown`:      file(head+`"a":{"dtype":"F8","shape":[1],"data_offsets":[0,1]}}`, 1),
-		`unknown field "x"`:         file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"x":1}}`, 1),
-		"takes 8 bytes":             file(head+`"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 1, 2, 3, 4),
-		"from 0 to 4 of 3":          file(head+`"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}`, 1, 2, 3),
-		"from 4 to 0":               file(head+`"a":{"dtype":"U8","shape":[0],"data_offsets":[4,0]}}`, 1, 2, 3, 4),
-		"from -1 to 0":              file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[-1,0]}}`, 1),
-		"the shape [-1]":            file(head + `"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,0]}}`),
-		"the shape [4611686018427":  file(head + `"a":{"dtype":"U8","shape":[4611686018427387904,4],"data_offsets":[0,0]}}`),
-		"overlap or have gaps at b": file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1),
-		"gaps at byte 1":            file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}`, 1, 2, 3),
-		"it has 2 bytes of values":  file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1, 2),
+		"has no header":          {1, 2},
+		"more than the file has": file(`{}`)[:9],
+		"its header: ":           file(`{"a":`),
+		"after top-level value":  file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}} x`, 1),
+		"its metadata: expected": file(`{"__metadata__":[]}`),
+		"more than 8388608":      file(strings.Repeat(" ", maxHeader+1)),
+		`"a" is repeated`:        file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[0],"data_offsets":[1,1]}}`, 1),
+		`"100000" is repeated, or follows 100000 others`: file(numbered(maxEntries + 1)),
+		`have the format ""`:                             file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1),
+		`have the format "pt"`:                           file(`{"__metadata__":{"format":"pt"}}`),
+		`type "F8" is unknown`:                           file(head+`"a":{"dtype":"F8","shape":[1],"data_offsets":[0,1]}}`, 1),
+		`unknown field "x"`:                              file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"x":1}}`, 1),
+		"takes 8 bytes":                                  file(head+`"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 1, 2, 3, 4),
+		"from 0 to 4 of 3":                               file(head+`"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}`, 1, 2, 3),
+		"from 4 to 0":                                    file(head+`"a":{"dtype":"U8","shape":[0],"data_offsets":[4,0]}}`, 1, 2, 3, 4),
+		"from -1 to 0":                                   file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[-1,0]}}`, 1),
+		"the shape [-1]":                                 file(head + `"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,0]}}`),
+		"the shape [4611686018427":                       file(head + `"a":{"dtype":"U8","shape":[4611686018427387904,4],"data_offsets":[0,0]}}`),
+		"overlap or have gaps at b":                      file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1),
+		"gaps at byte 1":                                 file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}`, 1, 2, 3),
+		"it has 2 bytes of values":                       file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1, 2),
 	} {
 		dir := t.TempDir()
 		require.NoError(t, os.WriteFile(filepath.Join(dir, File), raw, 0o644))
-		_, err := Read(dir)
+		_, err := Read(dir, 0)
 		require.ErrorIs(t, err, ErrFormat, text)
 		assert.ErrorContains(t, err, text)
 		assert.ErrorContains(t, err, dir)
@@ -152,19 +181,19 @@ func TestDamagedFiles(t *testing.T) {
 
 // Read rejects any bytes or reads an adapter that Write writes unchanged.
 func FuzzDecode(f *testing.F) {
-	good, err := encode(fromPython(), map[string]string{"k": "v"})
+	good, err := encode(fromPython(), map[string]string{formatKey: format})
 	require.NoError(f, err)
 	f.Add(good)
 	f.Add(good[:len(good)-1])
 	f.Add(file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		weights, metadata, err := decode(raw)
+		weights, metadata, err := decode(bytes.NewReader(raw), int64(len(raw)), maxBytes)
 		if err != nil {
 			return
 		}
 		again, err := encode(weights, metadata)
 		require.NoError(t, err)
-		same, meta, err := decode(again)
+		same, meta, err := decode(bytes.NewReader(again), int64(len(again)), maxBytes)
 		require.NoError(t, err)
 		require.Equal(t, len(weights), len(same))
 		for name, w := range weights {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"steadyfit/tfbind"
@@ -19,8 +20,11 @@ import (
 // metadataName is the key of the metadata in the header.
 const metadataName = "__metadata__"
 
-// maxHeader is the largest header that the Python package reads.
-const maxHeader = 100 << 20
+// The limits on a header: its size, and the number of its weights and of its metadata.
+const (
+	maxHeader  = 8 << 20
+	maxEntries = 100_000
+)
 
 // alignment is the alignment of the values in the file.
 const alignment = 8
@@ -37,6 +41,7 @@ type entry struct {
 	DType   string   `json:"dtype"`
 	Shape   []int64  `json:"shape"`
 	Offsets [2]int64 `json:"data_offsets"`
+	of      tfbind.DType
 }
 
 // encode returns the content of a file. Large elements come first, which aligns all values, as
@@ -59,7 +64,7 @@ func encode(weights map[string]Weight, metadata map[string]string) ([]byte, erro
 		}
 		end := at + int64(len(w.Data))
 		shape := append([]int64{}, w.Shape...)
-		e := entry{kind, shape, [2]int64{at, end}}
+		e := entry{kind, shape, [2]int64{at, end}, w.DType}
 		if size, err := e.bytes(w.DType); err != nil || size != int64(len(w.Data)) || name == metadataName {
 			return nil, fmt.Errorf("weight %s of shape %v has %d bytes; expected a name other than %s and the bytes of its shape", name, shape, len(w.Data), metadataName)
 		}
@@ -71,6 +76,9 @@ func encode(weights map[string]Weight, metadata map[string]string) ([]byte, erro
 	}
 	for len(text)%alignment != 0 {
 		text = append(text, ' ')
+	}
+	if len(text) > maxHeader || len(names) > maxEntries {
+		return nil, fmt.Errorf("%d weights need a header of %d bytes; expected at most %d weights and %d bytes", len(names), len(text), maxEntries, maxHeader)
 	}
 	out := make([]byte, 0, 8+int64(len(text))+at)
 	out = append(binary.LittleEndian.AppendUint64(out, uint64(len(text))), text...)
@@ -92,76 +100,137 @@ func (e entry) bytes(d tfbind.DType) (int64, error) {
 	return n, nil
 }
 
-// decode reads the content of a file. The weights share its memory.
-func decode(raw []byte) (map[string]Weight, map[string]string, error) {
-	if len(raw) < 8 {
+// decode reads a file of the given size. It checks the header before it reads the values, which
+// have at most most bytes. The weights share their memory.
+func decode(r io.Reader, size, most int64) (map[string]Weight, map[string]string, error) {
+	var length [8]byte
+	if _, err := io.ReadFull(r, length[:]); err != nil {
 		return nil, nil, errors.New("it has no header")
 	}
-	size := binary.LittleEndian.Uint64(raw)
-	if size > maxHeader || size > uint64(len(raw)-8) {
-		return nil, nil, fmt.Errorf("its header should have %d bytes, more than the file has", size)
+	n := binary.LittleEndian.Uint64(length[:])
+	if n > maxHeader || int64(n) > size-8 {
+		return nil, nil, fmt.Errorf("its header should have %d bytes, more than the file has, or more than %d", n, maxHeader)
 	}
-	var header map[string]json.RawMessage
-	if err := json.Unmarshal(raw[8:8+size], &header); err != nil {
-		return nil, nil, fmt.Errorf("its header: %w", err)
+	text := make([]byte, n)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return nil, nil, err
 	}
-	values := raw[8+size:]
-	weights, metadata := map[string]Weight{}, map[string]string{}
-	var spans [][2]int64
-	for name, text := range header {
+	entries, metadata, err := header(text)
+	if err != nil {
+		return nil, nil, err
+	}
+	if metadata[formatKey] != format {
+		return nil, nil, fmt.Errorf("its metadata have the format %q, expected %q", metadata[formatKey], format)
+	}
+	if size -= 8 + int64(n); size > most {
+		return nil, nil, fmt.Errorf("it has %d bytes of values, expected at most %d, so it may belong to another model", size, most)
+	}
+	if err := checkSpans(entries, size); err != nil {
+		return nil, nil, err
+	}
+	values := make([]byte, size)
+	if _, err := io.ReadFull(r, values); err != nil {
+		return nil, nil, err
+	}
+	weights := make(map[string]Weight, len(entries))
+	for name, e := range entries {
+		from, to := e.Offsets[0], e.Offsets[1]
+		weights[name] = Weight{DType: e.of, Shape: e.Shape, Data: values[from:to:to]}
+	}
+	return weights, metadata, nil
+}
+
+// header decodes a header.
+func header(text []byte) (entries map[string]*entry, metadata map[string]string, err error) {
+	entries, metadata = map[string]*entry{}, map[string]string{}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	err = members(d, func(name string) error {
 		if name == metadataName {
-			if err := strict(text, &metadata); err != nil {
-				return nil, nil, fmt.Errorf("its metadata: %w", err)
-			}
-			continue
+			return named("its metadata", members(d, func(key string) error {
+				var value string
+				err := d.Decode(&value)
+				metadata[key] = value
+				return err
+			}))
 		}
-		var e entry
-		if err := strict(text, &e); err != nil {
-			return nil, nil, fmt.Errorf("weight %q: %w", name, err)
-		}
-		w, err := e.weight(values)
+		e := &entry{}
+		entries[name] = e
+		return named(fmt.Sprintf("weight %q", name), d.Decode(e))
+	})
+	if _, end := d.Token(); err == nil && !errors.Is(end, io.EOF) {
+		err = errors.New("text after top-level value")
+	}
+	return entries, metadata, named("its header", err)
+}
+
+func named(what string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s: %w", what, err)
+	}
+	return err
+}
+
+// members calls do for each member of a JSON object, to decode its value.
+func members(d *json.Decoder, do func(name string) error) error {
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return cmp.Or(err, errors.New("expected an object"))
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		name, err := d.Token()
 		if err != nil {
-			return nil, nil, fmt.Errorf("weight %q: %w", name, err)
+			return err
 		}
-		weights[name] = w
+		text, _ := name.(string)
+		if len(seen) == maxEntries || seen[text] {
+			return fmt.Errorf("%q is repeated, or follows %d others; expected at most %d", text, len(seen), maxEntries)
+		}
+		seen[text] = true
+		if err := do(text); err != nil {
+			return err
+		}
+	}
+	_, err := d.Token()
+	return err
+}
+
+// checkSpans finds the types of the entries, and returns an error unless their values are all of
+// size bytes, without gaps.
+func checkSpans(entries map[string]*entry, size int64) error {
+	var spans [][2]int64
+	for name, e := range entries {
+		if err := e.check(size); err != nil {
+			return fmt.Errorf("weight %q: %w", name, err)
+		}
 		spans = append(spans, e.Offsets)
 	}
 	slices.SortFunc(spans, func(a, b [2]int64) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
 	var end int64
 	for _, s := range spans {
 		if s[0] != end {
-			return nil, nil, fmt.Errorf("its values overlap or have gaps at byte %d", end)
+			return fmt.Errorf("its values overlap or have gaps at byte %d", end)
 		}
 		end = s[1]
 	}
-	if end != int64(len(values)) {
-		return nil, nil, fmt.Errorf("it has %d bytes of values, and its header expects %d", len(values), end)
+	if end != size {
+		return fmt.Errorf("it has %d bytes of values, and its header expects %d", size, end)
 	}
-	return weights, metadata, nil
+	return nil
 }
 
-// weight returns the tensor of an entry.
-func (e entry) weight(values []byte) (Weight, error) {
+// check finds the type of an entry, and checks its position in values of size bytes.
+func (e *entry) check(size int64) error {
 	for d, kind := range types {
 		if kind != e.DType {
 			continue
 		}
+		e.of = d
 		n, err := e.bytes(d)
-		from, to := e.Offsets[0], e.Offsets[1]
-		if err == nil && (from < 0 || to < from || to > int64(len(values)) || to-from != n) {
-			err = fmt.Errorf("it takes %d bytes, and the header places it from %d to %d of %d", n, from, to, len(values))
+		if from, to := e.Offsets[0], e.Offsets[1]; err == nil && (from < 0 || to < from || to > size || to-from != n) {
+			err = fmt.Errorf("it takes %d bytes, and the header places it from %d to %d of %d", n, from, to, size)
 		}
-		if err != nil {
-			return Weight{}, err
-		}
-		return Weight{DType: d, Shape: e.Shape, Data: values[from:to:to]}, nil
+		return err
 	}
-	return Weight{}, fmt.Errorf("its type %q is unknown", e.DType)
-}
-
-// strict decodes JSON without unknown fields.
-func strict(text []byte, to any) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	return d.Decode(to)
+	return fmt.Errorf("its type %q is unknown", e.DType)
 }

@@ -135,6 +135,20 @@ func (v Variable) Bytes() int64 {
 	return n
 }
 
+// WeightBytes returns the size of the variables of Weight; 0 if there are none, or if a shape is not
+// fully known.
+func (m *Model) WeightBytes() (sum int64) {
+	for _, v := range m.Variables {
+		if v.Weight && v.Bytes() == 0 {
+			return 0
+		}
+		if v.Weight {
+			sum += v.Bytes()
+		}
+	}
+	return sum
+}
+
 // Open reads the SavedModel in dir without its weights. It needs no TensorFlow and runs
 // nothing. dir may be "builtin:NAME"; see BuiltinNames. A model that cannot be trained opens
 // without an error, and Model.Problems has the reasons. The error is

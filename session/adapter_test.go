@@ -69,7 +69,7 @@ func TestSwap(t *testing.T) {
 	for i := range tenants {
 		dir := t.TempDir()
 		require.NoError(t, tenants[i].Write(dir))
-		read, err := adapter.Read(dir)
+		read, err := adapter.Read(dir, m.WeightBytes())
 		require.NoError(t, err)
 		assert.Equal(t, tenants[i], read)
 	}

@@ -14,7 +14,7 @@ import (
 // openAdapter reads the adapter to start from, and checks the folder for the trained one.
 func (t *training) openAdapter() (err error) {
 	if t.Adapter != "" {
-		if t.start, err = adapter.Read(t.Adapter); err == nil {
+		if t.start, err = adapter.Read(t.Adapter, t.model.WeightBytes()); err == nil {
 			err = session.CheckAdapter(t.model, t.start)
 		}
 		if err != nil {

@@ -155,7 +155,7 @@ func TestRunWithAdapters(t *testing.T) {
 		r, err := Run(ctx, c)
 		require.NoError(t, err)
 		require.Equal(t, c.OutAdapter, r.OutAdapter)
-		a, err := adapter.Read(c.OutAdapter)
+		a, err := adapter.Read(c.OutAdapter, 0)
 		require.NoError(t, err)
 		return a
 	}

@@ -125,7 +125,7 @@ func (s *settings) readAdapter(model *savedmodels.Model) (*adapter.Adapter, erro
 	if s.Adapter == "" {
 		return nil, nil
 	}
-	a, err := adapter.Read(s.Adapter)
+	a, err := adapter.Read(s.Adapter, model.WeightBytes())
 	if err == nil {
 		err = session.CheckAdapter(model, a)
 	}

@@ -123,7 +123,7 @@ func (t *tenancy) train(ctx context.Context, i int, ds *data.InMemory) error {
 
 // serve evaluates one batch with the adapter of a tenant.
 func (t *tenancy) serve(ctx context.Context, i int, ds *data.InMemory) error {
-	a, err := adapter.Read(t.folder(i))
+	a, err := adapter.Read(t.folder(i), 0)
 	if err != nil {
 		return err
 	}

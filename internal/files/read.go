@@ -13,30 +13,37 @@ import (
 
 var ErrTooLarge = errors.New("the file is too large")
 
-// Read reads a regular file. A file of more than most bytes is ErrTooLarge.
-func Read(path string, most int64) ([]byte, error) {
+// Open opens a regular file for reading, and returns its size.
+func Open(path string) (f *os.File, size int64, err error) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, 0, err
 	case info.IsDir():
-		return nil, &fs.PathError{Op: "read", Path: path, Err: syscall.EISDIR}
+		return nil, 0, &fs.PathError{Op: "read", Path: path, Err: syscall.EISDIR}
 	case !info.Mode().IsRegular(): // opening a named pipe would block
-		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
-	case info.Size() > most:
-		return nil, tooLarge(path, info.Size(), most)
+		return nil, 0, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
 	}
-	f, err := os.Open(path)
+	f, err = os.Open(path)
+	return f, info.Size(), err
+}
+
+// Read reads a regular file. A file of more than most bytes is ErrTooLarge.
+func Read(path string, most int64) ([]byte, error) {
+	f, size, err := Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if size > most {
+		return nil, tooLarge(path, size, most)
+	}
 	// The file may grow during reading, and its reported size may be wrong.
-	buf := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
+	buf := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
 	if _, err := buf.ReadFrom(io.LimitReader(f, most+1)); err != nil {
 		return nil, err
 	}
-	if size := int64(buf.Len()); size > most {
+	if size = int64(buf.Len()); size > most {
 		return nil, tooLarge(path, size, most)
 	}
 	return buf.Bytes(), nil
