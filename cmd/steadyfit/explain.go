@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -93,7 +94,7 @@ func (s *settings) writePage(stderr io.Writer, r *explain.Report) error {
 }
 
 // growthTime is the maximum time of the steps that show whether memory grows.
-const growthTime = 10 * time.Second
+const growthTime = 15 * time.Second
 
 func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
 	m, err := train.OpenModel(s.Model, s.LossOutput)
@@ -104,8 +105,12 @@ func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	name := s.Model
+	if !strings.HasPrefix(name, savedmodels.BuiltinPrefix) {
+		name = filepath.Base(filepath.Clean(name))
+	}
 	return explain.Measure(cmd.Context(), explain.Plan{
-		Name: s.Model, Model: m, Options: s.Session, Batch: s.Loop.Batch, Prefetch: s.Prefetch, Time: growthTime,
+		Name: name, Model: m, Options: s.Session, Batch: s.Loop.Batch, Prefetch: s.Prefetch, Time: growthTime,
 		OpenData:       func() (*data.InMemory, error) { return s.trainingData(m, plan.Roles().Train) },
 		LoadTensorFlow: func() error { return s.loadDevices(cmd) },
 	})

@@ -21,6 +21,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/graphdef"
+	"steadyfit/internal/native"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -244,4 +245,65 @@ func TestLeaks(t *testing.T) {
 			assert.Equal(t, cause, r.Growth.Cause, r.GrowthText)
 		})
 	}
+}
+
+func TestLayerOf(t *testing.T) {
+	for name, want := range map[string]string{
+		"StatefulPartitionedCall_7/StatefulPartitionedCall/sequential_1/conv2d_1/Relu":                                  "sequential_1/conv2d_1",
+		"StatefulPartitionedCall_7/StatefulPartitionedCall/gradient_tape/sequential_1/dense_1/MatMul/MatMul_1":          "sequential_1/dense_1/MatMul",
+		"StatefulPartitionedCall_7/StatefulPartitionedCall/sequential_1/lstm_1/while/body/_51/lstm_1/lstm_cell_1/split": "sequential_1/lstm_1/lstm_1/lstm_cell_1",
+		"StatefulPartitionedCall/Add_3": "",
+		"loss":                          "",
+	} {
+		assert.Equal(t, want, layerOf(name), name)
+	}
+	operations := classify([]native.Allocations{
+		{Name: "a/model/conv/Relu", Records: []native.Record{{Bytes: 1}}, Allocator: "cpu"},
+		{Name: "gradient_tape/a/model/conv/Relu/Grad", Type: "ReluGrad", Records: []native.Record{{Bytes: 1}}, Allocator: "cpu"},
+		{Name: "adam/Mul", Type: "Mul", Records: []native.Record{{Bytes: 1}}, Allocator: "cpu"},
+		{Name: "update", Type: "ResourceApplyAdam", Records: []native.Record{{Bytes: 1}}, Allocator: "cpu"},
+		{Name: "gpu", Records: []native.Record{{Bytes: 1}}, Allocator: "GPU_0_bfc"},
+	})
+	var got []string
+	for _, o := range operations {
+		got = append(got, o.part+" "+o.layer)
+	}
+	assert.Equal(t, []string{Activations + " model/conv", Gradients + " model/conv/Relu", Update + " adam", Update + " "}, got)
+}
+
+// The mappings of this process have its arenas and libraries, and nothing twice.
+func TestRegions(t *testing.T) {
+	held := bytes.Repeat([]byte{1}, 8<<20)
+	r, err := readRegions()
+	require.NoError(t, err)
+	usage, err := memory.Read()
+	require.NoError(t, err)
+	assert.InEpsilon(t, float64(usage.RSS.Bytes), float64(r.total()), 0.1)
+	assert.Greater(t, r.arenas, 8*memory.MiB)
+	assert.Greater(t, r.libraries, memory.MiB)
+	assert.Len(t, held, 8<<20)
+
+	r, err = parseRegions(strings.NewReader(`400000-500000 r-xp 00000000 08:01 1 /usr/lib/libtensorflow_cc.so.2
+Rss:                 100 kB
+Anonymous:             4 kB
+500000-501000 rw-p 00000000 00:00 0 
+Rss:                   4 kB
+700000-701000 ---p 00000000 00:00 0 
+Rss:                   0 kB
+701000-f01000 rw-p 00000000 00:00 0 
+Rss:                  64 kB
+2000000-3000000 rw-p 00000000 00:00 0 [heap]
+Rss:                1024 kB
+4000000-5000000 rwxp 00000000 00:00 0 
+Rss:                  12 kB
+6000000-7000000 r--s 00000000 08:01 2 /data/x y.npy
+Rss:                 200 kB
+`))
+	require.NoError(t, err)
+	assert.Equal(t, regions{
+		libraries: 104 * memory.KiB, stacks: 64 * memory.KiB, native: memory.MiB, code: 12 * memory.KiB, anonymous: 4 * memory.KiB,
+		files: []Holder{{Name: "x y.npy", Bytes: 200 * memory.KiB}},
+	}, r)
+	_, err = parseRegions(strings.NewReader("nothing\n"))
+	assert.ErrorIs(t, err, memory.ErrUnavailable)
 }

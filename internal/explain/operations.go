@@ -35,7 +35,28 @@ func classify(list []native.Allocations) (operations []operation) {
 		}
 		operations = append(operations, o)
 	}
+	model := commonRoot(operations)
+	for i := range operations {
+		operations[i].layer = strings.TrimPrefix(operations[i].layer, model)
+	}
 	return operations
+}
+
+// commonRoot returns the name of the model, with a slash, in which most layers are; empty if there is none.
+func commonRoot(operations []operation) string {
+	roots, layers := map[string]int{}, 0
+	for _, o := range operations {
+		if root, _, nested := strings.Cut(o.layer, "/"); nested {
+			roots[root+"/"]++
+			layers++
+		}
+	}
+	for root, n := range roots {
+		if 2*n > layers {
+			return root
+		}
+	}
+	return ""
 }
 
 // Names are those of TensorFlow's gradient functions (eager/backprop.py, ops/gradients_util.py) and of
@@ -46,7 +67,7 @@ var (
 	backwardTypes = regexp.MustCompile(`Grad(V\d)?$|Backprop`)
 	optimizers    = regexp.MustCompile(`(?i)(^|/)(adam|adamw|adamax|nadam|adagrad|adadelta|adafactor|sgd|rmsprop|ftrl|lion|lamb|muon|loss_scale_optimizer|optimizer)(_\d+)?/`)
 	// wrappers are parts of names that do not belong to a layer.
-	wrappers = regexp.MustCompile(`^(StatefulPartitionedCall|PartitionedCall|gradient_tape|gradients?|Func|while|cond|body|branch\w*|then|else|input|output|\w*_grad)(_\d+)?$`)
+	wrappers = regexp.MustCompile(`^(StatefulPartitionedCall|PartitionedCall|gradient_tape|gradients?|Func|while|cond|body|branch\w*|then|else|input|output|\w*_grad)?(_\d+)?$`)
 )
 
 // layerOf returns the layer in the name of an operation: the part between the calls of functions and the

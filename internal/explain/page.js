@@ -3,7 +3,7 @@
 const charts = JSON.parse(document.getElementById("charts").textContent);
 const color = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name);
 function bytes(v) {
-  for (const [name, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]])
+  for (const [name, size] of [["MiB", 2 ** 20], ["KiB", 2 ** 10]])
     if (Math.abs(v) >= size) return (v / size).toFixed(1) + " " + name;
   return Math.round(v) + " B";
 }

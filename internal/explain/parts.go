@@ -64,8 +64,10 @@ func (m *measurement) parts(operations []operation) []Part {
 	l.native(Tensors, b.tensors)
 	loaded, opened, before := l.inUse(&m.loaded), l.inUse(&m.opened), l.inUse(b)
 	l.native(Registries, loaded-l.inUse(&m.start))
-	l.native(Graph, opened-loaded-variables)
-	l.native(Executors, before-opened-l.fromMalloc(b.buffers, b.steps)-l.fromMalloc(b.tensors, b.open))
+	if !l.pool || b.malloc.Mapped >= 0 { // otherwise the regions of the pool are unknown
+		l.native(Graph, opened-loaded-variables)
+		l.native(Executors, before-opened-l.fromMalloc(b.buffers, b.steps)-l.fromMalloc(b.tensors, b.open))
+	}
 	l.slack(m)
 	l.untouched()
 	l.add(Unattributed, l.rest)
