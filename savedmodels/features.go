@@ -321,7 +321,7 @@ func (d *division) compute(p *part, to *Features, divided map[string]Signature) 
 		if v.op < 0 || !p.heavy[v.op] || p.kinds[v.op] == live {
 			return
 		}
-		if p.kinds[v.op] == shapes { // computed again from the shapes of features
+		if k := p.kinds[v.op]; k == shapes || k == sizes { // computed again from the shapes of features
 			if visited[v.op] {
 				return
 			}

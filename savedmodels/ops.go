@@ -100,6 +100,13 @@ var (
 		"MaxPool MaxPool3D AvgPool AvgPool3D LRN FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 Softmax LogSoftmax " +
 		"Sum Mean Max Min Prod All Any ArgMax ArgMin Cumsum")
 
+	// shapeOps are the pure operations that return shapes of their inputs.
+	shapeOps = setOf("Shape ShapeN Size")
+
+	// sizeOps are the pure operations that compute shapes from shapes.
+	sizeOps = setOf("Identity IdentityN Snapshot StopGradient EnsureShape Cast Add AddV2 Sub Mul FloorDiv Maximum Minimum Reshape " +
+		"ExpandDims Squeeze Pack Unpack ConcatV2 Slice StridedSlice GatherV2 Prod Sum Max Min")
+
 	// keepsShape are the pure operations whose result has the shape of their first input.
 	keepsShape = setOf("EnsureShape Cast ZerosLike OnesLike")
 

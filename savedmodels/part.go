@@ -23,10 +23,13 @@ const (
 	live kind = iota
 	// frozen values depend on constants and on variables that training does not change.
 	frozen
+	// shapes also depend on the shapes of samples.
+	shapes
+	// sizes may also depend on the number of samples in the batch. They are integers that become
+	// shapes; an operation that computes with them is live.
+	sizes
 	// sample values also depend on data inputs, and have one part per sample.
 	sample
-	// shapes are values that depend on the shapes of sample values.
-	shapes
 )
 
 // part is a signature with the analysis of its function.
@@ -37,6 +40,7 @@ type part struct {
 	args    []kind
 	inputs  []*Tensor // the data or reserved input of each argument; nil for the model's own values
 	kinds   []kind
+	leading []bool // of sizes, whether only the first element may hold the number of samples
 	heavy   []bool // whether an operation or one that it depends on is heavy
 	sums    []string
 	needed  []bool
@@ -49,7 +53,8 @@ func (d *division) analyse(s *Signature) (*part, error) {
 		return nil, err
 	}
 	p := &part{signature: s, flat: f}
-	p.kinds, p.heavy, p.sums = make([]kind, len(f.ops)), make([]bool, len(f.ops)), make([]string, len(f.ops))
+	p.kinds, p.leading = make([]kind, len(f.ops)), make([]bool, len(f.ops))
+	p.heavy, p.sums = make([]bool, len(f.ops)), make([]string, len(f.ops))
 	for _, a := range f.args {
 		k, in := d.argument(s, a)
 		p.args, p.inputs = append(p.args, k), append(p.inputs, in)
@@ -99,6 +104,9 @@ func (p *part) kindOf(v value) kind {
 	if v.op < 0 {
 		return p.args[v.arg()]
 	}
+	if p.kinds[v.op] == sizes && p.ops[v.op].def.GetOp() == "Unpack" && !strings.HasSuffix(v.port, ":0") && p.isLeading(p.ops[v.op].in[0]) {
+		return shapes
+	}
 	return p.kinds[v.op]
 }
 
@@ -116,8 +124,13 @@ func (p *part) classify(i int) kind {
 	switch {
 	case k == live || !pureOps[name] || p.mixes(op):
 		return live
-	case k == sample && (name == "Shape" || name == "ShapeN" || name == "Size" || name == "Rank"):
+	case k >= shapes && name == "Rank", k == sizes && shapeOps[name]:
 		return shapes
+	case k == sample && shapeOps[name]:
+		p.leading[i] = true
+		return sizes
+	case slices.ContainsFunc(op.in, func(v value) bool { return p.kindOf(v) == sizes }):
+		k, p.leading[i] = p.withSizes(op, k)
 	}
 	p.heavy[i] = heavy || k == sample && heavyMath[name]
 	return k
@@ -128,12 +141,11 @@ func (p *part) classify(i int) kind {
 func (p *part) inputsOf(op *flatOp) (k kind, heavy bool) {
 	k = frozen
 	for _, v := range op.in {
-		switch in := p.kindOf(v); {
-		case in == live:
+		in := p.kindOf(v)
+		if in == live {
 			return live, false
-		case in == sample, in == shapes && k == frozen:
-			k = in
 		}
+		k = max(k, in)
 		heavy = heavy || v.op >= 0 && p.heavy[v.op]
 	}
 	return k, heavy
@@ -216,7 +228,11 @@ func (p *part) constant(op *flatOp, input int, steps *int) (all []int64, known b
 	switch from.def.GetOp() {
 	case "Const":
 		t := from.def.GetAttr()["value"].GetTensor()
-		return elementsOf(t.GetDtype(), t.GetTensorContent(), t.GetIntVal(), t.GetInt64Val())
+		all, known = elementsOf(t.GetDtype(), t.GetTensorContent(), t.GetIntVal(), t.GetInt64Val())
+		if dims := t.GetTensorShape().GetDim(); len(dims) == 1 && dims[0].GetSize() != int64(len(all)) {
+			return nil, false // equal elements may be stored once
+		}
+		return all, known
 	case "ConcatV2":
 		for i := range len(from.in) - 1 {
 			some, known := p.constant(from, i, steps)
@@ -367,6 +383,9 @@ func (d *division) why(p *part, i int) string {
 	case !pureOps[kind]:
 		return name + ", an operation that is not known to treat samples independently"
 	}
+	if p.counts(op) {
+		return name + ", which depends on the number of samples in the batch"
+	}
 	for _, v := range op.in {
 		if p.kindOf(v) == live {
 			if from := d.source(p, v); from != "" {
@@ -399,6 +418,9 @@ func (d *division) source(p *part, v value) string {
 		op := &p.ops[v.op]
 		if drawsRandom(op.def.GetOp()) {
 			return "random numbers"
+		}
+		if p.counts(op) {
+			return "the number of samples in the batch"
 		}
 		at := slices.IndexFunc(op.in, func(in value) bool { return p.kindOf(in) == live })
 		if at < 0 {

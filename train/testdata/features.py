@@ -84,6 +84,24 @@ class Model(tf.Module):
             h = h + tf.cast(tf.range(tf.shape(h)[0]), tf.float32)[:, None]
         elif kind == "batch size":
             h = h * 8.0 / tf.cast(tf.shape(h)[0], tf.float32)
+        elif kind == "gated position":
+            odd = tf.cast(tf.range(tf.shape(h)[0]) % 2, tf.float32)
+            h = h - tf.nn.relu(h - 2.0) * odd[:, None]
+        elif kind == "gated size":
+            h = h * (1.0 + tf.cast(tf.shape(h)[0] <= 24, tf.float32))
+        elif kind == "gated mask":
+            samples = tf.shape(h)[0]
+            mask = tf.linalg.band_part(tf.ones([samples, samples]), -1, 0)
+            h = h - tf.nn.relu(h - 2.0) * (mask @ tf.ones([samples, 1]))
+        elif kind == "gated columns":
+            columns = tf.ones(tf.stack([1, tf.shape(h)[0]]))
+            h = h - tf.nn.relu(h - 2.0) * tf.reduce_sum(columns, axis=1)
+        elif kind == "dynamic shapes":
+            samples, width = tf.unstack(tf.shape(h))
+            h = tf.reshape(h, [samples * 2, width // 2])
+            h = tf.reshape(h / tf.sqrt(tf.cast(width, tf.float32)), [samples, 16])
+            h = h + tf.broadcast_to(self.first[:1, :], [samples, tf.shape(h)[-1]])
+            h = h + tf.tile(self.first[1:2, :], [samples, 1]) + tf.zeros([samples, 1])
         elif kind == "batch maximum":
             h = h / tf.reduce_max(tf.reshape(h, [1, -1]), axis=1)
         elif kind == "negative axis":

@@ -1,0 +1,120 @@
+package savedmodels
+
+import (
+	"slices"
+
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
+)
+
+var integerTypes = map[types_go_proto.DataType]bool{types_go_proto.DataType_DT_INT32: true, types_go_proto.DataType_DT_INT64: true}
+
+// withSizes returns the kind of an operation whose inputs, together of kind k, include sizes, and
+// whether it is leading. The number of samples may only become the first dimension of a value
+// with one part per sample, since the last batch of an epoch may be smaller.
+func (p *part) withSizes(op *flatOp, k kind) (result kind, leading bool) {
+	name := op.def.GetOp()
+	is := func(i int, k kind) bool { return i < len(op.in) && p.kindOf(op.in[i]) == k }
+	switch {
+	case k == sample && name == "Reshape" && is(0, sample) && p.isLeading(op.in[1]),
+		name == "BroadcastTo" && !is(0, sizes) && p.isLeading(op.in[1]),
+		name == "Tile" && !is(0, sizes) && !is(0, sample) && p.isLeading(op.in[1]),
+		name == "Fill" && !is(1, sizes) && p.isLeading(op.in[0]):
+		return sample, false
+	case k == sample || !sizeOps[name]:
+		return live, false
+	}
+	if d := op.def.GetAttr()["DstT"]; name == "Cast" && !integerTypes[d.GetType()] {
+		return live, false
+	}
+	return p.ofSizes(op)
+}
+
+// ofSizes returns the kind of an operation that computes shapes from sizes, and whether it is
+// leading.
+func (p *part) ofSizes(op *flatOp) (result kind, leading bool) {
+	others := func(list []value) bool { // whether the number of samples is in none of them
+		return !slices.ContainsFunc(list, func(v value) bool { return p.kindOf(v) == sizes })
+	}
+	first, rest := p.isLeading(op.in[0]), others(op.in[1:])
+	switch name := op.def.GetOp(); {
+	case name == "Pack":
+		return sizes, op.def.GetAttr()["axis"].GetI() == 0 && rest
+	case name == "ConcatV2":
+		return sizes, first && rest
+	case p.kindOf(op.in[0]) != sizes || !rest:
+		return sizes, p.single(op)
+	}
+	switch op.def.GetOp() {
+	case "Identity", "Snapshot", "StopGradient", "EnsureShape", "Cast", "Reshape", "ExpandDims", "Squeeze":
+		return sizes, first
+	case "Prod", "Sum", "Max", "Min":
+		return sizes, true
+	case "StridedSlice", "Slice", "GatherV2":
+		begin, known := p.elements(op)
+		switch {
+		case !first || !known:
+		case !slices.ContainsFunc(begin, func(i int64) bool { return i <= 0 }):
+			return shapes, false
+		case begin[0] == 0 && !slices.ContainsFunc(begin[1:], func(i int64) bool { return i <= 0 }):
+			return sizes, true
+		}
+		return sizes, false
+	}
+	return sizes, p.single(op)
+}
+
+// counts reports whether an operation is live because it computes with the number of samples.
+func (p *part) counts(op *flatOp) bool {
+	return pureOps[op.def.GetOp()] && slices.ContainsFunc(op.in, func(v value) bool { return p.kindOf(v) == sizes }) &&
+		!slices.ContainsFunc(op.in, func(v value) bool { return p.kindOf(v) == live })
+}
+
+// isLeading reports whether at most the first element of a value holds the number of samples.
+func (p *part) isLeading(v value) bool {
+	return p.kindOf(v) != sizes || v.op >= 0 && p.leading[v.op]
+}
+
+// elements returns the first of the consecutive elements, or the elements, that an operation takes
+// from a vector. They are unknown if they are not constant.
+func (p *part) elements(op *flatOp) ([]int64, bool) {
+	attr := op.def.GetAttr()
+	begin, known := p.integers(op, 1)
+	if !known || len(begin) == 0 {
+		return nil, false
+	}
+	if op.def.GetOp() == "GatherV2" {
+		return begin, attr["batch_dims"].GetI() == 0
+	}
+	if op.def.GetOp() == "StridedSlice" {
+		strides, ok := p.integers(op, 3)
+		if !ok || len(strides) != 1 || strides[0] < 1 || attr["ellipsis_mask"].GetI() != 0 || attr["new_axis_mask"].GetI() != 0 {
+			return nil, false
+		}
+		if attr["begin_mask"].GetI() != 0 {
+			begin = []int64{0}
+		}
+		if rank := p.rank(op.in[0]); rank > 1 {
+			return nil, false
+		}
+		if begin[0] < 0 { // counts from the end: the rank of the value whose shape it is
+			if from := op.in[0]; from.op >= 0 && p.ops[from.op].def.GetOp() == "Shape" {
+				begin[0] += p.rank(p.ops[from.op].in[0])
+			}
+		}
+	}
+	return begin, len(begin) == 1
+}
+
+// single reports whether the graph records that the result of an operation has one element.
+func (p *part) single(op *flatOp) bool {
+	recorded := op.def.GetAttr()["_output_shapes"].GetList().GetShape()
+	if len(recorded) != 1 || recorded[0].GetUnknownRank() {
+		return false
+	}
+	for _, d := range recorded[0].GetDim() {
+		if d.GetSize() != 1 {
+			return false
+		}
+	}
+	return true
+}
