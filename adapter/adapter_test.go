@@ -148,13 +148,13 @@ const head = `{"__metadata__":{"format":"steadyfit.adapter/1","base":"b"},`
 
 func TestDamagedFiles(t *testing.T) {
 	for text, raw := range map[string][]byte{
-		"has no header":          {1, 2},
-		"more than the file has": file(`{}`)[:9],
-		"its header: ":           file(`{"a":`),
-		"after top-level value":  file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}} x`, 1),
-		"its metadata: expected": file(`{"__metadata__":[]}`),
-		"more than 8388608":      file(strings.Repeat(" ", maxHeader+1)),
-		`"a" is repeated`:        file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[0],"data_offsets":[1,1]}}`, 1),
+		"has no header":                                  {1, 2},
+		"more than the file has":                         file(`{}`)[:9],
+		"its header: ":                                   file(`{"a":`),
+		"after top-level value":                          file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}} x`, 1),
+		"its metadata: expected":                         file(`{"__metadata__":[]}`),
+		"expected at most 8388608":                       file(strings.Repeat(" ", maxHeader+1)),
+		`"a" is repeated`:                                file(head+`"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[0],"data_offsets":[1,1]}}`, 1),
 		`"100000" is repeated, or follows 100000 others`: file(numbered(maxEntries + 1)),
 		`have the format ""`:                             file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1),
 		`have the format "pt"`:                           file(`{"__metadata__":{"format":"pt"}}`),

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 
 	"steadyfit/tfbind"
@@ -108,8 +109,11 @@ func decode(r io.Reader, size, most int64) (map[string]Weight, map[string]string
 		return nil, nil, errors.New("it has no header")
 	}
 	n := binary.LittleEndian.Uint64(length[:])
-	if n > maxHeader || int64(n) > size-8 {
-		return nil, nil, fmt.Errorf("its header should have %d bytes, more than the file has, or more than %d", n, maxHeader)
+	if n > math.MaxInt64 || int64(n) > size-8 {
+		return nil, nil, fmt.Errorf("its header should have %d bytes, more than the file has", n)
+	}
+	if n > maxHeader {
+		return nil, nil, fmt.Errorf("its header has %d bytes, expected at most %d", n, maxHeader)
 	}
 	text := make([]byte, n)
 	if _, err := io.ReadFull(r, text); err != nil {
