@@ -14,24 +14,28 @@ import (
 	"steadyfit/tfbind"
 )
 
-// ErrAdapter means that an adapter has other weights than the model.
+// ErrAdapter means that an adapter has other weights than the model, or that no adapter can have the
+// weights of the model.
 var ErrAdapter = errors.New("the adapter has other weights than the model")
 
 // CheckAdapter checks that an adapter fits a model: it belongs to the same base (ErrBase), and
-// has exactly the weights that training changes (ErrAdapter). It needs no TensorFlow.
+// has exactly the weights that training changes (ErrAdapter). With nil, it checks that an adapter can
+// have the weights of the model: there are some, and each has a name of its own in checkpoints. It
+// needs no TensorFlow.
 func CheckAdapter(model *savedmodels.Model, a *adapter.Adapter) error {
 	if model == nil {
 		return errNoModel
 	}
-	if a == nil {
-		return errors.New("the adapter is nil; pass one from adapter.Read or Session.Adapter")
+	vars, err := adapted(model)
+	if err != nil || a == nil {
+		return err
 	}
 	if a.Base != model.Base() {
 		return fmt.Errorf("adapter for %s: %w", model.Dir, errBase(a.Base, model.Base()))
 	}
 	var found []string
 	have := maps.Clone(a.Weights)
-	for _, v := range adapted(model) {
+	for _, v := range vars {
 		name := v.WeightName()
 		w, ok := have[name]
 		delete(have, name)
@@ -56,9 +60,23 @@ func CheckAdapter(model *savedmodels.Model, a *adapter.Adapter) error {
 	return fmt.Errorf("adapter for %s: %w: %s", model.Dir, ErrAdapter, strings.Join(found, ", "))
 }
 
-// adapted returns the variables in an adapter of a model.
-func adapted(m *savedmodels.Model) []savedmodels.Variable {
-	return slices.DeleteFunc(slices.Clone(m.Variables), func(v savedmodels.Variable) bool { return !v.Weight || v.Key == "" })
+// adapted returns the variables in an adapter of a model, at least one.
+func adapted(m *savedmodels.Model) (vars []savedmodels.Variable, err error) {
+	names := map[string]bool{}
+	for _, v := range m.Variables {
+		if !v.Weight {
+			continue
+		}
+		if v.Key == "" || names[v.WeightName()] {
+			return nil, fmt.Errorf("%w: the trained variable %s of %s has no name of its own in checkpoints, as if it were partitioned; save the whole model", ErrAdapter, v.Name, m.Dir)
+		}
+		names[v.WeightName()] = true
+		vars = append(vars, v)
+	}
+	if len(vars) == 0 {
+		return nil, fmt.Errorf("%w: %s has no weights that training changes and predictions or evaluations use; save the whole model", ErrAdapter, m.Dir)
+	}
+	return vars, nil
 }
 
 // Adapter returns the trained weights, without the frozen ones and without the state of the
@@ -67,6 +85,9 @@ func (s *Session) Adapter(ctx context.Context) (*adapter.Adapter, error) {
 	if s.foreign {
 		return nil, fmt.Errorf("adapter: %w: the frozen variables of this session are not those of %s; open the model that has them", ErrBase, s.model.Dir)
 	}
+	if _, err := adapted(s.model); err != nil {
+		return nil, fmt.Errorf("adapter: %w", err)
+	}
 	o, err := s.stateOperations()
 	if err != nil {
 		return nil, err
@@ -74,12 +95,9 @@ func (s *Session) Adapter(ctx context.Context) (*adapter.Adapter, error) {
 	var reads []tfbind.Output
 	var names []string
 	for i, v := range o.variables {
-		if v.Weight && v.Key != "" {
+		if v.Weight {
 			reads, names = append(reads, o.reads[i]), append(names, v.WeightName())
 		}
-	}
-	if len(reads) == 0 {
-		return nil, fmt.Errorf("adapter: %s has no weights that training changes and predictions or evaluations use; save the whole model", s.model.Dir)
 	}
 	values, err := s.tf.Run(ctx, nil, reads)
 	if err != nil {
@@ -127,8 +145,8 @@ func (s *Session) Swap(ctx context.Context, a *adapter.Adapter) error {
 		return err
 	}
 	if a == nil {
-		if o.adapted || s.model.Base() == "" || len(adapted(s.model)) == 0 {
-			return nil
+		if _, none := adapted(s.model); none != nil || o.adapted || s.model.Base() == "" {
+			return nil //nolint:nilerr // there are no operations to prepare
 		}
 		// Writing the weights again changes nothing, and prepares the operations.
 		if a, err = s.Adapter(ctx); err != nil {
@@ -138,7 +156,7 @@ func (s *Session) Swap(ctx context.Context, a *adapter.Adapter) error {
 	feeds := tfbind.Feeds{}
 	var writes []tfbind.Operation
 	for i, v := range o.variables {
-		if !v.Weight || v.Key == "" {
+		if !v.Weight {
 			continue
 		}
 		w := a.Weights[v.WeightName()]

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -182,6 +183,39 @@ func TestSwapRefuses(t *testing.T) {
 	assert.ErrorIs(t, err, session.ErrBase)
 	require.NoError(t, s.Swap(ctx, nil))
 	require.NoError(t, s.Swap(ctx, good), "the session has its own base again")
+}
+
+// An adapter leaves out no weight: a model is refused if one has no name, or the name of another.
+func TestAdapterNeedsNamesOfWeights(t *testing.T) {
+	ctx := context.Background()
+	s := openModel(t, loraModel(t), session.Options{})
+	a, err := s.Adapter(ctx)
+	require.NoError(t, err)
+	require.NoError(t, session.CheckAdapter(loraModel(t), nil))
+	for _, change := range []func(vars []savedmodels.Variable, first, second int){
+		func(vars []savedmodels.Variable, first, _ int) { vars[first].Key = "" },
+		func(vars []savedmodels.Variable, first, second int) { vars[second].Key = vars[first].Key },
+		func(vars []savedmodels.Variable, _, _ int) {
+			for i := range vars {
+				vars[i].Weight = false
+			}
+		},
+	} {
+		m := *loraModel(t)
+		m.Variables = slices.Clone(m.Variables)
+		var weights []int
+		for i, v := range m.Variables {
+			if v.Weight {
+				weights = append(weights, i)
+			}
+		}
+		change(m.Variables, weights[0], weights[1])
+		require.ErrorIs(t, session.CheckAdapter(&m, a), session.ErrAdapter)
+		require.ErrorIs(t, session.CheckAdapter(&m, nil), session.ErrAdapter)
+		altered := openModel(t, &m, session.Options{})
+		_, err := altered.Adapter(ctx)
+		require.ErrorIs(t, err, session.ErrAdapter)
+	}
 }
 
 // A tenant's checkpoint and snapshot restore its optimizer, even if other tenants train in

@@ -30,19 +30,13 @@ func (t *training) openAdapter() (err error) {
 	if t.OutAdapter == "" {
 		return nil
 	}
-	var size int64
-	for _, v := range t.model.Variables {
-		if v.Weight {
-			size += v.Bytes()
-		}
-	}
-	if size == 0 {
-		return refuse("Config.OutAdapter", t.OutAdapter, "%s has no weights that training changes and predictions or evaluations use; save the whole model with {Config.Out}", t.model.Dir)
+	if err := session.CheckAdapter(t.model, nil); err != nil {
+		return wrong("Config.OutAdapter", t.OutAdapter, err)
 	}
 	if err := os.MkdirAll(t.OutAdapter, 0o777); err != nil {
 		return unusable(err)
 	}
-	return unusable(files.Writable(t.OutAdapter, size))
+	return unusable(files.Writable(t.OutAdapter, t.model.WeightBytes()))
 }
 
 func (t *training) save(ctx context.Context, r *Result) error {
