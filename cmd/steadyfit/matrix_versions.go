@@ -69,11 +69,14 @@ func (s *settings) matrixOf(ctx context.Context, names []string, stdout, stderr 
 			failed = errors.Join(failed, fmt.Errorf("TensorFlow %s: %w", version, err))
 		}
 	}
+	slices.SortStableFunc(versions, func(a, b report.Version) int {
+		return slices.Compare(versionParts(a.TensorFlow), versionParts(b.TensorFlow))
+	})
 	if !s.json {
 		return errors.Join(report.Versions(stdout, versions, textOptions(stdout)), failed)
 	}
-	changes, explained := report.Changes(versions)
-	return errors.Join(printJSON(stdout, map[string]any{"versions": versions, "changes": changes, "by_chance": explained}), failed)
+	changes, explained, missing := report.Changes(versions)
+	return errors.Join(printJSON(stdout, map[string]any{"versions": versions, "changes": changes, "by_chance": explained, "not_compared": missing}), failed)
 }
 
 var versionNumber = regexp.MustCompile(`^\d+\.\d+\.\d+$`)
@@ -100,4 +103,12 @@ func locateVersion(name string) (string, error) {
 		}
 	}
 	return "", &coded{exitEnvironment, fmt.Errorf("--tensorflow %s: not fetched; run scripts/runtime.py --version %s in the checkout", name, name)}
+}
+
+func versionParts(version string) (all []int) {
+	for part := range strings.SplitSeq(version, ".") {
+		n, _ := strconv.Atoi(part)
+		all = append(all, n)
+	}
+	return all
 }

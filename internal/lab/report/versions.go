@@ -19,7 +19,7 @@ type Version struct {
 	File string `json:"file"`
 }
 
-// Change is a combination whose verdict differs from that with the version before, by more than
+// Change is a combination whose verdict differs from that with an earlier version, by more than
 // chance. A is the figure of Before, and B that of Since.
 type Change struct {
 	Before string `json:"before"`
@@ -27,20 +27,52 @@ type Change struct {
 	Disagreement
 }
 
-// Changes returns the changes between each two neighbouring versions, and the number of other
-// differences, which chance explains.
-func Changes(versions []Version) (changes []Change, explained int) {
-	for i := range len(versions) - 1 {
-		a, b := versions[i], versions[i+1]
-		for _, d := range agree(newView(a.Result), newView(b.Result)).Disagreements {
-			if d.Why != "" {
-				explained++
-				continue
-			}
-			changes = append(changes, Change{a.TensorFlow, b.TensorFlow, d})
+// Changes returns the changes from each version to the next in which the combination was decided,
+// the number of differences that chance explains, and that of combinations that were not measured
+// with each version.
+func Changes(versions []Version) (changes []Change, explained, missing int) {
+	all := make(map[combinationID]bool)
+	for _, v := range versions {
+		for i := range v.Result.Combinations {
+			c := &v.Result.Combinations[i]
+			all[combinationID{c.Runtime, c.Workload, c.Remedy}] = true
 		}
 	}
-	return changes, explained
+	incomplete := make(map[combinationID]bool)
+	for i, b := range versions {
+		later := newView(b.Result)
+		for id := range all {
+			incomplete[id] = incomplete[id] || later.combination(id.runtime, id.workload, id.remedy) == nil
+		}
+		for j := i - 1; j >= 0; j-- {
+			for _, d := range agree(newView(versions[j].Result), later).Disagreements {
+				id := combinationID{d.Runtime, d.Workload, d.Remedy}
+				switch {
+				case d.Why == "" && decidedIn(versions[j+1:i], id) == 0:
+					changes = append(changes, Change{versions[j].TensorFlow, b.TensorFlow, d})
+				case d.Why != "" && j == i-1:
+					explained++
+				}
+			}
+		}
+	}
+	for _, is := range incomplete {
+		if is {
+			missing++
+		}
+	}
+	return changes, explained, missing
+}
+
+// decidedIn returns the number of versions with a decided verdict on a combination.
+func decidedIn(versions []Version, id combinationID) (n int) {
+	for _, v := range versions {
+		c := newView(v.Result).combination(id.runtime, id.workload, id.remedy)
+		if c != nil && (id.remedy == matrix.Baseline && growthOf(c) != undecided || id.remedy != matrix.Baseline && measured(c) && c.Effect != compare.Unclear) {
+			n++
+		}
+	}
+	return n
 }
 
 // Versions writes what grows with each version of TensorFlow, which remedies help, and in which
@@ -72,10 +104,13 @@ func Versions(w io.Writer, versions []Version, o TextOptions) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	changes, explained := Changes(versions)
+	changes, explained, missing := Changes(versions)
 	t.line("")
 	if len(changes) == 0 {
-		t.wrap("", "No combination changes between these versions.")
+		t.wrap("", "No change between these versions was shown.")
+	}
+	if missing > 0 {
+		t.wrap("", fmt.Sprintf("%s not measured with each version.", count(missing, "combination")))
 	}
 	for _, c := range changes {
 		t.wrap("", fmt.Sprintf("%s changes in %s:", strings.TrimSuffix(c.Workload+" with "+c.Remedy, " with "+matrix.Baseline), c.Since))

@@ -24,11 +24,19 @@ func TestVersions(t *testing.T) {
 		{TensorFlow: "2.20.0", Result: result(memory.Leak, 40960)},
 		{TensorFlow: "2.21.0", Result: result(memory.Inconclusive, 40960)},
 	}
-	changes, explained := Changes(versions)
+	changes, explained, missing := Changes(versions)
 	require.Len(t, changes, 1)
 	assert.Equal(t, "2.18.1", changes[0].Before)
 	assert.Equal(t, "2.20.0", changes[0].Since)
 	assert.Equal(t, 1, explained, "an inconclusive verdict is no change")
+	assert.Zero(t, missing)
+
+	changes, _, _ = Changes([]Version{versions[2], versions[3], {TensorFlow: "2.22.0", Result: versions[0].Result}})
+	require.Len(t, changes, 1, "an undecided version between two")
+	assert.Equal(t, "2.20.0", changes[0].Before)
+	assert.Equal(t, "2.22.0", changes[0].Since)
+	_, _, missing = Changes([]Version{versions[0], {TensorFlow: "2.22.0", Result: &matrix.Result{}}})
+	assert.Equal(t, 1, missing)
 
 	var page bytes.Buffer
 	require.NoError(t, Versions(&page, versions, TextOptions{Width: 100}))
@@ -39,5 +47,5 @@ func TestVersions(t *testing.T) {
 
 	page.Reset()
 	require.NoError(t, Versions(&page, versions[:2], TextOptions{Width: 100}))
-	assert.Contains(t, page.String(), "No combination changes between these versions.")
+	assert.Contains(t, page.String(), "No change between these versions was shown.")
 }
