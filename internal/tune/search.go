@@ -206,7 +206,9 @@ func (s *search) promising(sure bool) (c autotune.Configuration, ok bool) {
 }
 
 // unknown returns a candidate with a setting whose effect is unknown: the best point with that
-// setting or, if that is impossible or failed, plain steps with it.
+// setting or, if that is impossible or failed, plain steps with it. Without a goal, the first group
+// of settings, which changes memory most, is measured on plain steps, since its effect there is the
+// largest and the whole front counts.
 func (s *search) unknown() (c autotune.Configuration, ok bool) {
 	best, _ := s.best()
 	for axis := 1; axis < len(s.axes); axis++ {
@@ -214,7 +216,11 @@ func (s *search) unknown() (c autotune.Configuration, ok bool) {
 			if _, known := s.effect(axis, i+1); known {
 				continue
 			}
-			for _, on := range []candidate{best.candidate, s.candidates[0]} {
+			order := []candidate{best.candidate, s.candidates[0]}
+			if s.goal == (Goal{}) && axis == 1 {
+				slices.Reverse(order)
+			}
+			for _, on := range order {
 				at := slices.Clone(on.at)
 				at[axis] = i + 1
 				with := slices.IndexFunc(s.candidates, func(k candidate) bool { return slices.Equal(k.at, at) })
@@ -245,15 +251,15 @@ func (s *search) simpler() (c autotune.Configuration, ok bool) {
 	return c, false
 }
 
-// asGood reports whether a prediction is within least of the cost of a point that reaches the goal.
+// asGood reports whether a prediction is within same of the cost of a point that reaches the goal.
 func (s *search) asGood(p prediction, best point) bool {
 	if s.goal.Budget == 0 && s.goal.Step == 0 {
-		return p.ratio*p.peak <= (1+least)*best.ratio*float64(best.peak)
+		return p.ratio*p.peak <= (1+same)*best.ratio*float64(best.peak)
 	}
 	limit, amounts := s.amounts()
 	bounded, minimized := amounts(p.ratio, p.peak)
 	_, cost := amounts(best.ratio, float64(best.peak))
-	return bounded <= limit && minimized <= (1+least)*cost
+	return bounded <= limit && minimized <= (1+same)*cost
 }
 
 // worth returns the function that decides whether a prediction is worth a trial. A lower score is
@@ -308,10 +314,13 @@ func (s *search) best() (best point, reached bool) {
 	return choose(s.points, bounded), false
 }
 
-// choose returns the point with the least cost. Among points within least of it, fewer changes win.
+// same is the relative difference below which fewer changes decide: two searches differ by as much.
+const same = 0.05
+
+// choose returns the point with the least cost. Among points within same of it, fewer changes win.
 func choose(points []point, cost func(point) float64) point {
 	cheapest := slices.MinFunc(points, func(a, b point) int { return cmp.Compare(cost(a), cost(b)) })
-	near := slices.DeleteFunc(slices.Clone(points), func(p point) bool { return cost(p) > cost(cheapest)*(1+least) })
+	near := slices.DeleteFunc(slices.Clone(points), func(p point) bool { return cost(p) > cost(cheapest)*(1+same) })
 	return slices.MinFunc(near, func(a, b point) int {
 		return cmp.Or(cmp.Compare(a.is.Changes(), b.is.Changes()), cmp.Compare(cost(a), cost(b)))
 	})
@@ -340,7 +349,7 @@ func (s *search) repeat() (c autotune.Configuration, ok bool) {
 }
 
 // tie is the relative difference below which two times or two peaks count as equal.
-const tie = 0.01
+const tie = 0.02
 
 // front returns the points for which no other one is both faster and smaller, fastest first.
 func front(points []point) (front []point) {
