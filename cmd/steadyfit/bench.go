@@ -99,12 +99,21 @@ func (s *settings) bench(cmd *cobra.Command) error {
 	return printTrials(cmd.OutOrStdout(), choice, name, s.Loop.Batch)
 }
 
+// checkRate checks the learning rate of a command that does not train.
+func (s *settings) checkRate() error {
+	if !(s.rate >= 0) || math.IsInf(s.rate, 1) {
+		return usagef("--learning-rate %v: expected a number above 0; leave it out for a model that has its own", s.rate)
+	}
+	return nil
+}
+
 func (s *settings) checkBench() error {
+	if err := s.checkRate(); err != nil {
+		return err
+	}
 	switch {
 	case s.Loop.Batch < 1:
 		return usagef("--batch %d: expected at least 1", s.Loop.Batch)
-	case !(s.rate >= 0) || math.IsInf(s.rate, 1):
-		return usagef("--learning-rate %v: expected a number above 0; leave it out for a model that has its own", s.rate)
 	case s.synthetic && s.Data.Path != "":
 		return usagef("--synthetic and --data exclude each other")
 	case s.autotune != autotuneOff && s.signature != "":

@@ -45,6 +45,9 @@ func (s *settings) explain(cmd *cobra.Command) error {
 	if s.Loop.Batch < 1 || s.Loop.Batch > math.MaxInt32 {
 		return usagef("--batch %d: expected 1 to %d", s.Loop.Batch, math.MaxInt32)
 	}
+	if err := s.checkRate(); err != nil {
+		return err
+	}
 	if err := s.prepareProcess(cmd.ErrOrStderr()); err != nil {
 		return err
 	}
@@ -110,7 +113,7 @@ func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
 		name = filepath.Base(filepath.Clean(name))
 	}
 	return explain.Measure(cmd.Context(), explain.Plan{
-		Name: name, Model: m, Options: s.Session, Batch: s.Loop.Batch, Prefetch: s.Prefetch, Time: growthTime,
+		Name: name, Model: m, Options: s.Session, Batch: s.Loop.Batch, Prefetch: s.Prefetch, LearningRate: s.rate, Time: growthTime,
 		OpenData:       func() (*data.InMemory, error) { return s.trainingData(m, plan.Roles().Train) },
 		LoadTensorFlow: func() error { return s.loadDevices(cmd) },
 	})

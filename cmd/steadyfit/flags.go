@@ -180,7 +180,7 @@ func (s *settings) measurementFlags() []flag {
 		{"signature", "bench", "signature to run (default: the train signature)", "", &s.signature},
 		{"steps-per-call", "bench", "steps per execution of train_n, if the model does not fix the number", "", newCount(&s.stepsPerCall, 1)},
 		{"synthetic", "bench", "use a synthetic batch; this is the default without --data", "", &s.synthetic},
-		{"learning-rate", "bench", "learning rate, for a model that takes one", "", &s.rate},
+		{"learning-rate", "bench explain", "learning rate, for a model that takes one", "", &s.rate},
 		{"step-time", "tune", "choose the least memory at this time of a step, as in 150ms", "", &s.stepTime},
 		{"within", "tune", "maximum duration of the search", "", &s.within},
 		{"workloads", "matrix", "workloads to run, or all (default: all, or user with --model)", "", &s.workloads},
