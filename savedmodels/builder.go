@@ -83,21 +83,27 @@ func (b *builder) given(name string, v value) error {
 
 // givenShape computes the shape of a data input from the shape of a feature, which has as many
 // samples. The input itself is then not needed.
-func (b *builder) givenShape(i int, feature string) {
+func (b *builder) givenShape(i int, feature string) error {
 	op := &b.p.ops[i]
 	if op.def.GetOp() != "Shape" || len(op.in) != 1 {
-		return
+		return nil
 	}
 	from := op.in[0]
 	for from.op >= 0 && keepsShape[b.p.ops[from.op].def.GetOp()] && len(b.p.ops[from.op].in) > 0 {
 		from = b.p.ops[from.op].in[0]
+		if err := b.graph.spend(1); err != nil {
+			return err
+		}
 	}
 	if from.op >= 0 {
-		return
+		return nil
 	}
 	in := b.p.inputs[from.arg()]
 	if in == nil || b.p.args[from.arg()] != sample || in.UnknownRank || len(in.Shape) == 0 || in.Shape[0] >= 0 || slices.Min(append([]int64{0}, in.Shape[1:]...)) < 0 {
-		return
+		return nil
+	}
+	if err := b.graph.spend(len(in.Shape)); err != nil {
+		return err
 	}
 	dtype := types_go_proto.DataType_DT_INT32
 	if a := op.def.GetAttr()["out_type"]; a != nil {
@@ -135,6 +141,7 @@ func (b *builder) givenShape(i int, feature string) {
 	b.replaced[value{i, "output:0"}] = b.add(name+"_shape", "ConcatV2", "output:0", graphdef.Attrs{
 		"N": integer(2), "T": typeAttr(dtype), "Tidx": typeAttr(types_go_proto.DataType_DT_INT32),
 	}, samples, constant("_rest", dtype, in.Shape[1:]...), constant("_axis", types_go_proto.DataType_DT_INT32, 0))
+	return nil
 }
 
 // add adds an operation, and returns the name of its result.

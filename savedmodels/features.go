@@ -129,7 +129,8 @@ type division struct {
 	def     *graph_go_proto.GraphDef
 	graph   *graph
 	changed set
-	roots   []string // tensors and operations of the original graph that are still needed
+	frozen  map[[2]string]bool // whether a variable is, by its container and name
+	roots   []string           // tensors and operations of the original graph that are still needed
 	// features has the names of the features by the hash of their computation.
 	features map[string]string
 	nodes    []*node_def_go_proto.NodeDef
@@ -392,7 +393,9 @@ func (d *division) rest(p *part, train Signature) (Signature, error) {
 	}
 	if len(b.signature.Inputs) > 0 {
 		for i := range p.ops {
-			b.givenShape(i, b.signature.Inputs[0].Name)
+			if err := b.givenShape(i, b.signature.Inputs[0].Name); err != nil {
+				return Signature{}, err
+			}
 		}
 	}
 	for i, t := range p.signature.Outputs {

@@ -87,9 +87,13 @@ func (d *division) argument(s *Signature, a flatArg) (kind, *Tensor) {
 	}
 	if n.variable >= 0 {
 		v := d.graph.vars[n.variable]
-		if !d.changed[n.variable] && slices.ContainsFunc(d.model.Variables, func(have Variable) bool {
-			return have.Frozen && have.Name == v.name && have.Container == v.container
-		}) {
+		if d.frozen == nil {
+			d.frozen = map[[2]string]bool{}
+			for _, v := range d.model.Variables {
+				d.frozen[[2]string{v.Container, v.Name}] = v.Frozen
+			}
+		}
+		if !d.changed[n.variable] && d.frozen[[2]string{v.container, v.name}] {
 			return frozen, nil
 		}
 		return live, nil
@@ -334,12 +338,10 @@ func (p *part) uses(use func(v value, by int)) {
 
 // whyNone returns why the train step has no features.
 func (d *division) whyNone(p *part) string {
+	predicts := d.predicts(p)
 	for i := range p.ops {
-		op := &p.ops[i]
-		if !p.needed[i] || p.kinds[i] != live || !slices.ContainsFunc(op.in, func(v value) bool { return p.kindOf(v) == sample }) {
-			continue
-		}
-		if labels := d.labelsOnly(p, op); labels {
+		in := p.ops[i].in
+		if !p.needed[i] || p.kinds[i] != live || !slices.ContainsFunc(in, predicts) || !slices.ContainsFunc(in, func(v value) bool { return p.kindOf(v) == sample }) {
 			continue
 		}
 		return "no matrix product or convolution comes before " + d.why(p, i)
@@ -347,26 +349,22 @@ func (d *division) whyNone(p *part) string {
 	return "no matrix product or convolution depends only on the data and on frozen variables"
 }
 
-// labelsOnly reports whether an operation depends on no data input that predict takes.
-func (d *division) labelsOnly(p *part, op *flatOp) bool {
+// predicts returns whether a value depends, through operations on samples, on an input that predict
+// takes, which a label is not.
+func (d *division) predicts(p *part) func(v value) bool {
 	predict := d.model.find(d.model.Roles.Predict)
-	if predict == nil {
-		return false
-	}
-	seen := map[int]bool{}
-	todo := slices.Clone(op.in)
-	for len(todo) > 0 {
-		v := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		if v.op < 0 && p.inputs[v.arg()] != nil && predict.Input(p.inputs[v.arg()].Name) != nil {
-			return false
+	ops := make([]bool, len(p.ops))
+	of := func(v value) bool {
+		if v.op >= 0 {
+			return ops[v.op]
 		}
-		if v.op >= 0 && !seen[v.op] && p.kinds[v.op] == sample {
-			seen[v.op] = true
-			todo = append(todo, p.ops[v.op].in...)
-		}
+		in := p.inputs[v.arg()]
+		return predict == nil || in != nil && predict.Input(in.Name) != nil
 	}
-	return true
+	for i := range p.ops {
+		ops[i] = p.kinds[i] == sample && slices.ContainsFunc(p.ops[i].in, of)
+	}
+	return of
 }
 
 // why describes why a live operation is not frozen.
