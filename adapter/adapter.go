@@ -7,8 +7,9 @@
 // adapter does not include the state of the optimizer; a checkpoint does.
 //
 // In a folder, an adapter is the file adapter.safetensors, which the Python package safetensors
-// can read. Its metadata include the hash of the base. Read checks the whole file, and returns
-// ErrFormat if it is damaged or not an adapter.
+// can read. Its metadata include the hash of the base and that of the values. Read checks the whole
+// file, and returns ErrFormat if it is damaged, not an adapter, or has a weight that is NaN or
+// infinite. The hash of the values may be missing, as in a file of another program.
 package adapter
 
 import (
@@ -52,6 +53,7 @@ const (
 	formatKey = "format"
 	format    = "steadyfit.adapter/1"
 	baseKey   = "base"
+	sumKey    = "sha256" // of all values, in their order
 )
 
 // maxBytes limits the size of the weights in a file.
@@ -83,7 +85,7 @@ func Read(dir string, most int64) (*Adapter, error) {
 // Write writes the adapter to a folder, which it makes. It replaces an adapter there: a crash
 // leaves the old one or the new one.
 func (a *Adapter) Write(dir string) error {
-	raw, err := encode(a.Weights, map[string]string{formatKey: format, baseKey: a.Base})
+	raw, err := encode(a.Weights, a.Base)
 	if err == nil {
 		err = os.MkdirAll(dir, 0o777)
 	}

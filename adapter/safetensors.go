@@ -3,7 +3,9 @@ package adapter
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,7 +49,7 @@ type entry struct {
 
 // encode returns the content of a file. Large elements come first, which aligns all values, as
 // the Python package does.
-func encode(weights map[string]Weight, metadata map[string]string) ([]byte, error) {
+func encode(weights map[string]Weight, base string) ([]byte, error) {
 	names := make([]string, 0, len(weights))
 	for name := range weights {
 		names = append(names, name)
@@ -55,7 +57,7 @@ func encode(weights map[string]Weight, metadata map[string]string) ([]byte, erro
 	slices.SortFunc(names, func(a, b string) int {
 		return cmp.Or(cmp.Compare(weights[b].DType.Size(), weights[a].DType.Size()), cmp.Compare(a, b))
 	})
-	header := map[string]any{metadataName: metadata}
+	header, values := map[string]any{}, sha256.New()
 	var at int64
 	for _, name := range names {
 		w := weights[name]
@@ -70,7 +72,9 @@ func encode(weights map[string]Weight, metadata map[string]string) ([]byte, erro
 			return nil, fmt.Errorf("weight %s of shape %v has %d bytes; expected a name other than %s and the bytes of its shape", name, shape, len(w.Data), metadataName)
 		}
 		header[name], at = e, end
+		values.Write(w.Data)
 	}
+	header[metadataName] = map[string]string{formatKey: format, baseKey: base, sumKey: hex.EncodeToString(values.Sum(nil))}
 	text, err := json.Marshal(header)
 	if err != nil {
 		return nil, err
@@ -136,12 +140,35 @@ func decode(r io.Reader, size, most int64) (map[string]Weight, map[string]string
 	if _, err := io.ReadFull(r, values); err != nil {
 		return nil, nil, err
 	}
+	if sum := sha256.Sum256(values); metadata[sumKey] != "" && metadata[sumKey] != hex.EncodeToString(sum[:]) {
+		return nil, nil, fmt.Errorf("its values are not those that were written; a program that changes them must remove %s from the metadata", sumKey)
+	}
 	weights := make(map[string]Weight, len(entries))
 	for name, e := range entries {
 		from, to := e.Offsets[0], e.Offsets[1]
+		if !finite(e.of, values[from:to]) {
+			return nil, nil, fmt.Errorf("weight %q has an element that is NaN or infinite", name)
+		}
 		weights[name] = Weight{DType: e.of, Shape: e.Shape, Data: values[from:to:to]}
 	}
 	return weights, metadata, nil
+}
+
+// exponents has the last two bytes of the elements that are NaN or infinite, by floating-point type.
+var exponents = map[tfbind.DType]uint16{tfbind.Float64: 0x7ff0, tfbind.Float32: 0x7f80, tfbind.BFloat16: 0x7f80, tfbind.Float16: 0x7c00}
+
+// finite reports whether no element is NaN or infinite.
+func finite(d tfbind.DType, data []byte) bool {
+	ones, floating := exponents[d]
+	if !floating {
+		return true
+	}
+	for element := range slices.Chunk(data, d.Size()) {
+		if binary.LittleEndian.Uint16(element[len(element)-2:])&ones == ones {
+			return false
+		}
+	}
+	return true
 }
 
 // header decodes a header.
