@@ -167,7 +167,7 @@ func (s *settings) trainingFlags() []flag {
 			newParsed(&s.Session.LossScale, "dynamic|number", parseLossScale)},
 		{"validation-every", "fit", "validate after every this many epochs", "Loop.ValidationEvery", newCount(&s.Loop.ValidationEvery, 1)},
 		{"initial-epoch", "fit", "epochs to count as done when a run starts", "Loop.InitialEpoch", &s.Loop.InitialEpoch},
-		{"shuffle", "fit", "shuffle the training data in each epoch", "", &s.Shuffle},
+		{"shuffle", "fit", "shuffle the training data in each epoch", "Config.Shuffle", &s.Shuffle},
 		{"drop-remainder", "fit", "drop a last batch that is smaller than the others", "Loop.DropRemainder", &s.Loop.DropRemainder},
 		{"seed", "fit", "seed of shuffling, splitting, augmentation, and of models that take one", "Config.Seed", &s.Seed},
 		{"train-signature", "fit explain tune", "signature to train with (default train, learn or train_step)", "Options.TrainSignature", &s.Session.TrainSignature},
