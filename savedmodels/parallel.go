@@ -68,9 +68,6 @@ const (
 	ShareFlags = 2
 	// ShareResults is the index of the first metric in a share.
 	ShareResults = ShareFlags + 2
-	// ParallelGroup is the key of the group of all ranks in CollectiveReduceV2. The next key is
-	// that of CollectiveGatherV2, since a group serves one type of operation (tensorflow#48372).
-	ParallelGroup = 1
 	// ParallelInstance is the key of the first sum. Other graphs use lower keys for theirs.
 	ParallelInstance = 100
 	// maxGathered is the size in bytes of a group up to which ranks gather.
@@ -83,6 +80,12 @@ const (
 	// parallelPrefix begins the names of the added operations.
 	parallelPrefix = "steadyfit_parallel/"
 )
+
+// ParallelGroup returns the key of the group of all ranks in CollectiveReduceV2. The next key is
+// that of CollectiveGatherV2, since a group serves one type of operation (tensorflow#48372). Each
+// number of ranks has its own keys: TensorFlow ends a group for all of its ranks when a process
+// joins it with another number.
+func ParallelGroup(ranks int) int { return 2 * ranks }
 
 // reducible has the types that CollectiveReduceV2 adds, for the types of variables.
 var reducible = map[tfbind.DType]tfbind.DType{
@@ -502,10 +505,10 @@ func (p *parallel) sum(g *subgraph, id, value string, d tfbind.DType, sizes []in
 	key := g.int32("instance"+id, instance)
 	if bytes > maxGathered || d == tfbind.BFloat16 { // which CollectiveGatherV2 does not take
 		return g.add("sum"+id, "CollectiveReduceV2", graphdef.Attrs{"T": graphdef.Type(d), "merge_op": graphdef.Text("Add"), "final_op": graphdef.Text("Id")},
-			value, g.prefix+"ranks", g.int32("group"+id, ParallelGroup), key)
+			value, g.prefix+"ranks", g.int32("group"+id, int32(ParallelGroup(p.ranks))), key)
 	}
 	row := g.reshape("row"+id, value, d, g.prefix+"row")
-	all := g.add("gathered"+id, "CollectiveGatherV2", typed, row, g.prefix+"ranks", g.int32("group"+id, ParallelGroup+1), key)
+	all := g.add("gathered"+id, "CollectiveGatherV2", typed, row, g.prefix+"ranks", g.int32("group"+id, int32(ParallelGroup(p.ranks)+1)), key)
 	each := g.add("each"+id, "Split", graphdef.Attrs{"T": graphdef.Type(d), "num_split": number(p.ranks)}, g.prefix+"axis", all)
 	value = each + ":0"
 	for rank := 1; rank < p.ranks; rank++ {

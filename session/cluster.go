@@ -134,7 +134,10 @@ func (s *Session) startServer(ctx context.Context) error {
 	}
 	if err != nil {
 		oneServer.Unlock() // there is no server yet
-		return retry{err}
+		if errors.Is(err, cluster.ErrAbsent) {
+			err = retry{err}
+		}
+		return err
 	}
 	r := &ranked{Cluster: c, parallel: s.parallel, stopped: -1, flags: make([]float32, savedmodels.ShareFlags)}
 	r.times.work = make([]float64, len(c.Workers))
@@ -259,9 +262,16 @@ func (s *Session) join(ctx context.Context) error {
 	if s.rank == nil {
 		return nil
 	}
+	// A rank that was given up while it loaded the model must not take part: the others may have
+	// begun without it.
+	if err := causeOf(ctx); err != nil {
+		return err
+	}
 	stop := context.AfterFunc(ctx, func() { s.rank.watch.cancel(context.Cause(ctx)) })
-	defer stop()
 	_, err := s.Gather(0)
+	if !stop() && err == nil {
+		err = causeOf(ctx)
+	}
 	s.rank.watch.joined.Store(err == nil)
 	if errors.As(err, new(*tfbind.Error)) && !errors.Is(err, ErrPeer) {
 		return &peerError{err: err} // such as a rank that ended meanwhile
@@ -294,7 +304,8 @@ func (r *ranked) run(step *tfbind.Step) error {
 			return context.Cause(r.watch.ctx)
 		case <-time.After(time.Second):
 		}
-		if slices.Contains([]string{"UNAVAILABLE", "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED"}, failed.Code) {
+		// The incarnation is that of a new process of a rank, which came before the old one was missed.
+		if slices.Contains([]string{"UNAVAILABLE", "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED"}, failed.Code) || strings.Contains(failed.Message, "incarnation doesn't match") {
 			return &peerError{err: err}
 		}
 		return err

@@ -39,6 +39,7 @@ type rankJob struct {
 	Fail    int           // the step at which the rank ends; 0 for none
 	Timed   bool          // the result has the times
 	Slow    time.Duration // additional work before each step
+	Until   string        // the rank waits for this file before its last step
 	Start   time.Duration
 	Options session.Options
 }
@@ -86,6 +87,12 @@ func (j rankJob) run() (r rankResult, err error) {
 			s.RankTimes() // leave out the first step, which TensorFlow prepares
 		}
 		<-time.After(j.Slow)
+		for j.Until != "" && step == len(j.Sizes)-1 {
+			if _, err := os.Stat(j.Until); err == nil {
+				break
+			}
+			<-time.After(20 * time.Millisecond)
+		}
 		if err := s.Train(ctx, int64(step), madeBatch(s, size, step), out); err != nil {
 			return r, err
 		}
@@ -332,6 +339,30 @@ func TestClusterLosesARank(t *testing.T) {
 			assert.Equal(t, 1, p.ProcessState.ExitCode())
 			assert.Contains(t, p.err.String(), ") was lost: ")
 		}
+	}
+}
+
+// A rank with another number of ranks, such as one that was given up while it started, does not
+// disturb the others.
+func TestClusterOfAnotherSize(t *testing.T) {
+	job := rankJob{Model: "builtin:digits", Sizes: []int{64, 64}, Workers: freeAddresses(t, 2), Until: filepath.Join(t.TempDir(), "end")}
+	var ranks []*rankProcess
+	for job.Rank = range 2 {
+		ranks = append(ranks, startRank(t, job))
+	}
+	for _, address := range job.Workers {
+		require.Eventually(t, func() bool {
+			conn, err := net.Dial("tcp", address)
+			return err == nil && conn.Close() == nil
+		}, time.Minute, 20*time.Millisecond)
+	}
+	job.Workers, job.Rank, job.Start = append(job.Workers, freeAddresses(t, 1)...), 2, 3*time.Second
+	stranger := startRank(t, job)
+	require.Error(t, stranger.Wait())
+	assert.Contains(t, stranger.err.String(), "it did not take part in an exchange for 3s")
+	require.NoError(t, os.WriteFile(job.Until, nil, 0o666))
+	for _, p := range ranks {
+		p.result(t)
 	}
 }
 
