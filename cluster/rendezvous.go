@@ -35,19 +35,21 @@ const (
 	defaultTimeout = time.Minute
 	// portWait is the longest wait for the end of an earlier process that has the port.
 	portWait = 10 * time.Second
-	// exchangeTime is the longest time for the greeting and the announcement.
-	exchangeTime = 10 * time.Second
 	// maxLine is the largest size of a line from another process.
 	maxLine = 32 << 10
 	// maxPause is the longest pause between two attempts to reach rank 0 while it trains.
 	maxPause = 10 * time.Second
 
 	// greeting is the first line that rank 0 sends. The first byte that a server of TensorFlow
-	// sends is the high byte of the length of an HTTP/2 frame, which is 0.
+	// sends is the high byte of the length of an HTTP/2 frame, which is trains.
 	greeting = "steadyfit rendezvous 1\n"
+	trains   = 0
 	// opened is sent by a rank that has opened its session. Later, the connection may end.
 	opened = '+'
 )
+
+// exchangeTime is the longest time for the greeting and the announcement.
+var exchangeTime = 10 * time.Second
 
 // announcement is the line with which a rank announces itself to rank 0.
 type announcement struct {
@@ -104,7 +106,7 @@ func (c *Cluster) Rendezvous(ctx context.Context, log *slog.Logger, open func(co
 	}
 	if err == nil {
 		for _, p := range peers {
-			_, _ = p.Write([]byte{opened}) // a rank that is lost is noticed in the training
+			_ = p.write([]byte{opened}) // a rank that is lost is noticed in the training
 		}
 	}
 	return err
@@ -122,8 +124,12 @@ func (c *Cluster) keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: every, Interval: every, Count: 3}
 }
 
+// longest returns the longest time for which rank 0 gathers the others.
+func (c *Cluster) longest() time.Duration { return max(cmp.Or(c.Start, defaultStart), c.Wait) }
+
 // Listen listens on the port of this rank, on all addresses. An earlier process of the rank may
-// still have the port, so Listen waits for its end, at most 10 s.
+// still have the port, so Listen waits for its end, at most 10 s. If the port cannot be had, the
+// error is an ErrAbsent.
 func (c *Cluster) Listen(ctx context.Context) (net.Listener, error) {
 	_, port, err := net.SplitHostPort(c.Workers[c.Rank])
 	config := net.ListenConfig{KeepAliveConfig: c.keepAlive()}
@@ -136,7 +142,10 @@ func (c *Cluster) Listen(ctx context.Context) (net.Listener, error) {
 			break
 		}
 	}
-	return nil, fmt.Errorf("%v needs the port %s: %w; end the process that uses it, or use another port", c, port, err)
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("waiting for the port %s: %w", port, context.Cause(ctx))
+	}
+	return nil, absent{fmt.Errorf("%v needs the port %s: %w; end the process that uses it, or use another port", c, port, err)}
 }
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -174,15 +183,21 @@ func (p *peer) read(to any) error {
 	return json.Unmarshal(line, to)
 }
 
-// send writes a line of JSON, or gives up after some time.
+// send writes a line of JSON.
 func (p *peer) send(line any) error {
 	text, err := json.Marshal(line)
-	if err == nil {
-		err = p.SetWriteDeadline(time.Now().Add(exchangeTime))
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		_, err = p.Write(append(text, '\n'))
+	return p.write(append(text, '\n'))
+}
+
+// write writes, or gives up after some time.
+func (p *peer) write(b []byte) error {
+	if err := p.SetWriteDeadline(time.Now().Add(exchangeTime)); err != nil {
+		return err
 	}
+	_, err := p.Write(b)
 	return err
 }
 
@@ -212,7 +227,7 @@ type host struct {
 func (c *Cluster) host(ctx context.Context, log *slog.Logger) (ranks []int, peers []*peer, err error) {
 	listener, err := c.Listen(ctx)
 	if err != nil {
-		return nil, nil, absent{err}
+		return nil, nil, err
 	}
 	h := &host{Cluster: c, log: log, arrived: make(chan *peer), left: make(chan *peer), present: make([]*peer, len(c.Workers))}
 	gathering, end := context.WithCancel(ctx)
@@ -241,9 +256,8 @@ func (c *Cluster) host(ctx context.Context, log *slog.Logger) (ranks []int, peer
 
 // gather waits until enough ranks are present.
 func (h *host) gather(ctx context.Context) error {
-	start := cmp.Or(h.Start, defaultStart)
-	wait := time.NewTimer(cmp.Or(h.Wait, start))
-	last := time.NewTimer(max(start, h.Wait))
+	wait := time.NewTimer(cmp.Or(h.Wait, h.longest()))
+	last := time.NewTimer(h.longest())
 	defer wait.Stop()
 	defer last.Stop()
 	for n, need := 1, len(h.Workers); n < need; {
@@ -265,7 +279,7 @@ func (h *host) gather(ctx context.Context) error {
 		case <-wait.C:
 			need = h.MinWorkers
 		case <-last.C:
-			return absent{option.Errorf("%d of %d ranks are present after %v, and {Cluster.MinWorkers} is %d; start all ranks, or raise {Cluster.Start}", n, len(h.Workers), max(start, h.Wait), h.MinWorkers)}
+			return absent{option.Errorf("%d of %d ranks are present after %v, and {Cluster.MinWorkers} is %d; start all ranks, or raise {Cluster.Start}", n, len(h.Workers), h.longest(), h.MinWorkers)}
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for the other ranks: %w", context.Cause(ctx))
 		}
@@ -398,24 +412,28 @@ func (c *Cluster) decided(p *peer) (ranks []int, err error) {
 	if err := p.SetDeadline(time.Now().Add(exchangeTime)); err != nil {
 		return nil, err
 	}
+	other := fmt.Errorf("%w: %s is another program; use the same version for all ranks", errRefused, p.name)
 	if first, err := p.lines.Peek(1); err != nil {
 		return nil, err
-	} else if first[0] != greeting[0] {
+	} else if first[0] == trains {
 		return nil, errTraining
+	} else if first[0] != greeting[0] {
+		return nil, other
 	}
 	if line, err := p.lines.ReadSlice('\n'); err != nil {
 		return nil, err
 	} else if !bytes.Equal(line, []byte(greeting)) {
-		return nil, fmt.Errorf("%w: %s is another program; use the same version for all ranks", errRefused, p.name)
+		return nil, other
 	}
 	if err := p.send(announcement{Rank: c.Rank, Workers: c.hash()}); err != nil {
 		return nil, err
 	}
-	if err := p.SetDeadline(time.Time{}); err != nil {
+	// Rank 0 may be stopped or cut off while it gathers the others.
+	if err := p.SetReadDeadline(time.Now().Add(c.longest() + exchangeTime)); err != nil {
 		return nil, err
 	}
 	var d decision
-	switch err := p.read(&d); {
+	switch err := cmp.Or(p.read(&d), p.SetReadDeadline(time.Time{})); {
 	case err != nil:
 		return nil, err
 	case d.Error != "":

@@ -142,6 +142,64 @@ func TestRendezvousLosesARank(t *testing.T) {
 	}
 }
 
+// Ranks may take longer to open their sessions than the exchange of messages may.
+func TestRendezvousOpensSlowly(t *testing.T) {
+	before := exchangeTime
+	exchangeTime = 300 * time.Millisecond
+	defer func() { exchangeTime = before }()
+	all := Cluster{Workers: addresses(t, 2), MinWorkers: 2, Start: time.Minute}
+	ready := make(chan struct{})
+	first := meet(t.Context(), all, 0, func(context.Context) error {
+		<-time.After(2 * exchangeTime)
+		return nil
+	})
+	last := meet(t.Context(), all, 1, func(ctx context.Context) error {
+		<-ready
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(exchangeTime):
+			return nil
+		}
+	})
+	require.NoError(t, result(t, first).err) // the byte that reports the open session has been written
+	close(ready)
+	require.NoError(t, result(t, last).err)
+}
+
+// Rank 0 may stop while it gathers the others, which do not wait for its decision forever.
+func TestRendezvousWithoutADecision(t *testing.T) {
+	before := exchangeTime
+	exchangeTime = 200 * time.Millisecond
+	defer func() { exchangeTime = before }()
+	all := Cluster{Workers: addresses(t, 2), MinWorkers: 1, Start: 200 * time.Millisecond}
+	l, err := net.Listen("tcp", all.Workers[0])
+	require.NoError(t, err)
+	defer l.Close()
+	go func() {
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			defer conn.Close()
+			_, _ = io.WriteString(conn, greeting)
+		}
+	}()
+	o := result(t, meet(t.Context(), all, 1, nil))
+	require.ErrorIs(t, o.err, ErrAbsent)
+	assert.ErrorContains(t, o.err, "did not answer within")
+}
+
+// The end of the context while the port is in use is no lack of ranks.
+func TestRendezvousEndsWithoutThePort(t *testing.T) {
+	l, err := net.Listen("tcp", ":0")
+	require.NoError(t, err)
+	defer l.Close()
+	all := Cluster{Workers: []string{fmt.Sprintf("127.0.0.1:%d", l.Addr().(*net.TCPAddr).Port), "127.0.0.1:1"}, MinWorkers: 1}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	err = result(t, meet(ctx, all, 0, nil)).err
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.NotErrorIs(t, err, ErrAbsent)
+}
+
 // Connections of other programs neither disturb rank 0 nor take its memory.
 func TestRendezvousOfStrangers(t *testing.T) {
 	all := Cluster{Workers: addresses(t, 3), MinWorkers: 2, Start: time.Minute, Wait: time.Minute}
@@ -261,6 +319,7 @@ func TestRendezvousComesLate(t *testing.T) {
 		"":                                    "did not answer within",
 		strings.Repeat("s", 2*maxLine):        "did not answer within",
 		"ssh\n":                               "is another program",
+		"SSH-2.0-OpenSSH\r\n":                 "is another program",
 		greeting + "x\n":                      "did not answer within",
 		greeting + `{"ranks":[0]}` + "\n":     "sent the list of ranks [0]",
 		greeting + `{"ranks":[0,1,2]}` + "\n": "sent the list of ranks",
