@@ -137,6 +137,17 @@ func (m *InMemory) HeapBytes() (sum int64) {
 	return sum
 }
 
+// MappedBytes returns the size of the arrays in mapped files. Their pages count as resident memory once they
+// were read.
+func (m *InMemory) MappedBytes() (sum int64) {
+	for _, c := range m.columns {
+		if v, ok := c.values.(mapped); ok {
+			sum += int64(v.n) * int64(v.of.Size)
+		}
+	}
+	return sum
+}
+
 // Fields describes the samples.
 func (m *InMemory) Fields() []FieldSpec {
 	specs := make([]FieldSpec, len(m.columns))

@@ -125,7 +125,7 @@ func program() string {
 
 // format names the format of cache files and its version, which also changes with the meaning
 // of their fields.
-const format = "steadyfit tune 5"
+const format = "steadyfit tune 6"
 
 // entry is the content of a cache file.
 type entry struct {

@@ -39,11 +39,13 @@ type Measurement struct {
 	Peak memory.Bytes `json:"peak_bytes,omitempty"`
 	Anon memory.Bytes `json:"anon_bytes,omitempty"`
 	Base memory.Bytes `json:"base_bytes,omitempty"`
-	// StepPeak is the highest RSS of a training with all its data since it opened the session, and
-	// StepAnon the anonymous part of it. Opened is the RSS at that time. Only Trials sets them.
-	StepPeak memory.Bytes `json:"step_peak_bytes,omitempty"`
-	StepAnon memory.Bytes `json:"step_anon_bytes,omitempty"`
-	Opened   memory.Bytes `json:"opened_bytes,omitempty"`
+	// StepPeak is the highest RSS since the session was opened, and StepAnon the anonymous part of it.
+	// Opened and OpenedAnon are the same amounts at that time. Only Trials sets them. The cache has those
+	// of the trial, and Trials returns those of a training with all its data.
+	StepPeak   memory.Bytes `json:"step_peak_bytes,omitempty"`
+	StepAnon   memory.Bytes `json:"step_anon_bytes,omitempty"`
+	Opened     memory.Bytes `json:"opened_bytes,omitempty"`
+	OpenedAnon memory.Bytes `json:"opened_anon_bytes,omitempty"`
 	// Out is the reason why the configuration cannot be chosen; empty if it can.
 	Out string `json:"out,omitempty"`
 	// Late means that there was no time to measure it. Passing means that the reason of Out,

@@ -69,11 +69,12 @@ type answer struct {
 	Peak   memory.Bytes `json:"peak"`
 	Anon   memory.Bytes `json:"anon"`
 	Base   memory.Bytes `json:"base"`
-	// StepPeak is the highest RSS since the session was opened, Opened the RSS at that time, and
-	// Mapped the RSS that is not anonymous memory.
-	StepPeak memory.Bytes `json:"step_peak"`
-	Opened   memory.Bytes `json:"opened"`
-	Mapped   memory.Bytes `json:"mapped"`
+	// StepPeak is the highest RSS since the session was opened. Opened and OpenedAnon are the RSS and the
+	// anonymous memory at that time. Mapped is the RSS that is not anonymous memory.
+	StepPeak   memory.Bytes `json:"step_peak"`
+	Opened     memory.Bytes `json:"opened"`
+	OpenedAnon memory.Bytes `json:"opened_anon"`
+	Mapped     memory.Bytes `json:"mapped"`
 	// Failure is the reason why the trial ends. Lasting means that it would fail again at
 	// another time.
 	Failure string `json:"failure,omitempty"`
@@ -181,7 +182,7 @@ type trainer struct {
 	out     []float64
 	finite  bool
 	base    memory.Bytes
-	opened  memory.Bytes
+	opened  memory.Sample
 	memory  *memory.Sampler
 }
 
@@ -298,10 +299,7 @@ func (t *trainer) opens(s spec) (err error) {
 		return err
 	}
 	_ = t.memory.ResetPeak() // otherwise the peak includes opening TensorFlow
-	var sample memory.Sample
-	err = t.memory.Sample(0, &sample)
-	t.opened = sample.Get(memory.RSS).Bytes
-	return err
+	return t.memory.Sample(0, &t.opened)
 }
 
 // evaluate tries a batch of an evaluation: an executor cannot run all graphs, and a training
@@ -359,7 +357,8 @@ func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
 	return answer{
 		Step: took / float64(executions*t.steps), Execution: took / float64(executions), Finite: t.finite,
 		Peak: usage.Peak.Bytes, Anon: usage.Anon.Bytes, Base: t.base,
-		StepPeak: sample.Get(memory.Peak).Bytes, Opened: t.opened, Mapped: max(sample.Get(memory.RSS).Bytes-sample.Get(memory.Anon).Bytes, 0),
+		StepPeak: sample.Get(memory.Peak).Bytes, Opened: t.opened.Get(memory.RSS).Bytes, OpenedAnon: t.opened.Get(memory.Anon).Bytes,
+		Mapped: max(sample.Get(memory.RSS).Bytes-sample.Get(memory.Anon).Bytes, 0),
 	}, err
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/files"
+	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
@@ -40,8 +41,30 @@ func NewTrials(p *Plan, until time.Time) (*Trials, error) {
 	return &Trials{tuner: u, cached: p.load(newKey(p, info))}, nil
 }
 
-// Known returns the measurements of earlier trials of the same training on this machine.
-func (t *Trials) Known() []Measurement { return slices.Clone(*t.stored()) }
+// Known returns the measurements of earlier trials on this machine, of trainings that differ at most
+// in the values and the number of their samples.
+func (t *Trials) Known() []Measurement {
+	known := slices.Clone(*t.stored())
+	for i, m := range known {
+		known[i] = t.whole(m)
+	}
+	return known
+}
+
+// whole converts the memory of a trial, which has only the first batches in its heap, to that of the
+// training.
+func (t *Trials) whole(m Measurement) Measurement {
+	if m.StepPeak == 0 {
+		return m // unknown
+	}
+	heap, mapped := max(t.tuner.own-m.Base, 0), memory.Bytes(0)
+	m.StepAnon, m.OpenedAnon = m.StepAnon+heap, m.OpenedAnon+heap
+	if d, ok := t.tuner.plan.Data.(interface{ MappedBytes() int64 }); ok {
+		mapped = memory.Bytes(d.MappedBytes())
+	}
+	m.StepPeak, m.Opened = m.StepPeak+heap+mapped, m.Opened+heap+mapped
+	return m
+}
 
 func (t *Trials) stored() *[]Measurement {
 	if t.tuner.plan.Budget > 0 {
@@ -76,14 +99,12 @@ func (t *Trials) Measure(ctx context.Context, c Configuration) (Measurement, err
 	if m.Late {
 		return m, nil
 	}
-	// A training has all data in memory, and a trial has only the first batches.
-	a, more := other.last(), max(u.own-m.Base, 0)
-	if m.Out == "" {
-		m.StepPeak, m.Opened = a.StepPeak+more, a.Opened+more
-		m.StepAnon = max(m.StepPeak-a.Mapped, 0)
+	if a := other.last(); m.Out == "" {
+		m.StepPeak, m.StepAnon = a.StepPeak, max(a.StepPeak-a.Mapped, 0)
+		m.Opened, m.OpenedAnon = a.Opened, a.OpenedAnon
 	}
 	*t.stored() = append(*t.stored(), m)
-	return m, u.plan.save(t.cached)
+	return t.whole(m), u.plan.save(t.cached)
 }
 
 // start writes the data and starts the steps to compare with, unless that is done.

@@ -1,13 +1,18 @@
 package autotune
 
 import (
+	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/data"
+	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
@@ -43,6 +48,41 @@ func TestTrials(t *testing.T) {
 			assert.Empty(t, again.Known(), "trainings with and without a budget differ")
 		})
 	}
+}
+
+// Peaks that were measured with little data hold for more data, in memory and in mapped files.
+func TestTrialsWithMoreData(t *testing.T) {
+	m, few := dense(t)
+	path := filepath.Join(t.TempDir(), "x.npy")
+	var file bytes.Buffer
+	require.NoError(t, data.WriteNPY(&file, data.Array{Shape: []int{320, 100}, Values: make([]float32, 320*100)}))
+	require.NoError(t, os.WriteFile(path, file.Bytes(), 0o600))
+	mapped, err := data.Open(path, data.Options{Map: true})
+	require.NoError(t, err)
+	defer mapped.Close()
+	const held = 320 * 100 * 4
+	require.EqualValues(t, held, mapped.MappedBytes())
+
+	p := Plan{Model: m, Data: few, Batch: 32, Cache: t.TempDir()}
+	s := newScriptedTuner(t, &p, []scripted{{step: 0.1, holds: answer{Base: 20, StepPeak: 1000, Mapped: 300, Opened: 500, OpenedAnon: 100}}})
+	key := newKey(&p, tfbind.Info{})
+	s.own = 20
+	trials := Trials{tuner: &s.tuner, cached: p.load(key)}
+	little, err := trials.Measure(t.Context(), Configuration{})
+	require.NoError(t, err)
+	require.NoError(t, trials.Close())
+	memories := func(m Measurement) []memory.Bytes {
+		return []memory.Bytes{m.StepPeak, m.StepAnon, m.Opened, m.OpenedAnon}
+	}
+	assert.Equal(t, []memory.Bytes{1000, 700, 500, 100}, memories(little))
+
+	s.own, p.Data = 120, mapped
+	again := Trials{tuner: &s.tuner, cached: p.load(key)}
+	require.Len(t, again.Known(), 1)
+	want := []memory.Bytes{1100 + held, 800, 600 + held, 200}
+	assert.Equal(t, want, memories(again.Known()[0]))
+	s.own, p.Data = 20, few
+	assert.Equal(t, []memory.Bytes{1000, 700, 500, 100}, memories(again.Known()[0]), "the cache is unchanged")
 }
 
 func TestSpace(t *testing.T) {

@@ -122,9 +122,9 @@ func (s *search) add(m autotune.Measurement) {
 	}
 	s.count++
 	s.effects = map[[2]int]known{}
-	peak := m.StepPeak
+	peak, opened := m.StepPeak, m.Opened
 	if s.goal.Anon {
-		peak = m.StepAnon
+		peak, opened = m.StepAnon, m.OpenedAnon
 	}
 	if m.Out != "" || m.Ratio <= 0 || peak <= 0 {
 		s.failed[c.is] = cmp.Or(m.Out, "its memory or time is unknown")
@@ -132,7 +132,7 @@ func (s *search) add(m autotune.Measurement) {
 		return
 	}
 	s.plain = append(s.plain, m.Step/m.Ratio)
-	if opened := min(m.Opened, peak); s.opened == 0 || opened < s.opened {
+	if opened = min(opened, peak); s.opened == 0 || opened < s.opened {
 		s.opened = opened
 	}
 	if p := s.point(c.is); p != nil {
