@@ -311,3 +311,25 @@ Rss:                 200 kB
 	_, err = parseRegions(strings.NewReader("nothing\n"))
 	assert.ErrorIs(t, err, memory.ErrUnavailable)
 }
+
+// Growth that has ended, and growth of memory that nobody holds, has no cause.
+func TestSettle(t *testing.T) {
+	for _, c := range []struct {
+		kind  memory.Kind
+		cause memory.Cause
+		want  memory.Kind
+		keeps bool
+	}{
+		{memory.Leak, memory.Unreleased, memory.Leak, true},
+		{memory.Leak, memory.HostHistory, memory.Leak, true},
+		{memory.Leak, memory.Retention, memory.Inconclusive, false},
+		{memory.Leak, memory.GoRuntime, memory.Inconclusive, false},
+		{memory.Plateau, memory.HostHistory, memory.Plateau, false},
+	} {
+		v := memory.Verdict{Kind: c.kind, Cause: c.cause, From: 6, To: 106}
+		settle(&v)
+		assert.Equal(t, c.want, v.Kind, c.cause)
+		assert.Equal(t, c.keeps, v.Cause != "", c.cause)
+		assert.Equal(t, c.want == memory.Inconclusive, v.More == 100 && v.Reason != "", c.cause)
+	}
+}

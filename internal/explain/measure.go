@@ -233,7 +233,7 @@ func (m *measurement) grow(ctx context.Context) error {
 			}
 		}
 		m.growth = m.series.Judge(memory.Criteria{Budget: tolerated / memory.Bytes(max(m.steps-first, 1))})
-		m.settle(&m.growth)
+		settle(&m.growth)
 		if m.growth.Kind != memory.Inconclusive || target >= mostSteps || !time.Now().Before(end) {
 			return nil
 		}
@@ -241,15 +241,19 @@ func (m *measurement) grow(ctx context.Context) error {
 	}
 }
 
-// settle removes the cause of a growth that has ended. A growth of freed memory that malloc keeps is
-// undecided: it usually levels off after some hundred steps.
-func (m *measurement) settle(v *memory.Verdict) {
-	switch {
-	case v.Kind == memory.Leak && v.Cause == memory.Retention:
-		v.Kind, v.More = memory.Inconclusive, v.To-v.From
-		v.Reason = "malloc keeps more freed memory, which usually levels off"
-	case v.Kind == memory.Leak:
-		return
+// settle removes the cause of a growth that has ended. A growth of freed memory that malloc keeps, or of
+// Go's memory while its live heap does not grow, is undecided: it usually levels off after some hundred
+// steps or some collections.
+func settle(v *memory.Verdict) {
+	if v.Kind == memory.Leak {
+		reason, undecided := map[memory.Cause]string{
+			memory.Retention: "malloc keeps more freed memory, which usually levels off",
+			memory.GoRuntime: "the Go runtime keeps more memory, but its live heap does not grow",
+		}[v.Cause]
+		if !undecided {
+			return
+		}
+		v.Kind, v.Reason, v.More = memory.Inconclusive, reason, v.To-v.From
 	}
 	v.Cause, v.Carrier = "", ""
 }
