@@ -20,15 +20,23 @@ import (
 	"steadyfit/option"
 )
 
-// ErrAbsent means that too few ranks are present, or that one ended while the training started.
-// Another attempt may succeed.
-var ErrAbsent = errors.New("a rank of the cluster is absent")
+var (
+	// ErrAbsent means that too few ranks are present, or that the port of this rank is in use.
+	// Another attempt may succeed.
+	ErrAbsent = errors.New("a rank of the cluster is absent")
+	// ErrLost means that another rank ended while the training started.
+	ErrLost = errors.New("a rank of the cluster was lost")
+)
 
-// absent marks an error as ErrAbsent.
-type absent struct{ error }
+// marked marks an error as another one.
+type marked struct {
+	error
+	as error
+}
 
-func (a absent) Unwrap() error        { return a.error }
-func (a absent) Is(target error) bool { return target == ErrAbsent }
+func (m marked) Unwrap() error        { return m.error }
+func (m marked) Is(target error) bool { return target == m.as }
+func absent(err error) error          { return marked{err, ErrAbsent} }
 
 const (
 	defaultStart   = 10 * time.Minute
@@ -65,7 +73,7 @@ type decision struct {
 
 // Rendezvous waits until all ranks call it, or after c.Wait at least c.MinWorkers, and calls open
 // with the cluster of the ranks that are present. Rank 0 must be present: it listens on its port,
-// on which its server starts later. The context of open ends with an ErrAbsent if another rank
+// on which its server starts later. The context of open ends with an ErrLost if another rank
 // ends before open has returned there. A rank that comes too late waits for the next rendezvous
 // for as long as the server of rank 0 answers.
 func (c *Cluster) Rendezvous(ctx context.Context, log *slog.Logger, open func(context.Context, *Cluster) error) error {
@@ -101,7 +109,7 @@ func (c *Cluster) Rendezvous(ctx context.Context, log *slog.Logger, open func(co
 		go p.follow(lose)
 	}
 	err = open(ctx, &present)
-	if lost := context.Cause(ctx); err != nil && errors.Is(lost, ErrAbsent) {
+	if lost := context.Cause(ctx); err != nil && errors.Is(lost, ErrLost) {
 		return lost
 	}
 	if err == nil {
@@ -145,7 +153,7 @@ func (c *Cluster) Listen(ctx context.Context) (net.Listener, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("waiting for the port %s: %w", port, context.Cause(ctx))
 	}
-	return nil, absent{fmt.Errorf("%v needs the port %s: %w; end the process that uses it, or use another port", c, port, err)}
+	return nil, absent(fmt.Errorf("%v needs the port %s: %w; end the process that uses it, or use another port", c, port, err))
 }
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -211,7 +219,7 @@ func (p *peer) watch() {
 // follow calls lose if the other rank ends before it has opened its session.
 func (p *peer) follow(lose context.CancelCauseFunc) {
 	if <-p.ended; !p.opened {
-		lose(absent{fmt.Errorf("%s ended while the training started", p.name)})
+		lose(marked{fmt.Errorf("%s ended while the training started", p.name), ErrLost})
 	}
 }
 
@@ -279,7 +287,7 @@ func (h *host) gather(ctx context.Context) error {
 		case <-wait.C:
 			need = h.MinWorkers
 		case <-last.C:
-			return absent{option.Errorf("%d of %d ranks are present after %v, and {Cluster.MinWorkers} is %d; start all ranks, or raise {Cluster.Start}", n, len(h.Workers), h.longest(), h.MinWorkers)}
+			return absent(option.Errorf("%d of %d ranks are present after %v, and {Cluster.MinWorkers} is %d; start all ranks, or raise {Cluster.Start}", n, len(h.Workers), h.longest(), h.MinWorkers))
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for the other ranks: %w", context.Cause(ctx))
 		}
@@ -382,7 +390,7 @@ func (c *Cluster) announce(ctx context.Context, log *slog.Logger) (ranks []int, 
 				logged = true
 			}
 		case time.Since(answered) > start:
-			return nil, nil, absent{option.Errorf("%s did not answer within %v; start it, or raise {Cluster.Start}: %w", c.name(0), start, err)}
+			return nil, nil, absent(option.Errorf("%s did not answer within %v; start it, or raise {Cluster.Start}: %w", c.name(0), start, err))
 		}
 		if err := pause(ctx, wait); err != nil {
 			return nil, nil, fmt.Errorf("waiting for the other ranks: %w", err)

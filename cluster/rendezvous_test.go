@@ -136,7 +136,7 @@ func TestRendezvousLosesARank(t *testing.T) {
 				require.Equal(t, failed, o.err)
 				continue
 			}
-			require.ErrorIs(t, o.err, ErrAbsent)
+			require.ErrorIs(t, o.err, ErrLost)
 			assert.Regexp(t, `rank [0-2] \(127.0.0.1:[0-9]+\) ended while the training started`, o.err)
 		}
 	}

@@ -19,8 +19,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// ErrPeer means that another rank of the cluster was lost. Its errors match supervise.ErrRetry,
-// too: all ranks continue from the last checkpoint in new processes, because TensorFlow runs no
+// ErrPeer means that another rank of the cluster was lost. Its errors match supervise.ErrPeer
+// and ErrRetry, too: all ranks continue from the last checkpoint in new processes, because TensorFlow runs no
 // collective operation in a process after one was aborted.
 var ErrPeer = errors.New("another rank of the cluster was lost")
 
@@ -36,8 +36,10 @@ type peerError struct {
 func (e *peerError) Error() string {
 	return fmt.Sprintf("%s was lost: %v", cmp.Or(e.rank, "another rank"), e.err)
 }
-func (e *peerError) Unwrap() error        { return e.err }
-func (e *peerError) Is(target error) bool { return target == ErrPeer || target == supervise.ErrRetry }
+func (e *peerError) Unwrap() error { return e.err }
+func (e *peerError) Is(target error) bool {
+	return target == ErrPeer || errors.Is(supervise.ErrPeer, target)
+}
 
 // retry marks an error that may not occur in another process.
 type retry struct{ error }

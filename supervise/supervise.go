@@ -40,6 +40,8 @@ var (
 	ErrRestart = errors.New("another process continues")
 	// ErrRetry marks an error of train that may not occur in a new process. It counts as a crash.
 	ErrRetry = errors.New("a new process may get further")
+	// ErrPeer marks an ErrRetry whose cause is another process of the training; see Options.Peers.
+	ErrPeer = fmt.Errorf("another process of the training ended: %w", ErrRetry)
 	// errOrphaned cancels train's context when the parent has ended.
 	errOrphaned = errors.New("the supervising process has ended")
 )
@@ -57,6 +59,13 @@ type Options struct {
 	// and a negative number means none. An attempt makes progress if its first step is later than
 	// those of all earlier attempts.
 	Restarts int
+	// Peers is the number of other processes that the training can continue without. An ErrPeer does
+	// not count as a crash of this process then, and Restarts limits its own crashes. All crashes
+	// together are limited to Restarts for each process.
+	Peers int
+	// KillOrphan kills the child at once if the parent has ended, so that its peers notice it and
+	// continue.
+	KillOrphan bool
 	// Backoff is the time between a crash and the next attempt; 0 means 1 s. It doubles with each
 	// crash without progress up to MaxBackoff; 0 means 1 min.
 	Backoff, MaxBackoff time.Duration
@@ -97,6 +106,8 @@ type Crash struct {
 	// control group. Hang means that Run killed it.
 	OOMKilled bool `json:"oom_killed,omitempty"`
 	Hang      bool `json:"hang,omitempty"`
+	// Peer means that train returned ErrPeer.
+	Peer bool `json:"peer,omitempty"`
 	// OutOfMemory means OOMKilled, or a crash that followed a failed allocation.
 	OutOfMemory bool `json:"out_of_memory,omitempty"`
 	// Cause describes the crash in words, with the line of the log that names the cause.
@@ -193,7 +204,8 @@ func ExitCode(err error) int {
 // second SIGINT kills the child. Ctrl-Z stops both processes. Run kills the rest of the child's process
 // group when the child has ended.
 //
-// If the parent is killed, train's context is cancelled, and the child is killed after Grace. Wait for
+// If the parent is killed, train's context is cancelled, and the child is killed after Grace, or at
+// once with KillOrphan. Wait for
 // its end before resuming by hand, since two processes must not write the same checkpoints. If the
 // kernel kills control groups as a whole (memory.oom.group), it also kills the parent.
 func Run(ctx context.Context, o Options, train func(ctx context.Context, w *Worker) error) error {
@@ -275,7 +287,7 @@ func newParent(o Options) *parent {
 			return t.C, t.Stop
 		}
 	}
-	p.next = spec{Status: Status{Began: time.Now()}, Grace: p.Grace, Terminal: p.terminal != nil}
+	p.next = spec{Status: Status{Began: time.Now()}, Grace: p.Grace, KillOrphan: p.KillOrphan, Terminal: p.terminal != nil}
 	return p
 }
 
@@ -346,7 +358,7 @@ func (p *parent) attempts(ctx context.Context) error {
 				p.next.MemoryCrashes++
 				p.memoryStep = max(p.memoryStep, a.crash.Step)
 			}
-			if len(p.crashes) > p.Restarts {
+			if p.tooMany() {
 				return &Error{Code: a.code(), Text: a.crash.Cause, Crashes: p.crashes}
 			}
 			wait = min(p.Backoff<<min(len(p.crashes)-1, 30), p.MaxBackoff)
@@ -357,6 +369,17 @@ func (p *parent) attempts(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// tooMany reports whether there were too many crashes without progress.
+func (p *parent) tooMany() bool {
+	own := 0
+	for _, c := range p.crashes {
+		if !c.Peer {
+			own++
+		}
+	}
+	return own > p.Restarts || (len(p.crashes)-1)/(1+max(0, p.Peers)) >= p.Restarts
 }
 
 // judge reports whether an attempt was the last one, and the error of Run in that case.

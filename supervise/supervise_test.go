@@ -170,6 +170,13 @@ var scripts = map[string]script{
 	"samestep":    func(_ context.Context, w *Worker) error { w.Alive(7); die(syscall.SIGKILL); return nil },
 	"alwaysagain": func(_ context.Context, w *Worker) error { return w.Restart("reset") },
 	"alwaysretry": func(context.Context, *Worker) error { return fmt.Errorf("no memory: %w", ErrRetry) },
+	"alwayspeer":  func(context.Context, *Worker) error { return fmt.Errorf("rank 2 was lost: %w", ErrPeer) },
+	"selfandpeer": func(_ context.Context, w *Worker) error {
+		if w.Status().Attempt%3 == 0 {
+			die(syscall.SIGKILL)
+		}
+		return fmt.Errorf("rank 2 was lost: %w", ErrPeer)
+	},
 	"donecrashes": func(_ context.Context, w *Worker) error {
 		say("attempt %d", w.Status().Attempt)
 		if w.Status().Attempt == 1 {
@@ -613,6 +620,25 @@ func TestSuperviseGivesUpWithoutProgress(t *testing.T) {
 	}
 }
 
+// A process outlives another one that crashes as often as it may, but not without end.
+func TestSupervisePeers(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		peers, crashes int
+	}{
+		{"alwayspeer", 0, 2},
+		{"alwayspeer", 2, 4},
+		{"selfandpeer", 20, 6}, // two of its own
+	} {
+		tr := newTrial(t, c.name)
+		tr.Restarts, tr.Peers = 1, c.peers
+		var failed *Error
+		require.ErrorAs(t, tr.run(), &failed)
+		assert.Len(t, failed.Crashes, c.crashes, "%v", c)
+		assert.True(t, failed.Crashes[0].Peer)
+	}
+}
+
 func TestSuperviseProgressForgives(t *testing.T) {
 	tr := newTrial(t, "progresses")
 	tr.Restarts = 1
@@ -737,7 +763,7 @@ func TestSuperviseContextEnds(t *testing.T) {
 // startParent starts a supervising process for a script. Signals of these tests go to it.
 func startParent(t *testing.T, name string, o Options, env ...string) (cmd *exec.Cmd, out *sink, dir string) {
 	t.Helper()
-	text, err := json.Marshal(map[string]any{"Grace": o.Grace})
+	text, err := json.Marshal(map[string]any{"Grace": o.Grace, "KillOrphan": o.KillOrphan})
 	require.NoError(t, err)
 	dir, out = t.TempDir(), newSink()
 	cmd = exec.Command(os.Args[0])
@@ -837,15 +863,17 @@ func TestSuperviseOrphanEndsItself(t *testing.T) {
 }
 
 func TestSuperviseStubbornOrphanIsKilled(t *testing.T) {
-	cmd, out, dir := startParent(t, "stubborn", Options{Grace: time.Millisecond})
-	out.await(t, "ready")
-	text, err := os.ReadFile(filepath.Join(dir, "pid"))
-	require.NoError(t, err)
-	pid, err := strconv.Atoi(string(text))
-	require.NoError(t, err)
-	require.NoError(t, cmd.Process.Kill())
-	assert.Error(t, cmd.Wait())
-	require.Eventually(t, func() bool { return ended(pid) }, time.Minute, time.Millisecond)
+	for _, o := range []Options{{Grace: time.Millisecond}, {KillOrphan: true}} {
+		cmd, out, dir := startParent(t, "stubborn", o)
+		out.await(t, "ready")
+		text, err := os.ReadFile(filepath.Join(dir, "pid"))
+		require.NoError(t, err)
+		pid, err := strconv.Atoi(string(text))
+		require.NoError(t, err)
+		require.NoError(t, cmd.Process.Kill())
+		assert.Error(t, cmd.Wait())
+		require.Eventually(t, func() bool { return ended(pid) }, 50*time.Second, time.Millisecond) // Grace is a minute otherwise
+	}
 }
 
 func TestSuperviseParentIsSmall(t *testing.T) {

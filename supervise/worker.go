@@ -42,8 +42,9 @@ type Status struct {
 
 type spec struct {
 	Status
-	Terminal bool          `json:"terminal,omitempty"`
-	Grace    time.Duration `json:"grace_ns"`
+	Terminal   bool          `json:"terminal,omitempty"`
+	Grace      time.Duration `json:"grace_ns"`
+	KillOrphan bool          `json:"kill_orphan,omitempty"`
 }
 
 // message is a sign of life. With End it is the last message.
@@ -62,6 +63,7 @@ const (
 	endFailed  endKind = "failed"
 	endRestart endKind = "restart"
 	endRetry   endKind = "retry"
+	endPeer    endKind = "peer"
 )
 
 // Worker is the child's side of supervision. A nil Worker means no supervision. It is safe for concurrent
@@ -199,8 +201,10 @@ func work(ctx context.Context, exitCode func(error) int, train func(context.Cont
 // watchParent blocks until the parent has ended. The parent never writes.
 func (w *Worker) watchParent(orphan context.CancelCauseFunc) {
 	_, _ = w.parent.Requests.Read(make([]byte, 1))
-	orphan(errOrphaned)
-	time.Sleep(w.spec.Grace)
+	if !w.spec.KillOrphan {
+		orphan(errOrphaned)
+		time.Sleep(w.spec.Grace)
+	}
 	_ = child.KillSelf() // nobody is left to handle the error
 }
 
@@ -212,6 +216,8 @@ func (w *Worker) end(err error, exitCode func(error) int) error {
 	switch {
 	case errors.Is(err, ErrRestart):
 		m.End, m.Text = endRestart, strings.TrimSuffix(m.Text, ": "+ErrRestart.Error())
+	case errors.Is(err, ErrPeer):
+		m.End = endPeer
 	case errors.Is(err, ErrRetry):
 		m.End = endRetry
 	}

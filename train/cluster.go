@@ -88,17 +88,23 @@ func (t *training) openRank(ctx context.Context) (err error) {
 		}
 		return err
 	})
-	if errors.Is(err, cluster.ErrAbsent) {
-		err = retry{err}
+	switch {
+	case errors.Is(err, cluster.ErrLost):
+		err = retry{err, supervise.ErrPeer}
+	case errors.Is(err, cluster.ErrAbsent):
+		err = retry{err, supervise.ErrRetry}
 	}
 	return err
 }
 
 // retry marks an error that may not occur in another process.
-type retry struct{ error }
+type retry struct {
+	error
+	as error
+}
 
 func (r retry) Unwrap() error        { return r.error }
-func (r retry) Is(target error) bool { return target == supervise.ErrRetry }
+func (r retry) Is(target error) bool { return errors.Is(r.as, target) }
 
 // leave waits until all ranks have finished with the same result.
 func (t *training) leave(result error) error {

@@ -329,6 +329,10 @@ func (c *Config) checkSplit() error {
 func (c *Config) supervisor() (s supervise.Options, ok bool) {
 	s = c.Supervisor
 	if c.Worker != nil || c.Supervise == Supervised {
+		if rank, ranked := c.ranked(); ranked && c.Cluster.MinWorkers > 0 {
+			s.Peers = len(c.Cluster.Workers) - 1
+			s.KillOrphan = rank > 0 // the others continue without it
+		}
 		return s, c.Worker == nil
 	}
 	if c.Supervise != ForBudget || !c.Budget.ofProcess() || c.Checkpoints.Folder == "" {

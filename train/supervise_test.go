@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/cluster"
 	"steadyfit/fit"
 	"steadyfit/fit/checkpoint"
 	"steadyfit/memory"
@@ -54,6 +55,14 @@ func TestWhoTrains(t *testing.T) {
 		c.config.Checkpoints.Folder = ""
 		_, ok = c.config.supervisor()
 		assert.Equal(t, c.child && c.config.Supervise == Supervised, ok, c.name)
+	}
+	for rank, kill := range []bool{false, true} {
+		all := cluster.Cluster{Workers: []string{"a:1", "b:1", "c:1"}, Rank: rank}
+		s, _ := (&Config{Supervise: Supervised, Cluster: &all}).supervisor()
+		assert.Equal(t, supervise.Options{}, s)
+		all.MinWorkers = 1
+		s, _ = (&Config{Supervise: Supervised, Cluster: &all}).supervisor()
+		assert.Equal(t, supervise.Options{Peers: 2, KillOrphan: kill}, s)
 	}
 	c := Config{Checkpoints: Checkpoints{Folder: "ckpt"}, Supervise: ForBudget, Supervisor: of(time.Minute, 0), Budget: rss, Loop: fit.Loop{Batch: 1, Epochs: 1}}
 	assert.NoError(t, c.check(), "the child of a budget has the deadline to end in")
