@@ -103,10 +103,14 @@ func TestCachedFeatures(t *testing.T) {
 		kinds = append(kinds, c.kind)
 	}
 	dir := frozenModels(t, kinds...)
-	for name, test := range map[string]func(*testing.T, string){
-		"kinds": frozenKinds, "signature": otherSignature, "shuffled": shuffledData, "resume": resumeCached, "folders": cachedInFolders, "paths": inputsLikePaths, "rate": rateAsInput, "autotune": resumeChosen, "kept": keptChecks,
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, string)
+	}{
+		{"kinds", frozenKinds}, {"signature", otherSignature}, {"rate", rateAsInput}, {"shuffled", shuffledData}, {"resume", resumeCached},
+		{"folders", cachedInFolders}, {"paths", inputsLikePaths}, {"autotune", resumeChosen}, {"kept", keptChecks},
 	} {
-		t.Run(name, func(t *testing.T) { test(t, dir) })
+		t.Run(c.name, func(t *testing.T) { c.test(t, dir) })
 	}
 }
 
@@ -294,7 +298,7 @@ func resumeChosen(t *testing.T, dir string) {
 	folder := t.TempDir()
 	first := func(o *Config) { o.Checkpoints.Folder, o.Loop.Epochs, o.Autotune.Mode = folder, 2, AutotuneOn }
 	for _, cache := range []FeatureCache{CacheOff, CacheAuto} {
-		t.Setenv(ChosenEnv, `{"intra_threads": 1}`)
+		t.Setenv(ChosenEnv, `{"executor": "SINGLE_THREADED_EXECUTOR"}`)
 		folder = t.TempDir()
 		_, report, err := trainFrozen(dir, "plain", cache, first)
 		require.NoError(t, err)
@@ -302,10 +306,10 @@ func resumeChosen(t *testing.T, dir string) {
 	}
 	resume := func(o *Config) { first(o); o.Resume, o.Loop.Epochs = true, 3 }
 	_, _, err := trainFrozen(dir, "plain", CacheOn, resume)
-	require.ErrorContains(t, err, "intra threads 1")
+	require.ErrorContains(t, err, "single-threaded executor")
 	_, report, err := trainFrozen(dir, "plain", CacheAuto, resume)
 	require.NoError(t, err)
-	assert.Contains(t, report, "not cached: the checkpoint was trained with intra threads 1")
+	assert.Contains(t, report, "not cached: the checkpoint was trained with single-threaded executor")
 	_, report, err = trainFrozen(dir, "plain", CacheOn, func(o *Config) { resume(o); o.Loop.ResumeAnyway, o.Loop.Epochs = true, 4 })
 	require.NoError(t, err)
 	assert.Contains(t, report, "computed once")
