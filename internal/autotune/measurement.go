@@ -46,12 +46,18 @@ type Measurement struct {
 	StepAnon   memory.Bytes `json:"step_anon_bytes,omitempty"`
 	Opened     memory.Bytes `json:"opened_bytes,omitempty"`
 	OpenedAnon memory.Bytes `json:"opened_anon_bytes,omitempty"`
+	// Reference are the steps to which Trials compared it: plain ones, unless these could not run.
+	Reference Configuration `json:"reference,omitzero"`
 	// Out is the reason why the configuration cannot be chosen; empty if it can.
 	Out string `json:"out,omitempty"`
+	// Waited is the time in seconds that was too short to warm up; 0 if that was not the reason.
+	Waited float64 `json:"waited_seconds,omitempty"`
 	// Late means that there was no time to measure it. Passing means that the reason of Out,
 	// such as a lack of memory, may not hold another time.
 	Late    bool `json:"late,omitempty"`
 	Passing bool `json:"passing,omitempty"`
+	// Unsaved is the reason why Trials could not store the measurement; nil on success.
+	Unsaved error `json:"-"`
 }
 
 // plainSteps is the ratio of plain steps to themselves.

@@ -42,11 +42,14 @@ func NewTrials(p *Plan, until time.Time) (*Trials, error) {
 }
 
 // Known returns the measurements of earlier trials on this machine, of trainings that differ at most
-// in the values and the number of their samples.
-func (t *Trials) Known() []Measurement {
-	known := slices.Clone(*t.stored())
-	for i, m := range known {
-		known[i] = t.whole(m)
+// in the values and the number of their samples. It leaves out configurations that were too slow to
+// warm up if there is now twice as much time.
+func (t *Trials) Known() (known []Measurement) {
+	left := time.Until(t.tuner.until).Seconds()
+	for _, m := range *t.stored() {
+		if m.Waited == 0 || left/2 < 2*m.Waited {
+			known = append(known, t.whole(m))
+		}
 	}
 	return known
 }
@@ -74,8 +77,8 @@ func (t *Trials) stored() *[]Measurement {
 }
 
 // Measure measures a configuration and stores the result in Plan.Cache. A configuration that cannot
-// run has a reason in Measurement.Out, and one without time left is Late. An error means that there is
-// nothing to compare with, or that ctx ended.
+// run, or that is too slow to warm up, has a reason in Measurement.Out, and one without time left is
+// Late. An error means that there is nothing to compare with, or that ctx ended.
 func (t *Trials) Measure(ctx context.Context, c Configuration) (Measurement, error) {
 	u := t.tuner
 	if err := t.start(ctx); err != nil {
@@ -96,15 +99,21 @@ func (t *Trials) Measure(ctx context.Context, c Configuration) (Measurement, err
 	if err != nil {
 		return Measurement{}, fmt.Errorf("%v steps: %w", u.reference, err)
 	}
+	stored := t.stored()
+	if m.Waited > 0 { // too slow, unless it was fast enough when there was more time
+		m.Late = slices.ContainsFunc(*stored, func(e Measurement) bool { return e.Configuration == c && e.Out == "" })
+	}
 	if m.Late {
 		return m, nil
 	}
+	m.Reference = u.reference
 	if a := other.last(); m.Out == "" {
 		m.StepPeak, m.StepAnon = a.StepPeak, max(a.StepPeak-a.Mapped, 0)
 		m.Opened, m.OpenedAnon = a.Opened, a.OpenedAnon
 	}
-	*t.stored() = append(*t.stored(), m)
-	return t.whole(m), u.plan.save(t.cached)
+	*stored = append(slices.DeleteFunc(*stored, func(e Measurement) bool { return e.Configuration == c && e.Waited > 0 }), m)
+	m.Unsaved = u.plan.save(t.cached)
+	return t.whole(m), nil
 }
 
 // start writes the data and starts the steps to compare with, unless that is done.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,12 +30,13 @@ func TestTrials(t *testing.T) {
 			if fails != nil {
 				plain.failsAt, plain.fails = 1, fails
 			}
-			s := newScriptedTuner(t, &p, []scripted{plain, {is: most, step: 0.4}, {is: eight, step: 0.2}, {is: both, step: 0.1, cold: true}})
+			s := newScriptedTuner(t, &p, []scripted{plain, {is: most, step: 0.4}, {is: eight, step: 0.2}})
 			trials := Trials{tuner: &s.tuner, cached: p.load(newKey(&p, tfbind.Info{}))}
 			measured, err := trials.Measure(t.Context(), eight)
 			require.NoError(t, err)
 			assert.InDelta(t, map[bool]float64{true: 2, false: 0.5}[fails == nil], measured.Ratio, 1e-9)
-			s.until = time.Now().Add(10 * time.Millisecond)
+			assert.Equal(t, map[bool]Configuration{true: {}, false: most}[fails == nil], measured.Reference)
+			s.until = time.Now()
 			late, err := trials.Measure(t.Context(), both)
 			require.NoError(t, err)
 			assert.True(t, late.Late)
@@ -48,6 +50,52 @@ func TestTrials(t *testing.T) {
 			assert.Empty(t, again.Known(), "trainings with and without a budget differ")
 		})
 	}
+}
+
+// A configuration that is too slow to warm up fails, and is measured again when there is more time. If
+// it ran before, only time is missing.
+func TestTrialsTooSlowToWarmUp(t *testing.T) {
+	m, ds := dense(t)
+	p := Plan{Model: m, Data: ds, Batch: 32, Cache: t.TempDir()}
+	list := []scripted{{step: 0.1}, {is: both, step: 0.1, cold: true}}
+	s := newScriptedTuner(t, &p, list)
+	trials := Trials{tuner: &s.tuner, cached: p.load(newKey(&p, tfbind.Info{}))}
+	measure := func(within time.Duration) Measurement {
+		s.until = time.Now().Add(within)
+		r, err := trials.Measure(t.Context(), both)
+		require.NoError(t, err)
+		return r
+	}
+	cold := measure(time.Hour)
+	assert.InDelta(t, 1800, cold.Waited, 1)
+	assert.False(t, cold.Late)
+	assert.False(t, cold.Passing, "other configurations follow")
+	assert.Equal(t, []Measurement{cold}, trials.Known())
+	s.until = time.Now().Add(3 * time.Hour)
+	assert.Empty(t, trials.Known())
+	list[1].cold = false
+	warm := measure(3 * time.Hour)
+	assert.Empty(t, warm.Out)
+	assert.Equal(t, []Measurement{warm}, trials.Known())
+	list[1].cold = true
+	assert.True(t, measure(time.Minute).Late)
+	assert.Equal(t, []Measurement{warm}, trials.Known())
+	require.NoError(t, trials.Close())
+}
+
+// A search goes on if its measurements cannot be stored.
+func TestTrialsUnsaved(t *testing.T) {
+	m, ds := dense(t)
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	p := Plan{Model: m, Data: ds, Batch: 32, Cache: file}
+	s := newScriptedTuner(t, &p, []scripted{{step: 0.1}})
+	trials := Trials{tuner: &s.tuner, cached: p.load(newKey(&p, tfbind.Info{}))}
+	measured, err := trials.Measure(t.Context(), both)
+	require.NoError(t, err)
+	assert.ErrorIs(t, measured.Unsaved, syscall.ENOTDIR)
+	assert.Len(t, trials.Known(), 1)
+	require.NoError(t, trials.Close())
 }
 
 // Peaks that were measured with little data hold for more data, in memory and in mapped files.

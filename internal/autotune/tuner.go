@@ -268,7 +268,9 @@ func (t *tuner) compare(other trial, c Configuration) (m Measurement, shown bool
 	share := max(left/2, min(left, 3*t.warm))
 	warm, err := other.hear(time.Now().Add(share))
 	if errors.Is(err, errLate) && share < left {
-		err = errCold
+		m = out(c, errCold)
+		m.Waited = share.Seconds()
+		return m, false, nil
 	}
 	if err != nil {
 		return out(c, err), false, nil

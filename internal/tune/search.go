@@ -10,7 +10,7 @@ import (
 	"steadyfit/memory"
 )
 
-// point has all trials of a configuration. Times are relative to plain steps.
+// point has all trials of a configuration. Times are relative to search.reference.
 type point struct {
 	candidate
 	ratio, low, high float64
@@ -45,7 +45,9 @@ type search struct {
 
 	points []point
 	failed map[autotune.Configuration]string
-	// plain are the times of plain steps in seconds. opened is the memory before the first step.
+	// reference are the steps to which the points were compared; usually plain steps.
+	reference autotune.Configuration
+	// plain are the times of the reference in seconds. opened is the memory before the first step.
 	plain    []float64
 	opened   memory.Bytes
 	count    int // trials
@@ -114,7 +116,8 @@ func (s *search) point(c autotune.Configuration) *point {
 	return nil
 }
 
-// add records a trial. It ignores configurations that are not candidates.
+// add records a trial. It ignores configurations that are not candidates. After a trial with another
+// reference, earlier times cannot be compared, so it drops them.
 func (s *search) add(m autotune.Measurement) {
 	c, ok := s.find(m.Configuration)
 	if !ok {
@@ -131,6 +134,9 @@ func (s *search) add(m autotune.Measurement) {
 		s.points = slices.DeleteFunc(s.points, func(p point) bool { return p.is == c.is })
 		return
 	}
+	if m.Reference != s.reference {
+		s.reference, s.points, s.plain = m.Reference, nil, nil
+	}
 	s.plain = append(s.plain, m.Step/m.Ratio)
 	if opened = min(opened, peak); s.opened == 0 || opened < s.opened {
 		s.opened = opened
@@ -146,7 +152,7 @@ func (s *search) add(m autotune.Measurement) {
 	}
 }
 
-// plainStep returns the time of a plain step in seconds.
+// plainStep returns the time of a step of the reference in seconds.
 func (s *search) plainStep() float64 { return stats.Median(s.plain) }
 
 func (s *search) tried(c candidate) bool { return s.failed[c.is] != "" || s.point(c.is) != nil }

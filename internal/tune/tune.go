@@ -117,8 +117,8 @@ func (s *search) run(ctx context.Context, t trials, until time.Time, progress fu
 	searchUntil := began.Add(time.Duration(searchShare * float64(until.Sub(began))))
 	for {
 		c, ok := s.next()
+		s.complete = !ok
 		if !ok || time.Now().After(searchUntil) {
-			s.complete = !ok
 			if c, ok = s.repeat(); !ok {
 				return nil
 			}
@@ -129,7 +129,6 @@ func (s *search) run(ctx context.Context, t trials, until time.Time, progress fu
 			return err
 		}
 		if m.Late {
-			s.complete = false
 			return nil
 		}
 		s.add(m)

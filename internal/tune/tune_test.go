@@ -54,6 +54,8 @@ type machine struct {
 	stop   int
 	cancel context.CancelFunc
 	late   int // trials before the time is up; 0 means enough
+	// reference are the steps that it compares to, with the time ratio.
+	reference configuration
 }
 
 // opened is the resident memory of an opened session, and files its part that is not anonymous.
@@ -97,10 +99,15 @@ func (m *machine) Measure(ctx context.Context, c configuration) (autotune.Measur
 		return autotune.Measurement{}, context.Cause(ctx)
 	}
 	ratio, peak := image(c)
+	step := 0.137 * ratio
+	if m.reference != (configuration{}) {
+		whole, _ := image(m.reference)
+		ratio /= whole
+	}
 	// Trials of a configuration differ by up to 1%.
 	noise := 1 + 0.01*math.Sin(float64(7*len(m.known)))
 	r := autotune.Measurement{
-		Configuration: c, Step: 0.137 * ratio * noise, Ratio: ratio * noise, Low: 0.97 * ratio, High: 1.03 * ratio, Rounds: 5,
+		Configuration: c, Reference: m.reference, Step: step * noise, Ratio: ratio * noise, Low: 0.97 * ratio, High: 1.03 * ratio, Rounds: 5,
 		StepPeak: memory.Bytes(float64(peak) * (2 - noise)), StepAnon: peak - files, Opened: opened, OpenedAnon: opened - files,
 	}
 	if m.fails != nil {
@@ -238,6 +245,25 @@ func TestDefaultFails(t *testing.T) {
 		}
 		return ratio
 	}))
+}
+
+// Ratios to other steps than today's are not used.
+func TestAnotherReference(t *testing.T) {
+	g := Goal{Budget: 700 * memory.MiB}
+	before := &machine{reference: configuration{MicroBatches: 32}, fails: func(c configuration) string {
+		return map[bool]string{true: "killed by the kernel because memory ran out"}[c == configuration{}]
+	}}
+	find(t, before, g)
+	for i := range before.known {
+		before.known[i].Passing = before.known[i].Out != ""
+	}
+	m := &machine{known: before.known}
+	r := find(t, m, g)
+	want := find(t, &machine{}, g)
+	assert.Equal(t, want.Chosen.Configuration, r.Chosen.Configuration)
+	assert.InEpsilon(t, want.Chosen.Step.Seconds(), r.Chosen.Step.Seconds(), 0.03)
+	require.NotNil(t, r.Default)
+	assert.InEpsilon(t, 0.137, r.Default.Step.Seconds(), 0.02)
 }
 
 // A search that was interrupted, or that had too little time, continues where it stopped.
