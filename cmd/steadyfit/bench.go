@@ -123,10 +123,17 @@ func (s *settings) checkBench() error {
 	if s.autotune == autotunePrecision {
 		s.Autotune.Mode = train.AutotunePrecision
 	}
-	if s.Autotune.Cache == "" || s.autotune == autotuneOff || s.autotune == autotuneKept {
+	if s.autotune == autotuneOff || s.autotune == autotuneKept {
 		return nil
 	}
-	// fit reads choices from such a folder, and only warns.
+	return s.checkCache()
+}
+
+// checkCache checks --cache for a command that measures. fit also uses a folder that it can only read.
+func (s *settings) checkCache() error {
+	if s.Autotune.Cache == "" {
+		return nil
+	}
 	err := os.MkdirAll(s.Autotune.Cache, 0o755)
 	if err == nil {
 		err = files.Writable(s.Autotune.Cache, 0)

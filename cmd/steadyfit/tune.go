@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -51,7 +52,10 @@ interrupted.`,
 
 func (s *settings) tune(cmd *cobra.Command) error {
 	until := time.Now().Add(s.within)
-	if err := cmp.Or(s.checkTune(), s.prepareProcess(cmd.ErrOrStderr())); err != nil {
+	if err := s.checkTune(); err != nil {
+		return err
+	}
+	if err := s.prepareProcess(cmd.ErrOrStderr()); err != nil {
 		return err
 	}
 	m, err := train.OpenModel(s.Model, s.LossOutput)
@@ -80,7 +84,7 @@ func (s *settings) tune(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := s.printTuned(cmd.OutOrStdout(), r); err != nil {
+	if err := s.printTuned(cmd.OutOrStdout(), r, s.inexact(m)); err != nil {
 		return err
 	}
 	if r.Chosen == nil {
@@ -105,6 +109,19 @@ func (s *settings) checkTune() error {
 	case s.Budget.Layer != memory.RSS && s.Budget.Layer != memory.Anon:
 		return usagef("%s: tune measures the memory of a process; expected rss or anon", flagName("Budget.Layer", string(s.Budget.Layer)))
 	}
+	if err := s.checkCache(); err != nil || s.Out == "" {
+		return err
+	}
+	if file, err := os.Stat(s.Out); err == nil && file.IsDir() {
+		return usagef("--out %s: it is a folder; name a file in it, such as %s", s.Out, filepath.Join(s.Out, "tuned.yaml"))
+	}
+	err := os.MkdirAll(filepath.Dir(s.Out), 0o777)
+	if err == nil {
+		err = files.Writable(filepath.Dir(s.Out), 0)
+	}
+	if err != nil {
+		return unusable(fmt.Errorf("--out %s: the file cannot be written: %w", s.Out, err))
+	}
 	return nil
 }
 
@@ -123,13 +140,18 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 		plan.LearningRate = s.Loop.LearningRate(0, 0)
 	}
 	anon := s.Budget.Layer == memory.Anon
-	trials := 0
+	trials, saved := 0, true
 	r, err := tune.Run(cmd.Context(), &plan, tune.Goal{Budget: s.Budget.Limit, Anon: anon, Step: s.stepTime}, until, func(e tune.Event) {
-		if trials = e.Trials; e.Done != nil {
-			fmt.Fprintf(cmd.ErrOrStderr(), "tune: %v: %s (%v left)\n", e.Configuration, trialText(*e.Done, anon), time.Until(until).Round(time.Second))
+		if trials = e.Trials; e.Done == nil {
+			return
 		}
+		if err := e.Done.Unsaved; err != nil && saved {
+			notice(cmd.ErrOrStderr(), "warning", fmt.Sprintf("another call will measure again: %v; set --cache to a folder that can be written", err))
+			saved = false
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "tune: %v: %s (%v left)\n", e.Configuration, trialText(*e.Done, anon), time.Until(until).Round(time.Second))
 	})
-	if errors.Is(err, context.Canceled) {
+	if errors.Is(err, context.Canceled) && saved {
 		err = fmt.Errorf("interrupted; the same command continues with the %s so far: %w", count(int64(trials), "trial"), err)
 	}
 	return r, err
@@ -155,9 +177,22 @@ func stepText(d time.Duration) string {
 	return d.Round(unit).String()
 }
 
-// numbers describes how the results of a configuration relate to those of plain steps.
-func numbers(c autotune.Configuration) string {
+// inexact reports whether micro-batches change the update of a model.
+func (s *settings) inexact(m *savedmodels.Model) bool {
+	exact := s.Session
+	exact.AllowInexactSplit = false
+	plan, err := session.Compile(m, exact)
+	return err == nil && errors.Is(plan.CheckSplit(), session.ErrInexactSplit)
+}
+
+// numbers describes how the results of a configuration relate to those of plain steps. inexact means
+// that micro-batches change the update.
+func numbers(c autotune.Configuration, inexact bool) string {
 	switch {
+	case inexact && c.MicroBatches > 1 && c.Precision != "":
+		return "another update, 16 bits"
+	case inexact && c.MicroBatches > 1:
+		return "another update"
 	case c.Precision != "":
 		return "16 bits"
 	case c.Rounds():
@@ -180,12 +215,12 @@ type tunedPoint struct {
 }
 
 // newTunedPoint returns nil for nil.
-func newTunedPoint(p *tune.Point) *tunedPoint {
+func newTunedPoint(p *tune.Point, inexact bool) *tunedPoint {
 	if p == nil {
 		return nil
 	}
 	return &tunedPoint{
-		p.Configuration.String(), p.Configuration, p.Peak, p.PeakLow, p.Step.Seconds(), p.StepLow.Seconds(), p.StepHigh.Seconds(), p.Trials, numbers(p.Configuration),
+		p.Configuration.String(), p.Configuration, p.Peak, p.PeakLow, p.Step.Seconds(), p.StepLow.Seconds(), p.StepHigh.Seconds(), p.Trials, numbers(p.Configuration, inexact),
 	}
 }
 
@@ -200,11 +235,11 @@ type tuned struct {
 	Complete       bool              `json:"complete"`
 }
 
-func (s *settings) printTuned(w io.Writer, r tune.Result) error {
+func (s *settings) printTuned(w io.Writer, r tune.Result, inexact bool) error {
 	if s.json {
-		out := tuned{Default: newTunedPoint(r.Default), Chosen: newTunedPoint(r.Chosen), Failures: map[string]string{}, Measured: r.Measured, Configurations: r.Configurations, Complete: r.Complete}
+		out := tuned{Default: newTunedPoint(r.Default, inexact), Chosen: newTunedPoint(r.Chosen, inexact), Failures: map[string]string{}, Measured: r.Measured, Configurations: r.Configurations, Complete: r.Complete}
 		for _, p := range r.Front {
-			out.Front = append(out.Front, newTunedPoint(&p))
+			out.Front = append(out.Front, newTunedPoint(&p, inexact))
 		}
 		for _, f := range r.Failures {
 			out.Failures[f.Configuration.String()] = f.Reason
@@ -214,7 +249,7 @@ func (s *settings) printTuned(w io.Writer, r tune.Result) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "peak\tstep\ttrials\tresults\tsettings")
 	row := func(p tune.Point, note string) {
-		fmt.Fprintf(table, "%v\t%s (%s to %s)\t%d\t%s\t%v%s\n", p.Peak, stepText(p.Step), stepText(p.StepLow), stepText(p.StepHigh), p.Trials, numbers(p.Configuration), p.Configuration, note)
+		fmt.Fprintf(table, "%v\t%s (%s to %s)\t%d\t%s\t%v%s\n", p.Peak, stepText(p.Step), stepText(p.StepLow), stepText(p.StepHigh), p.Trials, numbers(p.Configuration, inexact), p.Configuration, note)
 	}
 	if r.Default != nil {
 		row(*r.Default, " (default)")
