@@ -120,10 +120,7 @@ func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &parallel{
-		division: division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph), library: &function_go_proto.FunctionDefLibrary{}},
-		rank:     o.Rank, ranks: o.Ranks, bfloat16: o.BFloat16, functions: map[string]bool{}, instance: ParallelInstance,
-	}
+	p := newParallel(m, src, o)
 	out := &Parallel{}
 	gradients, apply, evaluate := m.find(m.Roles.Gradients), m.find(m.Roles.Apply), m.find(m.Roles.Evaluate)
 	exchanged, err := p.choose(gradients, apply, o.Inexact)
@@ -144,6 +141,13 @@ func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 	}
 	out.Graph, err = proto.Marshal(&graph_go_proto.GraphDef{Node: p.nodes, Library: p.library, Versions: p.def.GetVersions()})
 	return out, err
+}
+
+func newParallel(m *Model, src *source, o ParallelOptions) *parallel {
+	return &parallel{
+		division: division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph), library: &function_go_proto.FunctionDefLibrary{}},
+		rank:     o.Rank, ranks: o.Ranks, bfloat16: o.BFloat16, functions: map[string]bool{}, instance: ParallelInstance,
+	}
 }
 
 type parallel struct {

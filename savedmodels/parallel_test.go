@@ -71,3 +71,29 @@ func TestSumOfRanks(t *testing.T) {
 		assert.Equal(t, last, g.Nodes()[len(g.Nodes())-1].GetOp())
 	}
 }
+
+// Accumulators from 4 KiB are exchanged as bfloat16, and smaller ones with the shares as they are.
+func TestNarrowedAccumulators(t *testing.T) {
+	for _, name := range []string{"digits", "image-224"} {
+		m, err := Builtin(name)
+		require.NoError(t, err)
+		file, err := m.read()
+		require.NoError(t, err)
+		src, err := decode(file, maxMemoryBytes)
+		require.NoError(t, err)
+		p := newParallel(m, src, ParallelOptions{Ranks: 2, BFloat16: true})
+		list, err := p.choose(m.find(m.Roles.Gradients), m.find(m.Roles.Apply), false)
+		require.NoError(t, err)
+		count := map[tfbind.DType]int{}
+		for i, group := range groupsOf(list) {
+			assert.Equal(t, i == 0, group.shares)
+			for _, e := range group.vars {
+				assert.Equal(t, e.as, group.as)
+				assert.Equal(t, e.dtype == tfbind.Float32 && e.bytes() >= 4<<10, group.as == tfbind.BFloat16, "%s: %s", name, e.name)
+				count[group.as]++
+			}
+		}
+		assert.Positive(t, count[tfbind.Float32], name)
+		assert.Positive(t, count[tfbind.BFloat16], name)
+	}
+}

@@ -68,9 +68,16 @@ const stepModulus = 1 << 20
 // (1) = 1, which all ranks must set alike.
 var rankOptions = []byte{8<<3 | 2, 2, 1 << 3, 1}
 
+// maxNarrow is the largest number of ranks that exchange bfloat16. Each of the additions rounds the
+// sum to 8 bits, so the sum of 256 equal parts no longer grows.
+const maxNarrow = 32
+
 // checkCluster compiles Options.Cluster.
 func (p *Plan) checkCluster() error {
-	c := p.opts.Cluster
+	c, exchange := p.opts.Cluster, p.opts.Exchange
+	if exchange != "" && exchange != gpuopts.BFloat16 {
+		return &option.Error{Option: "Options.Exchange", Value: exchange, Reason: fmt.Sprintf("expected %s or nothing", gpuopts.BFloat16)}
+	}
 	if c == nil {
 		return nil
 	}
@@ -81,8 +88,8 @@ func (p *Plan) checkCluster() error {
 		return err
 	}
 	switch {
-	case p.opts.Exchange != "" && p.opts.Exchange != gpuopts.BFloat16:
-		return &option.Error{Option: "Options.Exchange", Value: p.opts.Exchange, Reason: fmt.Sprintf("expected %s or nothing", gpuopts.BFloat16)}
+	case exchange != "" && len(c.Workers) > maxNarrow:
+		return &option.Error{Option: "Options.Exchange", Value: exchange, Reason: fmt.Sprintf("sums of %d ranks lose most of their precision; expected at most %d ranks", len(c.Workers), maxNarrow)}
 	case p.opts.ReadOnly:
 		return refuse("the session was opened read-only")
 	case p.opts.StepsPerExecution > 1:
@@ -96,7 +103,7 @@ func (p *Plan) checkCluster() error {
 	}
 	if err == nil {
 		p.parallel, err = p.model.Parallel(savedmodels.ParallelOptions{
-			Rank: c.Rank, Ranks: len(c.Workers), Inexact: p.opts.AllowInexactSplit, BFloat16: p.opts.Exchange == gpuopts.BFloat16,
+			Rank: c.Rank, Ranks: len(c.Workers), Inexact: p.opts.AllowInexactSplit, BFloat16: exchange == gpuopts.BFloat16,
 		})
 	}
 	if err != nil {

@@ -321,6 +321,23 @@ func TestClusterEvaluation(t *testing.T) {
 	require.ErrorContains(t, plan.CheckEvaluation(), "Options.Cluster: several processes cannot evaluate the model together: signature train changes variable")
 }
 
+// The type of exchange is checked and recorded in a process alone, too, so that it can resume.
+func TestExchangeOption(t *testing.T) {
+	assert.Equal(t, "bfloat16", open(t, "digits", session.Options{Exchange: gpuopts.BFloat16}).Identity()["exchange"])
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	_, err = session.Compile(m, session.Options{Exchange: gpuopts.Float16})
+	require.ErrorContains(t, err, "Options.Exchange")
+	o := session.Options{Exchange: gpuopts.BFloat16, Cluster: &cluster.Cluster{}}
+	for rank := range 33 {
+		_, err = session.Compile(m, o)
+		require.Equal(t, rank == 0, err != nil, "%d ranks: %v", rank, err)
+		o.Cluster.Workers = append(o.Cluster.Workers, fmt.Sprintf("a:%d", rank+1))
+	}
+	_, err = session.Compile(m, o)
+	require.ErrorContains(t, err, "Options.Exchange bfloat16: sums of 33 ranks lose most of their precision; expected at most 32 ranks")
+}
+
 // A rank that ends makes the others end soon, with its name and an error to try again.
 func TestClusterLosesARank(t *testing.T) {
 	job := rankJob{Model: "builtin:digits", Sizes: slices.Repeat([]int{64}, 20), Workers: freeAddresses(t, 3)}

@@ -74,7 +74,8 @@ type Options struct {
 	// can be a rank once. Open waits for the other ranks.
 	Cluster *cluster.Cluster
 	// Exchange is the type in which ranks exchange large gradients: that of the gradients if it is
-	// empty, or gpuopts.BFloat16, which halves the traffic of float32 and rounds each sum.
+	// empty, or gpuopts.BFloat16, which halves the traffic of float32 and rounds each sum. Up to 32
+	// ranks support it. A session alone exchanges nothing, but has it in its Identity.
 	Exchange gpuopts.Precision
 }
 
@@ -541,7 +542,7 @@ func (s *Session) Identity() map[string]string {
 	if s.train != nil && s.train.Signature.Input(contract.InputSeed) != nil {
 		id["seed"] = strconv.FormatInt(s.opts.Seed, 10)
 	}
-	if s.opts.Cluster != nil && s.opts.Exchange != "" {
+	if s.opts.Exchange != "" {
 		id["exchange"] = string(s.opts.Exchange)
 	}
 	if s.scaler != nil {
