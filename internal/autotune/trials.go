@@ -155,8 +155,8 @@ func (t *Trials) Close() error {
 }
 
 // Space returns what the configurations of a plan consist of: bases, of which a configuration has at
-// most one, and groups of settings, from each of which it has at most one. What changes memory most comes first. TensorFlow must be
-// open.
+// most one, and groups of settings, from each of which it has at most one. What changes memory most
+// comes first. TensorFlow must be open.
 func (p *Plan) Space() (bases []Configuration, groups [][]Configuration, err error) {
 	o, err := newOffer(p)
 	if err != nil {
@@ -166,18 +166,23 @@ func (p *Plan) Space() (bases []Configuration, groups [][]Configuration, err err
 		bases = p.split()
 	}
 	bases = append(bases, o.bases...)
-	var precision, oneDNN, threads []Configuration
+	var precision, threads []Configuration
+	// Allocators and oneDNN are one group: both decide where memory comes from, so an effect of one
+	// depends on the other.
+	memories := p.allocators()
 	for _, c := range o.settings {
 		switch {
 		case c.Precision != "":
 			precision = append(precision, c)
 		case c.OneDNN != "":
-			oneDNN = append(oneDNN, c)
+			for _, a := range append([]Configuration{{}}, p.allocators()...) {
+				memories = append(memories, a.over(c))
+			}
 		case c.Allocator == "":
 			threads = append(threads, c)
 		}
 	}
-	for _, group := range [][]Configuration{precision, {{NoPrefetch: true}}, threads, p.allocators(), oneDNN} {
+	for _, group := range [][]Configuration{precision, {{NoPrefetch: true}}, threads, memories} {
 		if len(group) > 0 {
 			groups = append(groups, group)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/internal/allocator"
 	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -143,6 +144,16 @@ func TestSpace(t *testing.T) {
 	assert.Equal(t, []Configuration{{MicroBatches: 2}, {MicroBatches: 4}, {MicroBatches: 8}, {MicroBatches: 24}, {StepsPerExecution: 10}}, bases)
 	require.Len(t, groups, 3, "without a restart, neither allocators nor oneDNN")
 	assert.Equal(t, []Configuration{{NoPrefetch: true}}, groups[1])
+
+	p.Limits = Limits{Restart: true, OneDNN: true}
+	_, groups, err = p.Space()
+	require.NoError(t, err)
+	require.Len(t, groups, 2)
+	other, ok := p.otherOneDNN()
+	require.True(t, ok)
+	mmap := Configuration{Allocator: allocator.Mmap}
+	assert.Subset(t, groups[1], []Configuration{mmap, other, mmap.over(other)}, "allocators with and without oneDNN")
+
 	p.Options = session.Options{MicroBatches: 3}
 	bases, _, err = p.Space()
 	require.NoError(t, err)

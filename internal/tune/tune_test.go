@@ -26,8 +26,7 @@ var (
 		{bfloat16},
 		{{NoPrefetch: true}},
 		{{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}, {IntraThreads: 1}},
-		{{Allocator: "jemalloc"}, {Allocator: "mmap"}},
-		{{OneDNN: gpuopts.Off}},
+		{{Allocator: "jemalloc"}, {Allocator: "mmap"}, {OneDNN: gpuopts.Off}, {Allocator: "jemalloc", OneDNN: gpuopts.Off}, {Allocator: "mmap", OneDNN: gpuopts.Off}},
 	}
 )
 
@@ -47,6 +46,7 @@ func over(c, base configuration) (configuration, bool) {
 
 // machine is a made-up machine with known times and peaks. It implements trials.
 type machine struct {
+	figures  figures
 	known    []autotune.Measurement
 	measured []configuration
 	fails    func(configuration) string
@@ -60,6 +60,23 @@ type machine struct {
 
 // opened is the resident memory of an opened session, and files its part that is not anonymous.
 const opened, files = 380 * memory.MiB, 60 * memory.MiB
+
+// figures are the time and the peak of each configuration of a machine.
+type figures func(configuration) (ratio float64, peak memory.Bytes)
+
+// interacting is like image, but two settings act otherwise together: without oneDNN, which costs little
+// there, the allocator mmap costs little and saves more.
+func interacting(c configuration) (ratio float64, peak memory.Bytes) {
+	ratio, peak = image(c)
+	if c.OneDNN == "" {
+		return ratio, peak
+	}
+	ratio *= 1.15 / 3
+	if c.Allocator == "mmap" {
+		ratio, peak = ratio*1.02/1.8, opened+(peak-opened)*6/10
+	}
+	return ratio, peak
+}
 
 // image is about as image-224 was measured: 1110 MB and 137 ms in whole batches, 550 MB and 146 ms in
 // four micro-batches of bfloat16.
@@ -98,10 +115,10 @@ func (m *machine) Measure(ctx context.Context, c configuration) (autotune.Measur
 		m.cancel()
 		return autotune.Measurement{}, context.Cause(ctx)
 	}
-	ratio, peak := image(c)
+	ratio, peak := m.figures(c)
 	step := 0.137 * ratio
 	if m.reference != (configuration{}) {
-		whole, _ := image(m.reference)
+		whole, _ := m.figures(m.reference)
 		ratio /= whole
 	}
 	// Trials of a configuration differ by up to 1%.
@@ -119,7 +136,12 @@ func (m *machine) Measure(ctx context.Context, c configuration) (autotune.Measur
 
 func find(t *testing.T, m *machine, g Goal) Result {
 	t.Helper()
-	s := newSearch(g, bases, settings, over)
+	return findIn(t, settings, m, g)
+}
+
+func findIn(t *testing.T, groups [][]configuration, m *machine, g Goal) Result {
+	t.Helper()
+	s := newSearch(g, bases, groups, over)
 	require.NoError(t, s.run(t.Context(), m, time.Now().Add(time.Hour), nil))
 	r, err := s.result()
 	require.NoError(t, err)
@@ -127,19 +149,19 @@ func find(t *testing.T, m *machine, g Goal) Result {
 }
 
 // exhaustive returns the least cost of all configurations, without noise.
-func exhaustive(cost func(ratio float64, peak memory.Bytes) float64) float64 {
+func (of figures) exhaustive(groups [][]configuration, cost func(ratio float64, peak memory.Bytes) float64) float64 {
 	least := math.Inf(1)
-	for _, c := range newSearch(Goal{}, bases, settings, over).candidates {
-		least = min(least, cost(image(c.is)))
+	for _, c := range newSearch(Goal{}, bases, groups, over).candidates {
+		least = min(least, cost(of(c.is)))
 	}
 	return least
 }
 
 func TestFastestUnderABudget(t *testing.T) {
 	for _, budget := range []memory.Bytes{1300, 1000, 820, 700, 600, 560, 500} {
-		m, g := &machine{}, Goal{Budget: budget * memory.MiB}
+		m, g := &machine{figures: image}, Goal{Budget: budget * memory.MiB}
 		r := find(t, m, g)
-		best := exhaustive(func(ratio float64, peak memory.Bytes) float64 {
+		best := figures(image).exhaustive(settings, func(ratio float64, peak memory.Bytes) float64 {
 			if peak > g.Limit() {
 				return math.Inf(1)
 			}
@@ -156,9 +178,9 @@ func TestFastestUnderABudget(t *testing.T) {
 
 func TestLeastMemoryAtASpeed(t *testing.T) {
 	for _, limit := range []float64{1.1, 1.5, 3} {
-		m, g := &machine{}, Goal{Step: time.Duration(limit * 0.137 * float64(time.Second))}
+		m, g := &machine{figures: image}, Goal{Step: time.Duration(limit * 0.137 * float64(time.Second))}
 		r := find(t, m, g)
-		least := exhaustive(func(ratio float64, peak memory.Bytes) float64 {
+		least := figures(image).exhaustive(settings, func(ratio float64, peak memory.Bytes) float64 {
 			if ratio > limit {
 				return math.Inf(1)
 			}
@@ -173,7 +195,7 @@ func TestLeastMemoryAtASpeed(t *testing.T) {
 
 // Each configuration is dominated by a point of the front, within 5%.
 func TestFront(t *testing.T) {
-	m := &machine{}
+	m := &machine{figures: image}
 	r := find(t, m, Goal{})
 	for _, c := range newSearch(Goal{}, bases, settings, over).candidates {
 		ratio, peak := image(c.is)
@@ -190,20 +212,20 @@ func TestFront(t *testing.T) {
 }
 
 func TestNoConfigurationReachesTheGoal(t *testing.T) {
-	r := find(t, &machine{}, Goal{Budget: 390 * memory.MiB})
+	r := find(t, &machine{figures: image}, Goal{Budget: 390 * memory.MiB})
 	assert.Nil(t, r.Chosen)
 	require.NotNil(t, r.Nearest)
 	_, peak := image(r.Nearest.Configuration)
-	assert.LessOrEqual(t, float64(peak), 1.02*exhaustive(func(_ float64, peak memory.Bytes) float64 { return float64(peak) }))
+	assert.LessOrEqual(t, float64(peak), 1.02*figures(image).exhaustive(settings, func(_ float64, peak memory.Bytes) float64 { return float64(peak) }))
 
-	r = find(t, &machine{}, Goal{Step: time.Millisecond})
+	r = find(t, &machine{figures: image}, Goal{Step: time.Millisecond})
 	assert.Nil(t, r.Chosen)
 	assert.Equal(t, gpuopts.BFloat16, r.Nearest.Configuration.Precision)
 }
 
 // A setting that fails is not combined with others.
 func TestFailures(t *testing.T) {
-	m := &machine{fails: func(c configuration) string {
+	m := &machine{figures: image, fails: func(c configuration) string {
 		if c.Precision != "" {
 			return "it crashed"
 		}
@@ -221,16 +243,36 @@ func TestFailures(t *testing.T) {
 
 func TestPlainStepsFail(t *testing.T) {
 	s := newSearch(Goal{}, bases, settings, over)
-	require.NoError(t, s.run(t.Context(), &machine{fails: func(configuration) string { return "its loss is not finite" }}, time.Now().Add(time.Hour), nil))
+	require.NoError(t, s.run(t.Context(), &machine{figures: image, fails: func(configuration) string { return "its loss is not finite" }}, time.Now().Add(time.Hour), nil))
 	_, err := s.result()
 	require.ErrorIs(t, err, ErrNothing)
 	assert.ErrorContains(t, err, "its loss is not finite")
 }
 
+// Settings whose effects are not independent are found, too. bfloat16, which excludes them, is not
+// allowed.
+func TestInteractions(t *testing.T) {
+	exact := settings[1:]
+	for _, budget := range []memory.Bytes{1000, 820, 700, 600, 560, 500, 460} {
+		m, g := &machine{figures: interacting}, Goal{Budget: budget * memory.MiB}
+		r := findIn(t, exact, m, g)
+		best := figures(interacting).exhaustive(exact, func(ratio float64, peak memory.Bytes) float64 {
+			if 1.01*float64(peak) > float64(g.Limit()) { // a trial may exceed the limit
+				return math.Inf(1)
+			}
+			return ratio
+		})
+		require.NotNil(t, r.Chosen, "%d MiB", budget)
+		ratio, _ := interacting(r.Chosen.Configuration)
+		assert.LessOrEqual(t, ratio, 1.05*best, "%d MiB: %v", budget, r.Chosen.Configuration)
+		assert.Less(t, len(m.measured), r.Configurations/8)
+	}
+}
+
 // If plain steps run out of memory, the others are predicted from micro-batches.
 func TestDefaultFails(t *testing.T) {
 	g := Goal{Budget: 700 * memory.MiB}
-	r := find(t, &machine{fails: func(c configuration) string {
+	r := find(t, &machine{figures: image, fails: func(c configuration) string {
 		if _, peak := image(c); peak > 900*memory.MiB {
 			return "killed by the kernel because memory ran out"
 		}
@@ -239,7 +281,7 @@ func TestDefaultFails(t *testing.T) {
 	assert.Nil(t, r.Default)
 	require.NotNil(t, r.Chosen)
 	ratio, _ := image(r.Chosen.Configuration)
-	assert.LessOrEqual(t, ratio, 1.05*exhaustive(func(ratio float64, peak memory.Bytes) float64 {
+	assert.LessOrEqual(t, ratio, 1.05*figures(image).exhaustive(settings, func(ratio float64, peak memory.Bytes) float64 {
 		if peak > g.Limit() {
 			return math.Inf(1)
 		}
@@ -250,16 +292,16 @@ func TestDefaultFails(t *testing.T) {
 // Ratios to other steps than today's are not used.
 func TestAnotherReference(t *testing.T) {
 	g := Goal{Budget: 700 * memory.MiB}
-	before := &machine{reference: configuration{MicroBatches: 32}, fails: func(c configuration) string {
+	before := &machine{figures: image, reference: configuration{MicroBatches: 32}, fails: func(c configuration) string {
 		return map[bool]string{true: "killed by the kernel because memory ran out"}[c == configuration{}]
 	}}
 	find(t, before, g)
 	for i := range before.known {
 		before.known[i].Passing = before.known[i].Out != ""
 	}
-	m := &machine{known: before.known}
+	m := &machine{figures: image, known: before.known}
 	r := find(t, m, g)
-	want := find(t, &machine{}, g)
+	want := find(t, &machine{figures: image}, g)
 	assert.Equal(t, want.Chosen.Configuration, r.Chosen.Configuration)
 	assert.InEpsilon(t, want.Chosen.Step.Seconds(), r.Chosen.Step.Seconds(), 0.03)
 	require.NotNil(t, r.Default)
@@ -269,34 +311,34 @@ func TestAnotherReference(t *testing.T) {
 // A search that was interrupted, or that had too little time, continues where it stopped.
 func TestContinues(t *testing.T) {
 	g := Goal{Budget: 600 * memory.MiB}
-	whole := &machine{}
+	whole := &machine{figures: image}
 	want := find(t, whole, g)
 
 	ctx, cancel := context.WithCancel(t.Context())
-	m := &machine{stop: 5, cancel: cancel}
+	m := &machine{figures: image, stop: 5, cancel: cancel}
 	s := newSearch(g, bases, settings, over)
 	require.ErrorIs(t, s.run(ctx, m, time.Now().Add(time.Hour), nil), context.Canceled)
 	require.Len(t, m.known, 5)
 
-	m = &machine{known: m.known, late: 3}
+	m = &machine{figures: image, known: m.known, late: 3}
 	r := find(t, m, g)
 	assert.False(t, r.Complete)
 	assert.Equal(t, whole.measured[5:8], m.measured)
 
-	m = &machine{known: m.known}
+	m = &machine{figures: image, known: m.known}
 	r = find(t, m, g)
 	assert.True(t, r.Complete)
 	assert.Equal(t, want.Chosen.Configuration, r.Chosen.Configuration)
 	assert.Len(t, m.measured, len(whole.measured)-8)
 
-	m = &machine{known: m.known}
+	m = &machine{figures: image, known: m.known}
 	find(t, m, g)
 	assert.Empty(t, m.measured, "all is known")
 }
 
 func TestNoTime(t *testing.T) {
 	s := newSearch(Goal{}, bases, settings, over)
-	require.NoError(t, s.run(t.Context(), &machine{}, time.Now(), nil))
+	require.NoError(t, s.run(t.Context(), &machine{figures: image}, time.Now(), nil))
 	_, err := s.result()
 	assert.True(t, errors.Is(err, ErrNothing))
 }
@@ -304,11 +346,11 @@ func TestNoTime(t *testing.T) {
 // A budget of anonymous memory has another peak and another memory of the opened session.
 func TestAnonymousMemory(t *testing.T) {
 	for _, budget := range []memory.Bytes{900, 700, 560, 500, 440} {
-		m, g := &machine{}, Goal{Budget: budget * memory.MiB, Anon: true}
+		m, g := &machine{figures: image}, Goal{Budget: budget * memory.MiB, Anon: true}
 		r := find(t, m, g)
 		_, peak := image(r.Default.Configuration)
 		assert.Equal(t, peak-files, r.Default.Peak)
-		best := exhaustive(func(ratio float64, peak memory.Bytes) float64 {
+		best := figures(image).exhaustive(settings, func(ratio float64, peak memory.Bytes) float64 {
 			if peak-files > g.Limit() {
 				return math.Inf(1)
 			}
@@ -324,7 +366,7 @@ func TestAnonymousMemory(t *testing.T) {
 // The model has the lines of micro-batches from a middle number and the largest.
 func TestPredictsNumbersOfMicroBatches(t *testing.T) {
 	for _, g := range []Goal{{}, {Anon: true}} {
-		s, m := newSearch(g, bases, settings, over), &machine{}
+		s, m := newSearch(g, bases, settings, over), &machine{figures: image}
 		for _, c := range []configuration{{}, {MicroBatches: 8}, {MicroBatches: 32}, bfloat16} {
 			r, err := m.Measure(t.Context(), c)
 			require.NoError(t, err)
