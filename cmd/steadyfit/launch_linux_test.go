@@ -104,12 +104,18 @@ func trainAlone(t *testing.T, dir string, epochs, parts int) {
 	require.NoError(t, s.SaveModel(t.Context(), filepath.Join(dir, "model")))
 }
 
-// A rank that is lost for good leaves its part of the batches to the others.
+// A rank that is lost for good leaves its part of the batches to the others, or to rank 0 alone.
 func TestLaunchedRankIsLost(t *testing.T) {
+	for _, ranks := range []int{3, 2} {
+		t.Run(strconv.Itoa(ranks), func(t *testing.T) { loseARank(t, ranks) })
+	}
+}
+
+func loseARank(t *testing.T, ranks int) {
 	const epochs = 10
-	dir, alone := t.TempDir(), t.TempDir()
-	cmd := program(t, append(append([]string{"launch", "--workers", "3", "--"}, digitsFit(dir)...),
-		"--epochs", strconv.Itoa(epochs), "--supervise", "--min-workers", "2", "--min-workers-wait", "3s")...)
+	dir, alone, last := t.TempDir(), t.TempDir(), ranks-1
+	cmd := program(t, append(append([]string{"launch", "--workers", strconv.Itoa(ranks), "--"}, digitsFit(dir)...),
+		"--epochs", strconv.Itoa(epochs), "--supervise", "--min-workers", strconv.Itoa(last), "--min-workers-wait", "3s")...)
 	cmd.Env = append(cmd.Env, launchMark+"="+dir)
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
@@ -119,12 +125,20 @@ func TestLaunchedRankIsLost(t *testing.T) {
 		return err == nil && len(checkpoints) > 0
 	}, time.Minute, 5*time.Millisecond)
 	supervisors := childrenOf(cmd.Process.Pid)
-	require.Len(t, supervisors, 3)
-	for _, pid := range []int{childOf(supervisors[2]), supervisors[2]} {
+	require.Len(t, supervisors, ranks)
+	killed := []int{supervisors[last]} // whose child must end, too
+	if ranks == 3 {
+		killed = []int{childOf(supervisors[last]), supervisors[last]}
+	}
+	for _, pid := range killed {
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 	}
 	require.NoError(t, cmd.Wait(), "%s", &output)
-	for _, line := range []string{"rank 2 of 3 was killed by SIGKILL", `cluster="rank 0 of 2, from TF_CONFIG" missing="rank 2 (`, "[rank 1] level=WARN msg=\"the training continues without some ranks\" cluster=\"rank 1 of 2"} {
+	lines := []string{fmt.Sprintf("rank %d of %d was killed by SIGKILL", last, ranks), fmt.Sprintf(`cluster="rank 0 of %d, from TF_CONFIG" missing="rank %d (`, last, last)}
+	if ranks == 3 {
+		lines = append(lines, "[rank 1] level=WARN msg=\"the training continues without some ranks\" cluster=\"rank 1 of 2")
+	}
+	for _, line := range lines {
 		assert.Contains(t, output.String(), line)
 	}
 	trainAlone(t, alone, epochs, 1)
