@@ -70,8 +70,9 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	c.OOMKilled, c.OutOfMemory, c.Cause = exit.OOMKilled, exit.OutOfMemory, exit.Cause
 	c.Hang = c.Hang && exit.Killed
 	if a.chosen() {
-		c.OutOfMemory, c.Cause, c.Peer = false, a.end.Text, a.end.End == endPeer
+		c.OutOfMemory, c.Cause = false, a.end.Text
 	}
+	c.Peer = a.end != nil && a.end.End == endPeer
 	return a, nil
 }
 

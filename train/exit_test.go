@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"testing"
 	"time"
 
@@ -45,4 +46,12 @@ func TestAbsentRank(t *testing.T) {
 	require.ErrorIs(t, err, supervise.ErrRetry)
 	assert.ErrorContains(t, err, "rank 0 (127.0.0.1:1) did not answer within 1ms")
 	assert.Equal(t, 1, ExitCode(err))
+	// An interrupt while another process has the port of rank 0 is one all the same.
+	l, err := net.Listen("tcp", ":0")
+	require.NoError(t, err)
+	defer l.Close()
+	c.Cluster.Rank, c.Cluster.Workers[0] = 0, fmt.Sprintf("127.0.0.1:%d", l.Addr().(*net.TCPAddr).Port)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	assert.Equal(t, 130, ExitCode(c.openRank(ctx)))
 }
