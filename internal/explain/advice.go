@@ -43,6 +43,10 @@ func (m *measurement) advise(r *Report) {
 			if p.Bytes >= 16*memory.MiB {
 				p.Advice = "steadyfit matrix measures which setting of malloc returns it"
 			}
+		case Unattributed:
+			if r.Malloc != "glibc" && r.OneDNN {
+				p.Advice = "with the graph, executors and TensorFlow's pool: " + r.Malloc + " does not tell them apart"
+			}
 		case Libraries, MappedData:
 			p.Advice = "pages of files, which the system can drop"
 		}

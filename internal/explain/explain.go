@@ -20,11 +20,10 @@
 //   - malloc's statistics: memory in use after each phase, which gives what TensorFlow needs for itself,
 //     and memory that is free.
 //
-// TensorFlow's pool and malloc hold free memory, too. With a pool (oneDNN), malloc's free memory is
-// what a trim returns, and the pool's is the rest of the native memory, up to the size of the mapped
-// blocks. Without one, malloc's is the rest of the native memory, up to what malloc reports as free. What
-// remains is the part [Unattributed]: native memory that malloc does not know. If the parts exceed the
-// peak, workspace that was never written is subtracted, and the sum shows the remaining error.
+// TensorFlow's pool and malloc hold free memory, too. The pool's is the resident part of its mappings,
+// without the blocks in other parts, and malloc's is what malloc reports. So all parts are measured, and
+// what remains is the part [Unattributed]. The parts may also exceed the peak, for example if kernels do
+// not write to all of their workspace; [Report.Excess] is the difference.
 package explain
 
 import (
@@ -56,7 +55,7 @@ type Report struct {
 	// Steps is the number of steps before the explained one, StepSeconds their median time.
 	Steps       int     `json:"steps"`
 	StepSeconds float64 `json:"step_seconds"`
-	// Parts sum up to PeakBytes, the largest first.
+	// Parts sum up to PeakBytes, or to more; see Excess. The largest is first.
 	Parts []Part `json:"parts"`
 	// Growth is the verdict on the steps before the explained one.
 	Growth memory.Verdict `json:"growth"`
@@ -108,8 +107,6 @@ type Part struct {
 	Of []Holder `json:"of,omitempty"`
 	// More is the number of smaller holders.
 	More int `json:"more,omitempty"`
-	// Unwritten is what the holders asked for in addition, and did not write to.
-	Unwritten memory.Bytes `json:"unwritten,omitempty"`
 	// Advice is what could make the part smaller, with options in braces; see package option.
 	Advice string `json:"advice,omitempty"`
 }
@@ -160,6 +157,9 @@ func (r *Report) Sum() (sum memory.Bytes) {
 	}
 	return sum
 }
+
+// Excess returns by how much the parts exceed the peak.
+func (r *Report) Excess() memory.Bytes { return max(r.Sum()-r.PeakBytes, 0) }
 
 // Part returns the size of a part; 0 if there is none.
 func (r *Report) Part(name string) memory.Bytes {

@@ -108,7 +108,6 @@ type measurement struct {
 	loaded      phase // after TensorFlow was loaded
 	opened      phase // after the model was opened
 	before      phase // before the explained step
-	trimmed     memory.Bytes
 	peak        memory.Bytes
 	processPeak memory.Bytes
 	trace       native.Trace
@@ -167,7 +166,7 @@ func Measure(ctx context.Context, p Plan) (r *Report, err error) {
 	var stop func()
 	m.next, stop = iter.Pull2(endless(m.ahead, p.Batch))
 	defer stop()
-	for _, do := range []func(context.Context) error{m.grow, m.findPeak, m.trim, m.traceStep} {
+	for _, do := range []func(context.Context) error{m.grow, m.findPeak, m.traceStep} {
 		if err := do(ctx); err != nil {
 			return nil, err
 		}
@@ -305,17 +304,6 @@ func (m *measurement) findPeak(ctx context.Context) error {
 	}
 	m.processPeak = max(m.processPeak, m.peak)
 	return nil
-}
-
-// trim measures how much of malloc's free memory is resident.
-func (m *measurement) trim(context.Context) error {
-	before, err := readRegions()
-	if err != nil || !native.Trim() {
-		return err
-	}
-	after, err := readRegions()
-	m.trimmed = max(before.native-after.native, 0)
-	return err
 }
 
 func (m *measurement) traceStep(ctx context.Context) error {

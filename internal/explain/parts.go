@@ -64,12 +64,11 @@ func (m *measurement) parts(operations []operation) []Part {
 	l.native(Tensors, b.tensors)
 	loaded, opened, before := l.inUse(&m.loaded), l.inUse(&m.opened), l.inUse(b)
 	l.native(Registries, loaded-l.inUse(&m.start))
-	if !l.pool || b.malloc.Mapped >= 0 { // otherwise the regions of the pool are unknown
+	if !l.pool || b.malloc.Mapped >= 0 { // otherwise they may include the regions of the pool
 		l.native(Graph, opened-loaded-variables)
 		l.native(Executors, before-opened-l.fromMalloc(b.buffers, b.steps)-l.fromMalloc(b.tensors, b.open))
 	}
 	l.slack(m)
-	l.untouched()
 	l.add(Unattributed, l.rest)
 	slices.SortStableFunc(l.parts, func(a, b Part) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	return l.parts
@@ -84,7 +83,7 @@ type list struct {
 	pooled, small memory.Bytes
 	// step is the size of the step's blocks from malloc.
 	step memory.Bytes
-	// rest is the native memory without the parts so far. It is negative if these are too large.
+	// rest is the native memory without the parts so far. It is negative if these exceed the peak.
 	rest memory.Bytes
 }
 
@@ -136,31 +135,18 @@ func (l *list) inUse(p *phase) memory.Bytes {
 	return memory.Bytes(in)
 }
 
-// slack adds the free memory of malloc and of the pool.
+// slack adds the free memory of malloc and of the pool. Both are measured, not what the other parts leave.
 func (l *list) slack(m *measurement) {
 	b := &m.before
-	free := m.trimmed
+	if l.pool && b.malloc.Mapped >= 0 { // the mappings of another malloc may be its own
+		// Blocks of the pool are larger than what was asked for, and the difference counts as slack.
+		l.native(PoolSlack, b.large-m.loaded.large-(b.metadata-m.loaded.metadata)-l.pooled)
+	}
+	// The step takes its small blocks from malloc's free memory and, without a pool, from what it adds to
+	// the process.
+	free := memory.Bytes(max(b.malloc.Free, 0)) - l.step
 	if !l.pool {
-		// The step takes its blocks from malloc's free memory and from what it adds to the process.
-		free = max(memory.Bytes(b.malloc.Free)+max(m.peak-b.total(), 0)-l.step, 0)
+		free += max(m.peak-b.total(), 0)
 	}
-	l.native(MallocSlack, min(free, max(l.rest, 0)))
-	if l.pool {
-		reserved := memory.Bytes(max(b.malloc.Mapped-m.loaded.malloc.Mapped, 0))
-		l.native(PoolSlack, min(max(reserved-l.pooled, 0), max(l.rest, 0)))
-	}
-}
-
-// untouched reduces the workspace if the parts are too large. Kernels ask for workspace of a size that
-// depends on the caches of the processor, as convolutions without oneDNN do, and write to a part of it;
-// pages that were never written are not resident. Other blocks are written as a whole.
-func (l *list) untouched() {
-	for i := range l.parts {
-		if p := &l.parts[i]; p.Name == Workspace && l.rest < 0 {
-			less := min(-l.rest, p.Bytes)
-			p.Unwritten = less
-			p.Bytes -= less
-			l.rest += less
-		}
-	}
+	l.native(MallocSlack, free)
 }

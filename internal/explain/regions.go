@@ -24,7 +24,10 @@ type regions struct {
 	// arenas are those of the Go heap. code is compiled while the program runs, as by oneDNN. native
 	// is the other anonymous memory, without stacks.
 	arenas, code, native, stacks memory.Bytes
-	anonymous                    memory.Bytes
+	// large is the part of native that is not in the heaps of glibc's malloc: blocks that were mapped one
+	// by one, such as the regions of TensorFlow's pool, and memory of the Go runtime.
+	large     memory.Bytes
+	anonymous memory.Bytes
 }
 
 func (r *regions) total() memory.Bytes {
@@ -73,9 +76,19 @@ type mapping struct {
 
 func parseRegions(text io.Reader) (r regions, err error) {
 	var before, m mapping
+	var native memory.Bytes // of the mapping before, if it is native
 	add := func() {
+		// The rest of a heap's address space follows without access.
+		if m.to > 0 && !(m.access == "---p" && m.from == before.to && m.to%heapMost == 0) {
+			r.large += native
+		}
+		native = -r.native
 		if m.to > 0 {
 			r.add(before, m)
+		}
+		native += r.native
+		if m.path == "[heap]" {
+			native = 0
 		}
 		before = m
 	}
@@ -97,6 +110,7 @@ func parseRegions(text io.Reader) (r regions, err error) {
 		}
 	}
 	add()
+	r.large += native
 	if err := lines.Err(); err != nil {
 		return r, fmt.Errorf("read the mappings of the process: %w", err)
 	}
@@ -160,6 +174,9 @@ func (m *mapping) isStack(before mapping) bool {
 }
 
 const pageSize = 4096
+
+// heapMost is the address space of a heap of glibc's malloc, and its alignment (malloc/arena.c).
+const heapMost = 64 << 20
 
 func (m *mapping) isLibrary() bool {
 	name := filepath.Base(m.path)

@@ -27,7 +27,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	fmt.Fprintf(&b, "TensorFlow %s, oneDNN %s, malloc of %s, %d steps of %s.%s\n\n",
 		r.TensorFlow, onOff(r.OneDNN), r.Malloc, r.Steps, micros(int64(r.StepSeconds*1e6)), r.higher())
 	b.WriteString(r.table())
-	fmt.Fprintf(&b, "%10s  sum of the parts\n\nFrom step to step: %s.\n", size(r.Sum()), r.GrowthText)
+	fmt.Fprintf(&b, "%10s  sum of the parts%s\n\nFrom step to step: %s.\n", size(r.Sum()), r.exceeds(), r.GrowthText)
 	for _, line := range r.growing() {
 		fmt.Fprintf(&b, "  %s\n", line)
 	}
@@ -50,6 +50,16 @@ func (r *Report) higher() string {
 	return fmt.Sprintf(" The process peaked at %s before, while it loaded the model or ran the first steps.", size(r.ProcessPeakBytes))
 }
 
+// leastRest is the amount from which the text shows what is unattributed, or exceeds the peak.
+const leastRest = 64 * memory.KiB
+
+func (r *Report) exceeds() string {
+	if r.Excess() < leastRest {
+		return ""
+	}
+	return fmt.Sprintf("; the parts exceed the peak by %s (%.1f%%)", size(r.Excess()), 100*float64(r.Excess())/float64(r.PeakBytes))
+}
+
 // size formats an amount, up to 10 GiB with a tenth of a MiB, so that parts and their sum compare.
 func size(b memory.Bytes) string {
 	if b < memory.MiB || b >= 10*memory.GiB {
@@ -66,7 +76,7 @@ func (r *Report) table() string {
 	for i, p := range r.Parts {
 		left = min(left, mostLines-i)
 		share := float64(p.Bytes) / float64(r.PeakBytes)
-		if share < least && p.Name != Unattributed {
+		if !r.hasLine(p) {
 			small, count = small+p.Bytes, count+1
 			continue
 		}
@@ -88,10 +98,15 @@ func (r *Report) table() string {
 	return b.String()
 }
 
+// hasLine reports whether a part has its own line.
+func (r *Report) hasLine(p Part) bool {
+	return float64(p.Bytes) >= least*float64(r.PeakBytes) || p.Name == Unattributed && p.Bytes >= leastRest
+}
+
 // above counts the parts from index i on that have their own line.
 func (r *Report) above(i int) (n int) {
 	for _, p := range r.Parts[min(i, len(r.Parts)):] {
-		if float64(p.Bytes) >= least*float64(r.PeakBytes) || p.Name == Unattributed {
+		if r.hasLine(p) {
 			n++
 		}
 	}
