@@ -84,11 +84,12 @@ func (s *settings) tune(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := s.printTuned(cmd.OutOrStdout(), r, s.inexact(m)); err != nil {
+	inexact := s.inexact(m)
+	if err := s.printTuned(cmd.OutOrStdout(), r, inexact); err != nil {
 		return err
 	}
 	if r.Chosen == nil {
-		return s.notReached(r)
+		return s.notReached(r, inexact)
 	}
 	if s.Out == "" {
 		return nil
@@ -140,9 +141,12 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 		plan.LearningRate = s.Loop.LearningRate(0, 0)
 	}
 	anon := s.Budget.Layer == memory.Anon
-	trials, saved := 0, true
+	trials, saved, first := 0, true, true
 	r, err := tune.Run(cmd.Context(), &plan, tune.Goal{Budget: s.Budget.Limit, Anon: anon, Step: s.stepTime}, until, func(e tune.Event) {
-		if trials = e.Trials; e.Done == nil {
+		if trials = e.Trials; first && trials > 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "tune: continues after %s in %s\n", count(int64(trials), "earlier trial"), plan.Cache)
+		}
+		if first = false; e.Done == nil {
 			return
 		}
 		if err := e.Done.Unsaved; err != nil && saved {
@@ -267,23 +271,36 @@ func (s *settings) printTuned(w io.Writer, r tune.Result, inexact bool) error {
 	if r.Complete {
 		text.WriteString("; no other one is predicted to be better\n")
 	} else {
-		text.WriteString("; the time ended before all that may be better were measured, and the same command continues\n")
+		text.WriteString("; the time ran out, and others may be better: run the same command again to measure more\n")
 	}
 	for _, f := range r.Failures {
-		fmt.Fprintf(&text, "%v cannot run: %s\n", f.Configuration, f.Reason)
+		fmt.Fprintf(&text, "failed: %v: %s\n", f.Configuration, f.Reason)
 	}
-	if p := r.Chosen; p != nil && r.Default == nil {
-		fmt.Fprintf(&text, "chosen: %v\n", p.Configuration)
-	} else if p != nil {
-		fmt.Fprintf(&text, "chosen: %v: %.2f of the peak and %.2f of the time of the default\n", p.Configuration,
-			float64(p.Peak)/float64(r.Default.Peak), p.Step.Seconds()/r.Default.Step.Seconds())
+	if p := r.Chosen; p != nil {
+		fmt.Fprintf(&text, "chosen: %v\n  %s", p.Configuration, s.goalText())
+		if r.Default != nil {
+			fmt.Fprintf(&text, "; %.2f times the peak and %.2f times the time of the default",
+				float64(p.Peak)/float64(r.Default.Peak), p.Step.Seconds()/r.Default.Step.Seconds())
+		}
+		text.WriteString("\n")
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
 }
 
+// goalText says what the chosen settings are.
+func (s *settings) goalText() string {
+	switch {
+	case s.Budget.Limit > 0:
+		return fmt.Sprintf("the fastest with a peak of at most %v, which leaves a part of the budget of %v free", tune.Goal{Budget: s.Budget.Limit}.Limit(), s.Budget.Limit)
+	case s.stepTime > 0:
+		return fmt.Sprintf("the least memory at %v per step or less", s.stepTime)
+	}
+	return "the least product of time and memory, without --memory-budget or --step-time"
+}
+
 // notReached is the error if no configuration reaches the goal.
-func (s *settings) notReached(r tune.Result) error {
+func (s *settings) notReached(r tune.Result, inexact bool) error {
 	p := r.Nearest
 	var fixes []string
 	if s.Autotune.Mode != train.AutotunePrecision {
@@ -293,7 +310,7 @@ func (s *settings) notReached(r tune.Result) error {
 		return fmt.Errorf("no settings that were measured take %v per step or less: the fastest take %s (%v); allow a longer --step-time, or try %s",
 			s.stepTime, stepText(p.Step), p.Configuration, list(append(fixes, "a smaller --batch"), "or"))
 	}
-	if !s.Session.AllowInexactSplit {
+	if inexact && !s.Session.AllowInexactSplit {
 		fixes = append(fixes, "--inexact-micro-batches")
 	}
 	sufficient := memory.Bytes(float64(p.Peak)*float64(s.Budget.Limit)/float64(tune.Goal{Budget: s.Budget.Limit}.Limit()))/memory.MiB + 1
