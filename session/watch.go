@@ -38,7 +38,7 @@ func (e *peerError) Error() string {
 }
 func (e *peerError) Unwrap() error { return e.err }
 func (e *peerError) Is(target error) bool {
-	return target == ErrPeer || errors.Is(supervise.ErrPeer, target)
+	return target == ErrPeer || target == supervise.ErrPeer || target == supervise.ErrRetry
 }
 
 // retry marks an error that may not occur in another process.
