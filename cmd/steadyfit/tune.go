@@ -150,7 +150,7 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 			return
 		}
 		if err := e.Done.Unsaved; err != nil && saved {
-			notice(cmd.ErrOrStderr(), "warning", fmt.Sprintf("another call will measure again: %v; set --cache to a folder that can be written", err))
+			notice(cmd.ErrOrStderr(), "warning", fmt.Sprintf("the trials are not kept for another call: %v; set --cache to a folder that can be written", err))
 			saved = false
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "tune: %v: %s (%v left)\n", e.Configuration, trialText(*e.Done, anon), time.Until(until).Round(time.Second))

@@ -237,7 +237,9 @@ func TestCandidateThatHangs(t *testing.T) {
 		got := s.outcome([]Configuration{both, fused}, nil)
 		assert.Equal(t, fused, got.Configuration)
 		assert.Equal(t, []time.Duration{30 * time.Minute}, s.waited, "half of the time")
-		assert.Equal(t, Measurement{Configuration: both, Out: errCold.Error(), Late: true}, *find(got.Measurements, both))
+		cold := *find(got.Measurements, both)
+		assert.InDelta(t, 1800, cold.Waited, 1)
+		assert.Equal(t, Measurement{Configuration: both, Out: errCold.Error(), Waited: cold.Waited, Late: true}, cold)
 	})
 }
 
