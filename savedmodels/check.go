@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/contract"
+	"steadyfit/internal/escape"
 	"steadyfit/tfbind"
 )
 
@@ -108,13 +109,13 @@ func (m *Model) CheckSafe() error {
 	var ops []string
 	for _, p := range m.Problems {
 		if p.Severity == Error && p.Code == codeUnsafeOp {
-			ops = append(ops, printable(p.Message))
+			ops = append(ops, escape.Printable(p.Message))
 		}
 	}
 	if len(ops) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: %w:\n  %s\n%s", printable(m.Dir), ErrUnsafeOps, strings.Join(ops, "\n  "), unsafeFix)
+	return fmt.Errorf("%s: %w:\n  %s\n%s", escape.Printable(m.Dir), ErrUnsafeOps, strings.Join(ops, "\n  "), unsafeFix)
 }
 
 // ProblemsFor returns the problems of training the model with the named signature. An empty

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"steadyfit/internal/escape"
 )
 
 // The errors of this package, for use with errors.Is.
@@ -40,11 +42,11 @@ type NotTrainableError struct {
 
 func (e *NotTrainableError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s", printable(e.Dir), ErrNotTrainable)
+	fmt.Fprintf(&b, "%s: %s", escape.Printable(e.Dir), ErrNotTrainable)
 	for i, p := range e.Problems {
-		fmt.Fprintf(&b, "\n  %s: %s", p.Code, printable(p.Message))
+		fmt.Fprintf(&b, "\n  %s: %s", p.Code, escape.Printable(p.Message))
 		if fixShown(e.Problems, i) {
-			fmt.Fprintf(&b, "\n    fix: %s", printable(p.Fix))
+			fmt.Fprintf(&b, "\n    fix: %s", escape.Printable(p.Fix))
 		}
 	}
 	return b.String()

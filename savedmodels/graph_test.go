@@ -9,6 +9,8 @@ import (
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/escape"
 )
 
 // Each case runs an unsafe operation outside of the main graph's plain nodes.
@@ -305,7 +307,7 @@ func TestTextIsSafeForTerminals(t *testing.T) {
 	require.NoError(t, m.WriteText(&out))
 	out.WriteString(m.CheckTrainable(CheckOptions{}).Error())
 	for _, r := range out.String() {
-		require.True(t, r == '\n' || printable(string(r)) == string(r), "%q", r)
+		require.True(t, r == '\n' || escape.Printable(string(r)) == string(r), "%q", r)
 	}
 	require.NotContains(t, out.String(), "\nfake line")
 	require.Contains(t, out.String(), `esc\x1b[2J\nfake line`)

@@ -11,11 +11,11 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 
 	"steadyfit/internal/contract"
+	"steadyfit/internal/escape"
 	"steadyfit/tfbind"
 )
 
@@ -28,19 +28,6 @@ var newTypes = map[tfbind.DType]string{
 // typeName returns the name of the type in protobufs, such as "DT_FLOAT".
 func (t Tensor) typeName() string {
 	return cmp.Or(newTypes[t.DType], types_go_proto.DataType(t.DType).String())
-}
-
-// printable escapes control characters, since a model may contain any names.
-func printable(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		if unicode.IsPrint(r) {
-			b.WriteRune(r)
-		} else {
-			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
-		}
-	}
-	return b.String()
 }
 
 func plural(n int, what string) string {
@@ -73,7 +60,7 @@ func (m *Model) writeSignatures(b *bytes.Buffer) {
 	line := func(format string, texts ...string) {
 		args := make([]any, len(texts))
 		for i, t := range texts {
-			args[i] = printable(t)
+			args[i] = escape.Printable(t)
 		}
 		fmt.Fprintf(b, format+"\n", args...)
 	}
@@ -146,15 +133,15 @@ func (m *Model) writeUses(b *bytes.Buffer) {
 		if len(out) == 0 {
 			out = tensorNames(s.Outputs)
 		}
-		fmt.Fprintf(table, "  %s\t%s\t%s -> %s\n", use[0], printable(s.Name),
-			printable(cmp.Or(strings.Join(takes, "; "), "nothing")), printable(strings.Join(out, ", ")))
+		fmt.Fprintf(table, "  %s\t%s\t%s -> %s\n", use[0], escape.Printable(s.Name),
+			escape.Printable(cmp.Or(strings.Join(takes, "; "), "nothing")), escape.Printable(strings.Join(out, ", ")))
 	}
 	_ = table.Flush()
 	if len(unused) == len(m.Signatures) {
 		b.WriteString("  nothing\n")
 	}
 	if len(unused) > 0 {
-		fmt.Fprintf(b, "  not used: %s\n", printable(enumerate(unused, 10)))
+		fmt.Fprintf(b, "  not used: %s\n", escape.Printable(enumerate(unused, 10)))
 	}
 
 	m.writeVariables(b)
@@ -181,7 +168,7 @@ func (m *Model) writeVariables(b *bytes.Buffer) {
 	}
 	fmt.Fprintf(b, "\n%s, %d bytes; training changes %d, checkpoints hold %d.", plural(len(m.Variables), "variable"), size, trained, saved)
 	if m.TensorFlowVersion != "" {
-		fmt.Fprintf(b, " Written by TensorFlow %s.", printable(m.TensorFlowVersion))
+		fmt.Fprintf(b, " Written by TensorFlow %s.", escape.Printable(m.TensorFlowVersion))
 	}
 	b.WriteString("\n")
 	if !partial {
@@ -190,9 +177,9 @@ func (m *Model) writeVariables(b *bytes.Buffer) {
 	fmt.Fprintf(b, "Checkpoints leave out %s (%d bytes, base %.12s). An adapter holds %s, %d bytes.\n",
 		plural(frozen, "frozen variable"), frozenBytes, m.base, plural(weights, "variable"), weightBytes)
 	if f, err := m.Features(""); err == nil {
-		fmt.Fprintf(b, "Training can compute %s once per sample, up to %s.\n", plural(f.Operations, "frozen operation"), printable(f.End))
+		fmt.Fprintf(b, "Training can compute %s once per sample, up to %s.\n", plural(f.Operations, "frozen operation"), escape.Printable(f.End))
 	} else if errors.Is(err, ErrNoFeatures) {
-		fmt.Fprintf(b, "No result can be computed once per sample: %s.\n", printable(strings.TrimPrefix(err.Error(), ErrNoFeatures.Error()+": ")))
+		fmt.Fprintf(b, "No result can be computed once per sample: %s.\n", escape.Printable(strings.TrimPrefix(err.Error(), ErrNoFeatures.Error()+": ")))
 	}
 }
 
@@ -203,9 +190,9 @@ func (m *Model) writeProblems(b *bytes.Buffer) {
 	}
 	b.WriteString("\nProblems:\n")
 	for i, p := range m.Problems {
-		fmt.Fprintf(b, "  %s %s: %s\n", p.Severity, p.Code, printable(p.Message))
+		fmt.Fprintf(b, "  %s %s: %s\n", p.Severity, p.Code, escape.Printable(p.Message))
 		if fixShown(m.Problems, i) {
-			fmt.Fprintf(b, "    fix: %s\n", printable(p.Fix))
+			fmt.Fprintf(b, "    fix: %s\n", escape.Printable(p.Fix))
 		}
 	}
 }

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"archive/zip"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,13 +50,26 @@ func (s *settings) explain(cmd *cobra.Command) error {
 	if err := s.checkRate(); err != nil {
 		return err
 	}
-	if err := s.prepareProcess(cmd.ErrOrStderr()); err != nil {
+	warnings := cmd.ErrOrStderr()
+	if explain.Measuring() {
+		warnings = io.Discard // the process that started this one has printed them
+	}
+	if err := s.prepareProcess(warnings); err != nil {
 		return err
 	}
 	if explain.Measuring() {
 		return explain.Send(func() (*explain.Report, error) { return s.measurePeak(cmd) }, func(err error) *explain.Failure {
 			return &explain.Failure{Text: message(err), Code: exitCode(err)}
 		})
+	}
+	if s.Out != "" {
+		err := os.MkdirAll(s.Out, 0o777)
+		if err == nil {
+			err = files.Writable(s.Out, 0)
+		}
+		if err != nil {
+			return unusable(fmt.Errorf("--out %s: the page cannot be written: %w", s.Out, err))
+		}
 	}
 	r, err := explain.Run(cmd.Context(), cmd.ErrOrStderr())
 	var failed *explain.Failure
@@ -69,6 +84,9 @@ func (s *settings) explain(cmd *cobra.Command) error {
 	}
 	if err != nil {
 		return err
+	}
+	if r.Batch < s.Loop.Batch {
+		notice(cmd.ErrOrStderr(), "note", fmt.Sprintf("the data has only %d samples, so a step has %d instead of %d", r.Batch, r.Batch, s.Loop.Batch))
 	}
 	for i := range r.Parts {
 		r.Parts[i].Advice = option.Marked(r.Parts[i].Advice, flagName)
@@ -86,9 +104,6 @@ func (s *settings) explain(cmd *cobra.Command) error {
 
 func (s *settings) writePage(stderr io.Writer, r *explain.Report) error {
 	path := filepath.Join(s.Out, "explain.html")
-	if err := os.MkdirAll(s.Out, 0o777); err != nil {
-		return unusable(fmt.Errorf("--out: %w", err))
-	}
 	if err := files.Stream(path, r.HTML); err != nil {
 		return err
 	}
@@ -114,6 +129,7 @@ func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
 	}
 	return explain.Measure(cmd.Context(), explain.Plan{
 		Name: name, Model: m, Options: s.Session, Batch: s.Loop.Batch, Prefetch: s.Prefetch, LearningRate: s.rate, Time: growthTime,
+		Mappable:       mappable(s.Data.Path),
 		OpenData:       func() (*data.InMemory, error) { return s.trainingData(m, plan.Roles().Train) },
 		LoadTensorFlow: func() error { return s.loadDevices(cmd) },
 	})
@@ -121,4 +137,21 @@ func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
 
 func (s *settings) trainingData(m *savedmodels.Model, signature string) (*data.InMemory, error) {
 	return train.OpenData(m, signature, s.Data, "train", data.Pass{Batch: s.Loop.Batch})
+}
+
+// mappable reports whether data is in files that --map maps.
+func mappable(path string) bool {
+	switch strings.ToLower(filepath.Ext(path)) {
+	case ".npy":
+		return true
+	case ".npz":
+		archive, err := zip.OpenReader(path)
+		if err != nil {
+			return false
+		}
+		defer archive.Close()
+		return slices.ContainsFunc(archive.File, func(f *zip.File) bool { return f.Method == zip.Store })
+	}
+	arrays, _ := filepath.Glob(filepath.Join(path, "*.npy"))
+	return len(arrays) > 0
 }

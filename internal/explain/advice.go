@@ -24,24 +24,24 @@ func (m *measurement) advise(r *Report) {
 				p.Advice, batch = batch, ""
 			}
 		case Dataset:
-			p.Advice = "{Data.Map always} maps .npy and uncompressed .npz files instead"
+			if m.plan.Mappable {
+				p.Advice = "{Data.Map always} maps the files instead"
+			}
 		case Prefetched:
 			if n := m.ahead.Ahead(); n > 1 {
 				p.Advice = fmt.Sprintf("{Config.Prefetch 1} instead of %d batches ahead", n)
 			}
 		case Graph:
 			if p.Bytes >= r.PeakBytes/10 && m.plan.Model.Roles.Apply != "" {
-				p.Advice = "fewer signatures, such as an export without micro-batches"
+				p.Advice = "fewer signatures, each with a copy; but {Budget.Limit} needs those of micro-batches"
 			}
 		case Optimizer:
 			if p.Bytes >= r.Part(Weights) {
 				p.Advice = "an optimizer with less state, at export"
 			}
-		case PoolSlack:
-			p.Advice = "TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1 returns it after a step; slower"
-		case MallocSlack:
+		case PoolSlack, MallocSlack:
 			if p.Bytes >= 16*memory.MiB {
-				p.Advice = "steadyfit matrix measures which setting of malloc returns it"
+				p.Advice = "steadyfit tune measures whether another {Config.Allocator} needs less"
 			}
 		case Unattributed:
 			if r.Malloc != "glibc" && r.OneDNN {
@@ -59,7 +59,7 @@ func (m *measurement) smallerBatch(r *Report) string {
 		return ""
 	}
 	advice := "a smaller {Loop.Batch}"
-	if m.plan.Model.Roles.Apply != "" {
+	if m.session.CheckSplit() == nil {
 		advice += ", or {Budget.Limit}, which splits batches"
 	}
 	if m.plan.Options.Device.Precision == "" && r.OneDNN && cpu.X86.HasAVX512F && m.trace.Matrix[tfbind.Float32] > 0 {

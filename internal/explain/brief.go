@@ -35,7 +35,7 @@ func Brief(m *savedmodels.Model, ds *data.InMemory) string {
 	fmt.Fprintf(&b, "resident memory is %s, of which %s is anonymous; the peak was %v\n", size(usage.RSS.Bytes), size(usage.Anon.Bytes), usage.Peak)
 	fmt.Fprintf(&b, "%s %s, other memory of Go %s, variables %s (%s)", Dataset, size(held), size(p.arenas-held), size(sum), strings.Join(roles, ", "))
 	if p.malloc.InUse >= 0 {
-		fmt.Fprintf(&b, ", malloc %s in use, with variables and TensorFlow's pool, and %s free", size(memory.Bytes(p.malloc.InUse)), size(memory.Bytes(max(p.malloc.Free, 0))))
+		fmt.Fprintf(&b, ", malloc %s in use, with TensorFlow's pool and variables of the CPU, and %s free", size(memory.Bytes(p.malloc.InUse)), size(memory.Bytes(max(p.malloc.Free, 0))))
 	}
 	b.WriteString("\nsteadyfit explain shows which operations hold the peak of a step")
 	return b.String()

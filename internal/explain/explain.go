@@ -35,7 +35,7 @@ import (
 
 // Report is the result.
 type Report struct {
-	// Model and Data are names, Batch the samples of a step.
+	// Model and Data are names, Batch the samples of a step, which the dataset may limit.
 	Model string `json:"model"`
 	Data  string `json:"data"`
 	Batch int    `json:"batch"`
@@ -44,6 +44,8 @@ type Report struct {
 	TensorFlow string `json:"tensorflow"`
 	OneDNN     bool   `json:"onednn"`
 	Malloc     string `json:"malloc"`
+	// OnGPU is true if operations allocate memory of a GPU. Variables are then not in Parts.
+	OnGPU bool `json:"on_gpu"`
 	// PeakBytes is the largest resident memory during the explained step.
 	PeakBytes memory.Bytes `json:"peak_bytes"`
 	// BeforeBytes is the resident memory before that step, AnonBytes its anonymous part.

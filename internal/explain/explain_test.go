@@ -151,11 +151,31 @@ func TestRest(t *testing.T) {
 	assert.Contains(t, b.String(), "101.0 MiB  sum of the parts; the parts exceed the peak by 1.0 MiB (1.0%)\n")
 }
 
-// With another malloc, the size of the pool is not known.
-func TestPoolOfOtherMalloc(t *testing.T) {
+func TestShort(t *testing.T) {
+	assert.Equal(t, `a\x1b[2J/Relu (Conv)`, Holder{Name: "f/a/Relu", Layer: "a\x1b[2J", Type: "_Conv"}.Short())
+	assert.Equal(t, `w\n`, Holder{Name: "w\n"}.Short())
+}
+
+// The variables of a training on a GPU are not in the resident memory.
+func TestVariablesOnGPU(t *testing.T) {
+	m := &measurement{plan: Plan{Model: &savedmodels.Model{Variables: []savedmodels.Variable{{Name: "w", DType: tfbind.Float32, Shape: []int64{1 << 20}, Trained: true}}}}}
+	m.data, m.ahead = one(t)
+	m.before.native = 10 * memory.MiB
+	assert.Equal(t, Weights, m.parts(nil)[1].Name)
+	m.trace.Allocators = map[string]native.Use{"GPU_0_bfc": {}}
+	assert.Equal(t, []Part{{Name: Unattributed, Bytes: 10 * memory.MiB}}, m.parts(nil))
+}
+
+func one(t *testing.T) (*data.InMemory, *data.Prefetched) {
 	ds, err := data.New("one", data.Field{Name: "x", Array: data.Array{Shape: []int{1}, Values: []float32{1}}})
 	require.NoError(t, err)
-	m := &measurement{peak: 400 * memory.MiB, plan: Plan{Model: &savedmodels.Model{}, Batch: 1}, data: ds, ahead: data.Prefetch(ds, 1)}
+	return ds, data.Prefetch(ds, 1)
+}
+
+// With another malloc, the size of the pool is not known.
+func TestPoolOfOtherMalloc(t *testing.T) {
+	m := &measurement{peak: 400 * memory.MiB, plan: Plan{Model: &savedmodels.Model{}}}
+	m.data, m.ahead = one(t)
 	m.trace.Allocators = map[string]native.Use{"mklcpu": {Peak: memory.Known(256 * memory.MiB)}}
 	m.before.native = 400 * memory.MiB
 	m.before.large = 390 * memory.MiB

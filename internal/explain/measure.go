@@ -32,9 +32,11 @@ type Plan struct {
 	// this order and closes the data.
 	OpenData       func() (*data.InMemory, error)
 	LoadTensorFlow func() error
-	// Batch is the number of samples of a step, and Prefetch the number of batches to read ahead; -1
+	// Batch is the number of samples of a step, at most that of the dataset, and Prefetch the number of batches to read ahead; -1
 	// means data.AheadFor.
 	Batch, Prefetch int
+	// Mappable is true if the data is in files that can be mapped instead of read.
+	Mappable bool
 	// LearningRate is the rate for a model that takes one; 0 keeps the model's own.
 	LearningRate float64
 	// Time limits the steps that show whether memory grows.
@@ -126,6 +128,7 @@ func Measure(ctx context.Context, p Plan) (r *Report, err error) {
 	if m.data, err = p.OpenData(); err != nil {
 		return nil, err
 	}
+	m.plan.Batch = min(p.Batch, m.data.Len())
 	closers := []io.Closer{m.data}
 	defer func() {
 		for _, c := range slices.Backward(closers) {
@@ -159,12 +162,12 @@ func Measure(ctx context.Context, p Plan) (r *Report, err error) {
 	closers = append(closers, m.sampler)
 	ahead := p.Prefetch
 	if ahead < 0 {
-		ahead = data.AheadFor(m.data, p.Batch)
+		ahead = data.AheadFor(m.data, m.plan.Batch)
 	}
 	m.ahead = data.Prefetch(m.data, ahead)
 	m.out = make([]float64, len(m.session.TrainMetrics()))
 	var stop func()
-	m.next, stop = iter.Pull2(endless(m.ahead, p.Batch))
+	m.next, stop = iter.Pull2(endless(m.ahead, m.plan.Batch))
 	defer stop()
 	for _, do := range []func(context.Context) error{m.grow, m.findPeak, m.traceStep} {
 		if err := do(ctx); err != nil {
@@ -178,7 +181,7 @@ func Measure(ctx context.Context, p Plan) (r *Report, err error) {
 func endless(ds data.Dataset, batch int) iter.Seq2[data.Batch, error] {
 	return func(yield func(data.Batch, error) bool) {
 		for epoch := 0; ; epoch++ {
-			for b, err := range ds.Batches(data.Pass{Batch: batch, Epoch: epoch, DropRemainder: ds.Len() >= batch}) {
+			for b, err := range ds.Batches(data.Pass{Batch: batch, Epoch: epoch, DropRemainder: true}) {
 				if !yield(b, err) || err != nil {
 					return
 				}
@@ -324,7 +327,7 @@ func (m *measurement) report() *Report {
 	oneDNN, _ := tfbind.OneDNN()
 	r := &Report{
 		Model: m.plan.Name, Data: m.data.Name(), Batch: m.plan.Batch,
-		TensorFlow: info.Version, OneDNN: oneDNN, Malloc: native.Allocator(),
+		TensorFlow: info.Version, OneDNN: oneDNN, Malloc: native.Allocator(), OnGPU: m.onGPU(),
 		PeakBytes: m.peak, BeforeBytes: m.before.total(), AnonBytes: m.before.anonymous, ProcessPeakBytes: m.processPeak,
 		Steps: m.steps, StepSeconds: stats.Median(m.times),
 		Growth: m.growth, GrowthText: m.growth.String(), Samples: m.samples.thin(400),

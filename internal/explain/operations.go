@@ -18,10 +18,13 @@ type operation struct {
 	layer string
 }
 
+// ofGPU reports whether an allocator of TensorFlow is that of a GPU.
+func ofGPU(allocator string) bool { return strings.HasPrefix(allocator, "GPU_") }
+
 // classify returns the operations that allocate memory of the CPU.
 func classify(list []native.Allocations) (operations []operation) {
 	for _, a := range list {
-		if strings.HasPrefix(a.Allocator, "GPU_") || len(a.Records) == 0 {
+		if ofGPU(a.Allocator) || len(a.Records) == 0 {
 			continue
 		}
 		o := operation{Allocations: a, layer: layerOf(a.Name), part: Activations}

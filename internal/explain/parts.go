@@ -52,8 +52,10 @@ func (m *measurement) parts(operations []operation) []Part {
 
 	// What the step adds to the resident memory is native, too.
 	l.rest = b.native - metadata + max(m.peak-b.total(), 0)
-	for name, list := range variables(m.plan.Model) {
-		l.blocks(name, list)
+	if !m.onGPU() {
+		for name, list := range variables(m.plan.Model) {
+			l.blocks(name, list)
+		}
 	}
 	variables := l.small
 	for name, list := range atPeak(operations) {
@@ -72,6 +74,16 @@ func (m *measurement) parts(operations []operation) []Part {
 	l.add(Unattributed, l.rest)
 	slices.SortStableFunc(l.parts, func(a, b Part) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	return l.parts
+}
+
+// onGPU reports whether operations of the traced step allocate memory of a GPU, where variables then are.
+func (m *measurement) onGPU() bool {
+	for name := range m.trace.Allocators {
+		if ofGPU(name) {
+			return true
+		}
+	}
+	return false
 }
 
 // list collects parts.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"steadyfit/internal/escape"
 	"steadyfit/memory"
 )
 
@@ -23,11 +24,18 @@ const (
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, batch %d: a step peaks at %v of resident memory; between steps it is %v, of which %v is anonymous.\n",
-		r.Model, r.Batch, size(r.PeakBytes), size(r.BeforeBytes), size(r.AnonBytes))
+		escape.Printable(r.Model), r.Batch, size(r.PeakBytes), size(r.BeforeBytes), size(r.AnonBytes))
 	fmt.Fprintf(&b, "TensorFlow %s, oneDNN %s, malloc of %s, %d steps of %s.%s\n\n",
 		r.TensorFlow, onOff(r.OneDNN), r.Malloc, r.Steps, micros(int64(r.StepSeconds*1e6)), r.higher())
+	if r.OnGPU {
+		b.WriteString("Operations run on a GPU. Its memory, with the variables there, is not part of these amounts.\n\n")
+	}
 	b.WriteString(r.table())
-	fmt.Fprintf(&b, "%10s  sum of the parts%s\n\nFrom step to step: %s.\n", size(r.Sum()), r.exceeds(), r.GrowthText)
+	fmt.Fprintf(&b, "%10s  sum of the parts", size(r.Sum()))
+	if excess := r.Exceeding(); excess != "" {
+		b.WriteString("; the parts exceed the peak by " + excess)
+	}
+	fmt.Fprintf(&b, "\n\nFrom step to step: %s.\n", r.GrowthText)
 	for _, line := range r.growing() {
 		fmt.Fprintf(&b, "  %s\n", line)
 	}
@@ -53,11 +61,12 @@ func (r *Report) higher() string {
 // leastRest is the amount from which the text shows what is unattributed, or exceeds the peak.
 const leastRest = 64 * memory.KiB
 
-func (r *Report) exceeds() string {
+// Exceeding formats the excess; empty if it is small.
+func (r *Report) Exceeding() string {
 	if r.Excess() < leastRest {
 		return ""
 	}
-	return fmt.Sprintf("; the parts exceed the peak by %s (%.1f%%)", size(r.Excess()), 100*float64(r.Excess())/float64(r.PeakBytes))
+	return fmt.Sprintf("%s (%.1f%%)", size(r.Excess()), 100*float64(r.Excess())/float64(r.PeakBytes))
 }
 
 // size formats an amount, up to 10 GiB with a tenth of a MiB, so that parts and their sum compare.
@@ -120,6 +129,7 @@ func (h Holder) Short() string {
 		name = strings.TrimPrefix(h.Layer+"/"+h.Name[strings.LastIndex(h.Name, "/")+1:], "/")
 		name += " (" + strings.TrimPrefix(h.Type, "_") + ")"
 	}
+	name = escape.Printable(name)
 	if n := utf8.RuneCountInString(name); n > nameWidth {
 		name = "..." + string([]rune(name)[n-nameWidth+3:])
 	}
