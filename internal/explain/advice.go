@@ -14,43 +14,49 @@ func (m *measurement) advise(r *Report) {
 	batch := m.smallerBatch(r)
 	for i := range r.Parts {
 		p := &r.Parts[i]
-		if float64(p.Bytes) < leastHolder*float64(r.PeakBytes) {
-			continue
-		}
-		switch p.Name {
-		case Activations, Gradients, Workspace:
+		switch {
+		case float64(p.Bytes) < leastHolder*float64(r.PeakBytes):
+		case p.Name == Activations, p.Name == Workspace,
 			// The gradients of weights do not become smaller with the batch.
-			if p.Name != Gradients || p.Bytes > 2*r.Part(Weights) {
-				p.Advice, batch = batch, ""
-			}
-		case Dataset:
-			if m.plan.Mappable {
-				p.Advice = "{Data.Map always} maps the files instead"
-			}
-		case Prefetched:
-			if n := m.ahead.Ahead(); n > 1 {
-				p.Advice = fmt.Sprintf("{Config.Prefetch 1} instead of %d batches ahead", n)
-			}
-		case Graph:
-			if p.Bytes >= r.PeakBytes/10 && m.plan.Model.Roles.Apply != "" {
-				p.Advice = "fewer signatures, each with a copy; but {Budget.Limit} needs those of micro-batches"
-			}
-		case Optimizer:
-			if p.Bytes >= r.Part(Weights) {
-				p.Advice = "an optimizer with less state, at export"
-			}
-		case PoolSlack, MallocSlack:
-			if p.Bytes >= 16*memory.MiB {
-				p.Advice = "steadyfit tune measures whether another {Config.Allocator} needs less"
-			}
-		case Unattributed:
-			if r.Malloc != "glibc" && r.OneDNN {
-				p.Advice = "with the graph, executors and TensorFlow's pool: " + r.Malloc + " does not tell them apart"
-			}
-		case Libraries, MappedData:
-			p.Advice = "pages of files, which the system can drop"
+			p.Name == Gradients && p.Bytes > 2*r.Part(Weights):
+			p.Advice, batch = batch, ""
+		default:
+			p.Advice = m.advice(r, p)
 		}
 	}
+}
+
+// advice returns what could make a part smaller that does not depend on the batch, or "".
+func (m *measurement) advice(r *Report, p *Part) string {
+	switch p.Name {
+	case Dataset:
+		if m.plan.Mappable {
+			return "{Data.Map always} maps the files instead"
+		}
+	case Prefetched:
+		if n := m.ahead.Ahead(); n > 1 {
+			return fmt.Sprintf("{Config.Prefetch 1} instead of %d batches ahead", n)
+		}
+	case Graph:
+		if p.Bytes >= r.PeakBytes/10 && m.plan.Model.Roles.Apply != "" {
+			return "fewer signatures, each with a copy; but {Budget.Limit} needs those of micro-batches"
+		}
+	case Optimizer:
+		if p.Bytes >= r.Part(Weights) {
+			return "an optimizer with less state, at export"
+		}
+	case PoolSlack, MallocSlack:
+		if p.Bytes >= 16*memory.MiB {
+			return "steadyfit tune measures whether another {Config.Allocator} needs less"
+		}
+	case Unattributed:
+		if r.Malloc != "glibc" && r.OneDNN {
+			return "with the graph, executors and TensorFlow's pool: " + r.Malloc + " does not tell them apart"
+		}
+	case Libraries, MappedData:
+		return "pages of files, which the system can drop"
+	}
+	return ""
 }
 
 // smallerBatch returns what makes the memory of the operations smaller; empty if nothing is known.
