@@ -175,7 +175,8 @@ func TestFlagName(t *testing.T) {
 		{"Budget.Layer", string(memory.GPUProcess), "--memory-budget-of gpu"},
 		{"Options.Cluster", "", "cluster"},
 		{"TF_XLA_FLAGS", "", "TF_XLA_FLAGS"},
-		{"Options.Executor", "single", "Options.Executor single"},
+		{"Options.Executor", "single", "--executor single-threaded"},
+		{"Options.Grappler", "x", "Options.Grappler x"},
 	} {
 		assert.Equal(t, c.want, flagName(c.option, c.value))
 	}
