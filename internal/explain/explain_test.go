@@ -241,6 +241,9 @@ func TestPlantedHolders(t *testing.T) {
 		r := measure(t, oneDNN, testCase{Model: holder(t), Samples: 32 << 10, Batch: 32, Seconds: 0.5})
 		adds(t, r)
 		p := r.Parts[0]
+		if p.Name == Libraries { // 60 to 80 MiB
+			p = r.Parts[1]
+		}
 		assert.Contains(t, []string{Weights, OtherVars, Optimizer}, p.Name)
 		require.NotEmpty(t, p.Of)
 		assert.Equal(t, Holder{Name: "held", Bytes: 64 * memory.MiB}, p.Of[0])
