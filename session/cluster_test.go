@@ -289,9 +289,9 @@ func TestRankTimes(t *testing.T) {
 	for _, p := range ranks {
 		times := p.result(t).Times
 		assert.Equal(t, 1, times.Slowest)
-		assert.InDelta(t, 2.0/3, times.Wait, 0.3) // of 3 ranks, 2 wait
+		assert.Greater(t, times.Wait, 0.0)
 		assert.Greater(t, times.Exchange, 0.0)
-		assert.Less(t, times.Exchange, 0.5)
+		assert.Less(t, times.Wait+times.Exchange, 1.0, "shares of the time of a step")
 	}
 }
 
