@@ -43,7 +43,7 @@ type speed struct {
 // get smaller too.
 func (p *Plan) shorten(ctx context.Context) error {
 	jobs, _ := p.expand()
-	share := time.Duration(max(p.Jobs, 1)) * (p.Within - reserve) / time.Duration(len(jobs))
+	share := time.Duration(max(p.Jobs, 1)) * (p.Within - reserve) / time.Duration(max(len(jobs), 1))
 	speeds := make(map[string]speed) // by model
 	for i := range p.Workloads {
 		w := &p.Workloads[i]

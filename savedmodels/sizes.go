@@ -48,7 +48,7 @@ func (p *part) ofSizes(op *flatOp) (result kind, leading bool) {
 	case "Identity", "Snapshot", "StopGradient", "EnsureShape", "Cast", "Reshape", "ExpandDims", "Squeeze":
 		return sizes, first
 	case "Prod", "Sum", "Max", "Min":
-		return sizes, true
+		return sizes, first || p.single(op)
 	case "StridedSlice", "Slice", "GatherV2":
 		begin, known := p.elements(op)
 		switch {

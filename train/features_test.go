@@ -89,6 +89,7 @@ var frozenCases = []struct {
 	{kind: "gated size", want: "which depends on the number of samples in the batch"},
 	{kind: "gated mask", want: "up to ones (Fill), which depends on the number of samples in the batch"},
 	{kind: "gated columns", want: "which depends on the number of samples in the batch"},
+	{kind: "gated sum of shapes", want: "which depends on the number of samples in the batch"},
 	{kind: "dynamic shapes", want: "up to matmul_2 (MatMul)"},
 	{kind: "batch maximum", no: "of a sample changes by"},
 	{kind: "negative axis", want: "up to Cumsum (Cumsum), which may combine samples"},

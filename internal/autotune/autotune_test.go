@@ -73,7 +73,7 @@ func TestRounds(t *testing.T) {
 		{Configuration{Precision: gpuopts.BFloat16}, true, 4},
 	} {
 		assert.Equal(t, c.rounds, c.configuration.Rounds(), c.configuration)
-		assert.Equal(t, c.changes, c.configuration.changes(), c.configuration)
+		assert.Equal(t, c.changes, c.configuration.Changes(), c.configuration)
 	}
 	loop := session.Rounding{IntraThreads: 1}
 	if oneDNN {

@@ -159,9 +159,9 @@ func (c Configuration) Rounds() bool {
 	return c.Apply(session.Options{}).Rounding() != session.Rounding{}
 }
 
-// changes counts the differences from plain steps. Fewer differences win between
+// Changes counts the differences from plain steps. Fewer differences win between
 // configurations with about the same speed.
-func (c Configuration) changes() int {
+func (c Configuration) Changes() int {
 	n := 0
 	for _, change := range []bool{
 		c.MicroBatches > 1, c.NoPrefetch, c.StepsPerExecution > 1, c.Executor != "", c.IntraThreads+c.InterThreads > 0, c.OneDNN != "", c.Allocator != "", c.Compiled, c.Rounds(),

@@ -235,6 +235,3 @@ func (p *Plan) allocators() (settings []Configuration) {
 	}
 	return settings
 }
-
-// Changes counts the differences of a configuration from plain steps.
-func (c Configuration) Changes() int { return c.changes() }

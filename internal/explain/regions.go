@@ -21,8 +21,8 @@ type regions struct {
 	// changed. files are those of other files by name, with shared memory.
 	libraries memory.Bytes
 	files     []Holder
-	// arenas are those of the Go heap. code is compiled while the program runs, as by oneDNN. native
-	// is the other anonymous memory, without stacks.
+	// arenas is the memory of the Go heap, and code that of compiled code, such as oneDNN's. native is
+	// the rest of anonymous memory without stacks.
 	arenas, code, native, stacks memory.Bytes
 	// large is the part of native that is not in the heaps of glibc's malloc: blocks that were mapped one
 	// by one, such as the regions of TensorFlow's pool, and memory of the Go runtime.
