@@ -320,7 +320,7 @@ func (s *settings) outputFlags() []flag {
 
 func (s *settings) globalFlags() []flag {
 	return []flag{
-		{"tensorflow", rootName, "TensorFlow library, its folder, or site-packages/tensorflow", "", &s.TensorFlow},
+		{"tensorflow", rootName, "TensorFlow library, its folder, site-packages/tensorflow, or a fetched version", "", &s.TensorFlow},
 		{"config", rootName, "YAML file with values of flags", "", &s.configFile},
 		{"verbose", rootName, "let TensorFlow log what it does", "", &s.verbose},
 	}

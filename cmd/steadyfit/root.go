@@ -44,7 +44,11 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			s.given = cmd.Flags().Changed
 			warnUnknown(stderr)
-			return settle(cmd.Flags(), s.configFile)
+			err := settle(cmd.Flags(), s.configFile)
+			if err == nil && versionNumber.MatchString(s.TensorFlow) {
+				s.TensorFlow, err = locateVersion(s.TensorFlow)
+			}
+			return err
 		},
 	}
 	root.SetOut(stdout)

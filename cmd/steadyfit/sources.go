@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -31,17 +32,11 @@ func envName(flag string) string {
 // settle sets flags that are not on the command line from the environment or the configuration
 // file.
 func settle(flags *pflag.FlagSet, path string) error {
-	if path == "" {
-		path = os.Getenv(envName("config"))
+	path = configPath(path)
+	values, err := readConfig(path)
+	if err != nil {
+		return err
 	}
-	values := map[string]string{}
-	if path != "" {
-		var err error
-		if values, err = readConfig(path); err != nil {
-			return err
-		}
-	}
-	var err error
 	flags.VisitAll(func(f *pflag.Flag) {
 		if f.Changed || err != nil {
 			return
@@ -102,8 +97,16 @@ func noteRenamed(stderr io.Writer, renamed map[string]string) {
 
 const maxConfig = memory.MiB
 
+// configPath returns the path of the configuration file, which the environment names if the
+// command line does not, or "".
+func configPath(given string) string { return cmp.Or(given, os.Getenv(envName("config"))) }
+
 // readConfig reads a YAML mapping of flag names to values. It may have flags of other commands.
+// Without a path, there are none.
 func readConfig(path string) (map[string]string, error) {
+	if path == "" {
+		return nil, nil
+	}
 	file, err := os.Open(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -330,16 +330,12 @@ func (s *settings) writeTuned(cmd *cobra.Command, p tune.Point) error {
 		}
 		seen[name] = true
 	}
-	for _, f := range s.givenToFit(cmd) {
-		if v, ok := f.Value.(pflag.SliceValue); ok {
-			sequence := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
-			for _, item := range v.GetSlice() {
-				sequence.Content = append(sequence.Content, scalar(item))
-			}
-			put(f.Name, sequence)
-			continue
-		}
-		put(f.Name, scalar(absolute(f.Name, f.Value.String())))
+	given, err := s.givenToFit(cmd)
+	if err != nil {
+		return err
+	}
+	for _, kv := range given {
+		put(kv[0], scalar(absolute(kv[0], kv[1])))
 	}
 	put("batch", scalar(strconv.Itoa(s.Loop.Batch)))
 	for _, kv := range tunedFlags(p.Configuration) {
@@ -360,26 +356,41 @@ func (s *settings) writeTuned(cmd *cobra.Command, p tune.Point) error {
 	return nil
 }
 
-// givenToFit returns the flags with a value that fit has too, in the order of the help.
-func (s *settings) givenToFit(cmd *cobra.Command) (list []*pflag.Flag) {
+// givenToFit returns the flags of fit that have a value, with their values, in the order of the
+// help. Those that tune lacks are from the configuration file.
+func (s *settings) givenToFit(cmd *cobra.Command) (list [][2]string, err error) {
+	file, err := readConfig(configPath(s.configFile))
+	if err != nil {
+		return nil, err
+	}
+	own := []string{"out", "json", "auto", "config", "cache"}
 	for _, section := range s.table() {
 		for _, row := range section.flags {
-			f := cmd.Flags().Lookup(row.name())
-			own := row.name() == "out" || row.name() == "json" || row.name() == "auto" || row.name() == "config" || row.name() == "cache"
-			if f == nil || !f.Changed || own || !strings.Contains(" "+row.commands+" ", " fit ") && row.commands != rootName {
+			name := row.name()
+			if slices.Contains(own, name) || !slices.Contains(strings.Fields(row.commands), "fit") && row.commands != rootName {
 				continue
 			}
-			list = append(list, f)
+			f := cmd.Flags().Lookup(name)
+			value, given := file[name]
+			if f != nil {
+				value, given = f.Value.String(), f.Changed
+				if v, ok := f.Value.(pflag.SliceValue); ok {
+					value = strings.Join(v.GetSlice(), ",")
+				}
+			}
+			if given {
+				list = append(list, [2]string{name, value})
+			}
 		}
 	}
-	return list
+	return list, nil
 }
 
 // absolute makes the path in the value of a flag absolute, so that fit can run in another folder.
 func absolute(flag, value string) string {
 	switch flag {
-	case "model", "data", "tensorflow":
-		if !strings.HasPrefix(value, savedmodels.BuiltinPrefix) {
+	case "model", "data", "validation", "tensorflow":
+		if _, err := os.Stat(value); err == nil {
 			if path, err := filepath.Abs(value); err == nil {
 				return path
 			}
