@@ -12,12 +12,13 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
 )
 
 // ErrFeatures means that training on features differs from training on the data.
 var ErrFeatures = errors.New("training on the features differs from training on the data")
 
-// FeatureCheck is the result of CheckFeatures.
+// FeatureCheck is the result of FeatureStep.CheckTraining.
 type FeatureCheck struct {
 	// Difference is the largest relative difference of a loss or a trained variable between
 	// training on the data and training on the features.
@@ -27,7 +28,7 @@ type FeatureCheck struct {
 	Full, Compute, Rest time.Duration
 }
 
-// The limits of CheckFeatures on relative differences, and the number of its train steps.
+// The limits of CheckTraining on relative differences, and the number of its train steps.
 // Batches of different sizes may round differently; samples that depend on each other differ
 // by more.
 const (
@@ -38,11 +39,12 @@ const (
 	checkSteps    = 3
 )
 
-// CheckFeatures trains a few steps on the first batch of ds, once on its data and once on the
-// features of f, and compares losses and trained variables. Where they differ, the error is
+// CheckTraining trains a few steps on the first batch of ds, once on its data and once on its
+// features, and compares losses and trained variables. Where they differ, the error is
 // ErrFeatures. Without an error, the model has the variables that it had before. The session
-// must have the model f.Model, and a learning rate if its train signature takes one.
-func (s *Session) CheckFeatures(ctx context.Context, f *savedmodels.Features, ds data.Dataset, batch int) (c FeatureCheck, err error) {
+// must have a learning rate if its train signature takes one.
+func (x *FeatureStep) CheckTraining(ctx context.Context, ds data.Dataset, batch int) (c FeatureCheck, err error) {
+	s := x.session
 	b, err := firstBatch(ds, batch)
 	if err != nil {
 		return c, err
@@ -52,11 +54,6 @@ func (s *Session) CheckFeatures(ctx context.Context, f *savedmodels.Features, ds
 		return c, err
 	}
 	defer func() { err = errors.Join(err, before.Close()) }()
-	x, err := s.NewFeatureStep(f)
-	if err != nil {
-		return c, err
-	}
-	defer func() { err = errors.Join(err, x.Close()) }()
 	// The first run includes the optimization of the graph.
 	if _, err := x.Batch(ctx, b); err != nil {
 		return c, err
@@ -70,7 +67,7 @@ func (s *Session) CheckFeatures(ctx context.Context, f *savedmodels.Features, ds
 	// The order of a trained batch is not that in which the features were computed.
 	order := reversed(b.Size)
 	b, small = rearranged(b, order), rearranged(small, order)
-	if err := s.tf.Graph().Import(f.Original, ""); err != nil {
+	if err := s.tf.Graph().Import(x.of.Original, ""); err != nil {
 		return c, fmt.Errorf("the original train step: %w", err)
 	}
 	original, err := s.runner(s.tf, savedmodels.OriginalPrefix+s.roles.Train)
@@ -234,35 +231,38 @@ func difference(a, b any, width int, least float64) float64 {
 // FeatureStep computes the features of batches.
 type FeatureStep struct {
 	*Step
-	compute *savedmodels.Signature
-	rest    *savedmodels.Signature
-	// fields has the field of the data for each data input of the train signature.
-	fields map[string]string
+	of   *savedmodels.Features
+	rest *savedmodels.Signature
+	// whole maps the inputs of the original train signature to the fields of the data.
+	whole binding
+	// bytes is the size of the last result of Batch, and samples are its samples.
+	bytes, samples int
 }
+
+// SampleBytes returns the size of a sample in the last result of Batch.
+func (x *FeatureStep) SampleBytes() int { return x.bytes / max(x.samples, 1) }
 
 // NewFeatureStep prepares the computation of features. The session must have the model f.Model.
 // The result must be closed.
 func (s *Session) NewFeatureStep(f *savedmodels.Features) (*FeatureStep, error) {
-	compute, err := s.model.Signature(f.Compute)
-	if err != nil {
-		return nil, err
-	}
 	rest, err := s.model.Signature(s.roles.Train)
 	if err != nil {
 		return nil, err
 	}
+	original, err := s.model.Signature(savedmodels.OriginalPrefix + rest.Name)
+	if err != nil {
+		return nil, err
+	}
 	step, err := s.Prepare(f.Compute)
-	return &FeatureStep{Step: step, compute: compute, rest: rest}, err
+	return &FeatureStep{Step: step, of: f, rest: rest, whole: newBinding(s.model, original)}, err
 }
 
 // Batch returns a batch of the data with the features instead of the data inputs from which
 // they are computed. Its fields have the names of the inputs of the train signature, and its
 // features are new memory.
 func (x *FeatureStep) Batch(ctx context.Context, b data.Batch) (data.Batch, error) {
-	if x.fields == nil {
-		if err := x.mapFields(b); err != nil {
-			return b, err
-		}
+	if err := x.whole.matchTo(b.Fields); err != nil {
+		return b, err
 	}
 	if err := x.feed(b, true); err != nil {
 		return b, err
@@ -271,7 +271,7 @@ func (x *FeatureStep) Batch(ctx context.Context, b data.Batch) (data.Batch, erro
 		return b, err
 	}
 	small := data.Batch{Size: b.Size, Index: b.Index}
-	for _, t := range x.compute.Outputs {
+	for _, t := range x.Signature.Outputs {
 		a, err := x.array(t.Name)
 		if err != nil {
 			return b, fmt.Errorf("feature %s: %w", t.Name, err)
@@ -281,34 +281,18 @@ func (x *FeatureStep) Batch(ctx context.Context, b data.Batch) (data.Batch, erro
 		}
 		small.Fields = append(small.Fields, data.Field{Name: t.Name, Array: a})
 	}
-	for _, f := range b.Fields {
-		for input, field := range x.fields {
-			if field == f.Name {
-				f.Name = input
-				small.Fields = append(small.Fields, f)
-			}
+	for _, in := range x.whole.inputs {
+		if in.field >= 0 && x.rest.Input(in.Name) != nil {
+			f := b.Fields[in.field]
+			f.Name = in.Name
+			small.Fields = append(small.Fields, f)
 		}
+	}
+	x.bytes, x.samples = 0, b.Size
+	for _, f := range small.Fields {
+		x.bytes += tfbind.SliceOf(f.Values).Bytes()
 	}
 	return small, nil
-}
-
-// mapFields finds the fields that the train signature takes in addition to the features.
-func (x *FeatureStep) mapFields(b data.Batch) error {
-	original, err := x.session.model.Signature(savedmodels.OriginalPrefix + x.rest.Name)
-	if err != nil {
-		return err
-	}
-	whole := newBinding(x.session.model, original)
-	if err := whole.matchTo(b.Fields); err != nil {
-		return err
-	}
-	x.fields = map[string]string{}
-	for _, in := range whole.inputs {
-		if in.field >= 0 && x.rest.Input(in.Name) != nil {
-			x.fields[in.Name] = b.Fields[in.field].Name
-		}
-	}
-	return nil
 }
 
 func (x *FeatureStep) array(name string) (data.Array, error) {
@@ -389,7 +373,7 @@ func (x *FeatureStep) compareSamples(want, have data.Batch, order []int) error {
 		return nil
 	}
 	a, c := rearranged(want, from), rearranged(have, to)
-	for i, t := range x.compute.Outputs {
+	for i, t := range x.Signature.Outputs {
 		if !slices.Equal(a.Fields[i].Shape, c.Fields[i].Shape) {
 			return fmt.Errorf("%w: %s has the shapes %v and %v", ErrFeatures, t.Name, a.Fields[i].Shape, c.Fields[i].Shape)
 		}

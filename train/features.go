@@ -19,7 +19,6 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/autotune"
-	"steadyfit/internal/dtype"
 	"steadyfit/internal/files"
 	"steadyfit/memory"
 	"steadyfit/option"
@@ -119,9 +118,13 @@ func (t *training) tryFeatures(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	done, err := t.checkFeatures(ctx, s, f)
+	x, err := s.NewFeatureStep(f)
 	if err == nil {
-		err = t.useFeatures(ctx, s, f, done)
+		var done session.FeatureCheck
+		if done, err = t.checkFeatures(ctx, s, x, f); err == nil {
+			err = t.useFeatures(ctx, x, f, done)
+		}
+		err = errors.Join(err, x.Close())
 	}
 	if err != nil {
 		return errors.Join(err, s.Close(), t.removeTemporary())
@@ -157,9 +160,15 @@ func (t *training) mayCache() error {
 // Training for comparison takes as long as some hundred steps, mostly in TensorFlow's
 // optimization of the original step, so its result is kept in the folder of autotune, for what
 // a measurement of autotune depends on.
-func (t *training) checkFeatures(ctx context.Context, s *session.Session, f *savedmodels.Features) (c session.FeatureCheck, err error) {
-	if err := t.checkIndependent(ctx, s, f); err != nil {
-		return c, err
+func (t *training) checkFeatures(ctx context.Context, s *session.Session, x *session.FeatureStep, f *savedmodels.Features) (c session.FeatureCheck, err error) {
+	different := func(err error) error {
+		if errors.Is(err, session.ErrFeatures) {
+			return &noFeatures{err}
+		}
+		return err
+	}
+	if err := x.CheckIndependent(ctx, t.samples, t.Loop.Batch); err != nil {
+		return c, different(err)
 	}
 	key, err := t.featureKey(f)
 	if err != nil {
@@ -176,15 +185,12 @@ func (t *training) checkFeatures(ctx context.Context, s *session.Session, f *sav
 	if err := t.setFirstRate(s); err != nil {
 		return c, err
 	}
-	c, err = s.CheckFeatures(ctx, f, t.samples, t.Loop.Batch)
-	if errors.Is(err, session.ErrFeatures) {
-		return c, &noFeatures{err}
-	}
+	c, err = x.CheckTraining(ctx, t.samples, t.Loop.Batch)
 	if err == nil {
 		err = t.pays(c)
 	}
 	if err != nil || folder == "" {
-		return c, err
+		return c, different(err)
 	}
 	if err := keepCheck(kept, c); err != nil {
 		t.report("warning", fmt.Errorf("the check of cached features is not kept for the next training: %w", err))
@@ -202,19 +208,6 @@ func (t *training) setFirstRate(s *session.Session) error {
 		rate = t.Loop.LearningRate(step, 0)
 	}
 	return s.SetLearningRate(rate)
-}
-
-// checkIndependent returns a noFeatures if the features of a sample depend on other samples.
-func (t *training) checkIndependent(ctx context.Context, s *session.Session, f *savedmodels.Features) error {
-	x, err := s.NewFeatureStep(f)
-	if err != nil {
-		return err
-	}
-	err = x.CheckIndependent(ctx, t.samples, t.Loop.Batch)
-	if errors.Is(err, session.ErrFeatures) {
-		err = &noFeatures{err}
-	}
-	return errors.Join(err, x.Close())
 }
 
 // pays returns a noFeatures if the measured times promise no faster training, or if results
@@ -267,21 +260,21 @@ func rounded(d time.Duration) time.Duration {
 }
 
 // useFeatures computes the features of all data.
-func (t *training) useFeatures(ctx context.Context, s *session.Session, f *savedmodels.Features, c session.FeatureCheck) error {
+func (t *training) useFeatures(ctx context.Context, x *session.FeatureStep, f *savedmodels.Features, c session.FeatureCheck) error {
 	began := time.Now()
-	train, err := t.featuresOf(ctx, s, f, t.samples)
+	train, err := t.featuresOf(ctx, x, t.samples)
 	if err != nil {
 		return err
 	}
 	if v, ok := t.Loop.Validation.(*data.InMemory); ok {
-		held, err := t.featuresOf(ctx, s, f, v)
+		held, err := t.featuresOf(ctx, x, v)
 		if err != nil {
 			return err
 		}
 		t.Loop.Validation = &cached{held, v} // there is no error from here on
 	}
 	t.data = t.ordered(train, t.samples)
-	size := sizeOf(train)
+	size := memory.Bytes(x.SampleBytes() * train.Len())
 	where := "in memory"
 	if size > t.maxCached() {
 		where = "in mapped files"
@@ -303,22 +296,6 @@ func (t *training) maxCached() memory.Bytes {
 	return maxCached
 }
 
-// sizeOf returns the size of the samples of a dataset with numbers.
-func sizeOf(ds data.Dataset) memory.Bytes {
-	size := 0
-	for _, f := range ds.Fields() {
-		n := ds.Len()
-		if t := dtype.ByName(f.Type); t != nil {
-			n *= t.Size
-		}
-		for _, d := range f.Shape {
-			n *= d
-		}
-		size += n
-	}
-	return memory.Bytes(size)
-}
-
 // cached is a dataset of features. In checkpoints it is identified by the data from which they
 // were computed, since training on either gives the same results up to rounding.
 type cached struct {
@@ -332,14 +309,29 @@ func (c *cached) Source() data.Dataset { return c.source }
 func (c *cached) Describe() string { return "" }
 
 // featuresOf computes the features of a dataset, in memory or in files.
-func (t *training) featuresOf(ctx context.Context, s *session.Session, f *savedmodels.Features, ds *data.InMemory) (*data.InMemory, error) {
-	x, err := s.NewFeatureStep(f)
+func (t *training) featuresOf(ctx context.Context, x *session.FeatureStep, ds *data.InMemory) (*data.InMemory, error) {
+	c := &computation{training: t, step: x, ds: ds}
+	if total := memory.Bytes(x.SampleBytes() * ds.Len()); total > t.maxCached() {
+		return c.inFiles(ctx, total)
+	}
+	var columns []data.Field
+	err := c.each(ctx, func(b data.Batch) error {
+		for i, f := range b.Fields {
+			v := reflect.ValueOf(f.Values)
+			if i == len(columns) {
+				f.Shape = slices.Clone(f.Shape)
+				f.Shape[0] = ds.Len()
+				f.Values = reflect.MakeSlice(v.Type(), 0, ds.Len()*v.Len()/b.Size).Interface()
+				columns = append(columns, f)
+			}
+			columns[i].Values = reflect.AppendSlice(reflect.ValueOf(columns[i].Values), v).Interface()
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	c := &computation{training: t, step: x, ds: ds}
-	out, err := c.run(ctx)
-	return out, errors.Join(err, x.Close())
+	return data.New(ds.Name(), columns...)
 }
 
 // computation computes the features of a dataset.
@@ -347,41 +339,6 @@ type computation struct {
 	*training
 	step *session.FeatureStep
 	ds   *data.InMemory
-}
-
-func (c *computation) run(ctx context.Context) (*data.InMemory, error) {
-	var first data.Batch
-	for b, err := range c.ds.Batches(data.Pass{Batch: min(2, c.ds.Len())}) {
-		if err != nil {
-			return nil, err
-		}
-		if first, err = c.step.Batch(ctx, b); err != nil {
-			return nil, err
-		}
-		break
-	}
-	one, err := data.New(c.ds.Name(), first.Fields...)
-	if err != nil {
-		return nil, err
-	}
-	if total := sizeOf(one) / memory.Bytes(one.Len()) * memory.Bytes(c.ds.Len()); total > c.maxCached() {
-		return c.inFiles(ctx, total)
-	}
-	columns := make([]data.Field, len(first.Fields))
-	err = c.each(ctx, func(b data.Batch) error {
-		for i, f := range b.Fields {
-			if columns[i].Values == nil {
-				columns[i] = data.Field{Name: f.Name, Array: data.Array{Shape: slices.Clone(f.Shape), Values: reflect.MakeSlice(reflect.TypeOf(f.Values), 0, c.ds.Len()*reflect.ValueOf(f.Values).Len()/b.Size).Interface()}}
-				columns[i].Shape[0] = c.ds.Len()
-			}
-			columns[i].Values = reflect.AppendSlice(reflect.ValueOf(columns[i].Values), reflect.ValueOf(f.Values)).Interface()
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return data.New(c.ds.Name(), columns...)
 }
 
 // each calls do with the batches of features, in the order of the dataset.
