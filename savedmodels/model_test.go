@@ -76,6 +76,7 @@ func TestProblems(t *testing.T) {
 		"keras":     {},
 		"ondevice":  {},
 		"twoinputs": {},
+		"batchhash": {},
 		"badreserved": {
 			"error reserved-input train.group_size", "error reserved-input train.learning_rate",
 			"error reserved-input train.seed",

@@ -34,7 +34,7 @@ func launchDigits(t *testing.T, dir string, flags ...string) *exec.Cmd {
 
 // digitsFit trains builtin:digits into a folder.
 func digitsFit(dir string) []string {
-	return []string{"fit", "--model", "builtin:digits", "--data", "builtin:digits", "--batch", "64", "--seed", "1", "--shuffle=false",
+	return []string{"fit", "--model", "builtin:digits", "--data", "builtin:digits", "--batch", "64", "--seed", "1",
 		"--checkpoints", filepath.Join(dir, "ckpt"), "--every", "3steps", "--history", filepath.Join(dir, "history.jsonl"), "--out", filepath.Join(dir, "model")}
 }
 
@@ -83,14 +83,18 @@ func TestLaunchedRanksAreOneTraining(t *testing.T) {
 	assert.Equal(t, epochs, bytes.Count(history, []byte{'\n'}), "%s", history)
 	assert.Empty(t, launched(t, dir))
 
-	trainAlone(t, alone, epochs, 2)
+	trainAlone(t, alone, "builtin:digits", epochs, 2)
 	assert.True(t, bytes.Equal(launchedWeights(t, alone), launchedWeights(t, dir)), "the weights differ")
 }
 
+// batchHash is a model for builtin:digits. One of its variables is an exact hash of all batches in
+// their order.
+const batchHash = "../../savedmodels/testdata/batchhash"
+
 // trainAlone trains as launchDigits in this process, in micro-batches.
-func trainAlone(t *testing.T, dir string, epochs, parts int) {
+func trainAlone(t *testing.T, dir, name string, epochs, parts int) {
 	t.Helper()
-	model, err := train.OpenModel("builtin:digits", "")
+	model, err := train.OpenModel(name, "")
 	require.NoError(t, err)
 	s, err := session.OpenModel(t.Context(), model, session.Options{Seed: 1})
 	require.NoError(t, err)
@@ -99,31 +103,82 @@ func trainAlone(t *testing.T, dir string, epochs, parts int) {
 	samples, _, err := data.Builtin("digits")
 	require.NoError(t, err)
 	loop := fit.Loop{Session: s, Batch: 64, Epochs: epochs}
-	_, err = loop.Run(t.Context(), samples)
+	_, err = loop.Run(t.Context(), samples.Shuffle(1))
 	require.NoError(t, err)
 	require.NoError(t, s.SaveModel(t.Context(), filepath.Join(dir, "model")))
 }
 
-// A rank that is lost for good leaves its part of the batches to the others, or to rank 0 alone.
-func TestLaunchedRankIsLost(t *testing.T) {
-	for _, ranks := range []int{3, 2} {
-		t.Run(strconv.Itoa(ranks), func(t *testing.T) { loseARank(t, ranks) })
+// sameAsAlone asserts that a launched training has the weights of one process up to rounding, and
+// those of batchHash its hash.
+func sameAsAlone(t *testing.T, dir, model string, epochs int) {
+	t.Helper()
+	alone := t.TempDir()
+	trainAlone(t, alone, model, epochs, 1)
+	got, want := launchedWeights(t, dir), launchedWeights(t, alone)
+	require.Len(t, got, len(want))
+	for i := 0; i+4 <= len(want); i += 4 {
+		require.InDelta(t, floatOf(want[i:]), floatOf(got[i:]), 1e-6)
 	}
 }
 
-func loseARank(t *testing.T, ranks int) {
+// newestCheckpoint returns the step of the newest checkpoint of a launched training; 0 if there is none.
+func newestCheckpoint(dir string) (newest int) {
+	paths, _ := filepath.Glob(filepath.Join(dir, "ckpt", "ckpt-*")) // the pattern is valid
+	for _, path := range paths {
+		if step, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), "ckpt-")); err == nil {
+			newest = max(newest, step)
+		}
+	}
+	return newest
+}
+
+// A training that begins with four ranks continues with two and then in one process, with the same
+// batches. The first end is a crash, and the second one an interrupt at any step.
+func TestLaunchedRanksChange(t *testing.T) {
+	const epochs = 8
+	dir := t.TempDir()
+	fit := append(digitsFit(dir), "--model", batchHash, "--epochs", strconv.Itoa(epochs), "--resume")
+	for _, c := range []struct {
+		ranks string
+		end   syscall.Signal
+	}{{"4", syscall.SIGKILL}, {"2", syscall.SIGTERM}} {
+		before := newestCheckpoint(dir)
+		cmd := program(t, append([]string{"launch", "--workers", c.ranks, "--"}, fit...)...)
+		cmd.Env = append(cmd.Env, launchMark+"="+dir)
+		var output bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &output, &output
+		require.NoError(t, cmd.Start())
+		require.Eventually(t, func() bool { return newestCheckpoint(dir) > before }, time.Minute, 5*time.Millisecond)
+		require.NoError(t, cmd.Process.Signal(c.end))
+		require.Error(t, cmd.Wait())
+		require.Eventually(t, func() bool { return len(launched(t, dir)) == 0 }, time.Minute, 10*time.Millisecond)
+		assert.Contains(t, output.String(), "cluster: rank 0 of "+c.ranks)
+	}
+	step := newestCheckpoint(dir)
+	out, err := program(t, fit...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	assert.Contains(t, string(out), fmt.Sprintf("step=%d\n", step))
+	sameAsAlone(t, dir, batchHash, epochs)
+}
+
+// A rank that is lost for good leaves its part of the batches to the others, or to rank 0 alone.
+func TestLaunchedRankIsLost(t *testing.T) {
+	t.Run("3", func(t *testing.T) { loseARank(t, 3, batchHash) })
+	t.Run("2", func(t *testing.T) { loseARank(t, 2, "builtin:digits") })
+}
+
+func loseARank(t *testing.T, ranks int, model string) {
 	const epochs = 10
-	dir, alone, last := t.TempDir(), t.TempDir(), ranks-1
+	dir, last := t.TempDir(), ranks-1
 	cmd := program(t, append(append([]string{"launch", "--workers", strconv.Itoa(ranks), "--"}, digitsFit(dir)...),
-		"--epochs", strconv.Itoa(epochs), "--supervise", "--min-workers", strconv.Itoa(last), "--min-workers-wait", "3s")...)
+		"--model", model, "--epochs", strconv.Itoa(epochs), "--supervise", "--min-workers", strconv.Itoa(last), "--min-workers-wait", "3s")...)
 	cmd.Env = append(cmd.Env, launchMark+"="+dir)
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	require.NoError(t, cmd.Start())
-	require.Eventually(t, func() bool {
-		checkpoints, err := filepath.Glob(filepath.Join(dir, "ckpt", "ckpt-*"))
-		return err == nil && len(checkpoints) > 0
-	}, time.Minute, 5*time.Millisecond)
+	after := rand.N(100) // the step
+	t.Logf("losing a rank after step %d", after)
+	require.Eventually(t, func() bool { return newestCheckpoint(dir) > after }, time.Minute, 5*time.Millisecond)
 	supervisors := childrenOf(cmd.Process.Pid)
 	require.Len(t, supervisors, ranks)
 	killed := []int{supervisors[last]} // whose child must end, too
@@ -141,12 +196,7 @@ func loseARank(t *testing.T, ranks int) {
 	for _, line := range lines {
 		assert.Contains(t, output.String(), line)
 	}
-	trainAlone(t, alone, epochs, 1)
-	got, want := launchedWeights(t, dir), launchedWeights(t, alone)
-	require.Len(t, got, len(want))
-	for i := 0; i+4 <= len(want); i += 4 {
-		require.InDelta(t, floatOf(want[i:]), floatOf(got[i:]), 1e-6)
-	}
+	sameAsAlone(t, dir, model, epochs)
 	assert.Empty(t, launched(t, dir))
 }
 

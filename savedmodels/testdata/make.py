@@ -255,6 +255,48 @@ class TwoInputs(Linear):
         return {"done": tf.constant(True)}
 
 
+class BatchHash(tf.Module):
+    """A hash of all batches in their order, and a linear classifier, for the built-in digits.
+
+    The hash is exact in float32: it does not depend on how a batch is split. The classifier is
+    linear, so its weights depend on the order of additions in their last bits only.
+    """
+
+    INPUTS = [spec([None, 64], "x"), spec([None], "y", tf.int64)]
+
+    def __init__(self):
+        super().__init__()
+        self.hash = tf.Variable(tf.zeros([64]), name="hash")
+        self.w = tf.Variable(tf.zeros([64, 10]), name="w")
+        self.pixels = tf.Variable(tf.zeros([64]), trainable=False, name="pixels")
+        self.slope = tf.Variable(tf.zeros([64, 10]), trainable=False, name="slope")
+        self.samples = tf.Variable(0.0, trainable=False, name="samples")
+
+    @tf.function(input_signature=INPUTS)
+    def gradients(self, x, y):
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, tf.matmul(x / 16, self.w))
+            loss = tf.reduce_sum(losses)
+        self.slope.assign_add(tape.gradient(loss, self.w))
+        self.pixels.assign_add(tf.reduce_sum(x + tf.cast(y, F32)[:, None], 0))
+        self.samples.assign_add(tf.cast(tf.shape(x)[0], F32))
+        return {"loss": tf.reduce_mean(losses)}
+
+    @tf.function(input_signature=[])
+    def apply(self):
+        self.hash.assign(tf.math.floormod(3 * self.hash + self.pixels, 65521.0))
+        self.w.assign_sub(0.1 * self.slope / self.samples)
+        for sums in (self.pixels, self.slope, self.samples):
+            sums.assign(tf.zeros_like(sums))
+        return {"done": tf.constant(True)}
+
+    @tf.function(input_signature=INPUTS)
+    def train(self, x, y):
+        out = self.gradients(x, y)
+        self.apply()
+        return out
+
+
 class OnDevice(Linear):
     """The on-device training convention, with its own save and restore."""
 
@@ -304,7 +346,7 @@ SIGNATURES = ("train", "train_n", "train_xla", "learn", "evaluate", "predict", "
 MODELS = {
     "good": Good, "reserved": Reserved, "badreserved": BadReserved, "trap": KerasTrap,
     "keras": KerasTracked, "unsafe": Unsafe, "oddinputs": OddInputs, "half": Half,
-    "twoinputs": TwoInputs, "ondevice": OnDevice, "weightsonly": WeightsOnly,
+    "twoinputs": TwoInputs, "batchhash": BatchHash, "ondevice": OnDevice, "weightsonly": WeightsOnly,
     "predictonly": PredictOnly,
 }
 
