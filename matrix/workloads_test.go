@@ -36,7 +36,7 @@ func TestWorkloads(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []string{"W0", "W1", "W2", "W3", "W4", "W4s", "W5", "W6", "W8", "W9", "W10", "W11", "W12",
-		"S0", "S1", "S1d", "S2", "S2l", "S3", "S3a", "S3v", "S3m", "S4", "S5", "S5b", "S5h", "S5s", "S6", "S6b", "S6h", "user"}, ids)
+		"S0", "S1", "S1d", "S2", "S2l", "S3", "S3a", "S3v", "S3m", "S4", "S5", "S5b", "S5h", "S5s", "S6", "S6b", "S6h", "D1", "D1b", "user"}, ids)
 }
 
 // A leak must exceed the budget, and a control must have none.

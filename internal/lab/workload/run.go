@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"steadyfit/cluster"
 	"steadyfit/internal/graphdef"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/worker"
@@ -51,6 +52,7 @@ var workloads = map[string]workload{
 	"S2l":  {open: newInMemory},
 	"S3":   {open: newS3},
 	"S4":   {open: newS4},
+	"D1":   {open: newD1},
 	"user": {open: newUser},
 }
 
@@ -63,6 +65,8 @@ type builder struct {
 	*worker.Child
 	closers []func() error
 	left    tfbind.Counts // left open on purpose
+	// cluster makes the trainer a rank; nil trains alone.
+	cluster *cluster.Cluster
 }
 
 // onClose adds a function to call at the end, in reverse order.

@@ -60,7 +60,7 @@ func (b *builder) trainerOf(ctx context.Context, model *savedmodels.Model, devic
 	t := &trainer{
 		b: b, model: model,
 		// An inexact update is also measured; checkMicro reports it.
-		opts:  session.Options{Device: device, Config: b.Spec.Config, Seed: b.Spec.Seed, AllowInexactSplit: true},
+		opts:  session.Options{Device: device, Config: b.Spec.Config, Seed: b.Spec.Seed, AllowInexactSplit: true, Cluster: b.cluster},
 		reset: b.Choice("reset", resetNone, resetRestore, resetReload, resetProcess),
 		micro: b.Int("micro", 1),
 		eager: b.eager(),

@@ -1,0 +1,111 @@
+package workload
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"steadyfit/cluster"
+	"steadyfit/internal/child"
+	"steadyfit/internal/lab/loop"
+	"steadyfit/internal/lab/worker"
+)
+
+// newD1 trains as one of two ranks. The other one is a child process with the same Spec, which
+// nobody measures. The parameter rank is the rank of this process.
+func newD1(ctx context.Context, b *builder) (*loop.Loop, error) {
+	c := &cluster.Cluster{}
+	other := "1"
+	if b.Choice("rank", "0", "1") == "1" {
+		c.Rank, other = 1, "0"
+	}
+	workers := b.Param("workers", "") // set in the child
+	if err := b.Err(); err != nil {
+		return nil, err
+	}
+	if workers == "" {
+		var err error
+		if workers, err = freeAddresses(2); err == nil {
+			err = b.startRank(ctx, other, workers)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	c.Workers = strings.Split(workers, ",")
+	b.cluster = c
+	t, l, err := b.inMemory(ctx, b.Spec.SetSize())
+	if err != nil {
+		return nil, err
+	}
+	leaver, ok := t.engine.(interface{ Leave() error })
+	if !ok {
+		return nil, &worker.ParameterError{Failure: worker.NotApplicable, Name: "eager", Value: "1", Reason: "eager execution has no ranks"}
+	}
+	train := l.Step
+	l.Step = func(ctx context.Context, n int) (float64, error) {
+		loss, err := train(ctx, n)
+		if err == nil && n == b.Spec.Steps {
+			err = leaver.Leave()
+		}
+		return loss, err
+	}
+	l.Epoch, l.Trace = nil, nil // a trace would be of one rank
+	return l, nil
+}
+
+// freeAddresses returns addresses of this machine on which no process listens, separated by commas.
+func freeAddresses(n int) (string, error) {
+	addresses := make([]string, n)
+	for i := range addresses {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return "", err
+		}
+		defer l.Close() // after the last one was found, so that they differ
+		addresses[i] = l.Addr().String()
+	}
+	return strings.Join(addresses, ","), nil
+}
+
+// otherGrace is the longest time for the other rank to end after this one.
+const otherGrace = 30 * time.Second
+
+// startRank starts the other rank, and answers its messages as package runner would.
+func (b *builder) startRank(ctx context.Context, rank, workers string) error {
+	spec := b.Spec
+	spec.Params = map[string]string{}
+	maps.Copy(spec.Params, b.Spec.Params)
+	spec.Params["rank"], spec.Params["workers"] = rank, workers
+	p, err := child.Start(ctx, child.Command{Variable: worker.Env, Spec: spec, Log: os.Stderr, KillWithParent: true})
+	if err != nil {
+		return err
+	}
+	var last worker.Message
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for line := range p.Messages() {
+			last = worker.Message{}
+			if json.Unmarshal(line, &last) == nil && (last.Kind == worker.KindPhase || last.Kind == worker.KindStep) {
+				_, _ = p.Requests.Write([]byte{'\n'}) // a child that has ended needs no answer
+			}
+		}
+	}()
+	b.onClose(func() error {
+		if !p.Wait(otherGrace) {
+			_ = p.Kill(fmt.Sprintf("killed because it had not ended after %v", otherGrace)) // End reports it
+		}
+		<-ended
+		if exit := p.End(nil); exit.Code != 0 || last.Kind != worker.KindEnd || last.Failure != "" {
+			return fmt.Errorf("rank %s: %s %s", rank, exit.Cause, last.Text)
+		}
+		return nil
+	})
+	return nil
+}
