@@ -49,7 +49,10 @@ type Checkpoint struct {
 	// BestMode is "min" or "max"; see EarlyStop.Mode.
 	BestMode string
 	OnError  ErrorPolicy
-	disk     disk.Disk
+	// EveryRank makes a rank other than the first write checkpoints, too, to a Folder of its own.
+	// If the first rank has none, Loop.Resume resumes all ranks from the newest of the others.
+	EveryRank bool
+	disk      disk.Disk
 }
 
 // Hook returns the hook for Loop.Hook.
@@ -63,7 +66,7 @@ func (o Checkpoint) Hook() Hook {
 	}
 	return Hook{
 		Name: "checkpoint", StepEvery: every, Priority: priorityCheckpoint,
-		Load: c.load, Save: c.save, Start: c.start, Step: c.step, Epoch: c.epoch, End: c.end, metric: c.finder("Best"), local: true,
+		Load: c.load, Save: c.save, Start: c.start, Step: c.step, Epoch: c.epoch, End: c.end, metric: c.finder("Best"), local: !o.EveryRank,
 	}
 }
 

@@ -24,13 +24,14 @@ import (
 // session.Options.Cluster. All ranks run the same Loop on the same data and have the same
 // metrics, so their hooks decide alike; a hook of a program must not decide by what differs
 // between processes, such as the time. Only the first rank calls the hooks of this package that
-// write files. The others start with its state, which it sends them as a checkpoint. If the
-// context of a rank ends, all ranks stop after the same step.
+// write files, unless Checkpoint.EveryRank is set. The others start with its state, which it sends
+// them as a checkpoint. If it is to resume and has no checkpoint, the rank with the newest one sends
+// its state instead. If the context of a rank ends, all ranks stop after the same step.
 type ranked interface {
 	// Ranks returns the index of this rank and the number of ranks; 1 is a training alone.
 	Ranks() (rank, ranks int)
-	// Share returns the data of the first rank on all ranks.
-	Share(own []byte) ([]byte, error)
+	// Share returns the data of a rank on all ranks.
+	Share(own []byte, from int) ([]byte, error)
 	// Gather returns the values of all ranks.
 	Gather(value int64) ([]int64, error)
 	// RequestStop makes Stopped return an error on all ranks after one of the next steps or
@@ -93,7 +94,7 @@ func (r *run) sameSettings(s ranked) error {
 	if err != nil {
 		return err
 	}
-	text, err := s.Share(own)
+	text, err := s.Share(own, 0)
 	if err != nil {
 		return err
 	}
@@ -105,15 +106,15 @@ func (r *run) sameSettings(s ranked) error {
 	maps.Copy(keys, here)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if !bytes.Equal(here[key], first[key]) {
-			return otherRank(key, cmp.Or(string(here[key]), "absent"), cmp.Or(string(first[key]), "absent"))
+			return otherRank(key, cmp.Or(string(here[key]), "absent"), 0, cmp.Or(string(first[key]), "absent"))
 		}
 	}
 	return nil
 }
 
-// otherRank returns the error of a rank that has another value of a setting than rank 0.
-func otherRank(key, here, first string) error {
-	return &option.Error{Option: "Options.Cluster", Reason: fmt.Sprintf("this rank has %s %s, and rank 0 has %s", key, here, first), Fix: "give all ranks the same options and data"}
+// otherRank returns the error of a rank that has another value of a setting than another rank.
+func otherRank(key, here string, other int, there string) error {
+	return &option.Error{Option: "Options.Cluster", Reason: fmt.Sprintf("this rank has %s %s, and rank %d has %s", key, here, other, there), Fix: "give all ranks the same options and data"}
 }
 
 // together replaces a context by one that is never cancelled if there are several ranks, whose
@@ -152,51 +153,98 @@ func ended(ctx context.Context, s Session) error {
 	return contextError(ctx)
 }
 
-// begin resumes the run and starts the hooks. With several ranks, all begin with the state of the
-// first one. started is the number of hooks whose Start has succeeded.
+// source returns the rank whose state all ranks begin with.
+func (r *run) source(s ranked, rank int) (source int, err error) {
+	const none = 0
+	own := int64(none)
+	if dir := r.loop.Resume; dir != "" {
+		newest, found, err := checkpoint.Newest(dir)
+		switch {
+		case err == nil && found:
+			own = newest + 1
+		case err != nil && rank == 0:
+			own = 1 // resuming reports the error
+		}
+	} else if rank == 0 {
+		own = 1
+	}
+	all, err := s.Gather(own)
+	if err != nil || all[0] != none {
+		return 0, err
+	}
+	for other, newest := range all {
+		if newest > all[source] {
+			source = other
+		}
+	}
+	if source > 0 && (rank == 0 || rank == source) {
+		r.state.Log.Warn("rank 0 has no checkpoint; the training resumes from a copy", "rank", source, "step", all[source]-1)
+	}
+	return source, nil
+}
+
+// begin resumes the run and starts the hooks. With several ranks, all begin with the state of
+// source. started is the number of hooks whose Start has succeeded.
 func (r *run) begin(ctx context.Context) (started int, err error) {
 	s, rank := rankedOf(r.state.Session)
 	if s == nil {
 		return r.resumeAndStart(ctx, r.loop.Resume)
 	}
 	differ := r.sameSettings(s)
-	if rank == 0 {
+	source, err := r.source(s, rank)
+	if err != nil {
+		return 0, err
+	}
+	if rank == source {
 		if err = differ; err == nil {
 			started, err = r.resumeAndStart(ctx, r.loop.Resume)
 		}
 		if err == nil {
-			err = r.sendState(s)
+			err = r.sendState(s, source)
 		}
-		if _, ended := s.Share(nil); ended != nil { // the end of the state
+		if _, ended := s.Share(nil, source); ended != nil { // the end of the state
 			return started, errors.Join(err, ended)
 		}
 		if err != nil {
 			return started, err
 		}
-	} else {
-		dir, remove, err := r.receiveState(s)
-		if err != nil {
-			return 0, err
-		}
-		if err = differ; err == nil {
-			started, err = r.resumeAndStart(ctx, dir)
-		}
-		var mismatch *MismatchError
-		if errors.As(err, &mismatch) {
-			d := mismatch.Differences[0]
-			err = otherRank(d.Key, orAbsent(d.Run), orAbsent(d.Checkpoint))
-		}
-		if err = join(err, remove()); err != nil {
-			_, _ = s.Gather(1) // the error of this rank matters more
-			return started, fmt.Errorf("taking over the state of rank 0: %w", err)
-		}
+	} else if started, err = r.takeOver(ctx, s, source, differ); err != nil {
+		return started, err
+	}
+	if rank > 0 {
 		r.state.History.Checkpoint, r.state.History.ResumedFrom = "", ""
 	}
 	failed, err := s.Gather(0)
 	if i := slices.IndexFunc(failed, func(f int64) bool { return f != 0 }); err == nil && i >= 0 {
-		err = fmt.Errorf("rank %d could not take over the state of rank 0; its output has the reason", i)
+		err = fmt.Errorf("rank %d could not take over the state of rank %d; its output has the reason", i, source)
 	}
 	return started, err
+}
+
+// takeOver begins with the state that another rank sends. differ is the result of sameSettings.
+func (r *run) takeOver(ctx context.Context, s ranked, source int, differ error) (started int, err error) {
+	dir, remove, err := r.receiveState(s, source)
+	if err != nil {
+		return 0, err
+	}
+	if err = differ; err == nil && r.loop.Resume != "" {
+		// The folder of this rank continues with the received checkpoint.
+		err = checkpoint.Adopt(r.loop.Resume, dir)
+		dir = r.loop.Resume
+	}
+	if err == nil {
+		started, err = r.resumeAndStart(ctx, dir)
+	}
+	var mismatch *MismatchError
+	if errors.As(err, &mismatch) {
+		d := mismatch.Differences[0]
+		err = otherRank(d.Key, orAbsent(d.Run), source, orAbsent(d.Checkpoint))
+	}
+	if err = join(err, remove()); err != nil {
+		_, _ = s.Gather(1) // the error of this rank matters more
+		return started, fmt.Errorf("taking over the state of rank %d: %w", source, err)
+	}
+	return started, nil
 }
 
 func (r *run) resumeAndStart(ctx context.Context, dir string) (started int, err error) {
@@ -213,7 +261,7 @@ func (r *run) resumeAndStart(ctx context.Context, dir string) (started int, err 
 const shareBlock = 1 << 20
 
 // sendState sends a checkpoint of the current state to the other ranks.
-func (r *run) sendState(s ranked) (err error) {
+func (r *run) sendState(s ranked, source int) (err error) {
 	dir, remove, err := files.Scratch("steadyfit-rank-")
 	if err != nil {
 		return err
@@ -226,7 +274,7 @@ func (r *run) sendState(s ranked) (err error) {
 	if err = folder.Write(r.state.Step, r.state.FiniteLoss, r.save(disk.Disk{})); err != nil {
 		return errors.Join(err, folder.Release())
 	}
-	w := &sharer{ranked: s}
+	w := &sharer{ranked: s, from: source}
 	archive := tar.NewWriter(w)
 	err = archive.AddFS(os.DirFS(dir))
 	return errors.Join(err, archive.Close(), w.flush(), folder.Release())
@@ -235,6 +283,7 @@ func (r *run) sendState(s ranked) (err error) {
 // sharer shares what is written to it. A reader on another rank receives it.
 type sharer struct {
 	ranked
+	from  int
 	block []byte
 }
 
@@ -250,15 +299,15 @@ func (w *sharer) flush() error {
 	if len(w.block) == 0 {
 		return nil
 	}
-	_, err := w.Share(w.block)
+	_, err := w.Share(w.block, w.from)
 	w.block = w.block[:0]
 	return err
 }
 
-// Read receives what the first rank writes. An empty message is the end.
+// Read receives what the rank from writes. An empty message is the end.
 func (w *sharer) Read(p []byte) (n int, err error) {
 	if len(w.block) == 0 {
-		if w.block, err = w.Share(nil); err != nil {
+		if w.block, err = w.Share(nil, w.from); err != nil {
 			return 0, err
 		}
 	}
@@ -270,17 +319,22 @@ func (w *sharer) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// receiveState writes the state of the first rank to a temporary folder of checkpoints.
-func (r *run) receiveState(s ranked) (dir string, remove func() error, err error) {
-	if dir, remove, err = files.Scratch("steadyfit-rank-"); err != nil {
+// receiveState writes the state of another rank to a temporary folder of checkpoints. If this rank
+// has a folder of its own, the temporary one is in it.
+func (r *run) receiveState(s ranked, source int) (dir string, remove func() error, err error) {
+	parent := cmp.Or(r.loop.Resume, os.TempDir())
+	if err := os.MkdirAll(parent, 0o777); err != nil {
 		return "", nil, err
 	}
-	reader := &sharer{ranked: s}
+	if dir, remove, err = files.ScratchIn(parent, "steadyfit-rank-"); err != nil {
+		return "", nil, err
+	}
+	reader := &sharer{ranked: s, from: source}
 	if err = unpack(tar.NewReader(reader), dir); err == nil {
 		_, err = io.Copy(io.Discard, reader)
 	}
 	if errors.Is(err, errNothing) {
-		err = errors.New("rank 0 could not begin; its output has the reason")
+		err = fmt.Errorf("rank %d could not begin; its output has the reason", source)
 	}
 	if err != nil {
 		return "", nil, join(err, remove())

@@ -108,7 +108,7 @@ func (j rankJob) run() (r rankResult, err error) {
 	if err := s.Evaluate(ctx, madeBatch(s, j.Sizes[0]-1, 100), r.Evaluation); err != nil {
 		return r, err
 	}
-	shared, err := s.Share(fmt.Append(nil, "the data of rank ", j.Rank))
+	shared, err := s.Share(fmt.Append(nil, "the data of rank ", j.Rank), 0)
 	if err != nil {
 		return r, err
 	}

@@ -89,13 +89,13 @@ func (s *Session) Gather(value int64) ([]int64, error) {
 	return all, s.sum(all)
 }
 
-// Share returns the data of rank 0 on all ranks. Like Gather, it waits for the others.
-func (s *Session) Share(own []byte) ([]byte, error) {
+// Share returns the data of the rank from on all ranks. Like Gather, it waits for the others.
+func (s *Session) Share(own []byte, from int) ([]byte, error) {
 	rank, ranks := s.Ranks()
 	if ranks == 1 {
 		return own, nil
 	}
-	if rank > 0 {
+	if rank != from {
 		own = nil
 	}
 	size := []int64{int64(len(own))}

@@ -3,8 +3,11 @@ package train
 import (
 	"context"
 	"errors"
+	"fmt"
+	"path/filepath"
 
 	"steadyfit/cluster"
+	"steadyfit/fit"
 	"steadyfit/session"
 	"steadyfit/supervise"
 )
@@ -19,6 +22,9 @@ func (c *Config) ranked() (rank int, ranked bool) {
 
 // checkCluster returns an error for options that do not work with several ranks.
 func (c *Config) checkCluster() error {
+	if c.Checkpoints.Copies > 0 && c.Checkpoints.Folder == "" {
+		return refuse("Checkpoints.Copies", c.Checkpoints.Copies, "needs {Config.Checkpoints}, the folder for them")
+	}
 	if c.Cluster == nil {
 		return nil
 	}
@@ -64,11 +70,15 @@ func (c *Config) asRank() {
 	}
 }
 
-// follow removes the checkpoints from the options of a rank other than the first, which takes over
-// the state of the first one. They are needed only for the check of other options.
+// follow changes the checkpoints of a rank other than the first, which takes over the state of the
+// first one. Some ranks write copies; the others need the options only for the check of others.
 func (t *training) follow() {
-	if rank, _ := t.ranked(); rank > 0 {
+	switch rank, _ := t.ranked(); {
+	case rank > t.Checkpoints.Copies:
 		t.Checkpoints, t.Resume = Checkpoints{}, false
+	case rank > 0:
+		t.Checkpoints.Folder = filepath.Join(t.Checkpoints.Folder, fmt.Sprintf("rank-%d", rank))
+		t.OnWriteError = fit.Continue
 	}
 }
 

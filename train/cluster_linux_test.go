@@ -38,6 +38,7 @@ type rankJob struct {
 	Slow             time.Duration // time to wait after each step
 	ValidationPart   float64
 	CheckpointSteps  int
+	Copies           int   // ranks that write copies of the checkpoints
 	Validating       bool  // Interrupt is during the validation
 	Interrupt, Spoil int64 // the step after which this rank is interrupted, or has another rate; 0 for none
 }
@@ -49,7 +50,7 @@ func (j *rankJob) config() Config {
 	c := Config{
 		Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Validation: "builtin:digits", Seed: 3, Shuffle: true, Prefetch: -1,
 		Loop: fit.Loop{Batch: j.Batch, Epochs: j.Epochs, LearningRate: fit.Constant(0.01)}, Out: filepath.Join(j.Dir, "model"),
-		Checkpoints: Checkpoints{Folder: filepath.Join(j.Dir, "ckpt"), EverySteps: j.CheckpointSteps, Keep: 3}, Resume: j.Resume,
+		Checkpoints: Checkpoints{Folder: filepath.Join(j.Dir, "ckpt"), EverySteps: j.CheckpointSteps, Keep: 3, Copies: j.Copies}, Resume: j.Resume,
 		Cluster: &j.Cluster,
 	}
 	c.Loop.Hook(fit.HistoryFile(filepath.Join(j.Dir, "history.jsonl"), fit.Stop))
@@ -397,6 +398,44 @@ func TestClusterInterrupt(t *testing.T) {
 		assert.Regexp(t, "validation of epoch 1, after step 29: interrupted before batch [0-9]+: rank 1 was interrupted", p.err.String())
 	}
 	assert.Equal(t, 29, newest(job.Dir))
+}
+
+// If rank 0 has lost its checkpoints, the training resumes from the copy of another rank, whose own
+// folder follows rank 0 otherwise.
+func TestClusterCopies(t *testing.T) {
+	asRank(t)
+	job := rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 3, CheckpointSteps: 5, Copies: 1}
+	copies := t.TempDir()
+	state, losses := alone(t, job, 2)
+	start := func(interrupt int64) []*rankProcess {
+		return startRanks(t, 2, job, func(rank int, job *rankJob) {
+			if rank == 1 {
+				job.Dir, job.Interrupt = copies, interrupt
+			}
+		})
+	}
+	folder := filepath.Join("ckpt", "rank-1")
+	for _, interrupt := range []int64{7, 23} {
+		for _, p := range start(interrupt) {
+			require.Error(t, p.Wait())
+			assert.Contains(t, p.err.String(), "rank 1 was interrupted")
+			assert.NotContains(t, p.err.String(), "from a copy")
+		}
+		job.Resume = true
+	}
+	step := newest(job.Dir)
+	assert.FileExists(t, filepath.Join(copies, folder, fmt.Sprintf("ckpt-%d", step), "state.json"))
+	require.NoError(t, os.RemoveAll(job.Dir))
+	require.NoError(t, os.Mkdir(job.Dir, 0o777))
+	ranks := start(0)
+	succeed(t, ranks)
+	for _, p := range ranks {
+		assert.Contains(t, p.err.String(), fmt.Sprintf(`msg="rank 0 has no checkpoint; the training resumes from a copy" rank=1 step=%d`, step))
+	}
+	assert.Equal(t, state, weights(t, filepath.Join(job.Dir, "model")))
+	assert.Equal(t, losses, lossesOf(readRecords(t, job.Dir)))
+	assert.NoFileExists(t, filepath.Join(copies, "history.jsonl"))
+	assert.NoDirExists(t, filepath.Join(job.Dir, folder))
 }
 
 // Ranks with other options are refused, and those with other weights.

@@ -136,6 +136,10 @@ type Checkpoints struct {
 	// Best is a metric whose best checkpoint is also kept. Empty means val_loss, if there is a
 	// validation.
 	Best string
+	// Copies is the number of ranks after the first one that write the checkpoints, too, each to the
+	// folder rank-N in its Folder. If the first rank resumes and has no checkpoint, all ranks resume
+	// from the newest copy.
+	Copies int
 }
 
 // Budget limits the memory of a training; a Limit of 0 means none.
@@ -208,7 +212,7 @@ func (c *Config) checkRanges() error {
 		value, min, max int
 	}{
 		{"Loop.Epochs", c.Loop.Epochs, 1, math.MaxInt}, {"Loop.Batch", c.Loop.Batch, 1, math.MaxInt32}, {"Loop.StepsPerEpoch", c.Loop.StepsPerEpoch, 0, math.MaxInt},
-		{"Checkpoints.Keep", c.Checkpoints.Keep, 0, math.MaxInt}, {"Loop.InitialEpoch", c.Loop.InitialEpoch, 0, c.Loop.Epochs - 1},
+		{"Checkpoints.Keep", c.Checkpoints.Keep, 0, math.MaxInt}, {"Checkpoints.Copies", c.Checkpoints.Copies, 0, math.MaxInt}, {"Loop.InitialEpoch", c.Loop.InitialEpoch, 0, c.Loop.Epochs - 1},
 		{"Loop.ValidationEvery", c.Loop.ValidationEvery, 0, math.MaxInt}, {"Config.Prefetch", c.Prefetch, -1, data.MaxAhead}, {"Data.Workers", c.Data.Workers, 0, data.MaxWorkers},
 	} {
 		if n.value < n.min {

@@ -81,8 +81,9 @@ func (t *training) arrangeCheckpoints() {
 	if c.Best == "" && t.validates() {
 		c.Best = "val_loss"
 	}
+	rank, _ := t.ranked()
 	t.Loop.Hook(fit.Checkpoint{
-		Folder: c.Folder, EverySteps: c.EverySteps, EveryEpochs: c.EveryEpochs, Keep: cmp.Or(c.Keep, -1), Best: c.Best, OnError: t.OnWriteError,
+		EveryRank: rank > 0, Folder: c.Folder, EverySteps: c.EverySteps, EveryEpochs: c.EveryEpochs, Keep: cmp.Or(c.Keep, -1), Best: c.Best, OnError: t.OnWriteError,
 	}.Hook())
 }
 

@@ -246,6 +246,8 @@ func (s *settings) checkpointFlags() []flag {
 		{"every", "fit", "interval of checkpoints, as in 500steps or 2epochs", "EverySteps EveryEpochs",
 			newInterval(&s.Checkpoints.EverySteps, &s.Checkpoints.EveryEpochs, "1epoch")},
 		{"keep", "fit", "number of newest checkpoints to keep (0: all)", "Keep Checkpoints.Keep", &s.Checkpoints.Keep},
+		{"checkpoint-copies", "fit", "ranks after rank 0 that write the checkpoints too, in rank-N of their --checkpoints", "Checkpoints.Copies",
+			newCount(&s.Checkpoints.Copies, 0)},
 		{"keep-best", "fit", "metric whose best checkpoint is kept too (default val_loss, with --validation)", "Best Checkpoints.Best", &s.Checkpoints.Best},
 		{"resume", "fit", "resume from the newest good checkpoint, if there is one", "Config.Resume Loop.Resume", &s.Resume},
 		{"force", "fit", "resume even if data, options or TensorFlow differ, with a warning for each", "Loop.ResumeAnyway", &s.Loop.ResumeAnyway},

@@ -82,6 +82,48 @@ func listSteps(dir string) ([]int64, error) {
 	return steps, nil
 }
 
+// Newest returns the step of the newest checkpoint of a folder, which may be damaged.
+func Newest(dir string) (step int64, found bool, err error) {
+	steps, err := listSteps(dir)
+	if err != nil || len(steps) == 0 {
+		return 0, false, err
+	}
+	return steps[len(steps)-1], true, nil
+}
+
+// Adopt replaces the checkpoints of a folder by those of another one on the same file system,
+// which it moves.
+func Adopt(dir, from string) (err error) {
+	lock, err := Acquire(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Release()) }()
+	var d disk.Disk
+	old, err := listSteps(dir)
+	steps, errFrom := listSteps(from)
+	if err = errors.Join(err, errFrom); err != nil {
+		return err
+	}
+	for _, step := range steps {
+		path := filepath.Join(from, name(step))
+		if _, err := syncTree(d, path); err != nil {
+			return err
+		}
+		if err := publish(d, path, filepath.Join(dir, name(step))); err != nil {
+			return err
+		}
+	}
+	for _, step := range old {
+		if !slices.Contains(steps, step) {
+			if err := discard(d, filepath.Join(dir, name(step))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // HookState returns the state of a hook in the newest readable checkpoint of a folder; nil if
 // the hook saved none. found is false if there is no checkpoint. HookState does not verify
 // other files, and takes no lock.
