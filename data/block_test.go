@@ -96,6 +96,22 @@ func TestBlocksAreNotOverwritten(t *testing.T) {
 	}
 }
 
+func TestPassBytes(t *testing.T) {
+	for _, c := range []struct{ ahead, block int }{{0, 1}, {0, 4}, {1, 1}, {8, 1}, {8, 4}, {2, 50}, {2, 1000}} {
+		ds := Prefetch(counted(t, 100), c.ahead)
+		ds.SetBlock(c.block)
+		held := ds.BatchBytes(2)
+		for _, err := range ds.Batches(Pass{Batch: 2}) {
+			require.NoError(t, err)
+			for _, r := range ds.rings {
+				held = int64(len(r.slabs)*r.block) * ds.BatchBytes(2)
+			}
+			break
+		}
+		require.Equal(t, held, ds.PassBytes(2), "%v", c)
+	}
+}
+
 func TestSetAheadWithBlocks(t *testing.T) {
 	m := counted(t, 1000)
 	ds := Prefetch(m, 8)

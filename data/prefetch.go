@@ -155,6 +155,18 @@ func (d *Prefetched) BatchBytes(batch int) int64 {
 	return total
 }
 
+// PassBytes returns the size of all batches, of batch samples, that a pass over an InMemory stores. It is
+// one batch if none is read ahead.
+func (d *Prefetched) PassBytes(batch int) int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := ring{block: 1}
+	if d.ahead > 0 && batch > 0 {
+		r.block = max(min(d.block, d.Len()/batch), 1)
+	}
+	return int64(r.most(d.ahead)*r.block) * d.BatchBytes(batch)
+}
+
 // Batches returns the batches of one pass.
 func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {

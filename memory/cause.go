@@ -22,8 +22,8 @@ const (
 	Unreleased Cause = "unreleased objects"
 	// HostHistory: the live Go heap grows, so the program retains Go objects.
 	HostHistory Cause = "host history"
-	// RuntimeCache: TensorFlow's allocators grow at a constant number of native objects, so a
-	// cache or the graph grows.
+	// RuntimeCache: at a constant number of native objects, a graph or the number of executors
+	// grows, or TensorFlow's allocators do.
 	RuntimeCache Cause = "runtime cache or graph"
 	// NativeHeap: malloc in use grows, and no other layer explains it.
 	NativeHeap Cause = "native heap"
@@ -164,7 +164,7 @@ func (a attribution) find() {
 		{LiveBytes, Unreleased},
 		{live, HostHistory},
 		{LiveCount, Unreleased},
-		{TFUsed, RuntimeCache},
+		{GraphOperations, RuntimeCache}, {Executors, RuntimeCache}, {TFUsed, RuntimeCache},
 		{MallocUsed, NativeHeap},
 		{GoHeap, GoRuntime}, {goTotal, GoRuntime},
 	} {

@@ -324,6 +324,8 @@ func TestCause(t *testing.T) {
 		{"waiting cleanups", map[Layer]func(int) float64{MallocUsed: line(mib), cleanupCount: exact(1)}, GCLag, cleanupCount},
 		{"history", map[Layer]func(int) float64{GoHeap: line(mib), goLive: line(0.9 * mib), MallocUsed: flat}, HostHistory, goLive},
 		{"cache", map[Layer]func(int) float64{MallocUsed: line(mib), TFUsed.Of("cpu"): line(0.8 * mib), TFUsed.Of("mklcpu"): flat, LiveBytes: flat, LiveCount: exact(0)}, RuntimeCache, TFUsed.Of("cpu")},
+		{"graph", map[Layer]func(int) float64{MallocUsed: line(mib), LiveCount: exact(0), GraphOperations: exact(2), Executors: exact(1)}, RuntimeCache, GraphOperations},
+		{"executors", map[Layer]func(int) float64{MallocUsed: line(mib), LiveCount: exact(0), GraphOperations: exact(0), Executors: exact(1)}, RuntimeCache, Executors},
 		{"malloc", map[Layer]func(int) float64{MallocUsed: line(mib), GoHeap: flat, gcCycles: exact(0)}, NativeHeap, MallocUsed},
 		{"retention", map[Layer]func(int) float64{MallocUsed: flat, MallocFree: line(mib), GoHeap: flat}, Retention, MallocFree},
 		{"go runtime", map[Layer]func(int) float64{MallocUsed: flat, GoHeap: flat, goTotal: line(mib)}, GoRuntime, goTotal},

@@ -55,6 +55,10 @@ const (
 	WaitingBytes Layer = "waiting native bytes" // bytes of unreachable native objects that wait for the garbage collector
 	WaitingCount Layer = "waiting native count" // number of these objects
 
+	// TensorFlow keeps memory for each operation of a graph, and for each set of feeds and fetches.
+	GraphOperations Layer = "graph operation count" // operations added to open graphs
+	Executors       Layer = "executor count"        // different sets of feeds and fetches that sessions ran
+
 	GPUUsed      Layer = "gpu used"         // memory in use on the whole device
 	GPUProcess   Layer = "gpu process used" // device memory of this process
 	GPUAllocator Layer = "gpu allocator used"

@@ -71,7 +71,7 @@ type TracedStep struct {
 // restored (contract.CodeStateNotSaved, CodeNoSaver), or if the step fails in TensorFlow.
 //
 // The traced step takes the time and the memory of a train step and a Snapshot, and some
-// hundred bytes per operation. With micro-batches, the last one is traced. If the variables
+// hundred bytes per operation. With micro-batches, one of them is traced. If the variables
 // cannot be restored, Resolved returns an error, and some of the variables may be updated.
 func (s *Session) Resolved(ctx context.Context, b data.Batch) (r Resolved, err error) {
 	if r.Devices, err = s.devices(); err != nil {

@@ -94,7 +94,7 @@ type Session struct {
 	stuck      float64     // see Stuck; NaN if the scale is not stuck
 	foreign    bool        // the frozen variables do not have the values of the model's files
 	trainNames []string    // names of the results of a train step
-	trace      *[]byte     // receives the RunMetadata during Trace; nil otherwise
+	traces     *[][]byte   // receives each RunMetadata during Traces; nil otherwise
 	rank       *ranked     // nil without a cluster
 
 	// mu protects native. Only Close modifies native from another goroutine, so the session's
@@ -417,11 +417,21 @@ func (s *Session) compiledFor(samples int) *runner {
 }
 
 // Trace runs Train and returns a serialized tensorflow.RunMetadata; see [Step.Trace]. With
-// micro-batches, the RunMetadata is that of the last one.
-func (s *Session) Trace(ctx context.Context, step int64, b data.Batch, out []float64) (metadata []byte, err error) {
-	s.trace = &metadata
-	defer func() { s.trace = nil }()
-	err = s.Train(ctx, step, b, out)
+// micro-batches, the RunMetadata is that of one of them.
+func (s *Session) Trace(ctx context.Context, step int64, b data.Batch, out []float64) ([]byte, error) {
+	all, err := s.Traces(func() error { return s.Train(ctx, step, b, out) })
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// Traces calls do, and returns the RunMetadata of each signature that do runs, in their order. With
+// micro-batches, Train runs a signature for each of them, and then the signature apply.
+func (s *Session) Traces(do func() error) (metadata [][]byte, err error) {
+	s.traces = &metadata
+	defer func() { s.traces = nil }()
+	err = do()
 	return metadata, err
 }
 

@@ -462,8 +462,13 @@ func TestTrace(t *testing.T) {
 		assert.NotEmpty(t, run.GetStepStats().GetDevStats())
 	}
 
+	split := open(t, "digits", session.Options{MicroBatches: 4})
+	all, err := split.Traces(func() error { return split.Train(ctx, 0, b[0], want) })
+	require.NoError(t, err)
+	assert.Len(t, all, 5, "four micro-batches and the update")
+
 	readOnly := open(t, "digits", session.Options{ReadOnly: true})
-	_, err := readOnly.Trace(ctx, 0, b[0], have)
+	_, err = readOnly.Trace(ctx, 0, b[0], have)
 	assert.ErrorIs(t, err, session.ErrNoSignature)
 }
 

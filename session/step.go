@@ -88,6 +88,11 @@ func (st *Step) Close() error {
 
 // Run runs the signature once. The results are valid until the next run.
 func (st *Step) Run(ctx context.Context) error {
+	if traces := st.session.traces; traces != nil {
+		metadata, err := st.Trace(ctx)
+		*traces = append(*traces, metadata)
+		return err
+	}
 	if err := st.setCaller(); err != nil {
 		return err
 	}
@@ -204,12 +209,7 @@ func (r *runner) on(ctx context.Context, b data.Batch, out []float64) (applied b
 	if err := r.feed(b, true); err != nil {
 		return false, err
 	}
-	if trace := r.session.trace; trace != nil {
-		*trace, err = r.Trace(ctx)
-	} else {
-		err = r.Run(ctx)
-	}
-	if err := errors.Join(err, r.release(b)); err != nil {
+	if err := errors.Join(r.Run(ctx), r.release(b)); err != nil {
 		return false, err
 	}
 	return r.read(out)

@@ -5,10 +5,15 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Graph is a TensorFlow graph.
-type Graph struct{ h *handle }
+type Graph struct {
+	h        *handle
+	imported *tally
+}
 
 // NewGraph makes an empty graph. The result must be closed.
 func NewGraph() (*Graph, error) {
@@ -19,7 +24,11 @@ func NewGraph() (*Graph, error) {
 }
 
 func wrapGraph(p ptr) *Graph {
-	g := &Graph{newHandle(p, graphKind, 0, capi.deleteGraph)}
+	imported := &tally{total: &operations}
+	g := &Graph{newHandle(p, graphKind, 0, func(p ptr) {
+		capi.deleteGraph(p)
+		imported.clear()
+	}), imported}
 	watch(g, g.h)
 	return g
 }
@@ -42,7 +51,28 @@ func (g *Graph) Import(def []byte, prefix string) error {
 		return err
 	}
 	defer g.h.release()
-	return capi.importGraph(p, def, prefix)
+	if err := capi.importGraph(p, def, prefix); err != nil {
+		return err
+	}
+	g.imported.add(countNodes(def))
+	return nil
+}
+
+// countNodes returns the number of operations of a serialized tensorflow.GraphDef, outside of its
+// functions.
+func countNodes(def []byte) (n int64) {
+	const node = 1 // GraphDef.node
+	for len(def) > 0 {
+		field, _, size := protowire.ConsumeField(def)
+		if size < 0 {
+			break
+		}
+		if field == node {
+			n++
+		}
+		def = def[size:]
+	}
+	return n
 }
 
 // Operation is a node of a graph. It is valid until the graph is closed.

@@ -108,6 +108,22 @@ var (
 	frameKind = &kind{name: "eager frame"}
 )
 
+// operations and executors are the totals of all graphs and sessions.
+var operations, executors atomic.Int64
+
+// tally is the part of a total that belongs to one object.
+type tally struct {
+	total *atomic.Int64
+	own   atomic.Int64
+}
+
+func (t *tally) add(n int64) {
+	t.own.Add(n)
+	t.total.Add(n)
+}
+
+func (t *tally) clear() { t.total.Add(-t.own.Swap(0)) }
+
 // Counts has the number of open native objects.
 type Counts struct {
 	// TensorBytes is the size of the tensors' buffers, without strings longer than 22 bytes.
@@ -116,6 +132,10 @@ type Counts struct {
 	Graphs, Sessions, Steps, StepBytes int64
 	// TensorFlow does not report the size of the values in eager frames.
 	Eagers, EagerFrames int64
+	// Operations is the number of operations that Graph.Import has added to open graphs. Executors is
+	// the number of different sets of feeds, fetches and targets that runs and steps of open sessions
+	// had. TensorFlow compiles the graph for each set and keeps the result.
+	Operations, Executors int64
 	// Leaked counts the objects that became unreachable without Close. They are part of the
 	// other counts too. LeakedBytes is the size of their buffers.
 	Leaked, LeakedBytes int64
@@ -128,6 +148,7 @@ func Live() Counts {
 		Graphs: graphKind.count.Load(), Sessions: sessionKind.count.Load(),
 		Steps: stepKind.count.Load(), StepBytes: stepKind.bytes.Load(),
 		Eagers: eagerKind.count.Load(), EagerFrames: frameKind.count.Load(),
+		Operations: operations.Load(), Executors: executors.Load(),
 	}
 	for _, k := range []*kind{tensorKind, graphKind, sessionKind, stepKind, eagerKind, frameKind} {
 		c.Leaked += k.leaked.Load()

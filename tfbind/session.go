@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"os"
 	"runtime"
@@ -17,6 +18,7 @@ import (
 type Session struct {
 	h     *handle
 	graph *Graph
+	sets  *runSets
 	// ownsGraph reports whether Close closes the graph too.
 	ownsGraph bool
 	// ending lets only one goroutine close the session in TensorFlow.
@@ -97,9 +99,42 @@ func FirstSession() (config []byte, env []string, ok bool) {
 }
 
 func wrapSession(p ptr, g *Graph, ownsGraph bool) *Session {
-	s := &Session{h: newHandle(p, sessionKind, 0, capi.deleteSession), graph: g, ownsGraph: ownsGraph}
+	sets := &runSets{tally: tally{total: &executors}, seen: map[uint64]bool{}}
+	s := &Session{graph: g, sets: sets, ownsGraph: ownsGraph, h: newHandle(p, sessionKind, 0, func(p ptr) {
+		capi.deleteSession(p)
+		sets.clear()
+	})}
 	watch(s, s.h)
 	return s
+}
+
+// runSets has the sets of feeds, fetches and targets for which TensorFlow keeps an executor.
+type runSets struct {
+	sync.Mutex
+	tally
+	seen map[uint64]bool // hashes
+}
+
+var setSeed = maphash.MakeSeed()
+
+func (r *runSets) note(feeds, fetches []Output, targets []Operation) {
+	var hash maphash.Hash
+	hash.SetSeed(setSeed)
+	for _, list := range [][]Output{feeds, fetches} {
+		maphash.WriteComparable(&hash, len(list))
+		for _, o := range list {
+			maphash.WriteComparable(&hash, o)
+		}
+	}
+	for _, o := range targets {
+		maphash.WriteComparable(&hash, o)
+	}
+	r.Lock()
+	defer r.Unlock()
+	if set := hash.Sum64(); !r.seen[set] {
+		r.seen[set] = true
+		r.add(1)
+	}
 }
 
 // Graph returns the session's graph.
@@ -248,6 +283,7 @@ func (s *Session) RunWith(ctx context.Context, feeds Feeds, fetches []Output, o 
 		metadata = capi.newBuffer(nil)
 		defer capi.deleteBuffer(metadata)
 	}
+	s.sets.note(outputs, fetches, o.Targets)
 	err = s.guard(ctx, o.Abort, func() error {
 		if capi.runStepWith(memory.step, inputs, options, metadata) != 0 {
 			return s.closedError(capi.stepError(memory.step, "session run"))

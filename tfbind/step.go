@@ -82,6 +82,7 @@ func (s *Session) Prepare(spec StepSpec) (*Step, error) {
 	if step.memory.step == nil {
 		return nil, &Error{Op: "prepare step", Code: "RESOURCE_EXHAUSTED", Message: "no memory for the step's tables"}
 	}
+	s.sets.note(spec.Feeds, spec.Fetches, spec.Targets)
 	options := new(ptr)
 	step.options = options
 	step.setRunOptions(spec.RunOptions)

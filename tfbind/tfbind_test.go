@@ -720,6 +720,43 @@ func TestLive(t *testing.T) {
 	assert.Equal(t, before.Tensors+1, tfbind.Live().Tensors, "the feed is open until the test ends")
 }
 
+// TensorFlow keeps memory for each operation of a graph and for each set of feeds and fetches.
+func TestOperationsAndExecutorsAreCounted(t *testing.T) {
+	before := tfbind.Live()
+	counts := func() []int64 {
+		now := tfbind.Live()
+		return []int64{now.Operations - before.Operations, now.Executors - before.Executors}
+	}
+	g, err := tfbind.NewGraph()
+	require.NoError(t, err)
+	require.NoError(t, g.Import(new(graphDef).placeholder("x", tfbind.Float32).
+		add("a", "Identity", map[string]*attr{"T": typeAttr(tfbind.Float32)}, "x").
+		add("b", "Identity", map[string]*attr{"T": typeAttr(tfbind.Float32)}, "x").bytes(t), ""))
+	require.Error(t, g.Import(new(graphDef).placeholder("x", tfbind.Float32).bytes(t), ""))
+	s, err := tfbind.NewSession(g, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []int64{3, 0}, counts())
+
+	x, a, b := output(t, s, "x"), output(t, s, "a"), output(t, s, "b")
+	for _, c := range []struct {
+		fetches []tfbind.Output
+		want    int64
+	}{{[]tfbind.Output{a}, 1}, {[]tfbind.Output{a}, 1}, {[]tfbind.Output{b}, 2}, {[]tfbind.Output{a, b}, 3}} {
+		out, err := s.Run(context.Background(), tfbind.Feeds{x: tensor(t, []float32{1})}, c.fetches)
+		require.NoError(t, err)
+		out.Close()
+		assert.Equal(t, []int64{3, c.want}, counts())
+	}
+	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{x}, Fetches: []tfbind.Output{a}})
+	require.NoError(t, err)
+	defer step.Close()
+	assert.Equal(t, []int64{3, 3}, counts(), "a run had the same set")
+	require.NoError(t, s.Close())
+	assert.Equal(t, []int64{3, 0}, counts())
+	require.NoError(t, g.Close())
+	assert.Equal(t, []int64{0, 0}, counts())
+}
+
 func TestLeaksAreCounted(t *testing.T) {
 	before := tfbind.Live()
 	lose := func() {

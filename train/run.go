@@ -104,18 +104,9 @@ func (t *training) prepareProcess() error {
 	if err := t.check(); err != nil {
 		return err
 	}
-	warnings, err := t.Session.Device.Check(os.Environ())
-	if err == nil {
-		err = session.UseEnvironment(t.Session.Device)
-	}
-	if err == nil && t.ReleaseMemory {
-		err = session.UseReleaseProfile()
-	}
-	if err == nil {
-		err = t.useAllocator()
-	}
+	warnings, err := t.UseEnvironment()
 	if err != nil {
-		return unusable(err)
+		return err
 	}
 	// An earlier process of this training has reported the warnings.
 	if _, child := os.LookupEnv(supervise.Env); child && t.Worker == nil || restartedAlready() {
@@ -130,16 +121,24 @@ func (t *training) prepareProcess() error {
 	return nil
 }
 
-// useAllocator restarts the program with the allocator of the Config, unless it already has it.
-func (t *training) useAllocator() error {
-	if t.Allocator == "" {
-		return nil
-	}
-	missing, err := autotune.Configuration{Allocator: t.Allocator, OneDNN: t.Session.Device.OneDNN}.Environment()
+// UseEnvironment restarts the program if Session.Device, ReleaseMemory or Allocator need environment
+// variables that are not set. Run calls it first. The warnings are options without an effect.
+func (c *Config) UseEnvironment() (warnings []*option.Error, err error) {
+	warnings, err = c.Session.Device.Check(os.Environ())
 	if err == nil {
-		err = session.Restart(missing)
+		err = session.UseEnvironment(c.Session.Device)
 	}
-	return wrong("Config.Allocator", t.Allocator, err)
+	if err == nil && c.ReleaseMemory {
+		err = session.UseReleaseProfile()
+	}
+	if err == nil && c.Allocator != "" {
+		missing, bad := autotune.Configuration{Allocator: c.Allocator, OneDNN: c.Session.Device.OneDNN}.Environment()
+		if bad == nil {
+			bad = session.Restart(missing)
+		}
+		err = wrong("Config.Allocator", c.Allocator, bad)
+	}
+	return warnings, unusable(err)
 }
 
 func (t *training) report(subject string, value any) {

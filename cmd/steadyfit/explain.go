@@ -17,6 +17,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/explain"
 	"steadyfit/internal/files"
+	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -35,11 +36,16 @@ by role, the operations that hold memory at that moment, free memory that a pool
 malloc keeps, and a rest that it cannot attribute. It then says whether memory grew
 from step to step, and what carried the growth. The model is not changed.
 
+The flags of training have the meaning that they have in fit, so --config with the
+file of tune explains the training with the tuned settings.
+
 With --out, it also writes a page with the course of a step: which operation holds
 how much memory, and when. The page is one file and needs no network.`,
-		Example: "  steadyfit explain --model builtin:digits --data builtin:digits\n  steadyfit explain --model my/model --data train.npz --batch 64 --out out/explain",
-		Args:    noArguments,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return s.explain(cmd) },
+		Example: `  steadyfit explain --model builtin:digits --data builtin:digits
+  steadyfit explain --model my/model --data train.npz --batch 64 --out out/explain
+  steadyfit explain --config tuned.yaml`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.explain(cmd) },
 	}
 }
 
@@ -47,7 +53,7 @@ func (s *settings) explain(cmd *cobra.Command) error {
 	if s.Loop.Batch < 1 || s.Loop.Batch > math.MaxInt32 {
 		return usagef("--batch %d: expected 1 to %d", s.Loop.Batch, math.MaxInt32)
 	}
-	if err := s.checkRate(); err != nil {
+	if err := s.checkLayer("explain"); err != nil {
 		return err
 	}
 	warnings := cmd.ErrOrStderr()
@@ -85,8 +91,16 @@ func (s *settings) explain(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	return s.printPeak(cmd, r)
+}
+
+// printPeak prints a report and writes the page.
+func (s *settings) printPeak(cmd *cobra.Command, r *explain.Report) error {
 	if r.Batch < s.Loop.Batch {
 		notice(cmd.ErrOrStderr(), "note", fmt.Sprintf("the data has only %d samples, so a step has %d instead of %d", r.Batch, r.Batch, s.Loop.Batch))
+	}
+	if limit := s.Budget.Limit; limit > 0 && s.Budget.Layer == memory.RSS && r.PeakBytes > limit {
+		notice(cmd.ErrOrStderr(), "note", fmt.Sprintf("the peak exceeds --memory-budget %v, so fit would split the batches further", limit))
 	}
 	for i := range r.Parts {
 		r.Parts[i].Advice = option.Marked(r.Parts[i].Advice, flagName)
@@ -120,15 +134,20 @@ func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
 		return nil, err
 	}
 	plan, err := session.Compile(m, s.Session)
+	if err == nil {
+		err = plan.CheckBatch(s.Loop.Batch)
+	}
 	if err != nil {
 		return nil, err
 	}
+	noteFrozen(cmd.ErrOrStderr(), m, "the explained steps compute it every time")
 	name := s.Model
 	if !strings.HasPrefix(name, savedmodels.BuiltinPrefix) {
 		name = filepath.Base(filepath.Clean(name))
 	}
 	return explain.Measure(cmd.Context(), explain.Plan{
-		Name: name, Model: m, Options: s.Session, Batch: s.Loop.Batch, Prefetch: s.Prefetch, LearningRate: s.rate, Time: growthTime,
+		Name: name, Model: m, Options: s.Session, Batch: s.Loop.Batch, Prefetch: s.Prefetch, Time: growthTime,
+		Shuffle: s.Shuffle, ChooseSteps: s.ChooseSteps, Budgeted: s.Budget.Limit > 0, LearningRate: s.firstRate(),
 		Mappable:       mappable(s.Data.Path),
 		OpenData:       func() (*data.InMemory, error) { return s.trainingData(m, plan.Roles().Train) },
 		LoadTensorFlow: func() error { return s.loadDevices(cmd) },

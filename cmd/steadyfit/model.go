@@ -26,12 +26,9 @@ func (s *settings) prepareProcess(stderr io.Writer) error {
 	if err := s.checkGrowth(); err != nil {
 		return err
 	}
-	warnings, err := s.Session.Device.Check(os.Environ())
-	if err == nil {
-		err = session.UseEnvironment(s.Session.Device)
-	}
+	warnings, err := s.UseEnvironment()
 	if err != nil {
-		return unusable(err)
+		return err
 	}
 	for _, w := range warnings {
 		notice(stderr, "warning", w)

@@ -77,9 +77,7 @@ func (s *settings) tune(cmd *cobra.Command) error {
 	if err := s.loadDevices(cmd); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(m.Variables, func(v savedmodels.Variable) bool { return v.Frozen && len(v.Shape) > 1 }) {
-		notice(cmd.ErrOrStderr(), "note", "the model has frozen weights, and fit may compute their part once per sample (--cache-features); the trials compute it in every step")
-	}
+	noteFrozen(cmd.ErrOrStderr(), m, "the trials compute it in every step")
 	r, err := s.searchSettings(cmd, m, ds, until)
 	if err != nil {
 		return err
@@ -107,10 +105,8 @@ func (s *settings) checkTune() error {
 		return usagef("--step-time %v: expected a duration, as in 150ms", s.stepTime)
 	case s.stepTime > 0 && s.Budget.Limit > 0:
 		return usagef("--memory-budget and --step-time exclude each other: one is kept, and the other amount is minimized")
-	case s.Budget.Layer != memory.RSS && s.Budget.Layer != memory.Anon:
-		return usagef("%s: tune measures the memory of a process; expected rss or anon", flagName("Budget.Layer", string(s.Budget.Layer)))
 	}
-	if err := s.checkCache(); err != nil || s.Out == "" {
+	if err := cmp.Or(s.checkLayer("tune"), s.checkCache()); err != nil || s.Out == "" {
 		return err
 	}
 	if file, err := os.Stat(s.Out); err == nil && file.IsDir() {
@@ -126,6 +122,29 @@ func (s *settings) checkTune() error {
 	return nil
 }
 
+// checkLayer returns an error if a budget is not of the memory that a command measures.
+func (s *settings) checkLayer(command string) error {
+	if s.Budget.Layer == memory.RSS || s.Budget.Layer == memory.Anon {
+		return nil
+	}
+	return usagef("%s: %s measures the memory of a process; expected rss or anon", flagName("Budget.Layer", string(s.Budget.Layer)), command)
+}
+
+// noteFrozen says how a command differs from a training that computes frozen layers once.
+func noteFrozen(stderr io.Writer, m *savedmodels.Model, instead string) {
+	if slices.ContainsFunc(m.Variables, func(v savedmodels.Variable) bool { return v.Frozen && len(v.Shape) > 1 }) {
+		notice(stderr, "note", "the model has frozen weights, and fit may compute their part once per sample (--cache-features); "+instead)
+	}
+}
+
+// firstRate returns the learning rate of the first step; 0 if none is given.
+func (s *settings) firstRate() float64 {
+	if s.Loop.LearningRate == nil {
+		return 0
+	}
+	return s.Loop.LearningRate(0, 0)
+}
+
 // searchSettings runs the trials, with a line on stderr for each.
 func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds data.Dataset, until time.Time) (tune.Result, error) {
 	steps := ds.Len() / s.Loop.Batch
@@ -135,11 +154,9 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 	plan := autotune.Plan{
 		Model: m, Options: s.Session, Limits: autotune.Fixed(s.fixed()).Limits(s.Session, steps, s.Autotune.Mode == train.AutotunePrecision),
 		Data: ds, Batch: s.Loop.Batch, Cache: cmp.Or(s.Autotune.Cache, autotune.CacheDir()), Budget: s.Budget.Limit,
+		LearningRate: s.firstRate(),
 	}
 	plan.Limits.Restart = true // fit starts with the variables
-	if s.Loop.LearningRate != nil {
-		plan.LearningRate = s.Loop.LearningRate(0, 0)
-	}
 	anon := s.Budget.Layer == memory.Anon
 	trials, saved, first := 0, true, true
 	r, err := tune.Run(cmd.Context(), &plan, tune.Goal{Budget: s.Budget.Limit, Anon: anon, Step: s.stepTime}, until, func(e tune.Event) {

@@ -43,9 +43,9 @@ func printWeights(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	for r.done < weightsSteps {
-		if r.done+int64(r.steps) > weightsSteps {
-			r.steps = 1
+	for r.executions.Done < weightsSteps {
+		if r.executions.Done+int64(r.executions.Steps) > weightsSteps {
+			r.executions.Steps = 1
 		}
 		if err := r.execute(ctx); err != nil {
 			return err

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"log/slog"
 	"maps"
 	"math"
@@ -172,18 +171,14 @@ const liveTime = 500 * time.Millisecond
 
 // trainer trains on the same few batches repeatedly.
 type trainer struct {
-	session *session.Session
-	live    *Live // of session
-	data    *data.InMemory
-	next    func() (data.Batch, error, bool)
-	stop    func()
-	steps   int // per execution
-	done    int64
-	out     []float64
-	finite  bool
-	base    memory.Bytes
-	opened  memory.Sample
-	memory  *memory.Sampler
+	session    *session.Session
+	live       *Live // of session
+	data       *data.InMemory
+	executions *Executions // of live
+	finite     bool
+	base       memory.Bytes
+	opened     memory.Sample
+	memory     *memory.Sampler
 }
 
 // checkProcess checks that the variables of Environment had their effect on this process.
@@ -251,19 +246,12 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 			return t, err
 		}
 	}
-	t.steps = t.session.Stackable(max(o.StepsPerExecution, 1), s.Batch)
-	if n := s.Configuration.StepsPerExecution; n > 1 && n != t.steps {
-		return t, fmt.Errorf("%w: expected %d steps per execution, but only %d are possible", session.ErrStack, n, t.steps)
+	steps := t.session.Stackable(max(o.StepsPerExecution, 1), s.Batch)
+	if n := s.Configuration.StepsPerExecution; n > 1 && n != steps {
+		return t, fmt.Errorf("%w: expected %d steps per execution, but only %d are possible", session.ErrStack, n, steps)
 	}
 	// As in a training: reading ahead takes memory and time.
-	ahead := data.Prefetch(s.order(t.data), s.ahead(t.data))
-	ahead.SetBlock(t.steps)
-	whole := t.data.Len() / s.Batch
-	if whole > t.steps {
-		whole -= whole % t.steps // executions must end at the end of a pass
-	}
-	t.next, t.stop = iter.Pull2(passes(ahead, s.Batch, whole))
-	t.out = make([]float64, len(t.session.TrainMetrics()))
+	t.executions = NewExecutions(t.live, s.order(t.data), s.Batch, steps, s.ahead(t.data))
 	if o.Device.Executor != "" {
 		return t, t.evaluate(ctx, s.Batch)
 	}
@@ -321,22 +309,6 @@ func (t *trainer) evaluate(ctx context.Context, batch int) error {
 	return t.session.ResetMetrics(ctx)
 }
 
-// passes repeats the first n batches of a dataset without end.
-func passes(ds data.Dataset, batch, n int) iter.Seq2[data.Batch, error] {
-	return func(yield func(data.Batch, error) bool) {
-		for {
-			for b, err := range ds.Batches(data.Pass{Batch: batch}) {
-				if !yield(b, err) || err != nil {
-					return
-				}
-				if b.Index == n-1 {
-					break
-				}
-			}
-		}
-	}
-}
-
 // run runs executions for this many seconds, but at least one.
 func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
 	executions := 0
@@ -355,7 +327,7 @@ func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
 	}
 	usage, err := memory.Read()
 	return answer{
-		Step: took / float64(executions*t.steps), Execution: took / float64(executions), Finite: t.finite,
+		Step: took / float64(executions*t.executions.Steps), Execution: took / float64(executions), Finite: t.finite,
 		Peak: usage.Peak.Bytes, Anon: usage.Anon.Bytes, Base: t.base,
 		StepPeak: sample.Get(memory.Peak).Bytes, Opened: t.opened.Get(memory.RSS).Bytes, OpenedAnon: t.opened.Get(memory.Anon).Bytes,
 		Mapped: max(sample.Get(memory.RSS).Bytes-sample.Get(memory.Anon).Bytes, 0),
@@ -363,10 +335,7 @@ func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
 }
 
 func (t *trainer) close() error {
-	if t.stop != nil {
-		t.stop()
-	}
-	err := t.session.Close()
+	err := errors.Join(t.executions.Close(), t.session.Close())
 	if t.memory != nil {
 		err = errors.Join(err, t.memory.Close())
 	}
@@ -378,26 +347,10 @@ func (t *trainer) close() error {
 
 // execute runs the steps of one execution.
 func (t *trainer) execute(ctx context.Context) error {
-	for i := range t.steps {
-		b, err, _ := t.next()
-		switch {
-		case err != nil:
-		case t.steps > 1:
-			err = t.session.Stack(i, t.steps, b)
-		default:
-			err = t.live.Train(ctx, t.done, b, t.out)
-		}
-		if err != nil {
-			return err
-		}
+	if err := t.executions.Run(ctx); err != nil {
+		return err
 	}
-	if t.steps > 1 {
-		if err := t.live.TrainN(ctx, t.done, t.steps, t.out); err != nil {
-			return err
-		}
-	}
-	t.done += int64(t.steps)
-	loss := t.out[0] // other metrics may be NaN, such as those of a class without samples
+	loss := t.executions.Out[0] // other metrics may be NaN, such as those of a class without samples
 	t.finite = t.finite && !math.IsNaN(loss) && !math.IsInf(loss, 0)
 	return nil
 }

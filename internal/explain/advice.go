@@ -34,7 +34,7 @@ func (m *measurement) advice(r *Report, p *Part) string {
 			return "{Data.Map always} maps the files instead"
 		}
 	case Prefetched:
-		if n := m.ahead.Ahead(); n > 1 {
+		if n := m.executions.Ahead.Ahead(); n > 1 {
 			return fmt.Sprintf("{Config.Prefetch 1} instead of %d batches ahead", n)
 		}
 	case Graph:

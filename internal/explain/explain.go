@@ -5,9 +5,8 @@
 //
 // [Measure] trains in this process, which must be new: it reads the memory after each phase (data read,
 // TensorFlow loaded, model open, steps). [Run] starts such a process. After the warm-up, Measure resets
-// the kernel's peak before each of some steps and keeps the highest one. It then trims malloc and traces
-// one more step. The Go heap is that after a collection, as in a training of some minutes. The model is
-// not saved.
+// the kernel's peak before each of some steps and keeps the highest one. It then traces one more step. The
+// Go heap is that after a collection, as in a training of some minutes. The model is not saved.
 //
 // # Parts
 //
@@ -39,6 +38,10 @@ type Report struct {
 	Model string `json:"model"`
 	Data  string `json:"data"`
 	Batch int    `json:"batch"`
+	// MicroBatches is the number of parts of a batch. A peak is that of an execution, which has
+	// StepsPerExecution steps.
+	MicroBatches      int `json:"micro_batches"`
+	StepsPerExecution int `json:"steps_per_execution"`
 	// TensorFlow is the version. OneDNN reports whether oneDNN is on, and Malloc names the allocator
 	// of the process.
 	TensorFlow string `json:"tensorflow"`

@@ -20,10 +20,16 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/data"
+	"steadyfit/gpuopts"
+	"steadyfit/internal/autotune"
 	"steadyfit/internal/graphdef"
+	"steadyfit/internal/lab/loop"
+	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/lab/workload"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
+	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
@@ -35,7 +41,11 @@ type testCase struct {
 	Samples int
 	Batch   int
 	Seconds float64
-	// Retain names what the process retains in each step: "go" or "native" memory.
+	// Options are those of the session, and Budgeted is that of the Plan.
+	Options  session.Options
+	Budgeted bool
+	// Retain names what the process retains in each step: "go" or "native" memory, or what a workload
+	// of the matrix retains.
 	Retain string
 }
 
@@ -68,18 +78,29 @@ func (c testCase) measure() (*Report, error) {
 	}
 	var retained [][]byte
 	var tensors []*tfbind.Tensor
+	var leak *loop.Loop
 	p := Plan{
-		Name: c.Model, Model: m, Batch: c.Batch, Prefetch: -1, Time: time.Duration(c.Seconds * float64(time.Second)),
+		Name: c.Model, Model: m, Options: c.Options, Budgeted: c.Budgeted, Shuffle: true, Batch: c.Batch, Prefetch: -1, Time: time.Duration(c.Seconds * float64(time.Second)),
 		OpenData:       func() (*data.InMemory, error) { return synthetic(m, c.Samples) },
 		LoadTensorFlow: func() error { _, err := tfbind.Load(""); return err },
-		EachStep: func(int) {
+		EachStep: func(step int) (err error) {
 			switch c.Retain {
+			case "":
 			case "go":
 				retained = append(retained, bytes.Repeat([]byte{1}, 64<<10))
 			case "native":
-				x, _ := tfbind.NewTensor(make([]float32, 16<<10), 16<<10)
+				x, err := tfbind.NewTensor(make([]float32, 16<<10), 16<<10)
 				tensors = append(tensors, x)
+				return err
+			default:
+				if leak == nil {
+					leak, err = workload.Open(context.Background(), worker.New(worker.Spec{Workload: c.Retain, Model: m.Dir, Batch: c.Batch, Epoch: 1, Seed: 1}))
+				}
+				if err == nil {
+					_, err = leak.Step(context.Background(), step)
+				}
 			}
+			return err
 		},
 	}
 	r, err := Measure(context.Background(), p)
@@ -159,23 +180,23 @@ func TestShort(t *testing.T) {
 // The variables of a training on a GPU are not in the resident memory.
 func TestVariablesOnGPU(t *testing.T) {
 	m := &measurement{plan: Plan{Model: &savedmodels.Model{Variables: []savedmodels.Variable{{Name: "w", DType: tfbind.Float32, Shape: []int64{1 << 20}, Trained: true}}}}}
-	m.data, m.ahead = one(t)
+	m.data, m.executions = one(t)
 	m.before.native = 10 * memory.MiB
 	assert.Equal(t, Weights, m.parts(nil)[1].Name)
 	m.trace.Allocators = map[string]native.Use{"GPU_0_bfc": {}}
 	assert.Equal(t, []Part{{Name: Unattributed, Bytes: 10 * memory.MiB}}, m.parts(nil))
 }
 
-func one(t *testing.T) (*data.InMemory, *data.Prefetched) {
+func one(t *testing.T) (*data.InMemory, *autotune.Executions) {
 	ds, err := data.New("one", data.Field{Name: "x", Array: data.Array{Shape: []int{1}, Values: []float32{1}}})
 	require.NoError(t, err)
-	return ds, data.Prefetch(ds, 1)
+	return ds, &autotune.Executions{Ahead: data.Prefetch(ds, 1)}
 }
 
 // With another malloc, the size of the pool is not known.
 func TestPoolOfOtherMalloc(t *testing.T) {
 	m := &measurement{peak: 400 * memory.MiB, plan: Plan{Model: &savedmodels.Model{}}}
-	m.data, m.ahead = one(t)
+	m.data, m.executions = one(t)
 	m.trace.Allocators = map[string]native.Use{"mklcpu": {Peak: memory.Known(256 * memory.MiB)}}
 	m.before.native = 400 * memory.MiB
 	m.before.large = 390 * memory.MiB
@@ -290,15 +311,71 @@ func holder(t *testing.T) string {
 	return dir
 }
 
-// What a program retains in each step is a leak with its cause.
+// What a program retains in each step is a leak with its cause: in W2 the tensors of a step, in W4 a
+// session, in W5 an operation of a graph, in W6 an executor for other fetches, in W10 predictions.
 func TestLeaks(t *testing.T) {
-	for retained, cause := range map[string]memory.Cause{"go": memory.HostHistory, "native": memory.Unreleased} {
-		t.Run(retained, func(t *testing.T) {
-			r := measure(t, "1", testCase{Model: "digits", Samples: 1000, Batch: 32, Seconds: 4, Retain: retained})
+	for _, c := range []struct {
+		retained string
+		batch    int
+		seconds  float64
+		cause    memory.Cause
+		carrier  memory.Layer
+	}{
+		{"go", 32, 4, memory.HostHistory, "go heap live"},
+		{"native", 32, 4, memory.Unreleased, memory.LiveBytes},
+		{"W2", 256, 8, memory.Unreleased, memory.LiveBytes},
+		{"W4", 32, 20, memory.Unreleased, memory.LiveCount},
+		{"W5", 32, 8, memory.RuntimeCache, memory.GraphOperations},
+		{"W6", 32, 15, memory.RuntimeCache, memory.Executors},
+		{"W10", 512, 8, memory.HostHistory, "go heap live"},
+	} {
+		t.Run(c.retained, func(t *testing.T) {
+			r := measure(t, "1", testCase{Model: "digits", Samples: 1000, Batch: c.batch, Seconds: c.seconds, Retain: c.retained})
 			assert.Equal(t, memory.Leak, r.Growth.Kind, r.GrowthText)
-			assert.Equal(t, cause, r.Growth.Cause, r.GrowthText)
+			assert.Equal(t, c.cause, r.Growth.Cause, r.GrowthText)
+			assert.Equal(t, c.carrier, r.Growth.Carrier, r.GrowthText)
+			require.Greater(t, len(r.growing()), 1)
+			assert.Contains(t, r.growing()[1], string(c.carrier)+" +")
 		})
 	}
+}
+
+// Random numbers and several kinds of layers are no leak.
+func TestControls(t *testing.T) {
+	each(t, func(t *testing.T, oneDNN string) {
+		for _, model := range []string{"dropout-200-512-256-1", "lstm"} {
+			r := measure(t, oneDNN, testCase{Model: model, Samples: 1000, Batch: 32, Seconds: 6})
+			adds(t, r)
+			assert.NotEqual(t, memory.Leak, r.Growth.Kind, r.GrowthText)
+			assert.Empty(t, r.Growth.Cause, r.GrowthText)
+		}
+	})
+}
+
+// The explained execution is that of the options.
+func TestOptions(t *testing.T) {
+	each(t, func(t *testing.T, oneDNN string) {
+		r := measure(t, oneDNN, testCase{Model: "image-224", Samples: 16, Batch: 8, Seconds: 2, Options: session.Options{MicroBatches: 4}})
+		adds(t, r)
+		assert.Equal(t, 4, r.MicroBatches)
+		i := slices.IndexFunc(r.Parts, func(p Part) bool { return p.Name == Activations })
+		require.GreaterOrEqual(t, i, 0)
+		assert.InEpsilon(t, 2*222*222*32*4, float64(r.Parts[i].Of[0].Bytes), 0.01, "the convolution of a quarter of the batch")
+
+		r = measure(t, oneDNN, testCase{Model: "digits", Samples: 1000, Batch: 32, Seconds: 2, Options: session.Options{StepsPerExecution: 10}})
+		adds(t, r)
+		assert.Equal(t, 10, r.StepsPerExecution)
+		assert.Zero(t, r.Steps%10)
+		assert.Contains(t, r.execution(), "an execution of 10 steps")
+
+		r = measure(t, oneDNN, testCase{Model: "digits", Samples: 1000, Batch: 32, Seconds: 2, Budgeted: true, Options: session.Options{
+			StepsPerExecution: 10, Device: gpuopts.Options{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1},
+		}})
+		adds(t, r)
+		assert.Equal(t, 1, r.StepsPerExecution, "a budget looks at the memory after each step")
+		assert.Positive(t, r.Part(Activations), "the operations are known, although the executor cannot trace")
+		assert.InDelta(t, 3*32*(64*4+8), float64(r.Part(Prefetched)), 1)
+	})
 }
 
 func TestLayerOf(t *testing.T) {

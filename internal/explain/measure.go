@@ -3,9 +3,9 @@ package explain
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"math"
 	"runtime"
 	"runtime/metrics"
@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"steadyfit/data"
+	"steadyfit/internal/allocator"
+	"steadyfit/internal/autotune"
 	"steadyfit/internal/native"
 	"steadyfit/internal/stats"
 	"steadyfit/memory"
@@ -32,30 +34,36 @@ type Plan struct {
 	// this order and closes the data.
 	OpenData       func() (*data.InMemory, error)
 	LoadTensorFlow func() error
-	// Batch is the number of samples of a step, at most that of the dataset, and Prefetch the number of batches to read ahead; -1
-	// means data.AheadFor.
+	// Batch is the number of samples of a step, at most that of the dataset. Prefetch is the number of
+	// batches to read ahead; -1 means data.LeastAhead with Budgeted, and otherwise data.AheadFor.
 	Batch, Prefetch int
+	// Shuffle trains on the samples in another order, and ChooseSteps on as many steps per execution as
+	// session.Plan.ChooseSteps returns.
+	Shuffle, ChooseSteps bool
+	// Budgeted trains as with a budget of memory (package budget): one step per execution, and malloc
+	// returns its free memory.
+	Budgeted bool
 	// Mappable is true if the data is in files that can be mapped instead of read.
 	Mappable bool
 	// LearningRate is the rate for a model that takes one; 0 keeps the model's own.
 	LearningRate float64
 	// Time limits the steps that show whether memory grows.
 	Time time.Duration
-	// EachStep runs after each step unless it is nil; tests hold memory with it.
-	EachStep func(step int)
+	// EachStep runs after each execution unless it is nil; tests hold memory with it.
+	EachStep func(step int) error
 }
 
 const (
 	// warmUp is the number of first steps: TensorFlow rewrites graphs in the first step, and
 	// allocates its buffers in the second.
 	warmUp = 5
-	// firstSteps is the number of steps before the first verdict on growth, which takes at least
+	// firstSteps is the number of executions before the first verdict on growth, which takes at least
 	// this part of the time, and mostSteps the maximum.
 	leastTime             = 5
 	firstSteps, mostSteps = 256, 4096
 	// tolerated is the growth in all steps that does not count as growth.
 	tolerated = memory.MiB
-	// peaks is the number of steps whose peak is measured.
+	// peaks is the number of executions whose peak is measured.
 	peaks = 5
 )
 
@@ -100,19 +108,17 @@ func goMetadata() (sum memory.Bytes) {
 type measurement struct {
 	plan        Plan
 	data        *data.InMemory
-	ahead       *data.Prefetched
 	session     *session.Session
-	next        func() (data.Batch, error, bool)
-	out         []float64
-	steps       int
-	times       []float64
-	start       phase // before TensorFlow was loaded
-	loaded      phase // after TensorFlow was loaded
-	opened      phase // after the model was opened
-	before      phase // before the explained step
+	executions  *autotune.Executions
+	times       []float64 // of a step, by execution
+	start       phase     // before TensorFlow was loaded
+	loaded      phase     // after TensorFlow was loaded
+	opened      phase     // after the model was opened
+	before      phase     // before the explained step
 	peak        memory.Bytes
 	processPeak memory.Bytes
 	trace       native.Trace
+	operations  []operation // of trace
 	growth      memory.Verdict
 	sampler     *memory.Sampler
 	series      memory.Series
@@ -144,31 +150,23 @@ func Measure(ctx context.Context, p Plan) (r *Report, err error) {
 	if m.loaded, err = readPhase(); err != nil {
 		return nil, err
 	}
-	if m.session, err = session.OpenModel(ctx, p.Model, p.Options); err != nil {
+	if p.ChooseSteps {
+		if err := m.chooseSteps(); err != nil {
+			return nil, err
+		}
+	}
+	if m.session, err = m.open(ctx, m.plan.Options); err != nil {
 		return nil, err
 	}
 	closers = append(closers, m.session)
 	if m.opened, err = readPhase(); err != nil {
 		return nil, err
 	}
-	if p.LearningRate > 0 {
-		if err := m.session.SetLearningRate(p.LearningRate); err != nil {
-			return nil, err
-		}
-	}
 	if m.sampler, err = memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{native.Source()}}); err != nil {
 		return nil, err
 	}
-	closers = append(closers, m.sampler)
-	ahead := p.Prefetch
-	if ahead < 0 {
-		ahead = data.AheadFor(m.data, m.plan.Batch)
-	}
-	m.ahead = data.Prefetch(m.data, ahead)
-	m.out = make([]float64, len(m.session.TrainMetrics()))
-	var stop func()
-	m.next, stop = iter.Pull2(endless(m.ahead, m.plan.Batch))
-	defer stop()
+	m.executions = m.begin(m.session, p.Prefetch)
+	closers = append(closers, m.sampler, m.executions)
 	for _, do := range []func(context.Context) error{m.grow, m.findPeak, m.traceStep} {
 		if err := do(ctx); err != nil {
 			return nil, err
@@ -177,35 +175,66 @@ func Measure(ctx context.Context, p Plan) (r *Report, err error) {
 	return m.report(), nil
 }
 
-// endless repeats the passes over a dataset.
-func endless(ds data.Dataset, batch int) iter.Seq2[data.Batch, error] {
-	return func(yield func(data.Batch, error) bool) {
-		for epoch := 0; ; epoch++ {
-			for b, err := range ds.Batches(data.Pass{Batch: batch, Epoch: epoch, DropRemainder: true}) {
-				if !yield(b, err) || err != nil {
-					return
-				}
-			}
-		}
+func (m *measurement) chooseSteps() error {
+	plan, err := session.Compile(m.plan.Model, m.plan.Options)
+	if err == nil {
+		m.plan.Options.StepsPerExecution, err = plan.ChooseSteps(m.data, m.plan.Batch)
 	}
+	if errors.Is(err, session.ErrStack) {
+		return nil // steps run one by one
+	}
+	return err
 }
 
-func (m *measurement) step(ctx context.Context) error {
-	b, err, _ := m.next()
+// open opens a session. A training with a budget then makes malloc return memory.
+func (m *measurement) open(ctx context.Context, o session.Options) (*session.Session, error) {
+	s, err := session.OpenModel(ctx, m.plan.Model, o)
+	if err == nil && m.plan.LearningRate > 0 {
+		err = s.SetLearningRate(m.plan.LearningRate)
+	}
 	if err != nil {
-		return err
+		return nil, errors.Join(err, s.Close())
 	}
+	if m.plan.Budgeted {
+		native.Trim()
+		_ = native.SetMmapThreshold(allocator.MmapThreshold) // not every allocator has a threshold
+	}
+	return s, nil
+}
+
+// begin begins a training that reads some batches ahead; -1 stands for the default.
+func (m *measurement) begin(s *session.Session, ahead int) *autotune.Executions {
+	ds, batch, steps := m.data, m.plan.Batch, 1
+	if m.plan.Shuffle {
+		ds = ds.Shuffle(0)
+	}
+	switch {
+	case m.plan.Budgeted && ahead < 0:
+		ahead = data.LeastAhead
+	case ahead < 0:
+		ahead = data.AheadFor(ds, batch)
+	}
+	if !m.plan.Budgeted {
+		steps = s.Stackable(min(s.StepsPerExecution(), ds.Len()/batch), batch)
+	}
+	return autotune.NewExecutions(s, ds, batch, steps, ahead)
+}
+
+func (m *measurement) execute(ctx context.Context) error {
 	start := time.Now()
-	if err := m.session.Train(ctx, int64(m.steps), b, m.out); err != nil {
+	if err := m.executions.Run(ctx); err != nil {
 		return err
 	}
-	m.times = append(m.times, time.Since(start).Seconds())
-	m.steps++
+	m.times = append(m.times, time.Since(start).Seconds()/float64(m.executions.Steps))
 	if m.plan.EachStep != nil {
-		m.plan.EachStep(m.steps)
+		if err := m.plan.EachStep(m.steps()); err != nil {
+			return err
+		}
 	}
 	return context.Cause(ctx)
 }
+
+func (m *measurement) steps() int { return int(m.executions.Done) }
 
 // grow samples between steps until the verdict is clear or the time is over.
 func (m *measurement) grow(ctx context.Context) error {
@@ -215,31 +244,33 @@ func (m *measurement) grow(ctx context.Context) error {
 	// The size of the live heap is that of the last collection, which must not be older than the data.
 	runtime.GC()
 	for range warmUp {
-		if err := m.step(ctx); err != nil {
+		if err := m.execute(ctx); err != nil {
 			return err
 		}
 	}
 	start := time.Now()
 	end := start.Add(m.plan.Time)
-	for target, first := firstSteps, m.steps; ; {
-		for m.steps-first < target && time.Now().Before(end) {
-			if err := m.step(ctx); err != nil {
+	first := m.steps()
+	for target := firstSteps; ; {
+		for len(m.samples.Steps) < target && time.Now().Before(end) {
+			if err := m.execute(ctx); err != nil {
 				return err
 			}
-			if err := m.sampler.Sample(m.steps, &m.sample); err != nil {
+			if err := m.sampler.Sample(m.steps(), &m.sample); err != nil {
 				return err
 			}
 			m.keep()
-			if m.steps-first == target && target < mostSteps && time.Since(start) < m.plan.Time/leastTime {
+			if len(m.samples.Steps) == target && target < mostSteps && time.Since(start) < m.plan.Time/leastTime {
 				target++
 			}
 		}
-		m.growth = m.series.Judge(memory.Criteria{Budget: tolerated / memory.Bytes(max(m.steps-first, 1))})
+		m.growth = m.series.Judge(memory.Criteria{Budget: tolerated / memory.Bytes(max(m.steps()-first, 1))})
 		settle(&m.growth)
 		if m.growth.Kind != memory.Inconclusive || target >= mostSteps || !time.Now().Before(end) {
 			return nil
 		}
-		target = min(target+int(math.Min(math.Max(m.growth.More, float64(target)/2), float64(3*target))), mostSteps)
+		more := m.growth.More / float64(m.executions.Steps)
+		target = min(target+int(math.Min(math.Max(more, float64(target)/2), float64(3*target))), mostSteps)
 	}
 }
 
@@ -263,7 +294,7 @@ func settle(v *memory.Verdict) {
 // keep keeps a sample.
 func (m *measurement) keep() {
 	m.series.Append(&m.sample)
-	m.samples.Steps = append(m.samples.Steps, m.steps)
+	m.samples.Steps = append(m.samples.Steps, m.steps())
 	m.samples.Anon = append(m.samples.Anon, m.sample.Get(memory.Anon).Bytes)
 }
 
@@ -276,7 +307,7 @@ func (s Samples) thin(most int) (t Samples) {
 	return t
 }
 
-// findPeak measures the peak of some steps and keeps the highest one.
+// findPeak measures the peak of some executions and keeps the highest one.
 func (m *measurement) findPeak(ctx context.Context) error {
 	usage, err := memory.Read()
 	if err != nil {
@@ -291,10 +322,10 @@ func (m *measurement) findPeak(ctx context.Context) error {
 		if err := m.sampler.ResetPeak(); err != nil {
 			return err
 		}
-		if err := m.step(ctx); err != nil {
+		if err := m.execute(ctx); err != nil {
 			return err
 		}
-		if err := m.sampler.Sample(m.steps, &m.sample); err != nil {
+		if err := m.sampler.Sample(m.steps(), &m.sample); err != nil {
 			return err
 		}
 		peak := m.sample.Get(memory.Peak)
@@ -309,17 +340,54 @@ func (m *measurement) findPeak(ctx context.Context) error {
 	return nil
 }
 
+// traceStep traces an execution. With micro-batches, it keeps the trace of the signature that holds most.
 func (m *measurement) traceStep(ctx context.Context) error {
-	b, err, _ := m.next()
+	if err := m.traceOf(ctx, m.session, m.executions); err != nil || m.trace.Operations > 0 {
+		return err
+	}
+	// The single-threaded executor cannot trace. TensorFlow's own executor holds about the same in
+	// sequence, and the memory of another session is not part of what was measured.
+	o := m.plan.Options
+	o.Device.Executor = ""
+	s, err := m.open(ctx, o)
 	if err != nil {
 		return err
 	}
-	metadata, err := m.session.Trace(ctx, int64(m.steps), b, m.out)
+	defer s.Close()
+	e := m.begin(s, 0)
+	defer e.Close()
+	for range warmUp {
+		if err := e.Run(ctx); err != nil {
+			return err
+		}
+	}
+	return m.traceOf(ctx, s, e)
+}
+
+func (m *measurement) traceOf(ctx context.Context, s *session.Session, e *autotune.Executions) error {
+	all, err := s.Traces(func() error { return e.Run(ctx) })
 	if err != nil {
 		return err
 	}
-	m.trace, err = native.ReadTrace(metadata)
-	return err
+	allocators := map[string]native.Use{}
+	most := memory.Bytes(-1)
+	for _, metadata := range all {
+		t, err := native.ReadTrace(metadata)
+		if err != nil {
+			return err
+		}
+		for name, use := range t.Allocators {
+			if !allocators[name].Peak.OK {
+				allocators[name] = use
+			}
+		}
+		operations := classify(t.Allocations)
+		if held, _ := peakOf(operations); held > most {
+			most, m.trace, m.operations = held, t, operations
+		}
+	}
+	m.trace.Allocators = allocators
+	return nil
 }
 
 func (m *measurement) report() *Report {
@@ -329,12 +397,12 @@ func (m *measurement) report() *Report {
 		Model: m.plan.Name, Data: m.data.Name(), Batch: m.plan.Batch,
 		TensorFlow: info.Version, OneDNN: oneDNN, Malloc: native.Allocator(), OnGPU: m.onGPU(),
 		PeakBytes: m.peak, BeforeBytes: m.before.total(), AnonBytes: m.before.anonymous, ProcessPeakBytes: m.processPeak,
-		Steps: m.steps, StepSeconds: stats.Median(m.times),
+		MicroBatches: m.session.MicroBatches(), StepsPerExecution: m.executions.Steps,
+		Steps: m.steps(), StepSeconds: stats.Median(m.times),
 		Growth: m.growth, GrowthText: m.growth.String(), Samples: m.samples.thin(400),
 	}
-	operations := classify(m.trace.Allocations)
-	r.Timeline = newTimeline(operations)
-	r.Parts = m.parts(operations)
+	r.Timeline = newTimeline(m.operations)
+	r.Parts = m.parts(m.operations)
 	m.advise(r)
 	return r
 }

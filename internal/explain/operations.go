@@ -90,13 +90,18 @@ func (o *operation) held(micros int64) (outputs, workspace memory.Bytes) {
 	return outputs - workspace, workspace
 }
 
-// atPeak returns the holders by part at the moment at which the operations hold most.
-func atPeak(operations []operation) map[string][]Holder {
+// peakOf returns the maximum that operations hold, and the moment.
+func peakOf(operations []operation) (memory.Bytes, int64) {
 	var records []native.Record
 	for _, o := range operations {
 		records = append(records, o.Records...)
 	}
-	_, at := native.Peak(records)
+	return native.Peak(records)
+}
+
+// atPeak returns the holders by part at the moment at which the operations hold most.
+func atPeak(operations []operation) map[string][]Holder {
+	_, at := peakOf(operations)
 	parts := map[string][]Holder{}
 	for _, o := range operations {
 		outputs, workspace := o.held(at)

@@ -45,7 +45,7 @@ func (m *measurement) parts(operations []operation) []Part {
 	metadata := max(m.start.native-memory.Bytes(max(m.start.malloc.InUse, 0))+b.metadata-m.start.metadata, 0)
 	ofGo := b.arenas + metadata
 	held := min(memory.Bytes(m.data.HeapBytes()), ofGo)
-	ahead := min(memory.Bytes(int64(m.ahead.Ahead()+1)*m.ahead.BatchBytes(m.plan.Batch)), ofGo-held)
+	ahead := min(memory.Bytes(m.executions.Ahead.PassBytes(m.plan.Batch)), ofGo-held)
 	l.add(Dataset, held)
 	l.add(Prefetched, ahead)
 	l.add(GoRuntime, ofGo-held-ahead)
@@ -147,7 +147,8 @@ func (l *list) inUse(p *phase) memory.Bytes {
 	return memory.Bytes(in)
 }
 
-// slack adds the free memory of malloc and of the pool. Both are measured, not what the other parts leave.
+// slack adds the free memory of malloc and of the pool. Both are measured, not what the other parts leave,
+// except that a trim with a budget makes an unknown part of malloc's free memory not resident.
 func (l *list) slack(m *measurement) {
 	b := &m.before
 	if l.pool && b.malloc.Mapped >= 0 { // the mappings of another malloc may be its own
@@ -159,6 +160,9 @@ func (l *list) slack(m *measurement) {
 	free := memory.Bytes(max(b.malloc.Free, 0)) - l.step
 	if !l.pool {
 		free += max(m.peak-b.total(), 0)
+	}
+	if m.plan.Budgeted {
+		free = min(free, l.rest) // trimmed pages are free, but not resident
 	}
 	l.native(MallocSlack, free)
 }

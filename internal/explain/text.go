@@ -23,8 +23,8 @@ const (
 // WriteText writes the report on one screen.
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, batch %d: a step peaks at %v of resident memory; between steps it is %v, of which %v is anonymous.\n",
-		escape.Printable(r.Model), r.Batch, size(r.PeakBytes), size(r.BeforeBytes), size(r.AnonBytes))
+	fmt.Fprintf(&b, "%s, batch %s peaks at %v of resident memory; between steps it is %v, of which %v is anonymous.\n",
+		escape.Printable(r.Model), r.execution(), size(r.PeakBytes), size(r.BeforeBytes), size(r.AnonBytes))
 	fmt.Fprintf(&b, "TensorFlow %s, oneDNN %s, malloc of %s, %d steps of %s.%s\n\n",
 		r.TensorFlow, onOff(r.OneDNN), r.Malloc, r.Steps, micros(int64(r.StepSeconds*1e6)), r.higher())
 	if r.OnGPU {
@@ -41,6 +41,17 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// execution describes the batch and what runs at once.
+func (r *Report) execution() string {
+	switch {
+	case r.MicroBatches > 1:
+		return fmt.Sprintf("%d in %d micro-batches: a step", r.Batch, r.MicroBatches)
+	case r.StepsPerExecution > 1:
+		return fmt.Sprintf("%d: an execution of %d steps", r.Batch, r.StepsPerExecution)
+	}
+	return fmt.Sprintf("%d: a step", r.Batch)
 }
 
 func onOff(on bool) string {
@@ -136,16 +147,18 @@ func (h Holder) Short() string {
 	return name
 }
 
-// growing lists the layers that carry a leak.
+// growing lists the layers that carry a leak, the cause's first.
 func (r *Report) growing() (lines []string) {
 	v := r.Growth
 	if v.Kind != memory.Leak {
 		return nil
 	}
 	lines = append(lines, fmt.Sprintf("it grows since step %.0f; the cause is likely: %s", v.From, v.Cause))
-	for _, t := range v.Trends {
-		if t.Layer != v.Layer && t.Share > 0.1 && t.Slope.Low > 0 && len(lines) < 4 {
-			lines = append(lines, fmt.Sprintf("%s %s", t.Layer, memory.Rate(t.Layer, t.Slope, v.Per, true)))
+	for _, carrier := range []bool{true, false} {
+		for _, t := range v.Trends {
+			if t.Layer != v.Layer && (t.Layer == v.Carrier) == carrier && (carrier || t.Share > 0.1) && t.Slope.Low > 0 && len(lines) < 4 {
+				lines = append(lines, fmt.Sprintf("%s %s", t.Layer, memory.Rate(t.Layer, t.Slope, v.Per, true)))
+			}
 		}
 	}
 	return lines

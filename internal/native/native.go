@@ -11,14 +11,17 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Source returns a source of the amounts of [Malloc], and of the number and bytes of open tfbind objects
-// ([memory.LiveCount], [memory.LiveBytes]).
+// Source returns a source of the amounts of [Malloc], of the number and bytes of open tfbind objects
+// ([memory.LiveCount], [memory.LiveBytes]), and of what TensorFlow keeps for their graphs and runs
+// ([memory.GraphOperations], [memory.Executors]).
 func Source() memory.Source {
 	return func(add func(memory.Layer, memory.Reading)) {
 		malloc(add)
 		c := tfbind.Live()
 		add(memory.LiveBytes, memory.Known(memory.Bytes(c.TensorBytes+c.StepBytes)))
 		add(memory.LiveCount, memory.Known(memory.Bytes(c.Tensors+c.Steps+c.Sessions+c.Graphs+c.Eagers+c.EagerFrames)))
+		add(memory.GraphOperations, memory.Known(memory.Bytes(c.Operations)))
+		add(memory.Executors, memory.Known(memory.Bytes(c.Executors)))
 	}
 }
 

@@ -199,6 +199,9 @@ type Child struct {
 	last    int
 }
 
+// New returns a Child without a parent, to open a workload in another program.
+func New(s Spec) *Child { return &Child{Spec: s, used: map[string]bool{}} }
+
 // Start reads the Spec from the environment. sources read the layers that only the child knows.
 // The result must be closed.
 func Start(sources ...memory.Source) (*Child, error) {
@@ -206,12 +209,8 @@ func Start(sources ...memory.Source) (*Child, error) {
 	if text == "" {
 		return nil, fmt.Errorf("%s is not set: only steadyfit matrix can start this command", Env)
 	}
-	c := &Child{
-		out:  os.NewFile(3, "messages"),
-		in:   os.NewFile(4, "answers"),
-		used: make(map[string]bool),
-		line: make([]byte, 0, 4096),
-	}
+	c := New(Spec{})
+	c.out, c.in, c.line = os.NewFile(3, "messages"), os.NewFile(4, "answers"), make([]byte, 0, 4096)
 	if err := json.Unmarshal([]byte(text), &c.Spec); err != nil {
 		return nil, fmt.Errorf("%s: %w", Env, err)
 	}

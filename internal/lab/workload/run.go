@@ -129,15 +129,36 @@ func outputs(s *tfbind.Session, names ...string) ([]tfbind.Output, error) {
 	return list, nil
 }
 
+// Open opens the Spec's workload without running it. TensorFlow must be loaded.
+func Open(ctx context.Context, c *worker.Child) (*loop.Loop, error) {
+	return open(ctx, c, new(tfbind.Counts))
+}
+
+// open opens a workload whose Close writes to left what remains open on purpose.
+func open(ctx context.Context, c *worker.Child, left *tfbind.Counts) (*loop.Loop, error) {
+	w, ok := workloads[c.Spec.Workload]
+	if !ok {
+		return nil, fmt.Errorf("%w %q; use one of %s", ErrUnknown, c.Spec.Workload, strings.Join(nearest.Sort(c.Spec.Workload, IDs()), ", "))
+	}
+	b := &builder{Child: c}
+	l, err := w.open(ctx, b)
+	if err = errors.Join(b.Err(), err); err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	l.Untrained = w.untrained
+	l.Close = func() error {
+		err := b.close()
+		*left = b.left
+		return err
+	}
+	return l, nil
+}
+
 // Run runs all phases of the Spec's workload. lib is the location of TensorFlow, as in
 // [tfbind.Load]. It reports the facts of package loop and the fact live: the native objects
 // that remain at the end. The caller ends the run with Child.Done and [FailureOf], except after
 // loop.ErrSaved.
 func Run(ctx context.Context, c *worker.Child, lib string) error {
-	w, ok := workloads[c.Spec.Workload]
-	if !ok {
-		return fmt.Errorf("%w %q; use one of %s", ErrUnknown, c.Spec.Workload, strings.Join(nearest.Sort(c.Spec.Workload, IDs()), ", "))
-	}
 	var left tfbind.Counts
 	err := loop.Run(ctx, c, loop.Program{
 		Load: func() (string, error) {
@@ -148,16 +169,9 @@ func Run(ctx context.Context, c *worker.Child, lib string) error {
 			return info.Version, nil
 		},
 		Open: func(ctx context.Context) (*loop.Loop, error) {
-			b := &builder{Child: c}
-			l, err := w.open(ctx, b)
-			if err = errors.Join(b.Err(), err); err != nil {
-				return nil, errors.Join(err, b.close())
-			}
-			l.Untrained = w.untrained
-			l.Close = func() error {
-				err := b.close()
-				left = b.left
-				return err
+			l, err := open(ctx, c, &left)
+			if err != nil {
+				return nil, err
 			}
 			// Otherwise the steps would reuse the free memory of loading, which would hide
 			// their growth.
@@ -200,6 +214,7 @@ func describe(c tfbind.Counts) string {
 	}{
 		{c.Tensors, fmt.Sprintf("tensors of %d bytes", c.TensorBytes)}, {c.Steps, fmt.Sprintf("steps of %d bytes", c.StepBytes)},
 		{c.Sessions, "sessions"}, {c.Graphs, "graphs"}, {c.Eagers, "eager contexts"}, {c.EagerFrames, "eager frames"},
+		{c.Operations, "imported operations"}, {c.Executors, "executors"},
 	} {
 		if p.n != 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))

@@ -341,6 +341,7 @@ func newW4(ctx context.Context, b *builder) (*loop.Loop, error) {
 		after := tfbind.Live()
 		b.left.Graphs += after.Graphs - before.Graphs
 		b.left.Sessions += after.Sessions - before.Sessions
+		b.left.Executors += after.Executors - before.Executors
 		b.left.Steps += after.Steps - before.Steps
 		b.left.StepBytes += after.StepBytes - before.StepBytes
 		return values[0], nil
