@@ -17,26 +17,10 @@ import (
 	"syscall"
 	"time"
 
+	"steadyfit/internal/mark"
 	"steadyfit/option"
+	"steadyfit/supervise"
 )
-
-var (
-	// ErrAbsent means that too few ranks are present, or that the port of this rank is in use.
-	// Another attempt may succeed.
-	ErrAbsent = errors.New("a rank of the cluster is absent")
-	// ErrLost means that another rank ended while the training started.
-	ErrLost = errors.New("a rank of the cluster was lost")
-)
-
-// marked marks an error as another one.
-type marked struct {
-	error
-	as error
-}
-
-func (m marked) Unwrap() error        { return m.error }
-func (m marked) Is(target error) bool { return target == m.as }
-func absent(err error) error          { return marked{err, ErrAbsent} }
 
 const (
 	defaultStart   = 10 * time.Minute
@@ -73,9 +57,10 @@ type decision struct {
 
 // Rendezvous waits until all ranks call it, or after c.Wait at least c.MinWorkers, and calls open
 // with the cluster of the ranks that are present. Rank 0 must be present: it listens on its port,
-// on which its server starts later. The context of open ends with an ErrLost if another rank
-// ends before open has returned there. A rank that comes too late waits for the next rendezvous
-// for as long as the server of rank 0 answers.
+// on which its server starts later. The context of open ends with a supervise.ErrPeer if another
+// rank ends before open has returned there. A rank that comes too late waits for the next rendezvous
+// for as long as the server of rank 0 answers. If too few ranks are present, the error is
+// supervise.ErrRetry.
 func (c *Cluster) Rendezvous(ctx context.Context, log *slog.Logger, open func(context.Context, *Cluster) error) error {
 	ctx, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
@@ -109,7 +94,7 @@ func (c *Cluster) Rendezvous(ctx context.Context, log *slog.Logger, open func(co
 		go p.follow(lose)
 	}
 	err = open(ctx, &present)
-	if lost := context.Cause(ctx); err != nil && errors.Is(lost, ErrLost) {
+	if lost := context.Cause(ctx); err != nil && errors.Is(lost, supervise.ErrPeer) {
 		return lost
 	}
 	if err == nil {
@@ -137,7 +122,7 @@ func (c *Cluster) longest() time.Duration { return max(cmp.Or(c.Start, defaultSt
 
 // Listen listens on the port of this rank, on all addresses. An earlier process of the rank may
 // still have the port, so Listen waits for its end, at most 10 s. If the port cannot be had, the
-// error is an ErrAbsent.
+// error is supervise.ErrRetry.
 func (c *Cluster) Listen(ctx context.Context) (net.Listener, error) {
 	_, port, err := net.SplitHostPort(c.Workers[c.Rank])
 	config := net.ListenConfig{KeepAliveConfig: c.keepAlive()}
@@ -153,7 +138,7 @@ func (c *Cluster) Listen(ctx context.Context) (net.Listener, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("waiting for the port %s: %w", port, context.Cause(ctx))
 	}
-	return nil, absent(fmt.Errorf("%v needs the port %s: %w; end the process that uses it, or use another port", c, port, err))
+	return nil, mark.As(fmt.Errorf("%v needs the port %s: %w; end the process that uses it, or use another port", c, port, err), supervise.ErrRetry)
 }
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -219,7 +204,7 @@ func (p *peer) watch() {
 // follow calls lose if the other rank ends before it has opened its session.
 func (p *peer) follow(lose context.CancelCauseFunc) {
 	if <-p.ended; !p.opened {
-		lose(marked{fmt.Errorf("%s ended while the training started", p.name), ErrLost})
+		lose(mark.As(fmt.Errorf("%s ended while the training started", p.name), supervise.ErrPeer))
 	}
 }
 
@@ -287,7 +272,7 @@ func (h *host) gather(ctx context.Context) error {
 		case <-wait.C:
 			need = h.MinWorkers
 		case <-last.C:
-			return absent(option.Errorf("%d of %d ranks are present after %v, and {Cluster.MinWorkers} is %d; start all ranks, or raise {Cluster.Start}", n, len(h.Workers), h.longest(), h.MinWorkers))
+			return mark.As(option.Errorf("%d of %d ranks are present after %v, and {Cluster.MinWorkers} is %d; start all ranks, or raise {Cluster.Start}", n, len(h.Workers), h.longest(), h.MinWorkers), supervise.ErrRetry)
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for the other ranks: %w", context.Cause(ctx))
 		}
@@ -390,7 +375,7 @@ func (c *Cluster) announce(ctx context.Context, log *slog.Logger) (ranks []int, 
 				logged = true
 			}
 		case time.Since(answered) > start:
-			return nil, nil, absent(option.Errorf("%s did not answer within %v; start it, or raise {Cluster.Start}: %w", c.name(0), start, err))
+			return nil, nil, mark.As(option.Errorf("%s did not answer within %v; start it, or raise {Cluster.Start}: %w", c.name(0), start, err), supervise.ErrRetry)
 		}
 		if err := pause(ctx, wait); err != nil {
 			return nil, nil, fmt.Errorf("waiting for the other ranks: %w", err)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/supervise"
 )
 
 func addresses(t *testing.T, n int) (list []string) {
@@ -102,10 +104,10 @@ func TestRendezvous(t *testing.T) {
 func TestRendezvousTooFew(t *testing.T) {
 	all := Cluster{Workers: addresses(t, 3), MinWorkers: 2, Start: 300 * time.Millisecond, Wait: 100 * time.Millisecond}
 	o := result(t, meet(t.Context(), all, 0, nil))
-	require.ErrorIs(t, o.err, ErrAbsent)
+	require.ErrorIs(t, o.err, supervise.ErrRetry)
 	assert.ErrorContains(t, o.err, "1 of 3 ranks are present after 300ms, and Cluster.MinWorkers is 2")
 	o = result(t, meet(t.Context(), all, 1, nil))
-	require.ErrorIs(t, o.err, ErrAbsent)
+	require.ErrorIs(t, o.err, supervise.ErrRetry)
 	assert.ErrorContains(t, o.err, "rank 0 ("+all.Workers[0]+") did not answer within 300ms")
 	ctx, cancel := context.WithCancel(t.Context())
 	waiting := []<-chan outcome{meet(ctx, all, 0, nil), meet(ctx, all, 2, nil)}
@@ -136,7 +138,7 @@ func TestRendezvousLosesARank(t *testing.T) {
 				require.Equal(t, failed, o.err)
 				continue
 			}
-			require.ErrorIs(t, o.err, ErrLost)
+			require.ErrorIs(t, o.err, supervise.ErrPeer)
 			assert.Regexp(t, `rank [0-2] \(127.0.0.1:[0-9]+\) ended while the training started`, o.err)
 		}
 	}
@@ -183,7 +185,7 @@ func TestRendezvousWithoutADecision(t *testing.T) {
 		}
 	}()
 	o := result(t, meet(t.Context(), all, 1, nil))
-	require.ErrorIs(t, o.err, ErrAbsent)
+	require.ErrorIs(t, o.err, supervise.ErrRetry)
 	assert.ErrorContains(t, o.err, "did not answer within")
 }
 
@@ -197,7 +199,7 @@ func TestRendezvousEndsWithoutThePort(t *testing.T) {
 	defer cancel()
 	err = result(t, meet(ctx, all, 0, nil)).err
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.NotErrorIs(t, err, ErrAbsent)
+	assert.NotErrorIs(t, err, supervise.ErrRetry)
 }
 
 // Connections of other programs neither disturb rank 0 nor take its memory.
@@ -264,7 +266,7 @@ func TestRendezvousRefuses(t *testing.T) {
 	other.Workers = all.Workers[:2]
 	o := result(t, meet(t.Context(), other, 1, nil))
 	require.ErrorContains(t, o.err, "rank 0 has another list of ranks; give all ranks the same list of 3")
-	assert.NotErrorIs(t, o.err, ErrAbsent)
+	assert.NotErrorIs(t, o.err, supervise.ErrRetry)
 	one, two := meet(t.Context(), all, 1, nil), meet(t.Context(), all, 1, nil)
 	select {
 	case o = <-one:

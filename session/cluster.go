@@ -21,6 +21,7 @@ import (
 	"steadyfit/internal/contract"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
+	"steadyfit/supervise"
 	"steadyfit/tfbind"
 )
 
@@ -141,9 +142,6 @@ func (s *Session) startServer(ctx context.Context) error {
 	}
 	if err != nil {
 		oneServer.Unlock() // there is no server yet
-		if errors.Is(err, cluster.ErrAbsent) {
-			err = retry{err}
-		}
 		return err
 	}
 	r := &ranked{Cluster: c, parallel: s.parallel, stopped: -1, flags: make([]float32, savedmodels.ShareFlags)}
@@ -280,8 +278,8 @@ func (s *Session) join(ctx context.Context) error {
 		err = causeOf(ctx)
 	}
 	s.rank.watch.joined.Store(err == nil)
-	if errors.As(err, new(*tfbind.Error)) && !errors.Is(err, ErrPeer) {
-		return &peerError{err: err} // such as a rank that ended meanwhile
+	if errors.As(err, new(*tfbind.Error)) && !errors.Is(err, supervise.ErrPeer) {
+		return lostRank("another rank", err) // such as a rank that ended meanwhile
 	}
 	return err
 }
@@ -313,7 +311,7 @@ func (r *ranked) run(step *tfbind.Step) error {
 		}
 		// The incarnation is that of a new process of a rank, which came before the old one was missed.
 		if slices.Contains([]string{"UNAVAILABLE", "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED"}, failed.Code) || strings.Contains(failed.Message, "incarnation doesn't match") {
-			return &peerError{err: err}
+			return lostRank("another rank", err)
 		}
 		return err
 	}
@@ -334,7 +332,7 @@ func (r *ranked) once(step *tfbind.Step) error {
 	case err := <-ended:
 		return err
 	case <-limit.C:
-		r.watch.cancel(&peerError{err: option.Errorf("it did not take part in an exchange for %v; give all ranks the same options, or raise {Cluster.Start}", cmp.Or(r.Start, defaultStart))})
+		r.watch.cancel(lostRank("another rank", option.Errorf("it did not take part in an exchange for %v; give all ranks the same options, or raise {Cluster.Start}", cmp.Or(r.Start, defaultStart))))
 	case <-r.watch.ctx.Done():
 	}
 	select {

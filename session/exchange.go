@@ -78,7 +78,7 @@ func (s *Session) sum(values []int64) error {
 }
 
 // Gather returns the values of all ranks, in their order. All ranks must call it. It waits for
-// the others, and returns ErrPeer if one is lost.
+// the others, and returns supervise.ErrPeer if one is lost.
 func (s *Session) Gather(value int64) ([]int64, error) {
 	rank, ranks := s.Ranks()
 	all := make([]int64, ranks)

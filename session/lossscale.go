@@ -71,12 +71,12 @@ func newLossScaler(o LossScale, sig *savedmodels.Signature) (*lossScaler, error)
 	case o == LossScale{} && !scalable(sig):
 		return nil, nil
 	case sig.Input(in) == nil && sig.Output(contract.MetricLossScale) != nil:
-		return refuse(ErrNoSignature, "unset the loss scale, or export the model with loss_scale_input",
+		return refuse(errNoSignature, "unset the loss scale, or export the model with loss_scale_input",
 			"signature %s has no input %s: it scales the loss inside the graph", sig.Name, in)
 	case sig.Input(in) == nil:
-		return refuse(ErrNoSignature, "export it with loss_scale_input, or unset the loss scale", "signature %s has no input %s", sig.Name, in)
+		return refuse(errNoSignature, "export it with loss_scale_input, or unset the loss scale", "signature %s has no input %s", sig.Name, in)
 	case o.Fixed == 0 && gradsFinite(sig) == nil:
-		return refuse(ErrNoSignature, "export it with that output, or set a fixed scale",
+		return refuse(errNoSignature, "export it with that output, or set a fixed scale",
 			"signature %s has no output %s, which a dynamic scale needs", sig.Name, contract.OutputGradsFinite)
 	}
 	d := DynamicLossScale

@@ -18,7 +18,7 @@ import (
 var ErrInexactSplit = errors.New("the update would differ from that of the whole batch")
 
 // CheckSplit returns nil if batches can be split into micro-batches. The errors are:
-//   - ErrNoSignature: the model lacks signatures gradients and apply that report the same
+//   - savedmodels.ErrNoSignature: the model lacks signatures gradients and apply that report the same
 //     metrics as its train signature.
 //   - ErrInexactSplit: the update would differ, and Options.AllowInexactSplit is not set. The
 //     update is exact if savedmodels.Metadata.MicroBatchesExact says so. If the field is nil,
@@ -58,7 +58,7 @@ func (p *Plan) checkMicroBatches() error {
 
 func (p *Plan) checkSplit() error {
 	refuse := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %s", ErrNoSignature, fmt.Sprintf(format, args...))
+		return fmt.Errorf("%w: %s", errNoSignature, fmt.Sprintf(format, args...))
 	}
 	switch {
 	case p.opts.ReadOnly:

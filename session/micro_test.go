@@ -180,13 +180,13 @@ func TestCheckSplit(t *testing.T) {
 		"dropout":              {noted(t, dropout, note(false)), session.Options{}, session.ErrInexactSplit, "Dropout"},
 		"seed":                 {reporter(t, "", true, nil), session.Options{}, session.ErrInexactSplit, "input seed"},
 		"seed, noted exact":    {reporter(t, "", true, note(true)), session.Options{}, nil, ""},
-		"read only":            {noted(t, "digits", nil), session.Options{ReadOnly: true}, session.ErrNoSignature, "read-only"},
-		"no gradients":         {fixture("good"), session.Options{}, session.ErrNoSignature, "scripts/export.py does by default"},
-		"fewer results":        {fixture("twoinputs"), session.Options{AllowInexactSplit: true}, session.ErrNoSignature, "does not report mae"},
-		"another signature":    {noted(t, "digits", nil), session.Options{TrainSignature: "gradients"}, session.ErrNoSignature, "belong to the signature train, but the model is trained with gradients"},
+		"read only":            {noted(t, "digits", nil), session.Options{ReadOnly: true}, savedmodels.ErrNoSignature, "read-only"},
+		"no gradients":         {fixture("good"), session.Options{}, savedmodels.ErrNoSignature, "scripts/export.py does by default"},
+		"fewer results":        {fixture("twoinputs"), session.Options{AllowInexactSplit: true}, savedmodels.ErrNoSignature, "does not report mae"},
+		"another signature":    {noted(t, "digits", nil), session.Options{TrainSignature: "gradients"}, savedmodels.ErrNoSignature, "belong to the signature train, but the model is trained with gradients"},
 		"scaled":               {altered(t, "digits-scaled", untold("apply")), session.Options{}, nil, ""},
-		"scale not taken":      {altered(t, "digits-scaled", unscaled), session.Options{}, session.ErrNoSignature, "gradients does not take loss_scale, which train does"},
-		"skipped, not told":    {altered(t, "digits-scaled", untold("gradients", "apply")), session.Options{}, session.ErrNoSignature, "neither gradients nor apply reports grads_finite, which train does"},
+		"scale not taken":      {altered(t, "digits-scaled", unscaled), session.Options{}, savedmodels.ErrNoSignature, "gradients does not take loss_scale, which train does"},
+		"skipped, not told":    {altered(t, "digits-scaled", untold("gradients", "apply")), session.Options{}, savedmodels.ErrNoSignature, "neither gradients nor apply reports grads_finite, which train does"},
 		"not trainable":        {fixture("predictonly"), session.Options{}, savedmodels.ErrNotTrainable, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -220,7 +220,7 @@ func TestMicroBatchesOption(t *testing.T) {
 		_, err := session.Compile(digits, o)
 		var refused *option.Error
 		if o.TrainSignature != "" {
-			require.ErrorIs(t, err, session.ErrNoSignature)
+			require.ErrorIs(t, err, savedmodels.ErrNoSignature)
 			continue
 		}
 		require.ErrorAs(t, err, &refused)

@@ -50,10 +50,10 @@ func (p *Plan) Metrics() (train, evaluate []string, err error) {
 
 // Compile makes the plan of a model. The errors are:
 //   - savedmodels.ErrNotTrainable and savedmodels.ErrUnsafeOps for the model.
-//   - ErrNoSignature for Options.TrainSignature.
+//   - savedmodels.ErrNoSignature for Options.TrainSignature.
 //   - *option.Error for Options.StepsPerExecution (ErrStack), for Options.Compiled and
-//     Options.LossScale (ErrNoSignature), for Options.MicroBatches (the errors of CheckSplit), and
-//     for Options.Cluster (ErrNoSignature, ErrInexactSplit, savedmodels.ErrNotParallel).
+//     Options.LossScale (savedmodels.ErrNoSignature), for Options.MicroBatches (the errors of CheckSplit), and
+//     for Options.Cluster (savedmodels.ErrNoSignature, ErrInexactSplit, savedmodels.ErrNotParallel).
 func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 	if model == nil {
 		return nil, errNoModel
@@ -102,7 +102,7 @@ func (p *Plan) Model() *savedmodels.Model { return p.model }
 // Roles returns the signatures that a session uses.
 func (p *Plan) Roles() savedmodels.Roles { return p.roles }
 
-// CheckBatch returns ErrNoSignature if Options.Compiled is set and no signature is compiled for
+// CheckBatch returns savedmodels.ErrNoSignature if Options.Compiled is set and no signature is compiled for
 // this batch size.
 func (p *Plan) CheckBatch(samples int) error {
 	if !p.opts.Compiled {
@@ -128,7 +128,7 @@ func (p *Plan) CheckBatch(samples int) error {
 }
 
 func compiledError(fix, reason string, args ...any) error {
-	return &option.Error{Option: "Options.Compiled", Reason: fmt.Sprintf(reason, args...), Fix: fix, Err: ErrNoSignature}
+	return &option.Error{Option: "Options.Compiled", Reason: fmt.Sprintf(reason, args...), Fix: fix, Err: errNoSignature}
 }
 
 // ChooseSteps chooses Options.StepsPerExecution for a dataset and a batch size. It is the

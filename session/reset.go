@@ -128,10 +128,6 @@ func (s *Session) lost(to *Snapshot, err error) error {
 	return errors.Join(fmt.Errorf("reset: %w: %w; %s", ErrLost, err, todo), closing)
 }
 
-// Trim returns malloc's free memory to the system. It reports whether malloc supports that; see
-// [tfbind.TrimMalloc].
-func Trim() bool { return tfbind.TrimMalloc() }
-
 // ErrOutOfMemory means that a step ran out of memory. Some of the variables may be updated.
 var ErrOutOfMemory = tfbind.ErrResourceExhausted
 

@@ -145,7 +145,7 @@ func TestMicroBatches(t *testing.T) {
 	}
 	assert.Error(t, whole.SetMicroBatches(0))
 	readOnly := open(t, "digits", session.Options{ReadOnly: true})
-	assert.ErrorIs(t, readOnly.SetMicroBatches(2), session.ErrNoSignature)
+	assert.ErrorIs(t, readOnly.SetMicroBatches(2), savedmodels.ErrNoSignature)
 }
 
 // copied opens a copy of a built-in model and returns its folder.

@@ -79,8 +79,8 @@ type Options struct {
 	Exchange gpuopts.Precision
 }
 
-// ErrNoSignature means that the model has no signature for a purpose.
-var ErrNoSignature = errors.New("the model has no such signature")
+// errNoSignature means that the model has no signature for a purpose.
+var errNoSignature = fmt.Errorf("the model has %w", savedmodels.ErrNoSignature)
 
 // Session is an open model. One goroutine at a time may use it. Any goroutine may call Close.
 type Session struct {
@@ -402,7 +402,7 @@ func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []flo
 // beginTrain checks the length of out and resets the status of the previous step.
 func (s *Session) beginTrain(out []float64) error {
 	if s.train == nil {
-		return fmt.Errorf("train: %w: the session was opened read-only", ErrNoSignature)
+		return fmt.Errorf("train: %w: the session was opened read-only", errNoSignature)
 	}
 	s.skipped, s.stuck = false, math.NaN()
 	return s.train.checkLen(out, s.trainNames)
@@ -480,7 +480,7 @@ func (s *Session) Finalize(ctx context.Context) error {
 func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) (err error) {
 	r := s.evaluate
 	if r == nil {
-		return fmt.Errorf("evaluate: %w: the model has neither evaluate nor eval", ErrNoSignature)
+		return fmt.Errorf("evaluate: %w: the model has neither evaluate nor eval", errNoSignature)
 	}
 	if err := r.checkLen(out, r.names); err != nil {
 		return err
@@ -496,7 +496,7 @@ func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) (er
 }
 
 // SetLearningRate sets the rate of later train steps through the reserved input learning_rate
-// or else the signature set_learning_rate. A model that has neither is ErrNoSignature. Save
+// or else the signature set_learning_rate. A model that has neither is savedmodels.ErrNoSignature. Save
 // includes a rate that was set through the signature.
 func (s *Session) SetLearningRate(rate float64) error {
 	if s.train != nil && s.train.Signature.Input(contract.InputLearningRate) != nil {
@@ -505,7 +505,7 @@ func (s *Session) SetLearningRate(rate float64) error {
 	}
 	name := s.roles.SetLearningRate
 	if name == "" {
-		return fmt.Errorf("set the learning rate: %w: the model has neither a signature set_learning_rate nor an input learning_rate, so its rate is fixed; export it again with one of them, or do not set the rate", ErrNoSignature)
+		return fmt.Errorf("set the learning rate: %w: the model has neither a signature set_learning_rate nor an input learning_rate, so its rate is fixed; export it again with one of them, or do not set the rate", errNoSignature)
 	}
 	if s.setRate == nil {
 		step, err := s.Prepare(name)

@@ -408,7 +408,7 @@ func TestOpenErrors(t *testing.T) {
 
 	s := openModel(t, model, session.Options{ReadOnly: true})
 	b := batches(t, digits(t), 4, 1)[0]
-	assert.ErrorIs(t, s.Train(ctx, 0, b, make([]float64, 2)), session.ErrNoSignature)
+	assert.ErrorIs(t, s.Train(ctx, 0, b, make([]float64, 2)), savedmodels.ErrNoSignature)
 	assert.NoError(t, s.Evaluate(ctx, b, make([]float64, 2)))
 	assert.Error(t, s.Evaluate(ctx, b, make([]float64, 1)))
 	assert.ErrorIs(t, s.Restore(ctx, filepath.Join(t.TempDir(), "nothing")), tfbind.ErrNotFound)
@@ -469,7 +469,7 @@ func TestTrace(t *testing.T) {
 
 	readOnly := open(t, "digits", session.Options{ReadOnly: true})
 	_, err = readOnly.Trace(ctx, 0, b[0], have)
-	assert.ErrorIs(t, err, session.ErrNoSignature)
+	assert.ErrorIs(t, err, savedmodels.ErrNoSignature)
 }
 
 // Options that change how steps round change the identity.

@@ -425,7 +425,7 @@ func TestCompiled(t *testing.T) {
 		assert.NotErrorIs(t, err, savedmodels.ErrNotTrainable, name)
 	}
 	_, err := session.Compile(reporter(t, "", false, nil), session.Options{Compiled: true})
-	assert.ErrorIs(t, err, session.ErrNoSignature)
+	assert.ErrorIs(t, err, savedmodels.ErrNoSignature)
 	digits, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	deterministic := session.Options{Compiled: true, Device: gpuopts.Options{Deterministic: true}}
@@ -436,6 +436,6 @@ func TestCompiled(t *testing.T) {
 	require.NoError(t, err)
 	assert.NoError(t, plan.CheckBatch(32))
 	err = plan.CheckBatch(16)
-	assert.ErrorIs(t, err, session.ErrNoSignature)
+	assert.ErrorIs(t, err, savedmodels.ErrNoSignature)
 	assert.ErrorContains(t, err, "train_xla for batches of 32, train_n_xla for batches of 32, but the batches have 16 samples")
 }

@@ -14,38 +14,21 @@ import (
 	"golang.org/x/net/http2"
 
 	"steadyfit/cluster"
+	"steadyfit/internal/mark"
 	"steadyfit/option"
 	"steadyfit/supervise"
 	"steadyfit/tfbind"
 )
 
-// ErrPeer means that another rank of the cluster was lost. Its errors match supervise.ErrPeer
-// and ErrRetry, too: all ranks continue from the last checkpoint in new processes, because TensorFlow runs no
-// collective operation in a process after one was aborted.
-var ErrPeer = errors.New("another rank of the cluster was lost")
-
 // ErrDiffer means that the ranks have different weights. All ranks get it.
 var ErrDiffer = errors.New("the ranks train differently")
 
-// peerError is an ErrPeer with its reason.
-type peerError struct {
-	rank string // such as "rank 1 (host:port)"; empty if it is unknown
-	err  error
+// lostRank returns a supervise.ErrPeer: another rank of the cluster was lost. All ranks continue from
+// the last checkpoint in new processes, because TensorFlow runs no collective operation in a process
+// after one was aborted.
+func lostRank(name string, reason error) error {
+	return mark.As(fmt.Errorf("%s was lost: %w", name, reason), supervise.ErrPeer)
 }
-
-func (e *peerError) Error() string {
-	return fmt.Sprintf("%s was lost: %v", cmp.Or(e.rank, "another rank"), e.err)
-}
-func (e *peerError) Unwrap() error { return e.err }
-func (e *peerError) Is(target error) bool {
-	return target == ErrPeer || target == supervise.ErrPeer || target == supervise.ErrRetry
-}
-
-// retry marks an error that may not occur in another process.
-type retry struct{ error }
-
-func (e retry) Unwrap() error        { return e.error }
-func (e retry) Is(target error) bool { return target == supervise.ErrRetry }
 
 const (
 	defaultStart   = 10 * time.Minute
@@ -63,7 +46,7 @@ const (
 type watch struct {
 	cluster *cluster.Cluster
 	timeout time.Duration
-	// ctx ends when a rank is lost, or by close. Its cause matches ErrPeer in the first case.
+	// ctx ends when a rank is lost, or by close. Its cause is a supervise.ErrPeer in the first case.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	// joined is true once all ranks train. Before, a rank may end and come back.
@@ -98,7 +81,7 @@ func startWatch(ctx context.Context, c *cluster.Cluster) (*watch, error) {
 			}
 			for rank := range c.Workers {
 				if missing[rank] {
-					return nil, retry{option.Errorf("%s did not start within %v; start all ranks, or raise {Cluster.Start}", w.name(rank), cmp.Or(c.Start, defaultStart))}
+					return nil, mark.As(option.Errorf("%s did not start within %v; start all ranks, or raise {Cluster.Start}", w.name(rank), cmp.Or(c.Start, defaultStart)), supervise.ErrRetry)
 				}
 			}
 		}
@@ -115,7 +98,7 @@ func (w *watch) name(rank int) string {
 
 // lose ends the context because a rank was lost.
 func (w *watch) lose(rank int, reason error) {
-	w.cancel(&peerError{w.name(rank), reason})
+	w.cancel(lostRank(w.name(rank), reason))
 }
 
 // close ends all connections.

@@ -2,14 +2,12 @@ package train
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 
 	"steadyfit/cluster"
 	"steadyfit/fit"
 	"steadyfit/session"
-	"steadyfit/supervise"
 )
 
 // ranked reports whether the training has several ranks. rank is the index of this one.
@@ -90,7 +88,7 @@ func (t *training) openRank(ctx context.Context) (err error) {
 		t.session, err = session.Open(ctx, t.plan)
 		return err
 	}
-	err = t.Cluster.Rendezvous(ctx, t.Loop.Log, func(ctx context.Context, present *cluster.Cluster) error {
+	return t.Cluster.Rendezvous(ctx, t.Loop.Log, func(ctx context.Context, present *cluster.Cluster) error {
 		t.Cluster, t.Session.Cluster = present, present
 		err := t.compile()
 		if err == nil {
@@ -98,23 +96,7 @@ func (t *training) openRank(ctx context.Context) (err error) {
 		}
 		return err
 	})
-	switch {
-	case errors.Is(err, cluster.ErrLost):
-		err = retry{err, supervise.ErrPeer}
-	case errors.Is(err, cluster.ErrAbsent):
-		err = retry{err, supervise.ErrRetry}
-	}
-	return err
 }
-
-// retry marks an error that may not occur in another process.
-type retry struct {
-	error
-	as error
-}
-
-func (r retry) Unwrap() error        { return r.error }
-func (r retry) Is(target error) bool { return errors.Is(r.as, target) }
 
 // leave waits until all ranks have finished with the same result.
 func (t *training) leave(result error) error {

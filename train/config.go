@@ -318,7 +318,7 @@ func (c *Config) checkSplit() error {
 	if err == nil {
 		err = plan.CheckSplit()
 	}
-	if !isAny(err, session.ErrNoSignature, session.ErrInexactSplit) {
+	if !isAny(err, savedmodels.ErrNoSignature, session.ErrInexactSplit) {
 		return err
 	}
 	refused := &option.Error{Option: "Config.OnOutOfMemory", Value: c.OnOutOfMemory, Reason: err.Error(), Fix: "choose to stop or to restart, which need no micro-batches", Err: err}

@@ -26,7 +26,7 @@ func TestExitCodes(t *testing.T) {
 		{supervise.ErrRestart, exitOK},
 		{errors.New("other"), exitFailed},
 		{usagef("no"), exitUsage},
-		{session.ErrNoSignature, exitUsage},
+		{savedmodels.ErrNoSignature, exitUsage},
 		{session.ErrInexactSplit, exitUsage},
 		{&coded{exitEnvironment, errors.New("no GPU")}, exitEnvironment},
 		{fit.ErrDiverged, exitDiverged},
@@ -34,7 +34,7 @@ func TestExitCodes(t *testing.T) {
 		{session.ErrOutOfMemory, exitMemory},
 		{&budget.Error{}, exitMemory},
 		// A lack of memory determines the code, whatever else the error says.
-		{fmt.Errorf("%w: %w: %w", budget.ErrSplit, session.ErrNoSignature, session.ErrOutOfMemory), exitMemory},
+		{fmt.Errorf("%w: %w: %w", budget.ErrSplit, savedmodels.ErrNoSignature, session.ErrOutOfMemory), exitMemory},
 		{fmt.Errorf("%w: %w: %w", budget.ErrSplit, session.ErrInexactSplit, session.ErrOutOfMemory), exitMemory},
 		{&fit.HookError{Hook: "memory budget", Phase: "start", Err: &budget.Error{}}, exitMemory},
 		{&fit.HookError{Hook: "reset", Phase: "step", Err: savedmodels.ErrChanged}, exitFailed},

@@ -22,6 +22,7 @@ import (
 	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/supervise"
+	"steadyfit/tfbind"
 	"steadyfit/train"
 )
 
@@ -79,7 +80,7 @@ func (s service) work(ctx context.Context, worker *supervise.Worker) error {
 		if endsService(err) {
 			return fmt.Errorf("job %s: %w", names[0], err)
 		}
-		session.Trim()
+		tfbind.TrimMalloc()
 		usage, readErr := memory.Read()
 		if err := errors.Join(s.finish(names[0], err), readErr); err != nil {
 			return err

@@ -152,7 +152,7 @@ func (e *eagerModel) Trace(ctx context.Context, step int64, b data.Batch, out []
 
 func (e *eagerModel) Evaluate(ctx context.Context, b data.Batch, out []float64) error {
 	if e.evaluate.program == nil {
-		return fmt.Errorf("evaluate: %w", session.ErrNoSignature)
+		return fmt.Errorf("evaluate: %w", savedmodels.ErrNoSignature)
 	}
 	return e.step(ctx, e.evaluate, b, out)
 }
@@ -175,7 +175,7 @@ func (e *eagerModel) scalars(ctx context.Context, p *program, set tensors, out [
 
 // SetLearningRate is not supported.
 func (e *eagerModel) SetLearningRate(float64) error {
-	return fmt.Errorf("set the learning rate: %w in eager execution", session.ErrNoSignature)
+	return fmt.Errorf("set the learning rate: %w in eager execution", savedmodels.ErrNoSignature)
 }
 
 func (e *eagerModel) Identity() map[string]string {

@@ -134,7 +134,7 @@ func TestEagerKeepsNoValues(t *testing.T) {
 	require.ErrorContains(t, err, e.roles.Train+": StatefulPartitionedCall_")
 	require.NoError(t, e.Train(context.Background(), 0, b, out))
 	assert.Equal(t, variables, held())
-	require.ErrorIs(t, e.SetLearningRate(1), session.ErrNoSignature)
+	require.ErrorIs(t, e.SetLearningRate(1), savedmodels.ErrNoSignature)
 
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(assert.AnError)

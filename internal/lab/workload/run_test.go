@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/worker"
+	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
 
@@ -40,5 +41,5 @@ func TestSplitOf(t *testing.T) {
 		}
 	}
 	_, err := splitOf(builtin(t, "digits"), session.Options{ReadOnly: true})
-	require.ErrorIs(t, err, session.ErrNoSignature)
+	require.ErrorIs(t, err, savedmodels.ErrNoSignature)
 }

@@ -1,0 +1,15 @@
+// Package mark gives an error a second kind.
+package mark
+
+import "errors"
+
+type marked struct {
+	error
+	kind error
+}
+
+// As returns err, which then also matches kind, and what kind wraps, with errors.Is.
+func As(err, kind error) error { return marked{err, kind} }
+
+func (m marked) Unwrap() error        { return m.error }
+func (m marked) Is(target error) bool { return errors.Is(m.kind, target) }
