@@ -41,6 +41,8 @@ type testCase struct {
 	Samples int
 	Batch   int
 	Seconds float64
+	// Growth is the number of executions before the first verdict on growth; see Plan.Samples.
+	Growth int
 	// Options are those of the session, and Budgeted is that of the Plan.
 	Options  session.Options
 	Budgeted bool
@@ -80,7 +82,7 @@ func (c testCase) measure() (*Report, error) {
 	var tensors []*tfbind.Tensor
 	var leak *loop.Loop
 	p := Plan{
-		Name: c.Model, Model: m, Options: c.Options, Budgeted: c.Budgeted, Shuffle: true, Batch: c.Batch, Prefetch: -1, Time: time.Duration(c.Seconds * float64(time.Second)),
+		Name: c.Model, Model: m, Options: c.Options, Budgeted: c.Budgeted, Shuffle: true, Batch: c.Batch, Prefetch: -1, Time: time.Duration(c.Seconds * float64(time.Second)), Samples: c.Growth,
 		OpenData:       func() (*data.InMemory, error) { return synthetic(m, c.Samples) },
 		LoadTensorFlow: func() error { _, err := tfbind.Load(""); return err },
 		EachStep: func(step int) (err error) {
@@ -317,20 +319,20 @@ func TestLeaks(t *testing.T) {
 	for _, c := range []struct {
 		retained string
 		batch    int
-		seconds  float64
+		samples  int
 		cause    memory.Cause
 		carrier  memory.Layer
 	}{
-		{"go", 32, 4, memory.HostHistory, "go heap live"},
-		{"native", 32, 4, memory.Unreleased, memory.LiveBytes},
-		{"W2", 256, 8, memory.Unreleased, memory.LiveBytes},
-		{"W4", 32, 20, memory.Unreleased, memory.LiveCount},
-		{"W5", 32, 8, memory.RuntimeCache, memory.GraphOperations},
-		{"W6", 32, 15, memory.RuntimeCache, memory.Executors},
-		{"W10", 512, 8, memory.HostHistory, "go heap live"},
+		{"go", 32, 256, memory.HostHistory, "go heap live"},
+		{"native", 32, 256, memory.Unreleased, memory.LiveBytes},
+		{"W2", 256, 256, memory.Unreleased, memory.LiveBytes},
+		{"W4", 32, 32, memory.Unreleased, memory.LiveCount},
+		{"W5", 32, 256, memory.RuntimeCache, memory.GraphOperations},
+		{"W6", 32, 256, memory.RuntimeCache, memory.Executors},
+		{"W10", 512, 256, memory.HostHistory, "go heap live"},
 	} {
 		t.Run(c.retained, func(t *testing.T) {
-			r := measure(t, "1", testCase{Model: "digits", Samples: 1000, Batch: c.batch, Seconds: c.seconds, Retain: c.retained})
+			r := measure(t, "1", testCase{Model: "digits", Samples: 1000, Batch: c.batch, Seconds: 90, Growth: c.samples, Retain: c.retained})
 			assert.Equal(t, memory.Leak, r.Growth.Kind, r.GrowthText)
 			assert.Equal(t, c.cause, r.Growth.Cause, r.GrowthText)
 			assert.Equal(t, c.carrier, r.Growth.Carrier, r.GrowthText)
@@ -443,6 +445,32 @@ Rss:                 200 kB
 	}, r)
 	_, err = parseRegions(strings.NewReader("nothing\n"))
 	assert.ErrorIs(t, err, memory.ErrUnavailable)
+}
+
+// Slow growth is a leak if a number of objects grows, too.
+func TestJudgeCounts(t *testing.T) {
+	for _, c := range []struct {
+		executors int
+		growth    memory.Bytes
+		want      memory.Kind
+		cause     memory.Cause
+	}{
+		{0, 0, memory.Flat, ""},
+		{0, 3 * memory.KiB, memory.Flat, ""},
+		{1, 3 * memory.KiB, memory.Leak, memory.RuntimeCache},
+		{1, 0, memory.Inconclusive, ""},
+	} {
+		var s memory.Series
+		for i := range 200 {
+			sample := memory.Sample{Step: i, At: time.Unix(int64(i), 0)}
+			sample.Set(memory.Anon, memory.Known(64*memory.MiB+memory.Bytes(i)*c.growth+memory.Bytes(i%3)*4*memory.KiB))
+			sample.Set(memory.Executors, memory.Known(memory.Bytes(5+i*c.executors)))
+			s.Append(&sample)
+		}
+		v := judge(&s, 200)
+		assert.Equal(t, c.want, v.Kind, v)
+		assert.Equal(t, c.cause, v.Cause, v)
+	}
 }
 
 // Growth that has ended, and growth of memory that nobody holds, has no cause.

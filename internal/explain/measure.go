@@ -47,8 +47,10 @@ type Plan struct {
 	Mappable bool
 	// LearningRate is the rate for a model that takes one; 0 keeps the model's own.
 	LearningRate float64
-	// Time limits the steps that show whether memory grows.
-	Time time.Duration
+	// Time limits the steps that show whether memory grows. Samples is the number of executions before the
+	// first verdict; 0 means that it takes a fifth of the time, and firstSteps or more.
+	Time    time.Duration
+	Samples int
 	// EachStep runs after each execution unless it is nil; tests hold memory with it.
 	EachStep func(step int) error
 }
@@ -57,8 +59,8 @@ const (
 	// warmUp is the number of first steps: TensorFlow rewrites graphs in the first step, and
 	// allocates its buffers in the second.
 	warmUp = 5
-	// firstSteps is the number of executions before the first verdict on growth, which takes at least
-	// this part of the time, and mostSteps the maximum.
+	// firstSteps is the least number of executions before the first verdict on growth, which takes at
+	// least this part of the time, and mostSteps the maximum.
 	leastTime             = 5
 	firstSteps, mostSteps = 256, 4096
 	// tolerated is the growth in all steps that does not count as growth.
@@ -251,7 +253,7 @@ func (m *measurement) grow(ctx context.Context) error {
 	start := time.Now()
 	end := start.Add(m.plan.Time)
 	first := m.steps()
-	for target := firstSteps; ; {
+	for target := cmp.Or(m.plan.Samples, firstSteps); ; {
 		for len(m.samples.Steps) < target && time.Now().Before(end) {
 			if err := m.execute(ctx); err != nil {
 				return err
@@ -260,18 +262,35 @@ func (m *measurement) grow(ctx context.Context) error {
 				return err
 			}
 			m.keep()
-			if len(m.samples.Steps) == target && target < mostSteps && time.Since(start) < m.plan.Time/leastTime {
+			if len(m.samples.Steps) == target && target < mostSteps && m.plan.Samples == 0 && time.Since(start) < m.plan.Time/leastTime {
 				target++
 			}
 		}
-		m.growth = m.series.Judge(memory.Criteria{Budget: tolerated / memory.Bytes(max(m.steps()-first, 1))})
-		settle(&m.growth)
+		m.growth = judge(&m.series, m.steps()-first)
 		if m.growth.Kind != memory.Inconclusive || target >= mostSteps || !time.Now().Before(end) {
 			return nil
 		}
 		more := m.growth.More / float64(m.executions.Steps)
 		target = min(target+int(math.Min(math.Max(more, float64(target)/2), float64(3*target))), mostSteps)
 	}
+}
+
+// judge judges the growth in some steps. Growth within the tolerance counts if a number of objects, which
+// does not vary, grows too.
+func judge(s *memory.Series, steps int) memory.Verdict {
+	v := s.Judge(memory.Criteria{Budget: tolerated / memory.Bytes(max(steps, 1))})
+	counts := slices.IndexFunc(v.Trends, func(t memory.Trend) bool {
+		return slices.Contains([]memory.Layer{memory.LiveCount, memory.GraphOperations, memory.Executors}, t.Layer) && t.Slope.Low > 0
+	})
+	if v.Kind != memory.Leak && counts >= 0 {
+		t := v.Trends[counts]
+		if v = s.Judge(memory.Criteria{}); v.Kind != memory.Leak {
+			v.Kind, v.More = memory.Inconclusive, v.To-v.From
+			v.Reason = fmt.Sprintf("%s grows by %s, but hardly the memory", t.Layer, memory.Rate(t.Layer, t.Slope, v.Per, false))
+		}
+	}
+	settle(&v)
+	return v
 }
 
 // settle removes the cause of a growth that has ended. A growth of freed memory that malloc keeps, or of
