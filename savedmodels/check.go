@@ -13,20 +13,18 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Severity is how serious a problem is: "error", "warning" or "note".
-type Severity string
-
 // Error means that training would fail or is not allowed.
-const Error Severity = "error"
+const Error = "error"
 
 const (
-	warning Severity = "warning"
-	note    Severity = "note"
+	warning = "warning"
+	note    = "note"
 )
 
 // Problem is a property of a model that prevents training or that the user should know.
 type Problem struct {
-	Severity Severity `json:"severity"`
+	// Severity is "error", "warning" or "note".
+	Severity string `json:"severity"`
 	// Code is a stable name for the kind of problem, such as "unsafe-op".
 	Code string `json:"code"`
 	// Subject is the name of the signature, input or operation that has the problem.
@@ -196,7 +194,7 @@ type judgement struct {
 	problems []Problem
 }
 
-func (j *judgement) report(severity Severity, code, subject, fix, format string, args ...any) {
+func (j *judgement) report(severity string, code, subject, fix, format string, args ...any) {
 	j.problems = append(j.problems, Problem{severity, code, subject, fmt.Sprintf(format, args...), fix})
 }
 
@@ -227,7 +225,7 @@ func (m *Model) judge(train string) (Roles, []Problem) {
 	if m.notes != nil {
 		j.report(warning, contract.CodeMetadata, metadataFile, "delete the file, or export the model again", "the exporter's notes cannot be read: %v", m.notes)
 	}
-	rank := func(s Severity) int { return slices.Index([]Severity{Error, warning, note}, s) }
+	rank := func(s string) int { return slices.Index([]string{Error, warning, note}, s) }
 	slices.SortFunc(j.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(rank(a.Severity), rank(b.Severity)), cmp.Compare(a.Code, b.Code),
 			cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Message, b.Message))
@@ -371,11 +369,11 @@ func (j *judgement) checkSaved() {
 // steadyfit would run them.
 func (j *judgement) checkUnsafe() {
 	type key struct {
-		severity Severity
+		severity string
 		op, does string
 	}
 	runs, places := map[key][]string{}, map[key][]string{}
-	add := func(s Severity, what string, f facts, allowed map[string]bool) {
+	add := func(s string, what string, f facts, allowed map[string]bool) {
 		for _, u := range f.unsafe {
 			if !allowed[u.op] {
 				k := key{s, u.op, u.does}
@@ -460,7 +458,7 @@ func (j *judgement) checkTensors(s *Signature) {
 	}
 }
 
-func (j *judgement) misused(severity Severity, code, side string, want form, s *Signature, t Tensor) {
+func (j *judgement) misused(severity string, code, side string, want form, s *Signature, t Tensor) {
 	j.report(severity, code, s.Name+"."+t.Name, "give the "+side+" another name, or this form",
 		"the name %s is reserved for %s, but in signature %s it is %s %s", t.Name, want.text, s.Name, t.DType, t.shapeText())
 }

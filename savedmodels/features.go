@@ -37,8 +37,8 @@ type Features struct {
 	// Model is the model with another program: Train, Evaluate and Gradients take the features
 	// instead of the data inputs that only the frozen part needs. Roles.Train is the named
 	// signature. Predict, the saver and the
-	// variables are those of the original model. The name of an original signature is
-	// OriginalPrefix and its name.
+	// variables are those of the original model, whose signatures have names that begin with
+	// "original/".
 	Model *Model
 	// Compute is the signature that computes the features from data inputs. Each output is an
 	// input of Train with the same name.
@@ -48,7 +48,7 @@ type Features struct {
 	// End is the first operation that is not in the frozen part, with the reason.
 	End string
 	// Original is a serialized GraphDef with the original train step, the signature
-	// OriginalPrefix + Train, to import into the graph of a loaded Model.
+	// "original/" + Train, to import into the graph of a loaded Model.
 	Original []byte
 	// Sum is a hash of the computation, without the values of the variables.
 	Sum string
@@ -58,8 +58,6 @@ type Features struct {
 }
 
 const (
-	// OriginalPrefix begins the name of the original train signature in Features.Model.
-	OriginalPrefix = "original/"
 	// maxFeatures limits the number of features.
 	maxFeatures = 64
 	// computeSignature is the value of Features.Compute.
@@ -107,7 +105,7 @@ func (m *Model) features(file []byte, roles Roles) (*Features, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{computeSignature, OriginalPrefix + roles.Train} {
+	for _, name := range []string{computeSignature, contract.OriginalPrefix + roles.Train} {
 		if m.find(name) != nil {
 			return nil, fmt.Errorf("%w: it has a signature %s, the name of an added one", ErrNoFeatures, name)
 		}
@@ -221,7 +219,7 @@ func (d *division) original(s *Signature) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Name = OriginalPrefix + s.Name
+	s.Name = contract.OriginalPrefix + s.Name
 	return proto.Marshal(&graph_go_proto.GraphDef{Node: nodes, Library: library, Versions: d.def.GetVersions()})
 }
 

@@ -62,7 +62,7 @@ func open(t testing.TB, name string) *Model {
 func brief(problems []Problem) []string {
 	out := []string{}
 	for _, p := range problems {
-		out = append(out, strings.TrimSpace(string(p.Severity)+" "+p.Code+" "+p.Subject))
+		out = append(out, strings.TrimSpace(p.Severity+" "+p.Code+" "+p.Subject))
 	}
 	return out
 }

@@ -19,8 +19,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// ErrNotParallel means that several processes cannot train the model together.
-var ErrNotParallel = errors.New("several processes cannot train the model together")
+// errNotParallel means that several processes cannot train the model together.
+var errNotParallel = errors.New("several processes cannot train the model together")
 
 // Parallel has the steps that several processes ("ranks") run together. In a train step, each
 // rank runs the signature gradients on its part of a batch. Then the accumulators, which
@@ -57,19 +57,12 @@ type ParallelStep struct {
 	Signature
 	// Own is the number of inputs that belong to gradients or evaluate.
 	Own int
-	// Flags is the tensor to feed the flags to, float32 [ShareFlags], and Began that for the time
+	// Flags is the tensor to feed the flags to, float32 [2], and Began that for the time
 	// at which the work of the rank began, float64, in seconds since 1970.
 	Flags, Began string
 }
 
 const (
-	// ShareFlags is the number of flags in a share, which the seconds of work and the finite
-	// gradients follow.
-	ShareFlags = 2
-	// ShareResults is the index of the first metric in a share.
-	ShareResults = ShareFlags + 2
-	// ParallelInstance is the key of the first sum. Other graphs use lower keys for theirs.
-	ParallelInstance = 100
 	// maxGathered is the size in bytes of a group up to which ranks gather.
 	maxGathered = 256 << 10
 	// largeVariable is the size in bytes from which a variable is exchanged alone.
@@ -80,12 +73,6 @@ const (
 	// parallelPrefix begins the names of the added operations.
 	parallelPrefix = "steadyfit_parallel/"
 )
-
-// ParallelGroup returns the key of the group of all ranks in CollectiveReduceV2. The next key is
-// that of CollectiveGatherV2, since a group serves one type of operation (tensorflow#48372). Each
-// number of ranks has its own keys: TensorFlow ends a group for all of its ranks when a process
-// joins it with another number.
-func ParallelGroup(ranks int) int { return 2 * ranks }
 
 // reducible has the types that CollectiveReduceV2 adds, for the types of variables.
 var reducible = map[tfbind.DType]tfbind.DType{
@@ -107,10 +94,10 @@ type ParallelOptions struct {
 }
 
 // Parallel returns the steps of a rank. Without ParallelOptions.Inexact, variables that would differ
-// between ranks are ErrNotParallel. The model needs the roles Gradients and Apply.
+// between ranks are an error. The model needs the roles Gradients and Apply.
 func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 	if m.program != nil {
-		return nil, fmt.Errorf("%w: its frozen part is computed in advance (Features)", ErrNotParallel)
+		return nil, fmt.Errorf("%w: its frozen part is computed in advance (Features)", errNotParallel)
 	}
 	file, err := m.read()
 	if err != nil {
@@ -128,7 +115,7 @@ func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 		out.Train, out.TrainIdle, err = p.steps("train", gradients, apply, exchanged)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNotParallel, err)
+		return nil, fmt.Errorf("%w: %w", errNotParallel, err)
 	}
 	if evaluate != nil {
 		nodes := p.nodes
@@ -146,7 +133,7 @@ func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 func newParallel(m *Model, src *source, o ParallelOptions) *parallel {
 	return &parallel{
 		division: division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph), library: &function_go_proto.FunctionDefLibrary{}},
-		rank:     o.Rank, ranks: o.Ranks, bfloat16: o.BFloat16, functions: map[string]bool{}, instance: ParallelInstance,
+		rank:     o.Rank, ranks: o.Ranks, bfloat16: o.BFloat16, functions: map[string]bool{}, instance: contract.FirstInstance,
 	}
 }
 
@@ -307,7 +294,7 @@ func (p *parallel) step(name string, of, then *Signature, list []*exchanged, res
 			after = append(after, "^"+prepared)
 		}
 	}
-	flags := g.add("flags", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float32), "shape": graphdef.Shape([]int64{ShareFlags})})
+	flags := g.add("flags", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float32), "shape": graphdef.Shape([]int64{contract.ShareFlags})})
 	s.Flags = flags + ":0"
 	began := g.add("began", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float64), "shape": graphdef.Shape(nil)})
 	s.Began = began + ":0"
@@ -330,7 +317,7 @@ func (p *parallel) step(name string, of, then *Signature, list []*exchanged, res
 	return s, nil
 }
 
-func shareSize(of *Signature) int64 { return int64(ShareResults + len(of.Metrics())) }
+func shareSize(of *Signature) int64 { return int64(contract.ShareResults + len(of.Metrics())) }
 
 // handles adds the handles of the variables. It returns the operations that prepare variables of
 // ranks other than the first: they set running metrics to zero, and give the seed generators of
@@ -509,10 +496,10 @@ func (p *parallel) sum(g *subgraph, id, value string, d tfbind.DType, sizes []in
 	key := g.int32("instance"+id, instance)
 	if bytes > maxGathered || d == tfbind.BFloat16 { // which CollectiveGatherV2 does not take
 		return g.add("sum"+id, "CollectiveReduceV2", graphdef.Attrs{"T": graphdef.Type(d), "merge_op": graphdef.Text("Add"), "final_op": graphdef.Text("Id")},
-			value, g.prefix+"ranks", g.int32("group"+id, int32(ParallelGroup(p.ranks))), key)
+			value, g.prefix+"ranks", g.int32("group"+id, int32(contract.GroupKey(p.ranks))), key)
 	}
 	row := g.reshape("row"+id, value, d, g.prefix+"row")
-	all := g.add("gathered"+id, "CollectiveGatherV2", typed, row, g.prefix+"ranks", g.int32("group"+id, int32(ParallelGroup(p.ranks)+1)), key)
+	all := g.add("gathered"+id, "CollectiveGatherV2", typed, row, g.prefix+"ranks", g.int32("group"+id, int32(contract.GroupKey(p.ranks)+1)), key)
 	each := g.add("each"+id, "Split", graphdef.Attrs{"T": graphdef.Type(d), "num_split": number(p.ranks)}, g.prefix+"axis", all)
 	value = each + ":0"
 	for rank := 1; rank < p.ranks; rank++ {

@@ -30,7 +30,7 @@ func TestNotParallel(t *testing.T) {
 	m, err := Builtin("digits-cnn")
 	require.NoError(t, err)
 	_, err = m.Parallel(ParallelOptions{Ranks: 2})
-	require.ErrorIs(t, err, ErrNotParallel)
+	require.ErrorIs(t, err, errNotParallel)
 	assert.ErrorContains(t, err, "seed_generator")
 	for _, c := range []struct {
 		gradients, apply string
@@ -42,7 +42,7 @@ func TestNotParallel(t *testing.T) {
 		changed := *m
 		changed.Roles.Gradients, changed.Roles.Apply = c.gradients, c.apply
 		_, err = changed.Parallel(ParallelOptions{Ranks: 2, Inexact: true})
-		require.ErrorIs(t, err, ErrNotParallel)
+		require.ErrorIs(t, err, errNotParallel)
 		assert.ErrorContains(t, err, c.problem)
 	}
 }

@@ -41,7 +41,7 @@ type input struct {
 }
 
 func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
-	if name, original := strings.CutPrefix(sig.Name, savedmodels.OriginalPrefix); original {
+	if name, original := strings.CutPrefix(sig.Name, contract.OriginalPrefix); original {
 		shown := *sig
 		shown.Name, sig = name, &shown
 	}

@@ -144,7 +144,7 @@ func (s *Session) startServer(ctx context.Context) error {
 		oneServer.Unlock() // there is no server yet
 		return err
 	}
-	r := &ranked{Cluster: c, parallel: s.parallel, stopped: -1, flags: make([]float32, savedmodels.ShareFlags)}
+	r := &ranked{Cluster: c, parallel: s.parallel, stopped: -1, flags: make([]float32, contract.ShareFlags)}
 	r.times.work = make([]float64, len(c.Workers))
 	device := fmt.Sprintf("/job:worker/replica:0/task:%d", c.Rank)
 	s.config = slices.Clone(s.config)
@@ -246,7 +246,7 @@ func (s *Session) prepareSteps(tf *tfbind.Session, to *rankSteps, busy, idle *sa
 			to.after[i] = to.busy.index(name)
 		}
 	}
-	to.shares = make([]float32, len(s.rank.Workers)*(savedmodels.ShareResults+len(to.of.names)))
+	to.shares = make([]float32, len(s.rank.Workers)*(contract.ShareResults+len(to.of.names)))
 	return nil
 }
 
@@ -465,7 +465,7 @@ func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batc
 		r.flags[1] = 1
 	}
 	r.times.began[0] = r.times.last
-	if err = tfbind.Set(st.tf, len(st.inputs), r.flags, savedmodels.ShareFlags); err == nil {
+	if err = tfbind.Set(st.tf, len(st.inputs), r.flags, contract.ShareFlags); err == nil {
 		err = tfbind.Set(st.tf, len(st.inputs)+1, r.times.began[:])
 	}
 	if err == nil {
@@ -518,10 +518,10 @@ func (r *ranked) combine(n *rankSteps, b data.Batch, parts int, out []float64) (
 		if share[1] != 0 && r.stopped < 0 {
 			r.stopped = rank
 		}
-		applied = applied && share[savedmodels.ShareFlags+1] != 0
+		applied = applied && share[contract.ShareFlags+1] != 0
 		if rank < parts {
 			for i := range n.of.part {
-				n.of.part[i] = float64(share[savedmodels.ShareResults+i])
+				n.of.part[i] = float64(share[contract.ShareResults+i])
 			}
 			c.add(partOf(b, rank, parts), n.of.part)
 		}

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"strconv"
 
+	"steadyfit/internal/contract"
 	"steadyfit/internal/graphdef"
-	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
 
@@ -24,7 +24,7 @@ func (s *Session) sumGraph() ([]byte, error) {
 		}
 		g.Add(prefix+"own", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Int64), "shape": graphdef.Shape([]int64{size})}).
 			Add(prefix+"sum", "CollectiveReduceV2", graphdef.Attrs{"T": graphdef.Type(tfbind.Int64), "merge_op": graphdef.Text("Add"), "final_op": graphdef.Text("Id")},
-				prefix+"own", key("ranks", len(s.rank.Workers)), key("group", savedmodels.ParallelGroup(len(s.rank.Workers))), key("instance", savedmodels.ParallelInstance-1-i))
+				prefix+"own", key("ranks", len(s.rank.Workers)), key("group", contract.GroupKey(len(s.rank.Workers))), key("instance", contract.FirstInstance-1-i))
 	}
 	return g.Bytes()
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"steadyfit/data"
+	"steadyfit/internal/contract"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -70,7 +71,7 @@ func (x *FeatureStep) CheckTraining(ctx context.Context, ds data.Dataset, batch 
 	if err := s.tf.Graph().Import(x.of.Original, ""); err != nil {
 		return c, fmt.Errorf("the original train step: %w", err)
 	}
-	original, err := s.runner(s.tf, savedmodels.OriginalPrefix+s.roles.Train)
+	original, err := s.runner(s.tf, contract.OriginalPrefix+s.roles.Train)
 	if err != nil {
 		return c, err
 	}
@@ -249,7 +250,7 @@ func (s *Session) NewFeatureStep(f *savedmodels.Features) (*FeatureStep, error) 
 	if err != nil {
 		return nil, err
 	}
-	original, err := s.model.Signature(savedmodels.OriginalPrefix + rest.Name)
+	original, err := s.model.Signature(contract.OriginalPrefix + rest.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,7 @@ func (p *Plan) Metrics() (train, evaluate []string, err error) {
 //   - savedmodels.ErrNoSignature for Options.TrainSignature.
 //   - *option.Error for Options.StepsPerExecution (ErrStack), for Options.Compiled and
 //     Options.LossScale (savedmodels.ErrNoSignature), for Options.MicroBatches (the errors of CheckSplit), and
-//     for Options.Cluster (savedmodels.ErrNoSignature, ErrInexactSplit, savedmodels.ErrNotParallel).
+//     for Options.Cluster (savedmodels.ErrNoSignature, ErrInexactSplit).
 func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 	if model == nil {
 		return nil, errNoModel

@@ -3,7 +3,7 @@ package session
 import (
 	"time"
 
-	"steadyfit/savedmodels"
+	"steadyfit/internal/contract"
 )
 
 // RankTimes describes the time of train steps of a cluster. From one exchange of gradients to the
@@ -57,7 +57,7 @@ func (t *exchangeTimes) add(shares []float32) {
 	seconds := max(t.last-t.began[0], 0)
 	size := len(shares) / len(t.work)
 	work := func(rank int) float64 {
-		return min(max(float64(shares[rank*size+savedmodels.ShareFlags]), 0), seconds)
+		return min(max(float64(shares[rank*size+contract.ShareFlags]), 0), seconds)
 	}
 	most, all := 0.0, 0.0
 	for rank := range t.work {

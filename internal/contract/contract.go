@@ -47,3 +47,22 @@ const (
 	// CodeMetadata means that the exporter's notes cannot be read.
 	CodeMetadata = "metadata-unreadable"
 )
+
+// The graphs that savedmodels makes and session runs: those of several ranks (savedmodels.Parallel), and those
+// of a train step on features (savedmodels.Features).
+const (
+	// ShareFlags is the number of flags in a share, which the seconds of work and the finite
+	// gradients follow.
+	ShareFlags = 2
+	// ShareResults is the index of the first metric in a share.
+	ShareResults = ShareFlags + 2
+	// FirstInstance is the key of the first sum. Other graphs use lower keys for theirs.
+	FirstInstance = 100
+	// OriginalPrefix begins the name of the original train signature in Features.Model.
+	OriginalPrefix = "original/"
+)
+
+// GroupKey returns the key of the group of all ranks in CollectiveReduceV2. The next key is that of
+// CollectiveGatherV2, since a group serves one type of operation (tensorflow#48372). Each number of ranks has
+// its own keys: TensorFlow ends a group for all of its ranks when a process joins it with another number.
+func GroupKey(ranks int) int { return 2 * ranks }
