@@ -214,7 +214,6 @@ func describe(c tfbind.Counts) string {
 	}{
 		{c.Tensors, fmt.Sprintf("tensors of %d bytes", c.TensorBytes)}, {c.Steps, fmt.Sprintf("steps of %d bytes", c.StepBytes)},
 		{c.Sessions, "sessions"}, {c.Graphs, "graphs"}, {c.Eagers, "eager contexts"}, {c.EagerFrames, "eager frames"},
-		{c.Operations, "imported operations"}, {c.Executors, "executors"},
 	} {
 		if p.n != 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
