@@ -133,8 +133,8 @@ func firstBeyond[T float32 | float64](values []T, limit float64, orNaN bool) int
 }
 
 // walk calls find for the named fields of each sample. find returns the index of an invalid
-// element, or -1. At the first invalid element, walk returns the error of says, completed with the
-// value and its location.
+// element, or -1. At the first invalid element, walk calls says for the error, adds the value and
+// its location, and returns it.
 func walk(ds Dataset, fields []string, find func(vector) int, says func(v vector, at int) RowError) error {
 	m, located := inMemory(ds)
 	if located {

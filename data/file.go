@@ -236,7 +236,7 @@ func newLimit(max int64) *limit {
 	return &limit{max: max, left: max}
 }
 
-// again returns a new limit of the same size, of which nothing is used.
+// again returns a new, unused limit of the same size.
 func (l *limit) again() *limit {
 	if l == nil {
 		return nil

@@ -145,7 +145,8 @@ func (r *run) measureRanks(record *Record) error {
 	return err
 }
 
-// ended returns the error of a context that ended, or with several ranks the error of Stopped.
+// ended returns the error of ctx if it has ended. With several ranks, it returns the error of
+// the session's Stopped method instead.
 func ended(ctx context.Context, s Session) error {
 	if s, _ := rankedOf(s); s != nil {
 		return s.Stopped()

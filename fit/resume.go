@@ -15,7 +15,8 @@ import (
 	"steadyfit/internal/files"
 )
 
-// resume continues from the newest checkpoint of a folder; empty begins anew.
+// resume continues from the newest checkpoint of dir. If dir is empty, training starts at the
+// beginning.
 func (r *run) resume(ctx context.Context, dir string) (err error) {
 	if err := r.interrupted(ctx); err != nil {
 		return err

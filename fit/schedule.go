@@ -47,8 +47,8 @@ func exponentialDecay(initial, factor float64, steps int64) Schedule {
 	}
 }
 
-// warmup multiplies the rate of then by 1/steps at the first step, by 2/steps at the second,
-// and so on, up to 1.
+// warmup returns the schedule then, whose rate is multiplied by 1/steps at the first step, by
+// 2/steps at the second, and so on, up to 1.
 func warmup(steps int64, then Schedule) Schedule {
 	return func(step int64, epoch int) float64 {
 		rate := then(step, epoch)

@@ -29,7 +29,8 @@ type claimEntry struct {
 	GPU bool
 	// Mainly means that the claim does not hold if its first question is answered no.
 	Mainly bool
-	// Any means that the claim is decided without the questions that were not measured.
+	// Any means that questions without measurements are ignored instead of leaving the claim
+	// undecided.
 	Any       bool
 	Questions []question
 }
@@ -40,7 +41,7 @@ type question struct {
 	Probes   []probe
 	// AtMostInPart limits the answer to "in part".
 	AtMostInPart bool `yaml:"at_most_in_part"`
-	// Silent leaves out the figures, since another question reports them.
+	// Silent omits the figures of this question, since another question reports them.
 	Silent bool
 	// Notes are additional sentences for an answer ("unclear", "no", "in part" or "yes"), or
 	// for "any" measured answer.

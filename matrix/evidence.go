@@ -158,7 +158,7 @@ func (v view) grows(name string) evidence {
 		return evidence{}
 	}
 	m := v.use(name)
-	// The outline has no method, and no cause of a change that is no growth.
+	// The outline omits the method, and the cause of a change other than growth.
 	outline := *m.Verdict
 	outline.NoiseFloor = 0
 	if outline.Kind != memory.Leak && outline.Kind != memory.Inconclusive {

@@ -129,9 +129,9 @@ func (t *trial) total() float64 { return t.end() - t.x[0] }
 const (
 	// warmUpRounds is the maximum number of times that a warm-up is cut off.
 	warmUpRounds = 4
-	// leastTail is the minimum part of the series after a curve was cut off. leastAfterStep is
-	// lower because the end of a step is easier to locate. leastAfterSeveral leaves time for
-	// another step.
+	// leastTail is the minimum fraction of the series that must remain after a curve is cut off.
+	// leastAfterStep applies after a step change, whose end is easier to locate. leastAfterSeveral
+	// applies after several step changes, since another one may follow.
 	leastTail         = 1.0 / 3
 	leastAfterStep    = 0.1
 	leastAfterSeveral = 0.4
@@ -161,7 +161,7 @@ func (t *trial) cutWarmUp() {
 			from = t.edge(from, best.change)
 		}
 		if len(t.x)-from < fewTail || t.end()-t.x[min(from, len(t.x)-1)] < least*t.total() {
-			// A step with a slope counts as a step if the slope adds less than the step.
+			// A step change with a slope counts as a step change if the slope adds less than it.
 			t.late = best.model == stepModel || best.model == stepLinearModel && math.Abs(best.change) > math.Abs(best.slope)*t.span()/2
 			return
 		}
@@ -362,8 +362,8 @@ func (t *trial) unexplained() bool {
 	return t.result.Slope.Low-max(rest, 0)/t.span() > float64(t.Budget)
 }
 
-// within reports whether a change at this place allows growth within the budget since then: a leak
-// would have added more.
+// within reports whether a change is smaller than growth at the budget's rate since then would be.
+// A leak above the budget would have added more.
 func (t *trial) within(at, change float64) bool {
 	return math.Abs(change) < float64(t.Budget)*(t.end()-at)
 }

@@ -30,7 +30,7 @@ const (
 func (t *trial) judgeStepChanges() {
 	from := 0
 	if len(t.jumps) > 0 {
-		from = t.from // a step that was cut off was certain
+		from = t.from // the step change before t.from is already confirmed
 	}
 	at := t.stepChanges(from)
 	if at == nil {

@@ -223,7 +223,7 @@ func (p *part) integers(op *flatOp, input int) ([]int64, bool) {
 	return p.constant(op, input, &steps)
 }
 
-// constant implements integers in a limited number of steps.
+// constant implements integers. It gives up after 100 recursive calls, which steps counts.
 func (p *part) constant(op *flatOp, input int, steps *int) (all []int64, known bool) {
 	if *steps++; *steps > 100 || input < 0 || input >= len(op.in) || op.in[input].op < 0 {
 		return nil, false

@@ -441,7 +441,7 @@ def add_loss() -> Case:
 
 
 class GAN(keras.Model):
-    """Two networks with an optimizer each, and a step of its own."""
+    """A model of two networks, each with its own optimizer, and a custom train_step."""
 
     def __init__(self) -> None:
         super().__init__()

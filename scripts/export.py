@@ -444,7 +444,7 @@ def _train_only(model: Any, trained: set[int]) -> None:
 
 
 def _some(names: Iterable[str], wanted: str = "", most: int = 8) -> str:
-    """The first few names, of which those that resemble the wanted one come first."""
+    """Return the first few names as text, with those most similar to `wanted` first."""
 
     def likeness(name: str) -> tuple[float, float]:
         ratios = [
@@ -579,7 +579,7 @@ def _rematerialize(layer: Any, report: Callable[[str], Any]) -> Callable:
             for v in tape.watched_variables():
                 report(f"the weight {v.name!r} of another layer")
             if assigned.keys() - {id(v) for v in states}:
-                report("an assignment to a trained weight, or to a variable that is no weight")
+                report("an assignment to a trained weight, or to a variable that is not a weight")
             if tensors := _captured(earlier, values):
                 report(f"the tensor {tensors[0].name!r}, which is no input of the call")
 
@@ -924,7 +924,7 @@ class _KerasProgram:
         ]
 
     def _crossentropy(self, output: str, labels: Mapping[str, Spec] | None) -> str:
-        """The loss for the word crossentropy in Keras; labels are the given ones, if any."""
+        """Return the loss that Keras uses for "crossentropy". labels are the specs, if given."""
         shape = self.outputs[output].shape
         if shape and shape[-1] == 1:
             return "binary_crossentropy"
@@ -1003,7 +1003,7 @@ class _KerasProgram:
             self._probe_loss(output, loss)
 
     def _probe_loss(self, output: str, loss: Any) -> None:
-        """Run a loss on a few synthetic samples: most mistakes show in its shape."""
+        """Run a loss on a few synthetic samples and check the shape of its result."""
         tf = self.tf
         label = self.labels[self.label_of[output]]
         # A number of samples that no other dimension has, so that a swapped axis is found.
@@ -1993,7 +1993,7 @@ def xla_twins(
     for name, spec in specs.items():
         if any(d is None for d in spec.shape[1:]):
             raise Refusal(
-                "a compiled twin needs fixed shapes",
+                "an XLA-compiled signature needs fixed shapes",
                 where=f"input {name!r}",
                 expected="known sizes behind the batch",
                 found=str(spec.shape),

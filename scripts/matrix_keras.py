@@ -250,7 +250,7 @@ class Child:
         self._used.add(name)
         text = self.spec.params.get(name, str(default))
         if not re.fullmatch(r"\d{1,12}", text) or int(text) < least:
-            raise ParameterError(NOT_APPLICABLE, name, text, f"expected a number from {least} on")
+            raise ParameterError(NOT_APPLICABLE, name, text, f"expected a number of at least {least}")
         return int(text)
 
     def refuse(self, name: str, reason: str) -> NoReturn:
@@ -1160,11 +1160,11 @@ class Images(Training):
             self.child.parameter("shapes", "fixed", "varying") == "varying",
         )
         if self.data.data != "generator" and self.images.input != "tensor":
-            self.child.refuse("input", f"with data={self.data.data} no generator of ours is read")
+            self.child.refuse("input", f"with data={self.data.data} no Python generator is used")
         if not made and self.images.varying:
             self.child.refuse("shapes", f"with data={self.data.data} all batches are alike")
         if not made and self.images.augment:
-            self.child.refuse("augment", f"with data={self.data.data} the images are ready")
+            self.child.refuse("augment", f"with data={self.data.data} images are not augmented")
 
     def make_feed(self) -> Feed:
         """See Training."""

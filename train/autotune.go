@@ -186,7 +186,7 @@ func (t *training) autotunePlan() autotune.Plan {
 	return p
 }
 
-// asSet replaces the word "plain" in a reason by the options that the user set.
+// asSet replaces the prefix "plain" of a reason with the options that the user set.
 func (t *training) asSet(reason string) string {
 	var set []string
 	if n := t.Session.StepsPerExecution; n > 1 {

@@ -82,7 +82,8 @@ func (t *training) ordered(train, source *data.InMemory) data.Dataset {
 	return ds
 }
 
-// validation opens the validation data or splits it off. held is nil without a validation.
+// validation opens the validation data or splits it off. held is nil without
+// validation data.
 func (t *training) validation(all *data.InMemory, roles savedmodels.Roles) (train, held *data.InMemory, err error) {
 	train = all
 	switch {

@@ -83,7 +83,7 @@ func (e configError) OptionText(name option.Name) string {
 	return option.Text(e.error, func(option, value string) string { return name(cmp.Or(ofConfig[option], option), value) })
 }
 
-// As replaces the option of an *option.Error by the option of Config.
+// As finds an *option.Error in the chain and replaces its option with the option of Config.
 func (e configError) As(target any) bool {
 	to, ok := target.(**option.Error)
 	if !ok || !errors.As(e.error, to) {

@@ -175,7 +175,7 @@ func (s *settings) runPlan(ctx context.Context, stderr io.Writer) (*matrix.Resul
 	case err != nil && ctx.Err() != nil:
 		fmt.Fprintf(stderr, "interrupted: the same command resumes after the %d completed runs\n", len(result.Runs))
 	case err == nil && !result.Complete:
-		fmt.Fprintf(stderr, "the time of --within is over after %d runs: the same command goes on with the others\n", len(result.Runs))
+		fmt.Fprintf(stderr, "the time of --within is over after %d runs; repeat the command to measure the others\n", len(result.Runs))
 	}
 	return result, err
 }

@@ -149,7 +149,7 @@ func (s *settings) firstRate() float64 {
 func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds data.Dataset, until time.Time) (tune.Result, error) {
 	steps := ds.Len() / s.Loop.Batch
 	if s.Budget.Limit > 0 {
-		steps = 1 // a budget looks at the memory after each step
+		steps = 1 // a budget measures memory after each step
 	}
 	plan := autotune.Plan{
 		Model: m, Options: s.Session, Limits: autotune.Fixed(s.fixed()).Limits(s.Session, steps, s.Autotune.Mode == train.AutotunePrecision),

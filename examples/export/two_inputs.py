@@ -5,7 +5,7 @@ Predicts whether a point lies inside a circle, from the point (``point`` [B,2]) 
 
 The signatures are called learn, eval and infer, after the on-device training convention,
 and the learning rate is an input, fed with every step. Guessing gives a loss of 0.69;
-20 epochs of batches of 32 at a rate of 0.1 come below 0.35.
+20 epochs with batches of 32 and a learning rate of 0.1 reach a loss below 0.35.
 
     python two_inputs.py OUT    writes OUT/model and OUT/train.npz
 """

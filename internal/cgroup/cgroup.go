@@ -62,7 +62,7 @@ func (c Controller) MemoryFiles() (used, limit, inactive string) {
 	return "memory.current", "memory.max", "inactive_file"
 }
 
-// Memory is the memory limits of a process: the lowest amounts of its group and the parents.
+// Memory has the memory limits of a process: the lowest ones of its group and the parent groups.
 type Memory struct {
 	Limit Amount
 	// Left is the number of bytes until a limit is reached. It includes inactive file pages, which

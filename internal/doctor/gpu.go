@@ -134,8 +134,8 @@ type gpuExam struct {
 	box gpuBox
 }
 
-// lacking returns the status of a missing part. It is harmless if TensorFlow uses a GPU
-// nevertheless, or if no GPU was requested and none is usable.
+// lacking returns the status of a missing part. A missing part is harmless if TensorFlow uses a GPU
+// without it, or if no GPU was requested and none is usable.
 func (e gpuExam) lacking() Status {
 	switch {
 	case e.tf.hasGPU:

@@ -59,7 +59,7 @@ func checkMemory(m machine) []Check {
 			"raise it to the hard limit: `systemctl set-property UNIT MemoryHigh=infinity`, or have the container's owner do it"))
 	}
 	if limit, limited := addressSpace(m); limited {
-		checks = append(checks, warning("address space", fmt.Sprintf("limited to %v: TensorFlow maps more than it uses, and may not open", limit),
+		checks = append(checks, warning("address space", fmt.Sprintf("limited to %v: TensorFlow maps more than it uses, and may fail to load", limit),
 			"`ulimit -v unlimited`, and limit memory with a cgroup instead"))
 	}
 	return append(checks, swapSpace(info, groups), hugePages(m), allocator(m))

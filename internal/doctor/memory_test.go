@@ -40,7 +40,7 @@ func TestMemoryFindings(t *testing.T) {
 			Check{"", "soft limit", Warning, "4.0 GiB (/sys/fs/cgroup/memory.high): above it the kernel slows the process down",
 				"raise it to the hard limit: `systemctl set-property UNIT MemoryHigh=infinity`, or have the container's owner do it"}},
 		{"ulimit -v", tree{"/proc/self/limits": "Max address space         4294967296           unlimited            bytes\n"}, nil,
-			Check{"", "address space", Warning, "limited to 4.0 GiB: TensorFlow maps more than it uses, and may not open",
+			Check{"", "address space", Warning, "limited to 4.0 GiB: TensorFlow maps more than it uses, and may fail to load",
 				"`ulimit -v unlimited`, and limit memory with a cgroup instead"}},
 		{"swapping", tree{"/proc/meminfo": "SwapTotal: 4194304 kB\nSwapFree: 1048576 kB\n"}, nil,
 			Check{"", "swap", Warning, "3.0 GiB of 4.0 GiB in use: steps that touch swapped memory are slow", "lower the need with a smaller `steadyfit fit --batch N`, or stop what else runs here"}},

@@ -63,7 +63,7 @@ const (
 	// least this part of the time, and mostSteps the maximum.
 	leastTime             = 5
 	firstSteps, mostSteps = 256, 4096
-	// tolerated is the growth in all steps that does not count as growth.
+	// tolerated is the total growth over all steps that is still reported as flat.
 	tolerated = memory.MiB
 	// peaks is the number of executions whose peak is measured.
 	peaks = 5

@@ -31,7 +31,7 @@ MALLOC = {"malloc in use", "malloc free", "malloc arenas"}
 
 
 def spec_of(workload: str, **more: Any) -> dict[str, Any]:
-    """A Spec as the parent writes it, of a few steps."""
+    """Return the Spec of a short run, as the parent writes it."""
     spec = {"workload": workload, "steps": 6, "every": 2, "epoch": 3, "batch": 4, "seed": 5}
     params = {
         key: more.pop(key) for key in list(more) if key not in (*spec, "samples", "scratch", "from")
@@ -217,7 +217,7 @@ def test_every_workload_is_described_and_tested():
         ("W0", {"jit": "off"}, "jit=off: it is off already"),
         ("W0", {"loop": "function", "callback": "hoard"}, "only the loop fit has callbacks"),
         ("W3", {"loop": "train_on_batch"}, "loop=train_on_batch"),
-        ("W8", {"goroutines": "0"}, "expected a number from 1 on"),
+        ("W8", {"goroutines": "0"}, "expected a number of at least 1"),
         ("S3", {"data": "numpy", "augment": "1"}, "augment=1"),
     ],
 )

@@ -147,7 +147,7 @@ class Tied(layers.Layer):
 
 
 class Remembers(layers.Layer):
-    """A layer that hands its input to another one, which adds it."""
+    """A layer that stores its input, so that another layer can add it to its own."""
 
     def __init__(self, source: layers.Layer | None = None, **options) -> None:
         super().__init__(**options)
@@ -188,7 +188,7 @@ def test_what_cannot_be_computed_again(tmp_path, make, found):
 
 def test_states_outside_the_weights(tmp_path):
     """Keras does not list the states of a stateful RNN among its variables."""
-    with pytest.raises(export.Refusal, match=r"(?s)'part' \(LSTM\).*a variable that is no weight"):
+    with pytest.raises(export.Refusal, match=r"(?s)'part' \(LSTM\).*a variable that is not a weight"):
         export.export(recurrent(), tmp_path / "m", optimizer="sgd", loss=LOSS, remat="part")
 
 

@@ -151,7 +151,7 @@ func slope(c *matrix.Combination) (memory.Interval, bool) {
 	return c.Figures.Slope, true
 }
 
-// kinds counts the runs with the verdict of a combination: "in 4 of 5 runs".
+// kinds returns how many runs of a combination have its verdict, as in "in 4 of 5 runs".
 func (v *view) kinds(c *matrix.Combination) string {
 	if c.Verdict == nil {
 		return ""

@@ -19,8 +19,8 @@ type Version struct {
 	File string `json:"file"`
 }
 
-// Change is a combination whose verdict differs from that with an earlier version, by more than
-// chance. A is the figure of Before, and B that of Since.
+// Change is a combination whose verdict differs between two versions by more than chance explains.
+// A is the figure with version Before, and B the figure with version Since.
 type Change struct {
 	Before string `json:"before"`
 	Since  string `json:"since"`
