@@ -154,7 +154,7 @@ func (o EarlyStop) Hook() Hook {
 	return Hook{
 		Name: "early_stop(" + o.Metric + ")",
 		Load: e.load, Save: e.save, Start: e.start, Epoch: e.epoch, End: e.end, metric: e.finder("EarlyStop"),
-		// The weights of the first rank count in the end.
+		// Only the first rank restores its best weights; it saves the model.
 		follow: func() { e.RestoreBest = false }, settings: common,
 	}
 }

@@ -120,7 +120,7 @@ func (p *Plan) combine(remedy Remedy, runs, base []*RunResult, scatter compare.S
 		comparison = compare.Runs(pairs, compare.LowerSlope, uint64(p.Seed))
 		comparison.Reason += ", for as many samples"
 		comparison.Peak, comparison.Reset, comparison.StepTime, comparison.GPU = perStep.Peak, perStep.Reset, perStep.StepTime, perStep.GPU
-		// A slope per step that stays the same is no harm, though it is larger per sample.
+		// An unchanged slope per step is not harmful, although the slope per sample is larger.
 		switch relief := comparison.Effect == compare.Works || comparison.Effect == compare.Partly; {
 		case relief, perStep.Effect == compare.Harmful:
 		case perStep.Effect == compare.Unclear:
@@ -256,7 +256,7 @@ func gpuPool(run *RunResult) memory.Reading {
 // host.
 func onGPU(l memory.Layer) bool { return strings.Contains(string(l), "(GPU_") }
 
-// recovered is the largest relative error of a calibration.
+// recovered is the largest relative error of a calibration that succeeds.
 const recovered = 0.05
 
 func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool) {

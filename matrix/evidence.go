@@ -151,7 +151,7 @@ func (m *measured) died() (starved, grown int) {
 	return starved, grown
 }
 
-// grows answers whether memory grows, or ran out after the first step. A sawtooth is no growth.
+// grows answers whether memory grows, or ran out after the first step. A sawtooth does not count as growth.
 // A crash with another cause leaves the question open.
 func (v view) grows(name string) evidence {
 	if !v.has(name) {

@@ -185,7 +185,7 @@ func (v view) wholeSet(parts []string) (peak, crash evidence) {
 	return peak, crash
 }
 
-// growsWithBatch answers whether a workload grows, and less with half the batch.
+// growsWithBatch answers whether a workload grows, and grows less with half the batch.
 func (v view) growsWithBatch(w, _ string) evidence {
 	e, half := v.growsItself(w), w+"/batch-half"
 	if name, _ := v.collected(w); name != w {
@@ -495,7 +495,7 @@ func (v view) worsens(name, other string) evidence {
 		}
 	}
 	if broken > 0 {
-		return found(yes, name, "%s: the loss is no number at the end of %d runs, and is one in %s", name, broken, other)
+		return found(yes, name, "%s: the loss is NaN or infinite at the end of %d runs, and finite in %s", name, broken, other)
 	}
 	if len(with) == 0 {
 		return evidence{answer: unclear}

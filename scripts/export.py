@@ -197,7 +197,7 @@ def parse_spec(text: str) -> Spec:
         elif part.isdigit() and int(part) > 0:
             dims.append(int(part))
         else:
-            raise UsageError(f"cannot read {text!r}: {part!r} is no dimension")
+            raise UsageError(f"cannot read {text!r}: {part!r} is not a dimension")
     return Spec(match[1], tuple(dims))
 
 
@@ -2772,7 +2772,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
         def finite(name: str, result: dict[str, Any]) -> None:
             if "loss" in result and not math.isfinite(float(result["loss"])):
                 raise refuse(
-                    f"signature {name!r} gives a loss that is no number",
+                    f"signature {name!r} returns a loss that is not a number",
                     "a finite loss on random data",
                     str(result["loss"]),
                     "check the loss for log(0) or division by 0, and the scale of the inputs",

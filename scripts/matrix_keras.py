@@ -561,7 +561,7 @@ class DataOptions:
     """The way batches get to the loop."""
 
     data: str
-    prefetch: int | None  # None is no prefetch, -1 leaves it to TensorFlow
+    prefetch: int | None  # None disables prefetching; -1 means AUTOTUNE
     cache: bool
 
     @classmethod
@@ -700,7 +700,7 @@ class Sizes:
         self.seed, self.once = child.spec.seed, once
 
     def draw(self) -> Iterator[int]:
-        """Sizes from 1 to twice the batch; with once, no size repeats before all were used."""
+        """Yield sizes from 1 to twice the batch. With once, each size comes before any repeats."""
         import numpy as np
 
         random = np.random.default_rng([self.seed, 3])

@@ -239,7 +239,7 @@ func parseReduceRate(text string) (fit.Hook, error) {
 		factor, factorErr := strconv.ParseFloat(m[2], 64)
 		patience, patienceErr := strconv.Atoi(m[3])
 		if factorErr == nil && patienceErr == nil && factor > 0 && factor < 1 {
-			return fit.ReduceOnPlateau{Metric: m[1], Factor: factor, Patience: max(patience, 1)}.Hook(), nil // 0 is as 1
+			return fit.ReduceOnPlateau{Metric: m[1], Factor: factor, Patience: max(patience, 1)}.Hook(), nil // 0 means 1
 		}
 	}
 	return fit.Hook{}, usagef("--reduce-lr %s: expected METRIC:FACTOR:PATIENCE with a factor between 0 and 1, as in val_loss:0.1:10", text)

@@ -250,8 +250,8 @@ func (c *Choice) decide(p *Plan, own memory.Bytes) {
 // the first session of the process.
 const needsProcess = "it needs another process, since this one has already set up TensorFlow's devices"
 
-// now returns a cached choice with the measurements of the configurations on offer. whole means
-// that it has measurements of all of them.
+// now returns a cached choice with only the measurements of the configurations that o offers. whole
+// is true if all of these were measured.
 func (c *Choice) now(o offer) (now Choice, whole bool) {
 	now = *c
 	now.Measurements = nil

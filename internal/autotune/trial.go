@@ -29,7 +29,7 @@ import (
 // Env is the environment variable that marks a process as a trial.
 const Env = "STEADYFIT_TRIAL"
 
-// spec describes a trial. Each line of its requests then asks for a round.
+// spec describes a trial. The parent sends it first; each later line requests a round.
 type spec struct {
 	Library string `json:"library"`
 	// Model is the folder of the SavedModel, Hash the hash of its graph, and Loss the name of

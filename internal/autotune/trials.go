@@ -100,7 +100,7 @@ func (t *Trials) Measure(ctx context.Context, c Configuration) (Measurement, err
 		return Measurement{}, fmt.Errorf("%v steps: %w", u.reference, err)
 	}
 	stored := t.stored()
-	if m.Waited > 0 { // too slow, unless it was fast enough when there was more time
+	if m.Waited > 0 { // out of time; late if an earlier trial completed this configuration
 		m.Late = slices.ContainsFunc(*stored, func(e Measurement) bool { return e.Configuration == c && e.Out == "" })
 	}
 	if m.Late {

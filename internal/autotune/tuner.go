@@ -131,8 +131,8 @@ func (t *tuner) run(ctx context.Context, o offer, allowed time.Duration) (measur
 	return t.measureAll(ctx, o)
 }
 
-// begin starts plain steps, with which all configurations are compared at first, or the reference.
-// An error means that they cannot run.
+// begin starts the trial with which the configurations are compared at first: the reference, which
+// is usually plain steps. An error means that this trial cannot run.
 func (t *tuner) begin(ctx context.Context) error {
 	start := time.Now()
 	t.best, t.standing = t.start(ctx, t.reference), plainSteps

@@ -59,7 +59,8 @@ func (m *measurement) advice(r *Report, p *Part) string {
 	return ""
 }
 
-// smallerBatch returns what makes the memory of the operations smaller; empty if nothing is known.
+// smallerBatch suggests options that reduce the memory of the operations. The result is empty if the
+// batch has one sample.
 func (m *measurement) smallerBatch(r *Report) string {
 	if r.Batch < 2 {
 		return ""

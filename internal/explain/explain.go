@@ -10,7 +10,7 @@
 //
 // # Parts
 //
-// The peak is resident memory (VmHWM). Its parts come from four sources, each for what only it knows:
+// The peak is resident memory (VmHWM). Its parts come from four sources:
 //
 //   - /proc/self/smaps: pages of libraries and of mapped data, Go's arenas, stacks, and all other
 //     anonymous memory, which is native memory.
@@ -38,7 +38,7 @@ type Report struct {
 	Model string `json:"model"`
 	Data  string `json:"data"`
 	Batch int    `json:"batch"`
-	// MicroBatches is the number of parts of a batch. A peak is that of an execution, which has
+	// MicroBatches is the number of micro-batches of a batch. A peak is that of an execution, which has
 	// StepsPerExecution steps.
 	MicroBatches      int `json:"micro_batches"`
 	StepsPerExecution int `json:"steps_per_execution"`

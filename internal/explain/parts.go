@@ -147,8 +147,9 @@ func (l *list) inUse(p *phase) memory.Bytes {
 	return memory.Bytes(in)
 }
 
-// slack adds the free memory of malloc and of the pool. Both are measured, not what the other parts leave,
-// except that a trim with a budget makes an unknown part of malloc's free memory not resident.
+// slack adds the free memory of malloc and of the pool. Both are measured, not the difference of the peak
+// and the other parts. With a memory budget, a trim makes an unknown part of malloc's free memory
+// non-resident.
 func (l *list) slack(m *measurement) {
 	b := &m.before
 	if l.pool && b.malloc.Mapped >= 0 { // the mappings of another malloc may be its own

@@ -1194,7 +1194,7 @@ def test_refuses_modules(tmp_path):
         (Ragged(), "not one dense tensor"),
         (Vector(), "not a scalar"),
         (Idle(), "changes nothing"),
-        (NotANumber(), "no number"),
+        (NotANumber(), "not a number"),
     ):
         with pytest.raises(export.Refusal, match=what):
             export.export(module, tmp_path / "m")

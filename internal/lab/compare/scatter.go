@@ -47,7 +47,7 @@ var amounts = []amount{
 	}},
 }
 
-// reading returns a function amount.get for values with a known precision.
+// reading returns an amount.get for values that are rounded to multiples of grain.
 func reading(grain float64, get func(Outcome) memory.Reading) func(Outcome) (value, known float64, ok bool) {
 	return func(o Outcome) (value, known float64, ok bool) {
 		r := get(o)
