@@ -482,18 +482,30 @@ func (t *table) dataset() (*InMemory, error) {
 			fields = append(fields, Field{f.name, f.array(n)})
 		}
 	}
-	if t.label < 0 {
-		return newTable(t.file, t.line, fields, nil, nil, "")
+	var y *Array
+	var classes []string
+	label := ""
+	if t.label >= 0 {
+		classes, label = t.listed, t.columnName(t.label)
+		if t.found != nil {
+			classes = t.sortClasses()
+		}
+		y = &Array{Shape: []int{n}, Values: t.y}
+		if t.real != nil {
+			y.Values = t.real
+		}
 	}
-	classes := t.listed
-	if t.found != nil {
-		classes = t.sortClasses()
+	m, err := newTable(t.file, t.line, fields, y, classes, label)
+	if err != nil {
+		return nil, err
 	}
-	y := Array{Shape: []int{n}, Values: t.y}
-	if t.real != nil {
-		y.Values = t.real
+	for i, name := range t.names {
+		at := slices.IndexFunc(m.columns, func(c column) bool { return t.fields[i] != nil && t.fields[i].name == c.name })
+		if at >= 0 {
+			m.columns[at].columns = append(m.columns[at].columns, name)
+		}
 	}
-	return newTable(t.file, t.line, fields, &y, classes, t.columnName(t.label))
+	return m, nil
 }
 
 // sortClasses renumbers the classes in sorted order, so that the numbers do not depend on the order

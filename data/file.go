@@ -21,7 +21,7 @@ import (
 type Options struct {
 	// Split selects the part "train" (also for "") or "test" of a source with two parts: a builtin
 	// dataset, a folder in MNIST's layout, .npy or .npz arrays named x_train, y_train, x_test and
-	// y_test, or class folders inside the folders train and test (or validation, or val). For a
+	// y_test, or class folders inside the folders train and test (or training; testing, validation, val, valid). For a
 	// source with one part, "test" is ErrNoSplit.
 	Split string
 	// CSV configures .csv and .jsonl files. Header and Comma apply only to .csv files.

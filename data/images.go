@@ -157,8 +157,12 @@ func holdsImages(dir string) bool {
 
 var errFound = errors.New("found")
 
-// heldOut lists the possible names of the folder with the test part.
-var heldOut = []string{"test", "validation", "val"}
+// trained and heldOut list the possible names of the folders with the training and the test part,
+// without regard to case.
+var (
+	trained = []string{"train", "training"}
+	heldOut = []string{"test", "testing", "validation", "val", "valid"}
+)
 
 // openImagePart opens the part split of a folder of images. The folder has parts if all its
 // sub-folders have names of parts and contain class folders; "train" may also be a class.
@@ -167,30 +171,44 @@ func openImagePart(dir, split string, o ImageOptions) (*InMemory, error) {
 	if err != nil {
 		return nil, openError(dir, err)
 	}
-	var found []string
+	found := map[string]string{} // folders by name in lower case
+	part := ""                   // a folder that has the name and the class folders of a part
 	divided := true
 	for _, e := range entries {
 		if ignored(e.Name()) || !e.IsDir() {
 			continue
 		}
-		found = append(found, e.Name())
-		divided = divided && (e.Name() == "train" || slices.Contains(heldOut, e.Name())) && holdsImages(filepath.Join(dir, e.Name()))
-	}
-	switch {
-	case !divided || !slices.Contains(found, "train"):
-		if err := onePart(dir, split); err != nil {
-			return nil, err
-		}
-		return openImages(dir, o)
-	case split != "test":
-		return openImages(filepath.Join(dir, "train"), o)
-	}
-	for _, name := range heldOut {
-		if slices.Contains(found, name) {
-			return openImages(filepath.Join(dir, name), o)
+		name := strings.ToLower(e.Name())
+		path := filepath.Join(dir, e.Name())
+		isPart := (slices.Contains(trained, name) || slices.Contains(heldOut, name)) && holdsImages(path)
+		divided = divided && isPart && found[name] == ""
+		found[name] = path
+		if isPart && !slices.Contains(o.Classes, e.Name()) {
+			part = path
 		}
 	}
-	return nil, fmt.Errorf("%s: part %q: %w: no folder %q beside train", dir, split, ErrNoSplit, heldOut)
+	first := func(names []string) string {
+		i := slices.IndexFunc(names, func(name string) bool { return found[name] != "" })
+		if i < 0 {
+			return ""
+		}
+		return found[names[i]]
+	}
+	switch train, test := first(trained), first(heldOut); {
+	case divided && train != "" && split != "test":
+		return openImages(train, o)
+	case divided && train != "" && test != "":
+		return openImages(test, o)
+	case divided && train != "":
+		return nil, fmt.Errorf("%s: part %q: %w: no folder %q beside %s", dir, split, ErrNoSplit, heldOut, filepath.Base(train))
+	case part != "":
+		return nil, fmt.Errorf("%s: the folder has the name of a part and contains folders of images, so it is not a class: open it by itself, or leave only folders named %q and %q in %s: %w",
+			part, trained, heldOut, dir, ErrFormat)
+	}
+	if err := onePart(dir, split); err != nil {
+		return nil, err
+	}
+	return openImages(dir, o)
 }
 
 func ignored(name string) bool {

@@ -128,6 +128,29 @@ func TestOpenImagesInParts(t *testing.T) {
 	_, err := Open(dir, o)
 	require.ErrorIs(t, err, ErrNoSplit)
 
+	// Archives from the web name the parts in other ways.
+	for _, c := range []struct{ train, test string }{{"train", "valid"}, {"Training", "Testing"}, {"TRAIN", "Val"}} {
+		dir := t.TempDir()
+		put(t, dir, c.train+"/ant/1.png", small)
+		put(t, dir, c.train+"/bee/2.png", small)
+		put(t, dir, c.test+"/ant/1.png", small)
+		for split, want := range map[string]int{"": 2, "test": 1} {
+			o.Split = split
+			m, err := Open(dir, o)
+			require.NoError(t, err)
+			require.Equal(t, want, m.Len(), c)
+		}
+	}
+	o.Split = ""
+	for _, other := range []string{"holdout/ant/1.png", "cat/1.png", "Train/ant/1.png"} {
+		dir := t.TempDir()
+		put(t, dir, "train/ant/1.png", small)
+		put(t, dir, other, small)
+		_, err := Open(dir, o)
+		require.ErrorIs(t, err, ErrFormat, other)
+		require.ErrorContains(t, err, "the folder has the name of a part")
+	}
+
 	// A class may be named "train".
 	rails := t.TempDir()
 	put(t, rails, "train/1.png", small)

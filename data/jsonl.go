@@ -17,7 +17,8 @@ import (
 // with the same names. A name becomes a field whose values are numbers, text, bools or (nested)
 // arrays of one shape.
 //
-// CSVOptions.Label becomes y, and text labels are numbered as in a table. If only one other name
+// CSVOptions.Label becomes y. Text labels are class names, which are numbered as in a table, or
+// numbers if all are integers and there are no class names. If only one other name
 // remains, not counting sample_weight, and CSVOptions.Columns does not contain it, it becomes x.
 // A field is int64 if all its numbers are integers, which must be below 2^53. Otherwise it is float32,
 // or float64 with CSVOptions.Exact.
@@ -263,6 +264,10 @@ func (t *objects) dataset(o CSVOptions) (*InMemory, error) {
 		if len(classes) == 0 {
 			classes = o.Names
 		}
+		if integers := parsedIntegers(names); len(classes) == 0 && integers != nil {
+			y.Values = integers
+			return newTable(t.file, t.lines, fields, &y, nil, strconv.Quote(o.Label))
+		}
 		if len(classes) == 0 {
 			classes = slices.Compact(slices.Sorted(slices.Values(names)))
 		}
@@ -282,6 +287,18 @@ func (t *objects) dataset(o CSVOptions) (*InMemory, error) {
 		y.Values = numbers
 	}
 	return newTable(t.file, t.lines, fields, &y, classes, strconv.Quote(o.Label))
+}
+
+// parsedIntegers returns the integers that the texts are, or nil if a text is not an integer.
+func parsedIntegers(texts []string) []int64 {
+	integers := make([]int64, len(texts))
+	for i, text := range texts {
+		var err error
+		if integers[i], err = strconv.ParseInt(text, 10, 64); err != nil {
+			return nil
+		}
+	}
+	return integers
 }
 
 func (f *jsonField) array(n int, exact bool) Array {

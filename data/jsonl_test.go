@@ -50,6 +50,14 @@ func TestJSONL(t *testing.T) {
 	got, err = read(`{"a": 1, "b": "n"}`, CSVOptions{Label: "b", Classes: []string{"m", "n"}})
 	require.NoError(t, err)
 	require.Equal(t, []int64{1}, got["y"].Values)
+	// Text sorts "10" before "2".
+	numbered := "{\"a\": 1, \"b\": \"10\"}\n{\"a\": 1, \"b\": \"2\"}"
+	got, err = read(numbered, CSVOptions{Label: "b"})
+	require.NoError(t, err)
+	require.Equal(t, []int64{10, 2}, got["y"].Values)
+	got, err = read(numbered, CSVOptions{Label: "b", Names: []string{"2", "10"}})
+	require.NoError(t, err)
+	require.Equal(t, []int64{1, 0}, got["y"].Values)
 	_, err = read(`{"a": 1}`, CSVOptions{Label: "y"})
 	require.ErrorIs(t, err, ErrField)
 	_, err = readJSONL("d.jsonl", strings.NewReader(`{"a": ["1", "2"]}`), CSVOptions{}, newLimit(40))

@@ -43,6 +43,7 @@ type column struct {
 	file    string // source file, for messages
 	origin  string // table column, for messages
 	classes []string
+	columns []string // table columns of the values of one sample
 }
 
 // New makes a dataset of arrays in memory. It takes ownership of their values: the caller must not
@@ -164,6 +165,13 @@ func (m *InMemory) ClassNames(field string) []string {
 		return slices.Clone(c.classes)
 	}
 	return nil
+}
+
+// ColumnNames returns the table columns in a field, in the order of its values. It is nil if the
+// field does not come from a table with a header.
+func (m *InMemory) ColumnNames(field string) []string {
+	c, _ := m.column(field)
+	return slices.Clone(c.columns)
 }
 
 // Batches returns the batches of one pass. An invalid Pass yields an error.

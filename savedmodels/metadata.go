@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
+
+	"steadyfit/internal/files"
 )
 
 // metadataFormat is the newest supported format of the exporter's notes.
@@ -28,6 +31,8 @@ type Metadata struct {
 	Outputs map[string]InputMetadata `json:"outputs,omitempty"`
 	// ClassNames are the names of the classes, indexed by class number.
 	ClassNames []string `json:"class_names,omitempty"`
+	// Columns are the table columns that the only input was trained with, in order.
+	Columns []string `json:"columns,omitempty"`
 	// Metrics are the names of the metrics, without the loss.
 	Metrics []string `json:"metrics,omitempty"`
 	// Loss has the name of the loss function for each output of the model.
@@ -58,6 +63,28 @@ type InputMetadata struct {
 	Rows int64 `json:"rows,omitempty"`
 	// Classes is the number of classes of a label; 0 if unknown.
 	Classes int `json:"classes,omitempty"`
+}
+
+// RecordColumns writes Metadata.Columns to the exporter's notes of the model in a folder. It does
+// nothing if the notes would become too large to read.
+func RecordColumns(dir string, columns []string) error {
+	path := filepath.Join(dir, filepath.FromSlash(metadataFile))
+	text, err := readFile(path, maxMetadataBytes)
+	if err != nil {
+		return err
+	}
+	var notes map[string]any // keeps names that Metadata does not have
+	if err := json.Unmarshal(text, &notes); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	notes["columns"] = columns
+	if text, err = json.MarshalIndent(notes, "", " "); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if len(text) > maxMetadataBytes {
+		return nil
+	}
+	return files.Replace(path, text)
 }
 
 // readMetadata reads the exporter's notes; nil if the file does not exist.

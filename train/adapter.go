@@ -8,6 +8,7 @@ import (
 	"steadyfit/adapter"
 	"steadyfit/fit"
 	"steadyfit/internal/files"
+	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
 
@@ -43,6 +44,9 @@ func (t *training) save(ctx context.Context, r *Result) error {
 	var errs []error
 	if t.Out != "" {
 		err := t.session.SaveModel(ctx, t.Out)
+		if columns := t.reader.columns; err == nil && t.model.Metadata != nil && len(columns) > 1 {
+			err = savedmodels.RecordColumns(t.Out, columns)
+		}
 		if errs = append(errs, err); err == nil {
 			r.Out = t.Out
 		}

@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"steadyfit/data"
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/files"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -90,7 +92,12 @@ type reader struct {
 	// classes are the class names of the training data. They determine the class numbers in the
 	// validation data.
 	classes []string
-	opened  []*data.InMemory
+	// columns are the table columns in the field x, in the order in which the model was trained;
+	// nil if unknown.
+	columns []string
+	// ranges are the values that float inputs take, by field, if the model records them.
+	ranges map[string][2]float64
+	opened []*data.InMemory
 }
 
 func newReader(model *savedmodels.Model, signature string, d Data) (*reader, error) {
@@ -109,6 +116,24 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	if d.Scale != nil {
 		r.pixels = d.Scale
 	}
+	if m := model.Metadata; m != nil {
+		r.columns = m.Columns
+		sig, err := model.Signature(signature)
+		if err != nil {
+			return nil, err
+		}
+		r.ranges = map[string][2]float64{}
+		for _, in := range sig.DataInputs() {
+			values := m.Inputs[in.Name].Range
+			if values == nil || !slices.Contains([]tfbind.DType{tfbind.Float32, tfbind.Float64, tfbind.Float16, tfbind.BFloat16}, in.DType) {
+				continue
+			}
+			r.ranges[in.Name] = *values
+			if len(m.Inputs) == 1 {
+				r.ranges["x"] = *values
+			}
+		}
+	}
 	return r, nil
 }
 
@@ -116,7 +141,13 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 	ds, err := r.read(d, part)
 	if errors.Is(err, data.ErrNoSplit) && part != "" {
+		if len(r.opened) > 0 && files.Same(d.Path, r.Path) {
+			return nil, &option.Error{Option: "Config.Validation", Value: d.Path, Reason: "this is the training data, which has no other part", Fix: "give other data, or hold out a fraction with {Config.ValidationFraction 0.1}"}
+		}
 		ds, err = r.read(d, "")
+	}
+	if err == nil {
+		err = cmp.Or(r.checkColumns(ds), r.checkRange(ds))
 	}
 	if err != nil || len(r.Ignore) == 0 {
 		return ds, err
@@ -158,7 +189,65 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 		return nil, unusable(err)
 	}
 	r.opened = append(r.opened, ds)
-	return ds.Workers(r.Workers), nil
+	return ds.Workers(r.Workers), r.checkHeader(ds)
+}
+
+// checkHeader returns an error for a table whose first line may be a header or a row.
+func (r *reader) checkHeader(ds *data.InMemory) error {
+	names := ds.ColumnNames("x")
+	number := slices.IndexFunc(names, func(name string) bool { _, err := strconv.ParseFloat(name, 64); return err == nil })
+	if number >= 0 && r.Label == "" && r.Header == "" {
+		return &option.Error{Option: "Data.Header", Reason: fmt.Sprintf("the first line of %s names the label, and has the number %s, so it may be a header or a row", ds.Name(), names[number]), Fix: "set it to yes or no"}
+	}
+	return nil
+}
+
+// checkColumns returns an error for a table whose features are not those that the model was trained
+// with.
+func (r *reader) checkColumns(ds *data.InMemory) error {
+	names := ds.ColumnNames("x")
+	if r.columns == nil {
+		r.columns = names
+	}
+	if len(names) < 2 || slices.Equal(names, r.columns) {
+		return nil
+	}
+	i := 0
+	for i < min(len(names), len(r.columns)) && names[i] == r.columns[i] {
+		i++
+	}
+	at := func(names []string) string {
+		if i < len(names) {
+			return strconv.Quote(names[i])
+		}
+		return "missing"
+	}
+	return unusable(fmt.Errorf("%s: feature column %d is %s, and in the training data it is %s; give the columns the same names and order (%s): %w",
+		ds.Name(), i+1, at(names), at(r.columns), strings.Join(r.columns[:min(8, len(r.columns))], ", "), data.ErrField))
+}
+
+// checkRange returns an error for bytes outside the values that an input takes.
+func (r *reader) checkRange(ds *data.InMemory) error {
+	if r.Scale != nil || ds.HasImages() {
+		return nil
+	}
+	for _, f := range ds.Fields() {
+		values, ok := r.ranges[f.Name]
+		if !ok || f.Type != "uint8" {
+			continue
+		}
+		err := data.CheckIntegers(ds, f.Name, int64(math.Ceil(values[0])), int64(math.Floor(values[1])))
+		if !errors.Is(err, data.ErrValue) {
+			return err
+		}
+		wrong := &option.Error{Option: "Data.Scale", Err: err, Reason: fmt.Sprintf("field %s of %s has bytes outside %g to %g, the range that the model records", f.Name, ds.Name(), values[0], values[1])}
+		wrong.Fix = fmt.Sprintf("set it to %g,%g for bytes from 0 to 255, or to 0,255 to use the values as they are", values[0], values[1])
+		if f.Name != "x" {
+			wrong.Fix = "scale the field in the file, as float32"
+		}
+		return wrong
+	}
+	return nil
 }
 
 func (r *reader) maps(path string) bool {
@@ -237,9 +326,10 @@ func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signa
 		rows = max(m.Inputs[in.Name].Rows, 0)
 		label := m.Labels[in.Name]
 		if classes := cmp.Or(len(m.ClassNames), label.Classes); label.DType != "" && classes > 0 && integer {
-			if named, ok := ds.(*data.InMemory); ok && len(named.ClassNames(field)) > classes {
-				names := named.ClassNames(field)
-				return fmt.Errorf("%s: field %s has the labels %s, and the model has %d classes: %w", ds.Name(), field, strings.Join(names[:min(8, len(names))], ", "), classes, data.ErrLabel)
+			if named, ok := ds.(*data.InMemory); ok {
+				if err := checkNames(ds.Name(), field, named.ClassNames(field), classes); err != nil {
+					return err
+				}
 			}
 			return data.CheckLabels(ds, field, classes)
 		}
@@ -257,6 +347,18 @@ func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signa
 	}
 	if err != nil {
 		return fmt.Errorf("input %s of signature %s takes %s: %w", in.Name, sig.Name, what, err)
+	}
+	return nil
+}
+
+// checkNames returns an error for class names that the classes of a model cannot be numbered by.
+func checkNames(ds, field string, names []string, classes int) error {
+	shown := strings.Join(names[:min(8, len(names))], ", ")
+	switch {
+	case len(names) > classes:
+		return fmt.Errorf("%s: field %s has the labels %s, and the model has %d classes: %w", ds, field, shown, classes, data.ErrLabel)
+	case len(names) > 0 && len(names) < classes:
+		return fmt.Errorf("%s: field %s has the %d labels %s, and the model has %d classes without names, so the labels have no numbers; write numbers, or export the model with its class names: %w", ds, field, len(names), shown, classes, data.ErrLabel)
 	}
 	return nil
 }

@@ -2,12 +2,16 @@ package train
 
 import (
 	"math"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -103,5 +107,161 @@ func TestMayExceed(t *testing.T) {
 		if may {
 			assert.Equal(t, []int64{c.low, c.high}, []int64{low, high}, c)
 		}
+	}
+}
+
+// openedBy opens data for a signature of a model with these notes.
+func openedBy(t *testing.T, m *savedmodels.Model, change func(*savedmodels.Metadata), d Data) (*reader, *data.InMemory, error) {
+	t.Helper()
+	changed := *m
+	notes := *m.Metadata
+	change(&notes)
+	changed.Metadata = &notes
+	r, err := newReader(&changed, "train", d)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, r.close()) })
+	ds, err := r.open(d, "train")
+	return r, ds, err
+}
+
+func file(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o666))
+	return path
+}
+
+// Tables with the same columns in another order swapped features.
+func TestColumnsKeepTheirOrder(t *testing.T) {
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	same := func(*savedmodels.Metadata) {}
+	first := Data{Path: file(t, "train.csv", "age,income,label\n30,5,1\n")}
+	r, ds, err := openedBy(t, m, same, first)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"age", "income"}, ds.ColumnNames("x"))
+	assert.Nil(t, ds.ColumnNames("y"))
+	for text, says := range map[string]string{
+		"age,label,income\n30,1,5\n":    "",
+		"30,5,1\n":                      "",
+		"income,age,label\n5,30,1\n":    `feature column 1 is "income", and in the training data it is "age"; give the columns the same names and order (age, income)`,
+		"age,Income,label\n30,5,1\n":    `feature column 2 is "Income", and in the training data it is "income"`,
+		"age,label,income,z\n3,1,5,1\n": `feature column 3 is "z", and in the training data it is missing`,
+	} {
+		d := Data{Path: file(t, "val.csv", text)}
+		_, err := r.open(d, "test")
+		_, _, recorded := openedBy(t, m, func(n *savedmodels.Metadata) { n.Columns = []string{"age", "income"} }, d)
+		if says == "" {
+			require.NoError(t, err, text)
+			require.NoError(t, recorded, text)
+			continue
+		}
+		require.ErrorIs(t, err, data.ErrField, text)
+		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, recorded, says)
+	}
+}
+
+// The first row of a table without a header was lost if its class was y or label.
+func TestRowIsNoHeader(t *testing.T) {
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	unnamed := func(n *savedmodels.Metadata) { n.ClassNames = nil }
+	path := file(t, "d.csv", "5.1,3.5,y\n4.9,3.1,n\n")
+	_, _, err = openedBy(t, m, unnamed, Data{Path: path})
+	var refused *option.Error
+	require.ErrorAs(t, err, &refused)
+	assert.Equal(t, "Data.Header", refused.Option)
+	assert.ErrorContains(t, err, "has the number 5.1")
+	for header, rows := range map[string]int{"yes": 1, "no": 2} {
+		d := Data{Path: path, Header: header}
+		if header == "no" {
+			d.Label = "-1"
+		}
+		_, ds, err := openedBy(t, m, unnamed, d)
+		require.NoError(t, err)
+		assert.Equal(t, rows, ds.Len())
+	}
+}
+
+// Bytes from 0 to 255 were fed to a model that takes 0 to 1.
+func TestBytesOutsideTheRange(t *testing.T) {
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	pixels := func(last uint8) *data.InMemory {
+		x := make([]uint8, 2*64)
+		x[100] = last
+		ds, err := data.New("made", data.Field{Name: "x", Array: data.Array{Shape: []int{2, 64}, Values: x}},
+			data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: []int64{0, 1}}})
+		require.NoError(t, err)
+		return ds
+	}
+	pass := data.Pass{Batch: 2}
+	for _, signature := range []string{m.Roles.Train, m.Roles.Evaluate, m.Roles.Predict} {
+		_, err = OpenData(m, signature, Data{Memory: pixels(16)}, "", pass)
+		require.NoError(t, err)
+		_, err = OpenData(m, signature, Data{Memory: pixels(17)}, "", pass)
+		var refused *option.Error
+		require.ErrorAs(t, err, &refused)
+		assert.EqualError(t, err, "Data.Scale: field x of made has bytes outside 0 to 16, the range that the model records; set it to 0,16 for bytes from 0 to 255, or to 0,255 to use the values as they are")
+		for _, scale := range [][2]float64{{0, 16}, {0, 255}} {
+			_, err = OpenData(m, signature, Data{Memory: pixels(255), Scale: &scale}, "", pass)
+			require.NoError(t, err)
+		}
+	}
+}
+
+// Names were numbered in sorted order even if the model has more classes.
+func TestFewerNamesThanClasses(t *testing.T) {
+	assert.NoError(t, checkNames("d", "y", nil, 3))
+	assert.NoError(t, checkNames("d", "y", []string{"a", "b", "c"}, 3))
+	assert.ErrorIs(t, checkNames("d", "y", []string{"a", "b", "c", "d"}, 3), data.ErrLabel)
+	assert.EqualError(t, checkNames("d", "y", []string{"a", "b"}, 3), "d: field y has the 2 labels a, b, and the model has 3 classes without names, so the labels have no numbers; write numbers, or export the model with its class names: "+data.ErrLabel.Error())
+}
+
+// Only one field was flipped, which may have been a mask or the first of two images.
+func TestAugmentedFields(t *testing.T) {
+	image := func(name string, shape ...int) data.Field {
+		n := 1
+		for _, size := range shape {
+			n *= size
+		}
+		return data.Field{Name: name, Array: data.Array{Shape: shape, Values: make([]float32, n)}}
+	}
+	tensor := func(name string, shape ...int64) savedmodels.Tensor {
+		return savedmodels.Tensor{Name: name, DType: tfbind.Float32, Shape: shape}
+	}
+	x, mask := tensor("x", -1, 8, 6, 3), tensor("mask", -1, 8, 6, 1)
+	flip := data.Augmentation{Flip: true}
+	for _, c := range []struct {
+		name     string
+		features []savedmodels.Tensor
+		label    savedmodels.Tensor
+		change   data.Augmentation
+		fields   []data.Field
+		says     string // empty if x is augmented
+	}{
+		{"class", []savedmodels.Tensor{x}, tensor("y", -1), flip, []data.Field{image("x", 2, 8, 6, 3), image("y", 2)}, ""},
+		{"mask", []savedmodels.Tensor{x}, mask, flip, []data.Field{image("x", 2, 8, 6, 3), image("mask", 2, 8, 6, 1)}, "field mask of made has a value for each pixel of x"},
+		{"crop", []savedmodels.Tensor{x}, mask, data.Augmentation{Crop: 1}, []data.Field{image("x", 2, 8, 6, 3), image("mask", 2, 8, 6, 1)}, "field mask of made"},
+		{"jitter", []savedmodels.Tensor{x}, mask, data.Augmentation{Jitter: 0.5}, []data.Field{image("x", 2, 8, 6, 3), image("mask", 2, 8, 6, 1)}, ""},
+		{"two images", []savedmodels.Tensor{tensor("left", -1, 8, 6, 3), x}, tensor("y", -1), flip, []data.Field{image("left", 2, 8, 6, 3), image("x", 2, 8, 6, 3), image("y", 2)}, "the fields left and x of made both have the shape of images"},
+		{"sequence", []savedmodels.Tensor{tensor("a", -1, 5, 4), x}, tensor("y", -1), flip, []data.Field{image("a", 2, 5, 4), image("x", 2, 8, 6, 3), image("y", 2)}, "the fields a and x of made both"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			predict := savedmodels.Signature{Name: "predict", Inputs: c.features}
+			learn := savedmodels.Signature{Name: "train", Inputs: append(append([]savedmodels.Tensor{}, c.features...), c.label)}
+			model := &savedmodels.Model{Signatures: []savedmodels.Signature{predict, learn}, Roles: savedmodels.Roles{Train: "train", Predict: "predict"}}
+			ds, err := data.New("made", c.fields...)
+			require.NoError(t, err)
+			tr := &training{Config: Config{Augmentation: c.change, Loop: fit.Loop{Batch: 2}}, model: model, reader: &reader{}}
+			got, err := tr.augmented(ds, "train")
+			if c.says != "" {
+				require.ErrorContains(t, err, c.says)
+				return
+			}
+			require.NoError(t, err)
+			assert.NotSame(t, ds, got)
+		})
 	}
 }

@@ -133,10 +133,7 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 	if err != nil {
 		return nil, err
 	}
-	labels := slices.DeleteFunc(inputs, func(in savedmodels.Tensor) bool {
-		predict, err := t.model.Signature(t.model.Roles.Predict)
-		return err == nil && predict.Input(in.Name) != nil
-	})
+	labels := slices.DeleteFunc(inputs, t.isFeature)
 	if len(labels) != 1 {
 		return nil, refuse("Config.ClassWeights", nil, "expected a model with one label, and signature %s takes %d", signature, len(labels))
 	}
@@ -156,8 +153,15 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 	return train, wrong("Config.ClassWeights", nil, err)
 }
 
-// augmented augments the images of the training data. The images are in the field of the first
-// input whose samples have the shape of images or the number of elements of an image.
+// isFeature reports whether an input of the train signature is an input of predict, too. Without
+// a predict signature, all inputs are features.
+func (t *training) isFeature(in savedmodels.Tensor) bool {
+	predict, err := t.model.Signature(t.model.Roles.Predict)
+	return err != nil || predict.Input(in.Name) != nil
+}
+
+// augmented augments the images of the training data. The images are in the field of the only
+// feature whose samples have the shape of images or the number of elements of an image.
 func (t *training) augmented(train *data.InMemory, signature string) (*data.InMemory, error) {
 	change := t.Augmentation
 	if change.Seed = t.Seed; change.String() == "" {
@@ -168,21 +172,32 @@ func (t *training) augmented(train *data.InMemory, signature string) (*data.InMe
 		return nil, err
 	}
 	size := t.reader.images
-	for _, in := range inputs {
-		i := slices.IndexFunc(train.Fields(), func(f data.FieldSpec) bool { return f.Name == fields[in.Name] })
-		if i < 0 {
+	var image data.FieldSpec
+	for _, f := range train.Fields() {
+		isInput := func(in savedmodels.Tensor) bool { return t.isFeature(in) && fields[in.Name] == f.Name }
+		row := len(f.Shape) == 1 && f.Shape[0] > 1 && f.Shape[0] == size.Height*size.Width*size.Channels
+		if !slices.ContainsFunc(inputs, isInput) || !row && len(f.Shape) != 2 && len(f.Shape) != 3 {
 			continue
 		}
-		field := train.Fields()[i]
-		if len(field.Shape) == 1 && field.Shape[0] > 1 && field.Shape[0] == size.Height*size.Width*size.Channels {
-			if train, err = train.Reshape(field.Name, size.Height, size.Width, size.Channels); err != nil {
+		if image.Name != "" {
+			return nil, refuse("Config.Augmentation", change, "the samples of the fields %s and %s of %s both have the shape of images, and only the images of a model with one image input can be augmented", image.Name, f.Name, train.Name())
+		}
+		if row {
+			f.Shape = []int{size.Height, size.Width, size.Channels}
+			if train, err = train.Reshape(f.Name, f.Shape...); err != nil {
 				return nil, unusable(err)
 			}
-		} else if len(field.Shape) != 2 && len(field.Shape) != 3 {
-			continue
 		}
-		train, err = train.Augment(field.Name, change)
-		return train, unusable(err)
+		image = f
 	}
-	return nil, refuse("Config.Augmentation", change, "the samples of %s do not have the shape of images, [height width] or [height width channels]; for pixels in a row, give the size of the images ({Data.Height})", train.Name())
+	if image.Name == "" {
+		return nil, refuse("Config.Augmentation", change, "the samples of %s do not have the shape of images, [height width] or [height width channels]; for pixels in a row, give the size of the images ({Data.Height})", train.Name())
+	}
+	for _, f := range train.Fields() {
+		if (change.Flip || change.Crop > 0) && f.Name != image.Name && len(f.Shape) >= 2 && slices.Equal(f.Shape[:2], image.Shape[:2]) {
+			return nil, refuse("Config.Augmentation", change, "field %s of %s has a value for each pixel of %s, and would not be flipped or moved with it; leave out flip and crop", f.Name, train.Name(), image.Name)
+		}
+	}
+	train, err = train.Augment(image.Name, change)
+	return train, unusable(err)
 }

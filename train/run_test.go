@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -93,6 +94,7 @@ func TestRunRefuses(t *testing.T) {
 	used := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(used, "ckpt-1"), 0o777))
 	require.NoError(t, os.WriteFile(filepath.Join(used, "ckpt-1", "history.jsonl"), nil, 0o666))
+	one := file(t, "one.csv", strings.Repeat("1,", 64)+"5\n")
 	for _, c := range []struct {
 		change func(*Config)
 		option string // empty for an InputError
@@ -109,6 +111,7 @@ func TestRunRefuses(t *testing.T) {
 		{func(c *Config) { c.Seed = 1 << 63 }, "Config.Seed", "expected at most 9223372036854775807"},
 		{func(c *Config) { c.ValidationFraction = 1 }, "Config.ValidationFraction", "between 0 and 1"},
 		{func(c *Config) { c.ValidationFraction, c.Validation = 0.1, "x.npz" }, "Config.ValidationFraction", "leave one of them out"},
+		{func(c *Config) { c.Data.Path, c.Validation = one, one }, "Config.Validation", "this is the training data, which has no other part; give other data, or hold out a fraction with Config.ValidationFraction 0.1"},
 		{func(c *Config) { c.Checkpoints.Folder = used }, "Config.Checkpoints", "Config.Checkpoints " + used + ": it holds checkpoints of an earlier training (the newest is ckpt-1); continue it with Config.Resume"},
 		{func(c *Config) { c.Checkpoints.Best = "loss" }, "Checkpoints.Best", "needs Config.Checkpoints"},
 		{func(c *Config) { c.Loop.Hook(fit.EarlyStop{Metric: "val_loss"}.Hook()) }, "EarlyStop", "or set Config.Validation to have validation metrics"},

@@ -130,7 +130,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 
 // digits DIR writes the training part of the built-in digits, its values spread over
 // 0 to 255: as PNG images in class folders to DIR/images, as arrays to DIR/arrays, and as
-// arrays with sample weights of 0 to DIR/weighted.
+// arrays with sample weights of 0, of the original values, to DIR/weighted.
 func digits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: digits DIR")
@@ -162,7 +162,7 @@ func digits(ts *testscript.TestScript, neg bool, args []string) {
 			return data.WriteNPY(w, data.Array{Shape: []int{len(y), 8, 8}, Values: bytes})
 		})
 		write("arrays/y.npy", func(w io.Writer) error { return data.WriteNPY(w, b.Fields[1].Array) })
-		for name, a := range map[string]data.Array{"x": {Shape: []int{len(y), 64}, Values: bytes}, "y": b.Fields[1].Array, "sample_weight": {Shape: []int{len(y)}, Values: make([]float32, len(y))}} {
+		for name, a := range map[string]data.Array{"x": {Shape: []int{len(y), 64}, Values: x}, "y": b.Fields[1].Array, "sample_weight": {Shape: []int{len(y)}, Values: make([]float32, len(y))}} {
 			write("weighted/"+name+".npy", func(w io.Writer) error { return data.WriteNPY(w, a) })
 		}
 	}

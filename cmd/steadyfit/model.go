@@ -96,11 +96,6 @@ func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string
 		return err
 	}
 	defer ds.Close()
-	if signature == model.Roles.Evaluate && model.Metadata != nil && len(model.Metadata.ClassNames) == 0 {
-		if names, classes := ds.ClassNames("y"), model.Metadata.Labels["y"].Classes; len(names) > 0 && len(names) < classes {
-			return usagef("%s has %d label names, and the model has %d classes without names, so the names have no numbers; write numbers, or export the model with its class names", ds.Name(), len(names), classes)
-		}
-	}
 	if err := s.loadDevices(cmd); err != nil {
 		return err
 	}
