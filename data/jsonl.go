@@ -257,36 +257,44 @@ func (t *objects) dataset(o CSVOptions) (*InMemory, error) {
 		return newTable(t.file, t.lines, fields, nil, nil, "")
 	}
 	classes, y := o.Classes, label.array(len(t.lines), false)
+	var err error
 	if names, ok := y.Values.([]string); ok {
-		for i, name := range names {
-			names[i] = strings.TrimSpace(name)
+		if y.Values, classes, err = t.numbers(names, o); err != nil {
+			return nil, err
 		}
-		if len(classes) == 0 {
-			classes = o.Names
-		}
-		if integers := parsedIntegers(names); len(classes) == 0 && integers != nil {
-			y.Values = integers
-			return newTable(t.file, t.lines, fields, &y, nil, strconv.Quote(o.Label))
-		}
-		if len(classes) == 0 {
-			classes = slices.Compact(slices.Sorted(slices.Values(names)))
-		}
-		number, err := numbered(classes)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", t.file, err)
-		}
-		numbers := make([]int64, len(names))
-		for i, name := range names {
-			class, ok := number[name]
-			if !ok {
-				return nil, t.bad(t.lines[i*len(t.lines)/len(names)], strconv.Quote(o.Label), quote(name),
-					fmt.Sprintf("one of the %d classes, such as %s", len(classes), quote(classes[0])), "correct it, or remove the line")
-			}
-			numbers[i] = class
-		}
-		y.Values = numbers
 	}
 	return newTable(t.file, t.lines, fields, &y, classes, strconv.Quote(o.Label))
+}
+
+// numbers returns the numbers of text labels, and the names of their classes, which are nil if the
+// texts are integers.
+func (t *objects) numbers(names []string, o CSVOptions) (numbers []int64, classes []string, err error) {
+	for i, name := range names {
+		names[i] = strings.TrimSpace(name)
+	}
+	if classes = o.Classes; len(classes) == 0 {
+		classes = o.Names
+	}
+	if len(classes) == 0 {
+		if integers := parsedIntegers(names); integers != nil {
+			return integers, nil, nil
+		}
+		classes = slices.Compact(slices.Sorted(slices.Values(names)))
+	}
+	number, err := numbered(classes)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", t.file, err)
+	}
+	numbers = make([]int64, len(names))
+	for i, name := range names {
+		class, ok := number[name]
+		if !ok {
+			return nil, nil, t.bad(t.lines[i*len(t.lines)/len(names)], strconv.Quote(o.Label), quote(name),
+				fmt.Sprintf("one of the %d classes, such as %s", len(classes), quote(classes[0])), "correct it, or remove the line")
+		}
+		numbers[i] = class
+	}
+	return numbers, classes, nil
 }
 
 // parsedIntegers returns the integers that the texts are, or nil if a text is not an integer.

@@ -193,11 +193,20 @@ func (t *training) augmented(train *data.InMemory, signature string) (*data.InMe
 	if image.Name == "" {
 		return nil, refuse("Config.Augmentation", change, "the samples of %s do not have the shape of images, [height width] or [height width channels]; for pixels in a row, give the size of the images ({Data.Height})", train.Name())
 	}
-	for _, f := range train.Fields() {
-		if (change.Flip || change.Crop > 0) && f.Name != image.Name && len(f.Shape) >= 2 && slices.Equal(f.Shape[:2], image.Shape[:2]) {
-			return nil, refuse("Config.Augmentation", change, "field %s of %s has a value for each pixel of %s, and would not be flipped or moved with it; leave out flip and crop", f.Name, train.Name(), image.Name)
-		}
+	if err := checkPixels(train, image, change); err != nil {
+		return nil, err
 	}
 	train, err = train.Augment(image.Name, change)
 	return train, unusable(err)
+}
+
+// checkPixels returns an error if a change that moves pixels leaves a field unchanged that has a
+// value for each pixel of the image.
+func checkPixels(ds *data.InMemory, image data.FieldSpec, change data.Augmentation) error {
+	for _, f := range ds.Fields() {
+		if (change.Flip || change.Crop > 0) && f.Name != image.Name && len(f.Shape) >= 2 && slices.Equal(f.Shape[:2], image.Shape[:2]) {
+			return refuse("Config.Augmentation", change, "field %s of %s has a value for each pixel of %s, and would not be flipped or moved with it; leave out flip and crop", f.Name, ds.Name(), image.Name)
+		}
+	}
+	return nil
 }
