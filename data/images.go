@@ -167,25 +167,9 @@ var (
 // openImagePart opens the part split of a folder of images. The folder has parts if all its
 // sub-folders have names of parts and contain class folders; "train" may also be a class.
 func openImagePart(dir, split string, o ImageOptions) (*InMemory, error) {
-	entries, err := os.ReadDir(dir)
+	found, part, divided, err := partFolders(dir, o.Classes)
 	if err != nil {
-		return nil, openError(dir, err)
-	}
-	found := map[string]string{} // folders by name in lower case
-	part := ""                   // a folder that has the name and the class folders of a part
-	divided := true
-	for _, e := range entries {
-		if ignored(e.Name()) || !e.IsDir() {
-			continue
-		}
-		name := strings.ToLower(e.Name())
-		path := filepath.Join(dir, e.Name())
-		isPart := (slices.Contains(trained, name) || slices.Contains(heldOut, name)) && holdsImages(path)
-		divided = divided && isPart && found[name] == ""
-		found[name] = path
-		if isPart && !slices.Contains(o.Classes, e.Name()) {
-			part = path
-		}
+		return nil, err
 	}
 	first := func(names []string) string {
 		i := slices.IndexFunc(names, func(name string) bool { return found[name] != "" })
@@ -209,6 +193,30 @@ func openImagePart(dir, split string, o ImageOptions) (*InMemory, error) {
 		return nil, err
 	}
 	return openImages(dir, o)
+}
+
+// partFolders returns the sub-folders of a folder by their names in lower case, one that has the
+// name and the class folders of a part and is no class, and whether all of them are parts.
+func partFolders(dir string, classes []string) (found map[string]string, part string, divided bool, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, "", false, openError(dir, err)
+	}
+	found, divided = map[string]string{}, true
+	for _, e := range entries {
+		if ignored(e.Name()) || !e.IsDir() {
+			continue
+		}
+		name := strings.ToLower(e.Name())
+		path := filepath.Join(dir, e.Name())
+		isPart := (slices.Contains(trained, name) || slices.Contains(heldOut, name)) && holdsImages(path)
+		divided = divided && isPart && found[name] == ""
+		found[name] = path
+		if isPart && !slices.Contains(classes, e.Name()) {
+			part = path
+		}
+	}
+	return found, part, divided, nil
 }
 
 func ignored(name string) bool {
