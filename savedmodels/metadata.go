@@ -41,8 +41,9 @@ type Metadata struct {
 	// Precision is the Keras dtype policy, such as "float32" or "mixed_bfloat16".
 	Precision string `json:"precision,omitempty"`
 	// MicroBatchesExact states whether micro-batches give the same update as the whole batch;
-	// nil means unknown. The exporter sets it to false for BatchNormalization, Dropout, and an
-	// Embedding with an optimizer other than SGD without clipping.
+	// nil means unknown. The exporter sets it to false for BatchNormalization, Dropout, an
+	// Embedding with an optimizer other than SGD without clipping, and other models whose
+	// gradients differ in parts.
 	MicroBatchesExact *bool `json:"micro_batches_exact,omitempty"`
 	// LossReduction states how the losses of the samples are combined: "sum_over_batch_size" or
 	// "mean" (also if empty), ReductionWeighted or ReductionSum.

@@ -38,7 +38,8 @@ batch, up to the order of float additions. Exceptions are layers and losses
 whose value for one sample depends on the others (BatchNormalization, Dice) or on a random
 draw (Dropout), layers that change their weights, and an Embedding under any optimizer but
 SGD without clipping, since Keras treats each occurrence of a row in a batch as a separate
-gradient. The metadata of these models has ``"micro_batches_exact": false``.
+gradient. The metadata of these models has ``"micro_batches_exact": false``. For others, the
+export compares the gradients of 8 random samples with those of 3 and 5 of them.
 
 The loss is that of Keras ``fit``: the reduced loss plus the model's
 regularisation losses, in ``train`` and in ``evaluate``.
@@ -176,13 +177,14 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The files and checks of an export."""
+    """The files and checks of an export, and notes on how the model trains."""
 
     path: str
     bytes: int
     signatures: dict[str, dict[str, dict[str, str]]]
     metadata: dict[str, Any]
     checks: list[str]
+    notes: list[str]
 
 
 def parse_spec(text: str) -> Spec:
@@ -266,20 +268,10 @@ def _as_loss(loss: Any, from_logits: bool) -> Any:
             raise UsageError(f"loss {loss.__name__!r} does not take from_logits")
         options["from_logits"] = True
 
-    class FunctionLoss(keras.losses.Loss):
-        """Reduces a function's per-sample losses to their mean."""
-
-        def call(self, y_true: Any, y_pred: Any) -> Any:
-            # [B] against [B,1] would broadcast to [B,B] and train on nonsense.
-            if len(y_true.shape) == len(y_pred.shape) - 1 and y_pred.shape[-1] == 1:
-                y_true = keras.ops.expand_dims(y_true, -1)
-            return loss(y_true, y_pred, **options)
+    from keras.src.losses.losses import LossFunctionWrapper
 
     name = re.sub(r"[^A-Za-z0-9_]", "", getattr(loss, "__name__", "")) or "loss"
-    wrapped = FunctionLoss(name=name)
-    wrapped.fn = loss
-    wrapped.from_logits = from_logits
-    return wrapped
+    return LossFunctionWrapper(loss, name=name, **options)
 
 
 def _uses_logits(loss: Any) -> bool:
@@ -671,6 +663,7 @@ class _KerasProgram:
         remat: str | Sequence[str] | None,
     ) -> None:
         self.tf, self.keras = _load_tensorflow()
+        self.notes: list[str] = []
         for name, value in (("optimizer", optimizer), ("loss", loss)):
             if value is None:
                 raise UsageError(f"no {name}: pass one, or a model that was compiled with one")
@@ -812,7 +805,9 @@ class _KerasProgram:
 
     def _forward(self, feeds: Mapping[str, Any], training: bool) -> dict[str, Any]:
         """Run the model; returns its outputs by name."""
-        return self._named(self.model(self._x(feeds), training=training))
+        # Keras passes training only to a call that takes it.
+        given = {"training": training} if self.model._call_has_training_arg else {}
+        return self._named(self.model(self._x(feeds), **given))
 
     def _x(self, feeds: Mapping[str, Any]) -> Any:
         """The model's input, in its structure and dtypes."""
@@ -828,14 +823,17 @@ class _KerasProgram:
         if isinstance(outputs, Mapping):
             ordered = isinstance(outputs, collections.OrderedDict)
             self.output_keys = {_clean(k): k for k in (outputs if ordered else sorted(outputs))}
+            if len(self.output_keys) != len(outputs):
+                raise UsageError(f"two outputs of {', '.join(outputs)} have the same name")
             return {name: outputs[key] for name, key in self.output_keys.items()}
         flat = self.keras.tree.flatten(outputs)
         if len(flat) == 1:
             return {"output": flat[0]}
         names = getattr(self.model, "output_names", None) or []
-        if len(names) != len(flat):
+        names = [_clean(name) for name in names]
+        if len(set(names)) != len(flat):  # none, or those of one layer that was called twice
             names = [f"output_{i}" for i in range(len(flat))]
-        return {_clean(name): value for name, value in zip(names, flat, strict=True)}
+        return dict(zip(names, flat, strict=True))
 
     def _specs(
         self, *, labels: bool, lead: Sequence[int | None] = (), step: bool = False
@@ -915,6 +913,17 @@ class _KerasProgram:
                     do="use layers that keep shapes, or tf.ensure_shape in the model",
                 )
             self.outputs[name] = Spec(tensor.dtype.name, tuple(shape.as_list()[1:]))
+        if self.model._call_has_training_arg or "train_step" in _own_methods(self.model):
+            return
+        told = self._concrete(
+            lambda feeds: self._named(self.model(self._x(feeds), training=True)), specs
+        )
+        if _constants(told) != _constants(probe):
+            self.notes.append(
+                f"{type(self.model).__name__}.call has no argument training, so layers such as "
+                "Dropout and BatchNormalization do the same in training as in inference, as under "
+                "Keras fit; add the argument if they should train"
+            )
 
     def _states(self) -> list[Any]:
         """The states of stateful RNNs, which are not among the variables of the model."""
@@ -938,9 +947,7 @@ class _KerasProgram:
     ) -> None:
         names = list(self.outputs)
         if isinstance(loss, Mapping):
-            unknown = sorted(set(loss) - set(names))
-            if unknown:
-                raise UsageError(f"loss for {unknown}; the outputs are {', '.join(names)}")
+            loss = self._by_output("loss", loss, names)
             chosen = {n: loss[n] for n in names if loss.get(n) is not None}
         elif isinstance(loss, (list, tuple)):
             if len(loss) != len(names):
@@ -948,9 +955,13 @@ class _KerasProgram:
             chosen = {n: v for n, v in zip(names, loss, strict=True) if v is not None}
         else:
             chosen = dict.fromkeys(names, loss)
-        if isinstance(weights, (list, tuple)):
+        if isinstance(weights, Mapping):
+            weights = self._by_output("loss_weights", weights, names)
+        elif isinstance(weights, (list, tuple)):
+            if len(weights) != len(names):
+                raise UsageError(f"{len(weights)} loss_weights for the outputs {', '.join(names)}")
             weights = dict(zip(names, weights, strict=True))
-        elif isinstance(weights, (int, float)):
+        else:
             weights = dict.fromkeys(names, weights)
         self.losses = {
             n: _as_loss(
@@ -958,7 +969,9 @@ class _KerasProgram:
             )
             for n, v in chosen.items()
         }
-        self.loss_weights = {n: float((weights or {}).get(n, 1.0)) for n in self.losses}
+        self.loss_weights = {
+            n: 1.0 if weights.get(n) is None else float(weights[n]) for n in self.losses
+        }
         for name, item in self.losses.items():
             if item.reduction in (None, "none"):
                 raise Refusal(
@@ -979,6 +992,16 @@ class _KerasProgram:
             )
         self.reduction = min(map(str, reductions))
 
+    def _by_output(self, what: str, given: Mapping[str, Any], outputs: Iterable[str]) -> Any:
+        """Entries of a dict of Keras compile, by the outputs of the signatures."""
+        names = getattr(self.model, "output_names", None) or []
+        only = {_clean(names[0]): "output"} if len(names) == 1 and "output" in self.outputs else {}
+        cleaned = {only.get(_clean(k), _clean(k)): v for k, v in given.items()}
+        unknown = sorted(set(cleaned) - set(outputs))
+        if unknown:
+            raise UsageError(f"{what} for {unknown}; the outputs are {', '.join(outputs)}")
+        return cleaned
+
     def _find_labels(self, given: Mapping[str, Spec] | None) -> None:
         self.label_of: dict[str, str] = {
             output: "y" if len(self.losses) == 1 else f"y_{output}" for output in self.losses
@@ -992,6 +1015,7 @@ class _KerasProgram:
                 self.labels[label] = Spec("int64", shape[:-1])
             else:
                 self.labels[label] = Spec("float32", shape)
+                self._refuse_two_ranks(label, output)
         unknown = sorted(set(given or {}) - set(self.labels))
         if unknown:
             raise UsageError(f"--label names {unknown}; the labels are {', '.join(self.labels)}")
@@ -1001,6 +1025,37 @@ class _KerasProgram:
         self.splits = True
         for output, loss in self.losses.items():
             self._probe_loss(output, loss)
+
+    def _refuse_two_ranks(self, label: str, output: str) -> None:
+        """Refuse a loss that depends on whether labels have a last dimension of 1.
+
+        Keras removes it from predictions if the labels of fit lack it, or adds it, and a loss over
+        the last axis is then over another one.
+        """
+        shape, loss = self.outputs[output].shape, self.losses[output]
+        other = (1,) if not shape else shape[:-1]
+        if len(shape) == 1 or shape[-1:] not in ((), (1,)):
+            return
+        import numpy as np
+
+        sizes = [7, *(4 if d is None else d for d in shape)]
+        values = np.random.default_rng(0).uniform(0.1, 0.9, [2, *sizes]).astype("float32")
+        y, p = self.tf.constant(values[0]), self.tf.constant(values[1])
+        short = y[:, None] if not shape else y[..., 0]
+        try:
+            same = np.isclose(float(loss(y, p)), float(loss(short, p)), rtol=1e-4)
+        except (AssertionError, LookupError, TypeError, ValueError, self.tf.errors.OpError):
+            return  # only one of them is possible, or none, which the probe of the loss finds
+        if not same:
+            raise Refusal(
+                "the loss depends on whether the labels have a last dimension of 1",
+                where=f"loss {loss.name!r} of output {output!r} {self.outputs[output]}",
+                expected="the shape of the labels that fit would get",
+                found="another loss for labels in the shape of the output than for "
+                f"{label}={Spec('float32', other)}",
+                do=f"pass --label {label}={Spec('float32', shape)} or "
+                f"--label {label}={Spec('float32', other)}",
+            )
 
     def _probe_loss(self, output: str, loss: Any) -> None:
         """Run a loss on a few synthetic samples and check the shape of its result."""
@@ -1033,11 +1088,12 @@ class _KerasProgram:
                 found=f"shape {tuple(values.shape)}",
                 do="reduce over the last axis only, as Keras losses do",
             )
-        if values.shape.rank > max(1, len(self.outputs[output].shape)):
+        most = max(1, len(self.outputs[output].shape))
+        if values.shape.rank > most and math.prod(values.shape) > math.prod(prediction.shape):
             raise Refusal(
                 "the loss broadcasts labels against predictions",
                 where=where,
-                expected=f"at most {max(1, len(self.outputs[output].shape))} dimensions",
+                expected=f"at most {most} dimensions",
                 found=f"shape {tuple(values.shape)} from labels {label} and predictions "
                 f"{self.outputs[output]}",
                 do="give the labels the shape of the predictions with --label y=DTYPE[DIMS]",
@@ -1134,11 +1190,7 @@ class _KerasProgram:
 
     def _metrics_by_output(self, metrics: Any) -> Any:
         if isinstance(metrics, Mapping):
-            metrics = {_clean(k): v for k, v in metrics.items()}
-            unknown = sorted(set(metrics) - set(self.losses))
-            if unknown:
-                raise UsageError(f"metrics for {unknown}; outputs: {', '.join(self.losses)}")
-            return metrics
+            return self._by_output("metrics", metrics, self.losses)
         return metrics if metrics is None or isinstance(metrics, (list, tuple)) else [metrics]
 
     def _pair(self, y: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -1239,6 +1291,7 @@ class _KerasProgram:
         _refuse_foreign_ops(concrete, "the training pass")
         self._random = self._draws(concrete)
         self._writes = self._changes_state(concrete)
+        self._penalises = self._penalises_batches(concrete)
         unused = [v.path for v, none in zip(self.trainable, missing, strict=True) if none]
         if len(unused) == len(self.trainable) or (unused and not allow_unused):
             raise Refusal(
@@ -1292,6 +1345,95 @@ class _KerasProgram:
         graph = concrete.graph.as_graph_def()
         library = {f.signature.name: f for f in graph.library.function}
         return any(_assigns(graph.node, name, library) for name in inside)
+
+    def _penalises_batches(self, concrete: Any) -> bool:
+        """Whether a layer adds a loss of its inputs that may not be a mean over the samples."""
+        keras, graph = self.keras, concrete.graph
+        captured = {tensor.op for tensor in graph.internal_captures}
+        means = self.reduction in ("mean", "sum_over_batch_size") and not self._masked
+        means_of = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
+        for layer in self.model._flatten_layers():
+            own = type(layer).__module__.startswith("keras.src.")
+            if means and own and type(layer.activity_regularizer) in means_of:
+                continue
+            names = [t.name for t in layer._losses if getattr(t, "graph", None) is graph]
+            if any(
+                op.type == "Placeholder" and op not in captured for op in _ancestors(graph, names)
+            ):
+                return True
+        return False
+
+    def compare_parts(self, gradients: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
+        """Compare the gradients of a random batch with those of its parts; sets exact.
+
+        It finds layers and losses that compare samples, which no rule knows. It runs the signature
+        itself, and afterwards all variables are as before.
+        """
+        import numpy as np
+
+        tf = self.tf
+        random = np.random.default_rng(0)
+        feeds = {}
+        for name, spec in gradients.structured_input_signature[1].items():
+            sizes = [8 if i == 0 else d or 4 for i, d in enumerate(spec.shape)]
+            value = _random(np, random, name, spec.dtype, sizes, ranges.get(name))
+            if name == "sample_weight":
+                value = random.uniform(0.5, 2, sizes)
+            feeds[name] = tf.constant(value, spec.dtype)
+        weights = {id(v.value) for v in self.model.weights}
+        changing = [v for v in gradients.graph.variables if id(v) not in weights]
+
+        def run(*parts: slice) -> list[Any]:
+            """The loss and the gradients of a batch in parts."""
+            total = before = 0.0
+            with _kept(changing):
+                for part in parts:
+                    loss = gradients(
+                        **{k: v[part] if v.shape.rank else v for k, v in feeds.items()}
+                    )
+                    weight = self.weight_sum.numpy()
+                    total += float(loss["loss"]) * (weight - before)
+                    before = weight
+                divisor = 1.0 if self.reduction == "sum" else before
+                return [total / divisor, *(a.numpy() / divisor for a in self.accumulators)]
+
+        options = tf.config.optimizer.get_experimental_options()
+        name, at_once = "disable_meta_optimizer", None
+        try:
+            # Rewriting the graph would take longer than these runs.
+            tf.config.optimizer.set_experimental_options({name: True})
+            at_once = run(slice(0, 8))
+            in_parts = run(slice(0, 3), slice(3, 8))
+        except tf.errors.OpError as error:
+            in_parts = None
+            found = f"the samples fail in parts ({error.message[:200]})"
+        finally:
+            tf.config.optimizer.set_experimental_options({name: options.get(name, False)})
+        if at_once is None or not math.isfinite(at_once[0]):
+            self.exact = not self._penalises
+            found = "a layer adds a loss of its inputs"
+        elif in_parts is None:
+            self.exact = False
+        else:
+            half = self.precision.startswith("mixed")
+            whole = math.sqrt(sum(float(np.sum(np.square(g))) for g in at_once[1:]))
+            names = ["loss", *(f"gradient of {v.path}" for v in self.trainable)]
+            for name, a, b in zip(names, at_once, in_parts, strict=True):
+                size, off = float(np.linalg.norm(a)), float(np.linalg.norm(np.subtract(a, b)))
+                least = 1e-5 * whole
+                relative = 0.05 if half else 1e-3
+                if name == "loss":
+                    relative, least = 1e-3 if half else 1e-5, 1e-7
+                if off > relative * size + least:
+                    self.exact = False
+                    found = (
+                        f"the {name} of 8 random samples is another one than in parts of 3 and 5"
+                    )
+                    break
+        if not self.exact:
+            self.notes.append(
+                f"micro_batches_exact is false: {found}, so batches are split only on request"
+            )
 
     def _make_accumulators(self) -> None:
         tf = self.tf
@@ -1661,6 +1803,7 @@ class _OwnStepProgram(_KerasProgram):
         adaptation: Adaptation | None,
     ) -> None:
         self.tf, self.keras = _load_tensorflow()
+        self.notes = []
         self.model, self.sample_weight, self.classes = model, sample_weight, classes
         self.loss_output = loss_output
         self.optimizer, self.reduction = model.optimizer, "sum_over_batch_size"
@@ -1751,9 +1894,11 @@ class _OwnStepProgram(_KerasProgram):
         except Refusal as error:
             if "test_step" in _own_methods(self.model):
                 raise
-            self.evaluates, self.no_evaluation = False, error.found
+            self.evaluates = False
+            self.notes.append(f"no evaluate signature: {error.found}")
         except UsageError as error:
-            self.evaluates, self.no_evaluation = False, str(error)
+            self.evaluates = False
+            self.notes.append(f"no evaluate signature: {error}")
         else:
             self.metrics += [n for n in test.structured_outputs if n not in self.metrics]
 
@@ -1905,7 +2050,12 @@ def _assigns(nodes: Iterable[Any], variable: str, library: Mapping[str, Any]) ->
                 "ResourceGather"
             ):
                 return True
-            at -= node.op in ("If", "StatelessIf", "Case", "StatelessCase")  # the branch index comes first
+            at -= node.op in (
+                "If",
+                "StatelessIf",
+                "Case",
+                "StatelessCase",
+            )  # the branch index comes first
             called = [a.func.name for a in node.attr.values() if a.HasField("func")]
             called += [f.name for a in node.attr.values() for f in a.list.func]
             for function in (library[f] for f in called):
@@ -2425,10 +2575,9 @@ def export(
                 if loss_output is not None:
                     raise UsageError("loss_output is for a model with its own train_step")
                 if compiled:
-                    if loss is None:
-                        loss = model.loss
-                        user = getattr(model._compile_loss, "_user_loss_weights", None)
-                        loss_weights = loss_weights or user
+                    loss = model.loss if loss is None else loss
+                    if loss_weights is None:
+                        loss_weights = getattr(model._compile_loss, "_user_loss_weights", None)
                     made = model._compile_metrics
                     if made is not None and metrics is None:
                         metrics = made._user_metrics
@@ -2475,6 +2624,9 @@ def export(
         signatures = program.signatures(xla_batch, xla_steps)
         if "predict" in signatures:
             signatures.setdefault("serving_default", signatures["predict"])
+        if getattr(program, "exact", False) and "gradients" in signatures:
+            progress.info("comparing a batch with its parts")
+            program.compare_parts(signatures["gradients"], input_ranges or {})
         root = program.tracked()
         if isinstance(model, keras.Model):
             root.tables = _tables(model, signatures)
@@ -2521,11 +2673,9 @@ def export(
         with contextlib.suppress(OSError):
             pathlib.Path(temporary, "assets").rmdir()  # vocabularies in files are assets
         checks = verify(temporary) if check else []
-        if not getattr(program, "evaluates", True):
-            checks.append(f"no evaluate signature: {program.no_evaluation}")
         size = _directory_size(temporary)
         described = _describe(signatures)
-    return Report(out, size, described, metadata, checks)
+    return Report(out, size, described, metadata, checks, getattr(program, "notes", []))
 
 
 def _adaptation(
@@ -2558,7 +2708,8 @@ def _compile_own(
 ) -> None:
     """Compile a model with its own steps, unless it is compiled."""
     if getattr(model, "compiled", False):
-        if loss is not None or metrics or weighted_metrics or optimizer is not model.optimizer:
+        given = (loss, loss_weights, metrics or None, weighted_metrics or None)
+        if any(v is not None for v in given) or optimizer is not model.optimizer:
             raise UsageError(
                 f"{type(model).__name__} has its own {', '.join(own) or 'losses'} and is "
                 "compiled: compile it with the optimizer, loss and metrics that it should have"
@@ -3252,6 +3403,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"  {name}: {inputs} -> {outputs}")
     for line in report.checks:
         print(f"  checked: {line}")
+    for line in report.notes:
+        print(f"  note: {line}")
     return 0
 
 

@@ -1084,7 +1084,7 @@ def test_own_step_without_evaluation_says_so(tmp_path, load, random):
     model = Own(lambda loss: {"error": loss})
     model.compile("adam")
     report = export.export(model, tmp_path / "m", inputs={"x": "float32[6]"}, loss_output="error")
-    assert "no evaluate signature: no loss" in report.checks[-1]
+    assert "no evaluate signature: no loss" in report.notes[-1]
     assert set(report.signatures) == {
         "train",
         "train_n",
