@@ -831,8 +831,13 @@ class _KerasProgram:
             return {"output": flat[0]}
         names = getattr(self.model, "output_names", None) or []
         names = [_clean(name) for name in names]
-        if len(set(names)) != len(flat):  # none, or those of one layer that was called twice
+        if len(names) != len(flat):
             names = [f"output_{i}" for i in range(len(flat))]
+        if len(set(names)) != len(flat):
+            raise UsageError(
+                f"two of the outputs {', '.join(names)} have the same name; end the model with one "
+                "layer of its own name for each output"
+            )
         return dict(zip(names, flat, strict=True))
 
     def _specs(
@@ -871,6 +876,8 @@ class _KerasProgram:
         specs = self._specs(labels=False)
         try:
             probe = self._concrete(lambda feeds: self._forward(feeds, False), specs)
+        except UsageError:
+            raise
         except Exception as error:
             lazy = "singleton tf.Variable" in str(error)
             raise Refusal(
@@ -2624,9 +2631,6 @@ def export(
         signatures = program.signatures(xla_batch, xla_steps)
         if "predict" in signatures:
             signatures.setdefault("serving_default", signatures["predict"])
-        if getattr(program, "exact", False) and "gradients" in signatures:
-            progress.info("comparing a batch with its parts")
-            program.compare_parts(signatures["gradients"], input_ranges or {})
         root = program.tracked()
         if isinstance(model, keras.Model):
             root.tables = _tables(model, signatures)
@@ -2667,6 +2671,11 @@ def export(
         _make_reproducible(temporary)
         graph = pathlib.Path(temporary, "saved_model.pb").read_bytes()
         metadata["saved_model_sha256"] = hashlib.sha256(graph).hexdigest()
+        if getattr(program, "exact", False) and "gradients" in signatures:
+            # A function that has run is saved under another name.
+            progress.info("comparing a batch with its parts")
+            program.compare_parts(signatures["gradients"], input_ranges or {})
+            metadata["micro_batches_exact"] = program.exact
         file = pathlib.Path(temporary, METADATA)
         file.parent.mkdir()
         file.write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
