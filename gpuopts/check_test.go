@@ -284,7 +284,7 @@ var warnings = []struct {
 	{"`TF_GPU_ALLOCATOR`", "an unknown value", []warned{
 		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"TF_GPU_ALLOCATOR=bfc"}, []string{"TF_GPU_ALLOCATOR: TensorFlow accepts only cuda_malloc_async, cuda_malloc, memory_guard"}},
 	}},
-	{"`TF_DEVICE_MIN_SYS_MEMORY_IN_MB`", "a value that is no whole number from 0", []warned{
+	{"`TF_DEVICE_MIN_SYS_MEMORY_IN_MB`", "a value that is not a whole number of at least 0", []warned{
 		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=1GiB"}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB: TensorFlow accepts only a whole number of MiB"}},
 		{gpuopts.Options{}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=-1"}, []string{`ignores "-1"`}},
 	}},

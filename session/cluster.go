@@ -309,12 +309,21 @@ func (r *ranked) run(step *tfbind.Step) error {
 			return context.Cause(r.watch.ctx)
 		case <-time.After(time.Second):
 		}
-		// The incarnation is that of a new process of a rank, which came before the old one was missed.
-		if slices.Contains([]string{"UNAVAILABLE", "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED"}, failed.Code) || strings.Contains(failed.Message, "incarnation doesn't match") {
+		if failedElsewhere(failed) {
 			return lostRank("another rank", err)
 		}
 		return err
 	}
+}
+
+// failedElsewhere reports whether the cause of a failed run is another rank or the connection to it.
+func failedElsewhere(err *tfbind.Error) bool {
+	return slices.Contains([]string{"UNAVAILABLE", "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED"}, err.Code) ||
+		// A new process of the rank came before the old one was missed.
+		strings.Contains(err.Message, "incarnation doesn't match") ||
+		// The exchange itself failed, as one of 90,000 steps on a busy machine did with "Delete called
+		// on non-empty BufRendezvous". Errors of the model and of memory have other codes.
+		err.Code == "INTERNAL" && strings.Contains(err.Message, "Collective ops is aborted")
 }
 
 // grace is the time that an exchange has to end after a rank was lost.

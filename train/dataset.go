@@ -70,6 +70,11 @@ func (t *training) ordered(train, source *data.InMemory) data.Dataset {
 	if source != nil {
 		ds = &cached{ds, source}
 	}
+	return t.prefetched(ds)
+}
+
+// prefetched returns a dataset whose batches are read ahead, as the options say.
+func (t *training) prefetched(ds data.Dataset) data.Dataset {
 	ahead := t.Prefetch
 	if ahead < 0 {
 		if ahead = data.LeastAhead; t.Budget.Limit == 0 {

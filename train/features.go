@@ -343,7 +343,7 @@ type computation struct {
 
 // each calls do with the batches of features, in the order of the dataset.
 func (c *computation) each(ctx context.Context, do func(data.Batch) error) error {
-	for b, err := range c.ds.Batches(data.Pass{Batch: c.Loop.Batch}) {
+	for b, err := range c.prefetched(c.ds).Batches(data.Pass{Batch: c.Loop.Batch}) {
 		if err == nil {
 			err = context.Cause(ctx)
 		}

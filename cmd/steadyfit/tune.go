@@ -151,8 +151,10 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 	if s.Budget.Limit > 0 {
 		steps = 1 // a budget measures memory after each step
 	}
+	fixed := autotune.Fixed(s.fixed())
+	fixed.OneDNN = os.Getenv("TF_ENABLE_ONEDNN_OPTS") != "" // fit refuses another value in the file
 	plan := autotune.Plan{
-		Model: m, Options: s.Session, Limits: autotune.Fixed(s.fixed()).Limits(s.Session, steps, s.Autotune.Mode == train.AutotunePrecision),
+		Model: m, Options: s.Session, Limits: fixed.Limits(s.Session, steps, s.Autotune.Mode == train.AutotunePrecision),
 		Data: ds, Batch: s.Loop.Batch, Cache: cmp.Or(s.Autotune.Cache, autotune.CacheDir()), Budget: s.Budget.Limit,
 		LearningRate: s.firstRate(),
 	}
