@@ -84,3 +84,18 @@ func TestGeneratorStateIsNotFrozen(t *testing.T) {
 		assert.Equal(t, id < 2, v.Frozen, "variable %d; nothing reads 2 and 3", id)
 	}
 }
+
+// Recording columns changes nothing else in the exporter's notes.
+func TestRecordColumns(t *testing.T) {
+	m, err := Open("../adapter/testdata/digits-lora")
+	require.NoError(t, err)
+	require.NotNil(t, m.Metadata)
+	dir := filepath.Join(t.TempDir(), "model")
+	require.NoError(t, os.CopyFS(dir, os.DirFS(m.Dir)))
+	require.NoError(t, RecordColumns(dir, []string{"a<b", "c"}))
+	same, err := Open(dir)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a<b", "c"}, same.Metadata.Columns)
+	same.Metadata.Columns = nil
+	assert.Equal(t, m.Metadata, same.Metadata)
+}

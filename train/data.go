@@ -147,7 +147,10 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 		ds, err = r.read(d, "")
 	}
 	if err == nil {
-		err = cmp.Or(r.checkColumns(ds), r.checkRange(ds))
+		err = r.checkColumns(ds)
+	}
+	if err == nil {
+		err = r.checkRange(ds)
 	}
 	if err != nil || len(r.Ignore) == 0 {
 		return ds, err
@@ -233,7 +236,7 @@ func (r *reader) checkRange(ds *data.InMemory) error {
 	}
 	for _, f := range ds.Fields() {
 		values, ok := r.ranges[f.Name]
-		if !ok || f.Type != "uint8" {
+		if !ok || f.Type != "uint8" || values[0] <= 0 && values[1] >= math.MaxUint8 {
 			continue
 		}
 		err := data.CheckIntegers(ds, f.Name, int64(math.Ceil(values[0])), int64(math.Floor(values[1])))
