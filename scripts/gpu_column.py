@@ -208,7 +208,9 @@ def environment(work: Path) -> dict[str, str]:
     return {**os.environ, **({"STEADYFIT_TENSORFLOW": str(found[0])} if found else {})}
 
 
-def limited(command: list[str], folder: Path, log: Path, until: float, env: dict[str, str]) -> int | None:
+def limited(
+    command: list[str], folder: Path, log: Path, until: float, env: dict[str, str]
+) -> int | None:
     """The exit status of a command; None if the time ran out, after SIGTERM and its grace."""
     with log.open("wb") as f:
         p = subprocess.Popen(
@@ -264,11 +266,15 @@ def main(arguments: list[str] | None = None) -> int:
     p = commands.add_parser("pack", help="make the parts, on a machine with a network")
     p.add_argument("--dest", type=Path, required=True, help="folder for the parts")
     p.add_argument("--python", default="3.12", help="Python of the other machine (default 3.12)")
-    p.add_argument("--part-mb", type=int, default=PART_MB, help=f"size of a part (default {PART_MB})")
+    p.add_argument(
+        "--part-mb", type=int, default=PART_MB, help=f"size of a part (default {PART_MB})"
+    )
     r = commands.add_parser("run", help="take in parts and measure, on the machine with the GPU")
     r.add_argument("--parts", type=Path, required=True, help="folder with parts")
     r.add_argument("--work", type=Path, required=True, help="folder that stays between calls")
-    r.add_argument("--within", type=duration, default=1500, help="time limit, as in 9m (default 25m)")
+    r.add_argument(
+        "--within", type=duration, default=1500, help="time limit, as in 9m (default 25m)"
+    )
     r.add_argument("--accuracy", default="digits", help="models of the accuracy (default digits)")
     a = parser.parse_args(arguments)
     until = time.monotonic() + getattr(a, "within", 0)
