@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"steadyfit/internal/files"
+	"steadyfit/internal/wire"
 )
 
 const (
@@ -167,15 +168,15 @@ func decode(data []byte, maxMemory int64) (*source, error) {
 	budget := &estimate{left: maxMemory, sizes: map[protoreflect.FullName]int64{}}
 	var rest []byte
 	for f := range fields(metas[chosen], &err) {
-		switch f.num {
+		switch f.Num {
 		case fieldGraph:
-			err = budget.decode(f.value, src.graph, "graph")
+			err = budget.decode(f.Value, src.graph, "graph")
 		case fieldMetaInfo, fieldSaver, fieldCollection, fieldSignature, fieldAssetFile:
-			rest = append(rest, f.raw...)
+			rest = append(rest, f.Raw...)
 		case fieldObjects:
-			for f := range fields(f.value, &err) {
-				if f.num == fieldFunctions {
-					err = src.argumentKinds(f.raw, budget)
+			for f := range fields(f.Value, &err) {
+				if f.Num == fieldFunctions {
+					err = src.argumentKinds(f.Raw, budget)
 				}
 			}
 		}
@@ -190,7 +191,7 @@ func decode(data []byte, maxMemory int64) (*source, error) {
 // metagraph.
 func splitMetaGraphs(data []byte) (metas [][]byte, tags [][]string, err error) {
 	for f := range fields(data, &err) {
-		if f.num != fieldMetaGraphs {
+		if f.Num != fieldMetaGraphs {
 			continue
 		}
 		// Each metagraph costs a scan. Real models have one or two.
@@ -198,55 +199,27 @@ func splitMetaGraphs(data []byte) (metas [][]byte, tags [][]string, err error) {
 			return nil, nil, fmt.Errorf("%w: it has more than 64 metagraphs", errTooLarge)
 		}
 		var own []string
-		for f := range fields(f.value, &err) {
-			if f.num != fieldMetaInfo {
+		for f := range fields(f.Value, &err) {
+			if f.Num != fieldMetaInfo {
 				continue
 			}
-			for f := range fields(f.value, &err) {
-				if f.num == fieldTags && len(own) < 64 {
-					own = append(own, string(f.value))
+			for f := range fields(f.Value, &err) {
+				if f.Num == fieldTags && len(own) < 64 {
+					own = append(own, string(f.Value))
 				}
 			}
 		}
-		metas, tags = append(metas, f.value), append(tags, own)
+		metas, tags = append(metas, f.Value), append(tags, own)
 	}
 	return metas, tags, err
 }
 
-// field is a field of an encoded message.
-type field struct {
-	num protowire.Number
-	typ protowire.Type
-	// value is the content of a length-delimited field. raw is the field with its key.
-	value, raw []byte
-	size       int // size of raw without the key
-}
-
 // fields iterates over the fields of an encoded message until *err is set. It sets *err itself
 // if the message is damaged.
-func fields(data []byte, err *error) iter.Seq[field] {
-	return func(yield func(field) bool) {
-		for rest := data; len(rest) > 0; {
-			num, typ, key := protowire.ConsumeTag(rest)
-			n := key
-			if key >= 0 {
-				n = protowire.ConsumeFieldValue(num, typ, rest[key:])
-			}
-			if n < 0 {
-				*err = fmt.Errorf("%w: it is truncated or damaged at byte %d of a message (%w); copy or export the model again",
-					ErrNotSavedModel, len(data)-len(rest), protowire.ParseError(n))
-				return
-			}
-			f := field{num: num, typ: typ, raw: rest[:key+n], size: n}
-			if typ == protowire.BytesType {
-				f.value, _ = protowire.ConsumeBytes(rest[key:])
-			}
-			if !yield(f) || *err != nil {
-				return
-			}
-			rest = rest[key+n:]
-		}
-	}
+func fields(data []byte, err *error) iter.Seq[wire.Field] {
+	return wire.Fields(data, err, func(at int, cause error) error {
+		return fmt.Errorf("%w: it is truncated or damaged at byte %d of a message (%w); copy or export the model again", ErrNotSavedModel, at, cause)
+	})
 }
 
 // estimate adds up the memory that decoding will take and returns errTooLarge above a limit.
@@ -289,20 +262,20 @@ func (e *estimate) message(d protoreflect.MessageDescriptor, data []byte, depth 
 	for f := range fields(data, &err) {
 		// A growing list doubles its capacity, and the old array exists until it is copied.
 		const element = 3 * 8
-		switch fd := known.ByNumber(f.num); {
+		switch fd := known.ByNumber(f.Num); {
 		case fd == nil:
-		case f.typ != protowire.BytesType:
+		case f.Typ != protowire.BytesType:
 			if fd.IsList() {
 				err = e.take(element)
 			}
 		case fd.Message() != nil:
 			if err = e.take(element); err == nil {
-				err = e.message(fd.Message(), f.value, depth-1)
+				err = e.message(fd.Message(), f.Value, depth-1)
 			}
 		case fd.Kind() == protoreflect.StringKind || fd.Kind() == protoreflect.BytesKind:
-			err = e.take(int64(f.size) + 3*element)
+			err = e.take(int64(f.Size) + 3*element)
 		default: // packed numbers, each at least one byte
-			err = e.take(int64(f.size) * element)
+			err = e.take(int64(f.Size) * element)
 		}
 	}
 	return err
