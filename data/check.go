@@ -221,6 +221,10 @@ func (m *InMemory) locate(e *RowError, field string) {
 	if m.lines != nil {
 		e.Unit, e.Row = "line", m.lines[e.Row]
 	}
+	if m.records != nil {
+		file, number := m.records.position(e.Row)
+		e.File, e.Unit, e.Row = file.path, "record", number
+	}
 }
 
 // elementIndex returns the index of an element in a sample, such as "[1,2]"; "" for a scalar.
@@ -253,11 +257,11 @@ func CheckImages(ctx context.Context, ds Dataset) error {
 	}
 	var failed []error
 	for i := range m.columns {
-		files, ok := m.columns[i].files()
-		if !ok {
+		c := m.columns[i].decoded()
+		if c == nil {
 			continue
 		}
-		bad := m.checkFiles(ctx, files)
+		bad := m.checkColumn(ctx, c)
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s: checking images: %w", m.name, context.Cause(ctx))
 		}
@@ -275,25 +279,25 @@ func CheckImages(ctx context.Context, ds Dataset) error {
 	return fmt.Errorf("%s: images that cannot be used:\n%w", m.name, errors.Join(failed...))
 }
 
-func (c *column) files() (*imageFiles, bool) {
-	for c != nil && c.made != nil {
-		if f, ok := c.made.(*imageFiles); ok {
-			return f, true
-		}
+// decoded returns the column of decoded images that c is computed from, or nil.
+func (c *column) decoded() *column {
+	for c != nil && c.made != nil && !c.made.images() {
 		c = c.made.under()
 	}
-	return nil, false
+	if c == nil || c.made == nil {
+		return nil
+	}
+	return c
 }
 
-func (m *InMemory) checkFiles(ctx context.Context, files *imageFiles) []error {
+func (m *InMemory) checkColumn(ctx context.Context, c *column) []error {
 	var mu sync.Mutex
 	var failed []failure
 	var next atomic.Int64
 	var group sync.WaitGroup
-	for range m.hands(nil) {
+	for _, h := range m.hands(nil) {
 		group.Go(func() {
-			p := newPainter(files.options)
-			sample := make([]uint8, files.width())
+			sample := makeVector(c.kind, c.width)
 			for ctx.Err() == nil {
 				row := int(next.Add(1)) - 1
 				if row >= m.n {
@@ -302,7 +306,7 @@ func (m *InMemory) checkFiles(ctx context.Context, files *imageFiles) []error {
 				if m.rows != nil {
 					row = m.rows[row]
 				}
-				if err := files.read(p, sample, row); err != nil {
+				if err := c.made.make(h, sample, 0, Sample{Row: row}); err != nil {
 					mu.Lock()
 					failed = append(failed, failure{row, err})
 					mu.Unlock()

@@ -73,6 +73,8 @@ func newPainter(o ImageOptions) *painter {
 	}
 }
 
+func (p *painter) width() int { return p.options.Height * p.options.Width * p.options.Channels }
+
 type imageSource interface {
 	io.Reader
 	io.ReaderAt

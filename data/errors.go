@@ -30,7 +30,8 @@ var errOption = errors.New("invalid option")
 type RowError struct {
 	// File is the name of the file or dataset.
 	File string
-	// Unit is the unit of Row: "line" (from 1) of a text file, or "sample" (from 0).
+	// Unit is the unit of Row: "line" (from 1) of a text file, "record" (from 0) of a TFRecord file,
+	// or "sample" (from 0).
 	Unit string
 	Row  int
 	// Column is the name and number of a column in a text file, or the name of a field and the

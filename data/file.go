@@ -24,9 +24,10 @@ type Options struct {
 	// y_test, or class folders inside the folders train and test (or training; testing, validation, val, valid). For a
 	// source with one part, "test" is ErrNoSplit.
 	Split string
-	// CSV configures .csv and .jsonl files. Header and Comma apply only to .csv files.
+	// CSV configures .csv and .jsonl files and the label of records. Header and Comma apply only to
+	// .csv files.
 	CSV CSVOptions
-	// Images configures folders of images. ImageOptions.Size is required for them.
+	// Images configures folders of images and images in records. ImageOptions.Size is required for them.
 	Images ImageOptions
 	// Map maps .npy files and uncompressed .npz files into memory instead of reading them, so data
 	// may exceed memory; close the dataset (InMemory.Close). Arrays of bools, of text, in foreign
@@ -35,36 +36,38 @@ type Options struct {
 	// Checksums of .npz files are not verified. Changes to a mapped file change the samples. On
 	// Linux and macOS, reading a part that was cut off is an error.
 	Map bool
+	// Ignore lists values of records to leave out. They may differ in length between records.
+	Ignore []string
 	// MaxBytes limits the decompressed size of a source and the memory for its values; a larger
 	// source is ErrTooLarge. Negative means no limit. 0 means 64 MiB plus 50 times the file size,
 	// but at most half of the free memory, or the file size if that is more.
 	MaxBytes int64
 }
 
-const formats = ".npz, .npy, .csv, .jsonl (both also .gz), a folder in MNIST's layout (IDX), a folder of .npy files, a folder of images with a sub-folder per class, or builtin:NAME"
+const formats = ".npz, .npy, .csv, .jsonl (both also .gz), a folder in MNIST's layout (IDX), a folder of .npy files, a folder of images with a sub-folder per class, TFRecord, WebDataset (.tar) or Parquet files (one, a folder or a pattern), or builtin:NAME"
 
 // known lists common formats that Open does not support.
 var known = map[string]string{
-	".tfrecord":  "TFRecord",
-	".tfrecords": "TFRecord",
-	".parquet":   "Parquet",
-	".arrow":     "Arrow",
-	".feather":   "Arrow",
-	".h5":        "HDF5",
-	".hdf5":      "HDF5",
-	".mat":       "MATLAB",
-	".pkl":       "Python pickle",
-	".pickle":    "Python pickle",
-	".zip":       "zip",
-	".tar":       "tar",
-	".tgz":       "tar",
-	".tsv":       "tab-separated",
-	".json":      "JSON",
+	".arrow":   "Arrow",
+	".feather": "Arrow",
+	".h5":      "HDF5",
+	".hdf5":    "HDF5",
+	".mat":     "MATLAB",
+	".pkl":     "Python pickle",
+	".pickle":  "Python pickle",
+	".zip":     "zip",
+	".tgz":     "tar",
+	".tsv":     "tab-separated",
+	".json":    "JSON",
 }
 
 // Open reads the dataset at a path. The extension of a file selects the format: .npz, .npy, .csv,
-// .csv.gz, .jsonl or .jsonl.gz. A folder contains class folders of images (ImageOptions), .npy files or
-// MNIST's files. builtin:NAME is a dataset of Builtin.
+// .csv.gz, .jsonl, .jsonl.gz, or .tfrecord. A folder contains class folders of images (ImageOptions),
+// .npy files, TFRecord files or MNIST's files. builtin:NAME is a dataset of Builtin.
+//
+// The path of TFRecord files may be a pattern such as train-*.tfrecord, or one of several files with
+// names such as train-00003-of-00010.tfrecord, all of which are read. The samples are read again when
+// a batch needs them.
 //
 // The file x.npy is read together with a y.npy in its folder. Any other .npy file becomes the field
 // x. Other formats are ErrUnsupported. A path that does not exist is fs.ErrNotExist.
@@ -77,7 +80,11 @@ func Open(path string, o Options) (*InMemory, error) {
 	if name, ok := strings.CutPrefix(path, "builtin:"); ok {
 		return openBuiltin(name, o.Split, newLimit(o.MaxBytes))
 	}
+	how := reading{given: o.MaxBytes, mapped: o.Map}
 	info, err := os.Stat(path)
+	if err != nil && strings.ContainsAny(path, "*?[") {
+		return openRecordGlob(path, o, how)
+	}
 	if err != nil {
 		return nil, openError(path, err)
 	}
@@ -85,7 +92,7 @@ func Open(path string, o Options) (*InMemory, error) {
 		o.MaxBytes = usualMaxBytes(sizeOf(path, info), cgroup.Available())
 	}
 	limit := newLimit(o.MaxBytes)
-	how := reading{limit, o.Map}
+	how.limit = limit
 	if info.IsDir() {
 		return openFolder(path, o, how)
 	}
@@ -111,6 +118,9 @@ func Open(path string, o Options) (*InMemory, error) {
 		return nil, fmt.Errorf("%s is one image; use a folder with one sub-folder per class: %w", path, ErrUnsupported)
 	case known[plain] != "":
 		return nil, fmt.Errorf("%s: %s files are %w; supported are %s. In Python, numpy.savez(\"data.npz\", x=..., y=...) writes a supported file", path, known[plain], ErrUnsupported, formats)
+	}
+	if found, err := openRecordFile(path, o, how); found != nil || err != nil {
+		return found, err
 	}
 	return nil, fmt.Errorf("%s: the extension %q is %w; supported are %s", path, filepath.Ext(path), ErrUnsupported, formats)
 }
@@ -174,7 +184,12 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 	case folders && holdsImages(path):
 		return openImagePart(path, o.Split, o.Images)
 	}
-	return nil, fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files or class folders of images; supported are %s: %w", path, formats, ErrUnsupported)
+	if records, err := recordsIn(path); err != nil {
+		return nil, err
+	} else if len(records) > 0 {
+		return openRecordPart(path, records, o, how)
+	}
+	return nil, fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files, TFRecord, WebDataset or Parquet files, or class folders of images; supported are %s: %w", path, formats, ErrUnsupported)
 }
 
 // onePart returns an error if the test part of a source with one part is requested.

@@ -6,14 +6,14 @@ import (
 	"path/filepath"
 )
 
-// Fingerprint returns a text that identifies a dataset of images by the names and sizes of the
-// files, the fields and classes, the order of the first pass and the functions applied to the
-// samples. Images are not decoded. The path of the folder and the number of workers do not matter.
-// ok is false for a dataset without images.
+// Fingerprint returns a text that identifies a dataset of image files or records by the names and
+// sizes of the files, or the sizes and checksums of the records, the fields and classes, the order of
+// the first pass and the functions applied to the samples. Samples are not read. The paths and the
+// number of workers do not matter. ok is false for another dataset.
 //
-// Fingerprint does not detect an image replaced by another image of the same name and size.
+// Fingerprint does not detect an image file replaced by another one of the same name and size.
 func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
-	if !m.HasImages() {
+	if m.ImageFields() == nil && m.records == nil {
 		return "", false, nil
 	}
 	rows := m.order(new([]int), 0)
@@ -24,6 +24,9 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 		}
 	}
 	sum := sha256.New() // writing to it never fails
+	if m.records != nil {
+		m.records.identify(sum, rows)
+	}
 	for i := range m.columns {
 		c := &m.columns[i]
 		fmt.Fprintf(sum, "field %q %s\n", c.name, describeField(c.kind.Name, c.shape))

@@ -287,8 +287,11 @@ func (f *imageFiles) tame() bool { return true }
 
 func (f *imageFiles) repeats() bool { return true }
 
-func (f *imageFiles) describe() string {
-	o := f.options
+func (f *imageFiles) images() bool { return true }
+
+func (f *imageFiles) describe() string { return f.options.describe() }
+
+func (o ImageOptions) describe() string {
 	return fmt.Sprintf("images %dx%dx%d, keep aspect %v, smooth %v", o.Height, o.Width, o.Channels, o.KeepAspect, o.Smooth)
 }
 
@@ -298,13 +301,7 @@ func (f *imageFiles) make(h *hand, dst vector, at int, s Sample) error {
 		p = newPainter(f.options)
 		h.kept[f] = p
 	}
-	return f.read(p, dst.(vec[uint8])[at:at+f.width()], s.Row)
-}
-
-func (f *imageFiles) width() int { return f.options.Height * f.options.Width * f.options.Channels }
-
-func (f *imageFiles) read(p *painter, dst []uint8, row int) error {
-	path := filepath.Join(f.dir, f.files[row].path)
+	path := filepath.Join(f.dir, f.files[s.Row].path)
 	file, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("%s: %w; it existed when the folder was opened: do not change data during training", path, withoutPath(err))
@@ -312,7 +309,7 @@ func (f *imageFiles) read(p *painter, dst []uint8, row int) error {
 	defer file.Close() // the file was only read
 	info, err := file.Stat()
 	if err == nil {
-		err = p.paint(dst, file, info.Size(), &f.decoding)
+		err = p.paint(dst.(vec[uint8])[at:at+p.width()], file, info.Size(), &f.decoding)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)

@@ -447,8 +447,7 @@ func TestDecodingIsBounded(t *testing.T) {
 				require.NoError(t, err)
 			}
 		}
-		files, ok := m.columns[0].files()
-		require.True(t, ok)
+		files := m.columns[0].decoded().made.(*imageFiles)
 		require.Zero(t, files.decoding.used)
 		require.LessOrEqual(t, files.decoding.peak, c.most)
 		require.GreaterOrEqual(t, files.decoding.peak, int64(each))

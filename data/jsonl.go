@@ -236,22 +236,10 @@ func (t *objects) dataset(o CSVOptions) (*InMemory, error) {
 			return nil, fmt.Errorf("%s: the objects have no name %s; their names are %s: %w", t.file, quote(o.Label), strings.Join(t.names, ", "), ErrField)
 		}
 	}
-	var fields []Field
-	inputs := 0
-	for _, name := range t.names {
-		if t.fields[name] == label {
-			continue
-		}
-		if name != sampleWeight {
-			inputs++
-		}
-		fields = append(fields, Field{name, t.fields[name].array(len(t.lines), o.Exact)})
-	}
-	byName := len(o.Columns) > 0 && !slices.ContainsFunc(o.Columns, func(c Column) bool { return t.fields[c.Name] == nil })
-	for i := range fields {
-		if fields[i].Name != sampleWeight && inputs == 1 && !byName {
-			fields[i].Name = "x"
-		}
+	names := slices.DeleteFunc(slices.Clone(t.names), func(name string) bool { return t.fields[name] == label })
+	fields := make([]Field, len(names))
+	for i, field := range fieldNames(names, o) {
+		fields[i] = Field{field, t.fields[names[i]].array(len(t.lines), o.Exact)}
 	}
 	if label == nil {
 		return newTable(t.file, t.lines, fields, nil, nil, "")
@@ -259,16 +247,32 @@ func (t *objects) dataset(o CSVOptions) (*InMemory, error) {
 	classes, y := o.Classes, label.array(len(t.lines), false)
 	var err error
 	if names, ok := y.Values.([]string); ok {
-		if y.Values, classes, err = t.numbers(names, o); err != nil {
+		y.Values, classes, err = classNumbers(t.file, names, o, func(i int, found, expected string) error {
+			return t.bad(t.lines[i*len(t.lines)/len(names)], strconv.Quote(o.Label), found, expected, "correct it, or remove the line")
+		})
+		if err != nil {
 			return nil, err
 		}
 	}
 	return newTable(t.file, t.lines, fields, &y, classes, strconv.Quote(o.Label))
 }
 
-// numbers returns the numbers of text labels, and the names of their classes, which are nil if the
-// texts are integers.
-func (t *objects) numbers(names []string, o CSVOptions) (numbers []int64, classes []string, err error) {
+// fieldNames returns the names of the fields for named values without the label. The only value, not
+// counting sample_weight, becomes x, unless a model takes it by its name.
+func fieldNames(names []string, o CSVOptions) []string {
+	inputs := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == sampleWeight })
+	byName := len(o.Columns) > 0 && !slices.ContainsFunc(o.Columns, func(c Column) bool { return !slices.Contains(names, c.Name) })
+	if len(inputs) != 1 || byName {
+		return names
+	}
+	names = slices.Clone(names)
+	names[slices.Index(names, inputs[0])] = "x"
+	return names
+}
+
+// classNumbers returns the numbers of text labels, and the names of their classes, which are nil if
+// the texts are integers. bad returns the error for label i.
+func classNumbers(file string, names []string, o CSVOptions, bad func(i int, found, expected string) error) (numbers []int64, classes []string, err error) {
 	for i, name := range names {
 		names[i] = strings.TrimSpace(name)
 	}
@@ -283,14 +287,13 @@ func (t *objects) numbers(names []string, o CSVOptions) (numbers []int64, classe
 	}
 	number, err := numbered(classes)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", t.file, err)
+		return nil, nil, fmt.Errorf("%s: %w", file, err)
 	}
 	numbers = make([]int64, len(names))
 	for i, name := range names {
 		class, ok := number[name]
 		if !ok {
-			return nil, nil, t.bad(t.lines[i*len(t.lines)/len(names)], strconv.Quote(o.Label), quote(name),
-				fmt.Sprintf("one of the %d classes, such as %s", len(classes), quote(classes[0])), "correct it, or remove the line")
+			return nil, nil, bad(i, quote(name), fmt.Sprintf("one of the %d classes, such as %s", len(classes), quote(classes[0])))
 		}
 		numbers[i] = class
 	}

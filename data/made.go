@@ -34,7 +34,7 @@ const sampleStream = 0x5a3d1e5eed
 type maker interface {
 	// make writes the values of a sample to dst, starting at element at.
 	make(h *hand, dst vector, at int, s Sample) error
-	// under returns the column that the values are computed from; nil for image files.
+	// under returns the column that the values are computed from; nil for files.
 	under() *column
 	// describe identifies the computation in fingerprints.
 	describe() string
@@ -42,12 +42,14 @@ type maker interface {
 	tame() bool
 	// repeats reports whether a sample has the same values in each epoch.
 	repeats() bool
+	// images reports whether the values are decoded images.
+	images() bool
 }
 
 // hand is the memory of one worker: samples between two functions, and the state of makers.
 type hand struct {
 	between map[maker]vector
-	kept    map[maker]any
+	kept    map[any]any
 }
 
 func (m *InMemory) hands(have []*hand) []*hand {
@@ -58,7 +60,7 @@ func (m *InMemory) hands(have []*hand) []*hand {
 		}
 	}
 	for len(have) < n {
-		have = append(have, &hand{between: make(map[maker]vector), kept: make(map[maker]any)})
+		have = append(have, &hand{between: make(map[maker]vector), kept: make(map[any]any)})
 	}
 	return have[:n]
 }
@@ -150,6 +152,8 @@ func (g *stage[D, S]) describe() string { return g.name }
 func (g *stage[D, S]) tame() bool { return g.keeps }
 
 func (g *stage[D, S]) repeats() bool { return g.same }
+
+func (g *stage[D, S]) images() bool { return false }
 
 func (g *stage[D, S]) make(h *hand, dst vector, at int, s Sample) error {
 	src, err := g.source(h, s)

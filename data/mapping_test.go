@@ -56,12 +56,12 @@ func TestMappedIsAsRead(t *testing.T) {
 	} {
 		read, err := Open(c.path, Options{})
 		require.NoError(t, err)
-		require.Empty(t, read.mappings)
+		require.Empty(t, read.files)
 		require.NoError(t, read.Close())
 		mapped, err := Open(c.path, Options{Map: true})
 		require.NoError(t, err)
 		require.Equal(t, c.mapped, mappedFields(mapped), c.path)
-		require.Equal(t, c.mapped > 0, len(mapped.mappings) > 0)
+		require.Equal(t, c.mapped > 0, len(mapped.files) > 0)
 		require.Equal(t, describe(read), describe(mapped))
 		for _, p := range []Pass{{Batch: 1}, {Batch: 7, Epoch: 2}, {Batch: math.MaxInt}, {Batch: 20, Skip: 1}} {
 			require.Equal(t, copied(t, read, p), copied(t, mapped, p))

@@ -3,9 +3,11 @@ package data
 import (
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"slices"
 	"sync/atomic"
+	"unsafe"
 
 	"steadyfit/internal/dtype"
 )
@@ -23,9 +25,10 @@ type InMemory struct {
 	n    int
 	// lines are the line numbers of all rows in a text file; nil for other sources.
 	lines []int
-	// mappings are the mapped files. Derived datasets share them.
-	mappings []*mapping
-	workers  int // see Workers
+	// files are the mapped and the open files. Derived datasets share them.
+	files   []io.Closer
+	records *recordSet // nil for other sources
+	workers int        // see Workers
 
 	shuffled bool
 	seed     uint64
@@ -103,12 +106,13 @@ func (m *InMemory) add(name string, a array, file string) error {
 	return nil
 }
 
-// Close unmaps the files of the dataset and of all datasets derived from the same source. It waits
-// for copies in progress. Later batches of mapped values are fs.ErrClosed. Closing again has no
-// effect. A dataset that is not closed keeps its files mapped until the process ends.
+// Close unmaps or closes the files of the dataset and of all datasets derived from the same source,
+// and removes its temporary files. It waits for copies in progress. Later batches of values in files
+// are fs.ErrClosed. Closing again has no effect. A dataset that is not closed keeps its files until
+// the process ends.
 func (m *InMemory) Close() error {
 	var err error
-	for _, f := range m.mappings {
+	for _, f := range m.files {
 		err = errors.Join(err, f.Close())
 	}
 	return err
@@ -121,8 +125,11 @@ func (m *InMemory) Name() string { return m.name }
 func (m *InMemory) Len() int { return m.n }
 
 // HeapBytes returns the size of the arrays in the Go heap, without mapped files and samples that are made
-// on demand. A string counts as 16 bytes plus its text.
+// on demand. A string counts as 16 bytes plus its text. The index of records counts.
 func (m *InMemory) HeapBytes() (sum int64) {
+	if m.records != nil {
+		sum = int64(m.records.n) * int64(unsafe.Sizeof(record{}))
+	}
 	for _, c := range m.columns {
 		v, ok := c.values.(vector)
 		if !ok {
@@ -289,7 +296,7 @@ func (m *InMemory) noField(name string) error {
 func (m *InMemory) view() *InMemory {
 	return &InMemory{
 		name: m.name, columns: m.columns, rows: m.rows, n: m.n, lines: m.lines,
-		mappings: m.mappings, workers: m.workers,
+		files: m.files, records: m.records, workers: m.workers,
 		shuffled: m.shuffled, seed: m.seed,
 	}
 }

@@ -42,6 +42,7 @@ func OpenNPY(paths ...string) (*InMemory, error) {
 
 type reading struct {
 	limit *limit
+	given int64 // Options.MaxBytes
 	// mapped maps values into memory if possible.
 	mapped bool
 }
@@ -104,7 +105,7 @@ func (m *InMemory) openArray(field, path string, how reading) error {
 		if err == nil { // a file that cannot be mapped is read
 			a, ok, err := mapped.array(f, 0, size, how.limit)
 			if ok {
-				m.mappings = append(m.mappings, mapped)
+				m.files = append(m.files, mapped)
 				return m.add(field, a, path)
 			}
 			if err = errors.Join(err, mapped.Close()); err != nil {
@@ -139,12 +140,12 @@ func openNPZ(path, split string, how reading) (*InMemory, error) {
 func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) (*InMemory, error) {
 	m := &InMemory{name: name}
 	if mapped != nil {
-		m.mappings = []*mapping{mapped}
+		m.files = []io.Closer{mapped}
 	}
 	err := m.readMembers(r, size, split, l, mapped)
 	if err == nil && !slices.ContainsFunc(m.columns, column.isMapped) {
 		err = m.Close()
-		m.mappings = nil
+		m.files = nil
 	}
 	return m.opened(err)
 }

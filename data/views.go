@@ -85,7 +85,7 @@ func (m *InMemory) selected(fields ...string) (*InMemory, error) {
 	return v, nil
 }
 
-// Drop returns the dataset without the named fields.
+// Drop returns the dataset without the named fields. Names in Options.Ignore may be missing.
 func (m *InMemory) Drop(fields ...string) (*InMemory, error) {
 	var left []string
 	for _, c := range m.columns {
@@ -94,11 +94,20 @@ func (m *InMemory) Drop(fields ...string) (*InMemory, error) {
 		}
 	}
 	for _, name := range fields {
-		if _, ok := m.column(name); !ok {
+		if _, ok := m.column(name); !ok && !m.leftOut(name) {
 			return nil, m.noField(name)
 		}
 	}
 	return m.selected(left...)
+}
+
+// leftOut reports whether the records of the dataset have a value that Options.Ignore left out.
+func (m *InMemory) leftOut(name string) bool {
+	if m.records == nil {
+		return false
+	}
+	i, ok := m.records.byName[name]
+	return ok && i < 0
 }
 
 // Rename returns the dataset with a field renamed.
@@ -141,12 +150,14 @@ func (m *InMemory) editable(field string) (v *InMemory, at int, err error) {
 	return v, at, nil
 }
 
-// HasImages reports whether a field is decoded from image files.
-func (m *InMemory) HasImages() bool {
-	return slices.ContainsFunc(m.columns, func(c column) bool {
-		_, ok := c.files()
-		return ok
-	})
+// ImageFields returns the names of the fields that are decoded from images.
+func (m *InMemory) ImageFields() (names []string) {
+	for _, c := range m.columns {
+		if c.decoded() != nil {
+			names = append(names, c.name)
+		}
+	}
+	return names
 }
 
 // sampleWeight is the field of WithSampleWeights, and the model input for weights.

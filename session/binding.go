@@ -96,8 +96,11 @@ func (b *binding) match(fields []string) error {
 		if len(b.features) == 1 && len(labels) <= 1 {
 			fix += ", or x and y"
 		}
-		return fmt.Errorf("%w: signature %s takes %s, and the data has %s; %s",
-			ErrData, b.Signature.Name, names(data), strings.Join(fields, ", "), fix)
+		if len(fields) > len(data) {
+			fix += ", and drop the others with {InMemory.Drop}"
+		}
+		return option.Errorf("%w: signature %s takes %s, and the data has %s; "+fix,
+			ErrData, b.Signature.Name, names(data), strings.Join(fields, ", "))
 	}
 	for i := range b.inputs {
 		in := &b.inputs[i]

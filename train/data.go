@@ -26,21 +26,21 @@ type Data struct {
 	Path string
 	// Memory is a dataset that replaces Path. Run does not close it.
 	Memory *data.InMemory
-	// Label is the label column of a CSV or JSON lines file: its name or, in a table, its
-	// number from 1, or -1 for the last. Empty means label or y.
+	// Label is the label column of a CSV or JSON lines file, or the label in records: its name or,
+	// in a CSV file, its number from 1, or -1 for the last. Empty means label or y.
 	Label string
 	// Header is "yes" or "no" if a table has a header line or not; see data.CSVOptions.
 	Header string
 	// Height and Width are the size of images in pixels. Images in a folder are resized to it;
 	// samples that are rows of pixels have it. 0 means the size that the model takes.
 	Height, Width int
-	// Scale is the range to which bytes from 0 to 255 are scaled. For images in a folder, nil
-	// means the range that the model records. For other data, nil means no scaling.
+	// Scale is the range to which bytes from 0 to 255 are scaled. For images in a folder or in
+	// records, nil means the range that the model records. For other data, nil means no scaling.
 	Scale *[2]float64
 	// MaxBytes is the maximum size of the decompressed data; 0 means the default of
 	// data.Options.
 	MaxBytes int64
-	// Ignore lists fields of the data to omit.
+	// Ignore lists fields of the data, or values of records, to omit.
 	Ignore []string
 	// Map selects whether arrays of .npy and uncompressed .npz files are mapped instead of
 	// read.
@@ -174,7 +174,7 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	if d.Path == "" {
 		return nil, &option.Error{Option: "Data.Path", Reason: "missing", Fix: "give a file, a folder, or " + builtinNames(data.BuiltinNames())}
 	}
-	o := data.Options{Split: part, CSV: r.csv, Images: r.images, Map: r.maps(d.Path), MaxBytes: r.MaxBytes}
+	o := data.Options{Split: part, CSV: r.csv, Images: r.images, Map: r.maps(d.Path), Ignore: r.Ignore, MaxBytes: r.MaxBytes}
 	o.CSV.Classes = r.classes
 	if len(r.classes) > 0 {
 		o.Images.Classes = r.classes
@@ -231,7 +231,7 @@ func (r *reader) checkColumns(ds *data.InMemory) error {
 
 // checkRange returns an error for bytes outside the values that an input takes.
 func (r *reader) checkRange(ds *data.InMemory) error {
-	if r.Scale != nil || ds.HasImages() {
+	if r.Scale != nil || ds.ImageFields() != nil {
 		return nil
 	}
 	for _, f := range ds.Fields() {
@@ -272,14 +272,24 @@ func (r *reader) maps(path string) bool {
 
 // scaled scales images, or any data if Data.Scale is set, to the range that the model takes.
 func (r *reader) scaled(ds *data.InMemory) (*data.InMemory, error) {
-	if r.pixels == nil || r.Scale == nil && !ds.HasImages() {
+	fields := ds.ImageFields()
+	if fields == nil && r.Scale != nil {
+		fields = []string{"x"}
+	}
+	if r.pixels == nil {
 		return ds, nil
 	}
-	scaled, err := ds.Scale("x", float32(r.pixels[0]), float32(r.pixels[1]))
-	if r.Scale != nil {
-		return scaled, wrong("Data.Scale", fmt.Sprintf("%g,%g", r.pixels[0], r.pixels[1]), err)
+	for _, field := range fields {
+		scaled, err := ds.Scale(field, float32(r.pixels[0]), float32(r.pixels[1]))
+		if err != nil && r.Scale != nil {
+			return nil, wrong("Data.Scale", fmt.Sprintf("%g,%g", r.pixels[0], r.pixels[1]), err)
+		}
+		if err != nil {
+			return nil, unusable(err)
+		}
+		ds = scaled
 	}
-	return scaled, unusable(err)
+	return ds, nil
 }
 
 func (r *reader) close() error {

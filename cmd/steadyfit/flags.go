@@ -132,7 +132,7 @@ func (s *settings) dataFlags() []flag {
 		{"data", onModel, "data: a file, a folder, or builtin:digits (formats: docs/reference/data.md)", "Data.Path", &s.Data.Path},
 		{"validation", "fit", "validation data, or the fraction of the training data to hold out, as in 0.1", "Config.Validation Config.ValidationFraction Loop.Validation",
 			newValue("data|fraction", "", s.setValidation)},
-		{"label", onModel, "label column of CSV or JSON lines: a name, a number from 1, or -1 for the last", "Data.Label", &s.Data.Label},
+		{"label", onModel, "label column of a table or value of records: a name, or in CSV a number from 1", "Data.Label", &s.Data.Label},
 		{"header", onModel, "whether the first line of a table names the columns", "CSVOptions.Header Data.Header",
 			newChoice(&s.Data.Header, "auto yes no", "", "yes", "no")},
 		{"image-size", onModel, "size of images, as in 224 or 240x320 (default: the size that the model takes)", "Data.Height Data.Width ImageOptions.Size",

@@ -161,6 +161,23 @@ func TestLaunchedRanksChange(t *testing.T) {
 	sameAsAlone(t, dir, batchHash, epochs)
 }
 
+// One process, two and four ranks train on the records in the order of the same data in memory.
+func TestRanksReadRecordsInOneOrder(t *testing.T) {
+	const epochs = 2
+	records := t.TempDir()
+	require.NoError(t, digitsRecords(records))
+	for _, ranks := range []int{1, 2, 4} {
+		dir := t.TempDir()
+		args := append(digitsFit(dir), "--model", batchHash, "--data", filepath.Join(records, "pixels-*"), "--epochs", strconv.Itoa(epochs))
+		if ranks > 1 {
+			args = append([]string{"launch", "--workers", strconv.Itoa(ranks), "--"}, args...)
+		}
+		out, err := program(t, args...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		sameAsAlone(t, dir, batchHash, epochs)
+	}
+}
+
 // A rank that is lost for good leaves its part of the batches to the others, or to rank 0 alone.
 func TestLaunchedRankIsLost(t *testing.T) {
 	t.Run("3", func(t *testing.T) { loseARank(t, 3, batchHash) })

@@ -130,12 +130,14 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 
 // digits DIR writes the training part of the built-in digits, its values spread over
 // 0 to 255: as PNG images in class folders to DIR/images, as arrays to DIR/arrays, and as
-// arrays with sample weights of 0, of the original values, to DIR/weighted.
+// arrays with sample weights of 0, of the original values, to DIR/weighted. It writes TFRecord files
+// to DIR/records.
 func digits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: digits DIR")
 	}
 	dir := ts.MkAbs(args[0])
+	ts.Check(digitsRecords(filepath.Join(dir, "records")))
 	write := func(path string, encode func(io.Writer) error) {
 		path = filepath.Join(dir, path)
 		ts.Check(os.MkdirAll(filepath.Dir(path), 0o777))

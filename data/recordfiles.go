@@ -1,0 +1,391 @@
+package data
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"steadyfit/internal/cgroup"
+	"steadyfit/internal/files"
+)
+
+// maxOpenFiles is the maximum number of files of a set that stay open. Files of a larger set are
+// opened for each record.
+const maxOpenFiles = 256
+
+// recordFiles are the files of a recordSet with their index.
+type recordFiles struct {
+	all    []*recordFile
+	n      int // number of records
+	closed atomic.Bool
+
+	// scratch has the content of compressed files, one after the other.
+	scratch *os.File
+	used    int64 // bytes in scratch
+	remove  func() error
+}
+
+type recordFile struct {
+	path    string
+	set     *recordFiles
+	from    *os.File // nil if the file is opened for each record
+	start   int64    // position of the content in from
+	first   int      // row of the first record
+	records []record
+}
+
+func (s *recordFiles) last() *recordFile {
+	if len(s.all) == 0 {
+		return &recordFile{}
+	}
+	return s.all[len(s.all)-1]
+}
+
+// addFile indexes a file, and calls add for each record. Compressed files are decompressed to a temporary file.
+func (s *recordFiles) addFile(path string, files int, maxBytes int64, format recordFormat, add func(raw []byte) error) (err error) {
+	file := &recordFile{path: path, set: s, first: s.n}
+	s.all = append(s.all, file)
+	f, size, err := openFile(path)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if file.from != f {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	r := bufio.NewReaderSize(f, 1<<20)
+	head, err := r.Peek(512)
+	if err != nil && err != io.EOF {
+		return err
+	}
+	if maxBytes == 0 { // the limit is the disk, not the memory
+		maxBytes = usualMaxBytes(size, cgroup.Amount{})
+	}
+	each := func(found record, raw []byte) error {
+		if err := add(raw); err != nil {
+			return err
+		}
+		file.records = append(file.records, found)
+		s.n++
+		return nil
+	}
+	table, isTable := format.(tableFormat)
+	switch zipped := bytes.HasPrefix(head, []byte{0x1f, 0x8b}) && !format.begins(head); {
+	case zipped && isTable:
+		return fmt.Errorf("%s compressed by gzip is %w: decompress the file", format.name(), ErrUnsupported)
+	case isTable:
+		return s.copyRows(file, f, size, newLimit(maxBytes), table, each)
+	case zipped:
+		return s.decompress(file, r, newLimit(maxBytes), format, each)
+	case files <= maxOpenFiles:
+		file.from = f
+	}
+	return format.scan(r, size, each)
+}
+
+// openScratch makes the temporary file, whose next bytes are the content of file.
+func (s *recordFiles) openScratch(file *recordFile) error {
+	if s.scratch == nil {
+		dir, remove, err := files.Scratch("steadyfit-data-")
+		if err != nil {
+			return scratchError(err)
+		}
+		s.remove = remove
+		if s.scratch, err = os.Create(filepath.Join(dir, "content")); err != nil {
+			return scratchError(err)
+		}
+	}
+	file.from, file.start = s.scratch, s.used
+	return nil
+}
+
+// decompress copies the content of a file to the temporary file, and scans it.
+func (s *recordFiles) decompress(file *recordFile, r io.Reader, l *limit, format recordFormat, each func(record, []byte) error) error {
+	z, err := gzip.NewReader(r)
+	if err != nil {
+		return corrupt(err)
+	}
+	if err := s.openScratch(file); err != nil {
+		return err
+	}
+	content := io.TeeReader(l.reader(z), scratchWriter{s})
+	if err := format.scan(bufio.NewReaderSize(content, 1<<20), -1, each); err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, content); err != nil { // also verifies the checksum
+		return corrupt(err)
+	}
+	return nil
+}
+
+// copyRows copies the rows of a table to the temporary file.
+func (s *recordFiles) copyRows(file *recordFile, r io.ReaderAt, size int64, l *limit, table tableFormat, each func(record, []byte) error) error {
+	if err := s.openScratch(file); err != nil {
+		return err
+	}
+	w := bufio.NewWriterSize(scratchWriter{s}, 1<<20)
+	at := int64(0)
+	err := table.rows(r, size, func(raw []byte) error {
+		if err := l.take(int64(len(raw))); err != nil {
+			return err
+		}
+		found := recordAt(at, raw)
+		at += int64(len(raw))
+		if _, err := w.Write(raw); err != nil {
+			return err
+		}
+		return each(found, raw)
+	})
+	return cmp.Or(err, w.Flush())
+}
+
+type scratchWriter struct{ *recordFiles }
+
+func (s scratchWriter) Write(b []byte) (int, error) {
+	n, err := s.scratch.Write(b)
+	if s.used += int64(n); err != nil {
+		return n, scratchError(err)
+	}
+	return n, nil
+}
+
+func scratchError(err error) error {
+	return fmt.Errorf("the content cannot be written to a temporary file: %w; %s, or set the variable TMPDIR to a folder on a disk with enough space",
+		err, files.Remedy(err, ""))
+}
+
+// Close closes the files and removes the temporary file.
+func (s *recordFiles) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	var errs []error
+	for _, f := range s.all {
+		if f.from != nil && f.from != s.scratch {
+			errs = append(errs, f.from.Close())
+		}
+	}
+	if s.scratch != nil {
+		errs = append(errs, s.scratch.Close())
+	}
+	if s.remove != nil {
+		errs = append(errs, s.remove())
+	}
+	return errors.Join(errs...)
+}
+
+// read fills b with the bytes of the file from byte at on.
+func (f *recordFile) read(b []byte, at int64) (err error) {
+	if f.set.closed.Load() {
+		return fmt.Errorf("%w: the dataset was closed", fs.ErrClosed)
+	}
+	from := f.from
+	if from == nil {
+		if from, _, err = openFile(f.path); err != nil {
+			return err
+		}
+		defer from.Close() // the file was only read
+	}
+	_, err = from.ReadAt(b, f.start+at)
+	switch {
+	case err == io.EOF:
+		return fmt.Errorf("%d bytes from byte %d on are missing: the file was truncated while it was in use; do not change data during training: %w", len(b), at, ErrFormat)
+	case err != nil:
+		return onDisk(err)
+	}
+	return nil
+}
+
+// recordFormats are the formats by the extension of a file.
+var recordFormats = map[string]recordFormat{
+	".tfrecord": tfRecord{}, ".tfrecords": tfRecord{}, ".tfrec": tfRecord{}, ".tar": tarRecords{},
+}
+
+// shard matches the name of a file of a set, such as train-00003-of-00010.tfrecord.
+var shard = regexp.MustCompile(`^(.+)-([0-9]+)-of-([0-9]+)(.*)$`)
+
+// recordName is the name of a file of records.
+type recordName struct {
+	path   string
+	set    string // the name without the number
+	number int
+	of     int // number of files in the set; 0 for a single file
+	format recordFormat
+}
+
+// recordNameOf returns the format of a file by its extension or, if the name has the form of a shard,
+// by its first bytes. ok is false for other files.
+func recordNameOf(path string) (n recordName, ok bool) {
+	n = recordName{path: path, set: filepath.Base(path)}
+	found := shard.FindStringSubmatch(n.set)
+	if found != nil {
+		number, err := strconv.Atoi(found[2])
+		of, err2 := strconv.Atoi(found[3])
+		if err == nil && err2 == nil && number < of {
+			n.set, n.number, n.of = found[1]+found[4], number, of
+		}
+	}
+	ext := filepath.Ext(strings.TrimSuffix(strings.ToLower(n.set), ".gz"))
+	if n.format = recordFormats[ext]; n.format == nil && n.of > 0 && ext == "" {
+		n.format = sniffed(path)
+	}
+	return n, n.format != nil
+}
+
+func sniffed(path string) recordFormat {
+	f, _, err := openFile(path)
+	if err != nil {
+		return nil // the caller reports another error
+	}
+	defer f.Close()
+	r, _, err := gunzip(f, 0)
+	if err != nil {
+		return nil
+	}
+	head := make([]byte, 512)
+	n, _ := io.ReadFull(r, head)
+	for _, format := range recordFormats {
+		if format.begins(head[:n]) {
+			return format
+		}
+	}
+	return nil
+}
+
+// openRecordFile opens a file of records with all files of its set. found is nil for other files.
+func openRecordFile(path string, o Options, how reading) (found *InMemory, err error) {
+	n, ok := recordNameOf(path)
+	if !ok {
+		return nil, nil
+	}
+	if err := onePart(path, o.Split); err != nil {
+		return nil, err
+	}
+	names := []recordName{n}
+	if n.of > 0 {
+		all, err := recordsIn(filepath.Dir(path))
+		if err != nil {
+			return nil, err
+		}
+		names = slices.DeleteFunc(all, func(other recordName) bool { return other.set != n.set || other.of != n.of })
+	}
+	return openNames(path, names, o, how)
+}
+
+// openRecordGlob opens the files of records that match a pattern.
+func openRecordGlob(pattern string, o Options, how reading) (*InMemory, error) {
+	paths, err := filepath.Glob(pattern)
+	if err != nil || len(paths) == 0 {
+		return nil, fmt.Errorf("%s: %w: no file matches the pattern; check it, and quote it in a shell", pattern, fs.ErrNotExist)
+	}
+	if err := onePart(pattern, o.Split); err != nil {
+		return nil, err
+	}
+	var names []recordName
+	for _, path := range paths {
+		n, ok := recordNameOf(path)
+		if !ok {
+			return nil, fmt.Errorf("%s: a pattern is %w for this format, only for TFRecord and WebDataset (.tar) files", path, ErrUnsupported)
+		}
+		n.of = 0 // a pattern may select files of a set
+		names = append(names, n)
+	}
+	return openNames(pattern, names, o, how)
+}
+
+// recordsIn returns the files of records in a folder, sorted.
+func recordsIn(dir string) (names []recordName, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, openError(dir, err)
+	}
+	for _, e := range entries {
+		if e.IsDir() || ignored(e.Name()) {
+			continue
+		}
+		if n, ok := recordNameOf(filepath.Join(dir, e.Name())); ok {
+			names = append(names, n)
+		}
+	}
+	return names, nil
+}
+
+// openRecordPart opens the part o.Split of a folder of records. The folder has parts if the names of
+// all files contain the name of a part, as in flowers-train.tfrecord.
+func openRecordPart(dir string, names []recordName, o Options, how reading) (*InMemory, error) {
+	byPart := map[string][]recordName{}
+	for _, n := range names {
+		part := ""
+		for _, word := range strings.FieldsFunc(strings.ToLower(n.set), func(c rune) bool { return strings.ContainsRune("-_. ", c) }) {
+			if slices.Contains(trained, word) || slices.Contains(heldOut, word) {
+				part = word
+			}
+		}
+		byPart[part] = append(byPart[part], n)
+	}
+	if byPart[""] != nil || len(byPart) == 1 {
+		if err := onePart(dir, o.Split); err != nil {
+			return nil, err
+		}
+		return openNames(dir, names, o, how)
+	}
+	parts := trained
+	if o.Split == "test" {
+		parts = heldOut
+	}
+	for _, part := range parts {
+		if byPart[part] != nil {
+			return openNames(dir, byPart[part], o, how)
+		}
+	}
+	return nil, fmt.Errorf("%s: part %q: %w: no file has one of %q in its name", dir, cmp.Or(o.Split, "train"), ErrNoSplit, parts)
+}
+
+// openNames opens files of one format as a dataset. Sets must be complete.
+func openNames(name string, all []recordName, o Options, how reading) (*InMemory, error) {
+	here := map[string][]bool{}
+	paths := make([]string, len(all))
+	var bytes int64
+	for i, n := range all {
+		if info, err := os.Stat(n.path); err == nil { // addFile reports the error
+			bytes += info.Size()
+		}
+		if n.format != all[0].format {
+			return nil, fmt.Errorf("%s: files of two formats, %s and %s; use the files of one: %w", name, all[0].path, n.path, ErrFormat)
+		}
+		paths[i] = n.path
+		if n.of == 0 {
+			continue
+		}
+		const most = 1 << 20
+		if n.of > most {
+			return nil, fmt.Errorf("%s: a set of %d files, expected at most %d: %w", n.path, n.of, most, ErrFormat)
+		}
+		key := fmt.Sprintf("%s of %d", n.set, n.of)
+		if here[key] == nil {
+			here[key] = make([]bool, n.of)
+		}
+		here[key][n.number] = true
+	}
+	for _, set := range slices.Sorted(maps.Keys(here)) {
+		if missing := slices.Index(here[set], false); missing >= 0 {
+			return nil, fmt.Errorf("%s: file %d (from 0) of the set %s is missing; was the download interrupted? To read only some files, use a pattern of names: %w", name, missing, set, ErrFormat)
+		}
+	}
+	how.limit = newLimit(cmp.Or(how.given, usualMaxBytes(bytes, cgroup.Available())))
+	return openRecords(name, paths, all[0].format, o, how)
+}

@@ -1,0 +1,446 @@
+package data
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"iter"
+	"maps"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+
+	"steadyfit/internal/dtype"
+)
+
+// recordFormat is a format of files that hold one sample after the other.
+type recordFormat interface {
+	name() string
+	// usualLabel returns the name that labels have besides "label"; it may be empty.
+	usualLabel() string
+	// begins reports whether a file may begin with these bytes.
+	begins(head []byte) bool
+	// scan reads a file of size bytes (below 0 if unknown), and calls each for its records. raw is
+	// valid during the call.
+	scan(r io.Reader, size int64, each func(found record, raw []byte) error) error
+	// values iterates over the named values of a record until *err is set.
+	values(raw []byte, err *error) iter.Seq2[[]byte, value]
+	// decode writes the elements of a value to dst, from element at on.
+	decode(v value, dst vector, at int) error
+	// content returns the bytes of a string value with one element.
+	content(v value) []byte
+}
+
+// tableFormat is a format whose rows cannot be read alone. They are copied to a temporary file.
+type tableFormat interface {
+	recordFormat
+	// fresh returns the format for another set of files.
+	fresh() recordFormat
+	// rows calls each for the rows of a file, encoded for the temporary file.
+	rows(r io.ReaderAt, size int64, each func(raw []byte) error) error
+}
+
+// record locates a record in its file. sum is the CRC32C of its bytes.
+type record struct {
+	offset int64
+	length uint32
+	sum    uint32
+}
+
+// recordBytes is the memory of a record in the index, with its label.
+const recordBytes = 24
+
+// value is an encoded value of a record. kind is nil if the type is unknown because there are no
+// elements. A nil shape means a scalar for one element, and a list for several.
+type value struct {
+	kind    *dtype.Type
+	shape   []int
+	count   int
+	raw     []byte
+	decoded vector // nil if the elements are encoded in raw
+	err     error  // why the value cannot be used, unless it is left out
+}
+
+func (v value) dimensions() []int {
+	if v.shape == nil && v.count != 1 {
+		return []int{v.count}
+	}
+	return v.shape
+}
+
+// recordSet makes samples from the records of one or several files. The files are read once when the
+// set is opened, to check them and to make an index. Later, a worker reads the record of a sample
+// when a batch needs it.
+type recordSet struct {
+	recordFiles
+	format   recordFormat
+	options  Options
+	limit    *limit
+	decoding gate
+
+	fields []*recordField // sorted by name
+	byName map[string]int // index in fields; -1 for a value to leave out
+	label  *recordField   // nil without a label
+	labels vector         // the label of each record; nil if labels are not stored
+	texts  map[string]string
+	values []value // of the record that is added
+}
+
+// recordField makes the values of a column.
+type recordField struct {
+	set   *recordSet
+	name  string // in the records
+	index int    // in recordSet.fields
+	value value  // in the first record
+	image bool   // whether the value is an image that is decoded
+}
+
+// openRecords opens files of a format as one dataset.
+func openRecords(name string, paths []string, format recordFormat, o Options, how reading) (*InMemory, error) {
+	s := &recordSet{format: format, options: o, limit: how.limit, texts: map[string]string{}}
+	m := &InMemory{name: name, records: s, files: []io.Closer{s}}
+	if table, ok := format.(tableFormat); ok {
+		s.format = table.fresh()
+	}
+	for _, path := range paths {
+		err := s.addFile(path, len(paths), how.given, s.format, s.add)
+		if err != nil {
+			return m.opened(s.failed(path, len(s.last().records), err))
+		}
+	}
+	if s.n == 0 {
+		return m.opened(fmt.Errorf("%s: it has no records: %w", name, ErrFormat))
+	}
+	return m.opened(s.dataset(m))
+}
+
+// failed adds the file and the record to an error.
+func (s *recordSet) failed(path string, number int, err error) error {
+	if row := (*RowError)(nil); errors.As(err, &row) {
+		row.File, row.Unit, row.Row = path, "record", number
+		return err
+	}
+	if strings.HasPrefix(err.Error(), path+":") {
+		return err
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+// recordAt returns the index entry of a record.
+func recordAt(offset int64, raw []byte) record {
+	return record{offset, uint32(len(raw)), crc32.Checksum(raw, castagnoli)}
+}
+
+// add checks the record that is added to the index, and stores its label.
+func (s *recordSet) add(raw []byte) (err error) {
+	if s.byName == nil {
+		if err := s.start(raw); err != nil {
+			return err
+		}
+	}
+	if err := s.limit.take(recordBytes); err != nil {
+		return err
+	}
+	if s.values, err = s.split(s.values, raw); err != nil || s.labels == nil {
+		return err
+	}
+	n := s.labels.len()
+	s.labels = s.labels.extend(1)
+	if err := s.format.decode(s.values[s.label.index], s.labels, n); err != nil {
+		return err
+	}
+	texts, ok := s.labels.(vec[string])
+	if !ok {
+		return nil
+	}
+	text, known := s.texts[texts[n]]
+	if !known {
+		text = texts[n]
+		if err := s.limit.take(classBytes + int64(len(text))); err != nil {
+			return err
+		}
+		s.texts[text] = text
+	}
+	texts[n] = text
+	return nil
+}
+
+// start takes the names and types of the values from the first record.
+func (s *recordSet) start(raw []byte) (err error) {
+	first := map[string]value{}
+	for name, v := range s.format.values(raw, &err) {
+		if first[string(name)] = v; len(first) > maxFields {
+			return recordError(fmt.Sprintf("more than %d values", maxFields), "the inputs of a model", "leave out unused values")
+		}
+	}
+	if err != nil {
+		return err
+	}
+	label := s.options.CSV.Label
+	if usual := s.format.usualLabel(); usual != "" && label == "label" && first[label].kind == nil {
+		label = usual
+	}
+	if _, ok := first[label]; !ok && label != "" {
+		names := slices.Sorted(maps.Keys(first))
+		return fmt.Errorf("the records have no value %s; their values are %s: %w", quote(s.options.CSV.Label), list(names), ErrField)
+	}
+	s.byName = map[string]int{}
+	for _, name := range slices.Sorted(maps.Keys(first)) {
+		if slices.Contains(s.options.Ignore, name) {
+			s.byName[name] = -1
+			continue
+		}
+		v := first[name]
+		if v.err != nil {
+			return v.err
+		}
+		if v.count == 0 {
+			return s.wrong(name, "no elements", "a value with elements", "")
+		}
+		f := &recordField{set: s, name: name, index: len(s.fields), value: v}
+		if name == label {
+			s.label = f
+			if v.count == 1 {
+				s.labels = makeVector(v.kind, 0)
+			} else if v.kind.Kind == dtype.String {
+				return s.wrong(name, fmt.Sprintf("%d texts", v.count), "one class name", "")
+			}
+		} else if f.image, err = s.isImage(f); err != nil {
+			return err
+		}
+		f.value.raw, f.value.decoded = nil, nil // the memory of the record is reused
+		s.byName[name] = f.index
+		s.fields = append(s.fields, f)
+	}
+	return nil
+}
+
+// isImage reports whether a value is an image to decode: one text that begins like an image, unless
+// the model takes it as text.
+func (s *recordSet) isImage(f *recordField) (ok bool, err error) {
+	o := s.options.CSV
+	isText := func(c Column) bool { return c.Text && c.Name == f.name }
+	if f.value.kind.Kind != dtype.String || f.value.count != 1 || o.Text || slices.ContainsFunc(o.Columns, isText) {
+		return false, nil
+	}
+	if _, ok := detect(s.format.content(f.value)); !ok {
+		return false, nil
+	}
+	if s.options.Images, err = s.options.Images.complete(); err != nil {
+		return false, fmt.Errorf("value %s: %w", strconv.Quote(f.name), err)
+	}
+	s.decoding.limit = s.options.Images.DecodeBytes
+	return true, nil
+}
+
+// wrong returns an error for a value of a record.
+func (s *recordSet) wrong(name, found, expected, fix string) error {
+	fix += "leave the value out, or write all records with the same values, types and lengths"
+	return &RowError{Unit: "record", Column: strconv.Quote(name), Found: found, Expected: expected, Fix: fix, Err: ErrFormat}
+}
+
+// split returns the values of a record in the order of the fields. They share the memory of raw.
+func (s *recordSet) split(values []value, raw []byte) ([]value, error) {
+	values = slices.Grow(values[:0], len(s.fields))[:len(s.fields)]
+	clear(values)
+	var err error
+	for name, v := range s.format.values(raw, &err) {
+		i, known := s.byName[string(name)]
+		if !known {
+			return values, s.wrong(string(name), "a value that the first record lacks", "the values of the first record", "")
+		}
+		if i < 0 {
+			continue
+		}
+		if v.err != nil {
+			return values, v.err
+		}
+		if f := s.fields[i]; v.kind != f.value.kind || v.count != f.value.count || !slices.Equal(v.shape, f.value.shape) {
+			return values, s.wrong(f.name, v.describe(), f.value.describe()+", as in the first record", "")
+		}
+		values[i] = v
+	}
+	if err != nil {
+		return values, err
+	}
+	for i, f := range s.fields {
+		if values[i].kind == nil {
+			return values, s.wrong(f.name, "no value", f.value.describe()+", as in the first record", "")
+		}
+	}
+	return values, nil
+}
+
+func (v value) describe() string {
+	if v.kind == nil || v.count == 0 {
+		return "no elements"
+	}
+	return describeField(v.kind.Name, v.dimensions())
+}
+
+// dataset completes m with the columns.
+func (s *recordSet) dataset(m *InMemory) error {
+	m.n = s.n
+	var names []string
+	for _, f := range s.fields {
+		if f != s.label {
+			names = append(names, f.name)
+		}
+	}
+	names = fieldNames(names, s.options.CSV)
+	for _, f := range s.fields {
+		if f == s.label {
+			continue
+		}
+		c := column{name: names[0], shape: f.value.dimensions(), width: f.value.count, kind: f.value.kind, made: f, file: m.name}
+		names = names[1:]
+		if o := s.options.Images; f.image {
+			c.shape, c.kind = []int{o.Height, o.Width, o.Channels}, dtype.For[uint8]()
+			c.width = o.Height * o.Width * o.Channels
+		}
+		m.columns = append(m.columns, c)
+	}
+	if s.label != nil {
+		if err := s.addLabel(m); err != nil {
+			return err
+		}
+	}
+	if len(m.columns) == 0 {
+		return fmt.Errorf("%s: the records have no values: %w", m.name, ErrFormat)
+	}
+	for i, c := range m.columns {
+		if slices.ContainsFunc(m.columns[:i], func(o column) bool { return o.name == c.name }) {
+			return fmt.Errorf("%s: field %q exists twice: leave one out: %w", m.name, c.name, ErrField)
+		}
+	}
+	return nil
+}
+
+func (s *recordSet) addLabel(m *InMemory) error {
+	f := s.label
+	c := column{name: "y", file: m.name, origin: strconv.Quote(f.name), shape: f.value.dimensions(), width: f.value.count, kind: f.value.kind}
+	switch labels := s.labels.(type) {
+	case nil:
+		c.made = f
+	case vec[string]:
+		numbers, classes, err := classNumbers(m.name, labels, s.options.CSV, func(i int, found, expected string) error {
+			file, number := s.position(i)
+			return s.failed(file.path, number, s.wrong(f.name, found, expected, "correct the label, "))
+		})
+		if err != nil {
+			return err
+		}
+		c.kind, c.values, c.classes = dtype.For[int64](), vec[int64](numbers), slices.Clone(classes)
+	default:
+		c.values, c.classes = wholeNumbers(labels), slices.Clone(s.options.CSV.Classes)
+		c.kind = c.values.kind()
+	}
+	m.columns = append(m.columns, c)
+	return nil
+}
+
+// wholeNumbers returns float64 labels as int64 if all of them are integers. Other labels stay as they are.
+func wholeNumbers(labels vector) vector {
+	floats, ok := labels.(vec[float64])
+	if !ok {
+		return labels
+	}
+	whole := make(vec[int64], len(floats))
+	for i := range floats {
+		if whole[i], ok = floats.kind().Int(floats.element(i)); !ok {
+			return labels
+		}
+	}
+	return whole
+}
+
+func (f *recordField) under() *column { return nil }
+
+func (f *recordField) tame() bool { return true }
+
+func (f *recordField) repeats() bool { return true }
+
+func (f *recordField) images() bool { return f.image }
+
+func (f *recordField) describe() string {
+	if f.image {
+		return f.set.options.Images.describe() + " of " + f.name
+	}
+	return f.name
+}
+
+// heldRecord is the record that a worker read last. raw and painter are kept for the next one.
+type heldRecord struct {
+	row     int
+	raw     []byte
+	values  []value
+	painter *painter
+}
+
+func (f *recordField) make(h *hand, dst vector, at int, s Sample) error {
+	held, err := f.set.hold(h, s.Row)
+	if err != nil {
+		return err
+	}
+	v := held.values[f.index]
+	if !f.image {
+		err = f.set.format.decode(v, dst, at)
+	} else {
+		if held.painter == nil {
+			held.painter = newPainter(f.set.options.Images)
+		}
+		raw := f.set.format.content(v)
+		pixels := dst.(vec[uint8])[at : at+held.painter.width()]
+		err = held.painter.paint(pixels, bytes.NewReader(raw), int64(len(raw)), &f.set.decoding)
+	}
+	if err != nil {
+		file, number := f.set.position(s.Row)
+		return fmt.Errorf("%s: record %d: %s: %w", file.path, number, f.name, err)
+	}
+	return nil
+}
+
+// hold reads the record of a row, unless the worker holds it.
+func (s *recordSet) hold(h *hand, row int) (*heldRecord, error) {
+	held, ok := h.kept[s].(*heldRecord)
+	if !ok {
+		held = &heldRecord{row: -1}
+		h.kept[s] = held
+	}
+	if held.row == row {
+		return held, nil
+	}
+	held.row = -1
+	file, number := s.position(row)
+	found := file.records[number]
+	held.raw = slices.Grow(held.raw[:0], int(found.length))[:found.length]
+	err := file.read(held.raw, found.offset)
+	if err == nil && crc32.Checksum(held.raw, castagnoli) != found.sum {
+		err = recordError("other bytes than when the file was opened", "a file that does not change", "do not change data during training")
+	}
+	if err == nil {
+		held.values, err = s.split(held.values, held.raw)
+	}
+	if err != nil {
+		return nil, s.failed(file.path, number, err)
+	}
+	held.row = row
+	return held, nil
+}
+
+// position returns the file of a row, and the number of its record in the file.
+func (s *recordSet) position(row int) (*recordFile, int) {
+	i := sort.Search(len(s.all), func(i int) bool { return s.all[i].first > row }) - 1
+	return s.all[i], row - s.all[i].first
+}
+
+// identify writes what identifies the records of some rows.
+func (s *recordSet) identify(w io.Writer, rows []int) {
+	for _, row := range rows {
+		file, number := s.position(row)
+		fmt.Fprintf(w, "%d %08x\n", file.records[number].length, file.records[number].sum)
+	}
+}

@@ -1,0 +1,494 @@
+package data
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"steadyfit/internal/bounded"
+)
+
+func message(num protowire.Number, content []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(nil, num, protowire.BytesType), content)
+}
+
+// example returns a tf.train.Example with features of the types []float32, []int64 and []string.
+func example(features map[string]any) []byte {
+	var all []byte
+	for _, name := range slices.Sorted(maps.Keys(features)) {
+		values := features[name]
+		var list, content []byte
+		kind := protowire.Number(featureBytes)
+		switch values := values.(type) {
+		case []string:
+			for _, text := range values {
+				content = append(content, message(listValue, []byte(text))...)
+			}
+		case []float32:
+			kind = featureFloats
+			for _, v := range values {
+				list = protowire.AppendFixed32(list, math.Float32bits(v))
+			}
+			content = message(listValue, list)
+		case []int64:
+			kind = featureInts
+			for _, v := range values {
+				list = protowire.AppendVarint(list, uint64(v))
+			}
+			content = message(listValue, list)
+		}
+		entry := append(message(entryKey, []byte(name)), message(entryValue, message(kind, content))...)
+		all = append(all, message(featuresFeature, entry)...)
+	}
+	return message(exampleFeatures, all)
+}
+
+// recordsOf returns a TFRecord file.
+func recordsOf(records ...[]byte) (file []byte) {
+	for _, raw := range records {
+		file = binary.LittleEndian.AppendUint64(file, uint64(len(raw)))
+		file = binary.LittleEndian.AppendUint32(file, masked(crc32.Checksum(file[len(file)-8:], castagnoli)))
+		file = append(file, raw...)
+		file = binary.LittleEndian.AppendUint32(file, masked(crc32.Checksum(raw, castagnoli)))
+	}
+	return file
+}
+
+// numberedRecords writes n records with x [3] and label in files of a set.
+func numberedRecords(t testing.TB, n, files int) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for i := range files {
+		var records [][]byte
+		for row := i * n / files; row < (i+1)*n/files; row++ {
+			x := []float32{float32(row), float32(row) / 3, -1}
+			records = append(records, example(map[string]any{"x": x, "label": []int64{int64(row % 5)}}))
+		}
+		put(t, dir, fmt.Sprintf("set-%05d-of-%05d.tfrecord", i, files), recordsOf(records...))
+	}
+	return dir
+}
+
+func openLabelled(t testing.TB, path string) *InMemory {
+	t.Helper()
+	m, err := Open(path, Options{CSV: CSVOptions{Label: "label"}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	return m
+}
+
+// expectedValues are those that the Python libraries read (scripts/records.py).
+type expectedValues struct {
+	Table struct {
+		X     [][]float32
+		IDs   [][]int64 `json:"ids"`
+		Words [][]string
+		Label [][]int64
+	}
+	Flowers struct {
+		X     [][]float64
+		Y     []int64
+		Names []string
+		Side  [][]float32
+	}
+	Parquet struct {
+		Double []float64
+		Float  []float32
+		Flag   []bool
+		Text   []string
+		List   [][]float32
+	}
+}
+
+func recordValues(t testing.TB) (want expectedValues) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("testdata", "records", "values.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(raw, &want))
+	return want
+}
+
+func TestRecordsOfTensorFlow(t *testing.T) {
+	dir := filepath.Join("testdata", "records")
+	want := recordValues(t)
+	for _, name := range []string{"table.tfrecord", "zipped.tfrecord.gz"} {
+		m := openLabelled(t, filepath.Join(dir, name))
+		require.Equal(t, m.Name()+": 7 samples; ids int64 [2], words string [2], x float32 [3], y int64 []", describe(m))
+		fields := fieldsOf(t, m)
+		require.Equal(t, slices.Concat(want.Table.IDs...), fields["ids"].Values)
+		require.Equal(t, slices.Concat(want.Table.Words...), fields["words"].Values)
+		require.Equal(t, slices.Concat(want.Table.X...), fields["x"].Values)
+		require.Equal(t, slices.Concat(want.Table.Label...), fields["y"].Values)
+	}
+	o := Options{Images: ImageOptions{Height: 6, Width: 8}, CSV: CSVOptions{Label: "image/class/text"}, Ignore: []string{"image/objects", "image/class/label"}}
+	for _, path := range []string{"flowers-00001-of-00002.tfrecord", "flowers-*.tfrecord"} {
+		m, err := Open(filepath.Join(dir, path), o)
+		require.NoError(t, err)
+		require.Equal(t, m.Name()+": 7 samples; x uint8 [6 8 3], y int64 []", describe(m))
+		classes := m.ClassNames("y")
+		require.Equal(t, []string{"lily", "rose", "tulip"}, classes)
+		fields := fieldsOf(t, m)
+		for i, class := range fields["y"].Values.([]int64) {
+			require.Equal(t, want.Flowers.Names[i], classes[class])
+		}
+		checkFlowers(t, want.Flowers.X, fields["x"].Values.([]uint8))
+		require.NoError(t, m.Close())
+	}
+}
+
+// checkFlowers compares images; those with even numbers are JPEG, whose decoders round differently.
+func checkFlowers(t testing.TB, want [][]float64, got []uint8) {
+	t.Helper()
+	for i := range want {
+		exact := 4.0 * float64((i+1)%2)
+		for p, v := range want[i] {
+			require.InDelta(t, v, got[i*6*8*3+p], exact, "image %d, value %d", i, p)
+		}
+	}
+}
+
+func TestBadRecords(t *testing.T) {
+	good := example(map[string]any{"x": []float32{1, 2}, "label": []int64{1}})
+	file := recordsOf(good, good, good)
+	size := len(file) / 3
+	changed := func(at int) []byte {
+		raw := slices.Clone(file)
+		raw[at] ^= 1
+		return raw
+	}
+	length := func(n uint64) []byte {
+		raw := binary.LittleEndian.AppendUint64(nil, n)
+		return binary.LittleEndian.AppendUint32(raw, masked(crc32.Checksum(raw, castagnoli)))
+	}
+	longer := example(map[string]any{"x": []float32{1, 2, 3}, "label": []int64{1}})
+	sequence := append(slices.Clone(good), message(sequenceLists, nil)...)
+	packed := compressed(t, file)
+	for name, c := range map[string]struct {
+		raw  []byte
+		want string
+		err  error
+	}{
+		"content":      {changed(size + 20), "record 1: found the checksum", ErrFormat},
+		"offset":       {changed(size + 20), fmt.Sprintf("at byte %d, expected", size), ErrFormat},
+		"stored":       {changed(2*size - 1), "record 1: found the checksum", ErrFormat},
+		"length":       {changed(2*size + 1), fmt.Sprintf("record 2: found a wrong checksum of the length at byte %d", 2*size), ErrFormat},
+		"foreign":      {[]byte("no records, but some text"), "not a TFRecord file", ErrFormat},
+		"empty":        {nil, "is empty", ErrFormat},
+		"cut":          {file[:len(file)-1], "record 2: found", ErrFormat},
+		"cut head":     {file[:2*size+5], "record 2: found 5 bytes", ErrFormat},
+		"huge":         {slices.Concat(file, length(1<<62)), "record 3: found a length of 4611686018427387904 bytes", ErrFormat},
+		"large":        {slices.Concat(file, length(maxRecord)), "record 3: found 12 bytes", ErrFormat},
+		"negative":     {length(math.MaxUint64), "record 0: found a length", ErrFormat},
+		"longer":       {recordsOf(good, longer), `record 1, column "x": found float32 [3], expected float32 [2], as in the first record`, ErrFormat},
+		"missing":      {recordsOf(good, example(map[string]any{"label": []int64{1}})), `record 1, column "x": found no value`, ErrFormat},
+		"no elements":  {recordsOf(good, example(map[string]any{"label": []int64{1}, "x": []float32{}})), `record 1, column "x": found no elements`, ErrFormat},
+		"another":      {recordsOf(good, example(map[string]any{"label": []int64{1}, "x": []float32{1, 2}, "z": []int64{1}})), `record 1, column "z": found a value that the first record lacks`, ErrFormat},
+		"other type":   {recordsOf(good, example(map[string]any{"label": []int64{1}, "x": []int64{1, 2}})), `record 1, column "x": found int64 [2]`, ErrFormat},
+		"sequence":     {recordsOf(sequence), "record 0: found a tf.train.SequenceExample", ErrFormat},
+		"message":      {recordsOf([]byte("\x0a\xff")), "record 0: found a damaged message", ErrFormat},
+		"no features":  {recordsOf(nil), "no value", ErrField},
+		"cut gzip":     {packed[:len(packed)-9], "record 3: found 0 bytes", ErrFormat},
+		"cut record":   {compressed(t, file[:len(file)-1]), "record 2: found", ErrFormat},
+		"large record": {compressed(t, length(maxRecord)), "record 0: found 12 bytes", ErrFormat},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := put(t, t.TempDir(), "bad.tfrecord", c.raw)
+			var err error
+			bounded.Allocates(t, 8<<20, func() { _, err = Open(path, Options{CSV: CSVOptions{Label: "label"}}) })
+			require.ErrorIs(t, err, c.err)
+			require.ErrorContains(t, err, path)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+// A compressed file may have any size when decompressed: it takes disk up to a limit, and no memory.
+func TestCompressedRecordsAreBounded(t *testing.T) {
+	scratch := t.TempDir()
+	t.Setenv("TMPDIR", scratch)
+	left := func() int {
+		entries, err := os.ReadDir(scratch)
+		require.NoError(t, err)
+		return len(entries)
+	}
+	one := example(map[string]any{"x": make([]float32, 1<<18)})
+	packed := compressed(t, recordsOf(slices.Repeat([][]byte{one}, 100)...))
+	path := put(t, t.TempDir(), "zeros.tfrecord.gz", packed)
+	_, err := Open(path, Options{})
+	require.ErrorIs(t, err, ErrTooLarge)
+	require.Zero(t, left())
+	bounded.Allocates(t, 16<<20, func() {
+		m, err := Open(path, Options{MaxBytes: 200 << 20})
+		require.NoError(t, err)
+		require.Equal(t, 100, m.Len())
+		require.Equal(t, 1, left())
+		for b, err := range m.Workers(1).Batches(Pass{Batch: 1, Skip: 98}) {
+			require.NoError(t, err)
+			require.Len(t, b.Fields[0].Values, 1<<18)
+		}
+		require.NoError(t, m.Close())
+	})
+	require.Zero(t, left())
+	t.Setenv("TMPDIR", filepath.Join(scratch, "missing"))
+	_, err = Open(path, Options{MaxBytes: 200 << 20})
+	require.ErrorContains(t, err, "set the variable TMPDIR")
+	require.ErrorContains(t, err, path)
+}
+
+// Memory does not grow with the files: an index has 24 bytes for each record.
+func TestRecordsAreBounded(t *testing.T) {
+	one := example(map[string]any{"x": make([]float32, 1<<18), "label": []int64{1}})
+	path := put(t, t.TempDir(), "large.tfrecord", recordsOf(slices.Repeat([][]byte{one}, 64)...))
+	bounded.Allocates(t, 16<<20, func() {
+		m := openLabelled(t, path)
+		require.EqualValues(t, 64*recordBytes, m.HeapBytes())
+		for _, err := range m.Shuffle(1).Workers(2).Batches(Pass{Batch: 2}) {
+			require.NoError(t, err)
+		}
+	})
+}
+
+func TestRecordSets(t *testing.T) {
+	dir := numberedRecords(t, 20, 3)
+	whole := copied(t, openLabelled(t, dir), Pass{Batch: 20})
+	require.Equal(t, 20, whole[0].Size)
+	for _, path := range []string{"set-00000-of-00003.tfrecord", "set-00002-of-00003.tfrecord", "set-*.tfrecord"} {
+		require.Equal(t, whole, copied(t, openLabelled(t, filepath.Join(dir, path)), Pass{Batch: 20}))
+	}
+	require.Equal(t, 13, openLabelled(t, filepath.Join(dir, "set-0000[01]*")).Len())
+	// TensorFlow Datasets writes the number after the extension, and other programs none.
+	for _, form := range []string{"flowers-train.tfrecord-%s", "flowers-%s"} {
+		other := t.TempDir()
+		for i := range 3 {
+			raw, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("set-%05d-of-00003.tfrecord", i)))
+			require.NoError(t, err)
+			put(t, other, fmt.Sprintf(form, fmt.Sprintf("%05d-of-00003", i)), raw)
+		}
+		put(t, other, "features.json", []byte("{}"))
+		require.Equal(t, whole, copied(t, openLabelled(t, other), Pass{Batch: 20}))
+		require.Equal(t, whole, copied(t, openLabelled(t, filepath.Join(other, fmt.Sprintf(form, "00001-of-00003"))), Pass{Batch: 20}))
+	}
+	require.NoError(t, os.Remove(filepath.Join(dir, "set-00001-of-00003.tfrecord")))
+	for _, path := range []string{dir, filepath.Join(dir, "set-00002-of-00003.tfrecord")} {
+		_, err := Open(path, Options{})
+		require.ErrorContains(t, err, "file 1 (from 0) of the set set.tfrecord of 3 is missing")
+	}
+	require.Equal(t, 13, openLabelled(t, filepath.Join(dir, "set-*")).Len(), "a pattern selects files")
+	_, err := Open(filepath.Join(dir, "none-*"), Options{})
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	put(t, dir, "a.csv", []byte("1,2\n"))
+	_, err = Open(filepath.Join(dir, "*.csv"), Options{})
+	require.ErrorIs(t, err, ErrUnsupported)
+}
+
+func TestRecordParts(t *testing.T) {
+	dir := t.TempDir()
+	for i, name := range []string{"a-train-00000-of-00001.tfrecord", "a-test.tfrecord", "a-validation.tfrecord"} {
+		put(t, dir, name, recordsOf(slices.Repeat([][]byte{example(map[string]any{"x": []int64{1}})}, i+1)...))
+	}
+	for part, n := range map[string]int{"": 1, "train": 1, "test": 2} {
+		m, err := Open(dir, Options{Split: part})
+		require.NoError(t, err)
+		require.Equal(t, n, m.Len(), part)
+		require.NoError(t, m.Close())
+	}
+	_, err := Open(filepath.Join(dir, "a-test.tfrecord"), Options{Split: "test"})
+	require.ErrorIs(t, err, ErrNoSplit)
+	require.NoError(t, os.Remove(filepath.Join(dir, "a-train-00000-of-00001.tfrecord")))
+	_, err = Open(dir, Options{Split: "train"})
+	require.ErrorIs(t, err, ErrNoSplit)
+}
+
+// The values of a record that a training does not need may be left out, even with several lengths.
+func TestRecordsIgnore(t *testing.T) {
+	var records [][]byte
+	for i := range 4 {
+		records = append(records, example(map[string]any{"picture": []float32{1, 2}, "boxes": make([]int64, i), "label": []string{"b"}}))
+	}
+	path := put(t, t.TempDir(), "some.tfrecord", recordsOf(records...))
+	_, err := Open(path, Options{CSV: CSVOptions{Label: "label"}})
+	require.ErrorContains(t, err, `record 0, column "boxes": found no elements`)
+	m, err := Open(path, Options{CSV: CSVOptions{Label: "label"}, Ignore: []string{"boxes"}})
+	require.NoError(t, err)
+	require.Equal(t, path+": 4 samples; x float32 [2], y int64 []", describe(m))
+	require.Equal(t, []string{"b"}, m.ClassNames("y"))
+	same, err := m.Drop("boxes")
+	require.NoError(t, err)
+	require.Equal(t, m.Fields(), same.Fields())
+	_, err = m.Drop("box")
+	require.ErrorIs(t, err, ErrField)
+	require.NoError(t, m.Close())
+	for _, label := range []string{"y", "Label"} {
+		_, err = Open(path, Options{CSV: CSVOptions{Label: label}})
+		require.ErrorIs(t, err, ErrField)
+		require.ErrorContains(t, err, strconv.Quote(label))
+	}
+	_, err = Open(path, Options{CSV: CSVOptions{Label: "label", Classes: []string{"a"}}, Ignore: []string{"boxes"}})
+	require.ErrorContains(t, err, `record 0, column "label": found "b", expected one of the 1 classes`)
+}
+
+// The order is that of a dataset in memory, for any number of workers, and from any batch on.
+func TestOrderOfRecords(t *testing.T) {
+	m := openLabelled(t, numberedRecords(t, 50, 4))
+	fields := fieldsOf(t, m)
+	same, err := New("memory", Field{"x", fields["x"]}, Field{"y", fields["y"]})
+	require.NoError(t, err)
+	first, _, err := m.Split(0.8, 3)
+	require.NoError(t, err)
+	firstSame, _, err := same.Split(0.8, 3)
+	require.NoError(t, err)
+	for epoch := range 2 {
+		want := copied(t, firstSame.Shuffle(7), Pass{Batch: 8, Epoch: epoch})
+		for workers := 1; workers <= 8; workers++ {
+			ds := Prefetch(first.Shuffle(7).Workers(workers), workers-1)
+			require.Equal(t, want, copied(t, ds, Pass{Batch: 8, Epoch: epoch}))
+			require.Equal(t, want[3:], copied(t, ds, Pass{Batch: 8, Epoch: epoch, Skip: 3}))
+		}
+	}
+}
+
+// A pass from the middle of an epoch on reads only the records of its batches.
+func TestSkippedRecordsAreNotRead(t *testing.T) {
+	dir := numberedRecords(t, 20, 2)
+	m := openLabelled(t, dir)
+	require.NoError(t, os.Truncate(filepath.Join(dir, "set-00000-of-00002.tfrecord"), 100))
+	rest := copied(t, m, Pass{Batch: 5, Skip: 2})
+	require.Len(t, rest, 2)
+	for _, err := range m.Batches(Pass{Batch: 5, Skip: 1}) {
+		require.ErrorContains(t, err, "was truncated while it was in use")
+	}
+}
+
+func TestRecordsThatChange(t *testing.T) {
+	dir := numberedRecords(t, 4, 1)
+	m := openLabelled(t, dir)
+	path := filepath.Join(dir, "set-00000-of-00001.tfrecord")
+	raw, err := os.ReadFile(path)
+	require.NoError(t, err)
+	raw[len(raw)-10] ^= 1
+	require.NoError(t, os.WriteFile(path, raw, 0o644))
+	for b, err := range m.Batches(Pass{Batch: 1}) {
+		if b.Index < 3 && err == nil {
+			continue
+		}
+		require.ErrorContains(t, err, path+": record 3: found other bytes than when the file was opened")
+	}
+	require.NoError(t, m.Close())
+	require.NoError(t, m.Close())
+	for _, err := range m.Batches(Pass{Batch: 1}) {
+		require.ErrorIs(t, err, fs.ErrClosed)
+	}
+}
+
+func TestManyRecordFiles(t *testing.T) {
+	m := openLabelled(t, numberedRecords(t, 2*maxOpenFiles, maxOpenFiles+1))
+	require.Nil(t, m.records.all[0].from)
+	require.Len(t, copied(t, m.Shuffle(1), Pass{Batch: 8}), 2*maxOpenFiles/8)
+	require.NoError(t, m.Close())
+	for _, err := range m.Batches(Pass{Batch: 1}) {
+		require.ErrorIs(t, err, fs.ErrClosed)
+	}
+}
+
+func TestFingerprintOfRecords(t *testing.T) {
+	print := func(m *InMemory) string {
+		text, ok, err := m.Fingerprint()
+		require.NoError(t, err)
+		require.True(t, ok)
+		return text
+	}
+	dir := numberedRecords(t, 6, 2)
+	m := openLabelled(t, dir)
+	raw, err := os.ReadFile(filepath.Join(dir, "set-00000-of-00002.tfrecord"))
+	require.NoError(t, err)
+	put(t, dir, "set-00000-of-00002.tfrecord", compressed(t, raw))
+	require.Equal(t, print(m), print(openLabelled(t, dir)), "compression does not matter")
+	require.NotEqual(t, print(m), print(m.Shuffle(1)))
+	dir = numberedRecords(t, 6, 1)
+	require.Equal(t, print(m), print(openLabelled(t, dir)), "the number of files does not matter")
+	taken, err := m.Take(5)
+	require.NoError(t, err)
+	require.NotEqual(t, print(m), print(taken))
+	other := example(map[string]any{"x": []float32{9, 9, 9}, "label": []int64{0}})
+	require.NotEqual(t, print(m), print(openLabelled(t, put(t, t.TempDir(), "a.tfrecord", recordsOf(slices.Repeat([][]byte{other}, 6)...)))))
+}
+
+// Checks name the record.
+func TestCheckRecords(t *testing.T) {
+	nan := float32(math.NaN())
+	small := string(pngOf(t, noise(1)))
+	row := func(x float32, label int64, picture string) []byte {
+		return example(map[string]any{"x": []float32{1, x}, "picture": []string{picture}, "label": []int64{label}})
+	}
+	dir := t.TempDir()
+	put(t, dir, "a-00000-of-00002.tfrecord", recordsOf(row(1, 1, small), row(1, 2, small)))
+	second := put(t, dir, "a-00001-of-00002.tfrecord", recordsOf(row(1, 1, small), row(nan, 7, small[:50]), row(1, 1, small)))
+	m, err := Open(dir, Options{CSV: CSVOptions{Label: "label"}, Images: ImageOptions{Size: 4}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"picture"}, m.ImageFields())
+	require.Equal(t, dir+": 5 samples; picture uint8 [4 4 3], x float32 [2], y int64 []", describe(m))
+	var bad *RowError
+	require.ErrorAs(t, CheckFinite(m.Shuffle(1)), &bad)
+	require.Equal(t, RowError{File: second, Unit: "record", Row: 1, Column: "x[1]", Found: "NaN", Expected: bad.Expected, Fix: bad.Fix, Err: ErrValue}, *bad)
+	require.ErrorContains(t, CheckLabels(m, "y", 3), second+`: record 1, column "label": found 7`)
+	err = CheckImages(context.Background(), m)
+	require.ErrorIs(t, err, ErrFormat)
+	require.ErrorContains(t, err, second+": record 1: picture: a damaged PNG image")
+	scaled, err := m.Scale("picture", 0, 1)
+	require.NoError(t, err)
+	require.Equal(t, []string{"picture"}, scaled.ImageFields())
+	require.NoError(t, m.Close())
+
+	// The model takes the text, so it is not decoded.
+	m, err = Open(dir, Options{CSV: CSVOptions{Columns: []Column{{Name: "picture", Text: true}, {Name: "x"}}}})
+	require.NoError(t, err)
+	require.Equal(t, small, fieldsOf(t, m)["picture"].Values.([]string)[0])
+	require.NoError(t, m.Close())
+	_, err = Open(dir, Options{})
+	require.ErrorContains(t, err, "ImageOptions.Size")
+}
+
+func FuzzTFRecord(f *testing.F) {
+	good := example(map[string]any{"x": []float32{1, 2}, "label": []int64{-1}, "t": []string{"a", ""}})
+	f.Add(recordsOf(good, good), good)
+	f.Add(recordsOf(good)[:20], []byte("\x0a\x02\x0a\x00"))
+	for _, name := range []string{"table.tfrecord", "zipped.tfrecord.gz", "lengths.tfrecord"} {
+		raw, err := os.ReadFile(filepath.Join("testdata", "records", name))
+		require.NoError(f, err)
+		f.Add(raw, raw[12:max(12, min(len(raw), 100))])
+	}
+	f.Fuzz(func(t *testing.T, file, content []byte) {
+		// Checksums stop most files, so the content is also a record with right ones.
+		for _, raw := range [][]byte{file, recordsOf(content, content)} {
+			var m *InMemory
+			var err error
+			path := put(t, t.TempDir(), "f.tfrecord", raw)
+			bounded.Allocates(t, 8<<20+64*len(raw), func() { m, err = Open(path, Options{MaxBytes: 1 << 20, Images: ImageOptions{Size: 1}}) })
+			if err != nil {
+				require.True(t, errors.Is(err, ErrFormat) || errors.Is(err, ErrField) || errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnsupported), "%v", err)
+				require.ErrorContains(t, err, "f.tfrecord")
+				continue
+			}
+			images := m.ImageFields() != nil
+			for b, err := range m.Workers(1).Batches(Pass{Batch: 2}) {
+				require.True(t, err == nil || images, "%v", err)
+				require.True(t, err != nil || b.Size > 0)
+			}
+			require.NoError(t, m.Close())
+		}
+	})
+}

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Write the files of records that the tests of package data read: scripts/records.py
+
+data/testdata/records/ gets TFRecord files of TensorFlow, a tar file in the layout of WebDataset,
+Parquet files of pandas and pyarrow, and values.json, the values that the Python libraries read
+from them. The tests compare package data with these values. The script needs pandas and pyarrow
+besides the packages of requirements.txt.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import tarfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tensorflow as tf
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "data" / "testdata" / "records"
+ROWS = 7
+
+
+def feature(values: Sequence[Any]) -> tf.train.Feature:
+    """Return the feature with the list that values of a type belong to."""
+    if isinstance(values[0], bytes):
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+    if isinstance(values[0], int):
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+
+
+def write(name: str, rows: Sequence[Mapping[str, Sequence[Any]]], compression: str = "") -> None:
+    """Write one record per row."""
+    with tf.io.TFRecordWriter(str(FOLDER / name), compression) as writer:
+        for row in rows:
+            features = tf.train.Features(feature={k: feature(v) for k, v in row.items()})
+            writer.write(tf.train.Example(features=features).SerializeToString(deterministic=True))
+
+
+def parsed(name: str, spec: Mapping[str, Any], compression: str = "") -> dict[str, Any]:
+    """Return the values that TensorFlow reads, as lists."""
+    records = list(tf.data.TFRecordDataset(str(FOLDER / name), compression).as_numpy_iterator())
+    values = tf.io.parse_example(tf.constant(records), spec)
+    return {
+        k: [[t.decode() for t in r] for r in v.numpy()]
+        if v.dtype == tf.string
+        else v.numpy().tolist()
+        for k, v in values.items()
+    }
+
+
+def table() -> list[dict[str, Sequence[Any]]]:
+    """Return rows with numbers and text."""
+    rng = np.random.default_rng(1)
+    return [
+        {
+            "x": rng.normal(size=3).astype("float32").tolist(),
+            "ids": [int(v) for v in rng.integers(-(2**62), 2**62, 2)],
+            "words": [f"w{i}".encode(), "grün".encode()],
+            "label": [i % 3],
+        }
+        for i in range(ROWS)
+    ]
+
+
+def picture(i: int) -> np.ndarray:
+    """Return a smooth image of 8 by 6 pixels."""
+    y, x = np.mgrid[0:6, 0:8]
+    return np.stack([30 * x, 40 * y, np.full_like(x, 20 * i)], -1).astype("uint8")
+
+
+def flowers() -> dict[str, Any]:
+    """Write images as a set of two files and as a tar file, and return their values."""
+    names = ["rose", "lily", "tulip"]
+    pixels = []
+    sides = []
+    with tarfile.open(FOLDER / "flowers.tar", "w") as tar:
+
+        def add(name: str, content: bytes) -> None:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+
+        for part, rows in enumerate((range(4), range(4, ROWS))):
+            encoded = []
+            for i in rows:
+                if i % 2:
+                    raw = tf.io.encode_png(picture(i)).numpy()
+                    decoded = tf.io.decode_png(raw)
+                else:
+                    jpeg = tf.io.encode_jpeg(picture(i), quality=98, chroma_downsampling=False)
+                    raw = jpeg.numpy()
+                    decoded = tf.io.decode_jpeg(raw, dct_method="INTEGER_ACCURATE")
+                pixels.append(decoded.numpy().ravel().tolist())
+                row: dict[str, Sequence[Any]] = {
+                    "image/encoded": [raw],
+                    "image/class/text": [names[i % 3].encode()],
+                    "image/class/label": [i % 3],
+                    "image/objects": [1.0] * (i + 1),
+                }
+                encoded.append(row)
+                side = np.arange(6, dtype=">f4").reshape(3, 2) + i
+                sides.append(side.ravel().tolist())
+                array = io.BytesIO()
+                np.save(array, side)
+                # The images have one extension. The name of the last sample needs a PAX header.
+                key = f"train/{i:06}" + "x" * 120 * (i == ROWS - 1)
+                add(key + ".jpg", raw)
+                add(key + ".side.npy", array.getvalue())
+                add(key + ".cls", str(i % 3).encode())
+                add(key + ".json", json.dumps({"name": names[i % 3], "score": i / 2}).encode())
+            write(f"flowers-{part:05}-of-00002.tfrecord", encoded)
+    return {
+        "x": pixels,
+        "y": [i % 3 for i in range(ROWS)],
+        "names": [names[i % 3] for i in range(ROWS)],
+        "side": sides,
+    }
+
+
+def parquet() -> dict[str, Any]:
+    """Write tables, and return their values."""
+    rng = np.random.default_rng(2)
+    columns: dict[str, Any] = {
+        "double": rng.normal(size=ROWS),
+        "float": rng.normal(size=ROWS).astype("float32"),
+        "flag": np.arange(ROWS) % 2 == 0,
+        "text": [f"grün {i % 3}" for i in range(ROWS)],
+        "label": ["b", "a", "b", "a", "a", "b", "a"],
+    }
+    for name in ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]:
+        low, high = np.iinfo(name).min, np.iinfo(name).max
+        columns[name] = np.array([low, high, 0, 1, 2, 3, 4], dtype=name)
+    frame = pd.DataFrame(columns)
+    frame["list"] = [rng.normal(size=3).astype("float32").tolist() for _ in range(ROWS)]
+    schema = pa.Schema.from_pandas(frame)
+    at = schema.get_field_index("list")
+    schema = schema.set(at, pa.field("list", pa.list_(pa.float32(), 3)))
+    for name, codec in (("table", "snappy"), ("zstd", "zstd")):
+        frame.to_parquet(
+            FOLDER / f"{name}.parquet", schema=schema, compression=codec, row_group_size=3
+        )
+    odd = pa.table(
+        {
+            "x": pa.array([1.0, 2.0]),
+            "null": pa.array([1, None]),
+            "lengths": pa.array([[1], [1, 2]]),
+            "nested": pa.array([[[1]], [[2]]]),
+            "date": pa.array([1, 2], pa.date32()),
+            "struct": pa.array([{"bytes": b"a", "size": 1}, {"bytes": b"b", "size": 2}]),
+        }
+    )
+    pq.write_table(odd, FOLDER / "odd.parquet")
+    read = pq.read_table(FOLDER / "table.parquet").to_pydict()
+    return {k: v for k, v in read.items() if not k.startswith("__")}
+
+
+def main() -> None:
+    """Write all files."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    spec = {
+        "x": tf.io.FixedLenFeature([3], tf.float32),
+        "ids": tf.io.FixedLenFeature([2], tf.int64),
+        "words": tf.io.FixedLenFeature([2], tf.string),
+        "label": tf.io.FixedLenFeature([1], tf.int64),
+    }
+    write("table.tfrecord", table())
+    write("zipped.tfrecord.gz", table(), "GZIP")
+    values = {"table": parsed("table.tfrecord", spec)}
+    if parsed("zipped.tfrecord.gz", spec, "GZIP") != values["table"]:
+        raise SystemExit("the compressed file has other values")
+    write("lengths.tfrecord", [{"x": [1.0] * (1 + i // 2), "label": [i]} for i in range(4)])
+
+    values["flowers"] = flowers()
+    values["parquet"] = parquet()
+    (FOLDER / "values.json").write_text(json.dumps(values) + "\n")
+
+
+if __name__ == "__main__":
+    main()
