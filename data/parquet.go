@@ -1,0 +1,295 @@
+package data
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/format"
+
+	"steadyfit/internal/dtype"
+)
+
+// parquetRows reads Parquet files. Their values are stored by column and compressed in pages, so a
+// row cannot be read alone. All rows are therefore written once to a temporary file, one after the other.
+// Each value of a row is the number of its elements (a varint) and the elements. The elements of text
+// have their lengths before them.
+type parquetRows struct {
+	columns []*parquetColumn // of the first file
+}
+
+type parquetColumn struct {
+	name string
+	kind *dtype.Type
+	list bool
+	err  error // why the column cannot be used, unless it is left out
+}
+
+func (*parquetRows) name() string { return "Parquet" }
+
+func (*parquetRows) usualLabel() string { return "" }
+
+const parquetMagic = "PAR1"
+
+func (*parquetRows) begins(head []byte) bool { return strings.HasPrefix(string(head), parquetMagic) }
+
+func (*parquetRows) scan(io.Reader, int64, func(record, []byte) error) error {
+	return fmt.Errorf("the rows of a Parquet file in another file: %w", ErrUnsupported)
+}
+
+func (*parquetRows) fresh() recordFormat { return &parquetRows{} }
+
+// rows implements tableFormat.
+func (p *parquetRows) rows(r io.ReaderAt, size int64, each func([]byte) error) (err error) {
+	defer recovered(&err)
+	if err := checkFooter(r, size); err != nil {
+		return err
+	}
+	f, err := parquet.OpenFile(r, size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.OptimisticRead(false))
+	if err != nil {
+		return corrupt(err)
+	}
+	columns, err := parquetColumns(f.Schema())
+	if err != nil {
+		return err
+	}
+	if p.columns == nil {
+		p.columns = columns
+	}
+	same := func(a, b *parquetColumn) bool { return a.name == b.name && a.kind == b.kind && a.list == b.list }
+	if !slices.EqualFunc(columns, p.columns, same) {
+		return fmt.Errorf("its columns or their types differ from those of the first file: write all files with the same columns: %w", ErrFormat)
+	}
+	var raw []byte
+	buffer := make([]parquet.Row, 64)
+	for _, group := range f.RowGroups() {
+		if err := p.group(group, buffer, &raw, each); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkFooter checks the length of the metadata, which is read into memory.
+func checkFooter(r io.ReaderAt, size int64) error {
+	const (
+		least = 12
+		most  = 64 << 20
+	)
+	var end [8]byte
+	if size < least {
+		return fmt.Errorf("%d bytes, too few for a Parquet file: %w", size, ErrFormat)
+	}
+	if _, err := r.ReadAt(end[:], size-int64(len(end))); err != nil {
+		return onDisk(err)
+	}
+	if string(end[4:]) != parquetMagic {
+		return fmt.Errorf("truncated or no Parquet file: it ends with %q instead of %q: %w", end[4:], parquetMagic, ErrFormat)
+	}
+	if n := int64(binary.LittleEndian.Uint32(end[:])); n > min(size-least, most) {
+		return fmt.Errorf("metadata of %d bytes in a file of %d, expected at most %d: %w", n, size, min(size-least, most), ErrFormat)
+	}
+	return nil
+}
+
+func (p *parquetRows) group(group parquet.RowGroup, buffer []parquet.Row, raw *[]byte, each func([]byte) error) (err error) {
+	rows := group.Rows()
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for {
+		n, end := rows.ReadRows(buffer)
+		for _, row := range buffer[:n] {
+			if *raw, err = p.encode((*raw)[:0], row); err != nil {
+				return err
+			}
+			if err := each(*raw); err != nil {
+				return err
+			}
+		}
+		if end == io.EOF {
+			return nil
+		}
+		if end != nil {
+			return corrupt(end)
+		}
+		if n == 0 {
+			return fmt.Errorf("a row group ends early: %w", ErrFormat)
+		}
+	}
+}
+
+// parquetColumns returns the columns of a schema: one for each leaf.
+func parquetColumns(schema *parquet.Schema) ([]*parquetColumn, error) {
+	paths := schema.Columns()
+	if len(paths) > maxFields {
+		return nil, fmt.Errorf("%d columns, expected at most %d: remove unused columns: %w", len(paths), maxFields, ErrFormat)
+	}
+	var columns []*parquetColumn
+	for _, path := range paths {
+		leaf, _ := schema.Lookup(path...)
+		c := &parquetColumn{kind: parquetKind(leaf.Node.Type()), list: leaf.MaxRepetitionLevel > 0}
+		if c.list { // the names inside a list are those of its encoding
+			path = append(path[:1:1], slices.DeleteFunc(slices.Clone(path[1:]), func(name string) bool {
+				return slices.Contains([]string{"list", "element", "item", "array", "bag", "array_element"}, name)
+			})...)
+		}
+		c.name = strings.Join(path, ".")
+		what := leaf.Node.Type().String()
+		if leaf.MaxRepetitionLevel > 1 {
+			c.kind, what = nil, "nested lists"
+		}
+		if c.kind == nil {
+			c.kind = dtype.For[string]()
+			c.err = &RowError{Unit: "record", Column: strconv.Quote(c.name), Found: what, Expected: "numbers, booleans, text, or lists of them",
+				Fix: "convert the column, or leave it out", Err: ErrUnsupported}
+		}
+		columns = append(columns, c)
+	}
+	return columns, nil
+}
+
+// parquetKind returns the element type of a column; nil if the type is not supported.
+func parquetKind(t parquet.Type) *dtype.Type {
+	logical := t.LogicalType()
+	if logical == nil {
+		logical = &format.LogicalType{}
+	}
+	switch l := logical.Value.(type) {
+	case nil, *format.StringType, *format.EnumType, *format.JsonType:
+	case *format.IntType:
+		name := fmt.Sprintf("uint%d", l.BitWidth)
+		if l.IsSigned {
+			name = name[1:]
+		}
+		return dtype.ByName(name)
+	default:
+		return nil // dates, times, decimals and others
+	}
+	switch t.Kind() {
+	case parquet.Boolean:
+		return dtype.For[bool]()
+	case parquet.Int32:
+		return dtype.For[int32]()
+	case parquet.Int64:
+		return dtype.For[int64]()
+	case parquet.Float:
+		return dtype.For[float32]()
+	case parquet.Double:
+		return dtype.For[float64]()
+	case parquet.ByteArray:
+		return dtype.For[string]()
+	}
+	return nil
+}
+
+// encode appends a row to raw.
+func (p *parquetRows) encode(raw []byte, row parquet.Row) ([]byte, error) {
+	for i, c := range p.columns {
+		n := 0
+		for n < len(row) && row[n].Column() == i {
+			n++
+		}
+		if n == 0 {
+			return raw, fmt.Errorf("a row without column %q: %w", c.name, ErrFormat)
+		}
+		values := row[:n]
+		row = row[n:]
+		if values[0].IsNull() && n == 1 || c.err != nil {
+			values = nil // null, or an empty list
+		}
+		raw = binary.AppendUvarint(raw, uint64(len(values)))
+		for _, v := range values {
+			if v.IsNull() {
+				return raw, nullValue(c.name)
+			}
+			raw = appendParquet(raw, c.kind, v)
+		}
+		if len(raw) > maxRecord {
+			return raw, recordError(fmt.Sprintf("more than %d bytes", maxRecord), "a smaller row", "write smaller rows")
+		}
+	}
+	return raw, nil
+}
+
+func nullValue(column string) error {
+	return &RowError{Unit: "record", Column: strconv.Quote(column), Found: "null", Expected: "a value", Fix: "fill it in, or leave the column out", Err: ErrFormat}
+}
+
+func appendParquet(raw []byte, kind *dtype.Type, v parquet.Value) []byte {
+	order := binary.LittleEndian
+	switch v.Kind() {
+	case parquet.Boolean:
+		if v.Boolean() {
+			return append(raw, 1)
+		}
+		return append(raw, 0)
+	case parquet.Float:
+		return order.AppendUint32(raw, math.Float32bits(v.Float()))
+	case parquet.Double:
+		return order.AppendUint64(raw, math.Float64bits(v.Double()))
+	case parquet.ByteArray:
+		raw = binary.AppendUvarint(raw, uint64(len(v.ByteArray())))
+		return append(raw, v.ByteArray()...)
+	}
+	n := uint64(v.Int64())
+	if v.Kind() == parquet.Int32 {
+		n = uint64(v.Int32())
+	}
+	return append(raw, order.AppendUint64(nil, n)[:kind.Size]...) // integers of 8 and 16 bits have 32 in the file
+}
+
+func (p *parquetRows) values(raw []byte, err *error) iter.Seq2[[]byte, value] {
+	return func(yield func([]byte, value) bool) {
+		for _, c := range p.columns {
+			n, size := binary.Uvarint(raw)
+			raw = raw[size:]
+			v := value{kind: c.kind, count: int(n), err: c.err}
+			length := int(n) * c.kind.Size
+			if c.kind.Kind == dtype.String {
+				length = 0
+				for range n {
+					text, size := binary.Uvarint(raw[length:])
+					length += size + int(text)
+				}
+			}
+			v.raw, raw = raw[:length], raw[length:]
+			switch {
+			case c.list:
+				v.shape = []int{v.count}
+			case n == 0 && v.err == nil:
+				v.err = nullValue(c.name)
+			}
+			if !yield([]byte(c.name), v) {
+				return
+			}
+		}
+	}
+}
+
+func (p *parquetRows) decode(v value, dst vector, at int) error {
+	texts, ok := dst.(vec[string])
+	if !ok {
+		to := bytesOf(dst, at, at+v.count)
+		copy(to, v.raw)
+		reorder(to, v.kind.Size, binary.LittleEndian)
+		return nil
+	}
+	raw := v.raw
+	for i := range v.count {
+		n, size := binary.Uvarint(raw)
+		texts[at+i] = string(raw[size : size+int(n)])
+		raw = raw[size+int(n):]
+	}
+	return nil
+}
+
+func (p *parquetRows) content(v value) []byte {
+	_, size := binary.Uvarint(v.raw)
+	return v.raw[size:]
+}
