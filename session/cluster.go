@@ -299,8 +299,9 @@ func (r *ranked) run(step *tfbind.Step) error {
 		if !errors.As(err, &failed) {
 			return err
 		}
-		// The server numbers runs at random (GetUniqueRequestId) and refuses a number that was
-		// among its last 100,000 before it runs anything, so the step may run again.
+		// The server refuses a number of a run (GetUniqueRequestId) that was among its last
+		// 100,000 before it runs anything, so the step may run again. tfbind/replace.c makes
+		// numbers that differ, where the platform lets it.
 		if strings.Contains(failed.Message, "request was received twice") && attempt < 3 {
 			continue
 		}
@@ -321,8 +322,8 @@ func failedElsewhere(err *tfbind.Error) bool {
 	return slices.Contains([]string{"UNAVAILABLE", "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED"}, err.Code) ||
 		// A new process of the rank came before the old one was missed.
 		strings.Contains(err.Message, "incarnation doesn't match") ||
-		// The exchange itself failed, as one of 90,000 steps on a busy machine did with "Delete called
-		// on non-empty BufRendezvous". Errors of the model and of memory have other codes.
+		// The exchange itself failed, such as with "Delete called on non-empty BufRendezvous" after
+		// the run of another rank was refused. Errors of the model and of memory have other codes.
 		err.Code == "INTERNAL" && strings.Contains(err.Message, "Collective ops is aborted")
 }
 

@@ -2,6 +2,7 @@ package tfbind
 
 // #cgo CFLAGS: -std=c11 -O2 -Wall -Wextra
 // #cgo LDFLAGS: -ldl -lm
+// #cgo linux LDFLAGS: -rdynamic
 // #include <stdlib.h>
 // #include "shim.h"
 import "C"
@@ -133,6 +134,12 @@ func (cgoAPI) newServer(def []byte) (target string, err error) {
 		target = C.GoString(C.sf_new_server(ptr(unsafe.SliceData(def)), C.size_t(len(def)), s))
 	})
 	return target, err
+}
+
+func (cgoAPI) replaced() (numbers, aborts uint64) {
+	var n, a C.uint64_t
+	C.sf_replaced(&n, &a)
+	return uint64(n), uint64(a)
 }
 
 func (cgoAPI) loadSavedModel(target, dir string, tags []string, config []byte) (session, graph ptr, err error) {

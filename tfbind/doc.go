@@ -38,4 +38,10 @@
 //     [ErrInterrupted]. Some of the variables may be updated.
 //   - A deadline has the effect of a cancellation at that time.
 //   - No goroutine continues after the method returns.
+//
+// # Replaced functions
+//
+// On Linux, an executable with this package replaces two C++ functions of TensorFlow (replace.c),
+// because runs on a [Server] repeat numbers and keep memory. One makes random numbers. The other
+// has an effect in processes with a server, and with the C++ interface of TensorFlow 2.21.
 package tfbind

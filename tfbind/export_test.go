@@ -9,6 +9,9 @@ func OperationName(op Operation) string { return op.name() }
 
 func OutputName(o Output) string { return o.name() }
 
+// Replaced returns how often TensorFlow called the functions of replace.c.
+func Replaced() (numbers, aborts uint64) { return capi.replaced() }
+
 // Len returns the number of elements of a tensor.
 func Len(t *Tensor) int { return int(t.info.elements) }
 

@@ -51,9 +51,13 @@ func (g *graphDef) placeholder(name string, d tfbind.DType) *graphDef {
 
 func (g *graphDef) bytes(t testing.TB) []byte {
 	t.Helper()
-	b, err := proto.Marshal(&graph_go_proto.GraphDef{Node: g.nodes, Versions: &versions_go_proto.VersionDef{Producer: 1395}})
+	b, err := g.marshal()
 	require.NoError(t, err)
 	return b
+}
+
+func (g *graphDef) marshal() ([]byte, error) {
+	return proto.Marshal(&graph_go_proto.GraphDef{Node: g.nodes, Versions: &versions_go_proto.VersionDef{Producer: 1395}})
 }
 
 // session opens a session on the graph; both are closed with the test.

@@ -28,6 +28,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if file := os.Getenv(envServerChild); file != "" {
+		if err := serverChild(file); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if _, err := tfbind.Load(""); err != nil {
 		fmt.Fprintf(os.Stderr, "these tests need TensorFlow: %v\n", err)
 		os.Exit(1)

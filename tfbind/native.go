@@ -25,6 +25,7 @@ type native interface {
 	newSession(graph ptr, config []byte) (ptr, error)
 	loadSavedModel(target, dir string, tags []string, config []byte) (session, graph ptr, err error)
 	newServer(def []byte) (target string, err error)
+	replaced() (numbers, aborts uint64)
 	closeSession(session ptr) error
 	deleteSession(session ptr)
 	listDevices(session ptr) ([]Device, error)

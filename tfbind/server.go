@@ -4,6 +4,8 @@ package tfbind
 // process ends, because TensorFlow cannot stop a server (TF_ServerStop is not implemented, and
 // deleting a started server may abort the process, in 2.21). Anyone who reaches its port can run
 // graphs: TensorFlow's servers listen on all addresses, without encryption or authentication.
+// Its sessions should have the devices of this server only (device_filters) and exchange values
+// by collectives: a server that asks for a tensor of a failed run waits until its own run ends.
 type Server struct{ target string }
 
 // NewServer starts a server. def is a serialized tensorflow.ServerDef.

@@ -246,6 +246,7 @@ TF_Session* sf_load_saved_model(TF_Graph* g, const char* target,
 const char* sf_new_server(const void* def, size_t size, TF_Status* status) {
   TF_Server* server = tf.TF_NewServer(def, size, status);
   if (tf.TF_GetCode(status) == 0) tf.TF_ServerStart(server, status);
+  if (tf.TF_GetCode(status) == 0) sf_serving();
   return tf.TF_GetCode(status) == 0 ? tf.TF_ServerTarget(server) : NULL;
 }
 

@@ -73,6 +73,11 @@ TF_Session* sf_load_saved_model(TF_Graph*, const char* target, const char* dir,
 // Starts a server, which runs until the process ends. Returns its address, or
 // NULL if the status is an error.
 const char* sf_new_server(const void* def, size_t size, TF_Status*);
+// Changes the functions of replace.c for a process with a server.
+void sf_serving(void);
+// Returns how often TensorFlow called the functions of replace.c: for a random
+// number, and to abort the transfers of a run.
+void sf_replaced(uint64_t* numbers, uint64_t* aborts);
 void sf_close_session(TF_Session*, TF_Status*);
 void sf_delete_session(TF_Session*, TF_Status*);
 TF_DeviceList* sf_list_devices(TF_Session*, TF_Status*);
