@@ -63,7 +63,8 @@ def pack(dest: Path, python: str, part_mb: int) -> None:
     """Writes the parts and their index."""
     stage = dest / "content"
     (stage / "wheels").mkdir(parents=True, exist_ok=True)
-    platforms = [f"manylinux_2_{n}_x86_64" for n in (31, 28, 27, 17)]
+    # pip takes wheels of exactly these tags; each CUDA library has its own.
+    platforms = [f"manylinux_2_{n}_x86_64" for n in range(39, 4, -1)]
     platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
     check(
         [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
