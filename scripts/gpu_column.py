@@ -74,7 +74,7 @@ def pack(dest: Path, python: str, part_mb: int) -> None:
     )
     programs = stage / "programs"
     programs.mkdir(exist_ok=True)
-    build = ["go", "build", "-trimpath", "-ldflags=-s -w", "-o"]
+    build = ["go", "build", "-ldflags=-s -w", "-o"]
     check([*build, str(programs / "steadyfit"), "./cmd/steadyfit"])
     check([*build, str(programs / "accuracy"), "./internal/lab/accuracy"])
     for name, package in PACKAGES.items():

@@ -127,6 +127,11 @@ int sf_trim_malloc(void) {
   return 0;
 }
 
+int sf_dump_heap(const char* path) {
+  return allocator() == SF_JEMALLOC &&
+         m.mallctl("prof.dump", NULL, NULL, &path, sizeof path) == 0;
+}
+
 int sf_set_mmap_threshold(int bytes) {
   // The parameters of mallopt in glibc's malloc.h.
   enum { trim_threshold = -1, mmap_threshold = -3 };

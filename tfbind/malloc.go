@@ -68,6 +68,11 @@ func TrimMalloc() bool {
 	return capi != nil && capi.trimMalloc()
 }
 
+// DumpHeap writes jemalloc's heap profile to a file: the memory in use by the stack that allocated
+// it, of samples. It reports whether malloc is jemalloc and profiles, which MALLOC_CONF=prof:true
+// turns on before the process starts.
+func DumpHeap(path string) bool { return capi != nil && capi.dumpHeap(path) }
+
 // MaxMmapThreshold is the largest threshold, in bytes, for [SetMmapThreshold]. It is the limit
 // of glibc's own adjustment (DEFAULT_MMAP_THRESHOLD_MAX).
 const MaxMmapThreshold = 32 << 20

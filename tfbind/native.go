@@ -60,6 +60,7 @@ type native interface {
 
 	mallocInfo() (allocator int, inUse, free, arenas, mapped int64)
 	trimMalloc() bool
+	dumpHeap(path string) bool
 	setMmapThreshold(bytes int) bool
 }
 

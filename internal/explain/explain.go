@@ -23,6 +23,11 @@
 // without the blocks in other parts, and malloc's is what malloc reports. So all parts are measured, and
 // what remains is the part [Unattributed]. The parts may also exceed the peak, for example if kernels do
 // not write to all of their workspace; [Report.Excess] is the difference.
+//
+// # Stacks
+//
+// If jemalloc is preloaded, it profiles the heap.
+// For a leak, the profiles before and after the sampled steps give the stacks that allocated what grew.
 package explain
 
 import (
@@ -66,6 +71,9 @@ type Report struct {
 	Growth memory.Verdict `json:"growth"`
 	// GrowthText describes Growth in one line.
 	GrowthText string `json:"growth_text"`
+	// GrowingStacks are the stacks whose memory grew most in these steps if Growth is a leak of native
+	// memory, and malloc is a jemalloc that was built with profiling.
+	GrowingStacks []Stack `json:"growing_stacks,omitempty"`
 	// Samples is the anonymous memory after these steps.
 	Samples Samples `json:"samples"`
 	// Timeline is the memory that operations hold in the course of a step.

@@ -122,6 +122,7 @@ type measurement struct {
 	trace       native.Trace
 	operations  []operation // of trace
 	growth      memory.Verdict
+	stacks      []Stack
 	sampler     *memory.Sampler
 	series      memory.Series
 	sample      memory.Sample
@@ -250,6 +251,10 @@ func (m *measurement) grow(ctx context.Context) error {
 			return err
 		}
 	}
+	before, err := dumpProfile()
+	if err != nil {
+		return err
+	}
 	start := time.Now()
 	end := start.Add(m.plan.Time)
 	first := m.steps()
@@ -268,11 +273,19 @@ func (m *measurement) grow(ctx context.Context) error {
 		}
 		m.growth = judge(&m.series, m.steps()-first)
 		if m.growth.Kind != memory.Inconclusive || target >= mostSteps || !time.Now().Before(end) {
-			return nil
+			break
 		}
 		more := m.growth.More / float64(m.executions.Steps)
 		target = min(target+int(math.Min(math.Max(more, float64(target)/2), float64(3*target))), mostSteps)
 	}
+	if before == nil || m.growth.Kind != memory.Leak {
+		return nil
+	}
+	after, err := dumpProfile()
+	if err == nil {
+		m.stacks = after.growth(before, m.steps()-first)
+	}
+	return err
 }
 
 // judge judges the growth in some steps. Growth within the tolerance counts if a number of objects, which
@@ -418,7 +431,7 @@ func (m *measurement) report() *Report {
 		PeakBytes: m.peak, BeforeBytes: m.before.total(), AnonBytes: m.before.anonymous, ProcessPeakBytes: m.processPeak,
 		MicroBatches: m.session.MicroBatches(), StepsPerExecution: m.executions.Steps,
 		Steps: m.steps(), StepSeconds: stats.Median(m.times),
-		Growth: m.growth, GrowthText: m.growth.String(), Samples: m.samples.thin(400),
+		Growth: m.growth, GrowthText: m.growth.String(), GrowingStacks: m.stacks, Samples: m.samples.thin(400),
 	}
 	r.Timeline = newTimeline(m.operations)
 	r.Parts = m.parts(m.operations)

@@ -54,7 +54,7 @@ func Send(measure func() (*Report, error), describe func(error) *Failure) error 
 // Run starts this program again with the same arguments, in which Measuring is true, and returns the
 // report that it sends. log receives what that process logs. An error of the measurement is a *Failure.
 func Run(ctx context.Context, log io.Writer) (*Report, error) {
-	p, err := child.Start(ctx, child.Command{Variable: Env, Spec: struct{}{}, Log: log, KillWithParent: true})
+	p, err := child.Start(ctx, child.Command{Variable: Env, Spec: struct{}{}, Env: profiling(), Log: log, KillWithParent: true})
 	if err != nil {
 		return nil, err
 	}

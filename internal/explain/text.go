@@ -161,5 +161,8 @@ func (r *Report) growing() (lines []string) {
 			}
 		}
 	}
+	for _, s := range r.GrowingStacks {
+		lines = append(lines, fmt.Sprintf("about %s a step from %s", memory.Bytes(s.BytesPerStep), escape.Printable(strings.Join(s.Functions, " < "))))
+	}
 	return lines
 }
