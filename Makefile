@@ -74,27 +74,34 @@ OTHER_ONEDNN := $(if $(filter 0 false False FALSE,$(or $(TF_ENABLE_ONEDNN_OPTS),
 
 # With the race detector, each program waits for a second when it ends, and the tests start
 # hundreds of programs. Left out are packages without goroutines, packages whose programs run
-# alone in children, a test of the memory that the command uses, tests of measured times, and
-# the larger models and kills of ranks.
-NO_RACE := TestHostileInputs|TestMeasuredChoice|TestChoiceThatRounds|TestRoundsAsItSays|TestChoose|TestLaunchedRanksAreKilled
+# alone in children, a test of the memory that the command uses, tests of measured times, the
+# larger models, and tests and scripts that set oneDNN themselves.
+NO_RACE := TestHostileInputs|TestMeasuredChoice|TestChoiceThatRounds|TestRoundsAsItSays|TestChoose|TestPrior
+# Tests that end processes and compare what is left. Other tests and scripts run the same commands
+# to their end.
+ENDS := TestKilledRunsResumeBitForBit|TestKilledBeforeTheFirstCheckpoint|TestSupervisedRunsEndAsUndisturbed|TestInterruptExitsWith130|TestParentIsSmall|TestProcessResets.*|TestProcessThatRanOutOfMemory|TestLaunchFails|TestLaunchEnds|TestLaunchedRanksChange|TestLaunchedRankIsLost|TestLaunchedRanksAreKilled
+# Readers that meet limits, and the distribution of random numbers, in one goroutine.
+LIMITS := TestCSVRowWithoutEnd|TestCSVOfManyColumns|TestCropsAreUniform|TestHostileFilesAreRefusedBeforeTheyTakeMemory|TestLongChainOf.*|TestNestingIsBounded
+# Scripts of flags, output and exit codes.
+COMMAND_SCRIPTS := ^TestScripts$$/^(config|device|explain|onednn|other)$$
 LARGER_RANKS := ^TestCluster$$/^(digits_[49]|digits-scaled|lstm|image-224)
 .PHONY: race
 race: export GORACE ?= atexit_sleep_ms=20
 race: runtime ## the unit tests with race detector and leakcheck, with the opposite setting of oneDNN
-	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) race -race -tags leakcheck -count=1 -timeout=30m -skip '^($(NO_RACE))$$|$(LARGER_RANKS)' $(GOTESTFLAGS) \
-		$$($(GO) list ./... | grep -vE '/(internal/(explain|lab/(report|workload|accuracy)|docs|lint))$$')
+	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) race -race -tags leakcheck -count=1 -timeout=30m -skip '^($(NO_RACE)|$(ENDS)|$(LIMITS))$$|$(COMMAND_SCRIPTS)|$(LARGER_RANKS)' $(GOTESTFLAGS) \
+		$$($(GO) list ./... | grep -vE '/(option|internal/(bundle|cgroup|docs|dtype|explain|graphdef|lint|mark|nearest|stats|lab/(accuracy|bench|compare|loop|measure|report|runner|worker|workload)))$$')
 
 # Tests that skip themselves in builds with race detector or leakcheck. Left out are tests that
 # compare with Keras, whose TensorFlow has the same setting, tests that set oneDNN themselves,
 # and TestGolden.
-NOT_IN_RACE := TestBudget(IsKept|ThatCannotBeKept|OfASmallModel|IsResumedBitForBit)|TestOutOfMemory(IsSplit)?|TestSoak|TestReloadsStayFlat|TestPythonPredictsTheSame|TestModelsOfOthersTrain|TestRaggedInputIsRefused
+NOT_IN_RACE := TestBudget(IsKept|ThatCannotBeKept|OfASmallModel|IsResumedBitForBit)|TestSoak|TestReloadsStayFlat|TestPythonPredictsTheSame
 
 .PHONY: test-onednn
 test-onednn: runtime ## the tests that race skips, with the opposite setting of oneDNN
 	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) onednn -count=1 -timeout=20m -run '^($(NOT_IN_RACE)|TestRoundsAsItSays)$$|^TestScripts$$/^matrix$$' $(GOTESTFLAGS) ./cmd/steadyfit ./fit ./session ./internal/autotune
 
-# Left out are tests of memory and of threads that take thousands of steps.
-NO_GCSTRESS := TestReloadsStayFlat|TestCallerRuns
+# Left out are tests of memory, and of threads that take thousands of steps.
+NO_GCSTRESS := TestReloadsStayFlat|TestReleaseProfile|TestCallerRuns
 
 .PHONY: gcstress
 gcstress: runtime ## tests with a garbage collection inside each use of a native handle
@@ -148,8 +155,8 @@ conformance: runtime venv $(HUB) ## train all cases in Keras fit and here, compa
 	STEADYFIT_TEST_CONFORMANCE=$(CURDIR)/docs/reference/keras.md PYTHONPATH=$(CURDIR)/$(HUB) $(GO) test -count=1 -v -timeout 90m -run '^TestTrainsAsKerasFit$$' ./cmd/steadyfit
 
 .PHONY: soak
-soak: runtime ## long runs with all policies on, 200 kills of supervised runs, and an hour of fuzzing (two hours)
-	STEADYFIT_TEST_SOAK=1 STEADYFIT_TEST_KILLS=200 $(GO) test -count=1 -timeout 90m -v -run '^(TestSoak|TestReloadsStayFlat|TestSupervisedRunsEndAsUndisturbed|TestSuperviseRandomKills|TestClusterSurvivesKills|TestLaunchedRanksAreKilled)$$' ./fit ./session ./supervise ./train ./cmd/steadyfit
+soak: runtime ## long runs with all policies on, 200 kills of each kind of run, and an hour of fuzzing (three hours)
+	STEADYFIT_TEST_SOAK=1 STEADYFIT_TEST_KILLS=200 $(GO) test -count=1 -timeout 120m -v -run '^(TestSoak|TestReloadsStayFlat|TestKilledRunsResumeBitForBit|TestSupervisedRunsEndAsUndisturbed|TestSuperviseRandomKills|TestClusterSurvivesKills|TestLaunchedRanksAreKilled)$$' ./fit ./session ./supervise ./train ./cmd/steadyfit
 	scripts/fuzz.sh 1000000x
 
 # Debian: apt-get install dataset-fashion-mnist

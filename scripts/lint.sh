@@ -17,6 +17,12 @@ galeone() {
     (source internal/lab/bench/galeone.env && go vet -tags 'galeone tfgo' ./internal/lab/galeone/... ./examples/augment)
 }
 
+# Packages whose files have these tags. The others are the same with and without them.
+tagged() {
+    git grep -lzE '^//go:build.*(gcstress|leakcheck)' -- '*.go' | xargs -0r -n 1 dirname | sort -u | sed 's|^|./|' |
+        xargs -r go vet -tags 'gcstress leakcheck'
+}
+
 shells() {
     local file ok=0
     while IFS= read -r -d '' file; do
@@ -32,7 +38,7 @@ pythons() {
 
 check golangci-lint go run "$golangci" run ./...
 check 'go vet, tags galeone and tfgo' galeone
-check 'go vet, test tags' go vet -tags 'gcstress leakcheck' ./...
+check 'go vet, test tags' tagged
 check 'builds without cgo' env CGO_ENABLED=0 go build ./data/... ./memory/... ./option/... ./supervise/...
 check 'project rules' go test -count=1 ./internal/lint
 check 'shell syntax' shells

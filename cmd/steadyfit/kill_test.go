@@ -196,12 +196,21 @@ func undisturbedOn(t *testing.T, model string) whole {
 // process to the middle of a checkpoint, and resumes them until they are done. Model and losses
 // must be those of an undisturbed run, bit for bit.
 func TestKilledRunsResumeBitForBit(t *testing.T) {
-	kills := 20
-	if raceDetector() {
-		kills = 5 // the race detector slows each run down and finds nothing new
-	}
+	kills := killsOr(t, 8)
 	t.Run("whole", func(t *testing.T) { killAndResume(t, "", kills) })
 	t.Run("adapter", func(t *testing.T) { killAndResume(t, loraModel, kills/2) })
+}
+
+// killsOr returns the number of kills in STEADYFIT_TEST_KILLS, or n if it is not set.
+func killsOr(t *testing.T, n int) int {
+	t.Helper()
+	text := os.Getenv("STEADYFIT_TEST_KILLS")
+	if text == "" {
+		return n
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err)
+	return n
 }
 
 func killAndResume(t *testing.T, model string, kills int) {
@@ -250,17 +259,9 @@ func killAndResume(t *testing.T, model string, kills int) {
 
 // TestSupervisedRunsEndAsUndisturbed kills supervised runs at random moments, also in the middle
 // of checkpoints: by SIGKILL, by SIGSEGV, and by SIGSTOP, which makes a hang that the deadline
-// ends. Only the supervisor restarts them. STEADYFIT_TEST_KILLS sets the number of kills.
+// ends. Only the supervisor restarts them.
 func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
-	kills := 6
-	if raceDetector() {
-		kills = 3
-	}
-	if text := os.Getenv("STEADYFIT_TEST_KILLS"); text != "" {
-		var err error
-		kills, err = strconv.Atoi(text)
-		require.NoError(t, err)
-	}
+	kills := killsOr(t, 3)
 	t.Run("whole", func(t *testing.T) { killSupervised(t, "", kills) })
 	t.Run("adapter", func(t *testing.T) { killSupervised(t, loraModel, max(3, kills/3)) })
 }

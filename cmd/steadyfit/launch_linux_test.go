@@ -220,14 +220,8 @@ func loseARank(t *testing.T, ranks int, model string) {
 func floatOf(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }
 
 // Under supervision, ranks that are killed at random end with the bits of an undisturbed training.
-// STEADYFIT_TEST_KILLS sets the number of kills.
 func TestLaunchedRanksAreKilled(t *testing.T) {
-	kills := 1
-	if text := os.Getenv("STEADYFIT_TEST_KILLS"); text != "" {
-		var err error
-		kills, err = strconv.Atoi(text)
-		require.NoError(t, err)
-	}
+	kills := killsOr(t, 1)
 	flags := []string{"--epochs", "40", "--every", "20steps", "--supervise", "--restarts", "1000"}
 	whole := t.TempDir()
 	started := time.Now()
