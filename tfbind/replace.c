@@ -77,9 +77,10 @@ void _ZN10tensorflow15LocalRendezvous10StartAbortERKN4absl12lts_202508146StatusE
   int i = serving;
   abort_function* f = functions[i];
   if (f == NULL) {
-    *(void**)&f = original(
-        i ? LOCAL_RENDEZVOUS("7DoAbort") : LOCAL_RENDEZVOUS("10StartAbort"),
-        __builtin_return_address(0));
+    const void* caller = __builtin_return_address(0);
+    if (i) *(void**)&f = original(LOCAL_RENDEZVOUS("7DoAbort"), caller);
+    if (f == NULL)
+      *(void**)&f = original(LOCAL_RENDEZVOUS("10StartAbort"), caller);
     functions[i] = f;
   }
   if (f != NULL) f(rendezvous, status);
