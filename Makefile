@@ -89,7 +89,7 @@ LARGER_RANKS := ^TestCluster$$/^(digits_[49]|digits-scaled|lstm|image-224)
 race: export GORACE ?= atexit_sleep_ms=20
 race: runtime ## the unit tests with race detector and leakcheck, with the opposite setting of oneDNN
 	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) race -race -tags leakcheck -count=1 -timeout=30m -skip '^($(NO_RACE)|$(ENDS)|$(LIMITS))$$|$(COMMAND_SCRIPTS)|$(LARGER_RANKS)' $(GOTESTFLAGS) \
-		$$($(GO) list ./... | grep -vE '/(option|internal/(bundle|cgroup|docs|dtype|explain|graphdef|lint|mark|nearest|stats|lab/(accuracy|bench|compare|loop|measure|report|runner|worker|workload)))$$')
+		$$($(GO) list ./... | grep -vE '/(option|examples/(train|transfer)|internal/(bundle|cgroup|docs|dtype|explain|graphdef|lint|mark|nearest|stats|lab/(accuracy|bench|compare|loop|measure|report|runner|worker|workload)))$$')
 
 # Tests that skip themselves in builds with race detector or leakcheck. Left out are tests that
 # compare with Keras, whose TensorFlow has the same setting, tests that set oneDNN themselves,
