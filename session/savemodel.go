@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"steadyfit/internal/files"
+	"steadyfit/internal/manifest"
 	"steadyfit/savedmodels"
 )
 
@@ -25,14 +26,38 @@ import (
 // replacement, both models can remain in a folder .DIR.tmp-* beside dir, which TidyModels
 // cleans up. SaveModel fails if dir has other content or is inside the folder of the model
 // being trained. An error of the file system is a *SaveError.
-func (s *Session) SaveModel(ctx context.Context, dir string) error {
+//
+// Each complete function is called with the folder of the new files before it replaces dir, for
+// example to add a file. The file SHA256SUMS has the hashes of all files (savedmodels.Verify).
+func (s *Session) SaveModel(ctx context.Context, dir string, complete ...func(dir string) error) error {
 	if err := replaceable(dir, s.model.Dir); err != nil {
 		return err
 	}
-	return s.modelError(dir, s.writeModel(ctx, dir))
+	return s.modelError(dir, s.writeModel(ctx, dir, complete))
 }
 
-func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
+// writeFiles writes a SavedModel to a new folder, without its manifest, which it returns.
+func (s *Session) writeFiles(ctx context.Context, dir string, complete []func(string) error) (*manifest.Manifest, error) {
+	variables := filepath.Join(dir, "variables")
+	err := os.MkdirAll(variables, 0o777)
+	if err == nil {
+		err = copyModel(s.model.Dir, dir)
+	}
+	if err == nil {
+		err = s.saveAll(ctx, filepath.Join(variables, "variables"))
+	}
+	for _, f := range complete {
+		if err == nil {
+			err = f(dir)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return manifest.Hash(ctx, dir)
+}
+
+func (s *Session) writeModel(ctx context.Context, dir string, complete []func(string) error) (err error) {
 	parent := filepath.Dir(filepath.Clean(dir))
 	if err := os.MkdirAll(parent, 0o777); err != nil {
 		return err
@@ -50,17 +75,14 @@ func (s *Session) writeModel(ctx context.Context, dir string) (err error) {
 		}
 	}()
 	whole := filepath.Join(temp, "new")
-	variables := filepath.Join(whole, "variables")
-	if err := os.MkdirAll(variables, 0o777); err != nil {
-		return err
+	sums, err := s.writeFiles(ctx, whole, complete)
+	if err == nil {
+		err = sums.Write(whole)
 	}
-	if err := copyModel(s.model.Dir, whole); err != nil {
-		return err
+	if err == nil {
+		err = files.SyncTree(whole)
 	}
-	if err := s.saveAll(ctx, filepath.Join(variables, "variables")); err != nil {
-		return err
-	}
-	if err := files.SyncTree(whole); err != nil {
+	if err != nil {
 		return err
 	}
 	// A rename cannot replace a folder that has files, so the old model is moved away first. If
@@ -187,7 +209,12 @@ func CheckOutput(dir string, model *savedmodels.Model) error {
 	if err := replaceable(dir, model.Dir); err != nil {
 		return err
 	}
-	parent := filepath.Dir(filepath.Clean(dir))
+	return checkSpace(dir, filepath.Dir(filepath.Clean(dir)), model)
+}
+
+// checkSpace returns a SaveError if a model cannot be saved to dir for lack of space or rights in
+// the folder parent, which it creates.
+func checkSpace(dir, parent string, model *savedmodels.Model) error {
 	needs := modelBytes(model)
 	err := os.MkdirAll(parent, 0o777)
 	if err == nil {
@@ -199,7 +226,7 @@ func CheckOutput(dir string, model *savedmodels.Model) error {
 	return newSaveError("save model to", dir, needs, withoutProbe(err))
 }
 
-// copyModel copies a SavedModel without its variables.
+// copyModel copies a SavedModel without its variables and its manifest.
 func copyModel(from, to string) error {
 	return files.Walk(from, func(name string, info fs.FileInfo) error {
 		switch {
@@ -207,7 +234,7 @@ func copyModel(from, to string) error {
 			return fs.SkipDir
 		case info.IsDir():
 			return os.MkdirAll(filepath.Join(to, name), 0o777)
-		case name == "fingerprint.pb":
+		case name == "fingerprint.pb" || name == manifest.Name:
 			return nil
 		}
 		return files.CopyFile(filepath.Join(from, name), filepath.Join(to, name))

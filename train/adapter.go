@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"time"
 
 	"steadyfit/adapter"
 	"steadyfit/fit"
@@ -43,13 +44,14 @@ func (t *training) openAdapter() (err error) {
 func (t *training) save(ctx context.Context, r *Result) error {
 	var errs []error
 	if t.Out != "" {
-		err := t.session.SaveModel(ctx, t.Out)
-		if columns := t.reader.columns; err == nil && t.model.Metadata != nil && len(columns) > 1 {
-			err = savedmodels.RecordColumns(t.Out, columns)
-		}
+		err := t.session.SaveModel(ctx, t.Out, t.recordColumns)
 		if errs = append(errs, err); err == nil {
 			r.Out = t.Out
 		}
+	}
+	if t.OutVersion != "" {
+		path, err := t.session.SaveVersion(ctx, t.versions(), t.recordColumns)
+		r.Out, errs = path, append(errs, err)
 	}
 	if t.OutAdapter != "" {
 		a, err := t.session.Adapter(ctx)
@@ -61,4 +63,22 @@ func (t *training) save(ctx context.Context, r *Result) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// recordColumns adds the columns of the data to a trained model.
+func (t *training) recordColumns(dir string) error {
+	if columns := t.reader.columns; t.model.Metadata != nil && len(columns) > 1 {
+		return savedmodels.RecordColumns(dir, columns)
+	}
+	return nil
+}
+
+// versions returns how SaveVersion saves the trained model. A restarted process of a supervised
+// training finds the version that an earlier one wrote.
+func (t *training) versions() session.Versions {
+	v := session.Versions{Dir: t.OutVersion, Keep: t.KeepVersions}
+	if status := t.worker.Status(); !status.Began.IsZero() {
+		v.Training = status.Began.UTC().Format(time.RFC3339Nano)
+	}
+	return v
 }

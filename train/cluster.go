@@ -64,7 +64,7 @@ func (c *Config) asRank() {
 	}
 	c.Session.Cluster, c.ChooseSteps, c.CacheFeatures, c.Trace = c.Cluster, false, CacheOff, TraceNever
 	if rank > 0 {
-		c.Out, c.OutAdapter, c.Progress = "", "", nil
+		c.Out, c.OutVersion, c.OutAdapter, c.Progress = "", "", "", nil
 	}
 }
 

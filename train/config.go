@@ -87,6 +87,11 @@ type Config struct {
 	Resume bool
 	// Out is the folder for the trained SavedModel, which is replaced; empty saves no model.
 	Out string
+	// OutVersion is a folder for numbered versions of the trained SavedModel, as TensorFlow Serving
+	// reads it (session.Session.SaveVersion); empty saves none. Out must then be empty. KeepVersions
+	// is the number of newest versions to keep; 0 keeps all.
+	OutVersion   string
+	KeepVersions int
 	// OutAdapter is the folder for the trained weights alone (package adapter); empty saves
 	// none.
 	OutAdapter string
@@ -196,7 +201,8 @@ const (
 type Result struct {
 	// History has the completed epochs, even after an error. It is never nil.
 	History *fit.History
-	// Out is the folder of the trained model; empty if none was saved.
+	// Out is the folder of the trained model; empty if none was saved. In the parent of a child
+	// process, it is empty with Config.OutVersion.
 	Out string
 	// OutAdapter is the folder of the trained adapter; empty if none was saved.
 	OutAdapter string
@@ -212,7 +218,7 @@ func (c *Config) checkRanges() error {
 		value, min, max int
 	}{
 		{"Loop.Epochs", c.Loop.Epochs, 1, math.MaxInt}, {"Loop.Batch", c.Loop.Batch, 1, math.MaxInt32}, {"Loop.StepsPerEpoch", c.Loop.StepsPerEpoch, 0, math.MaxInt},
-		{"Checkpoints.Keep", c.Checkpoints.Keep, 0, math.MaxInt}, {"Checkpoints.Copies", c.Checkpoints.Copies, 0, math.MaxInt}, {"Loop.InitialEpoch", c.Loop.InitialEpoch, 0, c.Loop.Epochs - 1},
+		{"Checkpoints.Keep", c.Checkpoints.Keep, 0, math.MaxInt}, {"Checkpoints.Copies", c.Checkpoints.Copies, 0, math.MaxInt}, {"Config.KeepVersions", c.KeepVersions, 0, math.MaxInt}, {"Loop.InitialEpoch", c.Loop.InitialEpoch, 0, c.Loop.Epochs - 1},
 		{"Loop.ValidationEvery", c.Loop.ValidationEvery, 0, math.MaxInt}, {"Config.Prefetch", c.Prefetch, -1, data.MaxAhead}, {"Data.Workers", c.Data.Workers, 0, data.MaxWorkers},
 	} {
 		if n.value < n.min {
@@ -240,17 +246,8 @@ func (c *Config) check() error {
 		return refuse("Config.ValidationFraction", c.ValidationFraction, "{Config.Validation} names data; leave one of them out")
 	case c.Loop.ValidationEvery > 1 && !c.validates():
 		return refuse("Loop.ValidationEvery", c.Loop.ValidationEvery, "needs {Config.Validation}, the data")
-	case c.Checkpoints.Best != "" && c.Checkpoints.Folder == "":
-		return refuse("Checkpoints.Best", nil, "needs {Config.Checkpoints}, the folder for the best one")
-	case c.Resume && c.Checkpoints.Folder == "":
-		return refuse("Config.Resume", nil, "needs {Config.Checkpoints}, the folder to resume from")
-	case c.Loop.ResumeAnyway && !c.Resume:
-		return refuse("Loop.ResumeAnyway", nil, "has an effect only with {Config.Resume}")
 	}
-	if err := c.checkSupervision(); err != nil {
-		return err
-	}
-	if err := cmp.Or(c.checkReset(), c.checkCluster()); err != nil {
+	if err := cmp.Or(c.checkFolders(), c.checkSupervision(), c.checkReset(), c.checkCluster()); err != nil {
 		return err
 	}
 	if err := c.Autotune.check(); err != nil {
@@ -263,6 +260,23 @@ func (c *Config) check() error {
 }
 
 func (c *Config) validates() bool { return c.Validation != "" || c.ValidationFraction != 0 }
+
+// checkFolders checks the folders for checkpoints and results.
+func (c *Config) checkFolders() error {
+	switch {
+	case c.Checkpoints.Best != "" && c.Checkpoints.Folder == "":
+		return refuse("Checkpoints.Best", nil, "needs {Config.Checkpoints}, the folder for the best one")
+	case c.OutVersion != "" && c.Out != "":
+		return refuse("Config.OutVersion", c.OutVersion, "{Config.Out} names another folder for the trained model; leave one of them out")
+	case c.KeepVersions != 0 && c.OutVersion == "":
+		return refuse("Config.KeepVersions", c.KeepVersions, "needs {Config.OutVersion}, the folder of the versions")
+	case c.Resume && c.Checkpoints.Folder == "":
+		return refuse("Config.Resume", nil, "needs {Config.Checkpoints}, the folder to resume from")
+	case c.Loop.ResumeAnyway && !c.Resume:
+		return refuse("Loop.ResumeAnyway", nil, "has an effect only with {Config.Resume}")
+	}
+	return nil
+}
 
 func (c *Config) checkSupervision() error {
 	_, child := c.supervisor()

@@ -249,6 +249,9 @@ func (t *training) adapt(continues bool) {
 }
 
 func (t *training) checkOut() error {
+	if t.OutVersion != "" {
+		return t.unwritable(t.versions().Check(t.model))
+	}
 	if t.Out == "" {
 		return nil
 	}
@@ -261,7 +264,11 @@ func (t *training) checkOut() error {
 			return err
 		}
 	}
-	err := session.CheckOutput(t.Out, t.model)
+	return t.unwritable(session.CheckOutput(t.Out, t.model))
+}
+
+// unwritable returns the error that the folder for the trained model cannot be used.
+func (t *training) unwritable(err error) error {
 	if t.continues() && t.OnWriteError == fit.Continue && errors.As(err, new(*session.SaveError)) {
 		// Writing may succeed at the end.
 		t.Loop.Log.Warn("the trained model could not be written now", "error", err)
@@ -434,7 +441,7 @@ func (t *training) reportNotes() {
 	if rank, _ := t.ranked(); rank > 0 {
 		return
 	}
-	if t.Out == "" && t.OutAdapter == "" && t.Checkpoints.Folder == "" {
+	if t.Out == "" && t.OutVersion == "" && t.OutAdapter == "" && t.Checkpoints.Folder == "" {
 		t.report("note", text("without {Config.Out} or {Config.Checkpoints}, the trained model is not saved"))
 	}
 	if t.OutAdapter != "" && t.model.Base() == "" {

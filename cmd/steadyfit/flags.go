@@ -303,6 +303,8 @@ func (s *settings) clusterFlags() []flag {
 func (s *settings) outputFlags() []flag {
 	return []flag{
 		{"out", "fit", "folder for the trained SavedModel; an earlier one is replaced", "Config.Out", &s.Out},
+		{"out-version", "fit", "folder for numbered versions of the trained model, as TensorFlow Serving reads it", "Config.OutVersion", &s.OutVersion},
+		{"keep-versions", "fit", "number of newest versions to keep in --out-version (0: all)", "Config.KeepVersions", &s.KeepVersions},
 		{"out-adapter", "fit", "folder for the trained weights alone, without the frozen ones", "Config.OutAdapter", &s.OutAdapter},
 		{"out", "merge", "folder for the merged SavedModel; an earlier one is replaced", "", &s.Out},
 		{"out", "explain", "folder for a page with the course of a step", "", &s.Out},
@@ -311,7 +313,7 @@ func (s *settings) outputFlags() []flag {
 		{"output", "predict", "write only this output of the model", "", &s.output},
 		{"thin", "report", "write a small copy of the result to this file, .json or .json.gz", "", &s.thin},
 		{"history", "fit", "file for the history, one JSON line per epoch", "HistoryFile", &s.history},
-		{"json", "fit evaluate inspect doctor matrix report explain tune", "print the result as JSON", "", &s.json},
+		{"json", "fit evaluate inspect verify doctor matrix report explain tune", "print the result as JSON", "", &s.json},
 		{"strict", "inspect", "exit with 6 if the model cannot be trained", "", &s.strict},
 		{"strict", "doctor", "exit with 3 for warnings, too", "", &s.strict},
 		{"out", "matrix", "folder for the results", "", &s.plan.Out},

@@ -59,10 +59,12 @@ func steadyfit(t *testing.T, args ...string) string {
 func TestPythonPredictsTheSame(t *testing.T) {
 	python(t)
 	dir := t.TempDir()
-	model, predictions := filepath.Join(dir, "model"), filepath.Join(dir, "p.npy")
+	predictions := filepath.Join(dir, "p.npy")
 	data, err := filepath.Abs("../../data/builtin/digits-test.npz")
 	require.NoError(t, err)
-	steadyfit(t, "fit", "--model", "builtin:digits-cnn", "--data", "builtin:digits", "--epochs", "2", "--out", model)
+	steadyfit(t, "fit", "--model", "builtin:digits-cnn", "--data", "builtin:digits", "--epochs", "2", "--out-version", dir)
+	model := filepath.Join(dir, "1")
+	steadyfit(t, "verify", model)
 	steadyfit(t, "predict", "--model", model, "--data", data, "--out", predictions, "--output", "probabilities")
 	evaluated := steadyfit(t, "evaluate", "--model", model, "--data", data, "--batch", "359")
 	// The default signature of TensorFlow's own tools.

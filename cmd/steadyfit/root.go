@@ -61,7 +61,7 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 		}
 		return now
 	})
-	root.AddCommand(newFit(s), newLaunch(s), newEvaluate(s), newPredict(s), newMerge(s), newInspect(s), newDoctor(s), newBench(s), newExplain(s),
+	root.AddCommand(newFit(s), newLaunch(s), newEvaluate(s), newPredict(s), newMerge(s), newInspect(s), newVerify(s), newDoctor(s), newBench(s), newExplain(s),
 		newTune(s), newMatrix(s), newReport(s), newMatrixRun(s), newVersion(s))
 	s.register(root)
 	for _, c := range root.Commands() {

@@ -1,0 +1,238 @@
+// Package manifest writes, reads and compares the SHA-256 of the files of a folder. The file has the
+// format of sha256sum, so `sha256sum -c SHA256SUMS` checks it, too.
+package manifest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"steadyfit/internal/files"
+)
+
+// Name is the name of the manifest in its folder.
+const Name = "SHA256SUMS"
+
+// maxBytes is the maximum size of a manifest.
+const maxBytes = 64 << 20
+
+// Manifest has the hashes of a folder.
+type Manifest struct {
+	Origin
+	// Sums has the hex SHA-256 of each file by its name, with slashes.
+	Sums map[string]string
+}
+
+// Origin says which version of a model a folder is. It is in a comment of the manifest.
+type Origin struct {
+	// Version is the number of the version; 0 if the folder was not written as one.
+	Version int64 `json:"version,omitempty"`
+	// Training identifies the training that wrote the version, or is empty.
+	Training string `json:"training,omitempty"`
+}
+
+// originMark begins the line with the Origin. sha256sum ignores lines that begin with #.
+const originMark = "# steadyfit "
+
+// Hash returns the manifest of the files in a folder.
+func Hash(ctx context.Context, dir string) (*Manifest, error) {
+	names, err := list(dir)
+	if err != nil {
+		return nil, err
+	}
+	m := &Manifest{Sums: make(map[string]string, len(names))}
+	for _, name := range names {
+		if m.Sums[name], err = hashFile(ctx, filepath.Join(dir, filepath.FromSlash(name))); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// list returns the sorted names of all files in a folder except the manifest. It does not follow links
+// to folders.
+func list(dir string) ([]string, error) {
+	root, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if name = filepath.ToSlash(name); name != Name {
+			names = append(names, name)
+		}
+		return err
+	})
+	slices.Sort(names)
+	return names, err
+}
+
+func hashFile(ctx context.Context, path string) (string, error) {
+	f, _, err := files.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, &reader{ctx, f}); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// reader reads until the context ends.
+type reader struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r *reader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
+}
+
+// sha256sum escapes these characters in a name and begins the line with a backslash.
+var (
+	escape   = strings.NewReplacer(`\`, `\\`, "\n", `\n`, "\r", `\r`)
+	unescape = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "\r")
+)
+
+// Write writes the manifest to its folder and syncs the file.
+func (m *Manifest) Write(dir string) error {
+	var text bytes.Buffer
+	if m.Origin != (Origin{}) {
+		origin, err := json.Marshal(m.Origin)
+		if err != nil {
+			return fmt.Errorf("%s: %w", Name, err)
+		}
+		fmt.Fprintf(&text, "%s%s\n", originMark, origin)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Sums)) {
+		escaped := escape.Replace(name)
+		if escaped != name {
+			text.WriteByte('\\')
+		}
+		fmt.Fprintf(&text, "%s  %s\n", m.Sums[name], escaped)
+	}
+	return files.Change(nil).Write(filepath.Join(dir, Name), text.Bytes())
+}
+
+// Read reads the manifest of a folder. Its error matches fs.ErrNotExist if there is none.
+func Read(dir string) (*Manifest, error) {
+	path := filepath.Join(dir, Name)
+	text, err := files.Read(path, maxBytes)
+	if err != nil {
+		return nil, err
+	}
+	m := &Manifest{Sums: map[string]string{}}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, maxBytes+1)
+	for n := 1; lines.Scan(); n++ {
+		if err := m.parse(lines.Text()); err != nil {
+			return nil, fmt.Errorf("%s, line %d: %w", path, n, err)
+		}
+	}
+	return m, nil
+}
+
+func (m *Manifest) parse(line string) error {
+	if origin, ok := strings.CutPrefix(line, originMark); ok {
+		return json.Unmarshal([]byte(origin), &m.Origin)
+	}
+	if line == "" || line[0] == '#' {
+		return nil
+	}
+	line, escaped := strings.CutPrefix(line, `\`)
+	sum, name, ok := strings.Cut(line, "  ")
+	if escaped {
+		name = unescape.Replace(name)
+	}
+	if raw, err := hex.DecodeString(sum); !ok || err != nil || len(raw) != sha256.Size {
+		return errors.New("expected a SHA-256 of 64 hexadecimal digits, two spaces and a file name")
+	}
+	if !filepath.IsLocal(filepath.FromSlash(name)) {
+		return fmt.Errorf("%q is outside the folder", name)
+	}
+	m.Sums[name] = strings.ToLower(sum)
+	return nil
+}
+
+// Names reports whether the folder has exactly the files of the manifest. It does not read them.
+func (m *Manifest) Names(dir string) bool {
+	names, err := list(dir)
+	return err == nil && slices.Equal(names, slices.Sorted(maps.Keys(m.Sums)))
+}
+
+// Damage lists the files of a folder that differ from its manifest. It is an error.
+type Damage struct {
+	Dir string `json:"dir"`
+	// Missing are names of the manifest without a file, Extra are files without a hash, and Differs
+	// are files with another content. They are sorted, with slashes.
+	Missing []string `json:"missing"`
+	Extra   []string `json:"extra"`
+	Differs []string `json:"differs"`
+}
+
+func (d *Damage) Error() string {
+	var found []string
+	for _, kind := range []struct {
+		word  string
+		names []string
+	}{{"missing", d.Missing}, {"not listed", d.Extra}, {"another content", d.Differs}} {
+		if len(kind.names) > 0 {
+			found = append(found, kind.word+": "+strings.Join(kind.names, ", "))
+		}
+	}
+	return fmt.Sprintf("%s differs from its %s: %s; restore these files, or save the model again", d.Dir, Name, strings.Join(found, "; "))
+}
+
+// Verify compares the files of a folder with the manifest. A difference is a *Damage.
+func (m *Manifest) Verify(ctx context.Context, dir string) error {
+	names, err := list(dir)
+	if err != nil {
+		return err
+	}
+	d := &Damage{Dir: dir, Missing: []string{}, Extra: []string{}, Differs: []string{}}
+	for _, name := range names {
+		if _, ok := m.Sums[name]; !ok {
+			d.Extra = append(d.Extra, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Sums)) {
+		sum, err := hashFile(ctx, filepath.Join(dir, filepath.FromSlash(name)))
+		switch {
+		case gone(err):
+			d.Missing = append(d.Missing, name)
+		case err != nil:
+			return err
+		case sum != m.Sums[name]:
+			d.Differs = append(d.Differs, name)
+		}
+	}
+	if len(d.Missing)+len(d.Extra)+len(d.Differs) > 0 {
+		return d
+	}
+	return nil
+}
+
+func gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EISDIR)
+}

@@ -1,0 +1,68 @@
+package savedmodels
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"steadyfit/internal/manifest"
+)
+
+// DamagedError lists the files of a SavedModel that differ from its manifest: those that are
+// Missing, those that are Extra, and those whose content Differs.
+type DamagedError = manifest.Damage
+
+// ErrNoManifest means that a folder has no manifest, so it cannot be verified.
+var ErrNoManifest = errors.New("there is no " + manifest.Name)
+
+// Verify reads all files of a SavedModel that session.Session.SaveModel or SaveVersion wrote, and
+// compares them with its manifest, the file SHA256SUMS. It returns the number of files. The error is
+// a *DamagedError if files differ, ErrNoManifest, the error of a file that cannot be read, or that
+// of ctx.
+func Verify(ctx context.Context, dir string) (n int, err error) {
+	m, err := manifest.Read(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, missing := os.Stat(dir); missing != nil {
+			return 0, fmt.Errorf("verify: %w", missing)
+		}
+		err = fmt.Errorf("%w in %s; save the model with this version of steadyfit to write one", ErrNoManifest, dir)
+	}
+	if err == nil {
+		err = m.Verify(ctx, dir)
+	}
+	if err == nil || errors.As(err, new(*DamagedError)) {
+		return len(m.Sums), err
+	}
+	return 0, fmt.Errorf("verify: %w", err)
+}
+
+// Version is a SavedModel in a folder of versions.
+type Version struct {
+	Number int64
+	Path   string
+}
+
+// Versions returns the versions in a folder, oldest first: the folders whose names are numbers, as
+// TensorFlow Serving reads them. A folder that does not exist has none.
+func Versions(dir string) ([]Version, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("versions: %w", err)
+	}
+	var found []Version
+	for _, e := range entries {
+		if n, err := strconv.ParseUint(e.Name(), 10, 63); err == nil {
+			found = append(found, Version{int64(n), filepath.Join(dir, e.Name())})
+		}
+	}
+	slices.SortFunc(found, func(a, b Version) int {
+		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Path, b.Path))
+	})
+	return found, nil
+}

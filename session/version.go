@@ -1,0 +1,175 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"steadyfit/internal/files"
+	"steadyfit/internal/manifest"
+	"steadyfit/savedmodels"
+)
+
+// Versions configure SaveVersion.
+type Versions struct {
+	// Dir is the folder of the versions.
+	Dir string
+	// Keep is the number of newest versions to keep; 0 keeps all.
+	Keep int
+	// Training identifies a training that a restarted process continues. If Dir has a version of the
+	// same training, SaveVersion returns it instead of writing another one. Empty always writes.
+	Training string
+}
+
+// versionPrefix begins the name of the folder in which a version is written.
+const versionPrefix = ".version-"
+
+// SaveVersion writes the model of SaveModel to a new folder Dir/N and returns its path. N is one more
+// than the largest number in Dir. Readers such as TensorFlow Serving see only complete versions:
+// SaveVersion writes the files to a hidden folder, syncs them, and renames it. Several processes may
+// write to the same Dir.
+//
+// SaveVersion removes versions below the newest Keep that it has written itself and to which no file
+// was added. It never removes the model of the session. It also removes what killed processes
+// left, on a file system with locks.
+//
+// Each complete function is called with the folder of the files before it is published. After
+// an error, path is empty unless the version was published.
+func (s *Session) SaveVersion(ctx context.Context, v Versions, complete ...func(dir string) error) (path string, err error) {
+	if err := v.replaceable(s.model.Dir); err != nil {
+		return "", err
+	}
+	path, err = s.writeVersion(ctx, v, complete)
+	return path, s.modelError(v.Dir, err)
+}
+
+func (s *Session) writeVersion(ctx context.Context, v Versions, complete []func(string) error) (path string, err error) {
+	if err := os.MkdirAll(v.Dir, 0o777); err != nil {
+		return "", err
+	}
+	if path, err = v.written(); path != "" || err != nil {
+		return path, err
+	}
+	temp, remove, err := files.ScratchIn(v.Dir, versionPrefix)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
+	whole := filepath.Join(temp, "new")
+	sums, err := s.writeFiles(ctx, whole, complete)
+	if err != nil {
+		return "", err
+	}
+	if path, err = v.publish(sums, whole); err != nil {
+		return "", err
+	}
+	return path, errors.Join(files.SyncPath(v.Dir), v.prune(temp, s.model.Dir))
+}
+
+// written returns the version that Training has written; empty if there is none.
+func (v Versions) written() (string, error) {
+	if v.Training == "" {
+		return "", nil
+	}
+	found, err := savedmodels.Versions(v.Dir)
+	for _, version := range found {
+		if m := own(version); m != nil && m.Training == v.Training {
+			return version.Path, nil
+		}
+	}
+	return "", err
+}
+
+// own returns the manifest of a version that SaveVersion wrote; nil for another folder.
+func own(v savedmodels.Version) *manifest.Manifest {
+	m, err := manifest.Read(v.Path)
+	if err != nil || m.Version != v.Number || filepath.Base(v.Path) != strconv.FormatInt(v.Number, 10) {
+		return nil
+	}
+	return m
+}
+
+// publish renames a complete folder to the next number. The rename fails if another process has
+// taken that number.
+func (v Versions) publish(sums *manifest.Manifest, whole string) (string, error) {
+	for {
+		found, err := savedmodels.Versions(v.Dir)
+		if err != nil {
+			return "", err
+		}
+		next := int64(1)
+		if n := len(found); n > 0 {
+			if next = found[n-1].Number + 1; next < 0 {
+				return "", fmt.Errorf("%s has the number %d, and there is no larger one; rename it", v.Dir, int64(math.MaxInt64))
+			}
+		}
+		sums.Origin = manifest.Origin{Version: next, Training: v.Training}
+		err = sums.Write(whole)
+		if err == nil {
+			err = files.SyncTree(whole)
+		}
+		path := filepath.Join(v.Dir, strconv.FormatInt(next, 10))
+		if err == nil {
+			err = os.Rename(whole, path)
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return path, err
+		}
+	}
+}
+
+// prune removes old versions. It renames each to temp first, so readers never see a part of one.
+func (v Versions) prune(temp, model string) error {
+	if v.Keep == 0 {
+		return nil
+	}
+	found, err := savedmodels.Versions(v.Dir)
+	if err != nil {
+		return err
+	}
+	for _, version := range found[:max(0, len(found)-v.Keep)] {
+		m := own(version)
+		if m == nil || !m.Names(version.Path) || files.Same(version.Path, model) {
+			continue
+		}
+		// Another process may have removed it.
+		err := os.Rename(version.Path, filepath.Join(temp, filepath.Base(version.Path)))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("removing an old version: %w", err)
+		}
+	}
+	return nil
+}
+
+// replaceable rejects a Dir that is a SavedModel or inside the folder of the session's model.
+func (v Versions) replaceable(model string) error {
+	if _, err := os.Stat(filepath.Join(v.Dir, "saved_model.pb")); err == nil {
+		return fmt.Errorf("save a version in %s: the folder is a SavedModel; choose the folder that has the versions", v.Dir)
+	}
+	inside, err := within(v.Dir, model)
+	if err != nil {
+		return fmt.Errorf("save a version in %s: %w", v.Dir, err)
+	}
+	if inside {
+		return fmt.Errorf("save a version in %s: the folder is inside the model %s; choose another folder", v.Dir, model)
+	}
+	return nil
+}
+
+// Check reports early what SaveVersion would report at the end of a run, and removes what killed
+// processes left in Dir. Its errors are those of CheckOutput.
+func (v Versions) Check(model *savedmodels.Model) error {
+	if model == nil {
+		return errNoModel
+	}
+	if err := v.replaceable(model.Dir); err != nil {
+		return err
+	}
+	files.ClearScratch(v.Dir, versionPrefix)
+	return checkSpace(v.Dir, v.Dir, model)
+}

@@ -1,0 +1,277 @@
+package session
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/savedmodels"
+)
+
+// versionsEnv makes the test binary write versions to the folder until it is killed.
+const versionsEnv = "STEADYFIT_TEST_VERSIONS"
+
+func init() { asChild(versionsEnv, writeVersions) }
+
+func writeVersions(dir string) error {
+	ctx := context.Background()
+	model, err := savedmodels.Open("builtin:digits")
+	if err != nil {
+		return err
+	}
+	s, err := OpenModel(ctx, model, Options{})
+	if err != nil {
+		return err
+	}
+	for {
+		path, err := s.SaveVersion(ctx, Versions{Dir: dir, Keep: versionsKept})
+		if err != nil {
+			return err
+		}
+		fmt.Println(path)
+	}
+}
+
+const versionsKept = 4
+
+// openDigits opens builtin:digits until the end of the test.
+func openDigits(t *testing.T) *Session {
+	t.Helper()
+	model, err := savedmodels.Open("builtin:digits")
+	require.NoError(t, err)
+	s, err := OpenModel(t.Context(), model, Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+// TestVersionsAreWhole polls a folder of versions while two processes write to it and are killed
+// at random moments. Each version that a poll finds must have the hashes of its manifest, and
+// TensorFlow must load it. STEADYFIT_TEST_SOAK makes 1,000 polls during 50 writes.
+func TestVersionsAreWhole(t *testing.T) {
+	polls, writes, lives := 100, 10, 400*time.Millisecond
+	if os.Getenv("STEADYFIT_TEST_SOAK") != "" {
+		polls, writes, lives = 1000, 50, 100*time.Millisecond
+	}
+	seed := uint64(time.Now().UnixNano())
+	dir := filepath.Join(t.TempDir(), "versions")
+	stop, done := make(chan struct{}), make(chan writersResult, 2)
+	for i := range uint64(cap(done)) {
+		go func() { done <- killWriters(dir, lives, rand.New(rand.NewPCG(seed, i)), stop) }()
+	}
+	var newest savedmodels.Version
+	polled, loaded, removed := 0, 0, 0
+	var failed error
+	for failed == nil && (polled < polls || newest.Number < int64(writes)) {
+		select {
+		case r := <-done:
+			require.NoError(t, r.err)
+		case <-time.After(time.Millisecond):
+		}
+		found, err := savedmodels.Versions(dir)
+		require.NoError(t, err)
+		if len(found) == 0 {
+			continue
+		}
+		last := found[len(found)-1]
+		assert.GreaterOrEqual(t, last.Number, newest.Number, "numbers only grow")
+		polled++
+		_, err = savedmodels.Verify(t.Context(), last.Path)
+		if err == nil && last != newest {
+			err = load(t.Context(), last.Path)
+			loaded++
+		}
+		newest = last
+		if _, gone := os.Stat(last.Path); errors.Is(gone, fs.ErrNotExist) {
+			removed++ // the poll took longer than the writing of versionsKept versions
+		} else {
+			failed = err
+		}
+	}
+	close(stop)
+	kills := 0
+	for range cap(done) {
+		r := <-done
+		require.NoError(t, r.err)
+		kills += r.kills
+	}
+	require.NoError(t, failed, "seed %d", seed)
+	t.Logf("seed %d: %d polls, version %d, %d loaded, %d kills, %d removed during a poll", seed, polled, newest.Number, loaded, kills, removed)
+	assert.Positive(t, kills)
+
+	// The next process removes what the killed ones left.
+	s := openDigits(t)
+	path, err := s.SaveVersion(t.Context(), Versions{Dir: dir, Keep: versionsKept})
+	require.NoError(t, err)
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, versionsKept)
+	found, err := savedmodels.Versions(dir)
+	require.NoError(t, err)
+	require.Len(t, found, versionsKept)
+	require.Equal(t, path, found[versionsKept-1].Path)
+	for _, v := range found {
+		_, err := savedmodels.Verify(t.Context(), v.Path)
+		require.NoError(t, err)
+	}
+}
+
+func load(ctx context.Context, dir string) error {
+	model, err := savedmodels.Open(dir)
+	if err != nil {
+		return err
+	}
+	s, err := OpenModel(ctx, model, Options{})
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+type writersResult struct {
+	kills int
+	err   error
+}
+
+// killWriters starts processes that write versions, one after the other, and kills each at a random
+// moment after its first version, within a time.
+func killWriters(dir string, within time.Duration, random *rand.Rand, stop <-chan struct{}) (r writersResult) {
+	for {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), versionsEnv+"="+dir)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		stdout, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			r.err = err
+			return r
+		}
+		wrote := bufio.NewScanner(stdout).Scan()
+		last := false
+		select {
+		case <-stop:
+			last = true
+		case <-time.After(time.Duration(random.Int64N(int64(within)))):
+		}
+		r.err = cmd.Process.Kill()
+		ended := cmd.Wait()
+		if r.err != nil || !wrote {
+			r.err = fmt.Errorf("a process ended early: %w: %s", errors.Join(r.err, ended), &stderr)
+			return r
+		}
+		if r.kills++; last {
+			return r
+		}
+	}
+}
+
+func numbers(t *testing.T, dir string) (found []int64) {
+	t.Helper()
+	versions, err := savedmodels.Versions(dir)
+	require.NoError(t, err)
+	for _, v := range versions {
+		found = append(found, v.Number)
+	}
+	return found
+}
+
+func TestSaveVersion(t *testing.T) {
+	s := openDigits(t)
+	dir := filepath.Join(t.TempDir(), "deep", "versions")
+	v := Versions{Dir: dir}
+	require.NoError(t, v.Check(s.Model()))
+	save := func(number string) {
+		t.Helper()
+		path, err := s.SaveVersion(t.Context(), v)
+		require.NoError(t, err)
+		require.Equal(t, filepath.Join(dir, number), path)
+	}
+	save("1")
+	save("2")
+	_, err := savedmodels.Open(filepath.Join(dir, "2"))
+	require.NoError(t, err)
+
+	// Names of other programs: TensorFlow Serving reads 007 as 7.
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "007"), 0o777))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "notes"), nil, 0o666))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "-9"), 0o777))
+	save("8")
+	assert.Equal(t, []int64{1, 2, 7, 8}, numbers(t, dir))
+
+	// Old versions of SaveVersion are removed, but not other folders, copies, or versions with more
+	// files.
+	require.NoError(t, os.CopyFS(filepath.Join(dir, "5"), os.DirFS(filepath.Join(dir, "2"))))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "1", "README"), nil, 0o666))
+	v.Keep = 2
+	save("9")
+	assert.Equal(t, []int64{1, 5, 7, 8, 9}, numbers(t, dir))
+	v.Keep = 1
+	save("10")
+	assert.Equal(t, []int64{1, 5, 7, 10}, numbers(t, dir))
+
+	// A restarted process of the same training finds its version, also if others are newer.
+	v.Training = "a"
+	save("11")
+	save("11")
+	v.Keep, v.Training = 0, "b"
+	save("12")
+	v.Training = "a"
+	save("11")
+	v.Training = ""
+
+	// The model of the session is not removed.
+	model, err := savedmodels.Open(filepath.Join(dir, "11"))
+	require.NoError(t, err)
+	again, err := OpenModel(t.Context(), model, Options{})
+	require.NoError(t, err)
+	v.Keep = 1
+	path, err := again.SaveVersion(t.Context(), v)
+	require.NoError(t, errors.Join(err, again.Close()))
+	assert.Equal(t, filepath.Join(dir, "13"), path)
+	assert.Equal(t, []int64{1, 5, 7, 11, 13}, numbers(t, dir))
+	n, err := savedmodels.Verify(t.Context(), path)
+	require.NoError(t, err)
+	assert.Positive(t, n)
+
+	// A version is complete before it appears.
+	failed := errors.New("a failure")
+	path, err = s.SaveVersion(t.Context(), v, func(part string) error {
+		assert.FileExists(t, filepath.Join(part, "variables", "variables.index"))
+		assert.Equal(t, []int64{1, 5, 7, 11, 13}, numbers(t, dir))
+		return failed
+	})
+	require.ErrorIs(t, err, failed)
+	assert.Empty(t, path)
+	left := filepath.Join(dir, versionPrefix+"1")
+	require.NoError(t, os.Mkdir(left, 0o777))
+	require.NoError(t, v.Check(s.Model()))
+	assert.NoDirExists(t, left)
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Len(t, entries, 7)
+
+	for _, wrong := range []string{filepath.Join(dir, "13"), filepath.Join(s.Model().Dir, "versions"), filepath.Join(dir, "notes")} {
+		w := Versions{Dir: wrong}
+		_, err := s.SaveVersion(t.Context(), w)
+		require.Error(t, err, wrong)
+		require.Error(t, w.Check(s.Model()), wrong)
+	}
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "9223372036854775807"), 0o777))
+	_, err = s.SaveVersion(t.Context(), v)
+	require.ErrorContains(t, err, "there is no larger one")
+}
