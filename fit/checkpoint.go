@@ -193,8 +193,10 @@ const failedEvent = "checkpoint_failed"
 // OnError allows it, write sets owed and returns nil.
 func (c *checkpointer) write(s *State, ending bool) error {
 	c.folder.Best = c.bestOne
+	began := time.Now()
 	err := c.folder.Write(s.Step, s.FiniteLoss, s.run.save(c.disk))
 	if err == nil {
+		s.run.written = Written{Step: s.Step, Time: time.Now(), Took: time.Since(began)}
 		c.owed, c.lastStep, c.lastDone = false, s.Step, s.EpochsDone
 		s.History.Checkpoint = c.folder.Newest
 		err = c.folder.Tidy()

@@ -161,6 +161,8 @@ type run struct {
 	logs map[string]int64
 	// skipped are the steps of checkpoints that could not be used.
 	skipped []int64
+	// written is the newest checkpoint.
+	written Written
 	// folders are the folders of the Checkpoint hooks.
 	folders []*checkpoint.Folder
 	// lines has the encoded records except the last.
@@ -507,11 +509,7 @@ func (r *run) record(validation Metrics) error {
 	}
 	// The amounts are unknown if there is no /proc.
 	record.Memory, _ = memory.Read()
-	if meter, ok := s.Session.(gpuMeter); ok {
-		if bytes, ok := meter.GPUBytes(); ok {
-			record.GPU = memory.Known(memory.Bytes(bytes))
-		}
-	}
+	record.GPU = gpuBytes(s.Session)
 	if err := r.measureRanks(&record); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"steadyfit/fit/internal/checkpoint"
 	"steadyfit/internal/files"
@@ -156,6 +157,9 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 	s.Position, r.tally = state.Position, state.tally
 	r.replay.trained, r.replay.rescaled = state.Trained, state.Rescaled
 	r.logs, r.passed = state.Logs, state.Passed
+	if at, err := time.Parse(time.RFC3339, state.Written); err == nil { // for information only
+		r.written = Written{Step: s.Step, Time: at}
+	}
 	s.Epoch = min(s.EpochsDone+1, max(r.loop.Epochs, s.EpochsDone))
 	if !r.follows() {
 		r.state.Log.Info("resuming", "checkpoint", path, "epochs_done", s.EpochsDone, "step", s.Step)

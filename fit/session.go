@@ -8,6 +8,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/contract"
+	"steadyfit/memory"
 	"steadyfit/session"
 )
 
@@ -139,6 +140,15 @@ type tensorCounter interface {
 // they are unknown.
 type gpuMeter interface {
 	GPUBytes() (bytes int64, ok bool)
+}
+
+func gpuBytes(s Session) memory.Reading {
+	if meter, ok := s.(gpuMeter); ok {
+		if bytes, ok := meter.GPUBytes(); ok {
+			return memory.Known(memory.Bytes(bytes))
+		}
+	}
+	return memory.Reading{}
 }
 
 // rankMeter is a Session that measures the time of the steps of several ranks, for Record.Ranks.

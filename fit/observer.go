@@ -1,0 +1,450 @@
+package fit
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"steadyfit/memory"
+)
+
+// Observer receives the figures of a training, for example to show them on another machine. Package
+// observe has observers for TensorBoard, Prometheus and Kubeflow.
+type Observer interface {
+	// Observe receives one observation. It must not change it, and must return when ctx ends.
+	// Observations of a run arrive in order, one at a time, the first one AtStart and the last one
+	// AtEnd. An error is logged; it does not affect the training.
+	Observe(ctx context.Context, o *Observation) error
+}
+
+// Moment is the time of an Observation in a run.
+type Moment int
+
+// The moments of observations.
+const (
+	AtStart Moment = iota // before the first train step
+	AtStep                // after a train step
+	AtEpoch               // after an epoch and its validation
+	AtEnd                 // after the last train step
+)
+
+// Observation has the figures of a training at one moment.
+type Observation struct {
+	Moment Moment
+	Time   time.Time
+
+	// Step, EpochsDone and EpochStep are those of State. Epochs and StepsPerEpoch are the totals.
+	Step                  int64
+	EpochsDone, EpochStep int
+	Epochs, StepsPerEpoch int
+	// Steps and Samples count the train steps and samples of this run, without those before a resume.
+	Steps, Samples int64
+	// Metrics are the means of the current epoch so far, or with AtEpoch the metrics of Record.
+	Metrics Metrics
+	// LearningRate is the rate of the last step; nil if Loop.LearningRate is nil.
+	LearningRate *float64
+	// StepTime is the mean time of the train steps since the last observation, or with AtEpoch of
+	// the epoch; 0 if unknown.
+	StepTime time.Duration
+
+	// Memory and GPU are the memory of this process. Between epochs they are read at most once a
+	// second, and are unknown in other observations.
+	Memory memory.Usage
+	GPU    memory.Reading
+	// Budget, BudgetLayer and Restarts are those of Observers.
+	Budget      memory.Bytes
+	BudgetLayer memory.Layer
+	Restarts    int
+	// Checkpoint is the newest checkpoint; its Time is zero if there is none.
+	Checkpoint Written
+
+	// Record describes the epoch with AtEpoch, and is nil otherwise. Histograms are those of
+	// Observers.Histograms.
+	Record     *Record
+	Histograms []Histogram
+	// Resumed reports whether the run resumed from a checkpoint. Earlier has the records of the epochs
+	// before it, with AtStart.
+	Resumed bool
+	Earlier []Record
+	// Done reports, with AtEnd, whether the training is complete (History.Done).
+	Done bool
+}
+
+// Histogram is the distribution of the values of a weight.
+type Histogram struct {
+	Name    string
+	Buckets []Bucket
+}
+
+// Bucket counts the values from Low to High.
+type Bucket struct{ Low, High, Count float64 }
+
+// histogramBuckets is the number of buckets of tf.summary.histogram.
+const histogramBuckets = 30
+
+// NewHistogram returns a histogram with 30 buckets of equal width, as tf.summary.histogram does. It
+// leaves out values that are NaN or infinite.
+func NewHistogram(name string, values []float64) Histogram {
+	low, high := math.Inf(1), math.Inf(-1)
+	for _, v := range values {
+		if isFinite(v) {
+			low, high = min(low, v), max(high, v)
+		}
+	}
+	if low > high {
+		return Histogram{Name: name}
+	}
+	width := (high - low) / histogramBuckets
+	h := Histogram{Name: name, Buckets: make([]Bucket, histogramBuckets)}
+	for i := range h.Buckets {
+		h.Buckets[i] = Bucket{Low: low + float64(i)*width, High: low + float64(i+1)*width}
+	}
+	h.Buckets[histogramBuckets-1].High = high
+	for _, v := range values {
+		if isFinite(v) {
+			i := histogramBuckets - 1 // of equal values, too
+			if width > 0 {
+				i = min(int((v-low)/width), i)
+			}
+			h.Buckets[i].Count++
+		}
+	}
+	return h
+}
+
+// Written describes a checkpoint that was written.
+type Written struct {
+	Step int64
+	Time time.Time
+	// Took is the duration of writing; 0 if an earlier process wrote it.
+	Took time.Duration
+}
+
+// Observers is a hook that passes the figures of a training to observers. Each observer has a
+// goroutine, so that it cannot delay a step. While an observer is busy, up to 1024 observations wait
+// for it; further ones are dropped. At the end of the run, the hook waits up to 5 seconds for the
+// observers before it ends their context.
+//
+// There is an observation at the start, after each epoch, at the end, and after the first train step
+// in each second. With several ranks, only the first one is observed.
+type Observers struct {
+	List []Observer
+	// EverySteps makes an observation also at multiples of this number of train steps; 0 does not.
+	EverySteps int
+	// Budget is the limit of memory, measured as BudgetLayer; 0 is none. Restarts is the number of
+	// restarts of the process.
+	Budget      memory.Bytes
+	BudgetLayer memory.Layer
+	Restarts    int
+	// Histograms returns the distributions of the weights. It is called after the first epoch and
+	// after every HistogramsEvery epochs from there, during which the training waits; nil is none.
+	Histograms      func(context.Context) ([]Histogram, error)
+	HistogramsEvery int
+
+	patience time.Duration // 0 means 5 s
+}
+
+const (
+	observeEvery  = time.Second
+	observeQueue  = 1024
+	observeEnding = 5 * time.Second
+)
+
+// Hook returns the hook for Loop.Hook.
+func (o Observers) Hook() Hook {
+	w := &observing{Observers: o}
+	if w.patience == 0 {
+		w.patience = observeEnding
+	}
+	every := AnyStep
+	if o.EverySteps > 0 {
+		every = o.EverySteps
+	}
+	return Hook{Name: "observers", Priority: PriorityReport, StepEvery: every, Start: w.start, Step: w.step, Epoch: w.epoch, End: w.end, local: true}
+}
+
+type observing struct {
+	Observers
+	feeds  []*feed
+	cancel context.CancelFunc
+	// counted is the position up to which steps and samples are counted.
+	counted        Position
+	steps, samples int64
+	// last is the time of the last observation, read that of the last reading of memory.
+	last, read time.Time
+	// timed is the epoch, its training time and its steps at the last observation.
+	timed struct {
+		epoch, step int
+		spent       time.Duration
+	}
+}
+
+func (w *observing) start(ctx context.Context, s *State) error {
+	*w = observing{Observers: w.Observers, counted: s.Position}
+	// The end of ctx ends the training, which is observed, too.
+	ctx, w.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	for _, o := range w.List {
+		f := &feed{observer: o, queue: make(chan *Observation, observeQueue), done: make(chan struct{}), log: s.Log}
+		w.feeds = append(w.feeds, f)
+		go f.run(ctx)
+	}
+	o := w.observe(s, AtStart, s.run.now())
+	o.Earlier = s.History.Records[:len(s.History.Records):len(s.History.Records)]
+	w.send(o)
+	return nil
+}
+
+func (w *observing) step(_ context.Context, s *State) error {
+	w.count(s)
+	now := s.run.now()
+	if now.Sub(w.last) >= observeEvery || w.EverySteps > 0 && s.Step%int64(w.EverySteps) == 0 {
+		w.send(w.observe(s, AtStep, now))
+	}
+	return nil
+}
+
+func (w *observing) epoch(ctx context.Context, s *State) error {
+	o := w.observe(s, AtEpoch, s.run.now())
+	if w.Histograms != nil && (s.Epoch-1)%max(w.HistogramsEvery, 1) == 0 {
+		var err error
+		if o.Histograms, err = w.Histograms(context.WithoutCancel(ctx)); err != nil {
+			s.Log.Warn("the weights could not be read for observers; training continues", "error", err)
+			w.Histograms = nil
+		}
+	}
+	w.send(o)
+	return nil
+}
+
+func (w *observing) end(ctx context.Context, s *State) error {
+	o := w.observe(s, AtEnd, s.run.now())
+	o.Done = s.Err == nil && s.run.over()
+	waiting, stop := context.WithTimeout(ctx, w.patience)
+	defer stop()
+	for _, f := range w.feeds {
+		select {
+		case f.queue <- o:
+		case <-waiting.Done():
+		}
+		close(f.queue)
+	}
+	returned := w.await(waiting)
+	w.cancel()
+	if !returned {
+		waiting, stop := context.WithTimeout(ctx, w.patience)
+		defer stop()
+		if !w.await(waiting) {
+			s.Log.Warn("an observer of the training does not return and is abandoned")
+		}
+	}
+	return nil
+}
+
+// await reports whether all observers have returned before ctx ends.
+func (w *observing) await(ctx context.Context) bool {
+	for _, f := range w.feeds {
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// count counts the steps and samples since the last call. The numbers of an epoch begin at 0, and a
+// return to a snapshot lowers them.
+func (w *observing) count(s *State) {
+	before := w.counted
+	if s.EpochsDone != before.EpochsDone {
+		before.EpochSamples, before.UncountedSamples = 0, 0
+	}
+	w.steps += max(s.Step-before.Step, 0)
+	w.samples += max(s.EpochSamples+s.UncountedSamples-before.EpochSamples-before.UncountedSamples, 0)
+	w.counted = s.Position
+}
+
+func (w *observing) observe(s *State, moment Moment, now time.Time) *Observation {
+	w.last = now
+	o := &Observation{
+		Moment: moment, Time: now,
+		Step: s.Step, EpochsDone: s.EpochsDone, EpochStep: s.EpochStep, Epochs: s.Epochs, StepsPerEpoch: s.StepsPerEpoch,
+		Steps: w.steps, Samples: w.samples,
+		Budget: w.Budget, BudgetLayer: w.BudgetLayer, Restarts: w.Restarts,
+		Checkpoint: s.run.written, Resumed: s.History.ResumedFrom != "",
+	}
+	if rate, ok := s.LearningRate(); ok {
+		o.LearningRate = &rate
+	}
+	if moment == AtEpoch {
+		record := *s.Record
+		record.Events = slices.Clone(record.Events) // later hooks change them
+		o.Record, o.Metrics, o.Memory, o.GPU = &record, record.Metrics, record.Memory, record.GPU
+		if record.StepsPerSecond > 0 {
+			o.StepTime = time.Duration(float64(time.Second) / record.StepsPerSecond)
+		}
+		return o
+	}
+	if s.EpochStep > 0 {
+		o.Metrics = s.Running()
+		o.StepTime = w.stepTime(s)
+	}
+	if now.Sub(w.read) >= observeEvery {
+		w.read = now
+		o.Memory, _ = memory.Read() // unknown without /proc
+		o.GPU = gpuBytes(s.Session)
+	}
+	return o
+}
+
+// stepTime returns the mean time of the steps of this epoch since the last call.
+func (w *observing) stepTime(s *State) time.Duration {
+	before := w.timed
+	if before.epoch != s.Epoch || before.step > s.EpochStep {
+		before.step, before.spent = 0, 0
+	}
+	w.timed.epoch, w.timed.step, w.timed.spent = s.Epoch, s.EpochStep, time.Duration(s.run.trainTime())
+	if steps := w.timed.step - before.step; steps > 0 {
+		return (w.timed.spent - before.spent) / time.Duration(steps)
+	}
+	return 0
+}
+
+func (w *observing) send(o *Observation) {
+	for _, f := range w.feeds {
+		select {
+		case f.queue <- o:
+		default:
+			if !f.dropped {
+				f.dropped = true
+				f.log.Warn("an observer of the training is too slow and gets only some of its figures", "observer", fmt.Sprintf("%T", f.observer))
+			}
+		}
+	}
+}
+
+// feed passes observations to one observer.
+type feed struct {
+	observer Observer
+	queue    chan *Observation
+	done     chan struct{}
+	log      *slog.Logger
+	dropped  bool // of send
+}
+
+func (f *feed) run(ctx context.Context) {
+	defer close(f.done)
+	failing := false
+	for o := range f.queue {
+		if ctx.Err() != nil {
+			return
+		}
+		err := f.observer.Observe(ctx, o)
+		if err != nil && !failing {
+			f.log.Warn("an observer of the training failed; training continues", "error", err)
+		}
+		failing = err != nil
+	}
+}
+
+// Scalar is a figure as TensorBoard shows it.
+type Scalar struct {
+	// Run is "train" or "validation".
+	Run  string
+	Name string
+	Step int64
+	// Value is NaN or infinite if the metric is.
+	Value float64
+}
+
+// Scalars returns the figures of an observation AtStep or AtEpoch; see Record.Scalars. Those AtStep are
+// the metrics as batch_NAME, like those of Keras with a number of batches as update_freq, and times and
+// memory.
+func (o *Observation) Scalars() []Scalar {
+	if o.Record != nil {
+		return o.Record.Scalars()
+	}
+	if o.Moment != AtStep {
+		return nil
+	}
+	l := scalarList{step: o.Step}
+	for _, m := range o.Metrics {
+		l.add("batch_"+m.Name, m.Value)
+	}
+	if o.EpochStep < o.StepsPerEpoch { // the record of the epoch has the same step
+		if o.StepTime > 0 {
+			l.add("time/step_seconds", o.StepTime.Seconds())
+		}
+		l.memory(o.Memory, o.GPU)
+	}
+	return l.list
+}
+
+// Scalars returns the figures of an epoch with the names that Keras's callback TensorBoard gives them
+// (keras/src/callbacks/tensorboard.py, Keras 3.15): epoch_NAME at the number of the epoch from 0, and
+// for a validation evaluation_NAME_vs_iterations at the train step. Times, shares and memory in bytes
+// follow as time/NAME and memory/NAME at the train step.
+func (r *Record) Scalars() []Scalar {
+	l := scalarList{step: int64(r.Epoch) - 1}
+	for _, m := range r.Metrics {
+		if name, validates := strings.CutPrefix(m.Name, validationPrefix); validates {
+			l.list = append(l.list, Scalar{Run: "validation", Name: "epoch_" + name, Step: l.step, Value: m.Value})
+		} else {
+			l.add("epoch_"+m.Name, m.Value)
+		}
+	}
+	if r.LearningRate != nil {
+		l.add("epoch_learning_rate", *r.LearningRate)
+	}
+	if r.StepsPerSecond > 0 {
+		l.add("epoch_steps_per_second", r.StepsPerSecond)
+	}
+	l.step = r.Step
+	for _, m := range r.Metrics {
+		if name, validates := strings.CutPrefix(m.Name, validationPrefix); validates {
+			l.list = append(l.list, Scalar{Run: "validation", Name: "evaluation_" + name + "_vs_iterations", Step: l.step, Value: m.Value})
+		}
+	}
+	if r.StepsPerSecond > 0 {
+		l.add("time/step_seconds", 1/r.StepsPerSecond)
+	}
+	if r.DataWait != nil {
+		l.add("time/data_wait", *r.DataWait)
+	}
+	l.memory(r.Memory, r.GPU)
+	return l.list
+}
+
+type scalarList struct {
+	list []Scalar
+	step int64
+}
+
+func (l *scalarList) add(name string, value float64) {
+	l.list = append(l.list, Scalar{Run: "train", Name: name, Step: l.step, Value: value})
+}
+
+func (l *scalarList) memory(u memory.Usage, gpu memory.Reading) {
+	for name, bytes := range MemoryLayers(u, gpu) {
+		l.add("memory/"+name, float64(bytes))
+	}
+}
+
+// MemoryLayers returns the known amounts of memory by name: rss, anon, file, peak and gpu.
+func MemoryLayers(u memory.Usage, gpu memory.Reading) iter.Seq2[string, memory.Bytes] {
+	return func(yield func(string, memory.Bytes) bool) {
+		for _, layer := range []struct {
+			name string
+			memory.Reading
+		}{{"rss", u.RSS}, {"anon", u.Anon}, {"file", u.File}, {"peak", u.Peak}, {"gpu", gpu}} {
+			if layer.OK && !yield(layer.name, layer.Bytes) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,261 @@
+package fit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/memory"
+)
+
+// recorder is an observer that keeps what it gets.
+type recorder struct {
+	seen []*Observation
+	// observe, if not nil, is called for each observation.
+	observe func(context.Context, *Observation) error
+}
+
+func (r *recorder) Observe(ctx context.Context, o *Observation) error {
+	r.seen = append(r.seen, o)
+	if r.observe != nil {
+		return r.observe(ctx, o)
+	}
+	return nil
+}
+
+func (r *recorder) at(m Moment) (found []*Observation) {
+	for _, o := range r.seen {
+		if o.Moment == m {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+func TestObserversGetTheHistory(t *testing.T) {
+	r, dir := &recorder{}, tempDir(t)
+	now := clock{time.Unix(1_700_000_000, 0), 100 * time.Millisecond}
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 3, Validation: samples(t, 4), LearningRate: Constant(0.01), now: now.now}
+	loop.Hook(Observers{List: []Observer{r}, EverySteps: 2, Budget: memory.GiB, BudgetLayer: memory.Anon, Restarts: 2}.Hook(), Checkpoint{Folder: dir}.Hook())
+	h, err := loop.Run(t.Context(), samples(t, 14))
+	require.NoError(t, err)
+
+	require.Equal(t, AtStart, r.seen[0].Moment)
+	last := r.seen[len(r.seen)-1]
+	require.Equal(t, AtEnd, last.Moment)
+	require.True(t, last.Done)
+	require.Equal(t, int64(12), last.Step)
+	require.Equal(t, int64(12), last.Steps)
+	require.Equal(t, int64(3*14), last.Samples, "the last batch of a pass has 2 samples")
+	require.Equal(t, int64(12), last.Checkpoint.Step, "Checkpoint ends before the observers")
+	require.Positive(t, last.Checkpoint.Took)
+	require.Equal(t, 2, last.Restarts)
+	require.Equal(t, memory.Bytes(memory.GiB), last.Budget)
+	require.Equal(t, memory.Anon, last.BudgetLayer)
+	epochs := r.at(AtEpoch)
+	require.Len(t, epochs, 3)
+	for i, o := range epochs {
+		require.Equal(t, h.Records[i], *o.Record)
+		require.Equal(t, h.Records[i].Metrics, o.Metrics)
+		require.Equal(t, i+1, o.EpochsDone)
+		require.InDelta(t, 1/h.Records[i].StepsPerSecond, o.StepTime.Seconds(), 1e-6)
+	}
+	require.Equal(t, int64(8), epochs[2].Checkpoint.Step, "Checkpoint follows the observers")
+	var multiples []int64
+	for _, o := range r.at(AtStep) {
+		if o.Step%2 == 0 {
+			multiples = append(multiples, o.Step)
+			require.Positive(t, o.StepTime)
+			require.Len(t, o.Metrics, 2)
+		}
+	}
+	require.Equal(t, []int64{2, 4, 6, 8, 10, 12}, multiples)
+	require.True(t, slices.IsSortedFunc(r.seen, func(a, b *Observation) int { return int(a.Step - b.Step) }))
+}
+
+// Between epochs there is an observation for the first step in each second.
+func TestObserversDoNotGetEveryStep(t *testing.T) {
+	r := &recorder{}
+	now := clock{time.Unix(1_700_000_000, 0), time.Millisecond}
+	loop := Loop{Session: newLinear(), Batch: 1, Epochs: 1, now: now.now}
+	loop.Hook(Observers{List: []Observer{r}}.Hook())
+	_, err := loop.Run(t.Context(), samples(t, 3000))
+	require.NoError(t, err)
+	steps := r.at(AtStep)
+	spent := now.at.Sub(time.Unix(1_700_000_000, 0))
+	require.InDelta(t, spent.Seconds(), float64(len(steps)), 1.5)
+	for i, o := range steps[1:] {
+		require.GreaterOrEqual(t, o.Time.Sub(steps[i].Time), time.Second)
+	}
+}
+
+func TestObserversOfAResumedRun(t *testing.T) {
+	dir := tempDir(t)
+	run := func(epochs int) (*recorder, *History) {
+		r := &recorder{}
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: epochs, Resume: dir}
+		loop.Hook(Observers{List: []Observer{r}}.Hook(), Checkpoint{Folder: dir}.Hook())
+		h, err := loop.Run(t.Context(), samples(t, 8))
+		require.NoError(t, err)
+		return r, h
+	}
+	first, h := run(2)
+	require.False(t, first.seen[0].Resumed)
+	require.Empty(t, first.seen[0].Earlier)
+	second, _ := run(3)
+	o := second.seen[0]
+	require.True(t, o.Resumed)
+	require.Equal(t, outcomeOf(t, h, newLinear()), outcomeOf(t, &History{Records: o.Earlier}, newLinear()))
+	require.Equal(t, int64(4), o.Step)
+	require.Equal(t, int64(4), o.Checkpoint.Step)
+	require.WithinDuration(t, time.Now(), o.Checkpoint.Time, time.Minute)
+	last := second.seen[len(second.seen)-1]
+	require.Equal(t, int64(6), last.Step)
+	require.Equal(t, int64(2), last.Steps)
+	require.Equal(t, int64(8), last.Samples)
+}
+
+// A run that goes back to a snapshot does not count its steps twice.
+func TestObserversOfRepeatedSteps(t *testing.T) {
+	r, l := &recorder{}, newLinear()
+	failed := false
+	l.onTrain = func(step int64) error {
+		if step == 3 && !failed {
+			failed = true
+			return errors.New("no memory")
+		}
+		return nil
+	}
+	loop := Loop{Session: l, Batch: 4, Epochs: 2, Recover: &Recovery{
+		Snapshot: func(context.Context) (func(context.Context) error, func() error, error) {
+			w, v := l.w, l.v
+			return func(context.Context) error { l.w, l.v = w, v; return nil }, func() error { return nil }, nil
+		},
+		Decide: func(context.Context, *State, error) (string, error) { return "again", nil },
+	}}
+	loop.Hook(Observers{List: []Observer{r}}.Hook())
+	_, err := loop.Run(t.Context(), samples(t, 16))
+	require.NoError(t, err)
+	require.True(t, failed)
+	last := r.seen[len(r.seen)-1]
+	require.Equal(t, int64(8), last.Steps)
+	require.Equal(t, int64(32), last.Samples)
+}
+
+func TestObserversCannotStopATraining(t *testing.T) {
+	var log bytes.Buffer
+	good := &recorder{}
+	failing := &recorder{observe: func(context.Context, *Observation) error { return errors.New("the disk is on fire") }}
+	hanging := &recorder{observe: func(ctx context.Context, _ *Observation) error { <-ctx.Done(); return ctx.Err() }}
+	release := make(chan struct{})
+	stubborn := &recorder{observe: func(context.Context, *Observation) error { <-release; return nil }}
+	defer close(release)
+	loop := Loop{Session: newLinear(), Batch: 1, Epochs: 2, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	loop.Hook(Observers{List: []Observer{failing, good, hanging, stubborn}, EverySteps: 1, patience: 10 * time.Millisecond}.Hook())
+	h, err := loop.Run(t.Context(), samples(t, 2*observeQueue))
+	require.NoError(t, err)
+	require.True(t, h.Done)
+	require.True(t, good.seen[len(good.seen)-1].Done)
+	require.Equal(t, 1, strings.Count(log.String(), "the disk is on fire"), "one warning")
+	require.Contains(t, log.String(), "is too slow")
+	require.Contains(t, log.String(), "is abandoned")
+	require.Len(t, hanging.seen, 1)
+}
+
+func TestObserversOfAnInterruptedRun(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l, r := newLinear(), &recorder{}
+	r.observe = func(ctx context.Context, _ *Observation) error { return ctx.Err() }
+	l.onTrain = func(step int64) error {
+		if step == 2 {
+			cancel()
+		}
+		return nil
+	}
+	loop := Loop{Session: l, Batch: 4, Epochs: 2}
+	loop.Hook(Observers{List: []Observer{r}}.Hook())
+	_, err := loop.Run(ctx, samples(t, 8))
+	require.ErrorIs(t, err, context.Canceled)
+	last := r.seen[len(r.seen)-1]
+	require.Equal(t, AtEnd, last.Moment)
+	require.False(t, last.Done)
+	require.Equal(t, int64(3), last.Step)
+}
+
+func TestScalars(t *testing.T) {
+	rate, wait := 0.5, 0.25
+	r := Record{
+		Epoch: 3, Step: 30, Metrics: Metrics{{"loss", 1}, {"accuracy", 2}, {"val_loss", 3}}, LearningRate: &rate, StepsPerSecond: 4, DataWait: &wait,
+		Memory: memory.Usage{RSS: memory.Known(5), Peak: memory.Known(6)}, GPU: memory.Known(7),
+	}
+	require.Equal(t, []Scalar{
+		{"train", "epoch_loss", 2, 1}, {"train", "epoch_accuracy", 2, 2}, {"validation", "epoch_loss", 2, 3},
+		{"train", "epoch_learning_rate", 2, 0.5}, {"train", "epoch_steps_per_second", 2, 4},
+		{"validation", "evaluation_loss_vs_iterations", 30, 3},
+		{"train", "time/step_seconds", 30, 0.25}, {"train", "time/data_wait", 30, 0.25},
+		{"train", "memory/rss", 30, 5}, {"train", "memory/peak", 30, 6}, {"train", "memory/gpu", 30, 7},
+	}, r.Scalars())
+	o := Observation{Moment: AtEpoch, Record: &r}
+	require.Equal(t, r.Scalars(), o.Scalars())
+
+	o = Observation{Moment: AtStep, Step: 7, EpochStep: 7, StepsPerEpoch: 10, Metrics: Metrics{{"loss", 1}}, StepTime: time.Second, Memory: r.Memory}
+	require.Equal(t, []Scalar{{"train", "batch_loss", 7, 1}, {"train", "time/step_seconds", 7, 1}, {"train", "memory/rss", 7, 5}, {"train", "memory/peak", 7, 6}}, o.Scalars())
+	o.EpochStep = 10
+	require.Equal(t, []Scalar{{"train", "batch_loss", 7, 1}}, o.Scalars(), "the record of the epoch has the same step")
+	require.Empty(t, (&Observation{Moment: AtEnd}).Scalars())
+}
+
+// BenchmarkObservers measures a step with and without an observer.
+func BenchmarkObservers(b *testing.B) {
+	for name, list := range map[string][]Observer{"none": nil, "one": {&recorder{observe: func(context.Context, *Observation) error { return nil }}}} {
+		b.Run(name, func(b *testing.B) {
+			l := newLinear()
+			l.quiet = true
+			loop := Loop{Session: l, Batch: 4, Epochs: 1, StepsPerEpoch: b.N}
+			if list != nil {
+				loop.Hook(Observers{List: list}.Hook())
+			}
+			_, err := loop.Run(b.Context(), samples(b, 64))
+			assert.NoError(b, err)
+		})
+	}
+}
+
+func TestHistograms(t *testing.T) {
+	h := NewHistogram("w", []float64{0, 0.5, 29.9, 30, math.NaN(), math.Inf(1)})
+	require.Len(t, h.Buckets, 30)
+	require.Equal(t, Bucket{0, 1, 2}, h.Buckets[0])
+	require.Equal(t, Bucket{29, 30, 2}, h.Buckets[29])
+	h = NewHistogram("w", []float64{7, 7, 7})
+	require.Equal(t, Bucket{7, 7, 0}, h.Buckets[0])
+	require.Equal(t, Bucket{7, 7, 3}, h.Buckets[29])
+	require.Empty(t, NewHistogram("w", []float64{math.NaN()}).Buckets)
+
+	r, asked := &recorder{}, 0
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 5}
+	loop.Hook(Observers{List: []Observer{r}, HistogramsEvery: 2, Histograms: func(context.Context) ([]Histogram, error) {
+		if asked++; asked == 3 {
+			return nil, errors.New("no weights")
+		}
+		return []Histogram{h}, nil
+	}}.Hook())
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Equal(t, 3, asked)
+	var with []int
+	for _, o := range r.at(AtEpoch) {
+		if o.Histograms != nil {
+			with = append(with, o.Record.Epoch)
+		}
+	}
+	require.Equal(t, []int{1, 3}, with)
+}
