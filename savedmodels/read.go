@@ -157,7 +157,7 @@ func decode(data []byte, maxMemory int64) (*source, error) {
 	if len(metas) == 0 {
 		return nil, fmt.Errorf("%w: it has no metagraph; the file is damaged or is not a SavedModel", ErrNotSavedModel)
 	}
-	chosen := max(0, slices.IndexFunc(tags, func(t []string) bool { return slices.Contains(t, "serve") }))
+	chosen := chooseMetaGraph(tags)
 	src := &source{
 		meta: &pb.MetaGraphDef{}, graph: &graph_go_proto.GraphDef{}, kinds: map[string][]string{},
 		others: slices.Delete(tags, chosen, chosen+1),
@@ -185,6 +185,31 @@ func decode(data []byte, maxMemory int64) (*source, error) {
 		err = budget.decode(rest, src.meta, "metagraph")
 	}
 	return src, err
+}
+
+// chooseMetaGraph returns the index of the first metagraph with the tag "serve", or else 0.
+func chooseMetaGraph(tags [][]string) int {
+	return max(0, slices.IndexFunc(tags, func(t []string) bool { return slices.Contains(t, "serve") }))
+}
+
+// Graph returns the graph of the model as a serialized GraphDef. It reads saved_model.pb again, and
+// returns ErrChanged if the file was replaced.
+func (m *Model) Graph() ([]byte, error) {
+	file, err := m.read()
+	if err != nil {
+		return nil, err
+	}
+	metas, tags, err := splitMetaGraphs(file)
+	if err != nil {
+		return nil, err
+	}
+	var graph []byte
+	for f := range fields(metas[chooseMetaGraph(tags)], &err) {
+		if f.Num == fieldGraph {
+			graph = append(graph, f.Value...) // a repeated message is merged
+		}
+	}
+	return graph, err
 }
 
 // splitMetaGraphs returns the encoded metagraphs, which are parts of data, and the tags of each

@@ -193,6 +193,16 @@ func number(b []byte) (uint64, []byte, error) {
 
 var errCompressed = errors.New("it is compressed")
 
+// castagnoli is a polynomial for which processors have an instruction.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Checksum returns the masked CRC32C that LevelDB and TFRecord files use. The mask keeps the checksum of
+// data that contains checksums useful.
+func Checksum(b []byte) uint32 {
+	sum := crc32.Checksum(b, castagnoli)
+	return (sum>>15 | sum<<17) + 0xa282ead8
+}
+
 // block verifies a block's checksum and calls each for its keys and values.
 func block(table []byte, s span, each func(key, value []byte) error) error {
 	n := uint64(len(table))
@@ -203,10 +213,8 @@ func block(table []byte, s span, each func(key, value []byte) error) error {
 	if trailer[0] != 0 {
 		return fmt.Errorf("the block at %d: %w with type %d; expected no compression", s.from, errCompressed, trailer[0])
 	}
-	sum := crc32.Checksum(table[s.from:s.from+s.size+1], crc32.MakeTable(crc32.Castagnoli))
-	// LevelDB masks checksums, so that the checksum of data that contains checksums stays useful.
-	if masked, want := (sum>>15|sum<<17)+0xa282ead8, binary.LittleEndian.Uint32(trailer[1:]); masked != want {
-		return fmt.Errorf("the block at %d has the checksum %08x, expected %08x", s.from, masked, want)
+	if sum, want := Checksum(table[s.from:s.from+s.size+1]), binary.LittleEndian.Uint32(trailer[1:]); sum != want {
+		return fmt.Errorf("the block at %d has the checksum %08x, expected %08x", s.from, sum, want)
 	}
 	// A block ends with the positions of complete keys and their number.
 	restarts := uint64(binary.LittleEndian.Uint32(b[len(b)-4:]))
