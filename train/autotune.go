@@ -204,7 +204,7 @@ func (t *training) asSet(reason string) string {
 }
 
 // pause returns the maximum number of steps without a pause. Checkpoints, resets, reading
-// memory and changes of the learning rate need pauses.
+// memory, values for TensorBoard and changes of the learning rate need pauses.
 func (t *training) pause(epoch int) int {
 	if t.Budget.ofProcess() || t.resets() && t.Reset.Limit != 0 {
 		return 1
@@ -216,9 +216,9 @@ func (t *training) pause(epoch int) int {
 			return 1
 		}
 	}
-	pause := math.MaxInt32
+	pause := cmp.Or(t.TensorBoard.EverySteps, math.MaxInt32)
 	if t.Checkpoints.Folder != "" {
-		pause = cmp.Or(t.Checkpoints.EverySteps, pause)
+		pause = min(pause, cmp.Or(t.Checkpoints.EverySteps, pause))
 	}
 	if t.resets() {
 		pause = min(pause, cmp.Or(t.Reset.EverySteps, pause))

@@ -100,6 +100,13 @@ type Config struct {
 	OnWriteError fit.ErrorPolicy
 	// Trace selects whether a step is traced at the start, to report which options take effect.
 	Trace Trace
+	// TensorBoard configures event files for TensorBoard; without a folder there are none.
+	TensorBoard TensorBoard
+	// MetricsListen is an address HOST:PORT for metrics in the format of Prometheus
+	// (observe.Prometheus); empty serves none.
+	MetricsListen string
+	// Observers receive the figures of the training while it runs (fit.Observers).
+	Observers []fit.Observer
 	// Progress receives the progress (fit.Progress); nil disables it.
 	Progress io.Writer
 	// Report receives messages for the user. subject is "auto", "cluster", "features", "resolved
@@ -145,6 +152,17 @@ type Checkpoints struct {
 	// folder rank-N in its Folder. If the first rank resumes and has no checkpoint, all ranks resume
 	// from the newest copy.
 	Copies int
+}
+
+// TensorBoard configures event files for TensorBoard (observe.TensorBoard).
+type TensorBoard struct {
+	// Folder is the folder for the runs train and validation.
+	Folder string
+	// EverySteps is the number of train steps between values within an epoch; 0 means none.
+	EverySteps int
+	// Histograms is the number of epochs from one set of histograms of the trained weights to the
+	// next; 0 means none.
+	Histograms int
 }
 
 // Budget limits the memory of a training; a Limit of 0 means none.
@@ -220,6 +238,7 @@ func (c *Config) checkRanges() error {
 		{"Loop.Epochs", c.Loop.Epochs, 1, math.MaxInt}, {"Loop.Batch", c.Loop.Batch, 1, math.MaxInt32}, {"Loop.StepsPerEpoch", c.Loop.StepsPerEpoch, 0, math.MaxInt},
 		{"Checkpoints.Keep", c.Checkpoints.Keep, 0, math.MaxInt}, {"Checkpoints.Copies", c.Checkpoints.Copies, 0, math.MaxInt}, {"Config.KeepVersions", c.KeepVersions, 0, math.MaxInt}, {"Loop.InitialEpoch", c.Loop.InitialEpoch, 0, c.Loop.Epochs - 1},
 		{"Loop.ValidationEvery", c.Loop.ValidationEvery, 0, math.MaxInt}, {"Config.Prefetch", c.Prefetch, -1, data.MaxAhead}, {"Data.Workers", c.Data.Workers, 0, data.MaxWorkers},
+		{"TensorBoard.EverySteps", c.TensorBoard.EverySteps, 0, math.MaxInt}, {"TensorBoard.Histograms", c.TensorBoard.Histograms, 0, math.MaxInt},
 	} {
 		if n.value < n.min {
 			return refuse(n.option, n.value, "expected at least %d", n.min)
@@ -247,7 +266,7 @@ func (c *Config) check() error {
 	case c.Loop.ValidationEvery > 1 && !c.validates():
 		return refuse("Loop.ValidationEvery", c.Loop.ValidationEvery, "needs {Config.Validation}, the data")
 	}
-	if err := cmp.Or(c.checkFolders(), c.checkSupervision(), c.checkReset(), c.checkCluster()); err != nil {
+	if err := cmp.Or(c.checkFolders(), c.checkObservers(), c.checkSupervision(), c.checkReset(), c.checkCluster()); err != nil {
 		return err
 	}
 	if err := c.Autotune.check(); err != nil {

@@ -47,6 +47,7 @@ func (t *training) arrange() {
 	if t.Progress != nil {
 		l.Hook(fit.Progress(t.worker.Terminal(t.Progress)))
 	}
+	t.arrangeObservers()
 	t.arrangeRestart()
 	var restart func(reason string) // nil if there is no supervision
 	if t.worker != nil {

@@ -19,6 +19,7 @@ import (
 	"steadyfit/cluster"
 	"steadyfit/fit"
 	"steadyfit/fit/checkpoint"
+	"steadyfit/fit/observe"
 	"steadyfit/session"
 	"steadyfit/supervise"
 	"steadyfit/train"
@@ -195,6 +196,9 @@ func (s *settings) combineReset() error {
 func (s *settings) combineHooks() error {
 	if s.history != "" {
 		s.Loop.Hook(fit.HistoryFile(s.history, s.OnWriteError))
+	}
+	if k := observe.KubeflowFromEnvironment(os.LookupEnv); k != nil {
+		s.Observers = append(s.Observers, k)
 	}
 	switch {
 	case s.earlyStop != "":

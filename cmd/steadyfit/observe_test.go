@@ -1,0 +1,262 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// readEvents prints the scalars, the histograms and the graphs of event files as TensorFlow reads them.
+const readEvents = `
+import collections, glob, json, os, sys
+import tensorflow as tf
+runs = {}
+for run in ("train", "validation"):
+    tags = collections.defaultdict(list)
+    for path in sorted(glob.glob(os.path.join(sys.argv[1], run, "events.out.tfevents.*"))):
+        for event in tf.compat.v1.train.summary_iterator(path):
+            if event.graph_def:
+                graph = tf.compat.v1.GraphDef.FromString(event.graph_def)
+                tags["graph"].append([event.step, len(graph.node)])
+            for v in event.summary.value:
+                plugin = v.metadata.plugin_data.plugin_name
+                a = tf.make_ndarray(v.tensor)
+                if plugin == "histograms":
+                    assert a.shape == (30, 3) and a.dtype == "float64"
+                    a = a[:, 2].sum()
+                else:
+                    assert plugin == "scalars" and a.shape == () and a.dtype == "float32"
+                tags[v.tag].append([event.step, float(a)])
+    runs[run] = tags
+print(json.dumps(runs))
+`
+
+// events are the points (step and value) of the tags of each run.
+type events map[string]map[string][][2]float64
+
+// freePort returns an address that no program uses.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
+// scrapeMetric returns a metric without labels; ok is false if there is no server.
+func scrapeMetric(t *testing.T, address, name string) (value float64, ok bool) {
+	t.Helper()
+	answer, err := http.Get("http://" + address + "/metrics")
+	if err != nil {
+		return 0, false
+	}
+	defer answer.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(answer.Body)
+	if err != nil {
+		return 0, false // the process ended
+	}
+	m := families[name].GetMetric()
+	require.Len(t, m, 1)
+	return m[0].GetCounter().GetValue() + m[0].GetGauge().GetValue(), true
+}
+
+// TensorBoard's event files of a training in three processes have the values of the history, each step
+// once, and each process serves its metrics at the same port.
+func TestEventsAreTheHistory(t *testing.T) {
+	python(t)
+	dir := t.TempDir()
+	board, history, address := filepath.Join(dir, "tb"), filepath.Join(dir, "history.jsonl"), freePort(t)
+	cmd := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--validation", "builtin:digits", "--epochs", "3",
+		"--steps-per-epoch", "1000", "--learning-rate", "0.01", "--checkpoints", filepath.Join(dir, "ckpt"), "--supervise", "--reset", "process", "--history", history,
+		"--tensorboard", board, "--tensorboard-every", "300", "--tensorboard-histograms", "2", "--metrics-listen", address)
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	require.NoError(t, cmd.Start())
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	restarts := map[float64]bool{}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for running := true; running; {
+		select {
+		case err := <-done:
+			require.NoError(t, err, "%s", &output)
+			running = false
+		case <-tick.C:
+			if n, ok := scrapeMetric(t, address, "steadyfit_restarts_total"); ok {
+				restarts[n] = true
+			}
+		}
+	}
+	assert.Equal(t, map[float64]bool{0: true, 1: true, 2: true}, restarts, "%s", &output)
+	assert.NotContains(t, output.String(), "an observer of the training failed")
+
+	var found events
+	require.NoError(t, json.Unmarshal([]byte(runPython(t, "-c", readEvents, board)), &found))
+	compareEvents(t, found, history)
+	assert.Len(t, found["train"]["graph"], 1)
+	assert.Greater(t, found["train"]["graph"][0][1], 10.)
+	tensorboardShows(t, board, found)
+}
+
+func compareEvents(t *testing.T, found events, history string) {
+	t.Helper()
+	text, err := os.ReadFile(history)
+	require.NoError(t, err)
+	want := events{"train": {}, "validation": {}}
+	add := func(run, tag string, step, value any) {
+		want[run][tag] = append(want[run][tag], [2]float64{step.(float64), float64(float32(value.(float64)))})
+	}
+	for line := range strings.Lines(string(text)) {
+		var r map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		epoch := r["epoch"].(float64) - 1
+		for _, name := range []string{"loss", "accuracy"} {
+			add("train", "epoch_"+name, epoch, r[name])
+			add("validation", "epoch_"+name, epoch, r["val_"+name])
+			add("validation", "evaluation_"+name+"_vs_iterations", r["step"], r["val_"+name])
+		}
+		add("train", "epoch_learning_rate", epoch, r["learning_rate"])
+		add("train", "epoch_steps_per_second", epoch, r["steps_per_second"])
+		add("train", "memory/rss", r["step"], r["rss_bytes"])
+		add("train", "memory/anon", r["step"], r["anon_bytes"])
+		add("train", "time/data_wait", r["step"], r["data_wait"])
+	}
+	for run, tags := range want {
+		for tag, points := range tags {
+			have := found[run][tag]
+			if strings.HasPrefix(tag, "memory/") { // also within epochs
+				var ends [][2]float64
+				for _, p := range have {
+					if int(p[0])%1000 == 0 {
+						ends = append(ends, p)
+					}
+				}
+				have = ends
+			}
+			assert.Equal(t, points, have, "%s %s", run, tag)
+		}
+	}
+	var steps []float64
+	for _, p := range found["train"]["batch_loss"] {
+		steps = append(steps, p[0])
+		assert.False(t, math.IsNaN(p[1]))
+	}
+	assert.Equal(t, []float64{300, 600, 900, 1200, 1500, 1800, 2100, 2400, 2700, 3000}, steps)
+	histograms := 0
+	for tag, points := range found["train"] {
+		if strings.HasSuffix(tag, "/histogram") {
+			histograms++
+			assert.Len(t, points, 2, tag)
+			assert.Equal(t, 0., points[0][0])
+			assert.Equal(t, 2., points[1][0])
+			assert.Positive(t, points[0][1])
+		}
+	}
+	assert.Positive(t, histograms)
+}
+
+// tensorboardShows compares what TensorBoard's server shows with the events in the files.
+func tensorboardShows(t *testing.T, board string, found events) {
+	t.Helper()
+	cmd := exec.Command(python(t), "-m", "tensorboard.main", "--logdir", board, "--host", "127.0.0.1", "--port", "0", "--load_fast=false", "--reload_multifile=true")
+	stderr, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	defer func() {
+		require.NoError(t, cmd.Process.Kill())
+		_ = cmd.Wait() // it was killed
+	}()
+	address := ""
+	form := regexp.MustCompile(`http://127\.0\.0\.1:\d+`)
+	for lines := bufio.NewScanner(stderr); address == "" && lines.Scan(); {
+		if strings.Contains(lines.Text(), "No module named tensorboard") {
+			t.Skip("TensorBoard is not installed; scripts/requirements.in has it: run `make venv`")
+		}
+		address = form.FindString(lines.Text())
+	}
+	require.NotEmpty(t, address)
+	go func() { _, _ = io.Copy(io.Discard, stderr) }()
+	get := func(path string, into any) error {
+		answer, err := http.Get(address + path)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		if answer.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %s", path, answer.Status)
+		}
+		return json.NewDecoder(answer.Body).Decode(into)
+	}
+	for run, tags := range found {
+		for tag, points := range tags {
+			if tag == "graph" || strings.HasSuffix(tag, "/histogram") {
+				continue
+			}
+			var shown [][2]float64
+			require.Eventually(t, func() bool {
+				var rows [][3]float64 // time, step, value
+				if get("/data/plugin/scalars/scalars?run="+run+"&tag="+url.QueryEscape(tag), &rows) != nil {
+					return false // not loaded yet
+				}
+				shown = nil
+				for _, row := range rows {
+					shown = append(shown, [2]float64{row[1], row[2]})
+				}
+				return len(shown) == len(points)
+			}, time.Minute, 50*time.Millisecond, "%s %s", run, tag)
+			assert.Equal(t, points, shown, "%s %s", run, tag)
+		}
+	}
+	var histograms map[string]map[string]any
+	require.NoError(t, get("/data/plugin/histograms/tags", &histograms))
+	assert.NotEmpty(t, histograms["train"])
+	var graph map[string]any
+	require.NoError(t, get("/data/plugin/graphs/info", &graph))
+	assert.Contains(t, graph, "train")
+}
+
+// In a TrainJob of Kubeflow Trainer, fit reports its progress without a flag.
+func TestFitInATrainJob(t *testing.T) {
+	var mu sync.Mutex
+	var last map[string]map[string]any
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		last = nil
+		assert.NoError(t, json.NewDecoder(r.Body).Decode(&last))
+		assert.Equal(t, "Bearer secret", r.Header.Get("Authorization"))
+	}))
+	defer server.Close()
+	token := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(token, []byte("secret\n"), 0o600))
+	cmd := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--epochs", "2")
+	cmd.Env = append(cmd.Env, "KUBEFLOW_TRAINER_SERVER_URL="+server.URL, "KUBEFLOW_TRAINER_SERVER_TOKEN="+token)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	mu.Lock()
+	defer mu.Unlock()
+	assert.Equal(t, 100., last["trainerStatus"]["progressPercentage"], "%s", out)
+	assert.Contains(t, last["trainerStatus"]["metrics"], map[string]any{"name": "current_step", "value": "90"})
+}

@@ -1,0 +1,336 @@
+package observe
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"steadyfit/fit"
+	"steadyfit/internal/bundle"
+	"steadyfit/internal/files"
+)
+
+// Field numbers in event.proto, summary.proto, tensor.proto and their values (TensorFlow 2.21).
+const (
+	eventTime    = 1
+	eventStep    = 2
+	eventVersion = 3
+	eventGraph   = 4
+	eventSummary = 5
+	eventSession = 7
+
+	sessionStatus = 1 // of SessionLog
+	sessionStart  = 1 // its value START
+
+	summaryValue  = 1
+	valueTag      = 1
+	valueTensor   = 8
+	valueMetadata = 9
+
+	metadataPlugin = 1
+	metadataClass  = 4
+	classScalar    = 1 // DATA_CLASS_SCALAR
+	classTensor    = 2 // DATA_CLASS_TENSOR
+	pluginName     = 1
+
+	tensorType    = 1
+	tensorShape   = 2
+	tensorContent = 4
+	float32Type   = 1 // DT_FLOAT
+	float64Type   = 2 // DT_DOUBLE
+	shapeDim      = 2
+	dimSize       = 1
+
+	fileVersion = "brain.Event:2"
+)
+
+func message(b []byte, field protowire.Number, content []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), content)
+}
+
+func varint(b []byte, field protowire.Number, v int64) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), uint64(v))
+}
+
+// event returns an Event message; content is encoded fields.
+func event(at time.Time, step int64, content []byte) []byte {
+	b := protowire.AppendTag(nil, eventTime, protowire.Fixed64Type)
+	b = protowire.AppendFixed64(b, math.Float64bits(float64(at.UnixNano())/1e9))
+	return append(varint(b, eventStep, step), content...)
+}
+
+// value returns a Summary.Value with a tensor in a form that a plugin of TensorBoard reads.
+func value(tag, plugin string, class, dtype int64, shape []int64, content []byte) []byte {
+	var dims []byte
+	for _, d := range shape {
+		dims = message(dims, shapeDim, varint(nil, dimSize, d))
+	}
+	tensor := message(message(varint(nil, tensorType, dtype), tensorShape, dims), tensorContent, content)
+	metadata := varint(message(nil, metadataPlugin, message(nil, pluginName, []byte(plugin))), metadataClass, class)
+	return message(message(message(nil, valueTag, []byte(tag)), valueTensor, tensor), valueMetadata, metadata)
+}
+
+// scalar returns the value that tf.summary.scalar writes.
+func scalar(name string, v float64) []byte {
+	return value(name, "scalars", classScalar, float32Type, nil, binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(v))))
+}
+
+// histogram returns the value that tf.summary.histogram writes: a row per bucket with its limits and
+// its count.
+func histogram(h fit.Histogram) []byte {
+	var content []byte
+	for _, b := range h.Buckets {
+		for _, v := range []float64{b.Low, b.High, b.Count} {
+			content = binary.LittleEndian.AppendUint64(content, math.Float64bits(v))
+		}
+	}
+	return value(h.Name+histogramSuffix, "histograms", classTensor, float64Type, []int64{int64(len(h.Buckets)), 3}, content)
+}
+
+// histogramSuffix ends the tags of histograms, as in Keras.
+const histogramSuffix = "/histogram"
+
+const frameBytes = 8 + 4 + 4
+
+// frame returns a record in the format of TFRecord files.
+func frame(record []byte) []byte {
+	b := binary.LittleEndian.AppendUint64(make([]byte, 0, len(record)+frameBytes), uint64(len(record)))
+	b = binary.LittleEndian.AppendUint32(b, bundle.Checksum(b))
+	return binary.LittleEndian.AppendUint32(append(b, record...), bundle.Checksum(record))
+}
+
+// unframe returns the first record of a file and its length with the frame. ok is false at the end of
+// the file and for a damaged or incomplete record.
+func unframe(b []byte) (record []byte, size int, ok bool) {
+	if len(b) < frameBytes || binary.LittleEndian.Uint32(b[8:]) != bundle.Checksum(b[:8]) {
+		return nil, 0, false
+	}
+	n := binary.LittleEndian.Uint64(b)
+	if n > uint64(len(b)-frameBytes) {
+		return nil, 0, false
+	}
+	record = b[12 : 12+n]
+	return record, int(n) + frameBytes, binary.LittleEndian.Uint32(b[12+n:]) == bundle.Checksum(record)
+}
+
+// parsed is the part of an Event that a resumed run reads.
+type parsed struct {
+	step  int64
+	tag   string // of the first value; empty if there is none
+	start bool   // the SessionLog START
+}
+
+func parseEvent(b []byte) (e parsed, err error) {
+	err = each(b, func(field protowire.Number, number uint64, content []byte) error {
+		switch field {
+		case eventStep:
+			e.step = int64(number)
+		case eventSession:
+			return each(content, func(field protowire.Number, number uint64, _ []byte) error {
+				e.start = e.start || field == sessionStatus && number == sessionStart
+				return nil
+			})
+		case eventSummary:
+			return each(content, func(field protowire.Number, _ uint64, value []byte) error {
+				if field != summaryValue || e.tag != "" {
+					return nil
+				}
+				return each(value, func(field protowire.Number, _ uint64, tag []byte) error {
+					if field == valueTag {
+						e.tag = string(tag)
+					}
+					return nil
+				})
+			})
+		}
+		return nil
+	})
+	return e, err
+}
+
+// each calls do with the fields of a message. number is the value of a varint, and content that of a
+// nested message or string.
+func each(b []byte, do func(field protowire.Number, number uint64, content []byte) error) error {
+	for len(b) > 0 {
+		field, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		b = b[n:]
+		size := protowire.ConsumeFieldValue(field, kind, b)
+		if size < 0 {
+			return protowire.ParseError(size)
+		}
+		var number uint64
+		var content []byte
+		switch kind {
+		case protowire.VarintType:
+			number, _ = protowire.ConsumeVarint(b)
+		case protowire.BytesType:
+			content, _ = protowire.ConsumeBytes(b)
+		}
+		if err := do(field, number, content); err != nil {
+			return err
+		}
+		b = b[size:]
+	}
+	return nil
+}
+
+// maxEventBytes limits the size of an event file that a resumed run reads.
+const maxEventBytes = 1 << 30
+
+// recorded is the content of an event file. Events begin at the byte offsets at; the complete ones end
+// at end.
+type recorded struct {
+	path   string
+	events []parsed
+	at     []int64
+	end    int64
+	size   int64
+}
+
+func readEvents(path string) (*recorded, error) {
+	content, err := files.Read(path, maxEventBytes)
+	if err != nil {
+		return nil, err
+	}
+	r := &recorded{path: path, size: int64(len(content))}
+	for {
+		record, size, ok := unframe(content[r.end:])
+		if !ok {
+			return r, nil // the end, or an incomplete record of a process that crashed
+		}
+		e, err := parseEvent(record)
+		if err != nil {
+			return nil, fmt.Errorf("%s, at byte %d: %w", path, r.end, err)
+		}
+		r.events, r.at = append(r.events, e), append(r.at, r.end)
+		r.end += int64(size)
+	}
+}
+
+// begins reports whether a training begins in the file.
+func (r *recorded) begins() bool {
+	return slices.ContainsFunc(r.events, func(e parsed) bool { return e.start })
+}
+
+// cut removes the first event that beyond reports, the events after it, and an incomplete record.
+func (r *recorded) cut(beyond func(parsed) bool) error {
+	if i := slices.IndexFunc(r.events, beyond); i >= 0 {
+		r.events, r.end = r.events[:i], r.at[i]
+	}
+	if r.end == r.size {
+		return nil
+	}
+	return os.Truncate(r.path, r.end)
+}
+
+// cut removes the events that beyond reports from the files of the newest training in a folder. It
+// returns the remaining ones. Files without a SessionLog START belong to other programs.
+func cut(dir string, beyond func(parsed) bool) (remaining []parsed, err error) {
+	paths, err := eventFiles(dir)
+	if err != nil {
+		return nil, err
+	}
+	var newest []*recorded
+	for _, path := range slices.Backward(paths) {
+		r, err := readEvents(path)
+		if err != nil {
+			return nil, err
+		}
+		newest = append(newest, r)
+		if r.begins() {
+			break
+		}
+	}
+	if len(newest) == 0 || !newest[len(newest)-1].begins() {
+		return nil, nil
+	}
+	for _, r := range newest {
+		if err := r.cut(beyond); err != nil {
+			return nil, err
+		}
+		remaining = append(remaining, r.events...)
+	}
+	return remaining, nil
+}
+
+// eventFiles returns the event files of a folder in the order in which TensorBoard reads them.
+func eventFiles(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var paths []string
+	for _, e := range entries { // sorted by name
+		if ok, _ := filepath.Match("events.out.tfevents.*", e.Name()); ok && e.Type().IsRegular() {
+			paths = append(paths, filepath.Join(dir, e.Name()))
+		}
+	}
+	return paths, err
+}
+
+// eventFile is an open event file.
+type eventFile struct {
+	file *os.File
+	// size is the size of the complete records.
+	size int64
+}
+
+// createEvents creates an event file that follows the other files of a folder.
+func createEvents(dir string, at time.Time) (*eventFile, error) {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, err
+	}
+	paths, err := eventFiles(dir)
+	if err != nil {
+		return nil, err
+	}
+	seconds := at.Unix()
+	if len(paths) > 0 { // a file of the same second would be sorted by its process ID
+		var last int64
+		if n, _ := fmt.Sscanf(filepath.Base(paths[len(paths)-1]), "events.out.tfevents.%d", &last); n == 1 {
+			seconds = max(seconds, last+1)
+		}
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	name := fmt.Sprintf("events.out.tfevents.%010d.%s.%d.0.v2", seconds, host, os.Getpid())
+	file, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	e := &eventFile{file: file}
+	if err := e.write(event(at, 0, message(nil, eventVersion, []byte(fileVersion)))); err != nil {
+		return nil, errors.Join(err, file.Close(), os.Remove(file.Name()))
+	}
+	return e, nil
+}
+
+// write writes an event completely or not at all.
+func (e *eventFile) write(event []byte) error {
+	record := frame(event)
+	if _, err := e.file.WriteAt(record, e.size); err != nil {
+		return errors.Join(err, e.file.Truncate(e.size))
+	}
+	e.size += int64(len(record))
+	return nil
+}
+
+func (e *eventFile) close() error {
+	if e == nil {
+		return nil
+	}
+	return e.file.Close()
+}

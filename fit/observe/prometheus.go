@@ -1,0 +1,208 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"steadyfit/fit"
+	"steadyfit/memory"
+)
+
+// Prometheus serves the figures of a training at http://Listen/metrics in the format of Prometheus.
+// The server runs from the start of the run to its end. If the port is in use, for example by a process
+// of the training that is about to end, it tries again at each observation.
+type Prometheus struct {
+	// Listen is an address HOST:PORT. Without a host it is the loopback address, since the server
+	// does not authenticate its clients.
+	Listen string
+
+	server *http.Server
+	done   chan struct{} // closed when server has ended
+
+	mu   sync.Mutex
+	last *fit.Observation
+	// metrics, memory and gpu are the last known ones.
+	metrics map[string]float64
+	memory  memory.Usage
+	gpu     memory.Reading
+	address string
+}
+
+// CheckListen returns an error for an address that Prometheus.Listen cannot have.
+func CheckListen(address string) error {
+	_, err := withHost(address)
+	return err
+}
+
+func withHost(address string) (string, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w; expected HOST:PORT, or :PORT for the loopback address", err)
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// Address returns the address of the running server; empty if there is none.
+func (p *Prometheus) Address() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.address
+}
+
+// Observe implements fit.Observer.
+func (p *Prometheus) Observe(ctx context.Context, o *fit.Observation) error {
+	p.update(o)
+	if o.Moment == fit.AtEnd {
+		return p.close(ctx)
+	}
+	if p.server != nil {
+		return nil
+	}
+	return p.listen()
+}
+
+func (p *Prometheus) update(o *fit.Observation) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if o.Moment == fit.AtStart {
+		p.metrics, p.memory, p.gpu = map[string]float64{}, memory.Usage{}, memory.Reading{}
+	}
+	p.last = o
+	for _, m := range o.Metrics {
+		p.metrics[m.Name] = m.Value
+	}
+	if o.Memory.RSS.OK {
+		p.memory = o.Memory
+	}
+	if o.GPU.OK {
+		p.gpu = o.GPU
+	}
+}
+
+func (p *Prometheus) listen() error {
+	address, err := withHost(p.Listen)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("metrics for Prometheus are not served: %w", err)
+	}
+	registry := prometheus.NewRegistry()
+	if err := registry.Register(p); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	p.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second}
+	p.done = make(chan struct{})
+	go func() {
+		defer close(p.done)
+		_ = p.server.Serve(listener) // returns when close is called
+	}()
+	p.mu.Lock()
+	p.address = listener.Addr().String()
+	p.mu.Unlock()
+	return nil
+}
+
+func (p *Prometheus) close(ctx context.Context) error {
+	if p.server == nil {
+		return nil
+	}
+	err := p.server.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(err, p.server.Close())
+	}
+	<-p.done
+	p.server = nil
+	p.mu.Lock()
+	p.address = ""
+	p.mu.Unlock()
+	return err
+}
+
+var (
+	stepsMetric    = describe("steps_total", "Train steps of this process.")
+	samplesMetric  = describe("samples_total", "Samples that this process has trained on.")
+	stepMetric     = describe("step", "Train steps since the beginning of the training, with those before a resume.")
+	epochsMetric   = describe("epochs_done", "Complete epochs.")
+	epochsAll      = describe("epochs", "Epochs to train in total.")
+	valueMetric    = describe("metric", "Mean of a metric over the current epoch, by the name that it has in the history.", "name")
+	rateMetric     = describe("learning_rate", "Learning rate of the last step.")
+	stepTimeMetric = describe("step_seconds", "Mean time of the last train steps.")
+	memoryMetric   = describe("memory_bytes", "Memory of the process by layer.", "layer")
+	budgetMetric   = describe("memory_budget_bytes", "Limit of the memory budget by the layer that it limits.", "layer")
+	restartsMetric = describe("restarts_total", "Restarts of the training process.")
+	savedStep      = describe("checkpoint_step", "Train steps at the newest checkpoint.")
+	savedAge       = describe("checkpoint_age_seconds", "Time since the newest checkpoint was written.")
+	savedDuration  = describe("checkpoint_duration_seconds", "Time that writing the newest checkpoint took.")
+)
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("steadyfit_"+name, help, labels, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (p *Prometheus) Describe(c chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		stepsMetric, samplesMetric, stepMetric, epochsMetric, epochsAll, valueMetric, rateMetric, stepTimeMetric,
+		memoryMetric, budgetMetric, restartsMetric, savedStep, savedAge, savedDuration,
+	} {
+		c <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (p *Prometheus) Collect(c chan<- prometheus.Metric) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o := p.last
+	count := func(d *prometheus.Desc, v float64) { c <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v) }
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		c <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	count(stepsMetric, float64(o.Steps))
+	count(samplesMetric, float64(o.Samples))
+	count(restartsMetric, float64(o.Restarts))
+	gauge(stepMetric, float64(o.Step))
+	gauge(epochsMetric, float64(o.EpochsDone))
+	gauge(epochsAll, float64(o.Epochs))
+	for name, v := range p.metrics {
+		gauge(valueMetric, v, strings.ToValidUTF8(name, "?"))
+	}
+	if o.LearningRate != nil {
+		gauge(rateMetric, *o.LearningRate)
+	}
+	if o.StepTime > 0 {
+		gauge(stepTimeMetric, o.StepTime.Seconds())
+	}
+	for layer, r := range fit.MemoryLayers(p.memory, p.gpu) {
+		gauge(memoryMetric, float64(r), layer)
+	}
+	if o.Budget > 0 {
+		gauge(budgetMetric, float64(o.Budget), string(o.BudgetLayer))
+	}
+	if w := o.Checkpoint; !w.Time.IsZero() {
+		gauge(savedStep, float64(w.Step))
+		gauge(savedAge, time.Since(w.Time).Seconds())
+		if w.Took > 0 {
+			gauge(savedDuration, w.Took.Seconds())
+		}
+	}
+}

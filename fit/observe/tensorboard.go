@@ -1,0 +1,209 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"steadyfit/fit"
+)
+
+// TensorBoard writes the scalars of a training (fit.Record.Scalars) to event files in Dir/train and
+// Dir/validation, as Keras's callback TensorBoard does.
+//
+// A run that resumes removes the events after its checkpoint from the files, and adds the epochs that
+// they lack, so that no step occurs twice. A new training begins with an event that makes TensorBoard
+// drop the events of earlier trainings in the same folder, whose files stay.
+type TensorBoard struct {
+	Dir string
+	// EverySteps writes the metrics also at multiples of this number of train steps, if
+	// fit.Observers.EverySteps is the same; 0 does not.
+	EverySteps int
+	// Graph returns the graph to show at the beginning of a training, as a serialized GraphDef; nil
+	// shows none.
+	Graph func() ([]byte, error)
+
+	begun   *fit.Observation
+	writers map[string]*runWriter
+}
+
+// runWriter writes the events of a run as TensorBoard calls it, a folder with event files.
+type runWriter struct {
+	*eventFile
+	// done is the number of epochs that the files have.
+	done int64
+}
+
+// Observe implements fit.Observer.
+func (t *TensorBoard) Observe(_ context.Context, o *fit.Observation) error {
+	switch o.Moment {
+	case fit.AtStart:
+		t.begun, t.writers = o, map[string]*runWriter{}
+		w, err := t.writer("train")
+		if err == nil && !o.Resumed && t.Graph != nil {
+			err = t.named(t.graph(w))
+		}
+		return err
+	case fit.AtStep:
+		if t.EverySteps > 0 && o.Step%int64(t.EverySteps) == 0 {
+			return t.write(o, o.Scalars())
+		}
+	case fit.AtEpoch:
+		return errors.Join(t.write(o, o.Scalars()), t.histograms(o))
+	case fit.AtEnd:
+		var errs []error
+		for _, w := range t.writers {
+			errs = append(errs, w.close())
+		}
+		t.writers = nil
+		return t.named(errors.Join(errs...))
+	}
+	return nil
+}
+
+func (t *TensorBoard) named(err error) error {
+	if err != nil {
+		err = fmt.Errorf("event files for TensorBoard in %s: %w", t.Dir, err)
+	}
+	return err
+}
+
+// writer returns the writer of a run. It opens the run at the first call.
+func (t *TensorBoard) writer(run string) (*runWriter, error) {
+	if w := t.writers[run]; w != nil {
+		return w, nil
+	}
+	w, err := t.open(run)
+	if err != nil {
+		return nil, t.named(err)
+	}
+	t.writers[run] = w
+	return w, nil
+}
+
+func (t *TensorBoard) open(run string) (w *runWriter, err error) {
+	w = &runWriter{}
+	dir, o := filepath.Join(t.Dir, run), t.begun
+	if o.Resumed {
+		events, err := cut(dir, func(e parsed) bool {
+			if ofEpoch(e.tag) {
+				return e.step >= int64(o.EpochsDone)
+			}
+			return e.tag != "" && e.step > o.Step
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range events {
+			if strings.HasPrefix(e.tag, "epoch_") {
+				w.done = max(w.done, e.step+1)
+			}
+		}
+	}
+	if w.eventFile, err = createEvents(dir, o.Time); err != nil {
+		return nil, err
+	}
+	if err = t.begin(run, w); err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	return w, nil
+}
+
+// begin writes the first events of a run in this process.
+func (t *TensorBoard) begin(run string, w *runWriter) error {
+	o := t.begun
+	if !o.Resumed {
+		// TensorBoard drops all earlier events whose step is not below that of START.
+		return w.write(event(o.Time, 0, message(nil, eventSession, varint(nil, sessionStatus, sessionStart))))
+	}
+	for i := range o.Earlier {
+		if r := &o.Earlier[i]; int64(r.Epoch) > w.done {
+			if err := w.scalars(o, run, r.Scalars()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (t *TensorBoard) graph(w *runWriter) error {
+	graph, err := t.Graph()
+	if err != nil {
+		return fmt.Errorf("the graph: %w", err)
+	}
+	return w.write(event(t.begun.Time, 0, message(nil, eventGraph, graph)))
+}
+
+// ofEpoch reports whether the step of a tag is the number of an epoch.
+func ofEpoch(tag string) bool {
+	return strings.HasPrefix(tag, "epoch_") || strings.HasSuffix(tag, histogramSuffix)
+}
+
+func (t *TensorBoard) histograms(o *fit.Observation) error {
+	if len(o.Histograms) == 0 || t.writers == nil {
+		return nil
+	}
+	w, err := t.writer("train")
+	if err != nil {
+		return err
+	}
+	var summary []byte
+	for _, h := range o.Histograms {
+		summary = message(summary, summaryValue, histogram(h))
+	}
+	return t.named(w.write(event(o.Time, int64(o.Record.Epoch)-1, message(nil, eventSummary, summary))))
+}
+
+func (t *TensorBoard) write(o *fit.Observation, scalars []fit.Scalar) error {
+	if t.writers == nil {
+		return nil // the run has not begun
+	}
+	for _, run := range []string{"train", "validation"} {
+		of := false
+		for _, s := range scalars {
+			of = of || s.Run == run
+		}
+		if !of {
+			continue
+		}
+		w, err := t.writer(run)
+		if err == nil {
+			err = t.named(w.scalars(o, run, scalars))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scalars writes the scalars of a run. An event has those of one step and kind.
+func (w *runWriter) scalars(o *fit.Observation, run string, scalars []fit.Scalar) error {
+	var summary []byte
+	var first fit.Scalar
+	flush := func() error {
+		if len(summary) == 0 {
+			return nil
+		}
+		err := w.write(event(o.Time, first.Step, message(nil, eventSummary, summary)))
+		summary = nil
+		return err
+	}
+	for _, s := range scalars {
+		if s.Run != run {
+			continue
+		}
+		if len(summary) > 0 && (s.Step != first.Step || ofEpoch(s.Name) != ofEpoch(first.Name)) {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		if len(summary) == 0 {
+			first = s
+		}
+		summary = message(summary, summaryValue, scalar(s.Name, s.Value))
+	}
+	return flush()
+}
