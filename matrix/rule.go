@@ -52,7 +52,8 @@ func ParseRule(text string) (Rule, error) {
 // Check returns a sentence for each workload that breaks the rule, and a sentence for each one
 // that it cannot decide. With a baseline, a result of an earlier matrix, the rule limits the
 // increase since then. A slope breaks a rule if its whole interval is above the limit, and is
-// undecided if the interval contains the limit. A workload with a crashed run breaks every rule.
+// undecided if the interval contains the limit. The rule "leak" is undecided if some runs leak, but
+// not the one that represents them. A workload with a crashed run breaks every rule.
 // Calibration workloads with a leak are left out. A rule that applies to no workload is
 // undecided.
 func (r Rule) Check(result, baseline *Result) (broken, undecided []string) {
@@ -103,8 +104,10 @@ func (r Rule) undecided(result, baseline *Result) []string {
 			}
 		case since && (r.Amount == "peak" && old.Figures.Peak == nil || r.Amount == "level" && old.Figures.Level == nil):
 			open = append(open, fmt.Sprintf("%s: the baseline has no %s", name, r.Amount))
-		case r.Amount == "leak" && c.Verdict.Kind == memory.Inconclusive:
-			open = append(open, fmt.Sprintf("%s: whether it leaks is not known: %s", name, c.Verdict))
+		case r.Amount == "leak":
+			if why := mayLeak(result, c); why != "" {
+				open = append(open, name+": "+why)
+			}
 		case r.Amount == "peak" && c.Figures.Peak == nil, r.Amount == "level" && c.Figures.Level == nil:
 			open = append(open, fmt.Sprintf("%s: its %s was not measured", name, r.Amount))
 		}
@@ -113,6 +116,23 @@ func (r Rule) undecided(result, baseline *Result) []string {
 		open = append(open, "no workload was measured that the rule applies to")
 	}
 	return open
+}
+
+// mayLeak returns why a combination without the verdict leak may leak; empty if it does not.
+func mayLeak(result *Result, c Combination) string {
+	leaks := 0
+	for i := range result.Runs {
+		if run := &result.Runs[i]; slices.Contains(c.Runs, run.ID) && run.Outcome.Verdict.Kind == memory.Leak {
+			leaks++
+		}
+	}
+	switch {
+	case c.Verdict.Kind == memory.Inconclusive:
+		return fmt.Sprintf("whether it leaks is not known: %s", c.Verdict)
+	case leaks > 0 && c.Verdict.Kind != memory.Leak:
+		return fmt.Sprintf("%d of %d runs leak, although most do not: %s", leaks, len(c.Runs), c.Verdict)
+	}
+	return ""
 }
 
 func (r Rule) subjects(result *Result) iter.Seq2[combinationID, Combination] {

@@ -81,6 +81,24 @@ func TestWhatARuleCannotTell(t *testing.T) {
 	assert.Equal(t, []string{"no workload was measured that the rule applies to"}, leak.undecided(unsure, nil))
 }
 
+// A leak in some of the runs is not hidden by the others.
+func TestLeakInSomeRuns(t *testing.T) {
+	leak, err := ParseRule("leak")
+	require.NoError(t, err)
+	result := ruled(memory.Flat, 0, 1)
+	for id, kind := range []memory.Kind{memory.Leak, memory.Flat, memory.Leak, memory.Flat, memory.Flat} {
+		run := RunResult{ID: id}
+		run.Outcome.Verdict.Kind = kind
+		result.Runs = append(result.Runs, run)
+	}
+	result.Combinations[0].Runs = []int{1, 3, 4}
+	assert.Empty(t, leak.undecided(result, nil), "the others are of another combination")
+	result.Combinations[0].Runs = []int{0, 1, 2, 3, 4}
+	assert.Empty(t, leak.broken(result, nil))
+	require.Len(t, leak.undecided(result, nil), 1)
+	assert.Contains(t, leak.undecided(result, nil)[0], "go user: 2 of 5 runs leak, although most do not: flat")
+}
+
 func TestSlopesAroundTheLimit(t *testing.T) {
 	slope, err := ParseRule("slope>100KiB/epoch")
 	require.NoError(t, err)
