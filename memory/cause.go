@@ -111,23 +111,34 @@ type attribution struct {
 	byRise  bool
 }
 
-// hidden finds objects that grow inside memory that the process already holds. If their growth alone
-// would be a leak, the verdict becomes inconclusive.
+// hidden finds objects and heaps that grow inside memory that the process already holds. If their
+// growth alone would be a leak, the verdict becomes inconclusive. A heap varies more than its objects,
+// so its growth must be above 1% of the level, which a flat level may gain, too.
 func (a attribution) hidden() {
 	v := a.verdict
-	for _, layer := range []Layer{LiveBytes, WaitingBytes, LiveCount} {
+	note := ""
+	for _, layer := range []Layer{LiveBytes, WaitingBytes, LiveCount, MallocUsed, TFUsed, goLive} {
 		t, ok := a.trends[layer]
-		if !ok || t.Slope.Low <= 0 || v.Layer.Whole() == layer {
+		heap := layer == MallocUsed || layer == TFUsed || layer == goLive
+		if !ok || t.Slope.Low <= 0 || v.Layer.Whole() == layer || heap && v.Layer != Anon && v.Layer != RSS {
 			continue
 		}
 		amount := Rate(layer, t.Slope, v.Per, true)
-		if span := v.To - v.From; layer.unit() == inBytes && t.Slope.Low > float64(v.Budget) && t.Slope.Low*span > float64(MiB) {
+		least := float64(MiB)
+		if heap {
+			least = max(least, 0.01*float64(v.Level))
+		}
+		if span := v.To - v.From; layer.unit() == inBytes && t.Slope.Low > float64(v.Budget) && t.Slope.Low*span > least {
 			v.Kind, v.More = Inconclusive, whole(v.Per, span)
 			v.Reason = fmt.Sprintf("the level is constant, but %s grows by %s inside memory that is already held", layer, amount)
 			return
 		}
-		v.Notes = append(v.Notes, fmt.Sprintf("%s also grows, by %s, inside memory that is already held", layer, amount))
-		return
+		if note == "" && !heap {
+			note = fmt.Sprintf("%s also grows, by %s, inside memory that is already held", layer, amount)
+		}
+	}
+	if note != "" {
+		v.Notes = append(v.Notes, note)
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 // A verdict of Leak needs a lower bound above the budget, a last third that is not less steep, and
 // no better explanation by a saturating curve or a few step changes. A late rise is inconclusive.
 // So are growth of the Go heap that no collection confirmed, and constant memory that native objects
-// fill. The test of Mann and Kendall is not used, since it raises false alarms on such data (Machida,
+// or heaps fill. The test of Mann and Kendall is not used, since it raises false alarms on such data (Machida,
 // Andrzejak, Matias and Vicente 2013).
 func (s *Series) Judge(c Criteria) Verdict {
 	if c.Layer == "" {

@@ -394,6 +394,25 @@ func TestMemoryThatIsHeldIsFilled(t *testing.T) {
 	}
 }
 
+// A heap may grow inside memory that an earlier peak has left. Slight growth is no more than what a
+// flat level may gain.
+func TestHeldMemoryIsFilledByAHeap(t *testing.T) {
+	noise := newMaker(1, 9).noise("gaussian", 1000, mib)
+	for _, layer := range []Layer{MallocUsed, TFUsed, goLive} {
+		series := func(slope float64) *Series {
+			return layered(1000, map[Layer]func(int) float64{
+				Anon: func(i int) float64 { return 800*mib + noise[i] }, layer: func(i int) float64 { return 100*mib + slope*float64(i) + noise[999-i] },
+			})
+		}
+		v := series(0.1 * mib).Judge(Criteria{})
+		require.Equal(t, Inconclusive, v.Kind, v)
+		require.Contains(t, v.Reason, "the level is constant, but "+string(layer)+" grows by")
+		v = series(0.005 * mib).Judge(Criteria{})
+		require.Equal(t, Flat, v.Kind, v)
+		require.Empty(t, v.Notes)
+	}
+}
+
 // Growth of the Go heap may be garbage. Only memory that was live after a collection is retained.
 func TestGarbageIsNoLeak(t *testing.T) {
 	noise := newMaker(1, 8).noise("gaussian", 300, 0.01*mib)
