@@ -195,6 +195,24 @@ func (p *parallel) choose(of, then *Signature, inexact bool) (list []*exchanged,
 	return list, nil
 }
 
+// WhyInexact returns why the gradients of micro-batches differ from those of the whole batch,
+// according to the graph. It is empty if the graph shows no reason.
+func (m *Model) WhyInexact() string {
+	k, r := &m.known, m.Roles
+	uses := func(signature string) set {
+		return union(k.signature[signature].changed(), k.signature[signature].passed)
+	}
+	gradients := k.signature[r.Gradients]
+	if own := uses(r.Gradients).minus(uses(r.Apply), uses(r.ResetMetrics)); len(own) > 0 {
+		return fmt.Sprintf("signature %s changes %s", r.Gradients, m.variables(own, "that signature "+r.Apply+" does not, such as moving averages or the state of a random generator"))
+	}
+	if len(gradients.fleeting) > 0 {
+		f := gradients.fleeting[0]
+		return fmt.Sprintf("signature %s has state outside of variables: %s %s", r.Gradients, f.op, f.does)
+	}
+	return ""
+}
+
 // subgraph adds operations with a prefix in their names.
 type subgraph struct {
 	graphdef.Graph

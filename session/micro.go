@@ -23,7 +23,8 @@ var ErrInexactSplit = errors.New("the update would differ from that of the whole
 //   - ErrInexactSplit: the update would differ, and Options.AllowInexactSplit is not set. The
 //     update is exact if savedmodels.Metadata.MicroBatchesExact says so. If the field is nil,
 //     the update is exact unless the signature gradients takes the reserved input seed, since
-//     each micro-batch draws other random numbers (docs/reference/contract.md).
+//     each micro-batch draws other random numbers (docs/reference/contract.md), or unless
+//     savedmodels.Model.WhyInexact finds a reason.
 func (p *Plan) CheckSplit() error {
 	if err := p.checkSplit(); err != nil {
 		return fmt.Errorf("micro-batches: %w", err)
@@ -127,7 +128,7 @@ func whyInexact(model *savedmodels.Model, gradients *savedmodels.Signature) stri
 	case slices.ContainsFunc(model.Problems, func(p savedmodels.Problem) bool { return p.Code == contract.CodeMetadata }):
 		return "the exporter's notes cannot be read, so it is unknown whether the update is exact"
 	}
-	return ""
+	return model.WhyInexact()
 }
 
 // SetMicroBatches makes later train steps and evaluations split each batch into n

@@ -175,6 +175,7 @@ func TestCheckSplit(t *testing.T) {
 		"noted inexact":        {noted(t, "digits", note(false)), session.Options{}, session.ErrInexactSplit, "set Options.AllowInexactSplit"},
 		"noted, allowed":       {noted(t, "digits", note(false)), session.Options{AllowInexactSplit: true}, nil, ""},
 		"no notes":             {noted(t, "digits", nil), session.Options{}, nil, ""},
+		"dropout, no notes":    {noted(t, dropout, nil), session.Options{}, session.ErrInexactSplit, "signature gradients changes 2 variables that signature apply does not"},
 		"notes without it":     {noted(t, "digits", map[string]any{"format": 1}), session.Options{}, nil, ""},
 		"notes of later times": {noted(t, "digits", map[string]any{"format": 99}), session.Options{}, session.ErrInexactSplit, "cannot be read"},
 		"dropout":              {noted(t, dropout, note(false)), session.Options{}, session.ErrInexactSplit, "Dropout"},
