@@ -36,7 +36,7 @@ const (
 var positionKeys = []string{batchKey, remainderKey, dataKey, fieldsKey}
 
 // laterKeys did not exist in earlier versions. A missing value does not count as different.
-var laterKeys = []string{rateKey, sessionPrefix + "precision", sessionPrefix + "xla", sessionPrefix + "compiled", sessionPrefix + "fused", sessionPrefix + "loss_scale", sessionPrefix + "onednn"}
+var laterKeys = []string{rateKey, sessionPrefix + "precision", sessionPrefix + "xla", sessionPrefix + "compiled", sessionPrefix + "fused", sessionPrefix + "loss_scale", sessionPrefix + "onednn", sessionPrefix + "parts"}
 
 // identityHints explain differences, by key.
 var identityHints = map[string]string{
@@ -47,6 +47,7 @@ var identityHints = map[string]string{
 	sessionPrefix + "onednn":     "oneDNN rounds differently; TF_ENABLE_ONEDNN_OPTS=1 turns it on and 0 off, and without it the processor decides",
 	sessionPrefix + "xla":        "compiled operations round differently",
 	sessionPrefix + "compiled":   "compiled steps round differently",
+	sessionPrefix + "parts":      "the update of this model depends on the number of micro-batches or ranks, as with BatchNormalization and Dropout",
 	sessionPrefix + "fused":      "in that executor, executions of several steps round differently",
 }
 

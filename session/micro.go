@@ -131,6 +131,28 @@ func whyInexact(model *savedmodels.Model, gradients *savedmodels.Signature) stri
 	return model.WhyInexact()
 }
 
+// WhyInexact returns why the update of micro-batches or ranks differs from that of the whole batch;
+// empty if it does not, or if the model has no signatures for them.
+func (p *Plan) WhyInexact() string {
+	gradients, err := p.model.Signature(p.roles.Gradients)
+	if err != nil {
+		return ""
+	}
+	return whyInexact(p.model, gradients)
+}
+
+// fixedParts returns the number of micro-batches or ranks in the options if the update depends on it.
+// It is 0 otherwise, and if ranks may be left out.
+func (p *Plan) fixedParts() int {
+	switch c := p.opts.Cluster; {
+	case p.WhyInexact() == "", c != nil && c.MinWorkers > 0:
+		return 0
+	case c != nil:
+		return len(c.Workers)
+	}
+	return max(p.opts.MicroBatches, 1)
+}
+
 // SetMicroBatches makes later train steps and evaluations split each batch into n
 // micro-batches. These run one after the other and sum their gradients for one update, so a
 // step needs only the memory of a micro-batch. The update equals that of the whole batch except

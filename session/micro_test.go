@@ -229,6 +229,20 @@ func TestMicroBatchesOption(t *testing.T) {
 	}
 }
 
+// The number of micro-batches or ranks is part of the identity of a model whose update depends on it.
+func TestIdentityHasTheParts(t *testing.T) {
+	for _, c := range []struct {
+		model string
+		parts int
+		want  string
+	}{{dropout, 4, "4"}, {dropout, 0, "1"}, {"digits", 4, ""}} {
+		model, err := savedmodels.Builtin(c.model)
+		require.NoError(t, err)
+		s := openModel(t, model, session.Options{MicroBatches: c.parts, AllowInexactSplit: true})
+		assert.Equal(t, c.want, s.Identity()["parts"], c.model)
+	}
+}
+
 // A model with dropout is split only with AllowInexactSplit. Its results then repeat.
 func TestDropoutInParts(t *testing.T) {
 	ctx := context.Background()

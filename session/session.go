@@ -528,7 +528,8 @@ func (s *Session) SetLearningRate(rate float64) error {
 
 // Identity describes what a session must have in common with the session that wrote a
 // checkpoint: the graph, the train signature, the seed, the loss scale, the version of
-// TensorFlow, whether it uses oneDNN, and the options that change how steps round ([Rounding]).
+// TensorFlow, whether it uses oneDNN, the options that change how steps round ([Rounding]), and the
+// number of micro-batches or ranks of a model whose update depends on it.
 func (s *Session) Identity() map[string]string {
 	id := map[string]string{
 		"model": s.model.Hash, "signature": s.roles.Train,
@@ -551,6 +552,9 @@ func (s *Session) Identity() map[string]string {
 	}
 	if s.train != nil && s.train.Signature.Input(contract.InputSeed) != nil {
 		id["seed"] = strconv.FormatInt(s.opts.Seed, 10)
+	}
+	if parts := s.fixedParts(); parts > 0 {
+		id["parts"] = strconv.Itoa(parts)
 	}
 	if s.opts.Exchange != "" {
 		id["exchange"] = string(s.opts.Exchange)

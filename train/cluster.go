@@ -89,8 +89,14 @@ func (t *training) openRank(ctx context.Context) (err error) {
 		return err
 	}
 	return t.Cluster.Rendezvous(ctx, t.Loop.Log, func(ctx context.Context, present *cluster.Cluster) error {
+		missing := len(t.Cluster.Workers) - len(present.Workers)
 		t.Cluster, t.Session.Cluster = present, present
 		err := t.compile()
+		if err == nil && missing > 0 {
+			if why := t.plan.WhyInexact(); why != "" {
+				t.Loop.Log.Warn("the larger parts of the ranks that are left change the updates of this model", "missing", missing, "reason", why)
+			}
+		}
 		if err == nil {
 			t.session, err = session.Open(ctx, t.plan)
 		}
