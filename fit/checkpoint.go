@@ -64,10 +64,14 @@ func (o Checkpoint) Hook() Hook {
 	} else if o.EveryEpochs == 0 {
 		c.epochPeriod = 1
 	}
-	return Hook{
+	h := Hook{
 		Name: "checkpoint", StepEvery: every, Priority: priorityCheckpoint,
 		Load: c.load, Save: c.save, Start: c.start, Step: c.step, Epoch: c.epoch, End: c.end, metric: c.finder("Best"), local: !o.EveryRank,
 	}
+	if o.EveryRank {
+		h.copies = o.Folder
+	}
+	return h
 }
 
 type checkpointer struct {

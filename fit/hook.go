@@ -62,10 +62,12 @@ type Hook struct {
 
 	// metric checks the name of the metric that the hook uses; nil if it uses none.
 	metric func(available []string, validates bool) error
-	// local is true for a hook that only the first of several ranks calls (ranked). follow, if
-	// not nil, prepares the hook for the other ranks.
+	// local is true for a hook that only the first of several ranks calls (ranked). copies is the
+	// folder in which another rank writes checkpoints with the hook. follow, if not nil, prepares
+	// the hook for another rank with this folder, or with none.
 	local  bool
-	follow func()
+	copies string
+	follow func(copies string)
 	// settings describes options that all ranks must have.
 	settings any
 }

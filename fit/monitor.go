@@ -154,8 +154,7 @@ func (o EarlyStop) Hook() Hook {
 	return Hook{
 		Name: "early_stop(" + o.Metric + ")",
 		Load: e.load, Save: e.save, Start: e.start, Epoch: e.epoch, End: e.end, metric: e.finder("EarlyStop"),
-		// Only the first rank restores its best weights; it saves the model.
-		follow: func() { e.RestoreBest = false }, settings: common,
+		follow: e.follow, settings: common,
 	}
 }
 
@@ -176,9 +175,19 @@ type earlyStop struct {
 	savedBest monitor
 	// own is true if this run created the workspace.
 	own bool
-	// lost is the error of writing the best state; nil after a success. failed is the error for
+	// follows is true for a rank other than the first, which saves the best state for its copies of
+	// the checkpoints only.
+	follows bool
+	// lost is the reason why the best state is not saved; nil after a success. failed is the error for
 	// which this hook stopped the run.
 	lost, failed error
+}
+
+// follow prepares the hook for a rank other than the first. Only the first rank restores its best
+// weights; it saves the model.
+func (e *earlyStop) follow(copies string) {
+	e.follows, e.RestoreBest = true, e.RestoreBest && copies != ""
+	e.Folder, e.OnError = copies, Continue
 }
 
 type earlyStopState struct {
@@ -212,7 +221,11 @@ func (e *earlyStop) load(dir string, state json.RawMessage) error {
 	}
 	e.setState(loaded.Best)
 	e.bestEpoch, e.wait, e.stopped = loaded.BestEpoch, loaded.Wait, loaded.Stopped
-	if !e.RestoreBest || disk.Missing(dir) {
+	switch missing := disk.Missing(dir); {
+	case !e.RestoreBest || missing && loaded.Best == nil:
+		return nil
+	case missing:
+		e.lost, e.bestEpoch = errNoBest, 0
 		return nil
 	}
 	saved, err := e.folder(e.bestEpoch)
@@ -222,8 +235,8 @@ func (e *earlyStop) load(dir string, state json.RawMessage) error {
 	if err != nil && e.OnError != Continue {
 		return notSaved(err)
 	}
-	if e.lost = err; err != nil {
-		e.bestEpoch = 0
+	if err != nil {
+		e.lost, e.bestEpoch = notSaved(err), 0
 		return nil
 	}
 	e.saved = saved
@@ -253,6 +266,9 @@ func (e *earlyStop) folder(epoch int) (string, error) {
 	return dir, e.disk.MakeDir(dir)
 }
 
+// errNoBest means that the run which wrote a checkpoint did not save the best state.
+var errNoBest = errors.New("the checkpoint does not have it, so the best of the later epochs is restored at the end")
+
 func notSaved(err error) error {
 	return fmt.Errorf("saving the best state: %w; %s", err, files.Remedy(err, ""))
 }
@@ -275,7 +291,7 @@ func (e *earlyStop) start(_ context.Context, s *State) error {
 		return err
 	}
 	if e.lost != nil {
-		s.Log.Warn("training continues without the best state so far", "error", notSaved(e.lost))
+		s.Log.Warn("training continues without the best state so far", "error", e.lost)
 	}
 	if e.stopped > 0 {
 		if e.wait >= e.patience {
@@ -357,7 +373,7 @@ func (e *earlyStop) end(ctx context.Context, s *State) error {
 	switch {
 	case e.failed != nil:
 		err = notSaved(e.failed)
-	case e.saved != "" && s.Err == nil:
+	case e.saved != "" && s.Err == nil && !e.follows:
 		if err = s.Session.Restore(ctx, filepath.Join(e.saved, checkpoint.Variables)); err != nil {
 			err = fmt.Errorf("restoring the best state, of epoch %d: %w", e.bestEpoch, err)
 		} else {
@@ -366,7 +382,12 @@ func (e *earlyStop) end(ctx context.Context, s *State) error {
 			if e.savedBest.known {
 				best.Value = e.savedBest.best
 			}
-			s.Log.Info(fmt.Sprintf("restored the weights of epoch %d (%s %s)", e.bestEpoch, best.Name, best.text()))
+			restored := fmt.Sprintf("restored the weights of epoch %d (%s %s)", e.bestEpoch, best.Name, best.text())
+			if e.known && e.best != best.Value {
+				s.Log.Warn(restored+"; those of the best epoch could not be saved, or are not in the checkpoint", "best", e.best)
+			} else {
+				s.Log.Info(restored)
+			}
 		}
 	}
 	if e.own {

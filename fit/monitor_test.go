@@ -340,3 +340,49 @@ func TestBestStatesOfAnotherProcess(t *testing.T) {
 	}, Priority: PriorityReport}))
 	requireSound(t, dir)
 }
+
+// If a checkpoint does not have the best state, the resumed run says so, and that it restores a worse
+// one.
+func TestBestStateThatACheckpointLacks(t *testing.T) {
+	losses := []float64{5, 2, 4, 4, 3, 4}
+	dir := tempDir(t)
+	var log bytes.Buffer
+	run := func(epochs int, restore bool, resume string) {
+		loop := Loop{Session: scripted(losses), Batch: 4, Epochs: epochs, Resume: resume, Log: warnings(&log)}
+		loop.Hook(EarlyStop{Metric: "loss", Patience: 9, RestoreBest: restore, Folder: dir}.Hook(), Checkpoint{Folder: dir}.Hook())
+		_, err := loop.Run(t.Context(), samples(t, 4))
+		require.NoError(t, err)
+	}
+	run(3, false, "")
+	require.Empty(t, log.String())
+	run(6, true, dir)
+	require.Contains(t, log.String(), "training continues without the best state so far")
+	require.Contains(t, log.String(), `level=WARN msg="restored the weights of epoch 5 (loss 3.0000); those of the best epoch could not be saved, or are not in the checkpoint" best=2`)
+}
+
+// The checkpoints of a rank that writes copies have the best state, from which all ranks resume.
+func TestBestStateOfACopy(t *testing.T) {
+	losses := []float64{5, 2, 4, 4, 4}
+	dir := tempDir(t)
+	var log bytes.Buffer
+	var states [][2][3]uint64
+	run := func(epochs int, resume string, of func([]Hook) []Hook) *linear {
+		l := scripted(losses)
+		loop := Loop{Session: l, Batch: 4, Epochs: epochs, Resume: resume, Log: warnings(&log)}
+		loop.Hook(of([]Hook{
+			EarlyStop{Metric: "loss", Patience: 9, RestoreBest: true, Folder: filepath.Join(dir, "of rank 0")}.Hook(),
+			Checkpoint{Folder: dir, EveryRank: true}.Hook(),
+			{Name: "states", Epoch: func(context.Context, *State) error { states = append(states, l.state()); return nil }},
+		})...)
+		_, err := loop.Run(t.Context(), samples(t, 4))
+		require.NoError(t, err)
+		return l
+	}
+	l := run(3, "", followers)
+	require.Equal(t, states[2], l.state(), "only the first rank restores its weights")
+	require.NoDirExists(t, filepath.Join(dir, "of rank 0"))
+	require.NoDirExists(t, filepath.Join(dir, ".best-loss"), "the kept state is removed")
+	l = run(5, dir, slices.Clone)
+	require.Equal(t, states[1], l.state(), "the second epoch is the best")
+	require.Empty(t, log.String())
+}

@@ -64,9 +64,13 @@ func (r *run) follows() bool {
 // followers returns the hooks that a rank other than the first calls.
 func followers(hooks []Hook) []Hook {
 	hooks = slices.DeleteFunc(slices.Clone(hooks), func(h Hook) bool { return h.local })
+	copies := ""
+	for _, h := range hooks {
+		copies = cmp.Or(copies, h.copies)
+	}
 	for _, h := range hooks {
 		if h.follow != nil {
-			h.follow()
+			h.follow(copies)
 		}
 	}
 	return hooks
