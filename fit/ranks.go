@@ -174,13 +174,19 @@ func (r *run) source(s ranked, rank int) (source int, err error) {
 		own = 1
 	}
 	all, err := s.Gather(own)
-	if err != nil || all[0] != none {
+	if err != nil {
 		return 0, err
 	}
 	for other, newest := range all {
 		if newest > all[source] {
 			source = other
 		}
+	}
+	if all[0] != none {
+		if source > 0 && rank == 0 && r.loop.Resume != "" {
+			r.state.Log.Warn("the training resumes from the checkpoint of rank 0, although another rank has a newer copy", "step", all[0]-1, "rank", source, "copy", all[source]-1)
+		}
+		return 0, nil
 	}
 	if source > 0 && (rank == 0 || rank == source) {
 		r.state.Log.Warn("rank 0 has no checkpoint; the training resumes from a copy", "rank", source, "step", all[source]-1)
@@ -234,7 +240,7 @@ func (r *run) takeOver(ctx context.Context, s ranked, source int, differ error) 
 	}
 	if err = differ; err == nil && r.loop.Resume != "" {
 		// The folder of this rank continues with the received checkpoint.
-		err = checkpoint.Adopt(r.loop.Resume, dir)
+		err = checkpoint.Adopt(r.loop.Resume, dir, r.state.Log)
 		dir = r.loop.Resume
 	}
 	if err == nil {

@@ -25,6 +25,7 @@ import (
 const (
 	prefix          = "ckpt-"
 	divergedPrefix  = "diverged-"
+	newerPrefix     = "newer-"
 	foreignPrefix   = "foreign-" // a folder that is not a checkpoint but had its name
 	temporarySuffix = ".tmp"
 	trashSuffix     = ".trash"

@@ -1,8 +1,10 @@
 package checkpoint
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -147,4 +149,21 @@ func TestUnreadIsNotTorn(t *testing.T) {
 			require.Contains(t, remedyUnread(err), c.todo)
 		}
 	}
+}
+
+// Adopt keeps checkpoints that are newer than the adopted one under another name.
+func TestAdoptKeepsNewerCheckpoints(t *testing.T) {
+	dir, from := t.TempDir(), t.TempDir()
+	for _, path := range []string{filepath.Join(dir, name(3)), filepath.Join(dir, name(9)), filepath.Join(from, name(5))} {
+		require.NoError(t, os.Mkdir(path, 0o777))
+	}
+	var log bytes.Buffer
+	require.NoError(t, Adopt(dir, from, slog.New(slog.NewTextHandler(&log, nil))))
+	require.NoDirExists(t, filepath.Join(dir, name(3)))
+	require.DirExists(t, filepath.Join(dir, name(5)))
+	require.DirExists(t, filepath.Join(dir, newerPrefix+"9"))
+	require.Contains(t, log.String(), "it was renamed")
+	newest, _, err := Newest(dir)
+	require.NoError(t, err)
+	require.EqualValues(t, 5, newest)
 }

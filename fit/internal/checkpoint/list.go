@@ -92,8 +92,8 @@ func Newest(dir string) (step int64, found bool, err error) {
 }
 
 // Adopt replaces the checkpoints of a folder by those of another one on the same file system,
-// which it moves.
-func Adopt(dir, from string) (err error) {
+// which it moves. Newer checkpoints are renamed with a warning.
+func Adopt(dir, from string, log *slog.Logger) (err error) {
 	lock, err := Acquire(dir)
 	if err != nil {
 		return err
@@ -115,10 +115,22 @@ func Adopt(dir, from string) (err error) {
 		}
 	}
 	for _, step := range old {
-		if !slices.Contains(steps, step) {
-			if err := discard(d, filepath.Join(dir, name(step))); err != nil {
-				return err
+		path := filepath.Join(dir, name(step))
+		switch {
+		case slices.Contains(steps, step):
+		case len(steps) > 0 && step > slices.Max(steps):
+			aside := filepath.Join(dir, newerPrefix+strconv.FormatInt(step, 10))
+			if err = d.Remove(aside); err == nil {
+				err = d.Rename(path, aside)
 			}
+			if err == nil {
+				log.Warn("a checkpoint is newer than the one from which all ranks resume; it was renamed", "step", slices.Max(steps), "checkpoint", path, "now", aside)
+			}
+		default:
+			err = discard(d, path)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
