@@ -45,8 +45,9 @@ type Metadata struct {
 	// Embedding with an optimizer other than SGD without clipping, and other models whose
 	// gradients differ in parts.
 	MicroBatchesExact *bool `json:"micro_batches_exact,omitempty"`
-	// LossReduction states how the losses of the samples are combined: "sum_over_batch_size" or
-	// "mean" (also if empty), ReductionWeighted or ReductionSum.
+	// LossReduction states how the losses of micro-batches give that of the batch:
+	// "sum_over_batch_size" or "mean" (also if empty), "mean_with_sample_weight", "sum",
+	// "sum_in_training" or "unknown" (docs/reference/contract.md).
 	LossReduction string `json:"loss_reduction,omitempty"`
 	// Compiled has the fixed sizes of each XLA-compiled signature: "batch", and "steps" for
 	// several steps per execution.

@@ -638,6 +638,7 @@ class _KerasProgram:
     # The signatures that a program has, and whether the model can be called.
     evaluates = predicts = calls = True
     loss_scale_input = micro_batches = scales_itself = exact = False
+    combines = True  # whether losses of evaluated parts give that of the batch
     batch: int | None = None  # the only size of batches, if there is one
 
     def __init__(
@@ -1322,6 +1323,10 @@ class _KerasProgram:
         masked = self._masked and len(self.losses) > 1
         differs = mixes or masked or self._random or self._writes or not self.splits
         self.exact = not (differs or (self._sparse and not self._adds()))
+        # Keras divides the loss of a batch by its elements that are not masked. An evaluation has no
+        # first part, with which alone the penalties of a sum would count.
+        unequal = self._penalty if self.reduction == "sum" else self._masked
+        self.combines = self.splits and not unequal and (self.exact or not self._penalises)
 
     def _adds(self) -> bool:
         """Whether the update by an IndexedSlices equals that by its dense table.
@@ -1418,9 +1423,10 @@ class _KerasProgram:
             tf.config.optimizer.set_experimental_options({name: options.get(name, False)})
         if at_once is None or not math.isfinite(at_once[0]):
             self.exact = not self._penalises
+            self.combines &= self.exact
             found = "a layer adds a loss of its inputs"
         elif in_parts is None:
-            self.exact = False
+            self.exact = self.combines = False
         else:
             half = self.precision.startswith("mixed")
             whole = math.sqrt(sum(float(np.sum(np.square(g))) for g in at_once[1:]))
@@ -1433,6 +1439,7 @@ class _KerasProgram:
                     relative, least = 1e-3 if half else 1e-5, 1e-7
                 if off > relative * size + least:
                     self.exact = False
+                    self.combines &= name != "loss"
                     found = (
                         f"the {name} of 8 random samples is another one than in parts of 3 and 5"
                     )
@@ -1452,6 +1459,10 @@ class _KerasProgram:
         self.sample_sum = tf.Variable(
             tf.zeros([], tf.int64), trainable=False, name="accumulator/samples"
         )
+        # The loss of the batch, times its divisor, where samples alone do not weight the parts.
+        self.loss_sum = None
+        if self._masked and self.reduction != "sum":
+            self.loss_sum = tf.Variable(0.0, trainable=False, name="accumulator/loss")
 
     # The steps.
 
@@ -1494,6 +1505,7 @@ class _KerasProgram:
                 scalars[f"{output}_loss"] = value
             total += self.loss_weights[output] * value
         extra = [tf.reduce_sum(tf.cast(item, "float32")) for item in self.model.losses]
+        self._penalty = bool(extra)
         if extra:
             penalty = tf.add_n(extra)
             total += penalty if regularise is None else penalty * regularise
@@ -1617,6 +1629,8 @@ class _KerasProgram:
             weighted = tf.convert_to_tensor(grad) * tf.cast(divisor, accumulator.dtype)
             accumulator.assign_add(weighted)
         self.weight_sum.assign_add(divisor)
+        if self.loss_sum is not None:
+            self.loss_sum.assign_add(scalars["loss"] * divisor)
         first = next(iter(self.inputs))
         self.sample_sum.assign_add(tf.shape(feeds[first], out_type=tf.int64)[0])
         return {**scalars, **self._scale()}
@@ -1638,13 +1652,17 @@ class _KerasProgram:
             # divide_no_nan turns x/0 into 0 but keeps NaN and Inf for the finite check.
             finite = self._finite(grads) if self.loss_scale_input or self.scales_itself else None
             self._update(grads, finite)
+            result = {}
+            if self.loss_sum is not None:
+                result["loss"] = tf.math.divide_no_nan(self.loss_sum, divisor)
+                self.loss_sum.assign(0.0)
             for accumulator in self.accumulators:
                 accumulator.assign(tf.zeros_like(accumulator))
             self.weight_sum.assign(0.0)
             self.sample_sum.assign(tf.zeros([], tf.int64))
             # With gradient_accumulation_steps it is not a variable, but computed from one.
             step = self.optimizer.iterations
-            result = {"global_step": tf.cast(getattr(step, "value", step), "int64")}
+            result["global_step"] = tf.cast(getattr(step, "value", step), "int64")
             if finite is not None:
                 result["grads_finite"] = finite
             return {**result, **self._scale()}
@@ -1711,6 +1729,8 @@ class _KerasProgram:
                 v.path: a for v, a in zip(self.trainable, self.accumulators, strict=True)
             }
             root.accumulated = {"weight": self.weight_sum, "samples": self.sample_sum}
+            if self.loss_sum is not None:
+                root.accumulated["loss"] = self.loss_sum
         return root
 
     def _rows(self) -> dict[str, int]:
@@ -1731,6 +1751,12 @@ class _KerasProgram:
                         rows = int(layer.input_dim)
                         found[name] = min(rows, found.get(name, rows))
         return found
+
+    def _noted_reduction(self) -> str:
+        """How the losses of the parts of a batch give that of the batch."""
+        if self.combines:
+            return self.reduction
+        return "sum_in_training" if self.reduction == "sum" else "unknown"
 
     def metadata(self) -> dict[str, Any]:
         """The metadata of the steps."""
@@ -1755,7 +1781,7 @@ class _KerasProgram:
             ),
             "precision": self.precision,
             "micro_batches_exact": bool(self.exact),
-            "loss_reduction": self.reduction,
+            "loss_reduction": self._noted_reduction(),
         }
 
 
@@ -2676,6 +2702,7 @@ def export(
             progress.info("comparing a batch with its parts")
             program.compare_parts(signatures["gradients"], input_ranges or {})
             metadata["micro_batches_exact"] = program.exact
+            metadata["loss_reduction"] = program._noted_reduction()
         file = pathlib.Path(temporary, METADATA)
         file.parent.mkdir()
         file.write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")

@@ -441,15 +441,15 @@ func (s *Session) trainRank(ctx context.Context, step int64, b data.Batch, out [
 	return s.rank.step(ctx, n, step, b, min(len(s.rank.Workers), b.Size), true, out)
 }
 
-// evaluateRank evaluates a batch in a cluster. The first rank evaluates the whole batch if the
-// signature has a fixed batch size, or if the exporter's notes do not say that the metrics of
-// parts can be combined.
+// evaluateRank evaluates a batch in a cluster. The first rank evaluates the whole batch if
+// evaluateIn does not split it, or if the exporter's notes do not say that the metrics of parts can
+// be combined.
 func (s *Session) evaluateRank(ctx context.Context, b data.Batch, out []float64) error {
 	if err := s.parallel.NoEvaluation; err != nil {
 		return err
 	}
-	parts := min(len(s.rank.Workers), b.Size)
-	if m := s.model.Metadata; s.evaluate.batch >= 0 || m == nil || m.LossReduction == "" {
+	parts := s.evaluateIn(len(s.rank.Workers), b.Size)
+	if m := s.model.Metadata; m == nil || m.LossReduction == "" {
 		parts = 1
 	}
 	_, err := s.rank.step(ctx, &s.native.rank.evaluate, 0, b, parts, false, out)
@@ -547,7 +547,7 @@ func placeMetrics(gradients *runner, apply *Step, train []string) (metrics, afte
 	metrics = gradients.find(train) // CheckSplit checks that none is missing
 	for _, name := range train {
 		from := -1
-		if name == contract.MetricLossScale || name == contract.MetricSkippedSteps {
+		if name == savedmodels.OutputLoss || name == contract.MetricLossScale || name == contract.MetricSkippedSteps {
 			from = apply.index(name)
 		}
 		after = append(after, from)

@@ -160,9 +160,10 @@ func (p *Plan) fixedParts() int {
 // micro-batch per sample. n = 1 turns splitting off. The errors are those of CheckSplit.
 //
 // The loss of a step is combined from its micro-batches according to
-// savedmodels.Metadata.LossReduction: a sum, or a mean weighted by samples or by sample_weight.
-// Metrics are means over samples. A metric that the model sums, weights or masks therefore
-// differs from the metric of the whole batch, but the update does not.
+// savedmodels.Metadata.LossReduction: a sum, or a mean weighted by samples or by sample_weight. A
+// loss that signature apply reports replaces it. Metrics are means over samples. A metric that the
+// model sums, weights or masks therefore differs from the metric of the whole batch, but the update
+// does not.
 //
 // Each micro-batch has its own first number of the reserved input seed. The first micro-batch
 // has Options.Seed. The i-th one after it has output i, from 1, of SplitMix64 with the seed
@@ -257,13 +258,14 @@ func (s *Session) trainParts(ctx context.Context, step int64, b data.Batch, out 
 	return applied, nil
 }
 
-// evaluateIn returns the number of micro-batches of an evaluation. It is 1 if the signature has
-// a fixed batch size.
-func (s *Session) evaluateIn(size int) int {
-	if s.parts <= 1 || s.evaluate.batch >= 0 {
+// evaluateIn returns the number of parts of an evaluation, at most most. It is 1 if the signature
+// has a fixed batch size, or if the exporter's notes say that the losses of parts do not give that
+// of the batch.
+func (s *Session) evaluateIn(most, size int) int {
+	if m := s.model.Metadata; s.evaluate.batch >= 0 || m != nil && (m.LossReduction == contract.ReductionUnknown || m.LossReduction == contract.ReductionTrainedSum) {
 		return 1
 	}
-	return min(s.parts, size)
+	return max(min(most, size), 1)
 }
 
 // inParts runs the signature on n micro-batches, one after the other. out gets the combined
@@ -360,7 +362,7 @@ func reductionOf(model *savedmodels.Model, name string) reduction {
 		return bySamples
 	}
 	switch m.LossReduction {
-	case contract.ReductionSum:
+	case contract.ReductionSum, contract.ReductionTrainedSum:
 		return bySum
 	case contract.ReductionWeighted:
 		return byWeights

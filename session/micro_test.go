@@ -105,7 +105,8 @@ func writeModel(t testing.TB, dir string, def []byte, signatures map[string]*pb.
 
 // reporter returns a model that learns nothing and reports its inputs. loss is a reduction of x
 // with weights. size counts the samples. low is the lower half of the seed's first number, and
-// number is the second. All signatures take the learning rate, including apply.
+// number is the second. All signatures take the learning rate, including apply, which reports it as
+// the loss if the reduction is unknown.
 func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any) *savedmodels.Model {
 	t.Helper()
 	float, double := tfbind.Float32, tfbind.Float64
@@ -132,7 +133,7 @@ func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any)
 	switch reduction {
 	case contract.ReductionSum:
 		g.Add("loss", "Identity", divide, "sum")
-	case contract.ReductionWeighted:
+	case contract.ReductionWeighted, contract.ReductionUnknown, contract.ReductionTrainedSum:
 		g.Add("loss", "RealDiv", divide, "sum", "sum_of_weights")
 	default:
 		g.Add("loss", "RealDiv", divide, "sum", "size")
@@ -150,10 +151,14 @@ func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any)
 		step.Outputs["low"], step.Outputs["number"] = tensorInfo("low", double), tensorInfo("number", double)
 	}
 	dir := t.TempDir()
-	writeModel(t, dir, text, map[string]*pb.SignatureDef{"train": step, "gradients": step, "evaluate": step, "apply": {
+	apply := &pb.SignatureDef{
 		Inputs:  map[string]*pb.TensorInfo{"learning_rate": tensorInfo("rate", float)},
 		Outputs: map[string]*pb.TensorInfo{"rate": tensorInfo("applied", float)},
-	}}, nil)
+	}
+	if reduction == contract.ReductionUnknown {
+		apply.Outputs["loss"] = tensorInfo("applied", float)
+	}
+	writeModel(t, dir, text, map[string]*pb.SignatureDef{"train": step, "gradients": step, "evaluate": step, "apply": apply}, nil)
 	return writeNotes(t, dir, notes)
 }
 
@@ -352,5 +357,30 @@ func TestPartsReportTheWhole(t *testing.T) {
 			require.NoError(t, s.Evaluate(ctx, b.Slice(0, 1), out), "a batch may have fewer samples than there are parts")
 			assert.InDelta(t, 1, out[1], 0)
 		}
+	}
+}
+
+// A batch is evaluated as a whole if the losses of its parts do not give its loss, as with masked
+// samples and with penalties of a sum. The loss of a split step is the one that apply reports.
+func TestLossesThatDoNotCombine(t *testing.T) {
+	ctx := context.Background()
+	b := data.Batch{Size: 4, Fields: []data.Field{
+		{Name: "x", Array: data.Array{Shape: []int{4}, Values: []float32{1, 0, 0, 0}}},
+		{Name: "sample_weight", Array: data.Array{Shape: []int{4}, Values: []float32{1, 3, 3, 3}}},
+	}}
+	for _, reduction := range []string{contract.ReductionUnknown, contract.ReductionTrainedSum} {
+		s := openModel(t, reporter(t, reduction, false, map[string]any{"loss_reduction": reduction}), session.Options{})
+		require.NoError(t, s.SetLearningRate(0.25))
+		require.NoError(t, s.SetMicroBatches(4))
+		out := make([]float64, 2)
+		require.NoError(t, s.Evaluate(ctx, b, out))
+		assert.InDelta(t, 0.1, out[0], 1e-6, reduction)
+		assert.InDelta(t, 4, out[1], 0, "all at once")
+		require.NoError(t, s.Train(ctx, 0, b, out))
+		want := 0.25
+		if reduction == contract.ReductionTrainedSum {
+			want = 1
+		}
+		assert.InDelta(t, want, out[0], 1e-6, reduction)
 	}
 }

@@ -475,7 +475,8 @@ func (s *Session) Finalize(ctx context.Context) error {
 // only running metrics, which it shares with Train: call ResetMetrics before an evaluation.
 //
 // With micro-batches (SetMicroBatches), Evaluate splits the batch like Train, unless the
-// signature has a fixed batch size. Results that are means over samples equal those of the
+// signature has a fixed batch size, or the losses of parts do not give that of the batch
+// (savedmodels.Metadata.LossReduction). Results that are means over samples equal those of the
 // whole batch except for the order of floating-point additions.
 func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) (err error) {
 	r := s.evaluate
@@ -487,7 +488,7 @@ func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) (er
 	}
 	if s.rank != nil {
 		err = s.evaluateRank(ctx, b, out)
-	} else if n := s.evaluateIn(b.Size); n > 1 {
+	} else if n := s.evaluateIn(s.parts, b.Size); n > 1 {
 		_, err = r.inParts(ctx, b, n, 0, 0, r.every, out)
 	} else {
 		_, err = r.on(ctx, b, out)

@@ -32,6 +32,11 @@ const (
 const (
 	ReductionWeighted = "mean_with_sample_weight" // the weighted sum divided by the sum of the weights
 	ReductionSum      = "sum"
+	// ReductionTrainedSum is a sum in training only: each evaluation adds a penalty to its loss.
+	ReductionTrainedSum = "sum_in_training"
+	// ReductionUnknown means that the losses of parts do not give that of the batch, as with masked
+	// samples.
+	ReductionUnknown = "unknown"
 )
 
 // Codes of savedmodels.Problem that other packages need.

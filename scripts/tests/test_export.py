@@ -74,7 +74,7 @@ def test_train_is_what_keras_trains(tmp_path, load, random):
     ],
 )
 def test_micro_batches_make_the_same_step(tmp_path, load, random, reduction, weighted):
-    export.export(
+    report = export.export(
         dense(kernel_regularizer=keras.regularizers.L2(0.01)),
         tmp_path / "m",
         optimizer=keras.optimizers.SGD(0.1, momentum=0.9),
@@ -82,6 +82,9 @@ def test_micro_batches_make_the_same_step(tmp_path, load, random, reduction, wei
         sample_weight=weighted,
         check=False,
     )
+    # Each evaluation adds the penalty.
+    noted = "sum_in_training" if reduction == "sum" else reduction
+    assert report.metadata["loss_reduction"] == noted
     whole, parts = load(tmp_path / "m"), load(tmp_path / "m")
     for split in ([0, 12], [0, 5, 7, 12], [0, 1, 12]):
         b = batch(random)
@@ -230,6 +233,7 @@ def test_losses_in_parts(tmp_path, load, random, loss, labels, exact):
         check=False,
     )
     assert report.metadata["micro_batches_exact"] is exact
+    assert (report.metadata["loss_reduction"] != "unknown") is exact
 
     whole, parts = load(tmp_path / "m"), load(tmp_path / "m")
     x = random.normal(size=(8, 6)).astype("float32")
@@ -454,7 +458,8 @@ def test_masked_sequences(tmp_path, load, random):
         ]
     )
     loss = logits_loss()
-    export.export(model, tmp_path / "m", optimizer=keras.optimizers.SGD(0.5), loss=loss)
+    report = export.export(model, tmp_path / "m", optimizer=keras.optimizers.SGD(0.5), loss=loss)
+    assert report.metadata["loss_reduction"] == "unknown"
     whole, parts = load(tmp_path / "m"), load(tmp_path / "m")
     x = random.integers(1, 7, (6, 5)).astype("int32")
     x[:4, 2:] = 0
@@ -465,7 +470,7 @@ def test_masked_sequences(tmp_path, load, random):
     assert result["loss"] == pytest.approx(float(expected), rel=1e-5)
     for rows in (slice(0, 4), slice(4, 6)):
         parts.run("gradients", x=b["x"][rows], y=b["y"][rows])
-    parts.run("apply")
+    assert parts.run("apply")["loss"] == pytest.approx(result["loss"], rel=1e-5)
     assert not close(whole.variables(), parts.variables())
 
 

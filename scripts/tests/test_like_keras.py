@@ -129,6 +129,8 @@ def test_a_batch_is_compared_with_its_parts(tmp_path, load, random, layer, loss,
     assert report.metadata["micro_batches_exact"] is (exact is None)
     notes = [n for n in report.notes if "micro_batches_exact is false" in n]
     assert len(notes) == (exact is not None) and (not notes or exact in notes[0])
+    known = report.metadata["loss_reduction"] == "sum_over_batch_size"
+    assert known is (exact is None)
     assert all(np.array_equal(v, b) for v, b in zip(model.variables, before, strict=True))
 
     whole, parts = load(tmp_path / "m"), load(tmp_path / "m")
