@@ -14,6 +14,7 @@ package adapter
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,6 +22,7 @@ import (
 	"path/filepath"
 
 	"steadyfit/internal/files"
+	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
 
@@ -36,6 +38,9 @@ type Adapter struct {
 	// (savedmodels.Model.Base). It is empty for a model without frozen weights. Only the names,
 	// types and shapes of the weights are then compared.
 	Base string
+	// Record states how the data of the training became inputs; nil if unknown. Data for the adapter
+	// is read with it (savedmodels.Model.WithRecord).
+	Record *savedmodels.DataRecord
 	// Weights are the trained weights by name (savedmodels.Variable.WeightName).
 	Weights map[string]Weight
 }
@@ -53,6 +58,7 @@ const (
 	formatKey = "format"
 	format    = "steadyfit.adapter/1"
 	baseKey   = "base"
+	recordKey = "data"   // Adapter.Record, as JSON
 	sumKey    = "sha256" // of all values, in their order
 )
 
@@ -79,13 +85,28 @@ func Read(dir string, most int64) (*Adapter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %w; write it again, or give another folder", path, ErrFormat, err)
 	}
-	return &Adapter{Base: metadata[baseKey], Weights: weights}, nil
+	a := &Adapter{Base: metadata[baseKey], Weights: weights}
+	if text := metadata[recordKey]; text != "" {
+		if err := json.Unmarshal([]byte(text), &a.Record); err != nil {
+			return nil, fmt.Errorf("%s: %w: its metadata: %s: %w; write it again, or give another folder", path, ErrFormat, recordKey, err)
+		}
+	}
+	return a, nil
 }
 
 // Write writes the adapter to a folder, which it makes. It replaces an adapter there: a crash
-// leaves the old one or the new one.
+// leaves the old one or the new one. A record of a MiB or more, as of a table with 100,000 columns, is
+// left out.
 func (a *Adapter) Write(dir string) error {
-	raw, err := encode(a.Weights, a.Base)
+	metadata := map[string]string{formatKey: format, baseKey: a.Base}
+	record, err := json.Marshal(a.Record)
+	if err == nil && a.Record != nil && len(record) > len("{}") && len(record) < maxRecord {
+		metadata[recordKey] = string(record)
+	}
+	var raw []byte
+	if err == nil {
+		raw, err = encode(a.Weights, metadata)
+	}
 	if err == nil {
 		err = os.MkdirAll(dir, 0o777)
 	}

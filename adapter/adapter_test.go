@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
 
@@ -102,6 +103,21 @@ func TestWriteReplaces(t *testing.T) {
 	assert.Equal(t, first, second, "the same weights are the same bytes")
 }
 
+func TestRecord(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct{ written, read *savedmodels.DataRecord }{
+		{nil, nil},
+		{&savedmodels.DataRecord{}, nil},
+		{&savedmodels.DataRecord{ClassNames: []string{strings.Repeat("a", maxRecord)}}, nil},
+		{&savedmodels.DataRecord{Columns: []string{"a<b", "c"}}, &savedmodels.DataRecord{Columns: []string{"a<b", "c"}}},
+	} {
+		require.NoError(t, (&Adapter{Record: c.written, Weights: fromPython()}).Write(dir))
+		a, err := Read(dir, 0)
+		require.NoError(t, err)
+		assert.Equal(t, c.read, a.Record)
+	}
+}
+
 func TestWhatCannotBeWritten(t *testing.T) {
 	for text, w := range map[string]Weight{
 		"is string":              {tfbind.String, nil, nil},
@@ -148,6 +164,7 @@ const head = `{"__metadata__":{"format":"steadyfit.adapter/1","base":"b"},`
 
 func TestDamagedFiles(t *testing.T) {
 	for text, raw := range map[string][]byte{
+		"its metadata: data: json":                       file(`{"__metadata__":{"format":"steadyfit.adapter/1","data":"[]"}}`),
 		"has no header":                                  {1, 2},
 		"more than the file has":                         file(`{}`)[:9],
 		"its header: ":                                   file(`{"a":`),
@@ -196,7 +213,7 @@ func TestChangedValue(t *testing.T) {
 
 // Read rejects any bytes or reads an adapter that Write writes unchanged.
 func FuzzDecode(f *testing.F) {
-	good, err := encode(fromPython(), "")
+	good, err := encode(fromPython(), map[string]string{formatKey: format})
 	require.NoError(f, err)
 	f.Add(good)
 	f.Add(good[:len(good)-1])
@@ -206,7 +223,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := encode(weights, metadata[baseKey])
+		again, err := encode(weights, map[string]string{formatKey: format, baseKey: metadata[baseKey]})
 		require.NoError(t, err)
 		same, meta, err := decode(bytes.NewReader(again), int64(len(again)), maxBytes)
 		require.NoError(t, err)

@@ -23,9 +23,11 @@ import (
 // metadataName is the key of the metadata in the header.
 const metadataName = "__metadata__"
 
-// The limits on a header: its size, and the number of its weights and of its metadata.
+// The limits on a header: its size, that of a record in it, and the number of its weights and of its
+// metadata.
 const (
 	maxHeader  = 8 << 20
+	maxRecord  = 1 << 20
 	maxEntries = 100_000
 )
 
@@ -47,9 +49,9 @@ type entry struct {
 	of      tfbind.DType
 }
 
-// encode returns the content of a file. Large elements come first, which aligns all values, as
+// encode returns the content of a file, and adds the hash of the values to the metadata. Large elements come first, which aligns all values, as
 // the Python package does.
-func encode(weights map[string]Weight, base string) ([]byte, error) {
+func encode(weights map[string]Weight, metadata map[string]string) ([]byte, error) {
 	names := make([]string, 0, len(weights))
 	for name := range weights {
 		names = append(names, name)
@@ -74,7 +76,8 @@ func encode(weights map[string]Weight, base string) ([]byte, error) {
 		header[name], at = e, end
 		values.Write(w.Data)
 	}
-	header[metadataName] = map[string]string{formatKey: format, baseKey: base, sumKey: hex.EncodeToString(values.Sum(nil))}
+	metadata[sumKey] = hex.EncodeToString(values.Sum(nil))
+	header[metadataName] = metadata
 	text, err := json.Marshal(header)
 	if err != nil {
 		return nil, err

@@ -30,7 +30,8 @@ type CSVOptions struct {
 	// ClassNames of the training file, since some classes may be missing there.
 	Classes []string
 	// Names are the class names of a model, in the order of their numbers. Labels that are text
-	// must be among them, unless Classes is set.
+	// must be among them, unless Classes is set. A label that is the number of one class and the
+	// name of another is a *RowError.
 	Names []string
 	// Header is "yes" if the first line contains column names, even if they are numbers, and
 	// "no" if it is a row. By default, a first line without numbers, or with the name of the label
@@ -105,7 +106,9 @@ type table struct {
 	real   []float32        // replaces y once a label is not an integer
 	class  map[string]int64 // class numbers; nil if labels are numbers
 	listed []string         // class names from the options
-	found  []string         // class names in the rows, if the options have none
+	// ambiguous are the class names of the model that are numbers of other classes.
+	ambiguous []string
+	found     []string // class names in the rows, if the options have none
 }
 
 type features struct {
@@ -180,6 +183,11 @@ func (t *table) start(record []string) error {
 	}
 	if err := t.list(t.options.Classes); err != nil {
 		return err
+	}
+	for class, name := range t.options.Names {
+		if number, err := strconv.Atoi(name); err == nil && number != class {
+			t.ambiguous = append(t.ambiguous, name)
+		}
 	}
 	if header {
 		return nil
@@ -427,6 +435,9 @@ func (t *table) addLabel(column int, cell string) error {
 	}
 	class, known := t.class[cell]
 	switch {
+	case t.class == nil && slices.Contains(t.ambiguous, cell):
+		return t.bad(column, quote(cell), "a label that is not both a number and the name of a class with another number",
+			"write class numbers as an array (.npz), or class names as texts in JSON lines")
 	case t.class == nil && numeric:
 		return t.addNumber(column, cell)
 	case t.class == nil:

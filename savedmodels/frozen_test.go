@@ -85,17 +85,30 @@ func TestGeneratorStateIsNotFrozen(t *testing.T) {
 	}
 }
 
-// Recording columns changes nothing else in the exporter's notes.
-func TestRecordColumns(t *testing.T) {
+// A record changes nothing else in the exporter's notes, and is the only content of new ones.
+func TestRecordData(t *testing.T) {
 	m, err := Open("../adapter/testdata/digits-lora")
 	require.NoError(t, err)
 	require.NotNil(t, m.Metadata)
 	dir := filepath.Join(t.TempDir(), "model")
 	require.NoError(t, os.CopyFS(dir, os.DirFS(m.Dir)))
-	require.NoError(t, RecordColumns(dir, []string{"a<b", "c"}))
+	record := DataRecord{ClassNames: []string{"no", "yes"}, Columns: []string{"a<b", "c"}, Scale: &[2]float64{0, 1}}
+	require.NoError(t, RecordData(dir, record))
 	same, err := Open(dir)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"a<b", "c"}, same.Metadata.Columns)
-	same.Metadata.Columns = nil
-	assert.Equal(t, m.Metadata, same.Metadata)
+	assert.Equal(t, record, same.Metadata.DataRecord)
+	assert.Equal(t, m.WithRecord(&record).Metadata, same.Metadata)
+
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "assets.extra")))
+	require.NoError(t, RecordData(dir, record))
+	same, err = Open(dir)
+	require.NoError(t, err)
+	assert.Equal(t, &Metadata{DataRecord: record}, same.Metadata)
+
+	path := filepath.Join(dir, "assets.extra", "steadyfit.json")
+	require.NoError(t, os.WriteFile(path, []byte("{"), 0o666))
+	require.NoError(t, RecordData(dir, record))
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, "{", string(text), "notes that cannot be read stay")
 }

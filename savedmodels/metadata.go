@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 
 	"steadyfit/internal/files"
@@ -29,10 +30,7 @@ type Metadata struct {
 	Labels map[string]InputMetadata `json:"labels,omitempty"`
 	// Outputs describes the outputs of signature predict by name.
 	Outputs map[string]InputMetadata `json:"outputs,omitempty"`
-	// ClassNames are the names of the classes, indexed by class number.
-	ClassNames []string `json:"class_names,omitempty"`
-	// Columns are the table columns that the only input was trained with, in order.
-	Columns []string `json:"columns,omitempty"`
+	DataRecord
 	// Metrics are the names of the metrics, without the loss.
 	Metrics []string `json:"metrics,omitempty"`
 	// Loss has the name of the loss function for each output of the model.
@@ -67,24 +65,58 @@ type InputMetadata struct {
 	Classes int `json:"classes,omitempty"`
 }
 
-// RecordColumns writes Metadata.Columns to the exporter's notes of the model in a folder. It does
-// nothing if the notes would become too large to read.
-func RecordColumns(dir string, columns []string) error {
-	path := filepath.Join(dir, filepath.FromSlash(metadataFile))
-	text, err := readFile(path, maxMetadataBytes)
-	if err != nil {
+// DataRecord states how raw data becomes the inputs and labels of a model: as the exporter noted it,
+// and as a training did it. An adapter has the record of its own training.
+type DataRecord struct {
+	// ClassNames are the names of the classes, indexed by class number.
+	ClassNames []string `json:"class_names,omitempty"`
+	// Columns are the table columns that the only input was trained with, in order.
+	Columns []string `json:"columns,omitempty"`
+	// Scale is the range to which bytes from 0 to 255 were scaled; nil if unknown.
+	Scale *[2]float64 `json:"scale,omitempty"`
+}
+
+// WithRecord returns a copy of the model with another record, such as that of an adapter. With nil,
+// it returns the model unchanged.
+func (m *Model) WithRecord(r *DataRecord) *Model {
+	if r == nil {
+		return m
+	}
+	changed, notes := *m, Metadata{}
+	if m.Metadata != nil {
+		notes = *m.Metadata
+	}
+	notes.DataRecord = *r
+	changed.Metadata = &notes
+	return &changed
+}
+
+// RecordData writes a record to the exporter's notes of the model in a folder, which it makes if
+// there are none. It does nothing if the record is empty, or if the notes cannot be read, or would
+// become too large to read.
+func RecordData(dir string, r DataRecord) error {
+	record, err := json.Marshal(r)
+	if err != nil || string(record) == "{}" {
 		return err
 	}
-	var notes map[string]any // keeps names that Metadata does not have
-	if err := json.Unmarshal(text, &notes); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	notes["columns"] = columns
-	if text, err = json.MarshalIndent(notes, "", " "); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if len(text) > maxMetadataBytes {
+	path := filepath.Join(dir, filepath.FromSlash(metadataFile))
+	notes := map[string]any{} // keeps names that Metadata does not have
+	text, err := readFile(path, maxMetadataBytes)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	case json.Unmarshal(text, &notes) != nil:
 		return nil
+	}
+	if err := json.Unmarshal(record, &notes); err != nil {
+		return err
+	}
+	if text, err = json.MarshalIndent(notes, "", " "); err != nil || len(text) > maxMetadataBytes {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return err
 	}
 	return files.Replace(path, text)
 }

@@ -210,12 +210,8 @@ func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, 
 		return o, err
 	}
 	rounded := []tfbind.DType{tfbind.Float32, tfbind.Float16, tfbind.BFloat16, tfbind.Bool, tfbind.String}
-	features := slices.DeleteFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool {
-		return in.Name == "y" || model.Metadata != nil && model.Metadata.Labels[in.Name].DType != ""
-	})
-	if model.Metadata != nil && len(features) < len(sig.DataInputs()) {
-		o.Names = slices.Clone(model.Metadata.ClassNames)
-	}
+	features := slices.DeleteFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool { return isLabel(model, in) })
+	o.Names = classNames(model, sig)
 	isText := func(in savedmodels.Tensor) bool { return in.DType == tfbind.String }
 	o.Exact = slices.ContainsFunc(features, func(in savedmodels.Tensor) bool { return !slices.Contains(rounded, in.DType) })
 	o.Text = len(features) == 1 && isText(features[0])
@@ -230,8 +226,20 @@ func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, 
 	return o, nil
 }
 
+func isLabel(model *savedmodels.Model, in savedmodels.Tensor) bool {
+	return in.Name == "y" || model.Metadata != nil && model.Metadata.Labels[in.Name].DType != ""
+}
+
+// classNames returns the class names of the model if a signature takes a label.
+func classNames(model *savedmodels.Model, sig *savedmodels.Signature) []string {
+	if model.Metadata == nil || !slices.ContainsFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool { return isLabel(model, in) }) {
+		return nil
+	}
+	return slices.Clone(model.Metadata.ClassNames)
+}
+
 // ImageOptions returns the options to read a folder of images for a signature: the size and
-// channels of its image input and the model's class names. A height or width of 0 means the
+// channels of its image input, and the model's class names if the signature takes a label. A height or width of 0 means the
 // size of the input; an unknown size is 0. With a height and a width, a flat input of that many
 // pixels is an image input too. scale is the range of values that the input expects; nil means
 // 0 to 255 or unknown.
@@ -254,7 +262,7 @@ func ImageOptions(model *savedmodels.Model, signature string, height, width int)
 		}
 	}
 	if m := model.Metadata; in != nil && m != nil {
-		o.Classes = slices.Clone(m.ClassNames)
+		o.Classes = classNames(model, sig)
 		if scale = m.Inputs[in.Name].Range; scale != nil && *scale == [2]float64{0, 255} {
 			scale = nil
 		}

@@ -19,7 +19,7 @@ func TestImageOptions(t *testing.T) {
 		}}}}
 	}
 	stated := func(low, high float64) *savedmodels.Metadata {
-		return &savedmodels.Metadata{ClassNames: []string{"a", "b"}, Inputs: map[string]savedmodels.InputMetadata{"x": {Range: &[2]float64{low, high}}}}
+		return &savedmodels.Metadata{DataRecord: savedmodels.DataRecord{ClassNames: []string{"a", "b"}}, Inputs: map[string]savedmodels.InputMetadata{"x": {Range: &[2]float64{low, high}}}}
 	}
 	for _, c := range []struct {
 		name          string

@@ -22,6 +22,7 @@ func (t *training) openAdapter() (err error) {
 		if err != nil {
 			return unusable(err)
 		}
+		t.model = t.model.WithRecord(t.start.Record)
 		t.Loop.Hook(fit.Hook{Name: "adapter", Start: func(_ context.Context, st *fit.State) error {
 			if st.History.ResumedFrom != "" && !t.continues() {
 				t.report("note", text("the training resumed from a checkpoint, so {Config.Adapter} has no effect"))
@@ -44,18 +45,19 @@ func (t *training) openAdapter() (err error) {
 func (t *training) save(ctx context.Context, r *Result) error {
 	var errs []error
 	if t.Out != "" {
-		err := t.session.SaveModel(ctx, t.Out, t.recordColumns)
+		err := t.session.SaveModel(ctx, t.Out, t.record)
 		if errs = append(errs, err); err == nil {
 			r.Out = t.Out
 		}
 	}
 	if t.OutVersion != "" {
-		path, err := t.session.SaveVersion(ctx, t.versions(), t.recordColumns)
+		path, err := t.session.SaveVersion(ctx, t.versions(), t.record)
 		r.Out, errs = path, append(errs, err)
 	}
 	if t.OutAdapter != "" {
 		a, err := t.session.Adapter(ctx)
 		if err == nil {
+			a.Record = &t.reader.record
 			err = a.Write(t.OutAdapter)
 		}
 		if errs = append(errs, err); err == nil {
@@ -65,13 +67,8 @@ func (t *training) save(ctx context.Context, r *Result) error {
 	return errors.Join(errs...)
 }
 
-// recordColumns adds the columns of the data to a trained model.
-func (t *training) recordColumns(dir string) error {
-	if columns := t.reader.columns; t.model.Metadata != nil && len(columns) > 1 {
-		return savedmodels.RecordColumns(dir, columns)
-	}
-	return nil
-}
+// record adds the record of the data to a trained model.
+func (t *training) record(dir string) error { return savedmodels.RecordData(dir, t.reader.record) }
 
 // versions returns how SaveVersion saves the trained model. A restarted process of a supervised
 // training finds the version that an earlier one wrote.

@@ -1,7 +1,6 @@
 package train
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -34,8 +33,10 @@ type Data struct {
 	// Height and Width are the size of images in pixels. Images in a folder are resized to it;
 	// samples that are rows of pixels have it. 0 means the size that the model takes.
 	Height, Width int
-	// Scale is the range to which bytes from 0 to 255 are scaled. For images in a folder or in
-	// records, nil means the range that the model records. For other data, nil means no scaling.
+	// Scale is the range to which bytes from 0 to 255 are scaled. Nil means the range of the
+	// training that the model records. Without one, images in a folder or in records have the range
+	// that the model's input takes, and other bytes are not scaled. Another range than that of the
+	// training is an error.
 	Scale *[2]float64
 	// MaxBytes is the maximum size of the decompressed data; 0 means the default of
 	// data.Options.
@@ -64,12 +65,15 @@ const (
 )
 
 // OpenData reads the data for a signature of a model, and checks it for a pass. part is "train"
-// or "test", and selects that part of a dataset with two parts. The caller closes the dataset.
+// or "test", and selects that part of a dataset with two parts. The record of the model
+// (savedmodels.DataRecord) determines the numbers of classes, the order of columns and the scale of
+// bytes; Model.WithRecord gives it that of an adapter. The caller closes the dataset.
 func OpenData(model *savedmodels.Model, signature string, d Data, part string, pass data.Pass) (*data.InMemory, error) {
 	r, err := newReader(model, signature, d)
 	if err != nil {
 		return nil, err
 	}
+	r.fixed = signature == model.Roles.Evaluate
 	ds, err := r.open(d, part)
 	if err != nil {
 		return nil, err
@@ -89,12 +93,15 @@ type reader struct {
 	images data.ImageOptions
 	// pixels is the range of pixel values that the model takes; nil means 0 to 255.
 	pixels *[2]float64
-	// classes are the class names of the training data. They determine the class numbers in the
-	// validation data.
-	classes []string
-	// columns are the table columns in the field x, in the order in which the model was trained;
-	// nil if unknown.
-	columns []string
+	// record has what the model records. The first data adds its columns, and the training data the
+	// rest.
+	record savedmodels.DataRecord
+	// fixed is true if the class numbers are those of an earlier training or of the training data.
+	// trains is true once the training data is open.
+	fixed, trains bool
+	// sortable is how many class names have their sorted order as numbers, although the model names
+	// no classes: as many as it has. 0 means none, since the number is unknown.
+	sortable int
 	// ranges are the values that float inputs take, by field, if the model records them.
 	ranges map[string][2]float64
 	opened []*data.InMemory
@@ -113,29 +120,38 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	if r.images, r.pixels, err = session.ImageOptions(model, signature, d.Height, d.Width); err != nil {
 		return nil, unusable(err)
 	}
-	if d.Scale != nil {
-		r.pixels = d.Scale
+	m := model.Metadata
+	if m == nil {
+		m = &savedmodels.Metadata{}
 	}
-	if m := model.Metadata; m != nil {
-		r.columns = m.Columns
-		sig, err := model.Signature(signature)
-		if err != nil {
-			return nil, err
+	r.record = m.DataRecord
+	if s := r.record.Scale; s != nil && d.Scale != nil && *s != *d.Scale {
+		return nil, &option.Error{Option: "Data.Scale", Value: scaleText(*d.Scale), Reason: "the model was trained with bytes scaled to " + scaleText(*s), Fix: "leave it out"}
+	}
+	sig, err := model.Signature(signature)
+	if err != nil {
+		return nil, err
+	}
+	r.ranges = map[string][2]float64{}
+	for _, in := range sig.DataInputs() {
+		kind := dtype.ByName(in.DType.String())
+		float := kind != nil && kind.Kind == dtype.Float
+		if r.sortable = max(r.sortable, m.Labels[in.Name].Classes); in.Name == "y" && float {
+			r.sortable = 2
 		}
-		r.ranges = map[string][2]float64{}
-		for _, in := range sig.DataInputs() {
-			values := m.Inputs[in.Name].Range
-			if values == nil || !slices.Contains([]tfbind.DType{tfbind.Float32, tfbind.Float64, tfbind.Float16, tfbind.BFloat16}, in.DType) {
-				continue
-			}
-			r.ranges[in.Name] = *values
-			if len(m.Inputs) == 1 {
-				r.ranges["x"] = *values
-			}
+		values := m.Inputs[in.Name].Range
+		if values == nil || !float {
+			continue
+		}
+		r.ranges[in.Name] = *values
+		if len(m.Inputs) == 1 {
+			r.ranges["x"] = *values
 		}
 	}
 	return r, nil
 }
+
+func scaleText(s [2]float64) string { return fmt.Sprintf("%g,%g", s[0], s[1]) }
 
 // open reads a part of a dataset, or the whole dataset if it has no parts.
 func (r *reader) open(d Data, part string) (*data.InMemory, error) {
@@ -152,9 +168,17 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 	if err == nil {
 		err = r.checkRange(ds)
 	}
-	if err != nil || len(r.Ignore) == 0 {
-		return ds, err
+	if err == nil && len(r.Ignore) > 0 {
+		ds, err = r.without(ds)
 	}
+	if err == nil {
+		err = r.checkClasses(ds)
+	}
+	return ds, err
+}
+
+// without omits the ignored fields.
+func (r *reader) without(ds *data.InMemory) (*data.InMemory, error) {
 	ignore := r.Ignore
 	if len(r.opened) > 1 { // other datasets need not have the ignored arrays
 		has := func(name string) bool {
@@ -162,7 +186,7 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 		}
 		ignore = slices.DeleteFunc(slices.Clone(ignore), func(name string) bool { return !has(name) })
 	}
-	ds, err = ds.Drop(ignore...)
+	ds, err := ds.Drop(ignore...)
 	return ds, wrong("InMemory.Drop", nil, err)
 }
 
@@ -175,10 +199,6 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 		return nil, &option.Error{Option: "Data.Path", Reason: "missing", Fix: "give a file, a folder, or " + builtinNames(data.BuiltinNames())}
 	}
 	o := data.Options{Split: part, CSV: r.csv, Images: r.images, Map: r.maps(d.Path), Ignore: r.Ignore, MaxBytes: r.MaxBytes}
-	o.CSV.Classes = r.classes
-	if len(r.classes) > 0 {
-		o.Images.Classes = r.classes
-	}
 	labels := []string{"label", "y", ""} // other formats ignore the label
 	if r.Label != "" {
 		labels = []string{r.Label}
@@ -209,14 +229,15 @@ func (r *reader) checkHeader(ds *data.InMemory) error {
 // with.
 func (r *reader) checkColumns(ds *data.InMemory) error {
 	names := ds.ColumnNames("x")
-	if r.columns == nil {
-		r.columns = names
+	if r.record.Columns == nil && len(names) > 1 {
+		r.record.Columns = names
 	}
-	if len(names) < 2 || slices.Equal(names, r.columns) {
+	columns := r.record.Columns
+	if len(names) < 2 || slices.Equal(names, columns) {
 		return nil
 	}
 	i := 0
-	for i < min(len(names), len(r.columns)) && names[i] == r.columns[i] {
+	for i < min(len(names), len(columns)) && names[i] == columns[i] {
 		i++
 	}
 	at := func(names []string) string {
@@ -226,12 +247,52 @@ func (r *reader) checkColumns(ds *data.InMemory) error {
 		return "missing"
 	}
 	return unusable(fmt.Errorf("%s: feature column %d is %s, and in the training data it is %s; give the columns the same names and order (%s): %w",
-		ds.Name(), i+1, at(names), at(r.columns), strings.Join(r.columns[:min(8, len(r.columns))], ", "), data.ErrField))
+		ds.Name(), i+1, at(names), at(columns), shown(columns), data.ErrField))
+}
+
+// shown lists the first names.
+func shown(names []string) string { return strings.Join(names[:min(8, len(names))], ", ") }
+
+// follow records the training data. Later data has its class numbers.
+func (r *reader) follow(train *data.InMemory) {
+	r.fixed, r.trains = true, true
+	if names := train.ClassNames("y"); len(names) > 0 {
+		r.record.ClassNames, r.csv.Classes, r.images.Classes = names, names, names
+	}
+	fields := byteFields(train)
+	if s := r.scaleOf(train); s != nil {
+		r.record.Scale = s
+	} else if fields != nil && !slices.ContainsFunc(fields, func(name string) bool { _, known := r.ranges[name]; return known }) {
+		r.record.Scale = &[2]float64{0, math.MaxUint8}
+	}
+}
+
+// checkClasses returns an error for class names whose numbers are unknown, or not those of the
+// training.
+func (r *reader) checkClasses(ds *data.InMemory) error {
+	names, known := ds.ClassNames("y"), r.csv.Classes
+	if len(known) == 0 {
+		known = r.csv.Names
+	}
+	var why string
+	switch {
+	case len(names) == 0 || slices.Equal(names, known) || len(known) == 0 && !r.fixed:
+		return nil
+	case len(known) > 0:
+		return unusable(fmt.Errorf("%s: field y has the labels %s, and the model has %s; open the data with the class names of the model: %w", ds.Name(), shown(names), shown(known), data.ErrLabel))
+	case r.trains:
+		why = "the labels of the training data are numbers"
+	case len(names) != r.sortable:
+		why = "the model records no class names"
+	default:
+		return nil
+	}
+	return unusable(fmt.Errorf("%s: field y has the labels %s, and %s, so the labels have no numbers; write numbers, or export the model with its class names: %w", ds.Name(), shown(names), why, data.ErrLabel))
 }
 
 // checkRange returns an error for bytes outside the values that an input takes.
 func (r *reader) checkRange(ds *data.InMemory) error {
-	if r.Scale != nil || ds.ImageFields() != nil {
+	if r.Scale != nil || r.record.Scale != nil || ds.ImageFields() != nil {
 		return nil
 	}
 	for _, f := range ds.Fields() {
@@ -270,19 +331,41 @@ func (r *reader) maps(path string) bool {
 	return bytes >= mapFrom
 }
 
-// scaled scales images, or any data if Data.Scale is set, to the range that the model takes.
-func (r *reader) scaled(ds *data.InMemory) (*data.InMemory, error) {
+// scaleOf returns the range to which bytes are scaled; nil if they are used as they are.
+func (r *reader) scaleOf(ds *data.InMemory) *[2]float64 {
+	switch {
+	case r.Scale != nil:
+		return r.Scale
+	case r.record.Scale != nil && byteFields(ds) != nil:
+		return r.record.Scale
+	case ds.ImageFields() != nil:
+		return r.pixels
+	}
+	return nil
+}
+
+// byteFields returns the fields with images, or else x if it has bytes.
+func byteFields(ds *data.InMemory) []string {
 	fields := ds.ImageFields()
-	if fields == nil && r.Scale != nil {
+	if fields == nil && slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == "x" && f.Type == "uint8" }) {
 		fields = []string{"x"}
 	}
-	if r.pixels == nil {
+	return fields
+}
+
+// scaled scales bytes to the range of scaleOf.
+func (r *reader) scaled(ds *data.InMemory) (*data.InMemory, error) {
+	to, fields := r.scaleOf(ds), byteFields(ds)
+	if to == nil || r.Scale == nil && *to == [2]float64{0, math.MaxUint8} {
 		return ds, nil
 	}
+	if fields == nil {
+		fields = []string{"x"} // Scale is set, and the error says what x is
+	}
 	for _, field := range fields {
-		scaled, err := ds.Scale(field, float32(r.pixels[0]), float32(r.pixels[1]))
+		scaled, err := ds.Scale(field, float32(to[0]), float32(to[1]))
 		if err != nil && r.Scale != nil {
-			return nil, wrong("Data.Scale", fmt.Sprintf("%g,%g", r.pixels[0], r.pixels[1]), err)
+			return nil, wrong("Data.Scale", scaleText(*to), err)
 		}
 		if err != nil {
 			return nil, unusable(err)
@@ -337,8 +420,7 @@ func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signa
 	_, _, integer := integerRange(in.DType.String())
 	if m != nil {
 		rows = max(m.Inputs[in.Name].Rows, 0)
-		label := m.Labels[in.Name]
-		if classes := cmp.Or(len(m.ClassNames), label.Classes); label.DType != "" && classes > 0 && integer {
+		if classes := classesOf(m, in.Name); classes > 0 && integer {
 			if named, ok := ds.(*data.InMemory); ok {
 				if err := checkNames(ds.Name(), field, named.ClassNames(field), classes); err != nil {
 					return err
@@ -364,9 +446,20 @@ func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signa
 	return nil
 }
 
+// classesOf returns the number of classes of a label; 0 if unknown.
+func classesOf(m *savedmodels.Metadata, label string) int {
+	if m == nil || m.Labels[label].DType == "" {
+		return 0
+	}
+	if len(m.Labels) == 1 && len(m.ClassNames) > 0 {
+		return len(m.ClassNames)
+	}
+	return m.Labels[label].Classes
+}
+
 // checkNames returns an error for class names that the classes of a model cannot be numbered by.
 func checkNames(ds, field string, names []string, classes int) error {
-	shown := strings.Join(names[:min(8, len(names))], ", ")
+	shown := shown(names)
 	switch {
 	case len(names) > classes:
 		return fmt.Errorf("%s: field %s has the labels %s, and the model has %d classes: %w", ds, field, shown, classes, data.ErrLabel)

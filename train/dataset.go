@@ -2,8 +2,10 @@ package train
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"steadyfit/data"
 	"steadyfit/internal/contract"
@@ -26,7 +28,7 @@ func (t *training) openData(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	t.reader.classes = train.ClassNames("y")
+	t.reader.follow(train)
 	train, held, err := t.validation(train, roles)
 	if err != nil {
 		return err
@@ -143,19 +145,57 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 		return nil, refuse("Config.ClassWeights", nil, "expected a model with one label, and signature %s takes %d", signature, len(labels))
 	}
 	label := fields[labels[0].Name]
-	weights := map[int64]float64{}
-	for name, weight := range t.ClassWeights {
-		class, err := strconv.ParseInt(name, 10, 64)
-		if i := slices.Index(train.ClassNames(label), name); i >= 0 {
-			class, err = int64(i), nil
-		}
-		if err != nil {
-			return nil, refuse("Config.ClassWeights", nil, "%q is neither a number nor the name of a class", name)
-		}
-		weights[class] = weight
+	classes, err := t.weightedClasses(train, label, classesOf(t.model.Metadata, labels[0].Name))
+	if err != nil {
+		return nil, err
+	}
+	weights := make(map[int64]float64, len(classes))
+	for class, key := range classes {
+		weights[class] = t.ClassWeights[key]
 	}
 	train, err = data.WithSampleWeights(train, label, weights)
 	return train, wrong("Config.ClassWeights", nil, err)
+}
+
+// weightedClasses returns the keys of ClassWeights by class number. n is the number of classes; 0 if
+// unknown.
+func (t *training) weightedClasses(train *data.InMemory, label string, n int) (map[int64]string, error) {
+	names := train.ClassNames(label)
+	if len(names) > 0 {
+		n = len(names)
+	}
+	number := func(key string) (class int64, exists bool) {
+		class, err := strconv.ParseInt(key, 10, 64)
+		if err != nil || class <= 0 || n > 0 {
+			return class, err == nil && class >= 0 && (n == 0 || class < int64(n))
+		}
+		return class, data.CheckLabels(train, label, int(class)) != nil // some label is higher than class-1
+	}
+	keys := slices.Sorted(maps.Keys(t.ClassWeights))
+	allNames := !slices.ContainsFunc(keys, func(key string) bool { return !slices.Contains(names, key) })
+	allNumbers := !slices.ContainsFunc(keys, func(key string) bool { _, exists := number(key); return !exists })
+	classes := make(map[int64]string, len(keys))
+	for _, key := range keys {
+		class, exists := number(key)
+		switch named := int64(slices.Index(names, key)); {
+		case named >= 0 && exists && class != named && allNames == allNumbers:
+			return nil, refuse("Config.ClassWeights", nil, "%q is the name of class %d and the number of class %q; give the weights of all classes", key, named, names[class])
+		case named >= 0 && (allNames || !exists):
+			class = named
+		case exists:
+		case strings.Trim(key, "-0123456789") != "":
+			return nil, refuse("Config.ClassWeights", nil, "%q is neither a number nor the name of a class", key)
+		case n > 0:
+			return nil, refuse("Config.ClassWeights", nil, "%q is no class; the %d classes are numbered from 0", key, n)
+		default:
+			return nil, refuse("Config.ClassWeights", nil, "%q is no class; no label of %s is as high, or it is negative", key, train.Name())
+		}
+		if other, twice := classes[class]; twice {
+			return nil, refuse("Config.ClassWeights", nil, "%q and %q are the same class", other, key)
+		}
+		classes[class] = key
+	}
+	return classes, nil
 }
 
 // isFeature reports whether an input of the train signature is an input of predict, too. Without

@@ -447,8 +447,8 @@ func (t *training) reportNotes() {
 	if t.OutAdapter != "" && t.model.Base() == "" {
 		t.report("note", text("the model has no frozen weights, so {Config.OutAdapter} holds all of them"))
 	}
-	names := t.reader.classes
-	if len(names) == 0 || len(t.reader.csv.Names) > 0 || len(t.reader.images.Classes) > 0 {
+	names := t.reader.csv.Classes
+	if len(names) == 0 || len(t.reader.csv.Names) > 0 {
 		return
 	}
 	shown := make([]string, min(8, len(names)))

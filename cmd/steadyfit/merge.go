@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"steadyfit/internal/files"
+	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/train"
 )
@@ -53,7 +54,13 @@ func (s *settings) merge(cmd *cobra.Command) error {
 	if err := opened.Swap(cmd.Context(), weights); err != nil {
 		return err
 	}
-	if err := opened.SaveModel(cmd.Context(), s.Out); err != nil {
+	record := func(dir string) error {
+		if weights.Record == nil {
+			return nil
+		}
+		return savedmodels.RecordData(dir, *weights.Record)
+	}
+	if err := opened.SaveModel(cmd.Context(), s.Out, record); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "merged model: %s\n", s.Out)

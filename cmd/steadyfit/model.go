@@ -91,6 +91,9 @@ func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string
 	if signature == "" {
 		return usagef("%s has no signature to %s", model.Dir, purpose)
 	}
+	if weights != nil {
+		model = model.WithRecord(weights.Record)
+	}
 	ds, err := train.OpenData(model, signature, s.Data, "test", data.Pass{Batch: s.Loop.Batch})
 	if err != nil {
 		return err

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/fit"
+	"steadyfit/train"
+)
+
+// A model and an adapter of it, also merged, read data as in the training of the adapter. The
+// columns of another order were permuted features.
+func TestAdapterKeepsItsRecord(t *testing.T) {
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	const base = "../../adapter/testdata/digits-lora"
+	var header string
+	for i := range 64 {
+		header += fmt.Sprintf("c%d,", i)
+	}
+	rows := "label\n"
+	for i := range 10 {
+		rows += strings.Repeat("0,", 64) + fmt.Sprintf("class %d\n", i)
+	}
+	require.NoError(t, os.WriteFile(in("tenant.csv"), []byte(header+rows), 0o666))
+	require.NoError(t, os.WriteFile(in("swapped.csv"), []byte(strings.Replace(header, "c0,c1,", "c1,c0,", 1)+rows), 0o666))
+	require.NoError(t, os.WriteFile(in("last.csv"), []byte(header+"label\n"+strings.Repeat("0,", 64)+"class 9\n"), 0o666))
+	c := train.Config{Model: base, Data: train.Data{Path: in("tenant.csv")}, Loop: fit.Loop{Batch: 10, Epochs: 1}, OutAdapter: in("adapter")}
+	_, err := train.Run(t.Context(), c)
+	require.NoError(t, err)
+	c.Adapter, c.OutAdapter, c.Data.Path = c.OutAdapter, "", in("swapped.csv")
+	_, err = train.Run(t.Context(), c)
+	const refused = `feature column 1 is "c1", and in the training data it is "c0"`
+	require.ErrorContains(t, err, refused)
+	steadyfit := func(want int, args ...string) string {
+		var stdout, stderr bytes.Buffer
+		require.Equal(t, want, run(t.Context(), args, &stdout, &stderr), "%v: %s", args, &stderr)
+		return stdout.String() + stderr.String()
+	}
+	steadyfit(0, "merge", "--model", base, "--adapter", in("adapter"), "--out", in("merged"))
+	for _, model := range [][]string{{"--model", base, "--adapter", in("adapter")}, {"--model", in("merged")}} {
+		text := steadyfit(exitUsage, append([]string{"predict", "--data", in("swapped.csv"), "--out", in("p.csv")}, model...)...)
+		assert.Contains(t, text, refused)
+		steadyfit(0, append([]string{"evaluate", "--data", in("last.csv")}, model...)...)
+	}
+}

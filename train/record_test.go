@@ -1,0 +1,249 @@
+package train
+
+import (
+	"bytes"
+	"fmt"
+	"image"
+	"image/png"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/savedmodels"
+)
+
+// table returns a table with columns c0, c1 and so on, and a row of zeros for each label.
+func table(t *testing.T, columns int, labels ...string) string {
+	t.Helper()
+	var text strings.Builder
+	for i := range columns {
+		fmt.Fprintf(&text, "c%d,", i)
+	}
+	text.WriteString("label\n")
+	for _, label := range labels {
+		text.WriteString(strings.Repeat("0,", columns) + label + "\n")
+	}
+	return file(t, "table.csv", text.String())
+}
+
+// opened opens data to evaluate a model with.
+func opened(t *testing.T, m *savedmodels.Model, d Data) (*data.InMemory, error) {
+	t.Helper()
+	ds, err := OpenData(m, m.Roles.Evaluate, d, "test", data.Pass{Batch: 2})
+	if err == nil {
+		t.Cleanup(func() { assert.NoError(t, ds.Close()) })
+	}
+	return ds, err
+}
+
+// values returns the values of a field.
+func values[T any](t *testing.T, ds *data.InMemory, field string) []T {
+	t.Helper()
+	for b, err := range ds.Batches(data.Pass{Batch: ds.Len()}) {
+		require.NoError(t, err)
+		for i, f := range ds.Fields() {
+			if f.Name == field {
+				return slices.Clone(b.Fields[i].Values.([]T))
+			}
+		}
+	}
+	require.Fail(t, "no field "+field)
+	return nil
+}
+
+// recorded returns a model with the record of a training on data.
+func recorded(t *testing.T, m *savedmodels.Model, d Data) *savedmodels.Model {
+	t.Helper()
+	r, err := newReader(m, m.Roles.Train, d)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, r.close()) }()
+	ds, err := r.open(d, "train")
+	require.NoError(t, err)
+	r.follow(ds)
+	return m.WithRecord(&r.record)
+}
+
+// The text labels of each file were numbered in sorted order, so the only label of a later file
+// was class 0. The saved model has the record, also if it had no notes.
+func TestLabelsKeepTheirNumbers(t *testing.T) {
+	model, err := savedmodels.Builtin("dropout-200-512-256-1")
+	require.NoError(t, err)
+	dir := filepath.Join(t.TempDir(), "model")
+	require.NoError(t, os.CopyFS(dir, os.DirFS(model.Dir)))
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "assets.extra")))
+	c := Config{
+		Model: dir, Data: Data{Path: table(t, 200, "yes", "no", "no", "yes")}, Out: filepath.Join(t.TempDir(), "out"),
+		Loop: fit.Loop{Batch: 2, Epochs: 1, StepsPerEpoch: 1},
+	}
+	_, err = Run(t.Context(), c)
+	require.NoError(t, err)
+	first, err := OpenModel(c.Out, "")
+	require.NoError(t, err)
+	one := Data{Path: table(t, 200, "yes", "yes")}
+	for _, m := range []*savedmodels.Model{first, recorded(t, model, c.Data), recorded(t, first, one)} {
+		ds, err := opened(t, m, one)
+		require.NoError(t, err)
+		assert.Equal(t, []int64{1, 1}, values[int64](t, ds, "y"))
+		_, err = opened(t, m, Data{Path: table(t, 200, "yes", "maybe")})
+		require.ErrorAs(t, err, new(*InputError))
+		assert.ErrorContains(t, err, `found "maybe", expected one of the 2 classes`)
+		_, err = opened(t, m, Data{Path: table(t, 200, "0", "1")})
+		assert.NoError(t, err, "numbers are numbers")
+	}
+}
+
+// Without a record, the names in one file say nothing about the numbers in the training.
+func TestUnknownLabelNames(t *testing.T) {
+	m, err := savedmodels.Builtin("dropout-200-512-256-1")
+	require.NoError(t, err)
+	_, err = opened(t, m, Data{Path: table(t, 200, "yes", "yes")})
+	require.ErrorIs(t, err, data.ErrLabel)
+	assert.ErrorContains(t, err, "field y has the labels yes, and the model records no class names, so the labels have no numbers")
+	_, err = opened(t, m, Data{Path: table(t, 200, "yes", "no")})
+	assert.NoError(t, err, "both classes of a binary label, in sorted order")
+	_, err = Run(t.Context(), Config{
+		Model: m.Dir, Data: Data{Path: table(t, 200, "0", "1")}, Validation: table(t, 200, "yes", "no"), Loop: fit.Loop{Batch: 2, Epochs: 1},
+	})
+	require.ErrorIs(t, err, data.ErrLabel)
+	assert.ErrorContains(t, err, "field y has the labels no, yes, and the labels of the training data are numbers")
+
+	// Data in memory has numbers already.
+	ds, err := data.Open(table(t, 200, "no", "old", "yes"), data.Options{CSV: data.CSVOptions{Label: "label"}})
+	require.NoError(t, err)
+	_, err = opened(t, recorded(t, m, Data{Path: table(t, 200, "yes", "no")}), Data{Memory: ds})
+	require.ErrorIs(t, err, data.ErrLabel)
+	assert.ErrorContains(t, err, "field y has the labels no, old, yes, and the model has no, yes")
+}
+
+// photos makes a folder of ten classes with white images.
+func photos(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	picture := image.NewGray(image.Rect(0, 0, 8, 8))
+	for i := range picture.Pix {
+		picture.Pix[i] = 255
+	}
+	var text bytes.Buffer
+	require.NoError(t, png.Encode(&text, picture))
+	for i := range 10 {
+		class := filepath.Join(dir, fmt.Sprint(i))
+		require.NoError(t, os.Mkdir(class, 0o777))
+		require.NoError(t, os.WriteFile(filepath.Join(class, "1.png"), text.Bytes(), 0o666))
+	}
+	return dir
+}
+
+// A model trained with scaled bytes was evaluated with bytes from 0 to 255.
+func TestScaleIsRecorded(t *testing.T) {
+	m, err := savedmodels.Open("../adapter/testdata/digits-lora") // its notes have no range
+	require.NoError(t, err)
+	folder := Data{Path: photos(t), Height: 8, Width: 8}
+	pixels, err := data.New("made",
+		data.Field{Name: "x", Array: data.Array{Shape: []int{2, 64}, Values: []uint8(strings.Repeat("\xff", 2*64))}},
+		data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: []int64{0, 1}}})
+	require.NoError(t, err)
+	floats, err := data.New("made",
+		data.Field{Name: "x", Array: data.Array{Shape: []int{2, 64}, Values: make([]float32, 2*64)}},
+		data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: []int64{0, 1}}})
+	require.NoError(t, err)
+	unit, other := [2]float64{0, 1}, [2]float64{-1, 1}
+	for _, d := range []Data{folder, {Memory: pixels}} {
+		scaled, different := d, d
+		scaled.Scale, different.Scale = &unit, &other
+		first := recorded(t, m, scaled)
+		for _, m := range []*savedmodels.Model{first, recorded(t, first, d)} {
+			for _, d := range []Data{folder, scaled, {Memory: pixels}} {
+				ds, err := opened(t, m, d)
+				require.NoError(t, err)
+				assert.Equal(t, []float32{1, 1}, values[float32](t, ds, "x")[:2])
+			}
+			ds, err := opened(t, m, Data{Memory: floats})
+			require.NoError(t, err)
+			assert.Equal(t, []float32{0, 0}, values[float32](t, ds, "x")[:2], "floats are used as they are")
+			_, err = opened(t, m, different)
+			assert.EqualError(t, err, "Data.Scale -1,1: the model was trained with bytes scaled to 0,1; leave it out")
+		}
+		// Bytes that were used as they are.
+		unscaled := recorded(t, m, d)
+		ds, err := opened(t, unscaled, d)
+		require.NoError(t, err)
+		assert.Equal(t, []uint8{255, 255}, values[uint8](t, ds, "x")[:2])
+		_, err = opened(t, unscaled, scaled)
+		assert.EqualError(t, err, "Data.Scale 0,1: the model was trained with bytes scaled to 0,255; leave it out")
+	}
+}
+
+// A folder may have some of the classes. Predictions do not need the classes, so they take any folder.
+func TestClassFolders(t *testing.T) {
+	m, err := savedmodels.Open("../adapter/testdata/digits-lora")
+	require.NoError(t, err)
+	folder := Data{Path: photos(t), Height: 8, Width: 8}
+	m = recorded(t, m, folder)
+	for _, class := range []string{"0", "1", "2"} {
+		require.NoError(t, os.RemoveAll(filepath.Join(folder.Path, class)))
+	}
+	ds, err := opened(t, m, folder)
+	require.NoError(t, err)
+	assert.Equal(t, []int64{3, 4, 5, 6, 7, 8, 9}, values[int64](t, ds, "y"))
+	require.NoError(t, os.Rename(filepath.Join(folder.Path, "3"), filepath.Join(folder.Path, "new")))
+	_, err = opened(t, m, folder)
+	require.ErrorIs(t, err, data.ErrLabel)
+	ds, err = OpenData(m, m.Roles.Predict, folder, "test", data.Pass{Batch: 2})
+	require.NoError(t, err)
+	assert.NoError(t, ds.Close())
+}
+
+// One key gave its weight to two classes, and the last one won in the order of a map.
+func TestClassWeightsOfNumberedNames(t *testing.T) {
+	in := func(name string, shape ...int64) savedmodels.Tensor {
+		return savedmodels.Tensor{Name: name, DType: 1, Shape: shape}
+	}
+	predict := savedmodels.Signature{Name: "predict", Inputs: []savedmodels.Tensor{in("x", -1, 1)}}
+	learn := savedmodels.Signature{Name: "train", Inputs: []savedmodels.Tensor{in("sample_weight", -1), in("x", -1, 1), in("y", -1)}}
+	model := &savedmodels.Model{Signatures: []savedmodels.Signature{predict, learn}, Roles: savedmodels.Roles{Train: "train", Predict: "predict"}}
+	for _, c := range []struct {
+		classes []string // nil for the labels 0, 1 and 2
+		weights map[string]float64
+		want    []float32
+		says    string // instead of want
+	}{
+		{nil, map[string]float64{"0": 2, "2": 3}, []float32{2, 1, 3}, ""},
+		{nil, map[string]float64{"1": 2, "3": 5}, nil, `"3" is no class; no label of`},
+		{nil, map[string]float64{"-1": 5}, nil, `"-1" is no class`},
+		{nil, map[string]float64{"dog": 5}, nil, `"dog" is neither a number nor the name of a class`},
+		{[]string{"ant", "cat", "dog"}, map[string]float64{"dog": 2, "0": 3}, []float32{3, 1, 2}, ""},
+		{[]string{"ant", "cat", "dog"}, map[string]float64{"ant": 2, "0": 3}, nil, `"0" and "ant" are the same class`},
+		{[]string{"ant", "cat", "dog"}, map[string]float64{"3": 3}, nil, `"3" is no class; the 3 classes are numbered from 0`},
+		{[]string{"1", "2", "3"}, map[string]float64{"0": 1, "1": 5, "2": 3}, []float32{1, 5, 3}, ""},
+		{[]string{"1", "2", "3"}, map[string]float64{"1": 1, "2": 5, "3": 3}, []float32{1, 5, 3}, ""},
+		{[]string{"1", "2", "3"}, map[string]float64{"1": 5, "2": 3}, nil, `"1" is the name of class 0 and the number of class "2"`},
+		{[]string{"0", "1", "2"}, map[string]float64{"1": 5, "2": 3}, []float32{1, 5, 3}, ""},
+	} {
+		t.Run(fmt.Sprint(c.classes, c.weights), func(t *testing.T) {
+			rows := []string{"0", "1", "2"}
+			if c.classes != nil {
+				rows = c.classes
+			}
+			ds, err := data.Open(file(t, "d.csv", "x,y\n1,"+strings.Join(rows, "\n1,")+"\n"),
+				data.Options{CSV: data.CSVOptions{Label: "y", Classes: c.classes}})
+			require.NoError(t, err)
+			for range 10 { // the order of a map
+				tr := &training{Config: Config{ClassWeights: c.weights, Loop: fit.Loop{Batch: 1}}, model: model}
+				got, err := tr.weighted(ds, "train")
+				if c.says != "" {
+					require.ErrorContains(t, err, c.says)
+					continue
+				}
+				require.NoError(t, err)
+				assert.Equal(t, c.want, values[float32](t, got, "sample_weight"))
+			}
+		})
+	}
+}
