@@ -11,8 +11,8 @@
 // variants train the same weights with the same optimizer on the same batches. A variant with
 // another loss in the first epoch is refused.
 //
-// Figures go to DIR/bench.json, DIR/bench.txt (Go benchmark format, for benchstat) and
-// DIR/bench.svg, and a table to the terminal. docs/explanation/speed.md explains them.
+// Figures go to DIR/bench.json and DIR/bench.txt (Go benchmark format, for benchstat), and a table
+// to the terminal. docs/explanation/speed.md explains them.
 package main
 
 import (
@@ -160,7 +160,7 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	err = b.measure(ctx, r, func() error { return r.write(o.out) })
 	if len(r.Runs) > 0 {
 		r.table(stdout)
-		fmt.Fprintf(stdout, "\nFigures of each run: %s, and bench.txt in the same folder. Picture: bench.svg.\n", filepath.Join(o.out, "bench.json"))
+		fmt.Fprintf(stdout, "\nFigures of each run: %s, and bench.txt in the same folder.\n", filepath.Join(o.out, "bench.json"))
 	}
 	return errors.Join(err, r.failed())
 }

@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"encoding/xml"
-	"errors"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -146,25 +143,6 @@ func TestWrite(t *testing.T) {
 	line := regexp.MustCompile(`(?m)^BenchmarkStep/workload=w/arm=[a-z-]+-2\t20((?:\t[0-9.]+ [a-z/-]+){6})$`)
 	assert.Len(t, line.FindAll(text, -1), 9)
 	assert.Contains(t, string(text), "\t500 ns/op\t2000000.0 steps/s\t140 anon-bytes\t400 peak-bytes\t500 cpu-ns/op\t500000000 first-step-ns\n")
-
-	text, err = os.ReadFile(filepath.Join(dir, "bench.svg"))
-	require.NoError(t, err)
-	d := xml.NewDecoder(bytes.NewReader(text))
-	bars := 0
-	for {
-		token, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		require.NoError(t, err)
-		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "rect" {
-			bars++
-		}
-	}
-	assert.Equal(t, 3, bars, "the ground, and a bar for each variant but the first")
-	for _, want := range []string{"×0.50", "×8.00", "prefers-color-scheme:dark", "A &lt;CPU&gt;, 2 cores"} {
-		assert.Contains(t, string(text), want)
-	}
 }
 
 func TestTable(t *testing.T) {
@@ -178,14 +156,6 @@ func TestTable(t *testing.T) {
 	for _, want := range []string{"w: batch 32, 20 steps after 10", "no steadyfit-xla: the model has no train_xla", "0.5  [0.5, 0.5]", "Intervals from 3 turns are wide"} {
 		assert.Contains(t, out.String(), want)
 	}
-}
-
-func TestScaleTicks(t *testing.T) {
-	assert.Equal(t, []float64{0.5, 1, 2, 5, 10}, scale{0.3, 12}.ticks())
-	s := scale{0.5, 2}
-	assert.InDelta(t, pictureLeft, s.at(0.5), 1e-9)
-	assert.InDelta(t, (pictureLeft+pictureRight)/2, s.at(1), 1e-9)
-	assert.InDelta(t, pictureRight, s.at(99), 1e-9, "nothing is drawn outside")
 }
 
 func TestUsage(t *testing.T) {

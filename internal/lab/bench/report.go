@@ -188,13 +188,11 @@ func (r *Report) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	var lines, picture bytes.Buffer
+	var lines bytes.Buffer
 	r.benchmark(&lines)
-	r.picture(&picture)
 	return errors.Join(
 		files.Replace(filepath.Join(dir, "bench.json"), append(text, '\n')),
-		files.Replace(filepath.Join(dir, "bench.txt"), lines.Bytes()),
-		files.Replace(filepath.Join(dir, "bench.svg"), picture.Bytes()))
+		files.Replace(filepath.Join(dir, "bench.txt"), lines.Bytes()))
 }
 
 // benchmark writes a line per run in Go benchmark format. An op is a step.
