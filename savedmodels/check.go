@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/contract"
+	"steadyfit/internal/english"
 	"steadyfit/internal/escape"
 	"steadyfit/tfbind"
 )
@@ -153,7 +154,7 @@ func (m *Model) names(ids set) []string {
 
 // variables describes variables for a message: their number and the first names.
 func (m *Model) variables(ids set, which string) string {
-	return plural(len(ids), "variable") + " " + which + ": " + enumerate(m.names(ids), 4)
+	return english.Count(len(ids), "variable") + " " + which + ": " + enumerate(m.names(ids), 4)
 }
 
 // of returns the union of pick(facts) over the facts of the named signatures.

@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 
 	"steadyfit/internal/contract"
+	"steadyfit/internal/english"
 	"steadyfit/internal/escape"
 	"steadyfit/tfbind"
 )
@@ -30,19 +30,12 @@ func (t Tensor) typeName() string {
 	return cmp.Or(newTypes[t.DType], types_go_proto.DataType(t.DType).String())
 }
 
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return strconv.Itoa(n) + " " + what + "s"
-}
-
 // enumerate joins the first limit names and counts the others.
 func enumerate(names []string, limit int) string {
 	if len(names) <= limit {
 		return strings.Join(names, ", ")
 	}
-	return strings.Join(names[:limit], ", ") + " and " + plural(len(names)-limit, "other")
+	return strings.Join(names[:limit], ", ") + " and " + english.Count(len(names)-limit, "other")
 }
 
 // WriteText writes the text of `steadyfit inspect`: the signatures in the format of
@@ -166,7 +159,7 @@ func (m *Model) writeVariables(b *bytes.Buffer) {
 			saved++
 		}
 	}
-	fmt.Fprintf(b, "\n%s, %d bytes; training changes %d, checkpoints hold %d.", plural(len(m.Variables), "variable"), size, trained, saved)
+	fmt.Fprintf(b, "\n%s, %d bytes; training changes %d, checkpoints hold %d.", english.Count(len(m.Variables), "variable"), size, trained, saved)
 	if m.TensorFlowVersion != "" {
 		fmt.Fprintf(b, " Written by TensorFlow %s.", escape.Printable(m.TensorFlowVersion))
 	}
@@ -175,9 +168,9 @@ func (m *Model) writeVariables(b *bytes.Buffer) {
 		return
 	}
 	fmt.Fprintf(b, "Checkpoints leave out %s (%d bytes, base %.12s). An adapter holds %s, %d bytes.\n",
-		plural(frozen, "frozen variable"), frozenBytes, m.base, plural(weights, "variable"), weightBytes)
+		english.Count(frozen, "frozen variable"), frozenBytes, m.base, english.Count(weights, "variable"), weightBytes)
 	if f, err := m.Features(""); err == nil {
-		fmt.Fprintf(b, "Training can compute %s once per sample, up to %s.\n", plural(f.Operations, "frozen operation"), escape.Printable(f.End))
+		fmt.Fprintf(b, "Training can compute %s once per sample, up to %s.\n", english.Count(f.Operations, "frozen operation"), escape.Printable(f.End))
 	} else if errors.Is(err, ErrNoFeatures) {
 		fmt.Fprintf(b, "No result can be computed once per sample: %s.\n", escape.Printable(strings.TrimPrefix(err.Error(), ErrNoFeatures.Error()+": ")))
 	}

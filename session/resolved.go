@@ -16,6 +16,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/english"
 	tracing "steadyfit/internal/native" // native is also a type of this package
 	"steadyfit/memory"
 	"steadyfit/option"
@@ -187,7 +188,7 @@ func (r Resolved) devices() string {
 			names[i] += fmt.Sprintf(" (up to %v)", memory.Bytes(d.MemoryBytes))
 		}
 		if len(r.Devices) > 1 && r.Step != nil && len(r.Step.Operations) > 0 {
-			names[i] += fmt.Sprintf(" with %s", plural(r.Step.Operations[d.Name], "operation"))
+			names[i] += fmt.Sprintf(" with %s", english.Count(r.Step.Operations[d.Name], "operation"))
 		}
 	}
 	return strings.Join(names, ", ")
@@ -213,19 +214,19 @@ func (t *TracedStep) parts() (parts []string) {
 		for _, d := range types {
 			counts = append(counts, fmt.Sprintf("%v in %d", d, t.Matrix[d]))
 		}
-		counts[0] += " of " + plural(all, "matrix operation")
+		counts[0] += " of " + english.Count(all, "matrix operation")
 		parts = append(parts, strings.Join(counts, ", "))
 	case t.Clusters == 0:
 		parts = append(parts, "no matrix operations")
 	}
 	if t.Casts > 0 {
-		parts = append(parts, plural(t.Casts, "cast"))
+		parts = append(parts, english.Count(t.Casts, "cast"))
 	}
 	if t.Clusters > 0 {
-		parts = append(parts, plural(t.Clusters, "XLA cluster")+", whose operations are unknown")
+		parts = append(parts, english.Count(t.Clusters, "XLA cluster")+", whose operations are unknown")
 	}
 	if t.OneDNN > 0 {
-		parts = append(parts, "oneDNN in "+plural(t.OneDNN, "operation"))
+		parts = append(parts, "oneDNN in "+english.Count(t.OneDNN, "operation"))
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.Allocators)) {
 		text := "allocator " + name
@@ -319,11 +320,4 @@ func shortNames(devices []tfbind.Device) []string {
 		names[i] = "CPU"
 	}
 	return names
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -19,6 +19,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/english"
 	"steadyfit/internal/files"
 	"steadyfit/memory"
 	"steadyfit/option"
@@ -226,7 +227,7 @@ func (t *training) pays(c session.FeatureCheck) error {
 	trained := float64(steps) * float64(t.Loop.Epochs-t.Loop.InitialEpoch)
 	with, without := c.Compute.Seconds()*float64(t.samples.Len())+trained*c.Rest.Seconds(), trained*c.Full.Seconds()
 	if with > without*0.9 {
-		return no("it would save no time: a sample takes %v to train, and %v for its features and then %v each time", rounded(c.Full), rounded(c.Compute), rounded(c.Rest))
+		return no("it would save no time: a sample takes %v to train, and %v for its features and then %v each time", english.Duration(c.Full), english.Duration(c.Compute), english.Duration(c.Rest))
 	}
 	return nil
 }
@@ -249,14 +250,6 @@ func keepCheck(path string, c session.FeatureCheck) error {
 		return err
 	}
 	return files.Replace(path, text)
-}
-
-func rounded(d time.Duration) time.Duration {
-	unit := time.Duration(1)
-	for d/unit >= 1000 {
-		unit *= 10
-	}
-	return d.Round(unit)
 }
 
 // useFeatures computes the features of all data.
@@ -284,7 +277,7 @@ func (t *training) useFeatures(ctx context.Context, x *session.FeatureStep, f *s
 		same = fmt.Sprintf("and the results of the first steps differ by %.1g at most", c.Difference)
 	}
 	t.report("features", text(fmt.Sprintf("computed once for %d samples in %v, %s %s: %d operations, up to %s; a sample takes %v per epoch instead of %v, %s",
-		train.Len(), time.Since(began).Round(time.Millisecond), size, where, f.Operations, f.End, rounded(c.Rest), rounded(c.Full), same)))
+		train.Len(), time.Since(began).Round(time.Millisecond), size, where, f.Operations, f.End, english.Duration(c.Rest), english.Duration(c.Full), same)))
 	return nil
 }
 

@@ -20,6 +20,7 @@ import (
 	"steadyfit/fit"
 	"steadyfit/fit/checkpoint"
 	"steadyfit/fit/observe"
+	"steadyfit/internal/english"
 	"steadyfit/session"
 	"steadyfit/supervise"
 	"steadyfit/train"
@@ -287,7 +288,7 @@ func (s *settings) printResult(w io.Writer, trained train.Result) error {
 	}
 	var text strings.Builder
 	if r.Last != nil {
-		fmt.Fprintf(&text, "trained %s, %s:", count(int64(r.Last.Epoch), "epoch"), count(r.Last.Step, "step"))
+		fmt.Fprintf(&text, "trained %s, %s:", english.Count(r.Last.Epoch, "epoch"), english.Count(r.Last.Step, "step"))
 		for _, m := range r.Last.Metrics {
 			fmt.Fprintf(&text, "  %v", m)
 		}
@@ -307,11 +308,4 @@ func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
-}
-
-func count(n int64, thing string) string {
-	if n != 1 {
-		thing += "s"
-	}
-	return fmt.Sprintf("%d %s", n, thing)
 }

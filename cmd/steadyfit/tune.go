@@ -20,6 +20,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/english"
 	"steadyfit/internal/files"
 	"steadyfit/internal/tune"
 	"steadyfit/memory"
@@ -163,7 +164,7 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 	trials, saved, first := 0, true, true
 	r, err := tune.Run(cmd.Context(), &plan, tune.Goal{Budget: s.Budget.Limit, Anon: anon, Step: s.stepTime}, until, func(e tune.Event) {
 		if trials = e.Trials; first && trials > 0 {
-			fmt.Fprintf(cmd.ErrOrStderr(), "tune: continues after %s in %s\n", count(int64(trials), "earlier trial"), plan.Cache)
+			fmt.Fprintf(cmd.ErrOrStderr(), "tune: continues after %s in %s\n", english.Count(trials, "earlier trial"), plan.Cache)
 		}
 		if first = false; e.Done == nil {
 			return
@@ -175,7 +176,7 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 		fmt.Fprintf(cmd.ErrOrStderr(), "tune: %v: %s (%v left)\n", e.Configuration, trialText(*e.Done, anon), time.Until(until).Round(time.Second))
 	})
 	if errors.Is(err, context.Canceled) && saved {
-		err = fmt.Errorf("interrupted; the same command continues with the %s so far: %w", count(int64(trials), "trial"), err)
+		err = fmt.Errorf("interrupted; the same command continues with the %s so far: %w", english.Count(trials, "trial"), err)
 	}
 	return r, err
 }
@@ -188,16 +189,7 @@ func trialText(m autotune.Measurement, anon bool) string {
 	if anon {
 		peak = m.StepAnon
 	}
-	return fmt.Sprintf("%v, %s", peak, stepText(time.Duration(m.Step*float64(time.Second))))
-}
-
-// stepText formats a time with three digits.
-func stepText(d time.Duration) string {
-	unit := time.Nanosecond
-	for d/unit >= 1000 {
-		unit *= 10
-	}
-	return d.Round(unit).String()
+	return fmt.Sprintf("%v, %s", peak, english.Duration(time.Duration(m.Step*float64(time.Second))))
 }
 
 // inexact reports whether micro-batches change the update of a model.
@@ -272,7 +264,7 @@ func (s *settings) printTuned(w io.Writer, r tune.Result, inexact bool) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "peak\tstep\ttrials\tresults\tsettings")
 	row := func(p tune.Point, note string) {
-		fmt.Fprintf(table, "%v\t%s (%s to %s)\t%d\t%s\t%v%s\n", p.Peak, stepText(p.Step), stepText(p.StepLow), stepText(p.StepHigh), p.Trials, numbers(p.Configuration, inexact), p.Configuration, note)
+		fmt.Fprintf(table, "%v\t%s (%s to %s)\t%d\t%s\t%v%s\n", p.Peak, english.Duration(p.Step), english.Duration(p.StepLow), english.Duration(p.StepHigh), p.Trials, numbers(p.Configuration, inexact), p.Configuration, note)
 	}
 	if r.Default != nil {
 		row(*r.Default, " (default)")
@@ -286,7 +278,7 @@ func (s *settings) printTuned(w io.Writer, r tune.Result, inexact bool) error {
 		return err
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "measured %d of %s", r.Measured, count(int64(r.Configurations), "combination"))
+	fmt.Fprintf(&text, "measured %d of %s", r.Measured, english.Count(r.Configurations, "combination"))
 	if r.Complete {
 		text.WriteString("; no other one is predicted to be better\n")
 	} else {
@@ -327,20 +319,20 @@ func (s *settings) notReached(r tune.Result, inexact bool) error {
 	}
 	if s.Budget.Limit == 0 {
 		return fmt.Errorf("no settings that were measured take %v per step or less: the fastest take %s (%v); allow a longer --step-time, or try %s",
-			s.stepTime, stepText(p.Step), p.Configuration, list(append(fixes, "a smaller --batch"), "or"))
+			s.stepTime, english.Duration(p.Step), p.Configuration, english.List(append(fixes, "a smaller --batch"), "or"))
 	}
 	if inexact && !s.Session.AllowInexactSplit {
 		fixes = append(fixes, "--inexact-micro-batches")
 	}
 	sufficient := memory.Bytes(float64(p.Peak)*float64(s.Budget.Limit)/float64(tune.Goal{Budget: s.Budget.Limit}.Limit()))/memory.MiB + 1
 	return fmt.Errorf("no settings that were measured keep the training under %v: the least peak is %v (%v), and a part of the budget must stay free; give --memory-budget %dMiB or more, or try %s",
-		s.Budget.Limit, p.Peak, p.Configuration, sufficient, list(append(fixes, "a smaller --batch", "a model exported with --remat"), "or"))
+		s.Budget.Limit, p.Peak, p.Configuration, sufficient, english.List(append(fixes, "a smaller --batch", "a model exported with --remat"), "or"))
 }
 
 // writeTuned writes the flags that were given and the chosen settings as a configuration of fit.
 func (s *settings) writeTuned(cmd *cobra.Command, p tune.Point) error {
 	document := &yaml.Node{Kind: yaml.MappingNode, HeadComment: fmt.Sprintf("Written by steadyfit tune on %s: %v,\npeak %v, %s per step.",
-		time.Now().Format(time.DateOnly), p.Configuration, p.Peak, stepText(p.Step))}
+		time.Now().Format(time.DateOnly), p.Configuration, p.Peak, english.Duration(p.Step))}
 	scalar := func(text string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: text} }
 	seen := map[string]bool{}
 	put := func(name string, value *yaml.Node) {

@@ -13,6 +13,7 @@ import (
 
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/english"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 	"steadyfit/session"
@@ -78,7 +79,7 @@ func newChoice[T comparable](p *T, words string, values ...T) choice[T] {
 	c.value = newValue(strings.ReplaceAll(words, " ", "|"), c.word(fmt.Sprint(*p)), func(text string) error {
 		i := slices.Index(c.words, text)
 		if i < 0 {
-			return fmt.Errorf("expected %s", list(c.words, "or"))
+			return fmt.Errorf("expected %s", english.List(c.words, "or"))
 		}
 		*p = values[i]
 		return nil
@@ -122,13 +123,6 @@ func showList(value string) string {
 // showSizes formats slices of numbers of MiB as sizes.
 func showSizes(value string) string {
 	return strings.ReplaceAll(showList(value), ",", "MiB,") + "MiB"
-}
-
-func list(words []string, last string) string {
-	if n := len(words) - 1; n > 0 {
-		return strings.Join(words[:n], ", ") + " " + last + " " + words[n]
-	}
-	return strings.Join(words, "")
 }
 
 func newCount(p *int, least int) *value {

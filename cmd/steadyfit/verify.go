@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"steadyfit/internal/english"
 	"steadyfit/savedmodels"
 )
 
@@ -70,7 +71,7 @@ func (s *settings) verify(cmd *cobra.Command, dir string) error {
 			Files int `json:"files"`
 		}{damaged, n}))
 	case err == nil:
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "verified %s: %s\n", dir, count(int64(n), "file"))
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "verified %s: %s\n", dir, english.Count(n, "file"))
 	}
 	return err
 }

@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"steadyfit/internal/english"
 )
 
 // lineWidth is the width at which text is wrapped.
@@ -91,12 +93,8 @@ func (r Report) sum() string {
 	}
 	var parts []string
 	for _, s := range []Status{Problem, Warning} {
-		switch n := counts[s]; n {
-		case 0:
-		case 1:
-			parts = append(parts, "1 "+s.String())
-		default:
-			parts = append(parts, fmt.Sprintf("%d %ss", n, s))
+		if n := counts[s]; n > 0 {
+			parts = append(parts, english.Count(n, s.String()))
 		}
 	}
 	return strings.Join(parts, ", ") + "."

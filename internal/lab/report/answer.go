@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
 	"steadyfit/matrix"
 )
@@ -266,12 +267,12 @@ func tally(answers []answer) string {
 	text := "no workload grows"
 	switch {
 	case growing > 0:
-		text = fmt.Sprintf("%d of %s %s", growing, count(n, "workload"), map[bool]string{true: "grows", false: "grow"}[growing == 1])
+		text = fmt.Sprintf("%d of %s %s", growing, english.Count(n, "workload"), map[bool]string{true: "grows", false: "grow"}[growing == 1])
 	case n > 0:
-		text = fmt.Sprintf("none of %s grows", count(n, "workload"))
+		text = fmt.Sprintf("none of %s grows", english.Count(n, "workload"))
 	}
 	if dying > 0 {
-		text += ", " + plural(dying, "dies", "die")
+		text += ", " + fmt.Sprintf("%d %s", dying, map[bool]string{true: "dies", false: "die"}[dying == 1])
 	}
 	switch bad := growing + dying; {
 	case bad == 0:
@@ -352,7 +353,7 @@ func (v *view) barren(answers []answer) []labelled {
 		if len(nothing) == 0 || otherwise {
 			continue
 		}
-		label := and(nothing)
+		label := english.List(nothing, "and")
 		i := slices.IndexFunc(list, func(l labelled) bool { return l.Label == label })
 		if i < 0 {
 			i = len(list)

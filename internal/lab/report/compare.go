@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
 	"steadyfit/matrix"
 	"steadyfit/memory"
@@ -102,7 +103,7 @@ func Compare(w io.Writer, a, b *matrix.Result, o TextOptions) (Agreement, error)
 		fmt.Sprintf("; %d of them with the same kind of verdict.", agreement.SameKinds))
 	t.wrap("", "In sum: "+share(agreement.Same+agreement.SameBaselines, agreement.Combinations+agreement.Baselines)+".")
 	if agreement.OnlyA+agreement.OnlyB > 0 {
-		t.wrap("", fmt.Sprintf("Not compared: %s only in A, %d only in B.", count(agreement.OnlyA, "result"), agreement.OnlyB))
+		t.wrap("", fmt.Sprintf("Not compared: %s only in A, %d only in B.", english.Count(agreement.OnlyA, "result"), agreement.OnlyB))
 	}
 	if len(agreement.OtherKinds) > 0 {
 		var list []string
@@ -112,7 +113,7 @@ func Compare(w io.Writer, a, b *matrix.Result, o TextOptions) (Agreement, error)
 		t.wrap("", "Of the same class, but another kind in A and in B: "+strings.Join(list, "; ")+".")
 	}
 	if n := len(agreement.Disagreements); n > 0 {
-		t.heading(fmt.Sprintf("%s, %d of them not explained by chance", count(n, "disagreement"), agreement.Unexplained()))
+		t.heading(fmt.Sprintf("%s, %d of them not explained by chance", english.Count(n, "disagreement"), agreement.Unexplained()))
 	}
 	for _, d := range agreement.Disagreements {
 		t.line("")
@@ -309,7 +310,7 @@ func whyEffect(a, b *view, x, y *matrix.Combination) string {
 	case 1:
 		return text + "; the threshold " + between[0] + " lies within"
 	}
-	return text + "; the thresholds " + and(between) + " lie within"
+	return text + "; the thresholds " + english.List(between, "and") + " lie within"
 }
 
 func thresholdsWithin(goal compare.Goal, r, s compare.Ratio) (between []string) {

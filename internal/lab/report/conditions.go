@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"steadyfit/internal/english"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -25,7 +26,7 @@ func (v *view) Alarms() []string {
 		list = append(list, "The matrix has no calibration, so nothing shows that its measurements can be trusted.")
 	}
 	if !v.Complete {
-		list = append(list, fmt.Sprintf("The matrix is incomplete: it ended after %s, before all of its runs were done.", count(len(v.Runs), "run")))
+		list = append(list, fmt.Sprintf("The matrix is incomplete: it ended after %s, before all of its runs were done.", english.Count(len(v.Runs), "run")))
 	}
 	return list
 }
@@ -59,7 +60,7 @@ func (v *view) Calibrated() string {
 	if len(parts) == 0 {
 		return ""
 	}
-	return "The calibration succeeded: " + strings.Join(parts, ", and ") + orEmpty(", on ", and(names)) + "."
+	return "The calibration succeeded: " + strings.Join(parts, ", and ") + orEmpty(", on ", english.List(names, "and")) + "."
 }
 
 func calibrationText(c matrix.Calibration) string {
@@ -78,7 +79,7 @@ func (v *view) Machine() string {
 		add("%s", e.CPU)
 	}
 	if e.Cores > 0 {
-		add("%s", count(e.Cores, "core"))
+		add("%s", english.Count(e.Cores, "core"))
 	}
 	if e.Memory > 0 {
 		add("%s of memory", memory.Bytes(e.Memory))
@@ -128,11 +129,11 @@ func (v *view) When() string {
 		parts = append(parts, began.UTC().Format("2 January 2006 15:04 UTC"))
 	}
 	remedies := len(v.remedies) - 1
-	parts = append(parts, fmt.Sprintf("%s × %s", count(len(v.workloads), "workload"), plural(remedies, "remedy", "remedies")))
+	parts = append(parts, fmt.Sprintf("%s × %d %s", english.Count(len(v.workloads), "workload"), remedies, map[bool]string{true: "remedy", false: "remedies"}[remedies == 1]))
 	if v.Settings.Pairs > 0 {
-		parts = append(parts, count(v.Settings.Pairs, "pair")+" per remedy")
+		parts = append(parts, english.Count(v.Settings.Pairs, "pair")+" per remedy")
 	}
-	runs := count(len(v.Runs), "run")
+	runs := english.Count(len(v.Runs), "run")
 	if took > 0 {
 		runs += " in " + lasted(time.Duration(took*float64(time.Second)))
 	}
@@ -158,7 +159,7 @@ func workloadFacts(w matrix.Workload, runtime string) string {
 		parts = append(parts, "model "+w.Model)
 	}
 	if steps > 0 {
-		text := count(steps, "step")
+		text := english.Count(steps, "step")
 		if epoch > 0 && epoch < steps {
 			text += fmt.Sprintf(" in epochs of %d", epoch)
 		}
@@ -210,12 +211,12 @@ func (v *view) Conditions() [][2]string {
 	for _, name := range slices.Sorted(maps.Keys(e.Variables)) {
 		variables = append(variables, name+"="+e.Variables[name])
 	}
-	settings := fmt.Sprintf("%s per remedy, seed %d, intervals of slopes at %s%%", count(s.Pairs, "pair"), s.Seed, significant(100*cmp.Or(s.Confidence, memory.DefaultConfidence), 2))
+	settings := fmt.Sprintf("%s per remedy, seed %d, intervals of slopes at %s%%", english.Count(s.Pairs, "pair"), s.Seed, significant(100*cmp.Or(s.Confidence, memory.DefaultConfidence), 2))
 	if s.Quick {
 		settings += ", the quick form"
 	}
 	if s.Jobs > 0 {
-		settings += ", " + plural(s.Jobs, "run at a time", "runs at a time")
+		settings += ", " + english.Count(s.Jobs, "run") + " at a time"
 	}
 	limit := amount(s.Limit, "none")
 	if slices.ContainsFunc(v.workloads, func(w matrix.Workload) bool {
@@ -231,7 +232,7 @@ func (v *view) Conditions() [][2]string {
 		[2]string{"Load before and after", fmt.Sprintf("%.2f, %.2f", e.LoadBefore, e.LoadAfter)},
 		[2]string{"Settings", settings}, [2]string{"Limit of each run", limit})
 	if took := v.seconds(); took > 0 {
-		rows = append(rows, [2]string{"Time in runs", fmt.Sprintf("%.0f s in %s", math.Round(took), count(len(v.Runs), "run"))})
+		rows = append(rows, [2]string{"Time in runs", fmt.Sprintf("%.0f s in %s", math.Round(took), english.Count(len(v.Runs), "run"))})
 	}
 	for i := range rows {
 		rows[i][1] = cmp.Or(rows[i][1], unknown)

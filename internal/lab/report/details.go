@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/matrix"
@@ -234,7 +235,7 @@ func (v *view) remark(c *matrix.Combination) string {
 		parts = append(parts, "Not verified: "+strings.TrimSuffix(c.Unverified, ".")+".")
 	}
 	if d := c.Comparison; d != nil && d.More > 0 && c.Effect == compare.Unclear && !diesToo(c) {
-		parts = append(parts, fmt.Sprintf("About %s would decide.", plural(d.More, "more pair", "more pairs")))
+		parts = append(parts, fmt.Sprintf("About %s would decide.", english.Count(d.More, "more pair")))
 	}
 	return strings.Join(parts, " ")
 }

@@ -253,43 +253,35 @@ var causes = map[memory.Cause]string{
 	memory.Unattributed: "no sampled layer grows with it",
 }
 
-// cause returns the layer that grows and the explanation; both are empty without growth.
-func cause(d *memory.Verdict) (layer, text string) {
-	if d == nil || d.Cause == "" {
-		return "", ""
-	}
-	text = cmp.Or(causes[d.Cause], string(d.Cause))
-	if d.Cause == memory.Unattributed || d.Carrier == d.Layer {
-		return "", text
-	}
-	return string(d.Carrier), text
-}
-
 // release is the ID of the remedy that releases native objects explicitly.
 const release = "close"
 
-// why explains the growth of an answer in sentences.
-func (v *view) why(a answer) (layer, text string) {
+// origin is the layer that grows, and the explanation in sentences. Both are empty without growth.
+type origin struct{ Layer, Text string }
+
+// Why explains the growth of an answer.
+func (v *view) Why(a answer) (o origin) {
 	d := a.Base.Verdict
-	layer, text = cause(d)
-	if text == "" {
-		return "", notes(d)
+	if d == nil || d.Cause == "" {
+		return origin{Text: notes(d)}
 	}
-	if layer == "" {
-		text = sentence(text)
+	o.Text = cmp.Or(causes[d.Cause], string(d.Cause)) + "."
+	if d.Cause == memory.Unattributed || d.Carrier == d.Layer {
+		o.Text = sentence(o.Text)
 	} else {
-		text += "."
+		o.Layer = string(d.Carrier)
 	}
 	if d.Cause == memory.GCLag && a.growth == grows {
-		text += " " + v.explicitly(a) + orEmpty(" ", sentence(compare.Early(a.Runtime != matrix.Keras, v.runsOf(a.Base), func(r *matrix.RunResult) float64 { return r.Seconds })))
+		o.Text += " " + v.explicitly(a) + orEmpty(" ", sentence(compare.Early(a.Runtime != matrix.Keras, v.runsOf(a.Base), func(r *matrix.RunResult) float64 { return r.Seconds })))
 	}
 	switch p := a.Base.Figures.Pool; d.Cause {
 	case memory.RuntimeCache, memory.NativeHeap, memory.Retention, memory.Unattributed:
 		if p != nil && a.growth == grows {
-			text += fmt.Sprintf(" A step takes up to %s from TensorFlow's pool.", size(p))
+			o.Text += fmt.Sprintf(" A step takes up to %s from TensorFlow's pool.", size(p))
 		}
 	}
-	return layer, strings.TrimSpace(text + " " + notes(d))
+	o.Text = strings.TrimSpace(o.Text + " " + notes(d))
+	return o
 }
 
 func notes(d *memory.Verdict) string {
@@ -369,26 +361,6 @@ func word(c *matrix.Combination) string {
 // effects are in the order of the legend.
 var effects = []compare.Effect{compare.Works, compare.Partly, compare.NoEffect, compare.Harmful,
 	compare.Unclear, compare.CouldNotApply, compare.NotApplicable}
-
-func count(n int, word string) string { return plural(n, word, word+"s") }
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return strconv.Itoa(n) + " " + many
-}
-
-func and(names []string) string {
-	switch n := len(names); n {
-	case 0:
-		return ""
-	case 1:
-		return names[0]
-	default:
-		return strings.Join(names[:n-1], ", ") + " and " + names[n-1]
-	}
-}
 
 func orEmpty(prefix, text string) string {
 	if text == "" {

@@ -98,18 +98,11 @@ func (v *view) AllWorkloads() []matrix.Workload    { return v.workloads }
 func (v *view) Title(c *matrix.Combination) string { return v.title(c.Remedy) }
 
 // Cause is the layer that grows, or the cause of a crash.
-func (v *view) Cause(a answer) (cause struct{ Layer, Text string }) {
+func (v *view) Cause(a answer) origin {
 	if a.Dies() {
-		cause.Text = sentence(v.crash(a.Base))
-		return cause
+		return origin{Text: sentence(v.crash(a.Base))}
 	}
 	return v.Why(a)
-}
-
-// Why is the layer that grows.
-func (v *view) Why(a answer) (cause struct{ Layer, Text string }) {
-	cause.Layer, cause.Text = v.why(a)
-	return cause
 }
 
 func (v *view) Anchor(a answer) string {

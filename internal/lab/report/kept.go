@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/matrix"
@@ -214,7 +215,7 @@ func (v *view) keptLead(list []kept) string {
 		others = append(others, o.Workload.ID)
 	}
 	if len(others) > 0 {
-		text += fmt.Sprintf(". Most of %s stays, too", and(others))
+		text += fmt.Sprintf(". Most of %s stays, too", english.List(others, "and"))
 	}
 	return text + "."
 }

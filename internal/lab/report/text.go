@@ -190,11 +190,11 @@ func (t *text) finding(a answer) {
 	}
 	t.wrap("  ", a.Workload.ID+orEmpty(" ", a.Workload.Title)+": "+t.Verdict(a.Base)+purpose)
 	if a.Grows() {
-		layer, why := t.why(a)
-		if layer != "" {
-			why = "Carried by " + layer + ": " + why
+		why := t.Why(a)
+		if why.Layer != "" {
+			why.Text = "Carried by " + why.Layer + ": " + why.Text
 		}
-		t.wrap("      ", why)
+		t.wrap("      ", why.Text)
 	}
 	if without := t.Unlimited(a); without != "" {
 		t.wrap("      ", without)

@@ -71,7 +71,6 @@ func TestFormat(t *testing.T) {
 		{times(compare.Ratio{Interval: memory.Interval{Estimate: 19.8}, OK: true}, false), "×19.8"},
 		{times(unboundedRatio, true), "×1.00 [0, ∞]"},
 		{sentence("malloc_trim gave nothing"), "malloc_trim gave nothing."}, {sentence(" the peak is 0.5 times "), "The peak is 0.5 times."}, {sentence(""), ""},
-		{and([]string{"a", "b", "c"}), "a, b and c"}, {and(nil), ""},
 	} {
 		require.Equal(t, test.want, test.got)
 	}

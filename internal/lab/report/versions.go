@@ -7,6 +7,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
 	"steadyfit/matrix"
 )
@@ -110,7 +111,7 @@ func Versions(w io.Writer, versions []Version, o TextOptions) error {
 		t.wrap("", "No change between these versions was shown.")
 	}
 	if missing > 0 {
-		t.wrap("", fmt.Sprintf("%s not measured with each version.", count(missing, "combination")))
+		t.wrap("", fmt.Sprintf("%s not measured with each version.", english.Count(missing, "combination")))
 	}
 	for _, c := range changes {
 		t.wrap("", fmt.Sprintf("%s changes in %s:", strings.TrimSuffix(c.Workload+" with "+c.Remedy, " with "+matrix.Baseline), c.Since))
@@ -118,7 +119,7 @@ func Versions(w io.Writer, versions []Version, o TextOptions) error {
 		t.wrap("  "+c.Since+"  ", c.B)
 	}
 	if explained > 0 {
-		t.wrap("", fmt.Sprintf("%s may be chance: a run was undecided, or the intervals overlap.", count(explained, "other difference")))
+		t.wrap("", fmt.Sprintf("%s may be chance: a run was undecided, or the intervals overlap.", english.Count(explained, "other difference")))
 	}
 	return t.out.Flush()
 }
