@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"steadyfit/internal/tfenv"
 	"steadyfit/option"
 )
 
@@ -206,7 +207,7 @@ func (o Options) checkGPU(c *checker) {
 }
 
 func (o Options) checkCPU(c *checker) {
-	if on, ok := readBool(c.set[oneDNN]); ok && !on && o.OneDNN == "" {
+	if on, ok := tfenv.Bool(c.set[oneDNN]); ok && !on && o.OneDNN == "" {
 		for _, needs := range o.needOneDNN() {
 			c.contradicted(needs, oneDNN, "the option needs oneDNN", unset)
 		}
@@ -214,7 +215,7 @@ func (o Options) checkCPU(c *checker) {
 	if _, ok := c.set[poolLimit]; ok && o.OneDNNSystemAllocator {
 		c.warn(poolLimit, "it limits a pool that {Options.OneDNNSystemAllocator true} bypasses (mkl_cpu_allocator.h)")
 	}
-	if on, _ := readBool(c.set[systemAllocator]); on {
+	if on, _ := tfenv.Bool(c.set[systemAllocator]); on {
 		c.contradicted(o.setting("OneDNNPoolLimit"), systemAllocator, "it bypasses the pool that the option limits (mkl_cpu_allocator.h)", unset)
 	}
 	const sources = "process_util.cc, local_device.cc"

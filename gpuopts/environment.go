@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"steadyfit/internal/tfenv"
 )
 
 // Variable is an environment variable that TensorFlow, CUDA or the C library reads only once.
@@ -79,7 +81,7 @@ func (v Variable) heldBy(have string) bool {
 	case v.Flags:
 		return slices.Contains(strings.Fields(have), v.Value)
 	case v.Bool:
-		truth, ok := readBool(have)
+		truth, ok := tfenv.Bool(have)
 		return ok && truth == (v.Value == "1")
 	}
 	return have == v.Value
@@ -104,15 +106,4 @@ func flagIn(list, flag string) (value string, ok bool) {
 		}
 	}
 	return value, ok
-}
-
-// readBool parses a boolean by TensorFlow's rules (tsl/util/env_var.cc).
-func readBool(text string) (truth, ok bool) {
-	switch strings.ToLower(text) {
-	case "1", "true":
-		return true, true
-	case "0", "false":
-		return false, true
-	}
-	return false, false
 }

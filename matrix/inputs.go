@@ -10,10 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"steadyfit/internal/files"
 	"steadyfit/internal/lab/machine"
+	"steadyfit/internal/tfenv"
 )
 
 // inputs are digests of everything outside the plan that changes the outcome of a run.
@@ -25,7 +25,7 @@ type inputs struct {
 }
 
 func (p *Plan) readInputs() (inputs, error) {
-	in := inputs{runtimes: make(map[string]string), variables: inherited(os.Environ())}
+	in := inputs{runtimes: make(map[string]string), variables: tfenv.Influential(os.Environ())}
 	e := machine.Read(p.GPUs)
 	in.machine = fmt.Sprint(e.OS, e.Arch, e.Kernel, e.CPU, e.Cores, e.Memory, e.Limit, e.GPUs)
 	sum := sha256.New()
@@ -95,17 +95,4 @@ func packages(libraries []string) []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-// inherited returns the environment variables that change the measurements of a child. TF_CPP_
-// variables only change its log.
-func inherited(environment []string) []string {
-	var found []string
-	for _, pair := range environment {
-		if machine.Reads(pair) && !strings.HasPrefix(pair, "TF_CPP_") {
-			found = append(found, pair)
-		}
-	}
-	slices.Sort(found)
-	return found
 }

@@ -2,9 +2,9 @@ package session
 
 import (
 	"os"
-	"strings"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/tfenv"
 	"steadyfit/tfbind"
 )
 
@@ -65,6 +65,6 @@ func (o Options) oneDNN() bool {
 	if on, known := tfbind.OneDNN(); known {
 		return on
 	}
-	off := strings.ToLower(os.Getenv("TF_ENABLE_ONEDNN_OPTS"))
-	return off != "0" && off != "false"
+	on, set := tfenv.Bool(os.Getenv("TF_ENABLE_ONEDNN_OPTS"))
+	return on || !set
 }

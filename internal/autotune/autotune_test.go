@@ -368,11 +368,6 @@ func TestAnswers(t *testing.T) {
 	assert.ErrorIs(t, usable(answer{Step: 1}), errNotFinite)
 }
 
-func TestEnvironment(t *testing.T) {
-	assert.Equal(t, []string{"LD_PRELOAD=libjemalloc.so", "TF_NUM_INTEROP_THREADS=1"},
-		environment([]string{"HOME=/", "TF_NUM_INTEROP_THREADS=1", "TF_CPP_MIN_LOG_LEVEL=2", "LD_PRELOAD=libjemalloc.so"}))
-}
-
 func TestCache(t *testing.T) {
 	m, ds := dense(t)
 	p := Plan{Model: m, Data: ds, Batch: 32, Cache: filepath.Join(t.TempDir(), "not", "there", "yet")}

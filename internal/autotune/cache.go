@@ -14,14 +14,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/shirou/gopsutil/v3/cpu"
 
 	"steadyfit/internal/files"
 	"steadyfit/internal/gpu"
+	"steadyfit/internal/tfenv"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
@@ -61,7 +60,7 @@ type key struct {
 
 func newKey(p *Plan, info tfbind.Info) key {
 	k := key{
-		Model: p.Model.Hash, Batch: p.Batch, Options: p.Options, Environment: environment(os.Environ()),
+		Model: p.Model.Hash, Batch: p.Batch, Options: p.Options, Environment: tfenv.Influential(os.Environ()),
 		TensorFlow: info.Version, Library: info.Library, Program: program(),
 		CPU: runtime.GOARCH, Cores: runtime.NumCPU(), Procs: runtime.GOMAXPROCS(0),
 	}
@@ -89,22 +88,6 @@ func (k key) equal(other key) bool {
 	a, err1 := json.Marshal(k)
 	b, err2 := json.Marshal(other)
 	return err1 == nil && err2 == nil && bytes.Equal(a, b)
-}
-
-// influential lists prefixes of variables that TensorFlow, XLA, oneDNN, CUDA and allocators
-// read. Variables that begin with TF_CPP_ only affect logging.
-var influential = []string{"TF_", "XLA_", "ONEDNN_", "DNNL_", "MKL_", "OMP_", "KMP_", "MALLOC_", "LD_PRELOAD", "CUDA_", "NVIDIA_", "GLIBC_TUNABLES"}
-
-// environment returns the variables that affect measurements.
-func environment(all []string) (list []string) {
-	for _, v := range all {
-		reads := func(prefix string) bool { return strings.HasPrefix(v, prefix) }
-		if slices.ContainsFunc(influential, reads) && !reads("TF_CPP_") {
-			list = append(list, v)
-		}
-	}
-	slices.Sort(list)
-	return list
 }
 
 // program identifies the build of this program: the version of its module and, for a build from

@@ -3,13 +3,13 @@ package autotune
 import (
 	"os"
 	"runtime"
-	"strings"
 
 	"golang.org/x/sys/cpu"
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/cgroup"
 	"steadyfit/internal/gpu"
+	"steadyfit/internal/tfenv"
 	"steadyfit/savedmodels"
 )
 
@@ -47,11 +47,8 @@ func hasGPU() bool { return len(gpu.Kernel(os.DirFS("/"))) > 0 }
 // the variable decides or, without it, the processor (DefaultOneDnnPolicy in
 // tensorflow/core/util/port.cc). It is true on processors other than amd64.
 func oneDNNByDefault() bool {
-	switch strings.ToLower(os.Getenv("TF_ENABLE_ONEDNN_OPTS")) {
-	case "1", "true":
-		return true
-	case "0", "false":
-		return false
+	if on, set := tfenv.Bool(os.Getenv("TF_ENABLE_ONEDNN_OPTS")); set {
+		return on
 	}
 	x := &cpu.X86
 	return runtime.GOARCH != "amd64" || x.HasAVX512VNNI || x.HasAVX512BF16 || x.HasAVXVNNI || x.HasAMXTile || x.HasAMXInt8 || x.HasAMXBF16

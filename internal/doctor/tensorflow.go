@@ -8,13 +8,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
-	"google.golang.org/protobuf/proto"
-
 	"steadyfit/gpuopts"
+	"steadyfit/internal/graphdef"
+	"steadyfit/internal/tfenv"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
@@ -171,11 +167,7 @@ func describeDevices(devices []tfbind.Device) string {
 // trySession adds a number to itself on the device that TensorFlow chooses, and returns the
 // list of devices.
 func trySession(ctx context.Context) (devices []tfbind.Device, err error) {
-	float := &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_Type{Type: types_go_proto.DataType(tfbind.Float32)}}
-	def, err := proto.Marshal(&graph_go_proto.GraphDef{Node: []*node_def_go_proto.NodeDef{
-		{Name: "x", Op: "Placeholder", Attr: map[string]*attr_value_go_proto.AttrValue{"dtype": float}},
-		{Name: "sum", Op: "AddV2", Input: []string{"x", "x"}, Attr: map[string]*attr_value_go_proto.AttrValue{"T": float}},
-	}})
+	def, err := new(graphdef.Graph).Placeholder("x", tfbind.Float32).Add("sum", "AddV2", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}, "x", "x").Bytes()
 	if err != nil {
 		return nil, err
 	}
@@ -241,21 +233,10 @@ func oneDNN(m machine, p processor) Check {
 // oneDNNIsOn uses the variable if it is set; otherwise the CPU decides (DefaultOneDnnPolicy in
 // tensorflow/core/util/port.cc).
 func oneDNNIsOn(m machine, p processor) (on, byVariable bool) {
-	if on, ok := parseBool(m.env["TF_ENABLE_ONEDNN_OPTS"]); ok {
+	if on, ok := tfenv.Bool(m.env["TF_ENABLE_ONEDNN_OPTS"]); ok {
 		return on, true
 	}
 	return p.has("avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16") || p.neoverseV1, false
-}
-
-// parseBool parses a switch as TensorFlow does (ReadBoolFromEnvVar).
-func parseBool(value string) (on, ok bool) {
-	switch strings.ToLower(value) {
-	case "1", "true":
-		return true, true
-	case "0", "false":
-		return false, true
-	}
-	return false, false
 }
 
 // poolAllocator reports the source of large blocks on the CPU. It decides whether memory is
@@ -263,7 +244,7 @@ func parseBool(value string) (on, ok bool) {
 func poolAllocator(m machine, p processor) Check {
 	const name = "CPU allocator"
 	on, byVariable := oneDNNIsOn(m, p)
-	system, _ := parseBool(m.env["TF_ONEDNN_USE_SYSTEM_ALLOCATOR"])
+	system, _ := tfenv.Bool(m.env["TF_ONEDNN_USE_SYSTEM_ALLOCATOR"])
 	switch {
 	case !p.known() && !byVariable:
 		return note(name, "unknown: it depends on oneDNN", "")

@@ -10,6 +10,7 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/nearest"
+	"steadyfit/internal/tfenv"
 	"steadyfit/memory"
 )
 
@@ -36,7 +37,7 @@ type variable struct {
 	want string
 }
 
-func isBool(v string) bool  { _, ok := parseBool(v); return ok }
+func isBool(v string) bool  { _, ok := tfenv.Bool(v); return ok }
 func isCount(v string) bool { n, err := strconv.ParseInt(v, 10, 64); return err == nil && n >= 0 }
 
 // isLowerBool accepts the values that gpu_bfc_allocator.cc reads.

@@ -4,7 +4,6 @@ package machine
 import (
 	"os"
 	"runtime"
-	"slices"
 	"strings"
 
 	"github.com/shirou/gopsutil/v3/cpu"
@@ -12,16 +11,9 @@ import (
 	"github.com/shirou/gopsutil/v3/load"
 	"github.com/shirou/gopsutil/v3/mem"
 
+	"steadyfit/internal/tfenv"
 	"steadyfit/memory"
 )
-
-var read = []string{"TF_", "ONEDNN_", "DNNL_", "XLA_", "CUDA_", "NVIDIA_", "GOGC", "GOMEMLIMIT", "GODEBUG", "GOMAXPROCS", "MALLOC_", "LD_PRELOAD", "OMP_", "GLIBC_TUNABLES", "KERAS_", "TCMALLOC_", "MIMALLOC_"}
-
-// Reads reports whether TensorFlow, Go or an allocator reads a variable.
-func Reads(name string) bool {
-	return slices.ContainsFunc(read, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) &&
-		!strings.HasPrefix(name, "TF_CLI_") // variables of Terraform
-}
 
 // Environment describes the machine.
 type Environment struct {
@@ -69,10 +61,9 @@ func Read(gpus []string) Environment {
 		}
 		s.Close()
 	}
-	for _, pair := range os.Environ() {
-		if name, value, _ := strings.Cut(pair, "="); Reads(name) {
-			e.Variables[name] = value
-		}
+	for _, pair := range tfenv.Influential(os.Environ()) {
+		name, value, _ := strings.Cut(pair, "=")
+		e.Variables[name] = value
 	}
 	return e
 }
