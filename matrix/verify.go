@@ -1,10 +1,8 @@
 package matrix
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"slices"
@@ -12,6 +10,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/allocator"
+	"steadyfit/internal/files"
 	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/lab/worker"
 )
@@ -225,42 +224,17 @@ func (v *variables) read(libraries []string, name string) (bool, error) {
 	if v.known[key] == nil {
 		found := make(map[string]bool)
 		for _, library := range libraries {
-			if err := search(library, v.needles, found); err != nil {
+			f, err := os.Open(library)
+			if err == nil {
+				err = errors.Join(files.FindStrings(found, f, v.needles), f.Close())
+			}
+			if err != nil {
 				return false, err
 			}
 		}
 		v.known[key] = found
 	}
 	return v.known[key][needle(name)], nil
-}
-
-// search marks the names that a file contains, followed by a zero byte.
-func search(path string, names []string, found map[string]bool) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	const most = 128 // longer than any name
-	buffer := make([]byte, 4<<20)
-	kept := 0
-	for {
-		n, err := f.Read(buffer[kept:])
-		for _, name := range names {
-			if !found[name] && bytes.Contains(buffer[:kept+n], append([]byte(name), 0)) {
-				found[name] = true
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		end := kept + n
-		kept = min(most, end)
-		copy(buffer, buffer[end-kept:end])
-	}
 }
 
 // unmeasurable reports whether a remedy could not be applied.

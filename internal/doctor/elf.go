@@ -2,13 +2,14 @@ package doctor
 
 import (
 	"bufio"
-	"bytes"
 	"debug/elf"
 	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
+
+	"steadyfit/internal/files"
 )
 
 // elfRunPath returns the folders in which a library searches for others, in the loader's order.
@@ -94,40 +95,10 @@ func addHeld(held map[string]bool, file string, names []string) (err error) {
 	for _, s := range f.Sections {
 		// Strings may be in separate sections, such as .rodata.str1.1.
 		if strings.HasPrefix(s.Name, ".rodata") && s.Type == elf.SHT_PROGBITS {
-			if err := search(held, s.Open(), names); err != nil {
+			if err := files.FindStrings(held, s.Open(), names); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-// search looks for names that end with a zero byte. It holds one window in memory instead of
-// the whole section; windows overlap by the longest name.
-//
-// The text before a name is ignored, since compilers share the tails of strings. A name that is
-// wrongly reported as read does less harm than one that is wrongly reported as useless.
-func search(held map[string]bool, from io.Reader, names []string) error {
-	overlap := 0
-	for _, n := range names {
-		overlap = max(overlap, len(n))
-	}
-	window := make([]byte, 0, max(4<<20, 2*overlap))
-	for {
-		n, err := io.ReadFull(from, window[len(window):cap(window)])
-		window = window[:len(window)+n]
-		for _, name := range names {
-			if !held[name] && bytes.Contains(window, append([]byte(name), 0)) {
-				held[name] = true
-			}
-		}
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		copy(window, window[len(window)-overlap:])
-		window = window[:overlap]
-	}
 }

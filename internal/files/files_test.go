@@ -1,6 +1,7 @@
 package files
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/iotest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -129,4 +131,18 @@ func TestStream(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "a temporary file is left")
 	require.ErrorIs(t, Stream(filepath.Join(dir, "no", "out"), func(io.Writer) error { panic("called") }), fs.ErrNotExist)
+}
+
+func TestFindStringsAcrossWindows(t *testing.T) {
+	const name = "TF_SOME_NAME"
+	for _, at := range []int{0, 1, 4<<20 - 13, 4<<20 - 12, 4<<20 - 5, 4<<20 - 1, 4 << 20, 9 << 20} {
+		text := append(append(bytes.Repeat([]byte{'x'}, at), name...), 0, 'y')
+		held := map[string]bool{}
+		require.NoError(t, FindStrings(held, bytes.NewReader(text), []string{"ABSENT", name}))
+		assert.Equal(t, map[string]bool{name: true}, held, "at %d", at)
+	}
+	held := map[string]bool{}
+	require.NoError(t, FindStrings(held, bytes.NewReader([]byte("TF_SOME_NAMES\x00TF_SOME_NAME is set")), []string{name}))
+	assert.Empty(t, held, "the beginning of a longer name, and a word of a message")
+	assert.ErrorIs(t, FindStrings(held, iotest.ErrReader(assert.AnError), []string{name}), assert.AnError)
 }
