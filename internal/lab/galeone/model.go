@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -13,7 +12,6 @@ import (
 	tf "github.com/galeone/tensorflow/tensorflow/go"
 
 	"steadyfit/internal/lab/loop"
-	"steadyfit/internal/lab/worker"
 	"steadyfit/savedmodels"
 )
 
@@ -31,24 +29,8 @@ type function struct {
 	loss      int                  // index of that output, or -1
 }
 
-// find returns the model of the run, or of the parameter model, without loading it.
-func (j *job) find() (*savedmodels.Model, error) {
-	name := j.Param("model", "")
-	if err := j.Err(); err != nil {
-		return nil, err
-	}
-	if name == "" {
-		return savedmodels.Open(j.Spec.Model)
-	}
-	info, err := savedmodels.Builtin(name)
-	if errors.Is(err, savedmodels.ErrUnknownBuiltin) {
-		err = &worker.ParameterError{Failure: worker.CouldNotApply, Name: "model", Value: name, Reason: err.Error()}
-	}
-	return info, err
-}
-
 func (j *job) open() (*model, error) {
-	info, err := j.find()
+	info, err := loop.Model(j.Child)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +52,7 @@ func (m *model) close() error {
 }
 
 func (j *job) trainable() (*model, *function, error) {
-	info, err := j.find()
+	info, err := loop.Model(j.Child)
 	if err != nil {
 		return nil, nil, err
 	}

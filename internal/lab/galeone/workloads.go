@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"math/bits"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -167,24 +166,6 @@ func keeping(j *job) (*loop.Loop, error) {
 	return l, nil
 }
 
-// sized returns the number of samples of step n, from 1 to most, changed by the parameter
-// shapes. The values of additional samples have no effect.
-func (j *job) sized(most int, draw func(n int) int) func(n int) int {
-	shapes := j.Choice("shapes", "varying", "fixed", "pad", "bucket")
-	return func(n int) int {
-		size := draw(n)
-		switch shapes {
-		case "fixed":
-			size = j.Spec.Batch
-		case "pad":
-			size = most
-		case "bucket":
-			size = min(1<<bits.Len(uint(size-1)), most)
-		}
-		return size
-	}
-}
-
 func (j *job) predicting(n int) (*model, *function, rows, error) {
 	m, err := j.open()
 	if err != nil {
@@ -201,12 +182,12 @@ func (j *job) predicting(n int) (*model, *function, rows, error) {
 // varying predicts for another number of samples in each step.
 func varying(j *job) (*loop.Loop, error) {
 	most := 2 * j.Spec.Batch
-	size := j.sized(most, func(int) int { return 1 + j.random.IntN(most) })
+	round := loop.Rounding(j.Child, most)
 	m, f, data, err := j.predicting(most)
 	if err != nil {
 		return nil, err
 	}
-	return untrained(func(n int) error { return m.call(f, data.batch(0, size(n)), nil) }, m.close), nil
+	return untrained(func(n int) error { return m.call(f, data.batch(0, round(1+j.random.IntN(most))), nil) }, m.close), nil
 }
 
 // compiled trains a model that XLA compiles for each size. Every size comes once before one
@@ -215,8 +196,8 @@ func compiled(j *job) (*loop.Loop, error) {
 	jit := j.Choice("jit", "on", "off")
 	most := 2 * j.Spec.Batch
 	order := j.random.Perm(most)
-	size := j.sized(most, func(n int) int { return 1 + order[(n-1)%most] })
-	info, err := j.find()
+	round := loop.Rounding(j.Child, most)
+	info, err := loop.Model(j.Child)
 	if err == nil && jit == "on" {
 		info, err = mustcompile.Copy(info, filepath.Join(j.Spec.Scratch, "compiled"))
 	}
@@ -231,7 +212,7 @@ func compiled(j *job) (*loop.Loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.train(f, func(n int) ([]any, error) { return data.batch(0, size(n)), nil }), nil
+	return m.train(f, func(n int) ([]any, error) { return data.batch(0, round(1+order[(n-1)%most])), nil }), nil
 }
 
 // reloading loads the model for each step.

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"steadyfit/data"
+	"steadyfit/internal/dtype"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -78,15 +79,8 @@ func classesOf(predict *savedmodels.Signature) int {
 
 func (f *Field) array(n int) data.Array {
 	a := data.Array{Shape: append([]int{n}, f.Shape...)}
-	switch f.DType {
-	case tfbind.Float32:
-		a.Values = make([]float32, n*f.Width)
-	case tfbind.Int64:
-		a.Values = make([]int64, n*f.Width)
-	case tfbind.Int32:
-		a.Values = make([]int32, n*f.Width)
-	case tfbind.Uint8:
-		a.Values = make([]uint8, n*f.Width)
+	if slices.Contains([]tfbind.DType{tfbind.Float32, tfbind.Int64, tfbind.Int32, tfbind.Uint8}, f.DType) {
+		a.Values = dtype.ByCode(int32(f.DType)).Make(n * f.Width)
 	}
 	return a
 }
@@ -186,21 +180,9 @@ func (g *Generated) Len() int     { return g.Samples }
 func (g *Generated) Fields() []data.FieldSpec {
 	specs := make([]data.FieldSpec, len(g.Synth.Fields))
 	for i, f := range g.Synth.Fields {
-		specs[i] = data.FieldSpec{Name: f.Name, Shape: slices.Clone(f.Shape), Type: goType(f.DType)}
+		specs[i] = data.FieldSpec{Name: f.Name, Shape: slices.Clone(f.Shape), Type: f.DType.String()}
 	}
 	return specs
-}
-
-func goType(d tfbind.DType) string {
-	switch d {
-	case tfbind.Int64:
-		return "int64"
-	case tfbind.Int32:
-		return "int32"
-	case tfbind.Uint8:
-		return "uint8"
-	}
-	return "float32"
 }
 
 func (g *Generated) Batches(p data.Pass) iter.Seq2[data.Batch, error] {

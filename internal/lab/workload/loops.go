@@ -3,7 +3,6 @@ package workload
 import (
 	"context"
 	"fmt"
-	"math/bits"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -158,14 +157,8 @@ type sizes struct {
 }
 
 func (b *builder) sizes() *sizes {
-	z := &sizes{most: 2 * b.Spec.Batch, rng: rand.New(rand.NewPCG(uint64(b.Spec.Seed), 3))}
-	z.round = map[string]func(int) int{
-		"varying": func(n int) int { return n },
-		"fixed":   func(int) int { return b.Spec.Batch },
-		"pad":     func(int) int { return z.most },
-		"bucket":  func(n int) int { return min(1<<bits.Len(uint(n-1)), z.most) },
-	}[b.Choice("shapes", "varying", "fixed", "pad", "bucket")]
-	return z
+	most := 2 * b.Spec.Batch
+	return &sizes{most: most, rng: rand.New(rand.NewPCG(uint64(b.Spec.Seed), 3)), round: loop.Rounding(b.Child, most)}
 }
 
 func (z *sizes) once() {
@@ -202,7 +195,7 @@ func newW3(ctx context.Context, b *builder) (*loop.Loop, error) {
 func newW9(ctx context.Context, b *builder) (*loop.Loop, error) {
 	jit, z := b.Choice("jit", "on", "cluster", "off"), b.sizes()
 	z.once() // XLA compiles each size
-	model, err := b.model()
+	model, err := loop.Model(b.Child)
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,6 @@ import (
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/nearest"
-	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
 
@@ -79,22 +78,6 @@ func (b *builder) close() error {
 	}
 	b.closers = nil
 	return errors.Join(errs...)
-}
-
-// model opens the Spec's model, or that of the parameter model.
-func (b *builder) model() (*savedmodels.Model, error) {
-	name := b.Param("model", "")
-	if err := b.Err(); err != nil {
-		return nil, err
-	}
-	if name == "" {
-		return savedmodels.Open(b.Spec.Model)
-	}
-	m, err := savedmodels.Builtin(name)
-	if errors.Is(err, savedmodels.ErrUnknownBuiltin) {
-		return nil, &worker.ParameterError{Failure: worker.CouldNotApply, Name: "model", Value: name, Reason: err.Error()}
-	}
-	return m, err
 }
 
 func (b *builder) graph(g *graphdef.Graph) (*tfbind.Session, error) {

@@ -183,7 +183,7 @@ type signature struct {
 
 func (b *builder) tensorTrainer(micro int) (*tensorTrainer, error) {
 	eager := b.eager()
-	model, err := b.model()
+	model, err := loop.Model(b.Child)
 	if err != nil {
 		return nil, err
 	}
@@ -307,7 +307,7 @@ func newW4(ctx context.Context, b *builder) (*loop.Loop, error) {
 		return l, nil
 	}
 	keep := b.Choice("close", "none", "all") == "none" // a session is closed and deleted in one call
-	model, err := b.model()
+	model, err := loop.Model(b.Child)
 	if err != nil {
 		return nil, err
 	}
@@ -356,7 +356,7 @@ type predictor struct {
 }
 
 func (b *builder) predictor(ctx context.Context, samples int) (*predictor, error) {
-	model, err := b.model()
+	model, err := loop.Model(b.Child)
 	if err != nil {
 		return nil, err
 	}

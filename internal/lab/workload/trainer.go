@@ -48,7 +48,7 @@ type trainer struct {
 }
 
 func (b *builder) trainer(ctx context.Context) (*trainer, error) {
-	model, err := b.model()
+	model, err := loop.Model(b.Child)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,41 @@
+package loop
+
+import (
+	"errors"
+	"math/bits"
+
+	"steadyfit/internal/lab/worker"
+	"steadyfit/savedmodels"
+)
+
+// Model opens the Spec's model, or that of the parameter model, without loading it.
+func Model(c *worker.Child) (*savedmodels.Model, error) {
+	name := c.Param("model", "")
+	if err := c.Err(); err != nil {
+		return nil, err
+	}
+	if name == "" {
+		return savedmodels.Open(c.Spec.Model)
+	}
+	m, err := savedmodels.Builtin(name)
+	if errors.Is(err, savedmodels.ErrUnknownBuiltin) {
+		return nil, &worker.ParameterError{Failure: worker.CouldNotApply, Name: "model", Value: name, Reason: err.Error()}
+	}
+	return m, err
+}
+
+// Rounding returns the function by which the parameter shapes changes a number of samples from 1 to most.
+func Rounding(c *worker.Child, most int) func(n int) int {
+	shapes := c.Choice("shapes", "varying", "fixed", "pad", "bucket")
+	return func(n int) int {
+		switch shapes {
+		case "fixed":
+			return c.Spec.Batch
+		case "pad":
+			return most
+		case "bucket":
+			return min(1<<bits.Len(uint(n-1)), most)
+		}
+		return n
+	}
+}
