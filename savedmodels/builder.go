@@ -128,18 +128,15 @@ func (b *builder) givenShape(i int, feature string) error {
 			"dtype": typeAttr(t), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{Tensor: v}},
 		})
 	}
-	integer := func(n int64) *graphdef.Attr {
-		return &graphdef.Attr{Value: &attr_value_go_proto.AttrValue_I{I: n}}
-	}
 	zero, one := constant("_begin", types_go_proto.DataType_DT_INT32, 0), constant("_end", types_go_proto.DataType_DT_INT32, 1)
 	of := b.function.Signature.InputArg[slices.IndexFunc(b.function.Signature.InputArg, func(a *op_def_go_proto.OpDef_ArgDef) bool { return a.GetName() == feature })]
 	shape := b.add(name+"_feature", "Shape", "output:0", graphdef.Attrs{"T": typeAttr(of.GetType()), "out_type": typeAttr(dtype)}, feature)
 	samples := b.add(name+"_samples", "StridedSlice", "output:0", graphdef.Attrs{
 		"T": typeAttr(dtype), "Index": typeAttr(types_go_proto.DataType_DT_INT32),
-		"begin_mask": integer(0), "end_mask": integer(0), "ellipsis_mask": integer(0), "new_axis_mask": integer(0), "shrink_axis_mask": integer(0),
+		"begin_mask": graphdef.Int(0), "end_mask": graphdef.Int(0), "ellipsis_mask": graphdef.Int(0), "new_axis_mask": graphdef.Int(0), "shrink_axis_mask": graphdef.Int(0),
 	}, shape, zero, one, one)
 	b.replaced[value{i, "output:0"}] = b.add(name+"_shape", "ConcatV2", "output:0", graphdef.Attrs{
-		"N": integer(2), "T": typeAttr(dtype), "Tidx": typeAttr(types_go_proto.DataType_DT_INT32),
+		"N": graphdef.Int(2), "T": typeAttr(dtype), "Tidx": typeAttr(types_go_proto.DataType_DT_INT32),
 	}, samples, constant("_rest", dtype, in.Shape[1:]...), constant("_axis", types_go_proto.DataType_DT_INT32, 0))
 	return nil
 }

@@ -7,8 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
 	"google.golang.org/protobuf/proto"
@@ -260,11 +260,7 @@ func (g *subgraph) reshape(name, value string, d tfbind.DType, shape string) str
 // concat joins vectors.
 func (g *subgraph) concat(name string, d tfbind.DType, vectors ...string) string {
 	axis := g.int32(name+"_axis", 0)
-	return g.add(name, "ConcatV2", graphdef.Attrs{"N": number(len(vectors)), "T": graphdef.Type(d), "Tidx": graphdef.Type(tfbind.Int32)}, append(vectors, axis)...)
-}
-
-func number(n int) *graphdef.Attr {
-	return &graphdef.Attr{Value: &attr_value_go_proto.AttrValue_I{I: int64(n)}}
+	return g.add(name, "ConcatV2", graphdef.Attrs{"N": graphdef.Int(len(vectors)), "T": graphdef.Type(d), "Tidx": graphdef.Type(tfbind.Int32)}, append(vectors, axis)...)
 }
 
 // steps adds the steps of ranks with and without samples.
@@ -303,7 +299,8 @@ func (p *parallel) step(name string, of, then *Signature, list []*exchanged, res
 		}
 		s.Inputs, s.Own = slices.Clone(own.Inputs), len(own.Inputs)
 		for _, t := range own.Outputs {
-			after = append(after, "^"+opOf(t.Op))
+			op, _, _ := strings.Cut(t.Op, ":")
+			after = append(after, "^"+op)
 		}
 		slices.Sort(after)
 		after = slices.Compact(after)
@@ -385,15 +382,6 @@ func (p *parallel) copy(s *Signature, prefix string, after ...string) error {
 		}
 	}
 	return nil
-}
-
-func opOf(tensor string) string {
-	for i := len(tensor) - 1; i >= 0; i-- {
-		if tensor[i] == ':' {
-			return tensor[:i]
-		}
-	}
-	return tensor
 }
 
 // share adds the share of this rank in a vector of the shares of all ranks, in which those of
@@ -484,7 +472,7 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 		}
 		sums[0] = p.sum(g, id, sums[0], d, sizes, int32(p.instance+i))
 		if len(vectors) > 1 {
-			split := g.add("split"+id, "SplitV", graphdef.Attrs{"T": graphdef.Type(d), "Tlen": graphdef.Type(tfbind.Int64), "num_split": number(len(vectors))},
+			split := g.add("split"+id, "SplitV", graphdef.Attrs{"T": graphdef.Type(d), "Tlen": graphdef.Type(tfbind.Int64), "num_split": graphdef.Int(len(vectors))},
 				g.reshape("sums"+id, sums[0], d, flat), g.integers("sizes"+id, sizes, int64(len(sizes))), axis)
 			sums = nil
 			for j := range vectors {
@@ -518,7 +506,7 @@ func (p *parallel) sum(g *subgraph, id, value string, d tfbind.DType, sizes []in
 	}
 	row := g.reshape("row"+id, value, d, g.prefix+"row")
 	all := g.add("gathered"+id, "CollectiveGatherV2", typed, row, g.prefix+"ranks", g.int32("group"+id, int32(contract.GroupKey(p.ranks)+1)), key)
-	each := g.add("each"+id, "Split", graphdef.Attrs{"T": graphdef.Type(d), "num_split": number(p.ranks)}, g.prefix+"axis", all)
+	each := g.add("each"+id, "Split", graphdef.Attrs{"T": graphdef.Type(d), "num_split": graphdef.Int(p.ranks)}, g.prefix+"axis", all)
 	value = each + ":0"
 	for rank := 1; rank < p.ranks; rank++ {
 		value = g.add(fmt.Sprintf("to%s_%d", id, rank), "AddV2", typed, value, fmt.Sprintf("%s:%d", each, rank))

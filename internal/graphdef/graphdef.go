@@ -109,6 +109,8 @@ func Type(d tfbind.DType) *Attr {
 
 func Bool(b bool) *Attr { return &Attr{Value: &attr_value_go_proto.AttrValue_B{B: b}} }
 
+func Int(n int) *Attr { return &Attr{Value: &attr_value_go_proto.AttrValue_I{I: int64(n)}} }
+
 func Text(s string) *Attr { return &Attr{Value: &attr_value_go_proto.AttrValue_S{S: []byte(s)}} }
 
 func Shape(sizes []int64) *Attr {
