@@ -116,11 +116,19 @@ func (b *binding) match(fields []string) error {
 	}
 	for i, name := range fields {
 		if b.strict && !slices.Contains(b.also, name) && !slices.ContainsFunc(b.inputs, func(in input) bool { return in.field == i }) {
-			return &UnusedFieldError{Field: name, Signature: b.Signature.Name, Takes: names(b.Signature.Inputs)}
+			return b.unused(name)
 		}
 	}
 	b.fields = slices.Clone(fields)
 	return nil
+}
+
+func (b *binding) unused(field string) error {
+	fix := "drop it with {InMemory.Drop}, or rename it to the input that should take it"
+	if field == contract.InputSampleWeight {
+		fix = "export the model with that input, or drop the field with {InMemory.Drop}"
+	}
+	return &UnusedFieldError{field, b.Signature.Name, option.Errorf("%w: no input of signature %s takes the field %s (the inputs are %s); "+fix, ErrData, b.Signature.Name, field, names(b.Signature.Inputs))}
 }
 
 // UnusedFieldError reports a field that no input of the signature takes. Training without the
@@ -129,24 +137,11 @@ func (b *binding) match(fields []string) error {
 // takes.
 type UnusedFieldError struct {
 	Field, Signature string
-	// Takes lists the names of the signature's inputs.
-	Takes string
+	error
 }
 
-func (e *UnusedFieldError) Error() string { return e.OptionText(option.GoName) }
-
-// OptionText implements option.Named.
-func (e *UnusedFieldError) OptionText(name option.Name) string {
-	fix := "drop it with {InMemory.Drop}, or rename it to the input that should take it"
-	if e.Field == contract.InputSampleWeight {
-		fix = "export the model with that input, or drop the field with {InMemory.Drop}"
-	}
-	fix = option.Marked(fix, name)
-	return fmt.Sprintf("%v: no input of signature %s takes the field %s (the inputs are %s); %s", ErrData, e.Signature, e.Field, e.Takes, fix)
-}
-
-// Is reports whether target is ErrData.
-func (e *UnusedFieldError) Is(target error) bool { return target == ErrData }
+// Unwrap returns the error with the text, which is ErrData.
+func (e *UnusedFieldError) Unwrap() error { return e.error }
 
 // CheckData checks the names, types and shapes of a dataset's fields, and its last batch size,
 // against the inputs of a signature. The result maps the signature's data inputs to fields. The

@@ -502,17 +502,7 @@ func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batc
 	if train {
 		r.times.add(n.shares)
 	}
-	for i, from := range n.after {
-		if from >= 0 {
-			if out[i], err = st.tf.Float(from); err != nil {
-				return false, err
-			}
-		}
-	}
-	if n.finite >= 0 {
-		return st.isFinite(n.finite)
-	}
-	return applied, nil
+	return st.finish(n.after, n.finite, applied, out)
 }
 
 // combine combines the shares of all ranks.

@@ -66,7 +66,8 @@ func (x *FeatureStep) CheckTraining(ctx context.Context, ds data.Dataset, batch 
 	}
 	c.Compute = time.Since(began) / time.Duration(max(b.Size, 1))
 	// The order of a trained batch is not that in which the features were computed.
-	order := reversed(b.Size)
+	order := ascending(b.Size)
+	slices.Reverse(order)
 	b, small = rearranged(b, order), rearranged(small, order)
 	if err := s.tf.Graph().Import(x.of.Original, ""); err != nil {
 		return c, fmt.Errorf("the original train step: %w", err)
@@ -94,11 +95,7 @@ func firstBatch(ds data.Dataset, batch int) (data.Batch, error) {
 		if err != nil {
 			return b, err
 		}
-		order := make([]int, b.Size)
-		for i := range order {
-			order[i] = i
-		}
-		return rearranged(b, order), nil
+		return rearranged(b, ascending(b.Size)), nil
 	}
 	return data.Batch{}, fmt.Errorf("%s: no samples: %w", ds.Name(), data.ErrFormat)
 }
@@ -121,11 +118,11 @@ func rearranged(b data.Batch, order []int) data.Batch {
 	return out
 }
 
-// reversed returns the positions n-1 ... 0.
-func reversed(n int) []int {
+// ascending returns the positions 0 ... n-1.
+func ascending(n int) []int {
 	order := make([]int, n)
 	for i := range order {
-		order[i] = n - 1 - i
+		order[i] = i
 	}
 	return order
 }
@@ -317,63 +314,32 @@ func (x *FeatureStep) CheckIndependent(ctx context.Context, ds data.Dataset, bat
 	if err != nil {
 		return err
 	}
-	n := b.Size
-	order := func(of func(i int) int) []int {
-		list := make([]int, n)
-		for i := range list {
-			list[i] = of(i)
+	all, back, half := ascending(b.Size), ascending(b.Size), b.Size/2
+	slices.Reverse(back)
+	// check compares samples of b with those at some places of another batch.
+	check := func(other data.Batch, samples, places []int) error {
+		if len(samples) == 0 {
+			return nil
 		}
-		return list
-	}
-	same := order(func(i int) int { return i })
-	for _, other := range []struct {
-		batch data.Batch
-		order []int // the samples of b to compare; -1 is none
-	}{
-		{rearranged(b, reversed(n)), reversed(n)},
-		{rearranged(b, order(func(i int) int { return (i + 1) % n })), order(func(i int) int { return (i + 1) % n })},
-		{rearranged(b, same[:n/2]), same[:n/2]},
-		{rearranged(b, same[n/2:]), same[n/2:]},
-		{strange(b, 0, n/2), order(func(i int) int {
-			if i < n/2 {
-				return -1
-			}
-			return i
-		})},
-		{strange(b, n/2, n), order(func(i int) int {
-			if i >= n/2 {
-				return -1
-			}
-			return i
-		})},
-	} {
-		if other.batch.Size == 0 {
-			continue
-		}
-		have, err := x.Batch(ctx, other.batch)
+		have, err := x.Batch(ctx, other)
 		if err != nil {
 			return err
 		}
-		if err := x.compareSamples(want, have, other.order); err != nil {
+		return x.compareSamples(rearranged(want, samples), rearranged(have, places))
+	}
+	for _, samples := range [][]int{back, append(slices.Clone(all[1:]), all[0]), all[:half], all[half:]} {
+		if err := check(rearranged(b, samples), samples, all[:len(samples)]); err != nil {
 			return err
 		}
 	}
-	return nil
+	if err := check(strange(b, 0, half), all[half:], all[half:]); err != nil {
+		return err
+	}
+	return check(strange(b, half, b.Size), all[:half], all[:half])
 }
 
-// compareSamples compares the features of the samples of a batch with those of the samples of
-// another batch, which has them in the given order.
-func (x *FeatureStep) compareSamples(want, have data.Batch, order []int) error {
-	var from, to []int
-	for i, sample := range order {
-		if sample >= 0 {
-			from, to = append(from, sample), append(to, i)
-		}
-	}
-	if len(from) == 0 {
-		return nil
-	}
-	a, c := rearranged(want, from), rearranged(have, to)
+// compareSamples compares the features of samples that were computed in two batches.
+func (x *FeatureStep) compareSamples(a, c data.Batch) error {
 	for i, t := range x.Signature.Outputs {
 		if !slices.Equal(a.Fields[i].Shape, c.Fields[i].Shape) {
 			return fmt.Errorf("%w: %s has the shapes %v and %v", ErrFeatures, t.Name, a.Fields[i].Shape, c.Fields[i].Shape)
@@ -392,12 +358,9 @@ func (x *FeatureStep) compareSamples(want, have data.Batch, order []int) error {
 // strange returns a batch whose samples from ... to-1 are replaced: floats by values far from
 // those of the data, other values by those of another sample.
 func strange(b data.Batch, from, to int) data.Batch {
-	order := make([]int, b.Size)
-	for i := range order {
-		order[i] = i
-		if i >= from && i < to {
-			order[i] = (to) % b.Size
-		}
+	order := ascending(b.Size)
+	for i := from; i < to; i++ {
+		order[i] = to % b.Size
 	}
 	out := rearranged(b, order)
 	for _, f := range out.Fields {

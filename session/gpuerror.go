@@ -2,10 +2,10 @@ package session
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/mark"
 	"steadyfit/option"
 	"steadyfit/tfbind"
 )
@@ -24,7 +24,7 @@ func gpuError(o gpuopts.Options, err error) error {
 	says := func(text string) bool { return strings.Contains(failed.Message, text) }
 	switch {
 	case says("'visible_device_list' listed an invalid Device id"), says("Not enough GPUs to create virtual devices"):
-		return &missingGPU{asks, err}
+		return mark.As(option.Errorf("{"+asks+"} asks for a GPU that TensorFlow does not have: %w", err), ErrNoGPU)
 	case len(o.VirtualGPUs) > 0 && says("The number of valid GPUs doesn't match"):
 		return &option.Error{
 			Option: "Options.VirtualGPUs", Value: o.VirtualGPUs, Err: err,
@@ -34,20 +34,3 @@ func gpuError(o gpuopts.Options, err error) error {
 	}
 	return err
 }
-
-// missingGPU is ErrNoGPU on a machine that has GPUs, but not the requested one.
-type missingGPU struct {
-	asks string // the option that asks for the GPU, with its value
-	err  error  // TensorFlow's error
-}
-
-func (e *missingGPU) Error() string { return e.OptionText(option.GoName) }
-
-// OptionText implements option.Named.
-func (e *missingGPU) OptionText(name option.Name) string {
-	return fmt.Sprintf("%s asks for a GPU that TensorFlow does not have: %v", option.Marked("{"+e.asks+"}", name), e.err)
-}
-
-func (e *missingGPU) Is(target error) bool { return target == ErrNoGPU }
-
-func (e *missingGPU) Unwrap() error { return e.err }

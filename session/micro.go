@@ -245,15 +245,21 @@ func (s *Session) trainParts(ctx context.Context, step int64, b data.Batch, out 
 	if err := p.apply.Run(ctx); err != nil {
 		return false, err
 	}
-	for i, from := range p.after {
+	return p.apply.finish(p.after, p.finite, applied, out)
+}
+
+// finish reads the metrics of an apply step: after has the index in its outputs for each element of
+// out, or -1, and finite that of grads_finite. It returns applied if there is no such output.
+func (st *Step) finish(after []int, finite int, applied bool, out []float64) (_ bool, err error) {
+	for i, from := range after {
 		if from >= 0 {
-			if out[i], err = p.apply.tf.Float(from); err != nil {
+			if out[i], err = st.tf.Float(from); err != nil {
 				return false, err
 			}
 		}
 	}
-	if p.finite >= 0 {
-		return p.apply.isFinite(p.finite)
+	if finite >= 0 {
+		return st.isFinite(finite)
 	}
 	return applied, nil
 }
