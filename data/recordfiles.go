@@ -36,6 +36,9 @@ type recordFiles struct {
 	scratch *os.File
 	used    int64 // bytes in scratch
 	remove  func() error
+
+	// given is the limit of Options.MaxBytes for all files; nil if there is none.
+	given *limit
 }
 
 type recordFile struct {
@@ -72,8 +75,12 @@ func (s *recordFiles) addFile(path string, files int, maxBytes int64, format rec
 	if err != nil && err != io.EOF {
 		return err
 	}
-	if maxBytes == 0 { // the limit is the disk, not the memory
-		maxBytes = usualMaxBytes(size, cgroup.Amount{})
+	if s.given == nil {
+		s.given = newLimit(maxBytes)
+	}
+	most := s.given
+	if most == nil { // the limit is the disk, not the memory
+		most = newLimit(usualMaxBytes(size, cgroup.Amount{}))
 	}
 	each := func(found record, raw []byte) error {
 		if err := add(raw); err != nil {
@@ -88,9 +95,9 @@ func (s *recordFiles) addFile(path string, files int, maxBytes int64, format rec
 	case zipped && isTable:
 		return fmt.Errorf("%s compressed by gzip is %w: decompress the file", format.name(), ErrUnsupported)
 	case isTable:
-		return s.copyRows(file, f, size, newLimit(maxBytes), table, each)
+		return s.copyRows(file, f, size, most, table, each)
 	case zipped:
-		return s.decompress(file, r, newLimit(maxBytes), format, each)
+		return s.decompress(file, r, most, format, each)
 	case files <= maxOpenFiles:
 		file.from = f
 	}

@@ -178,8 +178,15 @@ func tarValue(ext string, content []byte) value {
 	return v
 }
 
+// maxTarJSON is the maximum size of a JSON file in an archive, whose values take several times as much memory.
+const maxTarJSON = 16 << 20
+
 // jsonValues yields the values of an object.
 func jsonValues(content []byte, err *error, yield func([]byte, value) bool) bool {
+	if len(content) > maxTarJSON {
+		*err = fmt.Errorf("file .json: found %d bytes, expected at most %d; write arrays to .npy files: %w", len(content), maxTarJSON, ErrUnsupported)
+		return false
+	}
 	t := objects{fields: make(map[string]*jsonField)}
 	if *err = t.add(content, 0); *err != nil {
 		return false

@@ -99,7 +99,7 @@ func NewHistogram(name string, values []float64) Histogram {
 	if low > high {
 		return Histogram{Name: name}
 	}
-	width := (high - low) / histogramBuckets
+	width := high/histogramBuckets - low/histogramBuckets // the difference may overflow
 	h := Histogram{Name: name, Buckets: make([]Bucket, histogramBuckets)}
 	for i := range h.Buckets {
 		h.Buckets[i] = Bucket{Low: low + float64(i)*width, High: low + float64(i+1)*width}
@@ -109,7 +109,7 @@ func NewHistogram(name string, values []float64) Histogram {
 		if isFinite(v) {
 			i := histogramBuckets - 1 // of equal values, too
 			if width > 0 {
-				i = min(int((v-low)/width), i)
+				i = min(int((v/2-low/2)/(width/2)), i)
 			}
 			h.Buckets[i].Count++
 		}
@@ -227,10 +227,7 @@ func (w *observing) end(ctx context.Context, s *State) error {
 	waiting, stop := context.WithTimeout(ctx, w.patience)
 	defer stop()
 	for _, f := range w.feeds {
-		select {
-		case f.queue <- o:
-		case <-waiting.Done():
-		}
+		f.last = o
 		close(f.queue)
 	}
 	returned := w.await(waiting)
@@ -247,14 +244,15 @@ func (w *observing) end(ctx context.Context, s *State) error {
 
 // await reports whether all observers have returned before ctx ends.
 func (w *observing) await(ctx context.Context) bool {
+	all := true
 	for _, f := range w.feeds {
 		select {
 		case <-f.done:
 		case <-ctx.Done():
-			return false
+			all = all && f.returned()
 		}
 	}
-	return true
+	return all
 }
 
 // count counts the steps and samples since the last call. The numbers of an epoch begin at 0, and a
@@ -334,22 +332,49 @@ type feed struct {
 	queue    chan *Observation
 	done     chan struct{}
 	log      *slog.Logger
-	dropped  bool // of send
+	// last is the observation AtEnd, set before queue is closed.
+	last    *Observation
+	dropped bool // of send
+	failing bool // of run
 }
 
+func (f *feed) returned() bool {
+	select {
+	case <-f.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// run passes observations on until the queue is closed, and then the last one. Once ctx has ended, it
+// leaves out the others.
 func (f *feed) run(ctx context.Context) {
 	defer close(f.done)
-	failing := false
 	for o := range f.queue {
-		if ctx.Err() != nil {
-			return
+		if ctx.Err() == nil {
+			f.pass(ctx, o)
 		}
-		err := f.observer.Observe(ctx, o)
-		if err != nil && !failing {
-			f.log.Warn("an observer of the training failed; training continues", "error", err)
-		}
-		failing = err != nil
 	}
+	f.pass(ctx, f.last)
+}
+
+func (f *feed) pass(ctx context.Context, o *Observation) {
+	err := f.observe(ctx, o)
+	if err != nil && !f.failing {
+		f.log.Warn("an observer of the training failed; training continues", "error", err)
+	}
+	f.failing = err != nil
+}
+
+// observe returns a panic of the observer as an error, since nothing else can recover it.
+func (f *feed) observe(ctx context.Context, o *Observation) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
+	return f.observer.Observe(ctx, o)
 }
 
 // Scalar is a figure as TensorBoard shows it.

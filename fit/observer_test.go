@@ -159,8 +159,10 @@ func TestObserversCannotStopATraining(t *testing.T) {
 	release := make(chan struct{})
 	stubborn := &recorder{observe: func(context.Context, *Observation) error { <-release; return nil }}
 	defer close(release)
+	panicking := &recorder{observe: func(context.Context, *Observation) error { panic("in an observer") }}
+	late := &recorder{}
 	loop := Loop{Session: newLinear(), Batch: 1, Epochs: 2, Log: slog.New(slog.NewTextHandler(&log, nil))}
-	loop.Hook(Observers{List: []Observer{failing, good, hanging, stubborn}, EverySteps: 1, patience: 10 * time.Millisecond}.Hook())
+	loop.Hook(Observers{List: []Observer{failing, good, hanging, stubborn, panicking, late}, EverySteps: 1, patience: 10 * time.Millisecond}.Hook())
 	h, err := loop.Run(t.Context(), samples(t, 2*observeQueue))
 	require.NoError(t, err)
 	require.True(t, h.Done)
@@ -168,7 +170,10 @@ func TestObserversCannotStopATraining(t *testing.T) {
 	require.Equal(t, 1, strings.Count(log.String(), "the disk is on fire"), "one warning")
 	require.Contains(t, log.String(), "is too slow")
 	require.Contains(t, log.String(), "is abandoned")
-	require.Len(t, hanging.seen, 1)
+	require.Equal(t, 1, strings.Count(log.String(), "panic: in an observer"), "one warning")
+	require.Len(t, hanging.seen, 2)
+	require.Equal(t, AtEnd, hanging.seen[1].Moment, "each observer that returns gets the last observation")
+	require.Equal(t, AtEnd, late.seen[len(late.seen)-1].Moment)
 }
 
 func TestObserversOfAnInterruptedRun(t *testing.T) {
@@ -239,6 +244,11 @@ func TestHistograms(t *testing.T) {
 	require.Equal(t, Bucket{7, 7, 0}, h.Buckets[0])
 	require.Equal(t, Bucket{7, 7, 3}, h.Buckets[29])
 	require.Empty(t, NewHistogram("w", []float64{math.NaN()}).Buckets)
+	h = NewHistogram("w", []float64{-math.MaxFloat64, 0, math.MaxFloat64}) // the range overflows
+	require.Equal(t, 1.0, h.Buckets[0].Count)
+	require.Equal(t, 1.0, h.Buckets[14].Count+h.Buckets[15].Count)
+	require.Equal(t, 1.0, h.Buckets[29].Count)
+	h = NewHistogram("w", []float64{7, 7, 7})
 
 	r, asked := &recorder{}, 0
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 5}

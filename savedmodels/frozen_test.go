@@ -106,6 +106,8 @@ func TestRecordData(t *testing.T) {
 	assert.Equal(t, &Metadata{DataRecord: record}, same.Metadata)
 
 	path := filepath.Join(dir, "assets.extra", "steadyfit.json")
+	require.NoError(t, os.WriteFile(path, make([]byte, maxMetadataBytes+1), 0o666))
+	require.NoError(t, RecordData(dir, record), "a training has ended, and its model must be saved")
 	require.NoError(t, os.WriteFile(path, []byte("{"), 0o666))
 	require.NoError(t, RecordData(dir, record))
 	text, err := os.ReadFile(path)

@@ -48,7 +48,7 @@ type Version struct {
 	Path   string
 }
 
-// Versions returns the versions in a folder, oldest first: the folders whose names are numbers, as
+// Versions returns the versions in a folder, oldest first: the entries whose names are numbers, as
 // TensorFlow Serving reads them. A folder that does not exist has none.
 func Versions(dir string) ([]Version, error) {
 	entries, err := os.ReadDir(dir)

@@ -104,10 +104,8 @@ func RecordData(dir string, r DataRecord) error {
 	text, err := readFile(path, maxMetadataBytes)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return err
-	case json.Unmarshal(text, &notes) != nil:
-		return nil
+	case err != nil, json.Unmarshal(text, &notes) != nil:
+		return nil //nolint:nilerr // opening the model has warned about them
 	}
 	if err := json.Unmarshal(record, &notes); err != nil {
 		return err

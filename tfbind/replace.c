@@ -81,6 +81,8 @@ void _ZN10tensorflow15LocalRendezvous10StartAbortERKN4absl12lts_202508146StatusE
     if (i) *(void**)&f = original(LOCAL_RENDEZVOUS("7DoAbort"), caller);
     if (f == NULL)
       *(void**)&f = original(LOCAL_RENDEZVOUS("10StartAbort"), caller);
+    if (f == NULL)
+      *(void**)&f = dlsym(RTLD_NEXT, LOCAL_RENDEZVOUS("10StartAbort"));
     functions[i] = f;
   }
   if (f != NULL) f(rendezvous, status);

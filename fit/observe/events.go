@@ -1,21 +1,23 @@
 package observe
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"steadyfit/fit"
 	"steadyfit/internal/bundle"
-	"steadyfit/internal/files"
 )
 
 // Field numbers in event.proto, summary.proto, tensor.proto and their values (TensorFlow 2.21).
@@ -185,8 +187,11 @@ func each(b []byte, do func(field protowire.Number, number uint64, content []byt
 	return nil
 }
 
-// maxEventBytes limits the size of an event file that a resumed run reads.
+// maxEventBytes limits the size of an event that a resumed run reads; the largest one has the graph.
 const maxEventBytes = 1 << 30
+
+// headBytes is the size of the length of a record, with its checksum.
+const headBytes = 12
 
 // recorded is the content of an event file. Events begin at the byte offsets at; the complete ones end
 // at end.
@@ -199,15 +204,34 @@ type recorded struct {
 }
 
 func readEvents(path string) (*recorded, error) {
-	content, err := files.Read(path, maxEventBytes)
+	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	r := &recorded{path: path, size: int64(len(content))}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	r := &recorded{path: path, size: info.Size()}
+	in := bufio.NewReader(file)
+	var b []byte
 	for {
-		record, size, ok := unframe(content[r.end:])
+		b = slices.Grow(b[:0], frameBytes)[:headBytes]
+		if _, err := io.ReadFull(in, b); err != nil {
+			return r, ended(err)
+		}
+		n := binary.LittleEndian.Uint64(b)
+		if n > maxEventBytes || int64(n) > r.size-r.end-frameBytes {
+			return r, nil
+		}
+		b = slices.Grow(b, int(n)+frameBytes)[:int(n)+frameBytes]
+		if _, err := io.ReadFull(in, b[headBytes:]); err != nil {
+			return r, ended(err)
+		}
+		record, size, ok := unframe(b)
 		if !ok {
-			return r, nil // the end, or an incomplete record of a process that crashed
+			return r, nil
 		}
 		e, err := parseEvent(record)
 		if err != nil {
@@ -216,6 +240,14 @@ func readEvents(path string) (*recorded, error) {
 		r.events, r.at = append(r.events, e), append(r.at, r.end)
 		r.end += int64(size)
 	}
+}
+
+// ended returns nil for the end of a file, where a process that crashed leaves an incomplete record.
+func ended(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	return err
 }
 
 // begins reports whether a training begins in the file.
@@ -234,8 +266,11 @@ func (r *recorded) cut(beyond func(parsed) bool) error {
 	return os.Truncate(r.path, r.end)
 }
 
+// ownEvents is the end of the names of event files that this package writes.
+const ownEvents = ".steadyfit.v2"
+
 // cut removes the events that beyond reports from the files of the newest training in a folder. It
-// returns the remaining ones. Files without a SessionLog START belong to other programs.
+// returns the remaining ones. It changes no files of other programs.
 func cut(dir string, beyond func(parsed) bool) (remaining []parsed, err error) {
 	paths, err := eventFiles(dir)
 	if err != nil {
@@ -243,6 +278,9 @@ func cut(dir string, beyond func(parsed) bool) (remaining []parsed, err error) {
 	}
 	var newest []*recorded
 	for _, path := range slices.Backward(paths) {
+		if !strings.HasSuffix(path, ownEvents) {
+			continue
+		}
 		r, err := readEvents(path)
 		if err != nil {
 			return nil, err
@@ -306,7 +344,7 @@ func createEvents(dir string, at time.Time) (*eventFile, error) {
 	if err != nil {
 		host = "localhost"
 	}
-	name := fmt.Sprintf("events.out.tfevents.%010d.%s.%d.0.v2", seconds, host, os.Getpid())
+	name := fmt.Sprintf("events.out.tfevents.%010d.%s.%d.0"+ownEvents, seconds, host, os.Getpid())
 	file, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -42,8 +43,15 @@ func (t *TensorBoard) Observe(_ context.Context, o *fit.Observation) error {
 	case fit.AtStart:
 		t.begun, t.writers = o, map[string]*runWriter{}
 		w, err := t.writer("train")
-		if err == nil && !o.Resumed && t.Graph != nil {
-			err = t.named(t.graph(w))
+		if err == nil && !o.Resumed {
+			if t.Graph != nil {
+				err = t.named(t.graph(w))
+			}
+			// A validation of an earlier training in the folder must not count as one of this training.
+			if _, missing := os.Stat(filepath.Join(t.Dir, "validation")); missing == nil {
+				_, second := t.writer("validation")
+				err = errors.Join(err, second)
+			}
 		}
 		return err
 	case fit.AtStep:

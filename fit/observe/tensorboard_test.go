@@ -155,11 +155,28 @@ func TestTensorBoardResumes(t *testing.T) {
 	require.Equal(t, []point{{"epoch_loss", 0, 1}, {"epoch_loss", 1, 0.5}, {"epoch_loss", 2, float32(1. / 3)}}, points(t, filepath.Join(other, "train")))
 }
 
-// Files of other programs stay as they are.
+// A training that ends before its first validation and resumes keeps the files of an earlier training.
+func TestTensorBoardKeepsEarlierValidations(t *testing.T) {
+	dir := t.TempDir()
+	tb := &TensorBoard{Dir: dir}
+	observe(t, tb, start(fit.Observation{}), epoch(1), epoch(2), end)
+	paths, err := eventFiles(filepath.Join(dir, "validation"))
+	require.NoError(t, err)
+	before, err := os.ReadFile(paths[0])
+	require.NoError(t, err)
+	observe(t, tb, start(fit.Observation{}), end)
+	observe(t, tb, start(fit.Observation{Resumed: true, Step: 1}), epoch(1), end)
+	after, err := os.ReadFile(paths[0])
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+	require.Equal(t, []point{{"epoch_loss", 0, 2}, {"evaluation_loss_vs_iterations", 10, 2}}, points(t, filepath.Join(dir, "validation")))
+}
+
+// Files of other programs stay as they are, also those that are newer.
 func TestTensorBoardKeepsOtherFiles(t *testing.T) {
 	dir := t.TempDir()
-	keras := filepath.Join(dir, "train", "events.out.tfevents.1600000000.host.1.0.v2")
-	require.NoError(t, os.MkdirAll(filepath.Dir(keras), 0o777))
+	observe(t, &TensorBoard{Dir: dir}, start(fit.Observation{}), end)
+	keras := filepath.Join(dir, "train", "events.out.tfevents.1800000000.host.1.0.v2")
 	content := frame(event(at, 9, message(nil, eventSummary, message(nil, summaryValue, scalar("epoch_loss", 1)))))
 	require.NoError(t, os.WriteFile(keras, content, 0o666))
 	tb := &TensorBoard{Dir: dir}

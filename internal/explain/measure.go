@@ -251,10 +251,7 @@ func (m *measurement) grow(ctx context.Context) error {
 			return err
 		}
 	}
-	before, err := dumpProfile()
-	if err != nil {
-		return err
-	}
+	before := dumpProfile()
 	start := time.Now()
 	end := start.Add(m.plan.Time)
 	first := m.steps()
@@ -281,11 +278,10 @@ func (m *measurement) grow(ctx context.Context) error {
 	if before == nil || m.growth.Kind != memory.Leak {
 		return nil
 	}
-	after, err := dumpProfile()
-	if err == nil {
+	if after := dumpProfile(); after != nil {
 		m.stacks = after.growth(before, m.steps()-first)
 	}
-	return err
+	return nil
 }
 
 // judge judges the growth in some steps. Growth within the tolerance counts if a number of objects, which

@@ -54,22 +54,26 @@ type profile struct {
 	maps []byte
 }
 
-// dumpProfile reads the profile of this process; nil if there is none.
-func dumpProfile() (*profile, error) {
+// dumpProfile reads the profile of this process; nil if there is none, or if it cannot be written.
+func dumpProfile() *profile {
 	dir, remove, err := files.Scratch("steadyfit-heap-")
 	if err != nil {
-		return nil, err
+		return nil
 	}
 	defer func() { _ = remove() }() // a later process removes what is left
 	path := filepath.Join(dir, "heap")
 	if !tfbind.DumpHeap(path) {
-		return nil, nil
+		return nil
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return nil
 	}
-	return parseProfile(text)
+	p, err := parseProfile(text)
+	if err != nil {
+		return nil
+	}
+	return p
 }
 
 func parseProfile(text []byte) (*profile, error) {
@@ -126,8 +130,8 @@ func (p *profile) growth(since *profile, steps int) (found []Stack) {
 	for stack, live := range p.live {
 		if by := live - since.live[stack]; by > 0 {
 			all = append(all, grown{stack, by})
+			total += by
 		}
-		total += live - since.live[stack]
 	}
 	slices.SortFunc(all, func(a, b grown) int { return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(a.stack, b.stack)) })
 	symbols := newSymbols(p.maps)
