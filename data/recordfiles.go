@@ -364,7 +364,7 @@ func openRecordPart(dir string, names []recordName, o Options, how reading) (*In
 
 // openNames opens files of one format as a dataset. Sets must be complete.
 func openNames(name string, all []recordName, o Options, how reading) (*InMemory, error) {
-	here := map[string][]bool{}
+	here, once := map[string][]bool{}, map[string]string{}
 	paths := make([]string, len(all))
 	var bytes int64
 	for i, n := range all {
@@ -375,7 +375,11 @@ func openNames(name string, all []recordName, o Options, how reading) (*InMemory
 			return nil, fmt.Errorf("%s: files of two formats, %s and %s; use the files of one: %w", name, all[0].path, n.path, ErrFormat)
 		}
 		paths[i] = n.path
-		if n.of == 0 {
+		same := fmt.Sprintf("%s %d of %d", filepath.Join(filepath.Dir(n.path), strings.TrimSuffix(n.set, ".gz")), n.number, n.of)
+		if first, twice := once[same]; twice {
+			return nil, fmt.Errorf("%s: %s and %s have the same name but for zeros or .gz; remove one of them, or use a pattern of names: %w", name, first, n.path, ErrFormat)
+		}
+		if once[same] = n.path; n.of == 0 {
 			continue
 		}
 		const most = 1 << 20

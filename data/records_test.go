@@ -270,6 +270,12 @@ func TestRecordSets(t *testing.T) {
 		require.Equal(t, whole, copied(t, openLabelled(t, filepath.Join(dir, path)), Pass{Batch: 20}))
 	}
 	require.Equal(t, 13, openLabelled(t, filepath.Join(dir, "set-0000[01]*")).Len())
+	for _, again := range []string{"set-1-of-3.tfrecord", "set-00001-of-00003.tfrecord.gz"} { // its samples would count twice
+		put(t, dir, again, nil)
+		_, err := Open(dir, Options{})
+		require.ErrorContains(t, err, "have the same name but for zeros or .gz")
+		require.NoError(t, os.Remove(filepath.Join(dir, again)))
+	}
 	// TensorFlow Datasets writes the number after the extension, and other programs none.
 	for _, form := range []string{"flowers-train.tfrecord-%s", "flowers-%s"} {
 		other := t.TempDir()
