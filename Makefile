@@ -63,7 +63,7 @@ abi: runtime ## compare tfbind's C prototypes with TensorFlow's headers
 
 .PHONY: test-unit
 test-unit: runtime ## Go tests, those with TensorFlow included
-	$(GOTEST) unit -timeout=25m $(GOTESTFLAGS) ./...
+	$(GOTEST) unit -timeout=50m $(GOTESTFLAGS) ./...
 
 # TF_ENABLE_ONEDNN_OPTS, or without it the processor's flags, decide whether TensorFlow
 # computes with oneDNN. race has the opposite setting of the other targets, so the tests run

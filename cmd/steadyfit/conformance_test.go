@@ -22,7 +22,7 @@ import (
 func TestTrainsAsKerasFit(t *testing.T) {
 	const script = "../../scripts/conformance.py"
 	dir := t.TempDir()
-	least, options := 30, []string{}
+	least, options := 15, []string{}
 	page := os.Getenv("STEADYFIT_TEST_CONFORMANCE")
 	if page != "" {
 		least, options = 100, []string{"--all"}

@@ -189,7 +189,7 @@ func TestParentIsSmall(t *testing.T) {
 			resident, anonymous := kib("VmRSS"), kib("RssAnon")
 			t.Logf("the parent uses %d KiB, %d KiB of it anonymous; the rest is pages of the program's file", resident, anonymous)
 			if !raceDetector() { // the race detector keeps memory itself
-				assert.Less(t, resident, 40<<10)
+				assert.Less(t, resident, 48<<10) // the program has 40 MB
 				assert.Less(t, anonymous, 16<<10)
 			}
 			if !slices.Contains(flags, "process") { // without resets of the process, the child may have ended
