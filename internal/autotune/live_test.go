@@ -135,7 +135,7 @@ func TestLiveKeepsBits(t *testing.T) {
 			}
 			plain, _ := trained(false)
 			live, changes := trained(true)
-			assert.GreaterOrEqual(t, changes, 5)
+			assert.Positive(t, changes) // how often depends on the measured times
 			assert.Equal(t, plain, live)
 		})
 	}
