@@ -156,7 +156,7 @@ conformance: runtime venv $(HUB) ## train all cases in Keras fit and here, compa
 
 .PHONY: soak
 soak: runtime ## long runs with all policies on, 200 kills of each kind of run, and an hour of fuzzing (three hours)
-	STEADYFIT_TEST_SOAK=1 STEADYFIT_TEST_KILLS=200 $(GO) test -count=1 -timeout 120m -v -run '^(TestSoak|TestReloadsStayFlat|TestKilledRunsResumeBitForBit|TestSupervisedRunsEndAsUndisturbed|TestSuperviseRandomKills|TestClusterSurvivesKills|TestLaunchedRanksAreKilled)$$' ./fit ./session ./supervise ./train ./cmd/steadyfit
+	STEADYFIT_TEST_SOAK=1 STEADYFIT_TEST_KILLS=200 $(GO) test -count=1 -timeout 120m -v -run '^(TestSoak|TestReloadsStayFlat|TestKilledRunsResumeBitForBit|TestSupervisedRunsEndAsUndisturbed|TestSuperviseRandomKills|TestClusterSurvivesKills|TestLaunchedRanksAreKilled|TestVersionsAreWhole)$$' ./fit ./session ./supervise ./train ./cmd/steadyfit
 	scripts/fuzz.sh 1000000x
 
 # Debian: apt-get install dataset-fashion-mnist

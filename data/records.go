@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"iter"
 	"maps"
@@ -14,6 +13,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/wire"
 )
 
 // recordFormat is a format of files that hold one sample after the other.
@@ -131,7 +131,7 @@ func (s *recordSet) failed(path string, number int, err error) error {
 
 // recordAt returns the index entry of a record.
 func recordAt(offset int64, raw []byte) record {
-	return record{offset, uint32(len(raw)), crc32.Checksum(raw, castagnoli)}
+	return record{offset, uint32(len(raw)), wire.Checksum(raw)}
 }
 
 // add checks the record that is added to the index, and stores its label.
@@ -418,7 +418,7 @@ func (s *recordSet) hold(h *hand, row int) (*heldRecord, error) {
 	found := file.records[number]
 	held.raw = slices.Grow(held.raw[:0], int(found.length))[:found.length]
 	err := file.read(held.raw, found.offset)
-	if err == nil && crc32.Checksum(held.raw, castagnoli) != found.sum {
+	if err == nil && wire.Checksum(held.raw) != found.sum {
 		err = recordError("other bytes than when the file was opened", "a file that does not change", "do not change data during training")
 	}
 	if err == nil {

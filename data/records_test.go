@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io/fs"
 	"maps"
 	"math"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"steadyfit/internal/bounded"
+	"steadyfit/internal/wire"
 )
 
 func message(num protowire.Number, content []byte) []byte {
@@ -61,9 +61,9 @@ func example(features map[string]any) []byte {
 func recordsOf(records ...[]byte) (file []byte) {
 	for _, raw := range records {
 		file = binary.LittleEndian.AppendUint64(file, uint64(len(raw)))
-		file = binary.LittleEndian.AppendUint32(file, masked(crc32.Checksum(file[len(file)-8:], castagnoli)))
+		file = binary.LittleEndian.AppendUint32(file, wire.Checksum(file[len(file)-8:]))
 		file = append(file, raw...)
-		file = binary.LittleEndian.AppendUint32(file, masked(crc32.Checksum(raw, castagnoli)))
+		file = binary.LittleEndian.AppendUint32(file, wire.Checksum(raw))
 	}
 	return file
 }
@@ -172,7 +172,7 @@ func TestBadRecords(t *testing.T) {
 	}
 	length := func(n uint64) []byte {
 		raw := binary.LittleEndian.AppendUint64(nil, n)
-		return binary.LittleEndian.AppendUint32(raw, masked(crc32.Checksum(raw, castagnoli)))
+		return binary.LittleEndian.AppendUint32(raw, wire.Checksum(raw))
 	}
 	longer := example(map[string]any{"x": []float32{1, 2, 3}, "label": []int64{1}})
 	sequence := append(slices.Clone(good), message(sequenceLists, nil)...)

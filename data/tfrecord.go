@@ -3,7 +3,6 @@ package data
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"iter"
 	"math"
@@ -26,17 +25,12 @@ const (
 	recordHead, recordTail = 12, 4
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// masked returns the checksum of bytes as TFRecord files store it.
-func masked(sum uint32) uint32 { return (sum>>15 | sum<<17) + 0xa282ead8 }
-
 func (tfRecord) name() string { return "TFRecord" }
 
 func (tfRecord) usualLabel() string { return "" }
 
 func (tfRecord) begins(head []byte) bool {
-	return len(head) >= recordHead && masked(crc32.Checksum(head[:8], castagnoli)) == binary.LittleEndian.Uint32(head[8:])
+	return len(head) >= recordHead && wire.Checksum(head[:8]) == binary.LittleEndian.Uint32(head[8:])
 }
 
 func (t tfRecord) scan(r io.Reader, size int64, each func(record, []byte) error) error {
@@ -71,8 +65,8 @@ func (t tfRecord) scan(r io.Reader, size int64, each func(record, []byte) error)
 		}
 		content := raw[:length]
 		found := recordAt(at+recordHead, content)
-		if want := binary.LittleEndian.Uint32(raw[length:]); masked(found.sum) != want {
-			return recordError(fmt.Sprintf("the checksum %#08x at byte %d", masked(found.sum), at), fmt.Sprintf("%#08x, as stored in the file", want), "copy or write the file again")
+		if want := binary.LittleEndian.Uint32(raw[length:]); found.sum != want {
+			return recordError(fmt.Sprintf("the checksum %#08x at byte %d", found.sum, at), fmt.Sprintf("%#08x, as stored in the file", want), "copy or write the file again")
 		}
 		if err := each(found, content); err != nil {
 			return err

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"steadyfit/fit"
-	"steadyfit/internal/bundle"
+	"steadyfit/internal/wire"
 )
 
 // Field numbers in event.proto, summary.proto, tensor.proto and their values (TensorFlow 2.21).
@@ -105,14 +105,14 @@ const frameBytes = 8 + 4 + 4
 // frame returns a record in the format of TFRecord files.
 func frame(record []byte) []byte {
 	b := binary.LittleEndian.AppendUint64(make([]byte, 0, len(record)+frameBytes), uint64(len(record)))
-	b = binary.LittleEndian.AppendUint32(b, bundle.Checksum(b))
-	return binary.LittleEndian.AppendUint32(append(b, record...), bundle.Checksum(record))
+	b = binary.LittleEndian.AppendUint32(b, wire.Checksum(b))
+	return binary.LittleEndian.AppendUint32(append(b, record...), wire.Checksum(record))
 }
 
 // unframe returns the first record of a file and its length with the frame. ok is false at the end of
 // the file and for a damaged or incomplete record.
 func unframe(b []byte) (record []byte, size int, ok bool) {
-	if len(b) < frameBytes || binary.LittleEndian.Uint32(b[8:]) != bundle.Checksum(b[:8]) {
+	if len(b) < frameBytes || binary.LittleEndian.Uint32(b[8:]) != wire.Checksum(b[:8]) {
 		return nil, 0, false
 	}
 	n := binary.LittleEndian.Uint64(b)
@@ -120,7 +120,7 @@ func unframe(b []byte) (record []byte, size int, ok bool) {
 		return nil, 0, false
 	}
 	record = b[12 : 12+n]
-	return record, int(n) + frameBytes, binary.LittleEndian.Uint32(b[12+n:]) == bundle.Checksum(record)
+	return record, int(n) + frameBytes, binary.LittleEndian.Uint32(b[12+n:]) == wire.Checksum(record)
 }
 
 // parsed is the part of an Event that a resumed run reads.
@@ -160,31 +160,15 @@ func parseEvent(b []byte) (e parsed, err error) {
 
 // each calls do with the fields of a message. number is the value of a varint, and content that of a
 // nested message or string.
-func each(b []byte, do func(field protowire.Number, number uint64, content []byte) error) error {
-	for len(b) > 0 {
-		field, kind, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		b = b[n:]
-		size := protowire.ConsumeFieldValue(field, kind, b)
-		if size < 0 {
-			return protowire.ParseError(size)
-		}
+func each(b []byte, do func(field protowire.Number, number uint64, content []byte) error) (err error) {
+	for f := range wire.Fields(b, &err, func(_ int, cause error) error { return cause }) {
 		var number uint64
-		var content []byte
-		switch kind {
-		case protowire.VarintType:
-			number, _ = protowire.ConsumeVarint(b)
-		case protowire.BytesType:
-			content, _ = protowire.ConsumeBytes(b)
+		if f.Typ == protowire.VarintType {
+			number, _ = protowire.ConsumeVarint(f.Raw[len(f.Raw)-f.Size:])
 		}
-		if err := do(field, number, content); err != nil {
-			return err
-		}
-		b = b[size:]
+		err = do(f.Num, number, f.Value)
 	}
-	return nil
+	return err
 }
 
 // maxEventBytes limits the size of an event that a resumed run reads; the largest one has the graph.

@@ -11,7 +11,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"maps"
 	"os"
 	"slices"
@@ -21,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/files"
+	"steadyfit/internal/wire"
 	"steadyfit/tfbind"
 )
 
@@ -193,16 +193,6 @@ func number(b []byte) (uint64, []byte, error) {
 
 var errCompressed = errors.New("it is compressed")
 
-// castagnoli is a polynomial for which processors have an instruction.
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// Checksum returns the masked CRC32C that LevelDB and TFRecord files use. The mask keeps the checksum of
-// data that contains checksums useful.
-func Checksum(b []byte) uint32 {
-	sum := crc32.Checksum(b, castagnoli)
-	return (sum>>15 | sum<<17) + 0xa282ead8
-}
-
 // block verifies a block's checksum and calls each for its keys and values.
 func block(table []byte, s span, each func(key, value []byte) error) error {
 	n := uint64(len(table))
@@ -213,7 +203,7 @@ func block(table []byte, s span, each func(key, value []byte) error) error {
 	if trailer[0] != 0 {
 		return fmt.Errorf("the block at %d: %w with type %d; expected no compression", s.from, errCompressed, trailer[0])
 	}
-	if sum, want := Checksum(table[s.from:s.from+s.size+1]), binary.LittleEndian.Uint32(trailer[1:]); sum != want {
+	if sum, want := wire.Checksum(table[s.from:s.from+s.size+1]), binary.LittleEndian.Uint32(trailer[1:]); sum != want {
 		return fmt.Errorf("the block at %d has the checksum %08x, expected %08x", s.from, sum, want)
 	}
 	// A block ends with the positions of complete keys and their number.

@@ -135,6 +135,7 @@ func (p *profile) growth(since *profile, steps int) (found []Stack) {
 	}
 	slices.SortFunc(all, func(a, b grown) int { return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(a.stack, b.stack)) })
 	symbols := newSymbols(p.maps)
+	defer symbols.close()
 	for _, g := range all[:min(len(all), mostStacks)] {
 		if g.bytes < leastStack*total {
 			break
@@ -165,6 +166,14 @@ func newSymbols(maps []byte) *symbols {
 		}
 	}
 	return s
+}
+
+func (s *symbols) close() {
+	for _, f := range s.files {
+		if f.file != nil {
+			_ = f.file.Close() // it was read only
+		}
+	}
 }
 
 // ofMalloc reports whether a function only passes an allocation on.
@@ -209,6 +218,7 @@ func (s *symbols) name(at uint64) string {
 // functions are those of an ELF file. TensorFlow's library has over a million, so their names stay in
 // the file.
 type functions struct {
+	file  *elf.File // nil if it cannot be opened
 	all   []function
 	names *elf.Section
 }
@@ -222,7 +232,10 @@ type function struct {
 func readFunctions(path string) *functions {
 	found := &functions{}
 	file, err := elf.Open(path)
-	if err != nil || file.Class != elf.ELFCLASS64 {
+	if err != nil {
+		return found
+	}
+	if found.file = file; file.Class != elf.ELFCLASS64 {
 		return found
 	}
 	table := file.SectionByType(elf.SHT_SYMTAB)

@@ -1,4 +1,5 @@
-// Package wire iterates over the fields of an encoded protobuf message without decoding it.
+// Package wire iterates over the fields of an encoded protobuf message without decoding it, and has the
+// checksum of TensorFlow's files.
 package wire
 
 import (
