@@ -16,11 +16,11 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 	if m.ImageFields() == nil && m.records == nil {
 		return "", false, nil
 	}
-	rows := m.order(new([]int), 0)
+	rows := m.order(new([]uint32), 0)
 	if rows == nil {
-		rows = make([]int, m.n)
+		rows = make([]uint32, m.n)
 		for i := range rows {
-			rows[i] = i
+			rows[i] = uint32(i)
 		}
 	}
 	sum := sha256.New() // writing to it never fails
@@ -48,7 +48,7 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 		one := makeVector(c.kind, c.width)
 		var value []byte
 		for _, row := range rows {
-			if err := c.values.copyTo(one, 0, row*c.width, (row+1)*c.width); err != nil {
+			if err := c.values.copyTo(one, 0, int(row)*c.width, (int(row)+1)*c.width); err != nil {
 				return "", false, err
 			}
 			for e := range c.width {

@@ -242,7 +242,7 @@ func (m *InMemory) chunk(batch, workers int) int {
 
 // share lets all workers write the samples at positions from ... to-1 of a pass to w. The workers
 // have ended when share returns.
-func (m *InMemory) share(w *workspace, order []int, epoch, from, to int) error {
+func (m *InMemory) share(w *workspace, order []uint32, epoch, from, to int) error {
 	n := to - from
 	size := m.chunk(n, len(w.hands))
 	if size == n {

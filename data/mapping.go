@@ -123,9 +123,9 @@ func (v mapped) copyTo(dst vector, at, from, to int) error {
 	return v.file.copy(bytesOf(dst, at, at+to-from), v.offset+from*v.of.Size)
 }
 
-func (v mapped) gatherTo(dst vector, at int, rows []int, width int) error {
+func (v mapped) gatherTo(dst vector, at int, rows []uint32, width int) error {
 	for i, r := range rows {
-		if err := v.copyTo(dst, at+i*width, r*width, (r+1)*width); err != nil {
+		if err := v.copyTo(dst, at+i*width, int(r)*width, (int(r)+1)*width); err != nil {
 			return err
 		}
 	}

@@ -21,7 +21,7 @@ type InMemory struct {
 	name    string
 	columns []column
 	// rows lists the rows of the columns that belong to this dataset; nil means all rows.
-	rows []int
+	rows []uint32
 	n    int
 	// lines are the line numbers of all rows in a text file; nil for other sources.
 	lines []int
@@ -88,6 +88,9 @@ func (m *InMemory) add(name string, a array, file string) error {
 	}
 	if a.values.len() == 0 {
 		return fmt.Errorf("%s: field %q of shape %v has no values: %w", m.name, name, a.shape, ErrFormat)
+	}
+	if err := checkSamples(a.shape[0]); err != nil {
+		return fmt.Errorf("%s: field %q: %w", m.name, name, err)
 	}
 	if len(m.columns) == 0 {
 		m.n = a.shape[0]
@@ -221,12 +224,12 @@ func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
 
 // order returns the rows in the order of a pass; nil means all rows in file order. A shuffled
 // dataset reuses the slice in room.
-func (m *InMemory) order(room *[]int, epoch int) []int {
+func (m *InMemory) order(room *[]uint32, epoch int) []uint32 {
 	if !m.shuffled {
 		return m.rows
 	}
 	if len(*room) != m.n {
-		*room = make([]int, m.n)
+		*room = make([]uint32, m.n)
 	}
 	order := *room
 	shuffleOrder(order, m.seed, uint64(epoch))
@@ -240,7 +243,7 @@ func (m *InMemory) order(room *[]int, epoch int) []int {
 
 // fill writes the samples at positions from ... to-1 of a pass to the slab, starting at sample at of
 // the slab.
-func (m *InMemory) fill(h *hand, s *slab, at int, order []int, epoch, from, to int) error {
+func (m *InMemory) fill(h *hand, s *slab, at int, order []uint32, epoch, from, to int) error {
 	for i := range m.columns {
 		c := &m.columns[i]
 		var err error
@@ -261,7 +264,7 @@ func (m *InMemory) fill(h *hand, s *slab, at int, order []int, epoch, from, to i
 	for position := from; position < to; position++ {
 		sample := Sample{Row: position, Epoch: epoch}
 		if order != nil {
-			sample.Row = order[position]
+			sample.Row = int(order[position])
 		}
 		for i := range m.columns {
 			c := &m.columns[i]
@@ -324,7 +327,7 @@ func (p Pass) batches(n int) int {
 
 type workspace struct {
 	slab  *slab
-	order []int
+	order []uint32
 	hands []*hand
 }
 

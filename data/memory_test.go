@@ -3,6 +3,7 @@ package data
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -222,25 +223,44 @@ func TestNoAllocationPerBatch(t *testing.T) {
 func TestOrderGolden(t *testing.T) {
 	for _, c := range []struct {
 		seed, stream uint64
-		want         []int
+		want         []uint32
 	}{
-		{0, 0, []int{11, 0, 3, 9, 1, 2, 6, 5, 7, 8, 10, 4}},
-		{0, 1, []int{2, 0, 9, 1, 6, 10, 11, 7, 3, 4, 8, 5}},
-		{1, 0, []int{1, 9, 4, 2, 10, 0, 7, 6, 5, 8, 11, 3}},
-		{1, 1, []int{2, 8, 7, 3, 11, 6, 0, 4, 9, 1, 5, 10}},
-		{1 << 63, 2, []int{0, 7, 11, 6, 3, 1, 9, 10, 8, 4, 2, 5}},
-		{1, splitStream, []int{2, 3, 7, 9, 1, 11, 4, 6, 0, 5, 10, 8}},
+		{0, 0, []uint32{11, 0, 3, 9, 1, 2, 6, 5, 7, 8, 10, 4}},
+		{0, 1, []uint32{2, 0, 9, 1, 6, 10, 11, 7, 3, 4, 8, 5}},
+		{1, 0, []uint32{1, 9, 4, 2, 10, 0, 7, 6, 5, 8, 11, 3}},
+		{1, 1, []uint32{2, 8, 7, 3, 11, 6, 0, 4, 9, 1, 5, 10}},
+		{1 << 63, 2, []uint32{0, 7, 11, 6, 3, 1, 9, 10, 8, 4, 2, 5}},
+		{1, splitStream, []uint32{2, 3, 7, 9, 1, 11, 4, 6, 0, 5, 10, 8}},
 	} {
-		order := make([]int, 12)
+		order := make([]uint32, 12)
 		shuffleOrder(order, c.seed, c.stream)
 		require.Equal(t, c.want, order, "seed %d, stream %d", c.seed, c.stream)
+	}
+}
+
+// The order is that of one swap after each draw, whatever the blocks in which numbers are drawn.
+func TestOrderOfBlocks(t *testing.T) {
+	for _, n := range []int{1, 2, 511, 512, 513, 514, 2000} {
+		want := make([]uint32, n)
+		for i := range want {
+			want[i] = uint32(i)
+		}
+		high := mix(5)
+		source := rand.NewPCG(high, mix(high+6))
+		for i := n - 1; i > 0; i-- {
+			j := below(source, uint64(i)+1)
+			want[i], want[j] = want[j], want[i]
+		}
+		got := make([]uint32, n)
+		shuffleOrder(got, 5, 6)
+		require.Equal(t, want, got, "%d", n)
 	}
 }
 
 func TestOrderIsAFairPermutation(t *testing.T) {
 	const n, draws = 4, 24000
 	count := make(map[string]int)
-	order := make([]int, n)
+	order := make([]uint32, n)
 	for epoch := range draws {
 		shuffleOrder(order, 3, uint64(epoch))
 		count[fmt.Sprint(order)]++

@@ -1,6 +1,8 @@
 package data
 
 import (
+	"fmt"
+	"math"
 	"math/bits"
 	"math/rand/v2"
 )
@@ -13,18 +15,44 @@ const splitStream = ^uint64(0)
 // the length. A resumed training needs the same order on any machine and with any version of Go.
 // rand.Shuffle does not promise that, but the raw output of the generator does. TestOrderGolden
 // checks the result.
-func shuffleOrder(order []int, seed, stream uint64) {
+//
+// The numbers are drawn in blocks before the elements are swapped, since the processor then waits for
+// several elements of a large order at a time.
+func shuffleOrder(order []uint32, seed, stream uint64) {
 	for i := range order {
-		order[i] = i
+		order[i] = uint32(i)
 	}
 	// The seed is mixed because seeds are often consecutive, and the first outputs of PCG are
 	// correlated for neighbouring states.
 	high := mix(seed)
 	source := rand.NewPCG(high, mix(high+stream))
-	for i := len(order) - 1; i > 0; i-- {
-		j := below(source, uint64(i)+1)
-		order[i], order[j] = order[j], order[i]
+	var drawn [512]uint32
+	for i := len(order) - 1; i > 0; {
+		block := drawn[:min(i, len(drawn))]
+		for k := 0; k < len(block); {
+			// As below, but a rejected number is overwritten, which costs less than a branch.
+			last := uint64(i - k)
+			v := source.Uint64() & (uint64(1)<<bits.Len64(last) - 1)
+			block[k] = uint32(v)
+			if v <= last {
+				k++
+			}
+		}
+		for _, j := range block {
+			order[i], order[j] = order[j], order[i]
+			i--
+		}
 	}
+}
+
+// maxSamples is the maximum length of an order, whose row numbers have 32 bits.
+const maxSamples = math.MaxUint32
+
+func checkSamples(n int) error {
+	if uint64(n) > maxSamples {
+		return fmt.Errorf("%d samples, expected at most %d; divide the data: %w", n, uint64(maxSamples), ErrUnsupported)
+	}
+	return nil
 }
 
 // below returns a uniform number from 0 to n-1, by rejection: two draws on average at most.

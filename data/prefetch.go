@@ -78,12 +78,12 @@ type ring struct {
 	work, ready sync.Cond
 
 	pass     Pass
-	batches  int     // batches of the pass, including skipped batches
-	upcoming int     // number of the next batch to begin
-	current  *slab   // slab of the newest batch
-	open     *handed // newest batch, while it has chunks to take
-	order    []int   // rows in the order of the pass; nil means file order
-	room     []int   // memory for order
+	batches  int      // batches of the pass, including skipped batches
+	upcoming int      // number of the next batch to begin
+	current  *slab    // slab of the newest batch
+	open     *handed  // newest batch, while it has chunks to take
+	order    []uint32 // rows in the order of the pass; nil means file order
+	room     []uint32 // memory for order
 	hands    []*hand
 }
 

@@ -438,9 +438,9 @@ func (s *recordSet) position(row int) (*recordFile, int) {
 }
 
 // identify writes what identifies the records of some rows.
-func (s *recordSet) identify(w io.Writer, rows []int) {
+func (s *recordSet) identify(w io.Writer, rows []uint32) {
 	for _, row := range rows {
-		file, number := s.position(row)
+		file, number := s.position(int(row))
 		fmt.Fprintf(w, "%d %08x\n", file.records[number].length, file.records[number].sum)
 	}
 }

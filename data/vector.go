@@ -22,7 +22,7 @@ type origin interface {
 	// copyTo copies elements from ... to-1 to dst[at:].
 	copyTo(dst vector, at, from, to int) error
 	// gatherTo copies the samples rows, of width elements each, to dst[at:].
-	gatherTo(dst vector, at int, rows []int, width int) error
+	gatherTo(dst vector, at int, rows []uint32, width int) error
 }
 
 // vector is a slice of any element type. The type switch happens once per dataset, in vectorOf.
@@ -64,7 +64,7 @@ func (v vec[T]) copyValues(src any, n int) bool {
 	return ok && len(s) == n && copy(v, s) == n
 }
 
-func (v vec[T]) gatherTo(dst vector, at int, rows []int, width int) error {
+func (v vec[T]) gatherTo(dst vector, at int, rows []uint32, width int) error {
 	to := dst.(vec[T])[at : at+len(rows)*width]
 	if width == 1 {
 		for i, r := range rows {
@@ -73,7 +73,7 @@ func (v vec[T]) gatherTo(dst vector, at int, rows []int, width int) error {
 		return nil
 	}
 	for i, r := range rows {
-		copy(to[i*width:(i+1)*width], v[r*width:])
+		copy(to[i*width:(i+1)*width], v[int(r)*width:])
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Shuffle returns the dataset in a random order that depends only on the seed, the epoch and the
-// number of samples. It needs 8 bytes per sample.
+// number of samples. It needs 4 bytes per sample.
 func (m *InMemory) Shuffle(seed uint64) *InMemory {
 	v := m.view()
 	v.shuffled, v.seed = true, seed
@@ -29,10 +29,22 @@ func (m *InMemory) Split(fraction float64, seed uint64) (first, second *InMemory
 	if k == 0 || k == m.n {
 		return nil, nil, fmt.Errorf("%s: cannot split %d samples at %v: one part would be empty", m.name, m.n, fraction)
 	}
-	at := make([]int, m.n)
+	at := make([]uint32, m.n)
 	shuffleOrder(at, seed, splitStream)
-	slices.Sort(at[:k])
-	slices.Sort(at[k:])
+	inFirst := make([]bool, m.n)
+	for _, pos := range at[:k] {
+		inFirst[pos] = true
+	}
+	i, j := 0, k
+	for pos, is := range inFirst {
+		if is {
+			at[i] = uint32(pos)
+			i++
+		} else {
+			at[j] = uint32(pos)
+			j++
+		}
+	}
 	first = m.pick(at[:k:k], fmt.Sprintf("%d of %d samples", k, m.n))
 	second = m.pick(at[k:], fmt.Sprintf("the other %d of %d samples", m.n-k, m.n))
 	return first, second, nil
@@ -47,14 +59,14 @@ func (m *InMemory) Take(n int) (*InMemory, error) {
 	if n >= m.n {
 		return m, nil
 	}
-	at := make([]int, n)
+	at := make([]uint32, n)
 	for i := range at {
-		at[i] = i
+		at[i] = uint32(i)
 	}
 	return m.pick(at, fmt.Sprintf("first %d of %d samples", n, m.n)), nil
 }
 
-func (m *InMemory) pick(at []int, what string) *InMemory {
+func (m *InMemory) pick(at []uint32, what string) *InMemory {
 	v := m.view()
 	v.name = fmt.Sprintf("%s (%s)", m.name, what)
 	if m.rows != nil {
