@@ -249,7 +249,7 @@ func (w *observing) await(ctx context.Context) bool {
 		select {
 		case <-f.done:
 		case <-ctx.Done():
-			all = all && f.returned()
+			all = f.returned() && all
 		}
 	}
 	return all

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -152,28 +153,31 @@ func TestObserversOfRepeatedSteps(t *testing.T) {
 }
 
 func TestObserversCannotStopATraining(t *testing.T) {
-	var log bytes.Buffer
-	good := &recorder{}
-	failing := &recorder{observe: func(context.Context, *Observation) error { return errors.New("the disk is on fire") }}
-	hanging := &recorder{observe: func(ctx context.Context, _ *Observation) error { <-ctx.Done(); return ctx.Err() }}
-	release := make(chan struct{})
-	stubborn := &recorder{observe: func(context.Context, *Observation) error { <-release; return nil }}
-	defer close(release)
-	panicking := &recorder{observe: func(context.Context, *Observation) error { panic("in an observer") }}
-	late := &recorder{}
-	loop := Loop{Session: newLinear(), Batch: 1, Epochs: 2, Log: slog.New(slog.NewTextHandler(&log, nil))}
-	loop.Hook(Observers{List: []Observer{failing, good, hanging, stubborn, panicking, late}, EverySteps: 1, patience: 10 * time.Millisecond}.Hook())
-	h, err := loop.Run(t.Context(), samples(t, 2*observeQueue))
-	require.NoError(t, err)
-	require.True(t, h.Done)
-	require.True(t, good.seen[len(good.seen)-1].Done)
-	require.Equal(t, 1, strings.Count(log.String(), "the disk is on fire"), "one warning")
-	require.Contains(t, log.String(), "is too slow")
-	require.Contains(t, log.String(), "is abandoned")
-	require.Equal(t, 1, strings.Count(log.String(), "panic: in an observer"), "one warning")
-	require.Len(t, hanging.seen, 2)
-	require.Equal(t, AtEnd, hanging.seen[1].Moment, "each observer that returns gets the last observation")
-	require.Equal(t, AtEnd, late.seen[len(late.seen)-1].Moment)
+	// In the bubble, time passes only while each observer that can return has returned.
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		good := &recorder{}
+		failing := &recorder{observe: func(context.Context, *Observation) error { return errors.New("the disk is on fire") }}
+		hanging := &recorder{observe: func(ctx context.Context, _ *Observation) error { <-ctx.Done(); return ctx.Err() }}
+		release := make(chan struct{})
+		stubborn := &recorder{observe: func(context.Context, *Observation) error { <-release; return nil }}
+		defer close(release)
+		panicking := &recorder{observe: func(context.Context, *Observation) error { panic("in an observer") }}
+		late := &recorder{}
+		loop := Loop{Session: newLinear(), Batch: 1, Epochs: 2, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		loop.Hook(Observers{List: []Observer{failing, good, hanging, stubborn, panicking, late}, EverySteps: 1, patience: time.Second}.Hook())
+		h, err := loop.Run(t.Context(), samples(t, 2*observeQueue))
+		require.NoError(t, err)
+		require.True(t, h.Done)
+		require.True(t, good.seen[len(good.seen)-1].Done)
+		require.Equal(t, 1, strings.Count(log.String(), "the disk is on fire"), "one warning")
+		require.Contains(t, log.String(), "is too slow")
+		require.Contains(t, log.String(), "is abandoned")
+		require.Equal(t, 1, strings.Count(log.String(), "panic: in an observer"), "one warning")
+		require.Len(t, hanging.seen, 2)
+		require.Equal(t, AtEnd, hanging.seen[1].Moment, "each observer that returns gets the last observation")
+		require.Equal(t, AtEnd, late.seen[len(late.seen)-1].Moment)
+	})
 }
 
 func TestObserversOfAnInterruptedRun(t *testing.T) {
