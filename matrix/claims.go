@@ -15,6 +15,7 @@ const (
 	holdsInPart = "holds in part"
 	doesNotHold = "does not hold"
 	undecided   = "undecided"
+	notTested   = "not tested"
 )
 
 // claimEntry holds if all its questions are answered yes, does not hold if all are answered no, and
@@ -27,6 +28,8 @@ type claimEntry struct {
 	Needs string
 	// GPU means that only a GPU can test the claim.
 	GPU bool
+	// Untested has the reasons why runtimes cannot test the claim.
+	Untested map[string]string
 	// Mainly means that the claim does not hold if its first question is answered no.
 	Mainly bool
 	// Any means that questions without measurements are ignored instead of leaving the claim
@@ -64,7 +67,7 @@ type probe struct {
 }
 
 // gpuCommand measures the claims that need a GPU. It replaces "$GPU" in the table.
-const gpuCommand = "steadyfit matrix --runtime go,keras --workloads W0,S1d,S3,S3v --remedies memory-growth,mixed-bf16,mixed-fp16 on a machine with a GPU"
+const gpuCommand = "steadyfit matrix --runtime go,keras --workloads W0,S1d,S3,S3v --remedies memory-growth,cuda-async,mixed-bf16,mixed-fp16 on a machine with a GPU"
 
 //go:embed claims.yaml
 var claimsYAML string
@@ -103,31 +106,54 @@ type half struct {
 	evidence
 }
 
-// ledger tests every claim on every runtime.
+// ledger tests every claim on every runtime. Claims of the result keep their verdicts, because a
+// published result lacks figures that they rest on.
 func ledger(r *Result) ([]Claim, error) {
 	table, err := claimTable()
 	if err != nil {
 		return nil, err
 	}
 	gpus := len(r.Environment.GPUs) > 0
-	var out []Claim
+	out := slices.Clone(r.Claims)
 	for _, c := range table {
-		entry := Claim{ID: c.ID, Text: c.Text, Says: c.Says, Verdicts: []ClaimVerdict{}, Needs: c.Needs}
+		i := slices.IndexFunc(out, func(old Claim) bool { return old.ID == c.ID })
+		if i < 0 {
+			i = len(out)
+			out = append(out, Claim{ID: c.ID, Verdicts: r.verdicts(c)})
+		}
+		out[i].Text, out[i].Says, out[i].Needs = c.Text, c.Says, c.Needs
 		if gpus {
-			entry.Needs = ""
+			out[i].Needs = ""
 		}
-		for _, runtime := range Runtimes() {
-			if c.GPU && !gpus {
-				continue
-			}
-			v := newView(r, runtime)
-			if verdict, text := v.decide(c); verdict != "" {
-				entry.Verdicts = append(entry.Verdicts, ClaimVerdict{Runtime: runtime, Verdict: verdict, Text: text, Combinations: slices.Sorted(maps.Keys(v.used))})
-			}
-		}
-		out = append(out, entry)
+		out[i].Verdicts = r.withReasons(c, out[i].Verdicts)
 	}
 	return out, nil
+}
+
+func (r *Result) verdicts(c claimEntry) []ClaimVerdict {
+	list := []ClaimVerdict{}
+	if c.GPU && len(r.Environment.GPUs) == 0 {
+		return list
+	}
+	for _, runtime := range Runtimes() {
+		v := newView(r, runtime)
+		if verdict, text := v.decide(c); verdict != "" {
+			list = append(list, ClaimVerdict{Runtime: runtime, Verdict: verdict, Text: text, Combinations: slices.Sorted(maps.Keys(v.used))})
+		}
+	}
+	return list
+}
+
+// withReasons adds the reasons why runtimes of the result have no verdict.
+func (r *Result) withReasons(c claimEntry, list []ClaimVerdict) []ClaimVerdict {
+	for _, runtime := range Runtimes() {
+		ran := slices.ContainsFunc(r.Combinations, func(x Combination) bool { return x.Runtime == runtime })
+		has := slices.ContainsFunc(list, func(v ClaimVerdict) bool { return v.Runtime == runtime })
+		if why := c.Untested[runtime]; why != "" && ran && !has {
+			list = append(list, ClaimVerdict{Runtime: runtime, Verdict: notTested, Text: why, Combinations: []string{}})
+		}
+	}
+	return list
 }
 
 func (v view) decide(c claimEntry) (verdict, text string) {

@@ -3,6 +3,7 @@ package matrix
 import (
 	"fmt"
 	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -378,6 +379,18 @@ func TestClaims(t *testing.T) {
 		{"C20", "half, and no loss was told", Go, nil, []variant{{name: "S1d"}, {name: "S1d/bf16", peak: 500}}, undecided, "The cost in accuracy is not decided"},
 		{"C20", "perhaps not applied", Galeone, nil, []variant{{name: "S1d"}, {name: "S1d/bf16", unverified: "its step cannot be traced"}}, undecided, "whether the remedy took effect is not known"},
 		{"C20", "the GPU's memory counts there", Keras, gpu, []variant{{name: "S3", loss: 0.5, pool: 1000}, {name: "S3/mixed-bf16", loss: 0.9, pool: 500}}, undecided, "hands out of the GPU x0.50"},
+
+		{"C21", "less memory, more time", Go, nil, []variant{{name: "S1"}, {name: "S1/arenas-2", peak: 800, step: 30}, {name: "W8"}, {name: "W8/arenas-2", peak: 800, step: 30}}, holds, "W8/arenas-2 against W8 as it is: time of a step x3.00"},
+		{"C21", "no difference", Go, nil, []variant{{name: "S1"}, {name: "S1/arenas-2"}}, doesNotHold, "peak x1.00"},
+		{"C22", "a collection stops it", Galeone, nil, []variant{{name: "W2", kind: leak, slope: 100}, {name: "W2/gc-epoch", slope: 0.1}, {name: "S1", kind: leak, slope: 100}, {name: "S1/gc-epoch", slope: 0.1}}, holds, ""},
+		{"C22", "a collection changes nothing", Keras, nil, []variant{{name: "W4", kind: leak, slope: 100}, {name: "W4/gc-epoch", kind: leak, slope: 100}}, doesNotHold, "slope x1.00"},
+		{"C23", "grows with each shape", Go, nil, []variant{{name: "W9", kind: leak, slope: 100}}, holdsInPart, "It is shown on W9 alone"},
+		{"C23", "flat", Keras, nil, []variant{{name: "W9"}}, doesNotHold, ""},
+		{"C24", "a plateau, and less without oneDNN", Go, nil, []variant{{name: "W3"}, {name: "W3/onednn-off", peak: 700}}, holdsInPart, "The number of entries is not measured"},
+		{"C24", "no end, and no less without oneDNN", Go, nil, []variant{{name: "W3", kind: leak, slope: 100}, {name: "W3/onednn-off"}}, doesNotHold, ""},
+		{"C25", "holds more than the pool", Go, gpu, []variant{{name: "S3"}, {name: "S3/memory-growth", gpu: 500}, {name: "S3/cuda-async", gpu: 900}}, holdsInPart, "S3/cuda-async against S3/memory-growth"},
+		{"C26", "holds more", Go, gpu, []variant{{name: "S3", gpu: 500}, {name: "S3/memory-growth", gpu: 900}}, holdsInPart, "x1.80"},
+		{"C27", "a third, and slower", Keras, gpu, []variant{{name: "S3", pool: 900}, {name: "S3/mixed-fp16", pool: 300, step: 15}}, holdsInPart, "hands out of the GPU x0.33"},
 	} {
 		t.Run(test.claim+" "+test.name, func(t *testing.T) {
 			for _, c := range ledgerOf(t, made(test.runtime, test.gpus, test.variants...)) {
@@ -438,7 +451,7 @@ func TestLateFinalizersAreNoEvidence(t *testing.T) {
 func TestClaimsOfAPartialMatrix(t *testing.T) {
 	for _, c := range ledgerOf(t, &Result{}) {
 		assert.Empty(t, c.Verdicts, c.ID)
-		assert.Equal(t, slices.Contains([]string{"C16", "C19", "C20"}, c.ID), c.Needs != "", c.ID)
+		assert.Equal(t, slices.Contains([]string{"C16", "C19", "C20", "C25", "C26", "C27"}, c.ID), c.Needs != "", c.ID)
 	}
 	// These are the runs of --quick, with one result that could not be compared and one remedy
 	// that was refused.
@@ -451,7 +464,33 @@ func TestClaimsOfAPartialMatrix(t *testing.T) {
 			verdicts[c.ID] = v.Verdict
 		}
 	}
-	assert.Equal(t, map[string]string{"C3": undecided, "C7": holdsInPart, "C11": undecided, "C14": doesNotHold, "C15": doesNotHold}, verdicts)
+	assert.Equal(t, map[string]string{"C3": undecided, "C7": holdsInPart, "C9": notTested, "C10": notTested, "C11": undecided, "C14": doesNotHold, "C15": doesNotHold}, verdicts)
+}
+
+// A file keeps the verdicts that it has, and gets those on claims that are newer than it.
+func TestReadFileAddsClaims(t *testing.T) {
+	r := made(Keras, nil, variant{name: "W9", kind: leak, slope: 100}, variant{name: "S1"})
+	r.Schema = schemaVersion
+	old := ClaimVerdict{Runtime: Keras, Verdict: holds, Text: "measured before", Combinations: []string{"S1/none"}}
+	r.Claims = []Claim{{ID: "C8", Text: "an older sentence", Verdicts: []ClaimVerdict{old}}}
+	path := filepath.Join(t.TempDir(), "matrix.json.gz")
+	require.NoError(t, WriteFile(path, r))
+	for range 2 {
+		back, err := ReadFile(path)
+		require.NoError(t, err)
+		claims := map[string]Claim{}
+		for _, c := range back.Claims {
+			claims[c.ID] = c
+		}
+		assert.Len(t, claims, len(back.Claims))
+		assert.Equal(t, []ClaimVerdict{old}, claims["C8"].Verdicts)
+		assert.Equal(t, "Memory grows without bound per epoch by default", claims["C8"].Text)
+		assert.Equal(t, holdsInPart, claims["C23"].Verdicts[0].Verdict)
+		require.Len(t, claims["C21"].Verdicts, 1)
+		assert.Equal(t, notTested, claims["C21"].Verdicts[0].Verdict)
+		assert.Contains(t, claims["C21"].Verdicts[0].Text, "measured on go alone")
+		require.NoError(t, WriteFile(path, back))
+	}
 }
 
 func TestClaimsNeedNothingWhereThereIsAGPU(t *testing.T) {

@@ -158,9 +158,9 @@ type Claim struct {
 // ClaimVerdict is the verdict on a claim on one runtime.
 type ClaimVerdict struct {
 	Runtime string `json:"runtime"`
-	// Verdict is "holds", "holds in part", "does not hold" or "undecided".
+	// Verdict is "holds", "holds in part", "does not hold", "undecided" or "not tested".
 	Verdict string `json:"verdict"`
-	// Text has the figures in sentences.
+	// Text has the figures in sentences, or the reason why the runtime has no test.
 	Text string `json:"text"`
 	// Combinations are those that the verdict rests on, as "W4/close".
 	Combinations []string `json:"cells"`

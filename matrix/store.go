@@ -101,7 +101,8 @@ func (s *store) close() { s.file.Close() }
 
 const maxResult = 64 << 20
 
-// ReadFile reads a matrix.json file, which may be compressed with gzip.
+// ReadFile reads a matrix.json file, which may be compressed with gzip. It adds the claims that
+// the version that wrote the file did not know, with verdicts from the runs in the file.
 func ReadFile(path string) (*Result, error) {
 	text, err := files.ReadGzip(path, maxResult)
 	if err != nil {
@@ -120,7 +121,8 @@ func ReadFile(path string) (*Result, error) {
 	if err := json.Unmarshal(text, r); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return r, nil
+	r.Claims, err = ledger(r)
+	return r, err
 }
 
 // WriteFile writes a matrix.json file, compressed if the path ends with .gz. It replaces the

@@ -91,10 +91,7 @@ func claimVerdict(c matrix.Claim, runtime string) string {
 			return d.Verdict
 		}
 	}
-	if len(c.Verdicts) == 0 {
-		return "not tested"
-	}
-	return unknown
+	return "not tested"
 }
 
 var escapeMarkdown = strings.NewReplacer("\\", "\\\\", "|", "\\|", "<", "&lt;", ">", "&gt;", "&", "&amp;",
