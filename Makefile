@@ -76,14 +76,14 @@ OTHER_ONEDNN := $(if $(filter 0 false False FALSE,$(or $(TF_ENABLE_ONEDNN_OPTS),
 # hundreds of programs. Left out are packages without goroutines, packages whose programs run
 # alone in children, a test of the memory that the command uses, tests of measured times, the
 # larger models, and tests and scripts that set oneDNN themselves.
-NO_RACE := TestHostileInputs|TestMeasuredChoice|TestChoiceThatRounds|TestRoundsAsItSays|TestChoose|TestPrior
+NO_RACE := TestHostileInputs|TestCachedFeatures|TestMeasuredChoice|TestChoiceThatRounds|TestRoundsAsItSays|TestChoose|TestPrior
 # Tests that end processes and compare what is left. Other tests and scripts run the same commands
 # to their end.
-ENDS := TestKilledRunsResumeBitForBit|TestKilledBeforeTheFirstCheckpoint|TestSupervisedRunsEndAsUndisturbed|TestInterruptExitsWith130|TestParentIsSmall|TestProcessResets.*|TestProcessThatRanOutOfMemory|TestLaunchFails|TestLaunchEnds|TestLaunchedRanksChange|TestLaunchedRankIsLost|TestLaunchedRanksAreKilled
+ENDS := TestKilledRunsResumeBitForBit|TestKilledBeforeTheFirstCheckpoint|TestSupervisedRunsEndAsUndisturbed|TestInterruptExitsWith130|TestParentIsSmall|TestProcessResets.*|TestProcessThatRanOutOfMemory|TestLaunchFails|TestLaunchEnds|TestLaunchedRanksChange|TestLaunchedRankIsLost|TestLaunchedRanksAreKilled|TestVersionOfASupervisedTraining|TestClusterSurvivesKills|TestClusterCutOff|TestServiceSurvivesItsWorker
 # Readers that meet limits, and the distribution of random numbers, in one goroutine.
-LIMITS := TestCSVRowWithoutEnd|TestCSVOfManyColumns|TestCropsAreUniform|TestHostileFilesAreRefusedBeforeTheyTakeMemory|TestLongChainOf.*|TestNestingIsBounded
-# Scripts of flags, output and exit codes.
-COMMAND_SCRIPTS := ^TestScripts$$/^(config|device|explain|onednn|other)$$
+LIMITS := TestCSVRowWithoutEnd|TestCSVOfManyColumns|TestCompressedRecordsAreBounded|TestCropsAreUniform|TestHostileFilesAreRefusedBeforeTheyTakeMemory|TestLongChainOf.*|TestNestingIsBounded
+# Scripts of flags, output and exit codes, and of data that library tests read in the same goroutines.
+COMMAND_SCRIPTS := ^TestScripts$$/^(config|device|explain|fuse|images|lossscale|onednn|other|records|tune)$$
 LARGER_RANKS := ^TestCluster$$/^(digits_[49]|digits-scaled|lstm|image-224)
 .PHONY: race
 race: export GORACE ?= atexit_sleep_ms=20
