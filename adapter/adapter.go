@@ -59,7 +59,7 @@ const (
 	format    = "steadyfit.adapter/1"
 	baseKey   = "base"
 	recordKey = "data"   // Adapter.Record, as JSON
-	sumKey    = "sha256" // of all values, in their order
+	sumKey    = "sha256" // hash of all values, in their order
 )
 
 // maxBytes limits the size of the weights in a file.

@@ -34,7 +34,7 @@ const (
 // alignment is the alignment of the values in the file.
 const alignment = 8
 
-// types are the names of element types in files, by type.
+// types maps element types to their names in files.
 var types = map[tfbind.DType]string{
 	tfbind.Float64: "F64", tfbind.Float32: "F32", tfbind.Float16: "F16", tfbind.BFloat16: "BF16",
 	tfbind.Int64: "I64", tfbind.Int32: "I32", tfbind.Int16: "I16", tfbind.Int8: "I8",
@@ -108,8 +108,8 @@ func (e entry) bytes(d tfbind.DType) (int64, error) {
 	return n, nil
 }
 
-// decode reads a file of the given size. It checks the header before it reads the values, which
-// have at most most bytes. The weights share their memory.
+// decode reads a file of the given size. It checks the header before it reads the values, whose
+// total size is limited to most. The weights share one buffer.
 func decode(r io.Reader, size, most int64) (map[string]Weight, map[string]string, error) {
 	var length [8]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {

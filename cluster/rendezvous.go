@@ -32,8 +32,8 @@ const (
 	// maxPause is the longest pause between two attempts to reach rank 0 while it trains.
 	maxPause = 10 * time.Second
 
-	// greeting is the first line that rank 0 sends. The first byte that a server of TensorFlow
-	// sends is the high byte of the length of an HTTP/2 frame, which is trains.
+	// greeting is the first line that rank 0 sends. trains is the first byte that a server of
+	// TensorFlow sends, the high byte of the length of an HTTP/2 frame: rank 0 already trains.
 	greeting = "steadyfit rendezvous 1\n"
 	trains   = 0
 	// opened is sent by a rank that has opened its session. Later, the connection may end.
@@ -58,9 +58,9 @@ type decision struct {
 // Rendezvous waits until all ranks call it, or after c.Wait at least c.MinWorkers, and calls open
 // with the cluster of the ranks that are present. Rank 0 must be present: it listens on its port,
 // on which its server starts later. The context of open ends with a supervise.ErrPeer if another
-// rank ends before open has returned there. A rank that comes too late waits for the next rendezvous
-// for as long as the server of rank 0 answers. If too few ranks are present, the error is
-// supervise.ErrRetry.
+// rank ends before open has returned on that rank. A rank that comes too late waits for the next
+// rendezvous for as long as the server of rank 0 answers. If too few ranks are present, the error
+// is supervise.ErrRetry.
 func (c *Cluster) Rendezvous(ctx context.Context, log *slog.Logger, open func(context.Context, *Cluster) error) error {
 	ctx, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
@@ -157,8 +157,8 @@ type peer struct {
 	rank  int
 	name  string
 	lines *bufio.Reader
-	// ended is closed when the connection has ended, or after the other rank has opened its
-	// session, if opened is true then.
+	// ended is closed when the connection ends. opened is then true if the other rank has
+	// opened its session.
 	ended  chan struct{}
 	opened bool
 }
@@ -213,7 +213,7 @@ type host struct {
 	*Cluster
 	log           *slog.Logger
 	arrived, left chan *peer
-	present       []*peer // by rank; nil if it is absent
+	present       []*peer // by rank; nil for an absent one
 }
 
 // host waits for the other ranks and sends them the list of those that are present.

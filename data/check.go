@@ -188,8 +188,8 @@ func inMemory(ds Dataset) (*InMemory, bool) {
 	return m, ok
 }
 
-// beforeTame returns an InMemory with the fields from before all functions that keep finite values
-// finite, such as Scale. Any other dataset is returned unchanged.
+// beforeTame returns an InMemory with the fields as they are before functions that keep finite
+// values finite, such as Scale. Any other dataset is returned unchanged.
 func beforeTame(ds Dataset) Dataset {
 	m, ok := inMemory(ds)
 	if !ok {

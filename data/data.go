@@ -137,8 +137,8 @@ func (b Batch) Field(name string) (Array, bool) {
 	return Array{}, false
 }
 
-// Slice returns samples from ... to-1 of the batch in the same memory. Indices outside the batch
-// are clamped.
+// Slice returns the samples in [from, to) of the batch, in the same memory. Indices outside the
+// batch are clamped.
 func (b Batch) Slice(from, to int) Batch {
 	from = min(max(from, 0), b.Size)
 	to = min(max(to, from), b.Size)

@@ -6,10 +6,11 @@ import (
 	"path/filepath"
 )
 
-// Fingerprint returns a text that identifies a dataset of image files or records by the names and
-// sizes of the files, or the sizes and checksums of the records, the fields and classes, the order of
-// the first pass and the functions applied to the samples. Samples are not read. The paths and the
-// number of workers do not matter. ok is false for another dataset.
+// Fingerprint returns a text that identifies a dataset of image files or records, without reading
+// samples. It depends on the names and sizes of the image files or the sizes and checksums of the
+// records, and on the fields, the classes, the order of the first pass and the functions applied
+// to the samples. It does not depend on paths and the number of workers. ok is false for another
+// dataset.
 //
 // Fingerprint does not detect an image file replaced by another one of the same name and size.
 func (m *InMemory) Fingerprint() (text string, ok bool, err error) {

@@ -195,8 +195,9 @@ func openImagePart(dir, split string, o ImageOptions) (*InMemory, error) {
 	return openImages(dir, o)
 }
 
-// partFolders returns the sub-folders of a folder by their names in lower case, one that has the
-// name and the class folders of a part and is no class, and whether all of them are parts.
+// partFolders returns the sub-folders of a folder by their names in lower case. part is one that
+// has the name and the class folders of a part and is no class. divided reports whether all of
+// them are parts.
 func partFolders(dir string, classes []string) (found map[string]string, part string, divided bool, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

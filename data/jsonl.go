@@ -300,7 +300,7 @@ func classNumbers(file string, names []string, o CSVOptions, bad func(i int, fou
 	return numbers, classes, nil
 }
 
-// parsedIntegers returns the integers that the texts are, or nil if a text is not an integer.
+// parsedIntegers returns the texts as integers, or nil if one is not an integer.
 func parsedIntegers(texts []string) []int64 {
 	integers := make([]int64, len(texts))
 	for i, text := range texts {

@@ -32,7 +32,7 @@ const sampleStream = 0x5a3d1e5eed
 // maker makes the values of a column when a batch needs them. Its methods are safe for concurrent
 // use.
 type maker interface {
-	// make writes the values of a sample to dst, starting at element at.
+	// make writes the values of a sample to dst, starting at index at.
 	make(h *hand, dst vector, at int, s Sample) error
 	// under returns the column that the values are computed from; nil for files.
 	under() *column
@@ -240,7 +240,7 @@ func (m *InMemory) chunk(batch, workers int) int {
 	return max(1, min(chunkBytes/max(bytes, 1), batch/(4*workers)))
 }
 
-// share lets all workers write the samples at positions from ... to-1 of a pass to w. The workers
+// share lets all workers write the samples at positions [from, to) of a pass to w. The workers
 // have ended when share returns.
 func (m *InMemory) share(w *workspace, order []uint32, epoch, from, to int) error {
 	n := to - from

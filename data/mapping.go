@@ -32,8 +32,8 @@ func openMapping(f *os.File, path string, size int64) (*mapping, error) {
 	return &mapping{path: path, raw: raw}, nil
 }
 
-// copy fills dst with the bytes of the file from byte at on. If the file was truncated or its disk
-// fails, the access is a fault, which SetPanicOnFault turns into a panic.
+// copy fills dst with bytes of the file, starting at offset at. If the file was truncated or its
+// disk fails, the access is a fault, which SetPanicOnFault turns into a panic.
 func (m *mapping) copy(dst []byte, at int) (err error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

@@ -241,8 +241,7 @@ func (m *InMemory) order(room *[]uint32, epoch int) []uint32 {
 	return order
 }
 
-// fill writes the samples at positions from ... to-1 of a pass to the slab, starting at sample at of
-// the slab.
+// fill writes the samples at positions [from, to) of a pass to the slab, starting at index at.
 func (m *InMemory) fill(h *hand, s *slab, at int, order []uint32, epoch, from, to int) error {
 	for i := range m.columns {
 		c := &m.columns[i]

@@ -29,7 +29,7 @@ type parquetColumn struct {
 	name string
 	kind *dtype.Type
 	list bool
-	err  error // why the column cannot be used, unless it is left out
+	err  error // why the column cannot be used; ignored if it is left out
 }
 
 func (*parquetRows) name() string { return "Parquet" }

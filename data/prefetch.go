@@ -155,8 +155,8 @@ func (d *Prefetched) BatchBytes(batch int) int64 {
 	return total
 }
 
-// PassBytes returns the size of all batches, of batch samples, that a pass over an InMemory stores. It is
-// one batch if none is read ahead.
+// PassBytes returns the size in bytes of the batches that a pass over an InMemory stores: the
+// current one and those that are read ahead. batch is the number of samples of each.
 func (d *Prefetched) PassBytes(batch int) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -304,8 +304,8 @@ func (r *ring) end() {
 	r.ready.Broadcast()
 }
 
-// take waits for a chunk to make: n samples of batch b from sample at on. b is nil if no work is
-// left. Goroutines wait only here.
+// take waits for a chunk to make: n samples of batch b, starting at index at. b is nil if no work
+// is left. Goroutines wait only here.
 func (r *ring) take() (b *handed, at, n int) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -355,8 +355,8 @@ func (r *ring) next() *handed {
 	return b
 }
 
-// done ends a chunk. The error of the first failed chunk in the batch is kept; all chunks before it
-// are in progress or done, and the batch waits for them.
+// done ends a chunk. The batch keeps the error of its first failed chunk. It waits for the chunks
+// before that, which are done or in progress.
 func (r *ring) done(b *handed, at int, err error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()

@@ -195,7 +195,7 @@ func (s *recordFiles) Close() error {
 	return errors.Join(errs...)
 }
 
-// read fills b with the bytes of the file from byte at on.
+// read fills b with bytes of the file, starting at offset at.
 func (f *recordFile) read(b []byte, at int64) (err error) {
 	if f.set.closed.Load() {
 		return fmt.Errorf("%w: the dataset was closed", fs.ErrClosed)
@@ -377,7 +377,7 @@ func openNames(name string, all []recordName, o Options, how reading) (*InMemory
 		paths[i] = n.path
 		same := fmt.Sprintf("%s %d of %d", filepath.Join(filepath.Dir(n.path), strings.TrimSuffix(n.set, ".gz")), n.number, n.of)
 		if first, twice := once[same]; twice {
-			return nil, fmt.Errorf("%s: %s and %s have the same name but for zeros or .gz; remove one of them, or use a pattern of names: %w", name, first, n.path, ErrFormat)
+			return nil, fmt.Errorf("%s: %s and %s have the same name except for zeros or .gz; remove one of them, or use a pattern of names: %w", name, first, n.path, ErrFormat)
 		}
 		if once[same] = n.path; n.of == 0 {
 			continue

@@ -28,7 +28,7 @@ type recordFormat interface {
 	scan(r io.Reader, size int64, each func(found record, raw []byte) error) error
 	// values iterates over the named values of a record until *err is set.
 	values(raw []byte, err *error) iter.Seq2[[]byte, value]
-	// decode writes the elements of a value to dst, from element at on.
+	// decode writes the elements of a value to dst, starting at index at.
 	decode(v value, dst vector, at int) error
 	// content returns the bytes of a string value with one element.
 	content(v value) []byte
@@ -61,7 +61,7 @@ type value struct {
 	count   int
 	raw     []byte
 	decoded vector // nil if the elements are encoded in raw
-	err     error  // why the value cannot be used, unless it is left out
+	err     error  // why the value cannot be used; ignored if it is left out
 }
 
 func (v value) dimensions() []int {
@@ -437,7 +437,7 @@ func (s *recordSet) position(row int) (*recordFile, int) {
 	return s.all[i], row - s.all[i].first
 }
 
-// identify writes what identifies the records of some rows.
+// identify writes the sizes and checksums of the records of some rows, which identify them.
 func (s *recordSet) identify(w io.Writer, rows []uint32) {
 	for _, row := range rows {
 		file, number := s.position(int(row))

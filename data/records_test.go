@@ -273,7 +273,7 @@ func TestRecordSets(t *testing.T) {
 	for _, again := range []string{"set-1-of-3.tfrecord", "set-00001-of-00003.tfrecord.gz"} { // its samples would count twice
 		put(t, dir, again, nil)
 		_, err := Open(dir, Options{})
-		require.ErrorContains(t, err, "have the same name but for zeros or .gz")
+		require.ErrorContains(t, err, "have the same name except for zeros or .gz")
 		require.NoError(t, os.Remove(filepath.Join(dir, again)))
 	}
 	// TensorFlow Datasets writes the number after the extension, and other programs none.

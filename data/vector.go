@@ -19,7 +19,7 @@ type element interface {
 type origin interface {
 	len() int
 	kind() *dtype.Type
-	// copyTo copies elements from ... to-1 to dst[at:].
+	// copyTo copies the elements in [from, to) to dst[at:].
 	copyTo(dst vector, at, from, to int) error
 	// gatherTo copies the samples rows, of width elements each, to dst[at:].
 	gatherTo(dst vector, at int, rows []uint32, width int) error
@@ -30,8 +30,8 @@ type vector interface {
 	origin
 	// element returns a pointer to element i.
 	element(i int) unsafe.Pointer
-	// values returns the slice of elements from ... to-1. Callers cache it, since the conversion to
-	// an interface allocates.
+	// values returns the slice of the elements in [from, to). Callers cache it, since the
+	// conversion to an interface allocates.
 	values(from, to int) any
 	// copyValues copies the n elements of src, and returns false if src has another length or
 	// element type.
@@ -165,7 +165,7 @@ func kindOf(name string) (*dtype.Type, error) {
 
 func appendText(b []byte, v vector, i int) []byte { return v.kind().AppendText(b, v.element(i)) }
 
-// beginsAt reports whether the slice values starts at element at of v.
+// beginsAt reports whether the slice values begins at the element of v with index at.
 func beginsAt(values any, v vector, at int) bool {
 	kind, first, n := dtype.Data(values)
 	return kind == v.kind() && n > 0 && at < v.len() && first == v.element(at)

@@ -117,7 +117,7 @@ func (j *jsonlWriter) Write(fields ...Field) error {
 
 func (j *jsonlWriter) Flush() error { return j.w.Flush() }
 
-// appendJSON appends width elements, starting at element at, as nested arrays.
+// appendJSON appends width elements, starting at index at, as nested arrays.
 func appendJSON(line []byte, v vector, at, width int, shape []int) ([]byte, error) {
 	if len(shape) == 0 {
 		return appendJSONValue(line, v, at)
@@ -182,7 +182,7 @@ func (n *npyWriter) Write(fields ...Field) error {
 		n.kind, n.shape = v.kind(), slices.Clone(shape)
 	}
 	if v.kind() != n.kind || !slices.Equal(shape, n.shape) {
-		return fmt.Errorf("field %s: %s %v after %s %v in the same array: %w", fields[0].Name, v.kind().Name, shape, n.kind.Name, n.shape, ErrField)
+		return fmt.Errorf("field %s: this batch has %s %v, but the array has %s %v: %w", fields[0].Name, v.kind().Name, shape, n.kind.Name, n.shape, ErrField)
 	}
 	n.written += count
 	return writeNumbers(n.w, v)

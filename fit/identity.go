@@ -127,8 +127,8 @@ func unread(ds data.Dataset) data.Dataset {
 	return ds
 }
 
-// original returns the dataset that identifies ds. It is another one if ds is derived by a
-// computation without a description, which does not change the results of the training.
+// original returns the dataset that identifies ds. If ds is computed from another dataset without
+// a description, the results of the training are the same, and original returns that dataset.
 func original(ds data.Dataset) data.Dataset {
 	if d, ok := unread(ds).(derived); ok && d.Describe() == "" {
 		return d.Source()

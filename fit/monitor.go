@@ -19,7 +19,7 @@ import (
 	"steadyfit/option"
 )
 
-// Words in metric names whose low or high values are better.
+// Words in the names of metrics for which low or high values are better.
 var (
 	lowWords  = []string{"loss", "error", "mae", "mse", "rmse", "mape", "msle", "perplexity", "crossentropy", "entropy", "divergence", "hinge"}
 	highWords = []string{"accuracy", "acc", "auc", "precision", "recall", "f1", "fbeta", "iou", "dice", "r2", "specificity", "sensitivity"}

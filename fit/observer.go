@@ -107,7 +107,7 @@ func NewHistogram(name string, values []float64) Histogram {
 	h.Buckets[histogramBuckets-1].High = high
 	for _, v := range values {
 		if isFinite(v) {
-			i := histogramBuckets - 1 // of equal values, too
+			i := histogramBuckets - 1 // the last bucket, also if all values are equal
 			if width > 0 {
 				i = min(int((v/2-low/2)/(width/2)), i)
 			}
@@ -134,15 +134,17 @@ type Written struct {
 // in each second. With several ranks, only the first one is observed.
 type Observers struct {
 	List []Observer
-	// EverySteps makes an observation also at multiples of this number of train steps; 0 does not.
+	// EverySteps also makes an observation at multiples of this number of train steps; 0
+	// disables this.
 	EverySteps int
 	// Budget is the limit of memory, measured as BudgetLayer; 0 is none. Restarts is the number of
 	// restarts of the process.
 	Budget      memory.Bytes
 	BudgetLayer memory.Layer
 	Restarts    int
-	// Histograms returns the distributions of the weights. It is called after the first epoch and
-	// after every HistogramsEvery epochs from there, during which the training waits; nil is none.
+	// Histograms returns the distributions of the weights; nil disables them. It is called
+	// after the first epoch and then after every HistogramsEvery epochs. The training waits
+	// for it.
 	Histograms      func(context.Context) ([]Histogram, error)
 	HistogramsEvery int
 
@@ -175,7 +177,8 @@ type observing struct {
 	// counted is the position up to which steps and samples are counted.
 	counted        Position
 	steps, samples int64
-	// last is the time of the last observation, read that of the last reading of memory.
+	// last is the time of the last observation. read is the time of the last reading of
+	// memory.
 	last, read time.Time
 	// timed is the epoch, its training time and its steps at the last observation.
 	timed struct {
@@ -347,8 +350,8 @@ func (f *feed) returned() bool {
 	}
 }
 
-// run passes observations on until the queue is closed, and then the last one. Once ctx has ended, it
-// leaves out the others.
+// run passes on observations until the queue is closed, and then the last one. Once ctx has ended,
+// it passes on only the last one.
 func (f *feed) run(ctx context.Context) {
 	defer close(f.done)
 	for o := range f.queue {
@@ -387,9 +390,9 @@ type Scalar struct {
 	Value float64
 }
 
-// Scalars returns the figures of an observation AtStep or AtEpoch; see Record.Scalars. Those AtStep are
-// the metrics as batch_NAME, like those of Keras with a number of batches as update_freq, and times and
-// memory.
+// Scalars returns the figures of an observation AtStep or AtEpoch; see Record.Scalars. AtStep,
+// these are times, memory, and the metrics as batch_NAME, which Keras writes if update_freq is a
+// number of batches.
 func (o *Observation) Scalars() []Scalar {
 	if o.Record != nil {
 		return o.Record.Scalars()

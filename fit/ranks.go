@@ -121,8 +121,8 @@ func otherRank(key, here string, other int, there string) error {
 	return &option.Error{Option: "Options.Cluster", Reason: fmt.Sprintf("this rank has %s %s, and rank %d has %s", key, here, other, there), Fix: "give all ranks the same options and data"}
 }
 
-// together replaces a context by one that is never cancelled if there are several ranks, whose
-// end stops all of them instead.
+// together returns ctx if this process trains alone. With several ranks, it returns a context that
+// is never cancelled; the end of ctx stops all ranks instead.
 func (r *run) together(ctx context.Context) (_ context.Context, done func() bool) {
 	s, _ := rankedOf(r.state.Session)
 	if s == nil {

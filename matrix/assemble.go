@@ -276,7 +276,7 @@ func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool
 		}
 		switch {
 		case good:
-		case v.Kind == memory.Inconclusive: // as while another process keeps the machine busy
+		case v.Kind == memory.Inconclusive: // for example while another process keeps the machine busy
 			undecided++
 		default:
 			wrong++

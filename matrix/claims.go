@@ -307,10 +307,10 @@ func mainly(all []answer) string {
 	return equally(all)
 }
 
-// settle returns the verdict that the rule has for every possible answer of the open questions.
-// Otherwise the claim is undecided, or untested ("") if a question was not measured. If one
-// workload alone shows the answer yes, the claim holds in part, since the cause may be specific
-// to that workload.
+// settle returns the verdict of the rule if it is the same for every possible answer to the open
+// questions. Otherwise the claim is undecided, or untested ("") if a question was not measured. If
+// one workload alone shows the answer yes, the claim holds in part, since the cause may be
+// specific to that workload.
 func settle(rule func([]answer) string, halves ...half) (verdict, text string) {
 	var texts, left []string
 	var low, high []answer

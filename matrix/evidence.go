@@ -294,8 +294,8 @@ var amounts = map[string]func(*RunResult) memory.Reading{
 	gpuUsed: gpuPool,
 }
 
-// ratio returns the ratio of an amount. ok is false if one of the results was not measured. r.OK
-// is false for one of amounts unless it is above 0 in all runs.
+// ratio returns the ratio of an amount. ok is false if one of the results was not measured. For
+// one of amounts, r.OK is false unless the amount is above 0 in all runs.
 func (v view) ratio(name, other, of string) (r compare.Ratio, ok bool) {
 	get := amounts[of]
 	if get == nil {
@@ -382,7 +382,7 @@ func (v view) stops(name, other string) evidence {
 	return v.doubted(name, e)
 }
 
-// survives answers whether the runs do not run out of memory.
+// survives answers whether no run runs out of memory.
 func (v view) survives(name string) evidence {
 	m := v.use(name)
 	starved, _ := m.died()

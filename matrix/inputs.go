@@ -45,7 +45,7 @@ func (p *Plan) readInputs() (inputs, error) {
 	for _, runtime := range p.Runtimes {
 		sum.Reset()
 		for _, path := range p.Commands[runtime].Libraries {
-			stamp(sum, path) // about 800 MB
+			stamp(sum, path) // not the content, which has about 800 MB
 		}
 		if runtime == Keras {
 			fmt.Fprintln(sum, packages(p.Commands[runtime].Libraries))

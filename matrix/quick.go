@@ -25,8 +25,8 @@ const (
 // errTime ends the runs when Plan.Within is over.
 var errTime = errors.New("the time of the matrix is over")
 
-// lengths has the fewest steps that decide something, and the most that are worth their time, by
-// workload. Other workloads are short.
+// lengths has the minimum number of steps for a useful result, and the maximum that is worth its
+// time, by workload. Other workloads are short.
 var lengths = map[string]struct{ least, most int }{
 	"W2": {48, 96}, "W4": {18, 18}, "S3": {28, 28}, User: {40, math.MaxInt},
 }
@@ -63,9 +63,9 @@ func (p *Plan) shorten(ctx context.Context) error {
 	return nil
 }
 
-// shorten shortens a workload until a run takes at most the time share, or to the least that
-// decides something. Halving keeps the length the same in most calls, so that the results of an
-// interrupted matrix can be reused.
+// shorten shortens a workload until a run takes at most the time share, or to the minimum in
+// lengths. Halving keeps the length the same in most calls, so that the results of an interrupted
+// matrix can be reused.
 func (w *Workload) shorten(s speed, share time.Duration) {
 	takes := func() time.Duration {
 		return s.rest + time.Duration(w.Steps)*s.step*time.Duration(w.Batch)/time.Duration(s.batch)

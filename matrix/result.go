@@ -17,7 +17,8 @@ type Result struct {
 	Version string    `json:"steadyfit"`
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended"`
-	// Complete is false if the matrix ended before all runs, as by Plan.Within.
+	// Complete is false if the matrix ended before all runs, for example because of
+	// Plan.Within.
 	Complete    bool        `json:"complete"`
 	Environment Environment `json:"environment"`
 	Settings    Settings    `json:"settings"`

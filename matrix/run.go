@@ -292,7 +292,7 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 	return &run, false, d.store.add(run)
 }
 
-// hungOtherwise reports whether a run ended because of another timeout.
+// hungOtherwise reports whether a run ended because of a timeout that differs from the plan's.
 func (p *Plan) hungOtherwise(run *RunResult) bool {
 	return strings.HasPrefix(run.Cause, runner.ErrHang.Error()) && !strings.Contains(run.Cause, p.Timeout.String())
 }

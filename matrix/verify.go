@@ -84,7 +84,7 @@ func (p *Plan) whyUntraced(j job) string {
 // thread without a name inherits that of its creator, so the count may be too high.
 const poolThreads = "tf_Compute"
 
-// factPool is the fact with their number after the last step.
+// factPool is the fact with the number of these threads after the last step.
 const factPool = "threads " + poolThreads
 
 // verifyThreads returns the reason why threads do not show that a remedy took effect, or "".

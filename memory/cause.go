@@ -112,8 +112,8 @@ type attribution struct {
 }
 
 // hidden finds objects and heaps that grow inside memory that the process already holds. If their
-// growth alone would be a leak, the verdict becomes inconclusive. A heap varies more than its objects,
-// so its growth must be above 1% of the level, which a flat level may gain, too.
+// growth alone would be a leak, the verdict becomes inconclusive. A heap varies more than its
+// objects, so its growth must be above 1% of the level, as much as a flat level may gain.
 func (a attribution) hidden() {
 	v := a.verdict
 	note := ""
@@ -142,8 +142,8 @@ func (a attribution) hidden() {
 	}
 }
 
-// up returns the layer that carries the growth, and reports whether it does: it, or one of its parts,
-// has most of the growth. A count carries growth if it certainly grows.
+// up reports whether a layer or one of its parts has most of the growth, and returns that layer or
+// part. A count carries growth if it certainly grows.
 func (a attribution) up(whole Layer) (Layer, bool) {
 	var best Trend
 	for layer, t := range a.trends {

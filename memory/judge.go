@@ -353,7 +353,7 @@ func (t *trial) grewBefore() bool {
 	return !f.bends && f.slope-f.half-grain/(x[len(x)-1]-x[0]) > float64(t.Budget)
 }
 
-// unexplained reports whether the tail grows by more than the rest of the curve that was cut off.
+// unexplained reports whether the tail grows by more than the cut curve would still rise.
 func (t *trial) unexplained() bool {
 	if t.ramp.model == "" {
 		return true
@@ -362,8 +362,8 @@ func (t *trial) unexplained() bool {
 	return t.result.Slope.Low-max(rest, 0)/t.span() > float64(t.Budget)
 }
 
-// within reports whether a change is smaller than growth at the budget's rate since then would be.
-// A leak above the budget would have added more.
+// within reports whether a change is smaller than the growth since then at the budget's rate. A
+// leak above the budget would have added more.
 func (t *trial) within(at, change float64) bool {
 	return math.Abs(change) < float64(t.Budget)*(t.end()-at)
 }

@@ -26,9 +26,9 @@ const (
 // as the verdict is undecided, up to 4096 steps. A test that stays undecided fails with the number of
 // steps that would decide.
 //
-// With a budget of 0, growth must be within the noise, which hides less of it in more steps. A test
-// then passes after 1024 steps at the earliest. They may add up to 1 MiB, 1% of the memory, or the
-// usual variation, whichever is most.
+// With a budget of 0, growth must be within the noise. More steps reveal smaller growth, so a test
+// passes after 1024 steps at the earliest. Growth in these steps remains undetected up to 1 MiB,
+// 1% of the memory, or the usual variation, whichever is most.
 //
 // RequireFlat judges the anonymous memory of the whole process, including uncollected garbage. It does
 // not run the garbage collector. Do not call it in a parallel test.

@@ -27,7 +27,7 @@ type builder struct {
 	function  *function_go_proto.FunctionDef
 	replaced  map[value]string  // given values, with their names in the function
 	sources   []string          // the nodes of the main graph that provide the arguments
-	arguments map[int]bool      // arguments of p that are arguments here
+	arguments map[int]bool      // arguments of p that are also arguments of this function
 	names     map[string]string // the features in the type that the operations take
 }
 
@@ -266,8 +266,8 @@ func (b *builder) source(i int) string {
 
 func typeAttr(t types_go_proto.DataType) *graphdef.Attr { return graphdef.Type(tfbind.DType(t)) }
 
-// resultTypes are the attributes with the type of the result of pure operations, where that is
-// not T, and their defaults (op_def of TensorFlow 2.21).
+// resultTypes has the attribute with the type of the result, and its default, for pure operations
+// that do not use the attribute T (op_def of TensorFlow 2.21).
 var resultTypes = map[string]struct {
 	attr      string
 	otherwise types_go_proto.DataType

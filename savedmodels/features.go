@@ -107,7 +107,7 @@ func (m *Model) features(file []byte, roles Roles) (*Features, error) {
 	}
 	for _, name := range []string{computeSignature, contract.OriginalPrefix + roles.Train} {
 		if m.find(name) != nil {
-			return nil, fmt.Errorf("%w: it has a signature %s, the name of an added one", ErrNoFeatures, name)
+			return nil, fmt.Errorf("%w: it has a signature named %s, a name that is needed for another signature", ErrNoFeatures, name)
 		}
 	}
 	for _, t := range m.find(roles.Train).DataInputs() {
@@ -127,7 +127,7 @@ type division struct {
 	def     *graph_go_proto.GraphDef
 	graph   *graph
 	changed set
-	frozen  map[[2]string]bool // whether a variable is, by its container and name
+	frozen  map[[2]string]bool // whether a variable is frozen, by its container and name
 	roots   []string           // tensors and operations of the original graph that are still needed
 	// features has the names of the features by the hash of their computation.
 	features map[string]string
@@ -186,9 +186,9 @@ func (d *division) divide(roles Roles) (*Features, error) {
 	return features, nil
 }
 
-// program returns saved_model.pb with the new functions, and of the original graph only what the
-// signatures of m, the saver and loading need. TensorFlow's work for the first run of each
-// signature grows with the size of the graph.
+// program returns saved_model.pb with the new functions. It keeps only the parts of the original
+// graph that the signatures of m, the saver and loading need. TensorFlow's work for the first run
+// of each signature grows with the size of the graph.
 func (d *division) program(m *Model) ([]byte, error) {
 	roots := append(d.roots, loadOps(d.meta)...)
 	if s := m.Saver; s != nil {
@@ -374,7 +374,7 @@ func (d *division) compute(p *part, to *Features, divided map[string]Signature) 
 }
 
 // rest adds the signature that takes the features of the train signature instead of computing
-// them. It has the inputs of train, if not empty.
+// them. If train is not empty, the new signature has the inputs of train.
 func (d *division) rest(p *part, train Signature) (Signature, error) {
 	given := map[value]string{}
 	b := d.builder(p, p.signature.Name, given)

@@ -33,8 +33,8 @@ type flatArg struct {
 	from int
 }
 
-// flatOp is an operation of a flat function. Its definition has no inputs: they are in and
-// after.
+// flatOp is an operation of a flat function. Its inputs are in the fields in and after, not in its
+// definition.
 type flatOp struct {
 	def   *node_def_go_proto.NodeDef
 	in    []value
@@ -264,7 +264,7 @@ func (fl *flattener) connect() error {
 
 // resolve finds the source of an input of an operation of s.
 func (fl *flattener) resolve(s *scope, ref string) (value, error) {
-	for range 4 * maxInlined { // calls in a row
+	for range 4 * maxInlined { // bounds a chain of calls
 		name, port, _ := strings.Cut(ref, ":")
 		if i, ok := s.args[name]; ok {
 			if s.call == nil {

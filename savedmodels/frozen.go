@@ -13,9 +13,9 @@ import (
 	"steadyfit/internal/bundle"
 )
 
-// keys returns the names under which the operation that restores finds the variables in a
-// checkpoint, by the index of the variable. A variable has no name if several tensors, a part of a
-// tensor, or a value other than a restored tensor are assigned to it.
+// keys returns the name of each variable in a checkpoint, by the index of the variable, from the
+// operations that restore. A variable has no name if several tensors, a part of a tensor, or a
+// value other than a restored tensor are assigned to it.
 func (g *graph) keys(restore string) (map[int]string, error) {
 	t, err := g.follow([]string{restore})
 	if err != nil {

@@ -31,12 +31,12 @@ var errNotParallel = errors.New("several processes cannot train the model togeth
 // Running metrics are sums in variables, too. Before a step, all ranks except the first set them
 // to zero, and afterwards all have the sums and compute the metrics from them.
 //
-// Variables from 1 MiB are exchanged alone, and the others of a type together. For up to 256 KiB in
-// an exchange, the ranks gather all accumulators (CollectiveGatherV2) and add them in the order of
-// the ranks, which needs one message after another fewer than a sum by CollectiveReduceV2. The sums
-// then have the bits of as many micro-batches, with up to nine ranks: with ten to twelve, the bits of
-// digits differed (2.21). CollectiveReduceV2 adds parts in different orders,
-// so that it has these bits with two ranks only. The sums of all ranks are always equal.
+// Variables from 1 MiB are exchanged alone, and the others of a type together. For up to 256 KiB
+// in an exchange, the ranks gather all accumulators (CollectiveGatherV2) and add them in the order
+// of the ranks. That needs fewer consecutive messages than a sum by CollectiveReduceV2. With up to
+// nine ranks, the sums then have the same bits as those of as many micro-batches; with ten to
+// twelve, the bits of digits differed (2.21). CollectiveReduceV2 adds parts in different orders,
+// so its sums have these bits with two ranks only. The sums of all ranks are always equal.
 type Parallel struct {
 	// Graph is a serialized GraphDef to import into the graph of the loaded model.
 	Graph []byte

@@ -304,8 +304,8 @@ func (p *part) sumOf(v value) string {
 	return fmt.Sprintf("node %d", p.flat.args[v.arg()].from)
 }
 
-// independent returns the features without those that follow from the others without a matrix
-// product or a convolution. The rest of the step computes them again.
+// independent leaves out features that can be computed from the others without a matrix product or
+// a convolution. The rest of the step computes them again.
 func (p *part) independent(features []value) []value {
 	slices.SortFunc(features, func(a, b value) int { return a.op - b.op })
 	given := map[value]string{}
@@ -349,8 +349,8 @@ func (d *division) whyNone(p *part) string {
 	return "no matrix product or convolution depends only on the data and on frozen variables"
 }
 
-// predicts returns whether a value depends, through operations on samples, on an input that predict
-// takes, which a label is not.
+// predicts reports whether a value depends, through operations on samples, on an input of predict.
+// A label is not such an input.
 func (d *division) predicts(p *part) func(v value) bool {
 	predict := d.model.find(d.model.Roles.Predict)
 	ops := make([]bool, len(p.ops))

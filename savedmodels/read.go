@@ -98,7 +98,7 @@ func readModel(dir string) ([]byte, error) {
 	return data, nil
 }
 
-// explainFile says what a file is that was given instead of a SavedModel, and how to get a
+// explainFile describes a file that was given instead of a SavedModel, and how to get a
 // SavedModel.
 func explainFile(path string) string {
 	const export = "load it in Python and export a SavedModel with signatures (scripts/export.py)"

@@ -220,8 +220,8 @@ func (j *judgement) resolveSaving() {
 	j.roles.Save, j.roles.Restore = "save", "restore"
 }
 
-// differs returns the first difference of the data inputs from those of base, which has fewer
-// leading dimensions by more; empty if there is none.
+// differs returns the first difference between the data inputs and those of base; empty if there
+// is none. The data inputs have additional leading dimensions; more is their number.
 func (s *Signature) differs(base *Signature, more int) string {
 	for _, t := range base.DataInputs() {
 		v := s.Input(t.Name)

@@ -126,8 +126,8 @@ func (p *part) any(need []bool, is func(*flatOp) bool) bool {
 	return false
 }
 
-// inputsOnly marks the operations whose results lead to values, without those that must run
-// before for other reasons.
+// inputsOnly marks the operations that values depend on through inputs. It does not follow control
+// inputs.
 func (f *flat) inputsOnly(results []value) []bool {
 	need := make([]bool, len(f.ops))
 	mark := func(list []value) {

@@ -143,7 +143,8 @@ class Training:
         make = model.make_train_function
 
         def make_and_watch(force: bool = False) -> None:
-            """Record the first batch only, since a callback for each batch would slow Keras down."""
+            """Record only the first batch, since a callback for each batch would slow Keras
+            down."""
             make(force)
             function = model.train_function
 

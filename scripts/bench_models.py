@@ -59,11 +59,11 @@ TILE = 4096
 
 
 def _tiled_glorot(shape: Sequence[int], dtype: Any = None) -> Any:
-    """Glorot-uniform weights of which only TILE are drawn, repeated to fill a matrix.
+    """Glorot-uniform weights. Only TILE of them are drawn, and repeated to fill a matrix.
 
-    The matrix of image-224 has 3.9 million weights, and the model is for measuring time
-    and memory, not for accuracy. Repeated, its weights compress to almost nothing (16 KiB
-    is within the window of deflate), and so the model can ship with the project.
+    The matrix of image-224 has 3.9 million weights, and the model measures time and memory, not
+    accuracy. Repeated weights compress to almost nothing (16 KiB is within the window of
+    deflate), so the model can ship with the project.
     """
     import keras
     import numpy as np

@@ -100,7 +100,7 @@ def free_ports(n: int) -> list[int]:
 
 @contextlib.contextmanager
 def strategy(threads: int) -> Iterator[tuple[Any, int, int]]:
-    """The strategy of TF_CONFIG, or None without one, with the rank and the number of ranks."""
+    """The strategy of TF_CONFIG (None without TF_CONFIG), the rank and the number of ranks."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     import tensorflow as tf
 

@@ -87,7 +87,7 @@ random = np.random.default_rng()
 
 
 def seeded(build: Callable[[], Case]) -> Case:
-    """A case that is the same each time."""
+    """Return the case that build makes, with the same random numbers each time."""
     global random
     keras.backend.clear_session()
     keras.utils.set_random_seed(1)
@@ -201,7 +201,7 @@ def several_outputs() -> Case:
 
 
 def keyed_outputs() -> Case:
-    """A dict of outputs, lists of losses and metrics by its sorted keys."""
+    """A dict of outputs, with lists of losses and metrics in the order of its sorted keys."""
     x = keras.Input((6,), name="x")
     hidden = layers.Dense(8, activation="relu")(x)
     model = keras.Model(x, {"size": layers.Dense(2)(hidden), "far": layers.Dense(2)(hidden)})
@@ -212,7 +212,7 @@ def keyed_outputs() -> Case:
 
 
 class KeyedStep(keras.Model):
-    """A subclass with a step of its own, and a dict of outputs in another order."""
+    """A subclass with its own step, and a dict of outputs in another order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ def own_loss_of_one() -> Case:
 
 
 class Contrast(keras.Model):
-    """Compares two views of the inputs: a loss of compile, and no labels."""
+    """A model that compares two views of the inputs: a loss in compile, and no labels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -316,7 +316,7 @@ def ema(**options: Any) -> Case:
 
 
 def ema_unused() -> Case:
-    """`use_ema`, weights that the loss does not reach."""
+    """`use_ema`, with weights that do not affect the loss."""
     x = keras.Input((6,), name="x")
     outputs = [layers.Dense(3, name="idle")(x), layers.Dense(3, "softmax", name="kind")(x)]
     model = keras.Model(x, outputs)
@@ -340,7 +340,7 @@ def ema_overwritten() -> Case:
 
 
 class Distiller(keras.Model):
-    """Learns from the labels and from another model."""
+    """A model that learns from the labels and from another model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -365,7 +365,7 @@ def distillation() -> Case:
 
 
 def distiller() -> Case:
-    """`keras.distillation.Distiller`, whose `compute_loss` is of Keras."""
+    """`keras.distillation.Distiller`, whose `compute_loss` comes from Keras."""
     teacher, student = (
         keras.Sequential([keras.Input((6,)), layers.Dense(width), layers.Dense(3)])
         for width in (16, 4)
@@ -378,7 +378,7 @@ def distiller() -> Case:
 
 
 class OwnTests(keras.Model):
-    """Evaluates and predicts differently than it trains."""
+    """A model that evaluates and predicts differently than it trains."""
 
     def test_step(self, data: Any) -> dict[str, Any]:
         x, y = data
@@ -397,7 +397,7 @@ def own_tests() -> Case:
 
 
 class OwnMetrics(keras.Model):
-    """Adds a metric to those of compile."""
+    """A model that adds a metric to those of compile."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -550,7 +550,7 @@ def columns() -> Case:
 
 
 def stateful_rnn() -> Case:
-    """An LSTM that goes on with the state of the batch before."""
+    """An LSTM that continues with the state of the previous batch."""
     inputs = keras.Input(batch_shape=(BATCH, 7, 6))
     lstm = layers.LSTM(8, stateful=True)
     model = keras.Sequential([inputs, lstm, layers.Dense(3, "softmax")])
@@ -576,7 +576,7 @@ def made(of: Any) -> Any:
 
 
 def text(of: Any) -> str:
-    """A partial as the expression that it stands for."""
+    """The source text of the call that a partial makes."""
     if isinstance(of, P):
         options = [f"{name}={text(value)}" for name, value in of.keywords.items()]
         return f"{of.func.__name__}({', '.join([*map(text, of.args), *options])})"
@@ -673,7 +673,7 @@ OPTIMIZERS: dict[str, P] = {
     "own_schedule": P(optimizers.AdamW, P(Warmup)),
 }
 
-# Units and activation of an output for labels of a kind, and the labels.
+# For labels of a kind: units and activation of the output, and the labels.
 TARGETS: dict[str, tuple[int, str | None, Callable[[], np.ndarray]]] = {
     "numbers": (3, None, lambda: normal(3)),
     "positive": (3, "softplus", lambda: np.abs(normal(3)) + 0.1),
@@ -748,7 +748,7 @@ def by_name(kind: str, names: list[str]) -> Case:
     model = keras.Model(x, outputs)
     model.compile("sgd", names, loss_weights=[0.5 + i for i in range(len(names))])
     options = {}
-    if "ce" in names:  # which crossentropy it is depends on the labels
+    if "ce" in names:  # the labels decide which crossentropy it is
         options["labels"] = {f"y_to_{i}": f"float32[{units}]" for i in range(len(names))}
     return Case(model, normal(6), {f"to_{i}": labels() for i in range(len(names))}, **options)
 
@@ -921,7 +921,7 @@ LAYERS: dict[str, tuple[str, list[P]]] = {
 
 
 def stacked(data: str, parts: list[P], optimizer: Any = "adam", policy: str = "float32") -> Case:
-    """A classifier of the parts and a dense layer."""
+    """A classifier with these layers and a dense layer."""
     x = DATA[data]()
     with export.dtype_policy(policy):
         head = [layers.Flatten(), layers.Dense(3, "softmax", dtype="float32")]
@@ -933,7 +933,7 @@ def stacked(data: str, parts: list[P], optimizer: Any = "adam", policy: str = "f
 
 
 def classified(x: Any, inputs: Any, output: Any, **options: Any) -> Case:
-    """A classifier of its own shape."""
+    """A classifier with these inputs and this output."""
     model = keras.Model(inputs, layers.Dense(3, "softmax")(output))
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     return Case(model, x, classes(3), **options)
@@ -980,7 +980,7 @@ def keyed_inputs() -> Case:
 
 
 def nested() -> Case:
-    """A functional model of a Sequential, which has a model in it."""
+    """A functional model of a Sequential that contains a model."""
     inner = keras.Sequential([keras.Input((6,)), dense(5, "relu"), layers.BatchNormalization()])
     x = keras.Input((6,), name="x")
     return classified(normal(6), x, layers.Add()([inner(x), layers.Dense(5)(x)]))
@@ -997,7 +997,7 @@ def shared() -> Case:
 
 
 def frozen() -> Case:
-    """Fine-tuning: a frozen model, called as in inference, under a new head."""
+    """Fine-tuning: a frozen model in inference mode under a new head."""
     base = keras.Sequential(
         [keras.Input((8, 8, 3)), layers.Conv2D(4, 3), layers.BatchNormalization(), layers.Flatten()]
     )
@@ -1219,7 +1219,7 @@ def own_fit() -> Case:
 
 
 def unused() -> Case:
-    """Weights that the loss does not reach."""
+    """Weights that do not affect the loss."""
     case = ema_unused()
     case.options = {}
     return case
@@ -1263,7 +1263,7 @@ def hub(name: str, task: str, **options: Any) -> Case:
         "segment_ids": classes(2, 8).astype("int32"),
         "padding_mask": (np.arange(8) < ends).astype("int32"),
     }
-    # With their length, which Keras reads from the data.
+    # With the length of the text, which Keras reads from the data.
     specs = {name: "int32[8]" for name in inputs}
     x = {name: made[name] for name in inputs}
     if task != "CausalLM":
@@ -1273,7 +1273,7 @@ def hub(name: str, task: str, **options: Any) -> Case:
 
 
 def rqvae() -> Case:
-    """`RQVAEBackbone`, whose `compute_loss` is of KerasHub"""
+    """`RQVAEBackbone`, whose `compute_loss` comes from KerasHub"""
     from keras_hub.src.models.rqvae.rqvae_backbone import RQVAEBackbone
 
     model = RQVAEBackbone(6, [8], 4, [8], 16, 2)
@@ -1291,7 +1291,7 @@ def functions(*builds: Callable[[], Case]) -> Cases:
 
 
 def stacks(names: list[str], **options: Any) -> Cases:
-    """Stacks of layers again, with other options."""
+    """More stacks of layers, with other options."""
     (what,) = options.values()
     return {
         f"{name}_{what if isinstance(what, str) else what.func.__name__.lower()}": (
@@ -1518,7 +1518,7 @@ def make(folder: pathlib.Path, build: Callable[[], Case]) -> dict[str, Any]:
         export.export(case.model, folder / "model", check=False, **case.options)
     except (export.Refusal, export.UsageError) as error:
         return {"refused": getattr(error, "what", str(error))}
-    # Keras trains its own model, which the export cannot have changed.
+    # Keras trains a separate model, which the export cannot have changed.
     model = seeded(build).model
     kind = "csv" if case.table else "npz"
     for name, part in (("train", train), ("validation", rest)):
@@ -1576,7 +1576,7 @@ def make(folder: pathlib.Path, build: Callable[[], Case]) -> dict[str, Any]:
 
 
 def weight_difference(folder: pathlib.Path, paths: list[str]) -> tuple[float, float]:
-    """The largest difference of a weight divided by the largest change of a weight. Of the weights
+    """The largest difference of a weight divided by the largest change of a weight. For weights
     beyond WEIGHT_LIMIT, the largest difference in units in the last place."""
     reader = tf.train.load_checkpoint(folder / "out" / "variables" / "variables")
     before, after = np.load(folder / "before.npz"), np.load(folder / "after.npz")
@@ -1617,7 +1617,7 @@ def metric_difference(folder: pathlib.Path, history: dict[str, list[float]]) -> 
 
 
 def compare(folder: pathlib.Path, name: str, what: str) -> dict[str, Any]:
-    """The result of a case, and the part that is not expected."""
+    """The result of a case, and the unexpected part of it."""
     row: dict[str, Any] = {"case": name, "what": what, "problem": ""}
     made = json.loads((folder / "keras.json").read_text())
     if "failed" in made:
@@ -1643,7 +1643,7 @@ def compare(folder: pathlib.Path, name: str, what: str) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows by groups, as Markdown."""
+    """The rows in groups, as Markdown."""
     lines = [versions(), "", summary(rows), ""]
     found = {row["case"]: row for row in rows}
     for title, cases in GROUPS.items():
@@ -1725,7 +1725,7 @@ def main() -> None:
         start = time.monotonic()
         try:
             result = make(folder, build)
-        except Exception:  # noqa: BLE001 - the other cases go on
+        except Exception:  # noqa: BLE001 - the other cases continue
             result = {"failed": traceback.format_exc()}
             (folder / "arguments.json").unlink(missing_ok=True)
         (folder / "keras.json").write_text(json.dumps(result, indent=1))

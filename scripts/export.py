@@ -102,7 +102,7 @@ RESERVED_INPUTS = ("sample_weight", "learning_rate", "seed", "loss_scale", "grou
 # Scalars that are constant within a call: train_n takes one of each, not one per step.
 UNSTACKED = ("learning_rate", "loss_scale", "group_size")
 RESERVED_OUTPUTS = ("loss", "grads_finite", "global_step", "loss_scale", "skipped_steps")
-# Scalars that are not means: over several steps, the value of the last one counts.
+# Scalars that are not means: several steps return the value of the last one.
 STATES = ("loss_scale", "skipped_steps")
 
 # Names of the signatures that a tf.Module may have. The first group has the names of its train
@@ -204,7 +204,7 @@ def parse_spec(text: str) -> Spec:
 
 
 def _load_tensorflow() -> tuple[Any, Any]:
-    """Import TensorFlow and Keras, quietly, and check that they fit."""
+    """Import TensorFlow and Keras, quietly, and check that their versions fit together."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["KERAS_BACKEND"] = "tensorflow"
     import keras
@@ -370,7 +370,7 @@ class Adaptation:
                     f"lora target {pattern!r} matches no layer; those with enable_lora are "
                     f"{_some(able, pattern)}"
                 )
-            # A container, such as a block, stands for the layers in it.
+            # A container, such as a block, means all layers in it.
             targets = [p for p in able if any(p == m or p.startswith(m + "/") for m in matched)]
             if not targets:
                 kinds = sorted({type(layers[path]).__name__ for path in matched})
@@ -413,7 +413,7 @@ def _layers(layer: Any, path: str = "", seen: set[int] | None = None) -> Iterato
 
 
 def _matches(pattern: str, path: str) -> bool:
-    """Whether a pattern stands for a path or for consecutive parts of it."""
+    """Whether a pattern matches a path or consecutive parts of it."""
     parts = path.split("/")
     return any(
         fnmatch.fnmatchcase("/".join(parts[i:j]), pattern)
@@ -469,7 +469,7 @@ def _patterns(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _matching_layers(model: Any, patterns: Sequence[str]) -> dict[str, Any]:
-    """The outermost layers that the patterns of remat stand for, by path."""
+    """The outermost layers that match the patterns of remat, by path."""
     layers = {path: layer for path, layer in _layers(model) if path}
     if not patterns:
         raise UsageError(f"remat names no layer; there are {_some(layers)}")
@@ -490,7 +490,8 @@ def _matching_layers(model: Any, patterns: Sequence[str]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _rematerialized(layers: Mapping[str, Any]) -> Iterator[None]:
-    """For calls in the block, a gradient computes these layers again and keeps only their inputs.
+    """In the block, the gradients of these layers compute the layers again and keep only their
+    inputs.
 
     tf.recompute_grad would draw other dropout masks in the second computation (TensorFlow 2.21),
     and Keras's RematScope fails in graphs (keras#21207).
@@ -517,10 +518,10 @@ def _rematerialized(layers: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _rematerialize(layer: Any, report: Callable[[str], Any]) -> Callable:
-    """A replacement for the call of a layer, which reports what cannot be computed again.
+    """A replacement for the call of a layer. It reports layers that cannot be computed again.
 
-    Weights and states are arguments of a function with its own gradient, so that both computations
-    use the same values, those of the seeds of dropout included.
+    Weights and states are arguments of a function with its own gradient, so that both
+    computations use the same values, including the seeds of dropout.
     """
     tf, keras = _load_tensorflow()
     tree = keras.tree
@@ -609,7 +610,8 @@ def _rematerialize(layer: Any, report: Callable[[str], Any]) -> Callable:
 
 
 def _captured(earlier: set[Any], values: Sequence[Any]) -> list[Any]:
-    """Float tensors of earlier operations that later ones use, other than values and constants."""
+    """Float tensors of earlier operations that later operations use, except values and
+    constants."""
     tf, _ = _load_tensorflow()
     given = {v.ref() for v in values}
     return [
@@ -628,7 +630,7 @@ def _captured(earlier: set[Any], values: Sequence[Any]) -> list[Any]:
 
 
 def _clean(name: str) -> str:
-    """Make a Keras name fit for a signature."""
+    """Make a Keras name valid for a signature."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name.split("/")[-1].split(":")[0])
 
 
@@ -639,7 +641,7 @@ class _KerasProgram:
     evaluates = predicts = calls = True
     loss_scale_input = micro_batches = scales_itself = exact = False
     combines = True  # whether losses of evaluated parts give that of the batch
-    batch: int | None = None  # the only size of batches, if there is one
+    batch: int | None = None  # the fixed batch size; None if any size is possible
 
     def __init__(
         self,
@@ -674,7 +676,7 @@ class _KerasProgram:
         self._find_inputs(inputs, input_dtypes or {})
         if adaptation:
             adaptation.apply(model)
-            if getattr(optimizer, "built", False):  # built on the weights before the adaptation
+            if getattr(optimizer, "built", False):  # created for the weights before the adaptation
                 optimizer = optimizer.from_config(optimizer.get_config())
         self._check_model()
         self._probe_outputs()
@@ -691,7 +693,7 @@ class _KerasProgram:
         if self.micro_batches:
             self._make_accumulators()
 
-    # Checks and discovery, each after those that it depends on.
+    # Checks and discovery. Each follows those that it depends on.
 
     def _find_inputs(
         self, given: Mapping[str, Spec] | None, input_dtypes: Mapping[str, str]
@@ -742,7 +744,7 @@ class _KerasProgram:
                 for n, spec in self.inputs.items()
             }
             try:
-                if self.calls:  # tracing, unlike running, changes no seed
+                if self.calls:  # tracing changes no seed; running would
                     self._concrete(
                         lambda feeds: model(self._pack(list(feeds.values())), training=False), specs
                     )
@@ -819,7 +821,7 @@ class _KerasProgram:
         return self._pack(values)
 
     def _named(self, outputs: Any) -> dict[str, Any]:
-        """Outputs by name, in the order in which Keras takes losses and metrics for them."""
+        """Outputs by name, in the order in which Keras pairs them with losses and metrics."""
         self.output_keys: dict[str, str] = {}
         if isinstance(outputs, Mapping):
             ordered = isinstance(outputs, collections.OrderedDict)
@@ -861,13 +863,13 @@ class _KerasProgram:
     def _concrete(self, function: Callable, specs: Mapping[str, Any], **options: Any) -> Any:
         """Trace function(feeds) under its named inputs."""
 
-        # Grappler does not know the shapes of what a session feeds. Without this it would rewrite
-        # other sums than in Keras, and round differently.
+        # Grappler does not know the shapes of values that a session feeds. Without this call, it
+        # would rewrite other sums than in Keras, and results would round differently.
         def traced(**feeds: Any) -> Any:
             known = {name: self.tf.ensure_shape(feed, feed.shape) for name, feed in feeds.items()}
             return function(known)
 
-        # AutoGraph would rewrite Keras's code without effect, and slowly.
+        # AutoGraph would rewrite Keras's code slowly and without effect.
         traced_function = self.tf.function(traced, autograph=False, **options)
         return traced_function.get_concrete_function(**specs)
 
@@ -1035,10 +1037,10 @@ class _KerasProgram:
             self._probe_loss(output, loss)
 
     def _refuse_two_ranks(self, label: str, output: str) -> None:
-        """Refuse a loss that depends on whether labels have a last dimension of 1.
+        """Refuse a loss whose result depends on whether labels have a last dimension of 1.
 
-        Keras removes it from predictions if the labels of fit lack it, or adds it, and a loss over
-        the last axis is then over another one.
+        If the labels of fit lack that dimension, Keras removes it from the predictions;
+        otherwise it adds it. A loss over the last axis then uses another axis.
         """
         shape, loss = self.outputs[output].shape, self.losses[output]
         other = (1,) if not shape else shape[:-1]
@@ -1053,7 +1055,7 @@ class _KerasProgram:
         try:
             same = np.isclose(float(loss(y, p)), float(loss(short, p)), rtol=1e-4)
         except (AssertionError, LookupError, TypeError, ValueError, self.tf.errors.OpError):
-            return  # only one of them is possible, or none, which the probe of the loss finds
+            return  # it takes at most one of the two; _probe_loss reports a loss that takes none
         if not same:
             raise Refusal(
                 "the loss depends on whether the labels have a last dimension of 1",
@@ -1129,8 +1131,8 @@ class _KerasProgram:
     def _splits(self, loss: Any, label: Spec, output: Spec) -> bool:
         """Whether the loss of a batch is the mean over its parts, weighted by their samples.
 
-        It is not if samples are compared (Circle), if the whole batch has one fraction (Dice),
-        or if labels are left out (ignore_class).
+        It is not the mean if the loss compares samples (Circle), computes one fraction for the
+        whole batch (Dice), or ignores labels (ignore_class).
         """
         import numpy as np
 
@@ -1260,7 +1262,8 @@ class _KerasProgram:
             else str(self.model.dtype_policy.name)
         )
         if half and not wrapped and not self.loss_scale_input:
-            # Without it, float16 gradients underflow; Keras compile wraps in the same way.
+            # Without loss scaling, float16 gradients underflow. Keras compile wraps the optimizer
+            # in the same way.
             if optimizer.built:
                 raise Refusal(
                     "a float16 model without loss scaling",
@@ -1284,7 +1287,7 @@ class _KerasProgram:
         return optimizer
 
     def _probe_gradients(self, allow_unused: bool) -> None:
-        """Find trainable weights that the loss does not reach."""
+        """Find trainable weights that do not affect the loss."""
         missing: list[bool] = []
 
         def probe(feeds: Mapping[str, Any]) -> Any:
@@ -1313,7 +1316,7 @@ class _KerasProgram:
         self.trainable = [v for v, none in zip(self.trainable, missing, strict=True) if not none]
 
     def _find_exactness(self) -> None:
-        """Find whether splitting a batch leaves its step the same."""
+        """Find whether a step on the parts of a batch equals the step on the whole batch."""
         layers = list(self.model._flatten_layers())
         mixes = [
             layer
@@ -1323,8 +1326,8 @@ class _KerasProgram:
         masked = self._masked and len(self.losses) > 1
         differs = mixes or masked or self._random or self._writes or not self.splits
         self.exact = not (differs or (self._sparse and not self._adds()))
-        # Keras divides the loss of a batch by its elements that are not masked. An evaluation has no
-        # first part, with which alone the penalties of a sum would count.
+        # Keras divides the loss of a batch by its elements that are not masked. The penalties of a
+        # summed loss count only with the first part, and an evaluation has no first part.
         unequal = self._penalty if self.reduction == "sum" else self._masked
         self.combines = self.splits and not unequal and (self.exact or not self._penalises)
 
@@ -1335,7 +1338,7 @@ class _KerasProgram:
         """
         optimizers = [self.optimizer, getattr(self.optimizer, "inner_optimizer", self.optimizer)]
         if self.loss_scale_input or any(o.gradient_accumulation_steps for o in optimizers):
-            return True  # it is dense by then
+            return True  # its gradient is dense by then
         return type(optimizers[-1]) is self.keras.optimizers.SGD and not any(
             o.clipnorm or o.global_clipnorm or o.clipvalue for o in optimizers
         )
@@ -1378,8 +1381,8 @@ class _KerasProgram:
     def compare_parts(self, gradients: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
         """Compare the gradients of a random batch with those of its parts; sets exact.
 
-        It finds layers and losses that compare samples, which no rule knows. It runs the signature
-        itself, and afterwards all variables are as before.
+        This finds layers and losses that compare samples, which no rule can detect. It runs the
+        signature itself, and restores all variables afterwards.
         """
         import numpy as np
 
@@ -1459,7 +1462,8 @@ class _KerasProgram:
         self.sample_sum = tf.Variable(
             tf.zeros([], tf.int64), trainable=False, name="accumulator/samples"
         )
-        # The loss of the batch, times its divisor, where samples alone do not weight the parts.
+        # The loss of the batch times its divisor, if the number of samples alone does not weight
+        # the parts.
         self.loss_sum = None
         if self._masked and self.reduction != "sum":
             self.loss_sum = tf.Variable(0.0, trainable=False, name="accumulator/loss")
@@ -1471,8 +1475,8 @@ class _KerasProgram:
     ) -> tuple[Any, dict[str, Any], Any]:
         """Loss as Keras fit minimises it, scalars to report, and the batch's weight.
 
-        The weight is what the loss was divided by, up to a factor common to all batches:
-        micro-batch gradients are averaged with it.
+        The weight is the divisor of the loss, up to a factor common to all batches. It weights
+        micro-batch gradients in their average.
         """
         tf = self.tf
         outputs = self._forward(feeds, training)
@@ -1618,7 +1622,7 @@ class _KerasProgram:
         tf = self.tf
         regularise = None
         if self.reduction == "sum":
-            # A summed loss has no divisor, so the penalties count with the first part only.
+            # A summed loss has no divisor, so the penalties count only with the first part.
             regularise = tf.cast(tf.equal(self.sample_sum, 0), "float32")
         grads, scalars, divisor = self._gradient(feeds, regularise)
         if self.reduction == "sum":
@@ -1660,7 +1664,8 @@ class _KerasProgram:
                 accumulator.assign(tf.zeros_like(accumulator))
             self.weight_sum.assign(0.0)
             self.sample_sum.assign(tf.zeros([], tf.int64))
-            # With gradient_accumulation_steps it is not a variable, but computed from one.
+            # With gradient_accumulation_steps, iterations is not a variable, but computed from
+            # one.
             step = self.optimizer.iterations
             result["global_step"] = tf.cast(getattr(step, "value", step), "int64")
             if finite is not None:
@@ -1702,7 +1707,7 @@ class _KerasProgram:
         if any(getattr(o, "use_ema", False) for o in (inner, *getattr(inner, "optimizers", ()))):
             result["finalize"] = self._concrete(self.finalize, {})
         rate = self.learning_rate()
-        # A MultiOptimizer has no rate itself: each of its optimizers has one.
+        # A MultiOptimizer has no learning rate itself: each of its optimizers has one.
         if rate is not None and any(v is rate for v in train.graph.variables):
             result["set_learning_rate"] = self._concrete(
                 lambda feeds: {"learning_rate": tf.identity(rate.assign(feeds["learning_rate"]))},
@@ -1734,10 +1739,11 @@ class _KerasProgram:
         return root
 
     def _rows(self) -> dict[str, int]:
-        """The rows of Embedding tables, by the input of integers that goes straight into them.
+        """The rows of Embedding tables, by the name of the integer input that indexes the table
+        directly.
 
-        TensorFlow fails at an index beyond the table on a CPU, and takes zeros for it on a GPU
-        (documented at tf.gather); Keras counts negative ones from the table's end.
+        For an index beyond the table, TensorFlow fails on a CPU and returns zeros on a GPU
+        (documented at tf.gather). In Keras, negative indices count from the end of the table.
         """
         embedding = self.keras.layers.Embedding
         found: dict[str, int] = {}
@@ -1973,8 +1979,8 @@ class _OwnStepProgram(_KerasProgram):
                 found=type(logs).__name__,
                 do="return {'loss': loss, ...}",
             )
-        # At the end of an epoch, Keras takes the values of the metrics if the step returned as
-        # many. For metrics that the step did not update, these would be 0.
+        # At the end of an epoch, Keras uses the values of the metrics if the step returned as many
+        # values. Metrics that the step did not update would be 0.
         used = {id(outer) for outer, _ in tf.compat.v1.get_default_graph().captures}
         metrics = [m for m in self.model.metrics if m.variables]
         current = self.model.get_metrics_result()
@@ -2121,9 +2127,10 @@ def _spec_json(spec: Spec) -> dict[str, Any]:
 def repeat(
     tf: Any, step: Any, feeds: Mapping[str, Any], running: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Run step once per slice of the first dimension; returns mean outputs (and: for bools).
+    """Run step once per slice of the first dimension. Return the mean of each output, or for
+    bools whether all are true.
 
-    Of states, and of running metrics, it gives the last step's.
+    For states and running metrics, return the value of the last step.
 
     The step is called as one function instead of being traced again, which keeps
     saved_model.pb small.
@@ -2717,7 +2724,7 @@ def export(
 def _adaptation(
     lora: int | str | None, quantize: str | None, train_only: str | Sequence[str] | None
 ) -> Adaptation | None:
-    """The adaptation that arguments of export describe, if any."""
+    """The adaptation that the arguments of export describe; None if there is none."""
     if lora is None and quantize is None and train_only is None:
         return None
     if quantize not in (None, "int8"):
@@ -2742,7 +2749,7 @@ def _compile_own(
     metrics: Any,
     weighted_metrics: Any,
 ) -> None:
-    """Compile a model with its own steps, unless it is compiled."""
+    """Compile a model that has its own steps, unless it is compiled."""
     if getattr(model, "compiled", False):
         given = (loss, loss_weights, metrics or None, weighted_metrics or None)
         if any(v is not None for v in given) or optimizer is not model.optimizer:
@@ -2938,7 +2945,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
             return feeds
 
         def run(name: str, feeds: dict[str, Any]) -> dict[str, Any]:
-            # Sorted, so that the executor always gets the same order of fetches.
+            # Sorted, so that fetches always have the same order in the executor.
             outputs = {k: v.name for k, v in sorted(signatures[name].outputs.items())}
             try:
                 return session.run(outputs, feeds)

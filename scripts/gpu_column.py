@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measure on a machine with a GPU and without a network.
 
-On a machine with a network, pack everything that the measurement needs into parts that
-any transfer carries: the wheels of scripts/requirements-gpu.txt and the project's programs.
+On a machine with a network, pack everything that the measurement needs into parts small enough
+for any transfer: the wheels of scripts/requirements-gpu.txt and the project's programs.
 
     scripts/gpu_column.py pack --dest out/gpu-parts --python 3.12
 
@@ -13,10 +13,9 @@ of lower precisions, and a training, in this order.
 
     scripts/gpu_column.py run --parts PARTS --work WORK --within 9m
 
-The same call continues after the last stage that ended, so a machine with a limit on the time
-of a command takes several. WORK/results holds at most 5 files of at most 16 MB. Exit codes:
-0 all stages passed, 1 a stage failed, 2 wrong arguments, 3 parts are missing, 4 the time ran
-out.
+If the time for a command is limited, repeat the same call; it continues after the last stage
+that ended. WORK/results has at most 5 files of at most 16 MB. Exit codes: 0 all stages passed,
+1 a stage failed, 2 wrong arguments, 3 parts are missing, 4 the time ran out.
 
 Needs Python 3.10 or newer; pack needs Go and pip, run needs venv.
 """
@@ -63,7 +62,7 @@ def pack(dest: Path, python: str, part_mb: int) -> None:
     """Writes the parts and their index."""
     stage = dest / "content"
     (stage / "wheels").mkdir(parents=True, exist_ok=True)
-    # pip takes wheels of exactly these tags; each CUDA library has its own.
+    # pip takes only wheels with these tags; each CUDA library has a different one.
     platforms = [f"manylinux_2_{n}_x86_64" for n in range(39, 4, -1)]
     platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
     check(
@@ -128,7 +127,7 @@ def collect(source: Path, kept: Path) -> list[str]:
 
 
 def unpack(kept: Path, content: Path) -> None:
-    """Joins the parts and extracts them; content appears when it is complete."""
+    """Joins the parts and extracts them. The folder appears when its content is complete."""
     if content.exists():
         return
     partial = content.with_suffix(".partial")
@@ -231,7 +230,7 @@ def limited(
 
 
 def results(work: Path) -> None:
-    """Writes the files to bring back: logs and stages, and of the matrix its data and report."""
+    """Writes the files to copy back: logs, stages, and the matrix's data and report."""
     out = work / "results"
     with tarfile.open(out / "logs.tar.gz", "w:gz") as t:
         t.add(work / "logs", "logs")

@@ -2,9 +2,9 @@
 """Copy the weights and the optimizer's state of a trained SavedModel to its Keras model.
 
 ``import.py OUT --into model.keras`` reads the SavedModel that ``steadyfit fit --out OUT`` wrote
-of an export of model.keras. Keras ``fit`` then continues as if it had trained the model itself,
-except for random numbers: a file of Keras has no state of seeds,
-which only the function ``restore`` sets.
+for an export of model.keras. Keras ``fit`` then continues as if it had trained the model
+itself, except for random numbers: a Keras file does not store the state of seeds, which only
+the function ``restore`` sets.
 
 Variables are matched by their paths. Loading a model changes the paths, since Keras renumbers
 names and drops the model's own name. In that case variables are matched by position, since both
@@ -67,7 +67,7 @@ def trained(out: str | os.PathLike[str]) -> tuple[Any, dict[str, dict[str, str]]
 def restore(out: str | os.PathLike[str], model: Any) -> dict[str, int]:
     """Assign all variables of a trained SavedModel to a compiled Keras model.
 
-    Returns how many there are by group. The model is left as it was if one does not match.
+    Returns the number of variables by group. If one does not match, the model is unchanged.
 
     Raises:
         Refusal: naming the first variable that does not match.
@@ -132,7 +132,7 @@ def _alike(a: str, b: str, group: str) -> bool:
     """Whether the paths differ only in numbers and a prefix."""
     a, b = (re.sub(r"_\d+(?=[_/]|$)", "", path) for path in (a, b))
     if group == "optimizer":
-        # The optimizer's name, and the path of a weight with underscores.
+        # Split into the optimizer's name, and the path of a weight with underscores.
         (one, _, a), (other, _, b) = a.partition("/"), b.partition("/")
         if one != other:
             return False

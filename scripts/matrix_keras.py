@@ -187,7 +187,7 @@ class Malloc:
         return ours == theirs
 
     def values(self) -> dict[str, int | None]:
-        """The layers that only this process knows, in bytes; None is unknown."""
+        """The layers in bytes that only this process knows; None is unknown."""
         if self._info is None:
             return {"malloc in use": None, "malloc free": None, "malloc arenas": None}
         info = self._info()
@@ -273,7 +273,7 @@ class Child:
         self._ask({"kind": "phase", "name": name, "step": self._last})
 
     def step(self, step: int) -> None:
-        """Request a sample after steps that have one due."""
+        """Request a sample after steps if one is due."""
         if step % self.spec.every:
             return
         message: dict[str, Any] = {"kind": "step", "step": step}
@@ -494,7 +494,8 @@ class Learner:
         loss = self._train(x, y)
         value = float(loss)
         if self.options.delete:
-            # This is often recommended, but has no effect: these variables go out of scope here.
+            # This is often recommended, but has no effect, since these variables go out of scope
+            # here.
             del x, y, loss
         return value
 
@@ -558,7 +559,7 @@ class Feed(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class DataOptions:
-    """The way batches get to the loop."""
+    """How batches get to the loop."""
 
     data: str
     prefetch: int | None  # None disables prefetching; -1 means AUTOTUNE
@@ -600,9 +601,9 @@ class ArrayFeed:
         self.x, self.y, self.spec = x, y, spec
         self.options, self.samples, self.shuffle = options, samples, shuffle
         passes = math.ceil(len(x) / spec.batch)
-        # Keras's own epoch is a pass. With a divided batch it has the same number of steps as with
-        # the whole batch, so that Keras's work at the end of an epoch is as frequent per step, and
-        # the next epoch continues where the last one ended.
+        # An epoch in Keras is a pass over the data. With a divided batch, it must have as many
+        # steps as with the whole batch, so that Keras's work at the end of an epoch is equally
+        # frequent per step. The next epoch then continues where the last one ended.
         own = math.ceil(len(x) / spec.whole_batch)
         self.steps = {} if passes == own else {"steps_per_epoch": own}
         self.whole = own == spec.epoch and passes % own == 0
@@ -662,7 +663,7 @@ def finish(dataset: Any, options: DataOptions) -> Any:
 
 
 def large_set(spec: Spec, samples: Samples, rows: int, data: str) -> tuple[Any, Any]:
-    """Arrays of many rows, in memory or in mapped files."""
+    """Keras's count of steps per epoch restarts at the end of an array."""
     import numpy as np
 
     a = samples.architecture
@@ -848,7 +849,7 @@ def ahead(items: Iterator[Any], n: int) -> Iterator[Any]:
 
 
 class Progress:
-    """Does the work between steps."""
+    """Collects garbage, trims malloc and takes samples between steps."""
 
     def __init__(self, child: Child) -> None:
         self.child = child
@@ -1017,7 +1018,7 @@ class Training(Job):
         """Call Model.fit once, or for each epoch if the model changes between epochs."""
         whole = self.reset == "none"
         while not progress.finished:
-            # More than enough, also if Keras's epochs are shorter: the run is stopped at the end.
+            # More than enough, even if Keras's epochs are shorter. The run is stopped at the end.
             epochs = self.spec.steps if whole else 1
             arguments = self.feed.arguments()
             if self.validation is not None:
@@ -1313,7 +1314,7 @@ class Predicting(Job):
         super().__init__(child)
         words = ("predict", "fit", "predict_on_batch", "function", "eager")
         loop = child.parameter("loop", *words)
-        # "fit" stands for Keras's own loop if a loop can be chosen.
+        # Keras's own loop, which other workloads call "fit", is "predict" here.
         self.loop = "predict" if loop == "fit" else loop
         self.eager = child.switch("eager")
         self.jit = child.xla()
@@ -1346,7 +1347,7 @@ class Predicting(Job):
 
 
 class Varying(Predicting):
-    """W3: another number of samples for each step."""
+    """W3: a different number of samples in each step."""
 
     model = "digits"
 
@@ -1395,7 +1396,7 @@ class History(Predicting):
 
 
 class Growing(Job):
-    """W5: a function is traced again for each Python number as its argument."""
+    """W5: a function is traced again for each new Python number."""
 
     def __init__(self, child: Child) -> None:
         super().__init__(child)

@@ -28,7 +28,7 @@ ROWS = 7
 
 
 def feature(values: Sequence[Any]) -> tf.train.Feature:
-    """Return the feature with the list that values of a type belong to."""
+    """Return a feature whose list fits values of a type."""
     if isinstance(values[0], bytes):
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
     if isinstance(values[0], int):

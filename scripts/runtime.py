@@ -25,8 +25,8 @@ looks for CUDA there:
     .runtime-gpu/nvidia/cublas/lib/libcublas.so.12 ...   the libraries
     .runtime-gpu/nvidia/cuda_nvcc/bin/ptxas, nvvm/libdevice/libdevice.10.bc   for XLA
 
-To run the tests, or the matrix, with another TensorFlow, of which
-scripts/runtime-versions.txt pins some:
+To run the tests or the matrix with another TensorFlow version (scripts/runtime-versions.txt
+pins some):
 
     scripts/runtime.py --version 2.17.1
     STEADYFIT_TENSORFLOW=$PWD/.runtime-2.17.1/tensorflow make test-unit
@@ -91,8 +91,8 @@ PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in range(27, 4, -1)]
 PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
 
 MB = 1_000_000
-# pip downloads into a temporary folder and copies from there, so the disk must hold a second wheel
-# for a moment, and later the wheels and the files taken from them.
+# pip downloads into a temporary folder and copies the wheel, so the disk must briefly hold it
+# twice, and later the wheels and the extracted files.
 NEED_FETCH, NEED_EXTRACT = 1200 * MB, 900 * MB
 NEED_FETCH_GPU, NEED_EXTRACT_GPU = 10000 * MB, 6000 * MB
 
@@ -102,7 +102,7 @@ class Failure(Exception):
 
 
 class Pin(NamedTuple):
-    """A package in one version; its wheel has one of the hashes, or any if there are none."""
+    """A package in one version. The wheel must have one of the hashes, if there are any."""
 
     package: str
     version: str
@@ -119,7 +119,7 @@ def say(text):
 
 
 def shown(path):
-    """The path as the user would type it."""
+    """The path in the form in which a user would type it."""
     rel = os.path.relpath(path)
     return path if rel.startswith("..") else rel
 
@@ -198,7 +198,7 @@ def complete(dest, pins):
             stamp = json.load(f)
         if stamp["layout"] != LAYOUT or stamp["version"] != tensorflow(pins).version:
             return False
-        # Stamps of earlier versions are of the wheel for the CPU.
+        # Stamps of earlier versions describe the wheel for the CPU.
         held = stamp.get("wheels") or {"tensorflow-cpu": stamp["wheel_sha256"]}
         if held.keys() != {p.package for p in pins}:
             return False
@@ -338,7 +338,7 @@ def given_wheels(paths, pins):
 
 
 def header_closure(archive):
-    """The names in the wheel of HEADERS and of all headers that they include."""
+    """The paths, in the wheel, of HEADERS and of all headers that they include."""
     names = set(archive.namelist())
     found, todo = set(), list(HEADERS)
     while todo:
@@ -409,7 +409,8 @@ def install(wheels, partial, dest, version, digests, gpu):
         f.flush()
         os.fsync(f.fileno())
     if os.path.lexists(dest):
-        # A process that has mapped the old library keeps it: a rename leaves its inode alone.
+        # A process that has mapped the old library keeps it, since a rename does not change its
+        # inode.
         os.replace(dest, os.path.join(partial, "old"))
     os.replace(tree, dest)
     return sum(sizes.values())

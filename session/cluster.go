@@ -53,13 +53,13 @@ type rankNative struct {
 // rankSteps are the forms of a step for ranks with and without samples.
 type rankSteps struct {
 	busy, idle *Step
-	// of has the metrics of the signature that a rank runs on its samples. metrics has the index in
-	// them for each metric of the step. after has its index in the outputs of the step, or -1.
-	// finite is the index of grads_finite in these outputs, or -1.
+	// of has the metrics of the signature that a rank runs on its samples. For each metric of
+	// the step, metrics has its index in of, and after its index in the outputs of the step,
+	// or -1. finite is the index of grads_finite in these outputs, or -1.
 	of             *runner
 	metrics, after []int
 	finite         int
-	shares         []float32 // those of all ranks in the last step
+	shares         []float32 // the shares of all ranks in the last step
 }
 
 // stepModulus is the modulus of the number of the step in a share, which float32 represents.
@@ -114,7 +114,7 @@ func (p *Plan) checkCluster() error {
 }
 
 // CheckEvaluation returns an *option.Error if the ranks of Options.Cluster cannot evaluate the
-// model, and train it without a validation only.
+// model. They can then train it only without a validation.
 func (p *Plan) CheckEvaluation() error {
 	if p.parallel == nil || p.parallel.NoEvaluation == nil {
 		return nil

@@ -355,8 +355,8 @@ func (x *FeatureStep) compareSamples(a, c data.Batch) error {
 	return nil
 }
 
-// strange returns a batch whose samples from ... to-1 are replaced: floats by values far from
-// those of the data, other values by those of another sample.
+// strange returns a batch in which the samples in [from, to) are replaced: floats by values far
+// from those of the data, other values by those of another sample.
 func strange(b data.Batch, from, to int) data.Batch {
 	order := ascending(b.Size)
 	for i := from; i < to; i++ {

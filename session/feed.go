@@ -257,9 +257,10 @@ func (in *input) mismatch(shape []int) error {
 	return fmt.Errorf("%w: expected shape %s, got %v (the first size counts the samples)", ErrData, shapeText(in.Shape), slices.Clone(shape))
 }
 
-// noSize is the error for generated sample weights of an open shape.
+// noSize is the error if sample weights cannot be generated, because the signature leaves sizes of
+// their shape open.
 func (in *input) noSize(sig *savedmodels.Signature) error {
-	return fmt.Errorf("%w: signature %s takes %s of the open shape %s: add that field to the data", ErrData, sig.Name, in.Name, shapeText(in.Shape))
+	return fmt.Errorf("%w: signature %s takes %s of shape %s, which has open sizes, so no value can be generated: add that field to the data", ErrData, sig.Name, in.Name, shapeText(in.Shape))
 }
 
 func shapeText(shape []int64) string { return strings.ReplaceAll(fmt.Sprint(shape), "-1", "?") }

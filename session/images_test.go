@@ -58,7 +58,7 @@ func TestWeightsWithoutASize(t *testing.T) {
 	sig.Inputs = append(sig.Inputs, savedmodels.Tensor{Name: "sample_weight", Op: "w", DType: tfbind.Float32, Shape: []int64{-1, -1}})
 	_, err = session.CheckData(model, "train", train, data.Pass{Batch: 8})
 	assert.ErrorIs(t, err, session.ErrData)
-	assert.ErrorContains(t, err, "takes sample_weight of the open shape [? ?]")
+	assert.ErrorContains(t, err, "takes sample_weight of shape [? ?], which has open sizes")
 	sig.Inputs[len(sig.Inputs)-1].Shape = []int64{-1, 3}
 	_, err = session.CheckData(model, "train", test, data.Pass{Batch: 8})
 	assert.NoError(t, err, "ones of a known shape are fed")

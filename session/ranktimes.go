@@ -19,9 +19,9 @@ type RankTimes struct {
 	Wait float64
 }
 
-// RankTimes returns the times of the train steps since the last call, the same on all ranks but for
-// rounding. ok is false if there was no step, or if the session trains alone. On a GPU, work that is
-// queued when an operation returns may count as exchange.
+// RankTimes returns the times of the train steps since the last call, which are equal on all ranks
+// except for rounding. ok is false if there was no step, or if the session trains alone. On a GPU,
+// work that is queued when an operation returns may count as exchange.
 func (s *Session) RankTimes() (times RankTimes, ok bool) {
 	if s.rank == nil || len(s.rank.Workers) == 1 || s.rank.times.total <= 0 {
 		return RankTimes{}, false
@@ -44,7 +44,7 @@ type exchangeTimes struct {
 	last float64
 	// began is the value of last before the current step, the input of the step.
 	began [1]float64
-	// total is the time of the steps, and work that of each rank's work.
+	// total is the time of the steps. work has the time that each rank worked.
 	total, exchange, wait float64
 	work                  []float64
 }

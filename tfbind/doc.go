@@ -43,5 +43,5 @@
 //
 // On Linux, an executable with this package replaces two C++ functions of TensorFlow (replace.c),
 // because runs on a [Server] repeat numbers and keep memory. One makes random numbers. The other
-// has an effect in processes with a server, and with the C++ interface of TensorFlow 2.21.
+// takes effect only in processes with a server and with the C++ interface of TensorFlow 2.21.
 package tfbind

@@ -68,9 +68,9 @@ func TrimMalloc() bool {
 	return capi != nil && capi.trimMalloc()
 }
 
-// DumpHeap writes jemalloc's heap profile to a file: the memory in use by the stack that allocated
-// it, of samples. It reports whether malloc is jemalloc and profiles, which MALLOC_CONF=prof:true
-// turns on before the process starts.
+// DumpHeap writes jemalloc's heap profile to a file: the memory in use by allocating stack,
+// estimated from samples. It reports whether malloc is jemalloc with profiling, which
+// MALLOC_CONF=prof:true turns on at the start of the process.
 func DumpHeap(path string) bool { return capi != nil && capi.dumpHeap(path) }
 
 // MaxMmapThreshold is the largest threshold, in bytes, for [SetMmapThreshold]. It is the limit

@@ -132,7 +132,7 @@ func (t *training) autotune(ctx context.Context) error {
 // TensorFlow is opened.
 func (t *training) startWithPrior() error {
 	if _, open := tfbind.Environment(); open || !t.Autotune.measures() || !t.mayRestart() || restartedAlready() || t.freezes() {
-		return nil // the steps on cached features have no configuration of autotune
+		return nil // autotune does not configure steps on cached features
 	}
 	if t.Resume {
 		_, found, err := checkpoint.HookState(t.Checkpoints.Folder, autotuneHook)
@@ -199,7 +199,7 @@ func (t *training) asSet(reason string) string {
 	if !plain || len(set) == 0 {
 		return reason
 	}
-	rest = strings.Replace(strings.TrimLeft(rest, ":, "), "to measure what is faster", "to measure more", 1)
+	rest = strings.Replace(strings.TrimLeft(rest, ":, "), "for trials", "for further trials", 1)
 	return fmt.Sprintf("as set (%s); %s", strings.Join(set, " "), rest)
 }
 
@@ -234,9 +234,10 @@ func restartedAlready() bool {
 	return ok
 }
 
-// mayRestart reports whether autotune may restart the program with other variables. A
-// supervised process cannot restart, and each variable can affect memory. A program that has used
-// TensorFlow before would repeat that work, and an earlier training would take the choice.
+// mayRestart reports whether autotune may restart the program with other variables. A supervised
+// process cannot restart, and each variable can affect memory. A program that has used TensorFlow
+// before would repeat that work, and the first training would take a choice that is meant for a
+// later one.
 func (t *training) mayRestart() bool {
 	return t.worker == nil && !t.later && !t.ReleaseMemory && t.Allocator == "" && !t.Budget.ofProcess()
 }

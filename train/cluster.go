@@ -68,8 +68,8 @@ func (c *Config) asRank() {
 	}
 }
 
-// follow changes the checkpoints of a rank other than the first, which takes over the state of the
-// first one. Some ranks write copies; the others need the options only for the check of others.
+// follow changes the checkpoint options of a rank other than the first, which takes over the state
+// of the first one. Ranks up to Checkpoints.Copies write copies, and the others write none.
 func (t *training) follow() {
 	switch rank, _ := t.ranked(); {
 	case rank > t.Checkpoints.Copies:
@@ -94,7 +94,7 @@ func (t *training) openRank(ctx context.Context) (err error) {
 		err := t.compile()
 		if err == nil && missing > 0 {
 			if why := t.plan.WhyInexact(); why != "" {
-				t.Loop.Log.Warn("the larger parts of the ranks that are left change the updates of this model", "missing", missing, "reason", why)
+				t.Loop.Log.Warn("with fewer ranks, each has a larger part of a batch, which changes the updates of this model", "missing", missing, "reason", why)
 			}
 		}
 		if err == nil {

@@ -29,11 +29,11 @@ type Config struct {
 	Adapter string
 	// LossOutput is the name of the train signature's loss output; empty means loss.
 	LossOutput string
-	// Data is the training data. Of a dataset with a training and a test part, it is the
+	// Data is the training data. If the dataset has a training and a test part, it is the
 	// training part.
 	Data Data
-	// Validation is the path of the validation data, which is read with the options of Data. Of
-	// a dataset with two parts, it is the test part.
+	// Validation is the path of the validation data, which is read with the options of Data.
+	// If the dataset has two parts, it is the test part.
 	Validation string
 	// ValidationFraction is the fraction of the training data that is used for validation, above 0
 	// and below 1. Validation must then be empty.
@@ -41,7 +41,7 @@ type Config struct {
 	// Seed is the seed of shuffling, ValidationFraction, Augmentation, and models that take a
 	// seed. It is at most math.MaxInt64.
 	Seed uint64
-	// Shuffle trains on the samples in another order in each epoch.
+	// Shuffle shuffles the samples in each epoch.
 	Shuffle bool
 	// Prefetch is the number of batches to prepare ahead. -1 means 2 with a Budget, and
 	// otherwise 2 to 64 batches of 4 MiB together.
@@ -160,8 +160,8 @@ type TensorBoard struct {
 	Folder string
 	// EverySteps is the number of train steps between values within an epoch; 0 means none.
 	EverySteps int
-	// Histograms is the number of epochs from one set of histograms of the trained weights to the
-	// next; 0 means none.
+	// Histograms is the number of epochs between histograms of the trained weights; 0 means
+	// none.
 	Histograms int
 }
 

@@ -31,7 +31,7 @@ type Data struct {
 	// Header is "yes" or "no" if a table has a header line or not; see data.CSVOptions.
 	Header string
 	// Height and Width are the size of images in pixels. Images in a folder are resized to it;
-	// samples that are rows of pixels have it. 0 means the size that the model takes.
+	// samples that are rows of pixels must have it. 0 means the size that the model takes.
 	Height, Width int
 	// Scale is the range to which bytes from 0 to 255 are scaled. Nil means the range of the
 	// training that the model records. Without one, images in a folder or in records have the range
@@ -99,8 +99,9 @@ type reader struct {
 	// fixed is true if the class numbers are those of an earlier training or of the training data.
 	// trains is true once the training data is open.
 	fixed, trains bool
-	// sortable is how many class names have their sorted order as numbers, although the model names
-	// no classes: as many as it has. 0 means none, since the number is unknown.
+	// sortable is the number of classes of a model without class names. If the data has as
+	// many class names, their numbers follow from their sorted order. 0 means that the number
+	// is unknown.
 	sortable int
 	// ranges are the values that float inputs take, by field, if the model records them.
 	ranges map[string][2]float64
@@ -457,7 +458,7 @@ func classesOf(m *savedmodels.Metadata, label string) int {
 	return m.Labels[label].Classes
 }
 
-// checkNames returns an error for class names that the classes of a model cannot be numbered by.
+// checkNames returns an error if class names cannot be mapped to the class numbers of a model.
 func checkNames(ds, field string, names []string, classes int) error {
 	shown := shown(names)
 	switch {

@@ -245,8 +245,8 @@ func (t *training) augmented(train *data.InMemory, signature string) (*data.InMe
 	return train, unusable(err)
 }
 
-// checkPixels returns an error if a change that moves pixels leaves a field unchanged that has a
-// value for each pixel of the image.
+// checkPixels returns an error if an augmentation moves pixels and another field, such as a mask,
+// has a value for each pixel that would not move.
 func checkPixels(ds *data.InMemory, image data.FieldSpec, change data.Augmentation) error {
 	for _, f := range ds.Fields() {
 		if (change.Flip || change.Crop > 0) && f.Name != image.Name && len(f.Shape) >= 2 && slices.Equal(f.Shape[:2], image.Shape[:2]) {

@@ -42,16 +42,16 @@ const (
 	CacheOff FeatureCache = ""
 )
 
-// maxCached is the size of features up to which they stay in memory, unless a budget
-// asks for less. Larger ones are in mapped files.
+// maxCached is the maximum size of features in memory, unless a budget asks for less. Larger
+// features are in mapped files.
 var maxCached memory.Bytes = 1 << 30
 
 // featuresPrefix begins the name of the folders with the files of features.
 const featuresPrefix = "steadyfit-features-"
 
-// cacheFeatures computes the features of the training and validation data, and replaces the
-// model and the data with those of the rest. It does nothing if the options or the model forbid
-// it.
+// cacheFeatures computes the features of the training and validation data, and replaces the model
+// with its rest, and the data with the features. It does nothing if the options or the model
+// forbid it.
 func (t *training) cacheFeatures(ctx context.Context) error {
 	if t.Checkpoints.Folder != "" {
 		files.ClearScratch(t.Checkpoints.Folder, featuresPrefix)
@@ -211,8 +211,8 @@ func (t *training) setFirstRate(s *session.Session) error {
 	return s.SetLearningRate(rate)
 }
 
-// pays returns a noFeatures if the measured times promise no faster training, or if results
-// must not change at all and may.
+// pays returns a noFeatures if the measured times promise no faster training, or if results must
+// not change and a cache may change them.
 func (t *training) pays(c session.FeatureCheck) error {
 	if t.CacheFeatures != CacheAuto {
 		return nil
@@ -281,7 +281,7 @@ func (t *training) useFeatures(ctx context.Context, x *session.FeatureStep, f *s
 	return nil
 }
 
-// maxCached returns the size of features up to which they stay in memory.
+// maxCached returns the maximum size of features in memory.
 func (t *training) maxCached() memory.Bytes {
 	if t.Budget.ofProcess() {
 		return min(maxCached, t.Budget.Limit/8)

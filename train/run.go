@@ -78,7 +78,7 @@ type training struct {
 	plan   *session.Plan
 	reader *reader
 	data   data.Dataset
-	// samples are the training data without their order. temporary unmaps and removes files, in
+	// samples is the training data before shuffling. temporary unmaps and removes files, in
 	// reverse order.
 	samples   *data.InMemory
 	temporary []func() error
@@ -277,8 +277,8 @@ func (t *training) unwritable(err error) error {
 	return unusable(err)
 }
 
-// tidyOut removes the remains of processes that crashed between two times while they saved the
-// model. Older or newer remains may belong to another training.
+// tidyOut removes the remains of processes that crashed while they saved the model. It removes
+// only those dated between two times, since older or newer ones may belong to another training.
 func tidyOut(out string, from, to time.Time) error {
 	out = filepath.Clean(out)
 	return session.TidyModels(filepath.Dir(out), func(model string, changed time.Time) bool {

@@ -318,7 +318,7 @@ func TestPrior(t *testing.T) {
 	}
 	out, err := run("prior", "1", "--auto", "on")
 	require.NoError(t, err, out)
-	assert.Contains(t, out, "auto: oneDNN on (the model has large convolutions): too short a training to measure what is faster (1 steps)")
+	assert.Contains(t, out, "auto: oneDNN on (the model has large convolutions): the training is too short for trials (1 steps)")
 	out, err = run("prior", "2", "--auto", "on")
 	require.NoError(t, err, out)
 	assert.Contains(t, out, "auto: oneDNN on, as in the checkpoint")

@@ -50,7 +50,7 @@ var quickUser = []string{"trim", "system-allocator", "batch-half", "micro-4", "r
 // once.
 const maxPairs, maxJobs = 1000, 1024
 
-// leastWithin is the least time in which a few runs can end.
+// leastWithin is the minimum of --within, which is enough for a few runs.
 const leastWithin = 20 * time.Second
 
 // quickPairs is the least number of pairs with useful intervals.
@@ -456,7 +456,7 @@ func project(name, source string) (string, error) {
 			dir = parent
 		}
 	}
-	return "", &coded{exitEnvironment, fmt.Errorf("%s was not found above %s; it comes from %s", name, strings.Join(starts, " or "), source)}
+	return "", &coded{exitEnvironment, fmt.Errorf("%s was not found above %s; %s provides it", name, strings.Join(starts, " or "), source)}
 }
 
 // progressPrinter updates one line of a terminal. Other writers get a line per workload and per

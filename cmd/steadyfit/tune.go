@@ -159,7 +159,7 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 		Data: ds, Batch: s.Loop.Batch, Cache: cmp.Or(s.Autotune.Cache, autotune.CacheDir()), Budget: s.Budget.Limit,
 		LearningRate: s.firstRate(),
 	}
-	plan.Limits.Restart = true // fit starts with the variables
+	plan.Limits.Restart = true // fit sets these variables when it starts
 	anon := s.Budget.Layer == memory.Anon
 	trials, saved, first := 0, true, true
 	r, err := tune.Run(cmd.Context(), &plan, tune.Goal{Budget: s.Budget.Limit, Anon: anon, Step: s.stepTime}, until, func(e tune.Event) {
@@ -299,7 +299,7 @@ func (s *settings) printTuned(w io.Writer, r tune.Result, inexact bool) error {
 	return err
 }
 
-// goalText says what the chosen settings are.
+// goalText describes the goal that the chosen settings reach.
 func (s *settings) goalText() string {
 	switch {
 	case s.Budget.Limit > 0:
@@ -318,14 +318,14 @@ func (s *settings) notReached(r tune.Result, inexact bool) error {
 		fixes = append(fixes, "--auto precision")
 	}
 	if s.Budget.Limit == 0 {
-		return fmt.Errorf("no settings that were measured take %v per step or less: the fastest take %s (%v); allow a longer --step-time, or try %s",
+		return fmt.Errorf("no measured settings take %v per step or less: the fastest take %s (%v); allow a longer --step-time, or try %s",
 			s.stepTime, english.Duration(p.Step), p.Configuration, english.List(append(fixes, "a smaller --batch"), "or"))
 	}
 	if inexact && !s.Session.AllowInexactSplit {
 		fixes = append(fixes, "--inexact-micro-batches")
 	}
 	sufficient := memory.Bytes(float64(p.Peak)*float64(s.Budget.Limit)/float64(tune.Goal{Budget: s.Budget.Limit}.Limit()))/memory.MiB + 1
-	return fmt.Errorf("no settings that were measured keep the training under %v: the least peak is %v (%v), and a part of the budget must stay free; give --memory-budget %dMiB or more, or try %s",
+	return fmt.Errorf("no measured settings keep the training under %v: the least peak is %v (%v), and a part of the budget must stay free; give --memory-budget %dMiB or more, or try %s",
 		s.Budget.Limit, p.Peak, p.Configuration, sufficient, english.List(append(fixes, "a smaller --batch", "a model exported with --remat"), "or"))
 }
 

@@ -130,7 +130,7 @@ func TestJobsAreConfigs(t *testing.T) {
 	assert.Contains(t, output.String(), "jobs done: 3, failed: 3")
 	assert.Contains(t, output.String(), "job a failed: ")
 	assert.Contains(t, output.String(), "the memory budget of 1.0 MiB of rss cannot be kept")
-	assert.Contains(t, output.String(), "too short a training to measure")
+	assert.Contains(t, output.String(), "the training is too short for")
 	assert.Contains(t, output.String(), "job c failed: Loop.Epochs 0: expected at least 1")
 	assert.Contains(t, output.String(), "job d failed: unexpected end of JSON input")
 	want, have := weights(t, free), weights(t, other)

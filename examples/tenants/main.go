@@ -102,7 +102,7 @@ type tenancy struct {
 
 func (t *tenancy) folder(i int) string { return filepath.Join(t.dir, strconv.Itoa(i)) }
 
-// train trains the adapter of a tenant, from its checkpoints if it has some.
+// train trains the adapter of a tenant, from its checkpoints if there are any.
 func (t *tenancy) train(ctx context.Context, i int, ds *data.InMemory) error {
 	if err := t.swap(ctx, nil); err != nil { // the weights of the base, and a new optimizer
 		return err

@@ -9,7 +9,7 @@ import (
 const (
 	// mostParts is the maximum number of micro-batches at the beginning of a run.
 	mostParts = 16
-	// extrapolated multiplies the measured growth per sample in predictions.
+	// extrapolated is the factor for the measured growth per sample in predictions.
 	extrapolated = 1.15
 	// clearly is the least difference of two peaks for a prediction, in multiples of the noise.
 	clearly = 8

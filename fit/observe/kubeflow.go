@@ -35,7 +35,7 @@ type Kubeflow struct {
 	CACert, Token string
 
 	client *http.Client
-	// began is the observation AtStart, posted the time of the last report.
+	// began is the observation AtStart. posted is the time of the last report.
 	began   *fit.Observation
 	posted  time.Time
 	metrics map[string]float64

@@ -19,8 +19,8 @@ import (
 // drop the events of earlier trainings in the same folder, whose files stay.
 type TensorBoard struct {
 	Dir string
-	// EverySteps writes the metrics also at multiples of this number of train steps, if
-	// fit.Observers.EverySteps is the same; 0 does not.
+	// EverySteps also writes the metrics at multiples of this number of train steps, if
+	// fit.Observers.EverySteps is the same; 0 disables this.
 	EverySteps int
 	// Graph returns the graph to show at the beginning of a training, as a serialized GraphDef; nil
 	// shows none.
@@ -30,7 +30,7 @@ type TensorBoard struct {
 	writers map[string]*runWriter
 }
 
-// runWriter writes the events of a run as TensorBoard calls it, a folder with event files.
+// runWriter writes the events of a run. TensorBoard shows each folder of event files as a run.
 type runWriter struct {
 	*eventFile
 	// done is the number of epochs that the files have.

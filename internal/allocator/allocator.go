@@ -23,7 +23,7 @@ const (
 // not fault in its pages again.
 const JemallocKeeps = "oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1"
 
-// ErrUnknown means that there is no allocator of a name.
+// ErrUnknown means that no allocator has the given name.
 var ErrUnknown = errors.New("unknown allocator")
 
 type Library struct {

@@ -106,8 +106,8 @@ func program() string {
 	return text
 }
 
-// format names the format of cache files and its version, which also changes with the meaning
-// of their fields.
+// format is the name and the version of the format of cache files. The version also changes when a
+// field gets another meaning.
 const format = "steadyfit tune 6"
 
 // entry is the content of a cache file.

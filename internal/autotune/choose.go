@@ -48,8 +48,8 @@ type Plan struct {
 	// Steps is the number of train steps to do. 0 means unknown; only Time then limits the
 	// trials.
 	Steps int64
-	// RestartTime is the time that a restart takes (Limits.Restart). A configuration that needs
-	// one is chosen only if it saves twice that time.
+	// RestartTime is the time that a restart takes (Limits.Restart). A configuration that
+	// needs a restart is chosen only if it saves twice that time.
 	RestartTime time.Duration
 	// LearningRate is the learning rate for a model that takes one.
 	LearningRate float64
@@ -165,7 +165,7 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	case p.CacheOnly:
 		return Choice{Reason: "plain: the cache has no choice for this model, data and machine"}, nil
 	case allowed < minTime:
-		return Choice{Reason: fmt.Sprintf("plain: too short a training to measure what is faster (%d steps)", p.Steps)}, nil
+		return Choice{Reason: fmt.Sprintf("plain: the training is too short for trials (%d steps)", p.Steps)}, nil
 	}
 	start := time.Now()
 	t := newTuner(&p, info)
@@ -246,8 +246,8 @@ func (c *Choice) decide(p *Plan, own memory.Bytes) {
 	c.Configuration = winner.Configuration
 }
 
-// needsProcess is the reason against a cached configuration with settings that are fixed since
-// the first session of the process.
+// needsProcess returns the reason why this process cannot use a cached configuration: its first
+// session has fixed some of the settings.
 const needsProcess = "it needs another process, since this one has already set up TensorFlow's devices"
 
 // now returns a cached choice with only the measurements of the configurations that o offers. whole

@@ -192,8 +192,8 @@ func (f Fixed) With(o session.Options) Fixed {
 	}
 }
 
-// Limits returns what remains free in a session with the options o, with at most steps per
-// execution, and with 16-bit types if precision is set.
+// Limits returns the limits for a session with the options o. steps is the maximum number of steps
+// per execution, and precision allows 16-bit types.
 func (f Fixed) Limits(o session.Options, steps int, precision bool) Limits {
 	f = f.With(o)
 	if f.StepsPerExecution {

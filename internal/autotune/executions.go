@@ -15,7 +15,7 @@ type Trainer interface {
 	TrainN(ctx context.Context, step int64, n int, out []float64) error
 }
 
-// Executions trains on the batches of a dataset without end.
+// Executions trains in an endless loop over the batches of a dataset.
 type Executions struct {
 	// Steps is the number of steps of an execution, and Done the number of all steps so far.
 	Steps int
@@ -41,7 +41,7 @@ func NewExecutions(t Trainer, ds data.Dataset, batch, steps, ahead int) *Executi
 	return e
 }
 
-// passes repeats the first n batches of a dataset without end.
+// passes repeats the first n batches of a dataset endlessly.
 func passes(ds data.Dataset, batch, n int) iter.Seq2[data.Batch, error] {
 	return func(yield func(data.Batch, error) bool) {
 		for {

@@ -81,14 +81,14 @@ func (l *Live) note(samples int, took time.Duration, err error) {
 }
 
 const (
-	// shortStep is the number of floating-point operations up to which a step begins in the
-	// calling thread: they take less time than the threads take to hand the operations over.
+	// shortStep is the maximum number of floating-point operations of a step that begins in
+	// the calling thread. They take less time than handing operations to threads.
 	shortStep = 1e7
 	// A block is at least blockTime long, or has blockMost executions.
 	blockTime = 3 * time.Millisecond
 	blockMost = 25
-	// longExecution is the time of an execution from which the calling thread cannot gain
-	// noticeably.
+	// longExecution is the least time of an execution for which the calling thread cannot be
+	// noticeably faster.
 	longExecution = 20 * time.Millisecond
 )
 

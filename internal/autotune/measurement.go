@@ -52,8 +52,8 @@ type Measurement struct {
 	Out string `json:"out,omitempty"`
 	// Waited is the time in seconds that was too short to warm up; 0 if that was not the reason.
 	Waited float64 `json:"waited_seconds,omitempty"`
-	// Late means that there was no time to measure it. Passing means that the reason of Out,
-	// such as a lack of memory, may not hold another time.
+	// Late means that no time was left to measure the configuration. Passing means that Out is
+	// a reason that may not hold at another time, such as a lack of memory.
 	Late    bool `json:"late,omitempty"`
 	Passing bool `json:"passing,omitempty"`
 	// Unsaved is the reason why Trials could not store the measurement; nil on success.

@@ -17,7 +17,7 @@ const (
 	// largeConvolution is the least number of floating-point operations of a step's first
 	// convolution and its gradients for which oneDNN is chosen without a measurement.
 	largeConvolution = 1e9
-	// poolBytes is the memory that must be available for each number of a batch, since oneDNN
+	// poolBytes is the memory that must be available for each value in a batch, since oneDNN
 	// keeps memory that malloc would return: 170 bytes for each pixel value on
 	// builtin:image-224.
 	poolBytes = 256

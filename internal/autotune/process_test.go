@@ -166,7 +166,7 @@ func TestNoTrials(t *testing.T) {
 	p.Steps = 900
 	c, err := Choose(t.Context(), p)
 	require.NoError(t, err)
-	assert.Equal(t, Choice{Reason: "plain: too short a training to measure what is faster (900 steps)"}, c)
+	assert.Equal(t, Choice{Reason: "plain: the training is too short for trials (900 steps)"}, c)
 
 	p.Steps, p.CacheOnly = 0, true
 	c, err = Choose(t.Context(), p)

@@ -154,9 +154,9 @@ func (t *Trials) Close() error {
 	return t.remove()
 }
 
-// Space returns what the configurations of a plan consist of: bases, of which a configuration has at
-// most one, and groups of settings, from each of which it has at most one. What changes memory most
-// comes first. TensorFlow must be open.
+// Space returns the parts of the configurations of a plan: bases, and groups of settings. A
+// configuration has at most one base, and at most one setting of each group. Those that change
+// memory most come first. TensorFlow must be open.
 func (p *Plan) Space() (bases []Configuration, groups [][]Configuration, err error) {
 	o, err := newOffer(p)
 	if err != nil {

@@ -24,7 +24,7 @@ const (
 	// the compared configurations take about the same time, up to mostSeconds.
 	roundSeconds = 0.02
 	mostSeconds  = 0.1
-	// hangs is the time of a round that is never considered a hang.
+	// hangs is the longest round that never counts as hanging.
 	hangs = 5 * time.Second
 )
 

@@ -56,8 +56,8 @@ const (
 // The graphs that savedmodels makes and session runs: those of several ranks (savedmodels.Parallel), and those
 // of a train step on features (savedmodels.Features).
 const (
-	// ShareFlags is the number of flags in a share, which the seconds of work and the finite
-	// gradients follow.
+	// ShareFlags is the number of flags at the beginning of a share. The seconds of work and
+	// the flag for finite gradients follow.
 	ShareFlags = 2
 	// ShareResults is the index of the first metric in a share.
 	ShareResults = ShareFlags + 2

@@ -30,7 +30,7 @@ const (
 
 const lessMemory = "lower the need with a smaller `steadyfit fit --batch N`, or stop what else runs here"
 
-// short grades the rest of an amount; an unknown rest is OK.
+// short returns the status for the amount that is left; OK if it is unknown.
 func short(left memory.Reading, problem, warning memory.Bytes) Status {
 	switch {
 	case left.OK && left.Bytes < problem:

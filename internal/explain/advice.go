@@ -9,7 +9,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// advise adds to the large parts what could make them smaller, where that applies to this training.
+// advise adds advice to the large parts, where it applies to this training.
 func (m *measurement) advise(r *Report) {
 	batch := m.smallerBatch(r)
 	for i := range r.Parts {
@@ -26,7 +26,7 @@ func (m *measurement) advise(r *Report) {
 	}
 }
 
-// advice returns what could make a part smaller that does not depend on the batch, or "".
+// advice returns the advice for a part that does not depend on the batch, or "".
 func (m *measurement) advice(r *Report, p *Part) string {
 	switch p.Name {
 	case Dataset:

@@ -19,10 +19,10 @@
 //   - malloc's statistics: memory in use after each phase, which gives what TensorFlow needs for itself,
 //     and memory that is free.
 //
-// TensorFlow's pool and malloc hold free memory, too. The pool's is the resident part of its mappings,
-// without the blocks in other parts, and malloc's is what malloc reports. So all parts are measured, and
-// what remains is the part [Unattributed]. The parts may also exceed the peak, for example if kernels do
-// not write to all of their workspace; [Report.Excess] is the difference.
+// TensorFlow's pool and malloc hold free memory, too. That of the pool is the resident part of its
+// mappings, without the blocks in other parts. malloc reports its own. So all parts are measured,
+// and the rest of the peak is the part [Unattributed]. The parts may also exceed the peak, for
+// example if kernels do not write to all of their workspace; [Report.Excess] is the difference.
 //
 // # Stacks
 //
@@ -39,7 +39,8 @@ import (
 
 // Report is the result.
 type Report struct {
-	// Model and Data are names, Batch the samples of a step, which the dataset may limit.
+	// Model and Data are names. Batch is the number of samples of a step, at most that of the
+	// dataset.
 	Model string `json:"model"`
 	Data  string `json:"data"`
 	Batch int    `json:"batch"`

@@ -37,7 +37,7 @@ type Plan struct {
 	// Batch is the number of samples of a step, at most that of the dataset. Prefetch is the number of
 	// batches to read ahead; -1 means data.LeastAhead with Budgeted, and otherwise data.AheadFor.
 	Batch, Prefetch int
-	// Shuffle trains on the samples in another order, and ChooseSteps on as many steps per execution as
+	// Shuffle shuffles the samples. ChooseSteps uses as many steps per execution as
 	// session.Plan.ChooseSteps returns.
 	Shuffle, ChooseSteps bool
 	// Budgeted trains as with a budget of memory (package budget): one step per execution, and malloc
@@ -47,8 +47,9 @@ type Plan struct {
 	Mappable bool
 	// LearningRate is the rate for a model that takes one; 0 keeps the model's own.
 	LearningRate float64
-	// Time limits the steps that show whether memory grows. Samples is the number of executions before the
-	// first verdict; 0 means that it takes a fifth of the time, and firstSteps or more.
+	// Time limits the steps that show whether memory grows. Samples is the number of
+	// executions before the first verdict; 0 means as many as take a fifth of the time, but at
+	// least firstSteps.
 	Time    time.Duration
 	Samples int
 	// EachStep runs after each execution unless it is nil; tests hold memory with it.
@@ -59,8 +60,8 @@ const (
 	// warmUp is the number of first steps: TensorFlow rewrites graphs in the first step, and
 	// allocates its buffers in the second.
 	warmUp = 5
-	// firstSteps is the least number of executions before the first verdict on growth, which takes at
-	// least this part of the time, and mostSteps the maximum.
+	// The first verdict on growth needs at least firstSteps executions, and at least the time
+	// divided by leastTime. mostSteps is the maximum number of executions.
 	leastTime             = 5
 	firstSteps, mostSteps = 256, 4096
 	// tolerated is the total growth over all steps that is still reported as flat.
@@ -75,7 +76,8 @@ type phase struct {
 	malloc tfbind.Malloc
 	// metadata is the memory of the Go runtime outside of its arenas.
 	metadata memory.Bytes
-	// buffers is the size of input buffers, tensors that of the tensors that the program has open.
+	// buffers is the size of input buffers. tensors is the size of the tensors that the
+	// program has open.
 	buffers, tensors memory.Bytes
 	steps, open      int64 // their numbers
 }
@@ -295,7 +297,7 @@ func judge(s *memory.Series, steps int) memory.Verdict {
 		t := v.Trends[counts]
 		if v = s.Judge(memory.Criteria{}); v.Kind != memory.Leak {
 			v.Kind, v.More = memory.Inconclusive, v.To-v.From
-			v.Reason = fmt.Sprintf("%s grows by %s, but hardly the memory", t.Layer, memory.Rate(t.Layer, t.Slope, v.Per, false))
+			v.Reason = fmt.Sprintf("%s grows by %s, but memory hardly does", t.Layer, memory.Rate(t.Layer, t.Slope, v.Per, false))
 		}
 	}
 	settle(&v)
@@ -373,8 +375,9 @@ func (m *measurement) traceStep(ctx context.Context) error {
 	if err := m.traceOf(ctx, m.session, m.executions); err != nil || m.trace.Operations > 0 {
 		return err
 	}
-	// The single-threaded executor cannot trace. TensorFlow's own executor holds about the same in
-	// sequence, and the memory of another session is not part of what was measured.
+	// The single-threaded executor cannot trace, so another session traces with TensorFlow's
+	// default executor, which holds about the same memory. The memory of that session is not
+	// part of the measurement.
 	o := m.plan.Options
 	o.Device.Executor = ""
 	s, err := m.open(ctx, o)

@@ -38,9 +38,9 @@ func (r *regions) total() memory.Bytes {
 	return sum
 }
 
-// arenasSpan is the range of addresses around an object of the Go heap that has all arenas. The runtime
-// places them one after the other, from a random address that is far from other mappings (mallocinit in
-// runtime/malloc.go).
+// arenasSpan is the range of addresses around an object of the Go heap that contains all arenas.
+// The runtime places them one after the other, from a random address that is far from other
+// mappings (mallocinit in runtime/malloc.go).
 const arenasSpan = 64 << 30
 
 // inArenas reports whether an address is in the arenas of the Go heap.

@@ -34,7 +34,7 @@ const (
 	profileSettings = "prof:true,lg_prof_sample:14"
 	// mostStacks and mostFunctions are the maximum numbers in a report.
 	mostStacks, mostFunctions = 3, 8
-	// leastStack is the share of the growth from which a stack is reported.
+	// leastStack is the least share of the growth for a stack to be reported.
 	leastStack = 0.1
 )
 

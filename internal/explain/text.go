@@ -13,8 +13,8 @@ import (
 const (
 	// mostLines is the maximum number of lines of the parts, so that the report fits on a screen.
 	mostLines = 22
-	// least is the share of the peak from which a part has its own line, and leastHolder that of a
-	// holder.
+	// least is the least share of the peak for a part to have its own line. leastHolder is the
+	// same for a holder.
 	least, leastHolder = 0.004, 0.01
 	mostHolders        = 2
 	nameWidth          = 64
@@ -43,7 +43,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// execution describes the batch and what runs at once.
+// execution describes the batch, its micro-batches and the steps per execution.
 func (r *Report) execution() string {
 	switch {
 	case r.MicroBatches > 1:
@@ -69,7 +69,7 @@ func (r *Report) higher() string {
 	return fmt.Sprintf(" The process peaked at %s before, while it loaded the model or ran the first steps.", size(r.ProcessPeakBytes))
 }
 
-// leastRest is the amount from which the text shows what is unattributed, or exceeds the peak.
+// leastRest is the least unattributed amount, or excess over the peak, that the text shows.
 const leastRest = 64 * memory.KiB
 
 // Exceeding formats the excess; empty if it is small.

@@ -74,8 +74,8 @@ func ReadGzip(path string, most int64) ([]byte, error) {
 	return text, nil
 }
 
-// FindStrings sets found for the names that a reader has as C strings, with a zero byte after them. It
-// holds a window of 4 MiB in memory; windows overlap by the longest name.
+// FindStrings sets found[name] if the reader has the name as a C string, with a zero byte after
+// it. It holds a window of 4 MiB in memory; windows overlap by the longest name.
 //
 // The text before a name is ignored, since compilers share the tails of strings. A name that is
 // wrongly reported as read does less harm than one that is wrongly reported as useless.

@@ -100,8 +100,8 @@ type nvml struct {
 
 type unit struct {
 	device handle
-	// split reports whether memory2 works. It excludes the driver's reserve, some hundred MiB,
-	// from the memory in use.
+	// split reports whether memory2 works. memory2 excludes the driver's reserve, some hundred
+	// MiB, from the memory in use.
 	split bool
 }
 
@@ -219,7 +219,7 @@ func amount(bytes uint64) memory.Reading {
 	return memory.Known(memory.Bytes(bytes))
 }
 
-// close shuts NVML down, which counts initializations. The library stays loaded.
+// close shuts NVML down for this driver; NVML counts initializations. The library stays loaded.
 func (n *nvml) close() error {
 	if s := n.shutdown(); s != success {
 		return fmt.Errorf("%s (%w)", n.errorString(s), s)

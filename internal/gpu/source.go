@@ -8,8 +8,8 @@ import (
 
 type answer struct {
 	used, process memory.Reading
-	// answered reports whether the GPU listed its processes, and listed whether the process is
-	// among them.
+	// answered is true if the GPU listed its processes. listed is true if the process is among
+	// them.
 	listed, answered bool
 }
 

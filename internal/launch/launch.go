@@ -57,11 +57,11 @@ func (e *Error) Error() string { return fmt.Sprintf("rank %d of %d %s", e.Rank, 
 // killAfter is the time between the signal that ends a supervised training at once and SIGKILL.
 const killAfter = 5 * time.Second
 
-// Run runs the ranks until all have ended. Rank 0 has the standard output of this process; that of the
-// others is discarded. The end of ctx is passed to the ranks as SIGTERM. When a rank fails, the others
-// are stopped in the same way, unless Options.MinRanks are left; they are also stopped then when rank 0
-// has succeeded. The error is that of the first rank that failed; after the end of ctx it
-// is that of rank 0, if it failed. The kernel kills the ranks when the calling thread ends.
+// Run runs the ranks until all have ended. Rank 0 has the standard output of this process; that of
+// the others is discarded. The end of ctx is passed to the ranks as SIGTERM. When a rank fails,
+// the others are stopped in the same way. If Options.MinRanks are left, they continue until rank 0
+// has succeeded. The error is that of the first rank that failed; after the end of ctx it is that
+// of rank 0, if it failed. The kernel kills the ranks when the calling thread ends.
 func Run(ctx context.Context, o Options) error {
 	addresses, err := freeAddresses(o.Ranks)
 	if err != nil {
@@ -235,7 +235,7 @@ func freeAddresses(n int) (addresses []string, err error) {
 		if err != nil {
 			continue
 		}
-		defer listener.Close() // after the last one was found, so that they differ
+		defer listener.Close() // only after the last one was found, so that all differ
 		addresses = append(addresses, net.JoinHostPort("127.0.0.1", port))
 	}
 	if len(addresses) < n {

@@ -16,7 +16,7 @@ type output struct {
 type lines struct {
 	out    *output
 	prefix string
-	rest   []byte // the begin of a line
+	rest   []byte // the beginning of a line
 }
 
 // maxLine is the size above which a line without an end is written.

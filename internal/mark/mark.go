@@ -8,7 +8,8 @@ type marked struct {
 	kind error
 }
 
-// As returns err, which then also matches kind, and what kind wraps, with errors.Is.
+// As returns an error with the text of err. With errors.Is, it matches err, kind, and what kind
+// wraps.
 func As(err, kind error) error { return marked{err, kind} }
 
 func (m marked) Unwrap() error        { return m.error }

@@ -12,8 +12,8 @@ import (
 
 // Allocations are what one operation took from one of TensorFlow's allocators in a traced execution.
 type Allocations struct {
-	// Name and Type are those of the operation in the graph that ran. An operation in a loop has an
-	// entry for each turn.
+	// Name and Type are those of the operation in the graph that ran. An operation in a loop
+	// has an entry for each iteration.
 	Name, Type string
 	Allocator  string
 	// Begin and End limit the time of the operation, in microseconds on the clock of the records.
@@ -44,8 +44,8 @@ func (a *Allocations) Held(micros int64) (held memory.Bytes) {
 	return held
 }
 
-// Peak sorts records by time, and returns the maximum amount held at one time and the first microsecond at
-// the end of which it is held. Within a microsecond, deallocations come first.
+// Peak sorts records by time. It returns the maximum amount held at the end of a microsecond, and
+// the first such microsecond. Within a microsecond, deallocations come first.
 func Peak(records []Record) (most memory.Bytes, micros int64) {
 	slices.SortFunc(records, func(a, b Record) int {
 		return cmp.Or(cmp.Compare(a.Micros, b.Micros), cmp.Compare(a.Bytes, b.Bytes))

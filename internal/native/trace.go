@@ -16,8 +16,8 @@ import (
 // Use is what a traced execution used of one of TensorFlow's allocators.
 type Use struct {
 	// InUse is the amount allocated in the whole process at the end of the execution's last
-	// allocating operation. Peak is the maximum over the ends of all of them. Both are unknown if
-	// the allocator does not count.
+	// allocating operation. Peak is the maximum over all allocating operations. Both are
+	// unknown if the allocator does not count.
 	InUse, Peak memory.Reading
 	// RunPeak is the maximum amount held by the execution, without variables, inputs and other
 	// executions. It is computed from the records of all allocations, which have a resolution of a

@@ -4,11 +4,10 @@
 // one is both faster and smaller.
 //
 // Trials run in processes of their own on the real data (autotune.Trials). A model predicts the
-// configurations that were not measured from those that were, by the effect of each setting on the
-// logarithms of the time and of the memory that steps add. For micro-batches the effects are lines:
-// the time is linear in their number, and the memory in their size. Each trial corrects the model. A
-// configuration is measured only if the prediction, with an allowance for its error, would improve
-// the result.
+// other configurations. It adds the effect of each setting to the logarithms of the time and of
+// the memory that steps add. For micro-batches the effects are lines: the time is linear in their
+// number, and the memory in their size. Each trial corrects the model. A configuration is measured
+// only if the prediction, with an allowance for its error, would improve the result.
 //
 // [Run] loads earlier trials from the cache of autotune, and each trial is stored at once. So a
 // search that was interrupted continues where it stopped.

@@ -111,8 +111,8 @@ func (s *search) estimate(axis, value int) (e effect, ok bool) {
 	return effect{}, false
 }
 
-// onLine returns the effect of a number of micro-batches without settings: the time is a line of
-// the number, and the memory of steps a line of the part of the batch.
+// onLine returns the effect of a number of micro-batches without settings. The time is linear in
+// the number, and the memory of steps is linear in the size of a micro-batch.
 func (s *search) onLine(parts float64) (effect, bool) {
 	origin := s.candidates[0]
 	var number, size, times, memories []float64

@@ -257,7 +257,8 @@ func (s *search) simpler() (c autotune.Configuration, ok bool) {
 	return c, false
 }
 
-// asGood reports whether a prediction is within same of the cost of a point that reaches the goal.
+// asGood reports whether a prediction is as good as best, a point that reaches the goal. Its cost
+// may be higher by the factor 1+same.
 func (s *search) asGood(p prediction, best point) bool {
 	if s.goal.Budget == 0 && s.goal.Step == 0 {
 		return p.ratio*p.peak <= (1+same)*best.ratio*float64(best.peak)
@@ -320,10 +321,12 @@ func (s *search) best() (best point, reached bool) {
 	return choose(s.points, bounded), false
 }
 
-// same is the relative difference below which fewer changes decide: two searches differ by as much.
+// same is the relative difference below which fewer changes decide. Two searches differ by about
+// as much.
 const same = 0.05
 
-// choose returns the point with the least cost. Among points within same of it, fewer changes win.
+// choose returns the point with the least cost. If the costs of points differ by less than same,
+// fewer changes win.
 func choose(points []point, cost func(point) float64) point {
 	cheapest := slices.MinFunc(points, func(a, b point) int { return cmp.Compare(cost(a), cost(b)) })
 	near := slices.DeleteFunc(slices.Clone(points), func(p point) bool { return cost(p) > cost(cheapest)*(1+same) })
@@ -375,8 +378,8 @@ func front(points []point) (front []point) {
 	return front
 }
 
-// gain returns by how much a time and a peak improve a front: the logarithm of the smallest factor
-// by which one of the two is better than those of any point.
+// gain returns by how much a time and a peak improve a front, as a logarithm. Compared with each
+// point, it takes the better factor of time and peak. The result is the smallest of these factors.
 func gain(front []point, ratio, peak float64) float64 {
 	least := math.Inf(1)
 	for _, p := range front {

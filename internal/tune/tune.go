@@ -33,8 +33,8 @@ func (g Goal) Limit() memory.Bytes { return memory.Bytes((1 - reserve) * float64
 // Point is a measured configuration.
 type Point struct {
 	Configuration autotune.Configuration
-	// Step is the time of a step, between StepLow and StepHigh in all trials. It is the time of
-	// the steps to compare with, times the ratio that was measured beside them.
+	// Step is the time of a step, between StepLow and StepHigh in all trials. It is the time
+	// of the reference steps times the ratio that was measured to them.
 	Step, StepLow, StepHigh time.Duration
 	// Peak is the highest peak of all trials since the session was opened, and PeakLow the lowest.
 	Peak, PeakLow memory.Bytes
@@ -100,7 +100,7 @@ func Run(ctx context.Context, p *autotune.Plan, g Goal, until time.Time, progres
 	return s.result()
 }
 
-// searchShare is the part of the time for configurations that were not measured. The rest repeats
+// searchShare is the part of the time for configurations that have no trial yet. The rest repeats
 // trials of the best ones.
 const searchShare = 0.8
 

@@ -91,8 +91,8 @@ func Newest(dir string) (step int64, found bool, err error) {
 	return steps[len(steps)-1], true, nil
 }
 
-// Adopt replaces the checkpoints of a folder by those of another one on the same file system,
-// which it moves. Newer checkpoints are renamed with a warning.
+// Adopt moves the checkpoints of the folder from to the folder dir on the same file system, where
+// they replace all others. Newer checkpoints in dir are renamed with a warning.
 func Adopt(dir, from string, log *slog.Logger) (err error) {
 	lock, err := Acquire(dir)
 	if err != nil {

@@ -49,7 +49,7 @@ type interval struct {
 	High  float64 `json:"high"`
 }
 
-// pairedInterval needs at least two differences.
+// pairedInterval returns the mean of at least two paired differences with its interval.
 func pairedInterval(differences []float64) *interval {
 	mean, low, high := stats.Mean(differences, confidence)
 	return &interval{Pairs: len(differences), Mean: mean, Low: low, High: high}

@@ -190,13 +190,13 @@ type trained struct {
 	Anon  int64 `json:"anon_bytes"`
 }
 
-// trainings starts processes, and then the trainings when all processes are warm.
+// trainings starts processes, and starts the trainings once all processes are warm.
 func (b *benchmark) trainings(ctx context.Context, p *prepared, processes, each int) (t Trainings, err error) {
 	deadline := time.Now().Add(b.timeout)
 	var all []*child.Process
 	defer func() {
 		for _, c := range all {
-			if err == nil { // else some wait for a request
+			if err == nil { // otherwise some may still wait for a request
 				c.Wait(time.Until(deadline))
 			}
 			if exit := c.End(nil); exit.Code != 0 {

@@ -86,7 +86,7 @@ func TestVariantsDoTheSameWork(t *testing.T) {
 	p, err := b.prepare(t.Context(), b.workloads[0])
 	require.NoError(t, err)
 	_, err = b.fit(t.Context(), variant{name: "steadyfit-auto", role: train, auto: true}, p)
-	require.ErrorContains(t, err, `fit did not use the earlier choice: it reports "plain: too short a training`)
+	require.ErrorContains(t, err, `fit did not use the earlier choice: it reports "plain: the training is too short`)
 }
 
 // A crashed variant is left out of later turns. A variant that cannot run a model is not

@@ -109,11 +109,11 @@ const (
 
 // Thresholds for the interval of the ratio of an amount with the remedy to the amount without it.
 const (
-	// slopeGone: a remedy of a slope works below a tenth, or below half (slopeHalf) if no run with
-	// the remedy grows.
+	// slopeGone: for a slope, a remedy works below this ratio, or below slopeHalf if no run
+	// with the remedy grows.
 	slopeGone = 0.1
 	slopeHalf = 0.5
-	// amountLower: a remedy of a peak or level works below this ratio.
+	// amountLower: for a peak or level, a remedy works below this ratio.
 	amountLower = 0.8
 	// alikeLow and alikeHigh bound the ratios that count as no effect.
 	alikeLow  = 0.9
@@ -335,8 +335,7 @@ func (c *comparing) addedSlope() memory.Interval {
 	return memory.Interval{Estimate: mean, Low: low, High: high}
 }
 
-// count returns the number of runs with or without the remedy whose verdict satisfies the function
-// is.
+// count returns the number of runs, with or without the remedy, for whose verdict is returns true.
 func count(pairs []Pair, remedy bool, is func(memory.Verdict) bool) (n int) {
 	for _, p := range pairs {
 		if remedy && is(p.Remedy.Verdict) || !remedy && is(p.Base.Verdict) {

@@ -58,5 +58,5 @@ func Early[R any](inGo bool, runs []R, seconds func(R) float64) string {
 	if !inGo || longest == 0 || longest >= gcPeriod.Seconds() {
 		return ""
 	}
-	return fmt.Sprintf("seen for %.0f s at most, and Go may wait %.0f s for a collection", max(longest, 1), gcPeriod.Seconds())
+	return fmt.Sprintf("the runs took at most %.0f s, and Go may wait %.0f s for a collection", max(longest, 1), gcPeriod.Seconds())
 }

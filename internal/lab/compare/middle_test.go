@@ -11,7 +11,7 @@ func TestEarly(t *testing.T) {
 	early := func(inGo bool, seconds ...float64) string {
 		return Early(inGo, seconds, func(s float64) float64 { return s })
 	}
-	assert.Equal(t, "seen for 33 s at most, and Go may wait 120 s for a collection", early(true, 2, 33))
+	assert.Equal(t, "the runs took at most 33 s, and Go may wait 120 s for a collection", early(true, 2, 33))
 	assert.Empty(t, early(true, 2, 121))
 	assert.Empty(t, early(false, 2))
 	assert.Empty(t, early(true))

@@ -295,7 +295,7 @@ func growing(j *job) (*loop.Loop, error) {
 
 const outputs = 14
 
-// subsets fetches another set of outputs in each step.
+// subsets fetches a different set of outputs in each step.
 func subsets(j *job) (*loop.Loop, error) {
 	vary := j.Choice("fetches", "varying", "fixed") == "varying"
 	graph, in, out, err := spread(tf.Float, "AddV2", 2, outputs)
@@ -522,7 +522,7 @@ func generated(j *job) (*loop.Loop, error) {
 	}
 	return m.train(f, func(step int) ([]any, error) {
 		n := j.Spec.Batch
-		if varying { // 8..40 of 32
+		if varying { // 8 to 40 for a batch of 32
 			n = n/4 + j.random.IntN(n+1)
 		}
 		data, err := m.rows(f, n, uint64(step))

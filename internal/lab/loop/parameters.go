@@ -24,7 +24,8 @@ func Model(c *worker.Child) (*savedmodels.Model, error) {
 	return m, err
 }
 
-// Rounding returns the function by which the parameter shapes changes a number of samples from 1 to most.
+// Rounding returns the function of the parameter shapes, which changes a number of samples from 1
+// to most.
 func Rounding(c *worker.Child, most int) func(n int) int {
 	shapes := c.Choice("shapes", "varying", "fixed", "pad", "bucket")
 	return func(n int) int {

@@ -26,7 +26,7 @@ type answer struct {
 	Peak []*matrix.Combination
 }
 
-// Answer returns a, for templates with a type that embeds answer.
+// Answer returns a, for templates that get a type that embeds answer.
 func (a answer) Answer() answer { return a }
 
 // Best returns the cheapest remedy that removes the growth, or nil.

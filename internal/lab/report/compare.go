@@ -15,21 +15,21 @@ import (
 	"steadyfit/memory"
 )
 
-// Agreement counts how far two matrices agree.
+// Agreement describes how far two matrices agree.
 type Agreement struct {
-	// Combinations were measured in at least one matrix and are in both. Same of them have the
-	// same effect.
+	// Combinations is the number of combinations that are in both matrices and were measured
+	// in at least one. Same is the number of those with equal effects.
 	Combinations int `json:"cells"`
 	Same         int `json:"same"`
-	// Open of the Same combinations are unclear in both.
+	// Open is the number of the Same combinations whose effect is unclear.
 	Open int `json:"open"`
-	// Baselines have a verdict in both. SameBaselines of them have the same class: they grow,
-	// do not grow, crash, or are inconclusive. SameKinds of these have the same kind of
-	// verdict; the kinds of verdicts without growth differ by noise.
+	// Baselines is the number of baselines with a verdict in both. SameBaselines of them have
+	// the same class: they grow, do not grow, crash, or are inconclusive. SameKinds of these
+	// have the same kind of verdict; the kinds of verdicts without growth differ by noise.
 	Baselines     int `json:"baselines"`
 	SameBaselines int `json:"same_baselines"`
 	SameKinds     int `json:"same_kinds"`
-	// OnlyA and OnlyB are missing in the other matrix.
+	// OnlyA and OnlyB are the numbers of combinations that only one matrix has.
 	OnlyA int `json:"only_a"`
 	OnlyB int `json:"only_b"`
 	// OtherKinds are baselines of the same class with different kinds of verdict.
@@ -246,7 +246,7 @@ func whyVerdict(a, b *view, x, y *matrix.Combination) string {
 	if i, j := growthOf(x) == undecided, growthOf(y) == undecided; i || j {
 		return which(i, j) + " inconclusive"
 	}
-	// If runs have the class of the other matrix, the next matrix may well have that majority.
+	// If some runs have the verdict of the other matrix, chance may have decided the majority.
 	other := func(v *view, c, than *matrix.Combination) (n, all int) {
 		for _, r := range v.runsOf(c) {
 			all++
@@ -327,9 +327,9 @@ func howClose(r, s compare.Ratio) string {
 	apart, overlaps := math.Abs(r.Estimate-s.Estimate), overlap(r.Interval, s.Interval)
 	switch {
 	case apart <= nearly && overlaps:
-		return fmt.Sprintf("the intervals overlap, and the estimates differ by %.2f only", apart)
+		return fmt.Sprintf("the intervals overlap, and the estimates differ by only %.2f", apart)
 	case apart <= nearly:
-		return fmt.Sprintf("the intervals do not overlap, but the estimates differ by %.2f only", apart)
+		return fmt.Sprintf("the intervals do not overlap, but the estimates differ by only %.2f", apart)
 	case overlaps:
 		return fmt.Sprintf("the intervals overlap, and the estimates differ by %.2f", apart)
 	}

@@ -158,7 +158,7 @@ func (v *view) Keeper(k kept) string {
 		return "No figure shows which allocator keeps it."
 	}
 	if inUse {
-		text += fmt.Sprintf("; malloc, below it, still counts %s as handed out", used)
+		text += fmt.Sprintf("; malloc, from which the pool takes its memory, counts %s as in use", used)
 		if free > 0 {
 			text += fmt.Sprintf(" and %s as free", free)
 		}
@@ -182,7 +182,7 @@ func trimsTo(c *matrix.Combination) string {
 	return ""
 }
 
-// keptLead is a sentence about memory that stays after close on a runtime, or "".
+// keptLead returns a sentence about the memory that a runtime holds after close, or "".
 func (v *view) keptLead(list []kept) string {
 	if len(list) == 0 {
 		return ""

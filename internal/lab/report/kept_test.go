@@ -62,7 +62,7 @@ func TestKept(t *testing.T) {
 	r := keptFixture()
 	for _, page := range []string{visible(render(t, r)), strings.Join(strings.Fields(inText(t, r, TextOptions{})), " ")} {
 		has(t, page, "109.0 MiB before the first step, 807.0 MiB in the loop, 789.0 MiB after everything was closed, 777.0 MiB after malloc_trim in addition.")
-		has(t, page, "TensorFlow's pool keeps freed memory: without the pool it comes back; malloc, below it, still counts 1.2 GiB as handed out and 27.0 MiB as free.")
+		has(t, page, "TensorFlow's pool keeps freed memory: without the pool it comes back; malloc, from which the pool takes its memory, counts 1.2 GiB as in use and 27.0 MiB as free.")
 		has(t, page, "45.0 MiB after malloc_trim; step time ×2.16")
 	}
 	page := render(t, r)
@@ -78,7 +78,7 @@ func TestKept(t *testing.T) {
 
 	// The size of TensorFlow's pool shows the allocator that keeps the memory.
 	r.Combinations[0].Figures.Pool = amount(640)
-	has(t, visible(render(t, r)), "a step takes up to 640.0 MiB from it; malloc, below it,")
+	has(t, visible(render(t, r)), "a step takes up to 640.0 MiB from it; malloc, from which the pool")
 	r.Combinations[0].Figures.Pool = nil
 
 	// Without a comparison, the page makes no statement about remedies.
@@ -152,7 +152,7 @@ func TestWaiting(t *testing.T) {
 	has(t, visible(render(t, r)), want)
 	has(t, inText(t, r, TextOptions{Width: 1000}), want)
 	// A run without a collection does not show endless growth.
-	const early = "Seen for 3 s at most, and Go may wait 120 s for a collection."
+	const early = "The runs took at most 3 s, and Go may wait 120 s for a collection."
 	hasNot(t, visible(render(t, r)), early)
 	r.Runs = []matrix.RunResult{{ID: 1, Seconds: 2.9}}
 	r.Combinations[0].Runs = []int{1}

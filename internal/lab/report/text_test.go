@@ -244,8 +244,8 @@ func TestCompare(t *testing.T) {
 		why  string // "" is a contradiction, "same" no disagreement
 	}{
 		{"unclear", []matrix.Combination{cell(compare.Works, ratio(0, 0.02, 0.05))}, []matrix.Combination{cell(compare.Unclear, ratio(-0.5, 0.1, 0.9))}, "B was unclear"},
-		{"overlap", []matrix.Combination{cell(compare.Works, ratio(0.03, 0.06, 0.09))}, []matrix.Combination{cell(compare.Partly, ratio(0.05, 0.1, 0.15))}, "the intervals overlap, and the estimates differ by 0.04 only; the threshold 0.1 lies within"},
-		{"close", []matrix.Combination{cell(compare.Works, ratio(0.07, 0.08, 0.09))}, []matrix.Combination{cell(compare.Partly, ratio(0.1, 0.11, 0.12))}, "the estimates differ by 0.03 only; the threshold 0.1 lies within"},
+		{"overlap", []matrix.Combination{cell(compare.Works, ratio(0.03, 0.06, 0.09))}, []matrix.Combination{cell(compare.Partly, ratio(0.05, 0.1, 0.15))}, "the intervals overlap, and the estimates differ by only 0.04; the threshold 0.1 lies within"},
+		{"close", []matrix.Combination{cell(compare.Works, ratio(0.07, 0.08, 0.09))}, []matrix.Combination{cell(compare.Partly, ratio(0.1, 0.11, 0.12))}, "the estimates differ by only 0.03; the threshold 0.1 lies within"},
 		{"one run grew", []matrix.Combination{cell(compare.Works, ratio(0.2, 0.25, 0.3))}, []matrix.Combination{cell(compare.Partly, ratio(0.22, 0.26, 0.31))}, "they differ in whether single runs with the remedy grow"},
 		{"contradiction", []matrix.Combination{cell(compare.Works, ratio(0, 0.01, 0.02))}, []matrix.Combination{cell(compare.NoEffect, ratio(0.98, 1, 1.02))}, ""},
 		{"death", []matrix.Combination{cell(compare.Partly, ratio(0.9, 0.91, 0.92))}, []matrix.Combination{dead}, ""},

@@ -15,8 +15,8 @@ import (
 
 // ThinOptions limit the size of a result. The zero value keeps no samples and all digits.
 type ThinOptions struct {
-	// Samples is the maximum number of samples in a series. Of longer series, only those of
-	// middle runs and baselines are kept.
+	// Samples is the maximum number of samples in a series. Longer series are thinned in
+	// middle runs and baselines, and left out elsewhere.
 	Samples int
 	// Digits is the number of significant digits of the figures of runs; 0 keeps all. Figures
 	// of combinations have one digit more, samples one digit less. With Digits, runs other than

@@ -28,9 +28,10 @@ type Change struct {
 	Disagreement
 }
 
-// Changes returns the changes from each version to the next in which the combination was decided,
-// the number of differences that chance explains, and that of combinations that were not measured
-// with each version.
+// Changes returns the changes between consecutive versions. If the combination was undecided in
+// some of them, the versions before and after these are compared. explained is the number of
+// differences that chance explains, and missing that of combinations that were not measured with
+// each version.
 func Changes(versions []Version) (changes []Change, explained, missing int) {
 	all := make(map[combinationID]bool)
 	for _, v := range versions {

@@ -122,7 +122,7 @@ func (o *Observed) process(ctx context.Context, j Job, l *limit) (from int, err 
 	}
 	if last.Kind == worker.KindAgain {
 		if last.Step <= j.Spec.From {
-			o.Failure, o.Cause = worker.Failed, fmt.Sprintf("a process stopped for another one at step %d, its first step", last.Step)
+			o.Failure, o.Cause = worker.Failed, fmt.Sprintf("the process asked to be restarted at step %d, its first step", last.Step)
 			return 0, nil
 		}
 		return last.Step, nil

@@ -274,7 +274,8 @@ func (c *Child) Unused() error {
 	return nil
 }
 
-// Last returns an amount of the last sample, without those of the parent.
+// Last returns an amount of the last sample. It knows only the amounts of this process, not those
+// that the parent reads.
 func (c *Child) Last(layer memory.Layer) memory.Reading { return c.sample.Get(layer) }
 
 func (c *Child) Fact(name, value string) error {

@@ -77,7 +77,7 @@ func newW5(_ context.Context, b *builder) (*loop.Loop, error) {
 // fetchable is the number of outputs in W6, which fetches all nonempty sets of them.
 const fetchable = 14
 
-// newW6 fetches another set of outputs in each step.
+// newW6 fetches a different set of outputs in each step.
 func newW6(_ context.Context, b *builder) (*loop.Loop, error) {
 	fixed := b.Choice("fetches", "varying", "fixed") == "fixed"
 	g := new(graphdef.Graph).Placeholder("x", tfbind.Float32)

@@ -55,7 +55,7 @@ func newD1(ctx context.Context, b *builder) (*loop.Loop, error) {
 		}
 		return loss, err
 	}
-	l.Epoch, l.Trace = nil, nil // a trace would be of one rank
+	l.Epoch, l.Trace = nil, nil // a trace would show only one rank
 	return l, nil
 }
 
@@ -67,7 +67,7 @@ func freeAddresses(n int) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		defer l.Close() // after the last one was found, so that they differ
+		defer l.Close() // only after the last one was found, so that all differ
 		addresses[i] = l.Addr().String()
 	}
 	return strings.Join(addresses, ","), nil

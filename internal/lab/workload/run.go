@@ -117,7 +117,7 @@ func Open(ctx context.Context, c *worker.Child) (*loop.Loop, error) {
 	return open(ctx, c, new(tfbind.Counts))
 }
 
-// open opens a workload whose Close writes to left what remains open on purpose.
+// open opens a workload. Its Close writes the objects that stay open on purpose to left.
 func open(ctx context.Context, c *worker.Child, left *tfbind.Counts) (*loop.Loop, error) {
 	w, ok := workloads[c.Spec.Workload]
 	if !ok {
