@@ -107,7 +107,7 @@ func (s *settings) printPeak(cmd *cobra.Command, r *explain.Report) error {
 		r.Parts[i].Advice = option.Marked(r.Parts[i].Advice, flagName)
 	}
 	if s.Out != "" {
-		if err := s.writePage(cmd.ErrOrStderr(), r); err != nil {
+		if err := writePage(cmd.ErrOrStderr(), filepath.Join(s.Out, "explain.html"), r.HTML); err != nil {
 			return err
 		}
 	}
@@ -117,10 +117,9 @@ func (s *settings) printPeak(cmd *cobra.Command, r *explain.Report) error {
 	return r.WriteText(cmd.OutOrStdout())
 }
 
-func (s *settings) writePage(stderr io.Writer, r *explain.Report) error {
-	path := filepath.Join(s.Out, "explain.html")
-	if err := files.Stream(path, r.HTML); err != nil {
-		return err
+func writePage(stderr io.Writer, path string, html func(io.Writer) error) error {
+	if err := files.Stream(path, html); err != nil {
+		return unusable(fmt.Errorf("--out: %w", err))
 	}
 	notice(stderr, "page", path)
 	return nil
@@ -142,17 +141,21 @@ func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
 		return nil, err
 	}
 	noteFrozen(cmd.ErrOrStderr(), m, "the explained steps compute it every time")
-	name := s.Model
-	if !strings.HasPrefix(name, savedmodels.BuiltinPrefix) {
-		name = filepath.Base(filepath.Clean(name))
-	}
 	return explain.Measure(cmd.Context(), explain.Plan{
-		Name: name, Model: m, Options: s.Session, Batch: s.Loop.Batch, Prefetch: s.Prefetch, Time: growthTime,
+		Name: s.modelName(), Model: m, Options: s.Session, Batch: s.Loop.Batch, Prefetch: s.Prefetch, Time: growthTime,
 		Shuffle: s.Shuffle, ChooseSteps: s.ChooseSteps, Budgeted: s.Budget.Limit > 0, LearningRate: s.firstRate(),
 		Mappable:       mappable(s.Data.Path),
 		OpenData:       func() (*data.InMemory, error) { return s.trainingData(m, plan.Roles().Train) },
 		LoadTensorFlow: func() error { return s.loadDevices(cmd) },
 	})
+}
+
+// modelName returns the name of the model for a page.
+func (s *settings) modelName() string {
+	if strings.HasPrefix(s.Model, savedmodels.BuiltinPrefix) {
+		return s.Model
+	}
+	return filepath.Base(filepath.Clean(s.Model))
 }
 
 func (s *settings) trainingData(m *savedmodels.Model, signature string) (*data.InMemory, error) {

@@ -309,7 +309,7 @@ func (s *settings) outputFlags() []flag {
 		{"out", "merge", "folder for the merged SavedModel; an earlier one is replaced", "", &s.Out},
 		{"out", "explain", "folder for an HTML page about the memory of a step", "", &s.Out},
 		{"out", "predict", "file to write: .npy, .csv or .jsonl", "", &s.Out},
-		{"out", "tune", "YAML file to write, for fit --config", "", &s.Out},
+		{"out", "tune", "YAML file to write, for fit --config; a page with a chart is written beside it", "", &s.Out},
 		{"output", "predict", "write only this output of the model", "", &s.output},
 		{"thin", "report", "write a small copy of the result to this file, .json or .json.gz", "", &s.thin},
 		{"history", "fit", "file for the history, one JSON line per epoch", "HistoryFile", &s.history},

@@ -42,7 +42,8 @@ With --memory-budget, the fastest settings are chosen that stay under it; with
 --step-time, those with the least memory at that speed; with neither, those with the
 least product of time and memory. The table shows all settings for which no others
 are both faster and smaller, and whether their results have the same bits as those of
-plain steps. Measurements are kept, so the same command continues a search that was
+plain steps. With --out, a page beside the file has the table and a chart of memory
+and time. Measurements are kept, so the same command continues a search that was
 interrupted.`,
 		Example: `  steadyfit tune --model my/model --data train.npz --memory-budget 600MiB --out tuned.yaml
   steadyfit fit --config tuned.yaml --epochs 10 --out my/trained`,
@@ -87,13 +88,18 @@ func (s *settings) tune(cmd *cobra.Command) error {
 	if err := s.printTuned(cmd.OutOrStdout(), r, inexact); err != nil {
 		return err
 	}
+	if s.Out != "" {
+		if err := s.writeTuned(cmd, r.Chosen); err != nil {
+			return err
+		}
+		if err := s.writeFront(cmd.ErrOrStderr(), ds.Name(), r, inexact); err != nil {
+			return err
+		}
+	}
 	if r.Chosen == nil {
 		return s.notReached(r, inexact)
 	}
-	if s.Out == "" {
-		return nil
-	}
-	return s.writeTuned(cmd, *r.Chosen)
+	return nil
 }
 
 func (s *settings) checkTune() error {
@@ -160,9 +166,9 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 		LearningRate: s.firstRate(),
 	}
 	plan.Limits.Restart = true // fit sets these variables when it starts
-	anon := s.Budget.Layer == memory.Anon
+	goal := s.goal()
 	trials, saved, first := 0, true, true
-	r, err := tune.Run(cmd.Context(), &plan, tune.Goal{Budget: s.Budget.Limit, Anon: anon, Step: s.stepTime}, until, func(e tune.Event) {
+	r, err := tune.Run(cmd.Context(), &plan, goal, until, func(e tune.Event) {
 		if trials = e.Trials; first && trials > 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "tune: continues after %s in %s\n", english.Count(trials, "earlier trial"), plan.Cache)
 		}
@@ -173,7 +179,7 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 			notice(cmd.ErrOrStderr(), "warning", fmt.Sprintf("the trials are not kept for another call: %v; set --cache to a folder that can be written", err))
 			saved = false
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "tune: %v: %s (%v left)\n", e.Configuration, trialText(*e.Done, anon), time.Until(until).Round(time.Second))
+		fmt.Fprintf(cmd.ErrOrStderr(), "tune: %v: %s (%v left)\n", e.Configuration, trialText(*e.Done, goal.Anon), time.Until(until).Round(time.Second))
 	})
 	if errors.Is(err, context.Canceled) && saved {
 		err = fmt.Errorf("interrupted; the same command continues with the %s so far: %w", english.Count(trials, "trial"), err)
@@ -252,7 +258,7 @@ type tuned struct {
 
 func (s *settings) printTuned(w io.Writer, r tune.Result, inexact bool) error {
 	if s.json {
-		out := tuned{Default: newTunedPoint(r.Default, inexact), Chosen: newTunedPoint(r.Chosen, inexact), Failures: map[string]string{}, Measured: r.Measured, Configurations: r.Configurations, Complete: r.Complete}
+		out := tuned{Default: newTunedPoint(r.Default, inexact), Chosen: newTunedPoint(r.Chosen, inexact), Failures: map[string]string{}, Measured: len(r.Points), Configurations: r.Configurations, Complete: r.Complete}
 		for _, p := range r.Front {
 			out.Front = append(out.Front, newTunedPoint(&p, inexact))
 		}
@@ -263,35 +269,25 @@ func (s *settings) printTuned(w io.Writer, r tune.Result, inexact bool) error {
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "peak\tstep\ttrials\tresults\tsettings")
-	row := func(p tune.Point, note string) {
-		fmt.Fprintf(table, "%v\t%s (%s to %s)\t%d\t%s\t%v%s\n", p.Peak, english.Duration(p.Step), english.Duration(p.StepLow), english.Duration(p.StepHigh), p.Trials, numbers(p.Configuration, inexact), p.Configuration, note)
-	}
-	if r.Default != nil {
-		row(*r.Default, " (default)")
-	}
-	for _, p := range r.Front {
-		if !p.Configuration.Plain() {
-			row(p, "")
+	for _, p := range r.Rows() {
+		note := ""
+		if p.Configuration.Plain() {
+			note = " (default)"
 		}
+		fmt.Fprintf(table, "%v\t%s (%s to %s)\t%d\t%s\t%v%s\n", p.Peak, english.Duration(p.Step), english.Duration(p.StepLow), english.Duration(p.StepHigh), p.Trials, numbers(p.Configuration, inexact), p.Configuration, note)
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "measured %d of %s", r.Measured, english.Count(r.Configurations, "combination"))
-	if r.Complete {
-		text.WriteString("; no other one is predicted to be better\n")
-	} else {
-		text.WriteString("; the time ran out, and others may be better: run the same command again to measure more\n")
-	}
+	fmt.Fprintln(&text, r.Extent())
 	for _, f := range r.Failures {
 		fmt.Fprintf(&text, "failed: %v: %s\n", f.Configuration, f.Reason)
 	}
 	if p := r.Chosen; p != nil {
 		fmt.Fprintf(&text, "chosen: %v\n  %s", p.Configuration, s.goalText())
-		if r.Default != nil {
-			fmt.Fprintf(&text, "; %.2f times the peak and %.2f times the time of the default",
-				float64(p.Peak)/float64(r.Default.Peak), p.Step.Seconds()/r.Default.Step.Seconds())
+		if than := r.Comparison(); than != "" {
+			text.WriteString("; " + than)
 		}
 		text.WriteString("\n")
 	}
@@ -303,11 +299,33 @@ func (s *settings) printTuned(w io.Writer, r tune.Result, inexact bool) error {
 func (s *settings) goalText() string {
 	switch {
 	case s.Budget.Limit > 0:
-		return fmt.Sprintf("the fastest with a peak of at most %v, which leaves a part of the budget of %v free", tune.Goal{Budget: s.Budget.Limit}.Limit(), s.Budget.Limit)
+		return fmt.Sprintf("the fastest with a peak of at most %v, which leaves a part of the budget of %v free", s.goal().Limit(), s.Budget.Limit)
 	case s.stepTime > 0:
 		return fmt.Sprintf("the least memory at %v per step or less", s.stepTime)
 	}
 	return "the least product of time and memory, without --memory-budget or --step-time"
+}
+
+// frontPath returns the path of the page with the front: out with another extension.
+func frontPath(out string) string {
+	if ext := filepath.Ext(out); ext == ".yaml" || ext == ".yml" {
+		out = strings.TrimSuffix(out, ext)
+	}
+	return out + ".html"
+}
+
+// writeFront writes the page with the front beside --out, also if no configuration reaches the goal.
+func (s *settings) writeFront(stderr io.Writer, ds string, r tune.Result, inexact bool) error {
+	page := tune.Page{
+		Result: r, Goal: s.goal(), Model: s.modelName(), Data: ds, Batch: s.Loop.Batch, Why: s.goalText(),
+		Numbers: func(c autotune.Configuration) string { return numbers(c, inexact) },
+	}
+	return writePage(stderr, frontPath(s.Out), page.HTML)
+}
+
+// goal returns what decides the choice.
+func (s *settings) goal() tune.Goal {
+	return tune.Goal{Budget: s.Budget.Limit, Anon: s.Budget.Layer == memory.Anon, Step: s.stepTime}
 }
 
 // notReached is the error if no configuration reaches the goal.
@@ -324,13 +342,16 @@ func (s *settings) notReached(r tune.Result, inexact bool) error {
 	if inexact && !s.Session.AllowInexactSplit {
 		fixes = append(fixes, "--inexact-micro-batches")
 	}
-	sufficient := memory.Bytes(float64(p.Peak)*float64(s.Budget.Limit)/float64(tune.Goal{Budget: s.Budget.Limit}.Limit()))/memory.MiB + 1
+	sufficient := memory.Bytes(float64(p.Peak)*float64(s.Budget.Limit)/float64(s.goal().Limit()))/memory.MiB + 1
 	return fmt.Errorf("no measured settings keep the training under %v: the least peak is %v (%v), and a part of the budget must stay free; give --memory-budget %dMiB or more, or try %s",
 		s.Budget.Limit, p.Peak, p.Configuration, sufficient, english.List(append(fixes, "a smaller --batch", "a model exported with --remat"), "or"))
 }
 
-// writeTuned writes the flags that were given and the chosen settings as a configuration of fit.
-func (s *settings) writeTuned(cmd *cobra.Command, p tune.Point) error {
+// writeTuned writes the flags that were given and the chosen settings, if any, as a configuration of fit.
+func (s *settings) writeTuned(cmd *cobra.Command, p *tune.Point) error {
+	if p == nil {
+		return nil
+	}
 	document := &yaml.Node{Kind: yaml.MappingNode, HeadComment: fmt.Sprintf("Written by steadyfit tune on %s: %v,\npeak %v, %s per step.",
 		time.Now().Format(time.DateOnly), p.Configuration, p.Peak, english.Duration(p.Step))}
 	scalar := func(text string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: text} }

@@ -23,7 +23,7 @@ var (
 )
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"style":  func() template.CSS { return template.CSS(uplot.Style + pageStyle) },
+	"style":  func() template.CSS { return template.CSS(uplot.Style() + pageStyle) },
 	"script": func() template.JS { return template.JS(uplot.Script() + pageScript) },
 	"share":  func(part, whole memory.Bytes) string { return percent(part, whole) },
 	"width":  func(part, whole any) string { return fmt.Sprintf("%.3f%%", 100*number(part)/max(number(whole), 1)) },

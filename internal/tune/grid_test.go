@@ -81,7 +81,7 @@ func BenchmarkGrid(b *testing.B) {
 		b.ReportMetric(took.Seconds(), "grid-s")
 		b.ReportMetric(searched.Seconds(), "search-s")
 		b.ReportMetric(float64(len(grid.points)), "configurations")
-		b.ReportMetric(float64(found.Measured), "searched")
+		b.ReportMetric(float64(len(found.Points)), "searched")
 		b.ReportMetric(100*worst, "gap-%")
 	}
 }

@@ -360,12 +360,14 @@ func (s *search) repeat() (c autotune.Configuration, ok bool) {
 // tie is the relative difference below which two times or two peaks count as equal.
 const tie = 0.02
 
+// faster orders points by time, then by peak.
+func faster(a, b point) int {
+	return cmp.Or(cmp.Compare(a.ratio, b.ratio), cmp.Compare(a.peak, b.peak))
+}
+
 // front returns the points for which no other one is both faster and smaller, fastest first.
 func front(points []point) (front []point) {
-	sorted := slices.SortedFunc(slices.Values(points), func(a, b point) int {
-		return cmp.Or(cmp.Compare(a.ratio, b.ratio), cmp.Compare(a.peak, b.peak))
-	})
-	for _, p := range sorted {
+	for _, p := range slices.SortedFunc(slices.Values(points), faster) {
 		n := len(front)
 		switch {
 		case n > 0 && float64(p.peak) > (1-tie)*float64(front[n-1].peak):

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/english"
 	"steadyfit/memory"
 )
 
@@ -51,16 +53,50 @@ type Failure struct {
 type Result struct {
 	// Default has plain steps; nil if they cannot run.
 	Default *Point
-	// Front has the configurations for which no other one is faster and smaller, fastest first.
-	Front []Point
+	// Points are the measured configurations, fastest first. Front has those for which no other one is
+	// faster and smaller.
+	Points, Front []Point
 	// Chosen is the choice for the goal; nil if no configuration reaches it. Nearest is then the
 	// configuration that comes closest.
 	Chosen, Nearest *Point
 	Failures        []Failure
-	// Measured and Configurations count configurations. Complete is false if time ran out while
-	// others were worth a trial.
-	Measured, Configurations int
-	Complete                 bool
+	// Configurations is the number of all. Complete is false if time ran out while others were worth a
+	// trial.
+	Configurations int
+	Complete       bool
+}
+
+// Rows are the points to show: the default, then the front and the choice or the nearest, fastest first.
+func (r Result) Rows() (rows []Point) {
+	if r.Default != nil {
+		rows = append(rows, *r.Default)
+	}
+	for _, p := range r.Points {
+		is := func(q Point) bool { return q.Configuration == p.Configuration }
+		best := cmp.Or(r.Chosen, r.Nearest)
+		if !p.Configuration.Plain() && (slices.ContainsFunc(r.Front, is) || best != nil && is(*best)) {
+			rows = append(rows, p)
+		}
+	}
+	return rows
+}
+
+// Extent says how much of the search is done.
+func (r Result) Extent() string {
+	rest := "the time ran out, and others may be better: run the same command again to measure more"
+	if r.Complete {
+		rest = "no other one is predicted to be better"
+	}
+	return fmt.Sprintf("measured %d of %s; %s", len(r.Points), english.Count(r.Configurations, "combination"), rest)
+}
+
+// Comparison compares the choice with the default; it is empty if one of them is missing.
+func (r Result) Comparison() string {
+	if r.Chosen == nil || r.Default == nil {
+		return ""
+	}
+	return fmt.Sprintf("%.2f times the peak and %.2f times the time of the default",
+		float64(r.Chosen.Peak)/float64(r.Default.Peak), r.Chosen.Step.Seconds()/r.Default.Step.Seconds())
 }
 
 // Event describes a trial that is about to begin, or that has ended.
@@ -142,10 +178,13 @@ func (s *search) result() (Result, error) {
 		why := cmp.Or(s.failed[autotune.Configuration{}], "no time was left")
 		return Result{}, fmt.Errorf("%w: plain steps: %s", ErrNothing, why)
 	}
-	r := Result{Measured: len(s.points), Configurations: len(s.candidates), Complete: s.complete}
+	r := Result{Configurations: len(s.candidates), Complete: s.complete}
 	if plain := s.point(autotune.Configuration{}); plain != nil {
 		shown := s.show(*plain)
 		r.Default = &shown
+	}
+	for _, p := range slices.SortedFunc(slices.Values(s.points), faster) {
+		r.Points = append(r.Points, s.show(p))
 	}
 	for _, p := range front(s.points) {
 		r.Front = append(r.Front, s.show(p))

@@ -1,4 +1,4 @@
-// Package uplot has uPlot, which draws the charts of pages that load nothing.
+// Package uplot has uPlot, which draws the charts of pages that load nothing, and what these pages share.
 package uplot
 
 import (
@@ -12,15 +12,23 @@ import (
 //	dist/uPlot.min.css      sha256 df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04
 var (
 	//go:embed uplot.js
-	script string
-	// Style is the style sheet.
-	//
+	library string
 	//go:embed uplot.css
-	Style string
+	libraryStyle string
+	// The functions and the style of all pages.
+	//
+	//go:embed charts.js
+	charts string
+	//go:embed charts.css
+	pageStyle string
 )
 
-// Script returns the script. It does not name uPlot's address, since a page must not refer to the network.
+// Style returns the style sheet of a page with charts.
+func Style() string { return libraryStyle + pageStyle }
+
+// Script returns uPlot and the functions for charts. It does not name uPlot's address, since a page must
+// not refer to the network.
 func Script() string {
-	_, chart, _ := strings.Cut(script, "*/")
-	return "/* uPlot 1.6.32, MIT License, (c) 2022 Leon Sorokin */" + chart
+	_, chart, _ := strings.Cut(library, "*/")
+	return "/* uPlot 1.6.32, MIT License, (c) 2022 Leon Sorokin */" + chart + "\n" + charts
 }

@@ -26,7 +26,7 @@ func asset(name string) string {
 }
 
 var pageTemplate = template.Must(template.New("page.tmpl").Funcs(template.FuncMap{
-	"style":  func() template.CSS { return template.CSS(uplot.Style + asset("style.css")) },
+	"style":  func() template.CSS { return template.CSS(uplot.Style() + asset("style.css")) },
 	"script": func() template.JS { return template.JS(uplot.Script() + asset("script.js")) },
 	"size":   size, "duration": duration, "sentence": sentence, "spread": spread,
 	"slope": func(c *matrix.Combination) string { return slopeText(c, false) },

@@ -2,7 +2,6 @@
 (async () => {
 const root = document.documentElement;
 const all = (selector, within) => [...(within || document).querySelectorAll(selector)];
-const color = name => getComputedStyle(root).getPropertyValue("--" + name);
 
 // The details are HTML, in gzip, in base64.
 const packed = Uint8Array.from(atob(JSON.parse(document.getElementById("packed").textContent)), c => c.charCodeAt(0));
@@ -25,20 +24,9 @@ function follow() {
 }
 addEventListener("hashchange", follow);
 
-// Formats sizes like the rest of the report.
-function bytes(v) {
-  for (const [name, size] of [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]])
-    if (Math.abs(v) >= size) return (v / size).toFixed(1) + " " + name;
-  return Math.round(v) + " B";
-}
-function duration(ns) {
-  for (const [name, size] of [["s", 1e9], ["ms", 1e6], ["µs", 1e3]])
-    if (ns >= size) return +(ns / size).toPrecision(3) + " " + name;
-  return ns + " ns";
-}
-
 const lines = {base: [2.6], works: [1.6], partly: [1.5, [7, 3]], harm: [1.6, [2, 2.5]], unclear: [1.6, [1, 4]], none: [1.2]};
-const tone = kind => color({base: "ink", works: "works", partly: "partly", harm: "harm", unclear: "unclear"}[kind] || "none");
+const toneName = kind => ({base: "ink", works: "works", partly: "partly", harm: "harm", unclear: "unclear"}[kind] || "none");
+const tone = kind => color(toneName(kind));
 
 // Returns the curves of a row: that of its middle run, then others.
 function curves(row) {
@@ -51,24 +39,6 @@ const series = c => {
   const [width, dash] = lines[c.kind] || lines.none;
   return {stroke: () => tone(c.kind), width: c.repeat ? 0.8 : width, dash, alpha: c.repeat ? 0.3 : 1, spanGaps: true, points: {show: false}};
 };
-const fromZero = (u, low, high) => low === null ? [0, 1] : [low > high / 2 ? Math.max(0, low - (high - low) / 4) : 0, high + (high - low || high) * 0.05];
-const axis = values => ({stroke: () => color("soft"), grid: {stroke: () => color("grid"), width: 1}, ticks: {show: false}, values: (u, list) => list.map(values), font: "12px system-ui"});
-const powers = Array.from({length: 50}, (_, i) => 2 ** i);
-
-function plot(holder, height, options, data) {
-  const u = new uPlot({width: Math.max(holder.clientWidth, 60), height, legend: {show: false}, ...options}, data, holder);
-  new ResizeObserver(() => holder.clientWidth && u.setSize({width: holder.clientWidth, height})).observe(holder);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => u.redraw());
-  return u;
-}
-function tip(u, text) {
-  const box = u.tip || (u.tip = u.over.appendChild(document.createElement("output")));
-  box.className = "tip";
-  box.hidden = !text;
-  box.textContent = text;
-  box.style.left = Math.max(0, Math.min(u.cursor.left + 12, u.over.clientWidth - box.offsetWidth)) + "px";
-  box.style.top = Math.max(0, u.cursor.top - box.offsetHeight - 12) + "px";
-}
 
 function spark(holder) {
   const part = document.getElementById(holder.dataset.part);
@@ -96,7 +66,7 @@ function chart(figure) {
   const u = plot(figure.querySelector(".plot"), 320, {
     cursor: {focus: {prox: 24}, y: false, points: {show: false}}, focus: {alpha: 0.13},
     scales: {x: {time: false, range: (u, low, high) => [0, high]}, y: {range: fromZero}},
-    axes: [axis(v => v), {...axis(bytes), size: 76, incrs: powers}],
+    axes: [axis(v => v), byteAxis()],
     series: [{}, ...list.map(series)],
     hooks: {
       setCursor: [u => {
@@ -152,47 +122,12 @@ function chart(figure) {
 }
 
 function pareto(figure) {
-  const part = figure.closest(".part");
-  const dots = all("tr[data-time]", part).map(row => ({row, x: +row.dataset.time, y: +row.dataset.peak, front: row.dataset.front,
-    less: row.textContent.includes("†")})).sort((a, b) => a.x - b.x);
-  const at = u => {
-    let best = null;
-    for (const d of dots) {
-      const far = Math.hypot(u.valToPos(d.x, "x") - u.cursor.left, u.valToPos(d.y, "y") - u.cursor.top);
-      if (far < 20 && (!best || far < best.far)) best = {...d, far};
-    }
-    return best;
-  };
-  const u = plot(figure.querySelector(".plot"), 270, {
-    cursor: {x: false, y: false, points: {show: false}, drag: {x: false}},
-    scales: {x: {time: false, range: fromZero}, y: {range: fromZero}},
-    axes: [axis(duration), {...axis(bytes), size: 76, incrs: powers}],
-    series: [{}, {stroke: "transparent", points: {show: false}}],
-    hooks: {
-      setCursor: [u => {
-        const d = u.cursor.left >= 0 && at(u);
-        tip(u, d ? d.row.querySelector("button").textContent + "\n" + bytes(d.y) + ", " + duration(d.x) + " per step" + (d.less ? ", of less work" : "") : "");
-      }],
-      draw: [u => {
-        const px = devicePixelRatio, ctx = u.ctx;
-        for (const d of [...dots].sort((a, b) => (a.front || 0) - (b.front || 0))) {
-          const x = u.valToPos(d.x, "x", true), y = u.valToPos(d.y, "y", true), r = (d.front ? 9 : 5.5) * px;
-          ctx.fillStyle = ctx.strokeStyle = tone(d.row.className);
-          ctx.beginPath();
-          if (d.row.className === "base") ctx.rect(x - 6 * px, y - 6 * px, 12 * px, 12 * px);
-          else ctx.arc(x, y, r, 0, 7);
-          if (d.less) { ctx.lineWidth = 2 * px; ctx.stroke(); continue; }
-          ctx.fill();
-          if (!d.front || d.row.className === "base") continue;
-          ctx.fillStyle = color("bg");
-          ctx.font = "700 " + 11 * px + "px system-ui";
-          ctx.textAlign = "center";
-          ctx.fillText(d.front, x, y + 4 * px);
-        }
-      }],
-    },
-  }, [dots.map(d => d.x), dots.map(d => d.y)]);
-  u.over.addEventListener("click", () => { const d = at(u); if (d) location.hash = d.row.id; });
+  const dots = all("tr[data-time]", figure.closest(".part")).map(row => {
+    const x = +row.dataset.time, y = +row.dataset.peak, hollow = row.textContent.includes("†"), square = row.className === "base", front = row.dataset.front;
+    return {x, y, hollow, square, tone: toneName(row.className), r: square ? 6 : front && 9, label: !square && front, rank: front || 0, id: row.id,
+      text: row.querySelector("button").textContent + "\n" + bytes(y) + ", " + duration(x) + " per step" + (hollow ? ", of less work" : "")};
+  });
+  scatter(figure.querySelector(".plot"), 270, dots.sort((a, b) => a.rank - b.rank), {click: d => { location.hash = d.id; }});
 }
 
 // A chart is drawn when it becomes visible, or is printed.

@@ -1,0 +1,174 @@
+package tune
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"io"
+	"strconv"
+	"time"
+
+	"steadyfit/internal/autotune"
+	"steadyfit/internal/english"
+	"steadyfit/internal/uplot"
+	"steadyfit/memory"
+)
+
+var (
+	//go:embed page.tmpl
+	pageText string
+	//go:embed page.css
+	pageStyle string
+	//go:embed page.js
+	pageScript string
+)
+
+var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
+	"style":    func() template.CSS { return template.CSS(uplot.Style() + pageStyle) },
+	"script":   func() template.JS { return template.JS(uplot.Script() + pageScript) },
+	"duration": english.Duration,
+	"inc":      func(i int) int { return i + 1 },
+}).Parse(pageText))
+
+// Page is a page with a result and the chart of its front.
+type Page struct {
+	Result
+	Goal Goal
+	// Model and Data are names. Batch is the number of samples of a step.
+	Model, Data string
+	Batch       int
+	// Why says how the goal chooses.
+	Why string
+	// Numbers describes how the results of a configuration relate to those of plain steps.
+	Numbers func(autotune.Configuration) string
+}
+
+// Memory names the memory that was measured.
+func (p *Page) Memory() string {
+	if p.Goal.Anon {
+		return "anonymous memory"
+	}
+	return "resident memory"
+}
+
+// Note says what a point is, besides a point of the front.
+func (p *Page) Note(q Point) string {
+	switch is := func(other *Point) bool { return other != nil && other.Configuration == q.Configuration }; {
+	case is(p.Chosen) && is(p.Default):
+		return "chosen, default"
+	case is(p.Chosen):
+		return "chosen"
+	case is(p.Nearest):
+		return "nearest"
+	case is(p.Default):
+		return "default"
+	}
+	return ""
+}
+
+// Class is the class of a point in the style sheet, and the tone of its dot.
+func (p *Page) Class(q Point) string {
+	switch p.Note(q) {
+	case "":
+		return "front"
+	case "default":
+		return "ink"
+	}
+	return "choice"
+}
+
+// dot and limit are those of the function scatter of package uplot.
+type dot struct {
+	X      int64        `json:"x"`
+	Low    int64        `json:"low"`
+	High   int64        `json:"high"`
+	Y      memory.Bytes `json:"y"`
+	Bottom memory.Bytes `json:"bottom"`
+	Top    memory.Bytes `json:"top"`
+	Radius float64      `json:"r"`
+	Square bool         `json:"square,omitempty"`
+	Tone   string       `json:"tone"`
+	Label  string       `json:"label,omitempty"`
+	Note   string       `json:"note,omitempty"`
+	Text   string       `json:"text"`
+}
+
+type limit struct {
+	X     int64        `json:"x,omitempty"`
+	Y     memory.Bytes `json:"y,omitempty"`
+	Dash  []int        `json:"dash,omitempty"`
+	Below bool         `json:"below,omitempty"`
+	Tone  string       `json:"tone"`
+	Text  string       `json:"text"`
+}
+
+func newDot(p Point, radius float64, tone string) dot {
+	return dot{
+		X: p.Step.Nanoseconds(), Low: p.StepLow.Nanoseconds(), High: p.StepHigh.Nanoseconds(),
+		Y: p.Peak, Bottom: p.PeakLow, Top: p.Peak, Radius: radius, Tone: tone,
+		Text: fmt.Sprintf("%v\n%v, %s per step", p.Configuration, p.Peak, english.Duration(p.Step)),
+	}
+}
+
+// dots returns all points, and the front again. Those with a row in the table, on top of the others,
+// have its number.
+func (p *Page) dots() (dots, front []dot) {
+	rows := p.Rows()
+	numbered := map[autotune.Configuration]bool{}
+	for _, q := range rows {
+		numbered[q.Configuration] = true
+	}
+	for _, q := range p.Points {
+		if !numbered[q.Configuration] {
+			d := newDot(q, 3.5, "other")
+			d.Low, d.High, d.Bottom, d.Top = d.X, d.X, d.Y, d.Y // intervals of many points would hide the front
+			dots = append(dots, d)
+		}
+	}
+	for i, q := range rows {
+		d := newDot(q, 8, p.Class(q))
+		d.Label, d.Note = strconv.Itoa(i+1), p.Note(q)
+		d.Square = p.Default != nil && q.Configuration == p.Default.Configuration
+		dots = append(dots, d)
+	}
+	for _, q := range p.Front {
+		front = append(front, newDot(q, 0, "front"))
+	}
+	return dots, front
+}
+
+// limits returns the lines of the goal.
+func (p *Page) limits() []limit {
+	switch g := p.Goal; {
+	case g.Budget > 0:
+		return []limit{
+			{Y: g.Budget, Tone: "goal", Text: fmt.Sprintf("budget %v", g.Budget)},
+			{Y: g.Limit(), Dash: []int{6, 4}, Below: true, Tone: "goal", Text: fmt.Sprintf("highest peak to choose %v", g.Limit())},
+		}
+	case g.Step > 0:
+		return []limit{{X: g.Step.Nanoseconds(), Tone: "goal", Text: fmt.Sprintf("%v per step", g.Step)}}
+	}
+	return nil
+}
+
+// Date is the day on which the page is made.
+func (*Page) Date() string { return time.Now().Format(time.DateOnly) }
+
+// Chart is the data of the chart as JSON.
+func (p *Page) Chart() (template.JS, error) {
+	dots, front := p.dots()
+	text, err := json.Marshal(map[string]any{"dots": dots, "path": front, "lines": p.limits()})
+	return template.JS(text), err // json.Marshal escapes <, > and &
+}
+
+// HTML writes the page as one file that loads nothing.
+func (p *Page) HTML(w io.Writer) error {
+	var out bytes.Buffer
+	if err := pageTemplate.Execute(&out, p); err != nil {
+		return fmt.Errorf("page: %w", err)
+	}
+	_, err := out.WriteTo(w)
+	return err
+}
