@@ -1467,15 +1467,15 @@ DIFFERS: dict[str, tuple[float, float, str]] = {
         1.0,
         2.0,
         (
-            "A fault of Keras: it builds the optimizer while it traces the first step, and loses "
-            "that its averages begin with the weights. The weights jump to about 0. Here they do "
-            "not, nor in `built`"
+            "A fault of Keras: it builds the optimizer while it traces the first step, so its "
+            "averages do not start from the weights. The weights jump to about 0. With steadyfit "
+            "they do not, and neither do they in the case `built`"
         ),
     ),
     "transformer": (
         METRIC_LIMIT,
         1e-4,
-        "The gradient of the key's bias is zero but for rounding, which Adam enlarges",
+        "The gradient of the key's bias is zero except for rounding, which Adam enlarges",
     ),
     "llama": (METRIC_LIMIT, 1e-5, "The last bits of weights: see Rounding of large models"),
     "convnexttiny": (
@@ -1490,13 +1490,13 @@ DIFFERS: dict[str, tuple[float, float, str]] = {
         name: (1e3, 10.0, "Rounding, amplified: see Rounding of large models")
         for name in ("efficientnetb0", "efficientnetv2b0")
     },
-    "jit_compile": (METRIC_LIMIT, 1e-4, "XLA, which Keras then uses, rounds in another way"),
+    "jit_compile": (METRIC_LIMIT, 1e-4, "Keras then uses XLA, which rounds differently"),
     "loss_mean_squared_logarithmic_error": (
         METRIC_LIMIT,
         1e-5,
         (
-            "The weights move little: this is the last bit of one, and what Keras differs by from "
-            "itself without TensorFlow's graph optimizer"
+            "The weights move little: this is the last bit of one. Keras with and without "
+            "TensorFlow's graph optimizer differs by as much"
         ),
     ),
 }
@@ -1675,9 +1675,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
     refused = sum("refused" in r for r in rows)
     share = (within + last) / max(len(compared), 1)
     return (
-        f"{len(compared)} cases are compared. {within} are within the limits, {last} more are but "
+        f"{len(compared)} cases are compared. {within} are within the limits, {last} more except "
         f"for the last place of some weights ({share:.1%} together), and "
-        f"{len(compared) - within - last} differ, and say why. {refused} are refused."
+        f"{len(compared) - within - last} differ for a stated reason. {refused} are refused."
     )
 
 
