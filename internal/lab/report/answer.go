@@ -38,7 +38,7 @@ func (a answer) Best() *matrix.Combination {
 }
 
 // OnPurpose reports whether the growth is that of a calibration.
-func (a answer) Dies() bool      { return a.growth == dies }
+func (a answer) Crashes() bool   { return a.growth == crashes }
 func (a answer) Grows() bool     { return a.growth == grows }
 func (a answer) OnPurpose() bool { return a.Workload.Leak != nil && *a.Workload.Leak > 0 }
 
@@ -98,11 +98,11 @@ func (l line) Rest() int {
 // Lines returns the remedies of an answer by their effect.
 func (v *view) Lines(a answer) []line {
 	removed, text, nothing, did, most := "Removed by", "No remedy that was tried removes it.", "= Does nothing", "Did nothing: ", 3
-	if a.Dies() {
-		removed, text, nothing, did, most = "Survives with", "It survives with no remedy that was tried.", "= Dies too with", "It dies too with ", 8
+	if a.Crashes() {
+		removed, text, nothing, did, most = "Survives with", "It survives with no remedy that was tried.", "= Crashes too with", "It crashes too with ", 8
 	}
 	if len(a.unclear)+len(a.unseen) > 0 {
-		text = "No remedy is shown to " + map[bool]string{false: "remove", true: "save"}[a.Dies()] + " it."
+		text = "No remedy is shown to " + map[bool]string{false: "remove", true: "save"}[a.Crashes()] + " it."
 	}
 	first := v.line("works", "✓ "+removed, removed+" ", green, a.Removes, most, func(c *matrix.Combination) (string, string) { return "", v.Cost(c) })
 	first.After = v.Unlimited(a)
@@ -125,6 +125,16 @@ func (v *view) Lines(a answer) []line {
 	return slices.DeleteFunc(lines, line.empty)
 }
 
+// best returns the line with the best remedy and its cost, or the line that there is none.
+func best(lines []line) line {
+	for _, l := range lines {
+		if len(l.Items) > 0 && l.Items[0].After != "" {
+			return l
+		}
+	}
+	return lines[0]
+}
+
 func (l line) empty() bool { return len(l.Items) == 0 && l.Note == "" }
 
 func (v *view) unseenLine(cells []*matrix.Combination) line {
@@ -139,7 +149,7 @@ func (a answer) tried() bool {
 // A crash counts for every goal.
 func (v *view) onGrowth(c *matrix.Combination, g growth) compare.Effect {
 	switch goal := v.goal(c); {
-	case c.Effect == compare.CouldNotApply, c.Effect == compare.NotApplicable, goal == compare.LowerSlope, goal == "", g == dies:
+	case c.Effect == compare.CouldNotApply, c.Effect == compare.NotApplicable, goal == compare.LowerSlope, goal == "", g == crashes:
 		return c.Effect
 	case c.Comparison != nil && c.Comparison.Slope.OK:
 		return c.Comparison.Slope.Effect
@@ -165,16 +175,16 @@ func (v *view) answer(runtime string, w matrix.Workload) answer {
 		if c.Comparison != nil && c.Comparison.Peak.OK && c.Comparison.Peak.Effect == compare.Works {
 			a.Peak = append(a.Peak, c)
 		}
-		if a.growth != grows && !a.Dies() {
+		if a.growth != grows && !a.Crashes() {
 			continue
 		}
 		none := &a.nothing
 		if c.Unverified != "" {
 			none = &a.unseen
 		}
-		effect, meant := v.onGrowth(c, a.growth), v.goal(c) == compare.LowerSlope || a.Dies()
+		effect, meant := v.onGrowth(c, a.growth), v.goal(c) == compare.LowerSlope || a.Crashes()
 		switch {
-		case a.Dies() && diesToo(c), effect == compare.NoEffect && meant:
+		case a.Crashes() && crashesToo(c), effect == compare.NoEffect && meant:
 			*none = append(*none, c)
 		case effect == compare.Works:
 			a.Removes = append(a.Removes, c)
@@ -194,8 +204,8 @@ func (v *view) answer(runtime string, w matrix.Workload) answer {
 	return a
 }
 
-// diesToo reports whether the workload crashes without the remedy and with it.
-func diesToo(c *matrix.Combination) bool {
+// crashesToo reports whether the workload crashes without the remedy and with it.
+func crashesToo(c *matrix.Combination) bool {
 	d := c.Comparison
 	return d != nil && d.Pairs > 0 && 2*d.BaseCrashes >= d.Pairs && 2*d.RemedyCrashes >= d.Pairs
 }
@@ -244,10 +254,10 @@ type labelled struct {
 
 func (l labelled) Answers() []answer { return l.answers }
 
-// tally counts the workloads that grow, as "4 of 7 workloads grow, 1 dies; each has a remedy
+// tally counts the workloads that grow, as "4 of 7 workloads grow, 1 crashes; each has a remedy
 // that cures it". Calibrations do not count.
 func tally(answers []answer) string {
-	n, growing, dying, removed, open := 0, 0, 0, 0, false
+	n, growing, crashing, removed, open := 0, 0, 0, 0, false
 	for _, a := range answers {
 		if a.OnPurpose() {
 			continue
@@ -256,8 +266,8 @@ func tally(answers []answer) string {
 		switch a.growth {
 		case grows:
 			growing++
-		case dies:
-			dying++
+		case crashes:
+			crashing++
 		}
 		if len(a.Removes) > 0 {
 			removed++
@@ -271,10 +281,10 @@ func tally(answers []answer) string {
 	case n > 0:
 		text = fmt.Sprintf("none of %s grows", english.Count(n, "workload"))
 	}
-	if dying > 0 {
-		text += ", " + fmt.Sprintf("%d %s", dying, map[bool]string{true: "dies", false: "die"}[dying == 1])
+	if crashing > 0 {
+		text += ", " + fmt.Sprintf("%d %s", crashing, map[bool]string{true: "crashes", false: "crash"}[crashing == 1])
 	}
-	switch bad := growing + dying; {
+	switch bad := growing + crashing; {
 	case bad == 0:
 	case removed == bad && bad == 1:
 		text += "; a remedy cures it"
@@ -371,7 +381,7 @@ func (v *view) barren(answers []answer) []labelled {
 // the same workload without the limit.
 func (v *view) Unlimited(a answer) string {
 	like, ok := v.workload[a.Workload.Like]
-	if !a.Dies() || !ok || limitOf(like, a.Runtime) > 0 || v.Settings.Limit > 0 {
+	if !a.Crashes() || !ok || limitOf(like, a.Runtime) > 0 || v.Settings.Limit > 0 {
 		return ""
 	}
 	c := v.combination(a.Runtime, like.ID, matrix.Baseline)

@@ -99,7 +99,7 @@ func Compare(w io.Writer, a, b *matrix.Result, o TextOptions) (Agreement, error)
 		open = fmt.Sprintf("; %d of them unclear in both", agreement.Open)
 	}
 	t.wrap("", "Remedies with the same effect: "+share(agreement.Same, agreement.Combinations)+open+".")
-	t.wrap("", "Workloads as they are, of the same class (grows, does not grow, dies, inconclusive): "+share(agreement.SameBaselines, agreement.Baselines)+
+	t.wrap("", "Workloads as they are, of the same class (grows, does not grow, crashes, inconclusive): "+share(agreement.SameBaselines, agreement.Baselines)+
 		fmt.Sprintf("; %d of them with the same kind of verdict.", agreement.SameKinds))
 	t.wrap("", "In sum: "+share(agreement.Same+agreement.SameBaselines, agreement.Combinations+agreement.Baselines)+".")
 	if agreement.OnlyA+agreement.OnlyB > 0 {
@@ -197,8 +197,8 @@ func classOf(c *matrix.Combination) string {
 	switch growthOf(c) {
 	case grows:
 		return "grows"
-	case dies:
-		return "dies"
+	case crashes:
+		return "crashes"
 	case settles, steady:
 		return "does not grow"
 	}
@@ -210,7 +210,7 @@ func (v *view) baselineFigures(c *matrix.Combination) string {
 	if kind := string(kindOf(c)); kind != "" && kind != text {
 		text += " (" + kind + ")"
 	}
-	if growthOf(c) == dies {
+	if growthOf(c) == crashes {
 		return text + ": " + v.crash(c)
 	}
 	if estimated(c) {

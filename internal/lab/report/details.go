@@ -30,12 +30,12 @@ type part struct {
 // row is a row of a part, with the data of its curve and of its point.
 type row struct {
 	*matrix.Combination
-	Why   string
-	Less  bool
-	Curve string // "step KiB step KiB ..." of the middle run, then of other runs, after "|"
-	Died  bool
-	Point bool // has a peak and a step time that can be compared
-	Front int  // number on the front, from 1
+	Why     string
+	Less    bool
+	Curve   string // "step KiB step KiB ..." of the middle run, then of other runs, after "|"
+	Crashed bool
+	Point   bool // has a peak and a step time that can be compared
+	Front   int  // number on the front, from 1
 }
 
 // nativeColumn is a column of memory of TensorFlow. It is shown if a row has the figure.
@@ -94,7 +94,7 @@ func (v *view) part(runtime int, a answer) part {
 	})
 	for _, c := range shown {
 		r := row{Combination: c, Why: v.remark(c), Less: v.lessWork(c.Remedy)}
-		r.Curve, r.Died = v.curves(c)
+		r.Curve, r.Crashed = v.curves(c)
 		r.Point = c.Figures.Peak != nil && c.Figures.StepTime != nil && 2*len(c.Crashes) < max(len(c.Runs), 1)
 		p.Why, p.Less = p.Why || r.Why != "", p.Less || r.Point && r.Less
 		p.Rows = append(p.Rows, r)
@@ -135,7 +135,7 @@ func (p *part) front() {
 func (p part) Facts() string { return workloadFacts(p.Workload, p.Runtime) }
 
 func (v *view) Kinds(p part) string {
-	if p.Dies() {
+	if p.Crashes() {
 		return "" // the verdict already counts the crashes
 	}
 	return v.kinds(p.Base)
@@ -222,19 +222,19 @@ func (v *view) remark(c *matrix.Combination) string {
 		return ""
 	}
 	var parts []string
-	if _, r := v.goalRatio(c); !r.OK && !diesToo(c) {
+	if _, r := v.goalRatio(c); !r.OK && !crashesToo(c) {
 		parts = append(parts, sentence(c.Reason)) // with a known ratio, the reason would repeat it
 	}
 	switch {
-	case diesToo(c):
-		parts = append(parts, "Dies without it and with it: "+v.crash(c)+".")
+	case crashesToo(c):
+		parts = append(parts, "Crashes without it and with it: "+v.crash(c)+".")
 	case len(c.Crashes) > 0 && !strings.Contains(c.Reason, "died"):
 		parts = append(parts, "Crashes: "+v.crash(c)+".")
 	}
 	if c.Unverified != "" {
 		parts = append(parts, "Not verified: "+strings.TrimSuffix(c.Unverified, ".")+".")
 	}
-	if d := c.Comparison; d != nil && d.More > 0 && c.Effect == compare.Unclear && !diesToo(c) {
+	if d := c.Comparison; d != nil && d.More > 0 && c.Effect == compare.Unclear && !crashesToo(c) {
 		parts = append(parts, fmt.Sprintf("About %s would decide.", english.Count(d.More, "more pair")))
 	}
 	return strings.Join(parts, " ")
@@ -280,7 +280,7 @@ func thinned(list []point, most int) []point {
 }
 
 // curves returns the curve of the middle run, and for the baseline those of other runs.
-func (v *view) curves(c *matrix.Combination) (text string, died bool) {
+func (v *view) curves(c *matrix.Combination) (text string, crashed bool) {
 	middle := v.middle(c)
 	if middle == nil {
 		return "", false

@@ -57,7 +57,7 @@ type course struct {
 // change is the effect of a remedy on a workload, as factors.
 type change struct {
 	slope, peak, time float64
-	dies, lives       bool
+	crashes, lives    bool
 }
 
 type fixtureWorkload struct {
@@ -310,7 +310,7 @@ func fixtureRun(runtime string, w fixtureWorkload, remedy string, pair int, seed
 		}
 	}
 	switch {
-	case d.dies:
+	case d.crashes:
 		c.kind, c.slope = memory.Crash, max(c.slope, 18*mib)
 	case d.lives && c.kind == memory.Crash:
 		c.kind = memory.Flat

@@ -167,8 +167,8 @@ func (v *view) Verdict(c *matrix.Combination) string {
 	switch {
 	case c == nil:
 		return unknown
-	case growthOf(c) == dies:
-		return "dies: " + v.crash(c)
+	case growthOf(c) == crashes:
+		return "crashes: " + v.crash(c)
 	case c.Verdict == nil:
 		return unknown
 	}
@@ -200,8 +200,8 @@ func (v *view) Verdict(c *matrix.Combination) string {
 
 func verdictWord(c *matrix.Combination) string {
 	switch growthOf(c) {
-	case dies:
-		return "dies"
+	case crashes:
+		return "crashes"
 	case grows:
 		return "grows"
 	case steady:
@@ -328,7 +328,7 @@ const unseenSymbol, unseenWord = "=?", "not verified"
 
 // unseen reports whether a remedy without an effect may not have been applied.
 func unseen(c *matrix.Combination) bool {
-	return c.Unverified != "" && (c.Effect == compare.NoEffect || diesToo(c))
+	return c.Unverified != "" && (c.Effect == compare.NoEffect || crashesToo(c))
 }
 
 func symbol(c *matrix.Combination) string {

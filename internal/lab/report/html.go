@@ -30,6 +30,7 @@ var pageTemplate = template.Must(template.New("page.tmpl").Funcs(template.FuncMa
 	"script": func() template.JS { return template.JS(uplot.Script() + asset("script.js")) },
 	"size":   size, "duration": duration, "sentence": sentence, "spread": spread,
 	"slope": func(c *matrix.Combination) string { return slopeText(c, false) },
+	"best":  best,
 }).ParseFS(assets, "page.tmpl"))
 
 type page struct {
@@ -85,21 +86,20 @@ func (r onRuntime) MostKept() []kept    { return r.Kept[:min(len(r.Kept), mostKe
 // Bad returns the workloads that grow or crash, Peaks those without growth that have a remedy
 // for their peak.
 func (r onRuntime) Bad() []answer {
-	return slices.DeleteFunc(slices.Clone(r.Answers), func(a answer) bool { return !a.Grows() && !a.Dies() })
+	return slices.DeleteFunc(slices.Clone(r.Answers), func(a answer) bool { return !a.Grows() && !a.Crashes() })
 }
 
 func (r onRuntime) Peaks() []answer {
 	return slices.DeleteFunc(slices.Clone(r.Answers), func(a answer) bool { return len(a.Peak) == 0 || a.Grows() })
 }
 
-func (v *view) KeptLead(r onRuntime) string        { return v.keptLead(r.Kept) }
 func (v *view) Barren(r onRuntime) []labelled      { return v.barren(r.Answers) }
 func (v *view) AllWorkloads() []matrix.Workload    { return v.workloads }
 func (v *view) Title(c *matrix.Combination) string { return v.title(c.Remedy) }
 
 // Cause is the layer that grows, or the cause of a crash.
 func (v *view) Cause(a answer) origin {
-	if a.Dies() {
+	if a.Crashes() {
 		return origin{Text: sentence(v.crash(a.Base))}
 	}
 	return v.Why(a)
@@ -145,7 +145,7 @@ var effectMeaning = map[compare.Effect]string{
 	compare.Works:         "a slope is at most a tenth (or less than half, and no run grows); a peak or level is lower by at least a fifth",
 	compare.Partly:        "lower by at least 5%, but not enough to count as works",
 	compare.NoEffect:      "within 10% of the amount without the remedy, or lower by less than 5%",
-	compare.Harmful:       "higher by more than 10%, or the runs die with it",
+	compare.Harmful:       "higher by more than 10%, or the runs crash with it",
 	compare.Unclear:       "the interval contains both an effect and no effect",
 	compare.CouldNotApply: "the remedy could not be applied on this machine; the reason is beside it",
 	compare.NotApplicable: "the remedy changes nothing on this workload or runtime",
@@ -162,7 +162,7 @@ func effectClass(c *matrix.Combination) string {
 		compare.Unclear: "unclear", compare.CouldNotApply: "absent", compare.NotApplicable: "na"}[c.Effect]
 }
 
-var growthClass = map[growth]string{grows: "harm", dies: "harm", settles: "partly", steady: "works", undecided: "unclear"}
+var growthClass = map[growth]string{grows: "harm", crashes: "harm", settles: "partly", steady: "works", undecided: "unclear"}
 
 func (a answer) Class() string { return growthClass[a.growth] }
 
@@ -174,6 +174,9 @@ func (v *view) Glance(runtime string, w matrix.Workload) (g struct {
 	g.answer = v.answer(runtime, w)
 	if g.Base == nil {
 		g.Word = unknown
+		if _, runs := w.Takes[runtime]; !runs && len(w.Takes) > 0 {
+			g.Word = "cannot run it"
+		}
 		return g
 	}
 	g.Word = verdictWord(g.Base)
@@ -233,6 +236,14 @@ func (v *view) Groups(runtime string) []group {
 	return list
 }
 
+// Unmeasured returns the remedies for a runtime that the matrix did not try on it.
+func (v *view) Unmeasured(runtime string) []matrix.Remedy {
+	return slices.DeleteFunc(matrix.Remedies(), func(m matrix.Remedy) bool {
+		return len(m.Runtimes) > 0 && !slices.Contains(m.Runtimes, runtime) ||
+			slices.ContainsFunc(v.Combinations, func(c matrix.Combination) bool { return c.Runtime == runtime && c.Remedy == m.ID })
+	})
+}
+
 func (v *view) tableCell(c *matrix.Combination) tableCell {
 	if c == nil {
 		return tableCell{}
@@ -243,7 +254,7 @@ func (v *view) tableCell(c *matrix.Combination) tableCell {
 		switch growthOf(c) {
 		case grows:
 			t.Figure = slopeText(c, false)
-		case dies:
+		case crashes:
 			t.Figure = ""
 		}
 		if c.Figures.StepTime != nil {
@@ -261,10 +272,10 @@ func (v *view) tableCell(c *matrix.Combination) tableCell {
 	t.Href = v.RowAnchor(c)
 	d := c.Comparison
 	switch {
-	case diesToo(c):
-		t.Figure = "dies too"
+	case crashesToo(c):
+		t.Figure = "crashes too"
 	case d != nil && c.Effect == compare.Harmful && 2*d.RemedyCrashes >= max(d.Pairs, 1):
-		t.Figure = "dies"
+		t.Figure = "crashes"
 	case d != nil && c.Effect == compare.Works && d.BaseCrashes > 0:
 		t.Figure = "survives"
 	default:

@@ -98,11 +98,12 @@ func TestHTML(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"On galeone 4 of 7 workloads grow, 1 dies; each has a remedy that cures it.",
+		"galeone 4 of 7 workloads grow, 1 crashes; each has a remedy that cures it",
+		"Not part of this matrix: set references to nil, GOMEMLIMIT=256MiB, a quarter of the batch,",
 		"The calibration succeeded: a leak of known size was measured to within 0.04%, and the control without a leak shows no growth, on go, galeone and keras.",
 		"16.0 GiB of memory · no GPU · TensorFlow 2.21.0 · Keras 3.15.0 · linux/amd64",
 		"waiting native bytes : unreachable native objects wait for the garbage collector",
-		"Dies without it and with it: killed by SIGKILL: memory limit of 1.5 GiB (3 of 3 runs).",
+		"Crashes without it and with it: killed by SIGKILL: memory limit of 1.5 GiB (3 of 3 runs).",
 		"3 of 3 runs without it crashed, and none with it.",
 		"Could not be applied: no GPU: allow_growth.",
 		"For a further test: a GPU: steadyfit matrix --workloads W4 --remedies clear-session",
@@ -215,7 +216,7 @@ func TestHTMLWellFormed(t *testing.T) {
 // TestHTMLLoadsNothing checks that markup, style and script have no external address.
 func TestHTMLLoadsNothing(t *testing.T) {
 	page := render(t, fixture(2, 1))
-	require.Empty(t, regexp.MustCompile(`https?://|src=|@import|\burl\(|<link|<iframe|<object|<embed|import\(|fetch\(`).FindString(page))
+	require.Empty(t, regexp.MustCompile(`https?://|src=|@import|\burl\(|<link|<iframe|<object|<embed|import\(|\bfetch\(`).FindString(page))
 	has(t, page, `default-src 'none'`)
 }
 
@@ -253,6 +254,14 @@ func TestThin(t *testing.T) {
 	require.NoError(t, err)
 	require.InDelta(t, 1, agreement.Share(), 0)
 	require.Len(t, small.Runs, len(r.Runs))
+	full, thin := newView(r), newView(small)
+	for i := range r.Combinations {
+		if want := full.middle(&r.Combinations[i]); want != nil {
+			have := thin.middle(&small.Combinations[i])
+			require.Equal(t, want.ID, have.ID)
+			require.NotNil(t, have.Series)
+		}
+	}
 	has(t, render(t, &got), `<tr id="`) // a page can be made from it
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/matrix"
@@ -40,7 +39,7 @@ type kept struct {
 func (v *view) keeps(all []answer) []kept {
 	var list []kept
 	for _, a := range all {
-		if a.Grows() || a.Dies() || a.Base == nil {
+		if a.Grows() || a.Crashes() || a.Base == nil {
 			continue
 		}
 		f := a.Base.Figures
@@ -180,42 +179,4 @@ func trimsTo(c *matrix.Combination) string {
 		return size(t) + " after malloc_trim"
 	}
 	return ""
-}
-
-// keptLead returns a sentence about the memory that a runtime holds after close, or "".
-func (v *view) keptLead(list []kept) string {
-	if len(list) == 0 {
-		return ""
-	}
-	k := list[0]
-	amount := "next to nothing"
-	if 10*(k.level-k.closed) > k.level {
-		amount = "little"
-	}
-	text := fmt.Sprintf("On %s closing everything returns %s of %s: %s in the loop, %s after it", k.Runtime, amount, k.Workload.ID, k.level, k.closed)
-	switch {
-	case len(k.back) > 0:
-		c := k.back[0]
-		text += fmt.Sprintf("; with “%s” %s", v.title(c.Remedy), size(c.Figures.Closed))
-		if left := trimsTo(c); left != "" {
-			text += ", and " + left
-		}
-		if t := c.Comparison.StepTime; t.OK {
-			text += ", at step time " + times(t, false)
-		}
-	case k.compared > 0:
-		text += "; no setting that was tried brings it back"
-	}
-	var others []string
-	for i, o := range list[1:] {
-		if n := len(list) - 1 - i; i == 3 && n > 1 {
-			others = append(others, fmt.Sprintf("%d more", n))
-			break
-		}
-		others = append(others, o.Workload.ID)
-	}
-	if len(others) > 0 {
-		text += fmt.Sprintf(". Most of %s stays, too", english.List(others, "and"))
-	}
-	return text + "."
 }

@@ -103,18 +103,27 @@ func (v *view) runsOf(c *matrix.Combination) []*matrix.RunResult {
 	return list
 }
 
-// middle returns the run that represents the runs of a combination, or nil.
+// middle returns the run that represents the runs of a combination, or nil. A thin result has the
+// figures of that run alone, and its series.
 func (v *view) middle(c *matrix.Combination) *matrix.RunResult {
-	runs := v.runsOf(c)
-	if len(runs) == 0 {
-		return nil
-	}
-	return compare.Middle(runs, func(r *matrix.RunResult) compare.Outcome { return r.Outcome }, func(r *matrix.RunResult) int {
+	samples := func(r *matrix.RunResult) int {
 		if r.Series == nil {
 			return 0
 		}
 		return r.Series.Len()
-	})
+	}
+	middle := func(runs []*matrix.RunResult) *matrix.RunResult {
+		if len(runs) == 0 {
+			return nil
+		}
+		return compare.Middle(runs, func(r *matrix.RunResult) compare.Outcome { return r.Outcome }, samples)
+	}
+	runs := v.runsOf(c)
+	run := middle(runs)
+	if run != nil && samples(run) == 0 {
+		run = cmp.Or(middle(slices.DeleteFunc(runs, func(r *matrix.RunResult) bool { return samples(r) == 0 })), run)
+	}
+	return run
 }
 
 // phase returns the median of a layer between two phases.
@@ -176,7 +185,7 @@ type growth int
 
 const (
 	grows growth = iota
-	dies
+	crashes
 	settles // a jump or a plateau
 	steady
 	undecided
@@ -187,7 +196,7 @@ func growthOf(c *matrix.Combination) growth {
 	case c == nil, c.Effect == compare.CouldNotApply, c.Effect == compare.NotApplicable && c.Comparison == nil:
 		return undecided
 	case c.Verdict == nil && len(c.Crashes) > 0:
-		return dies
+		return crashes
 	case c.Verdict == nil:
 		return undecided
 	}
@@ -195,7 +204,7 @@ func growthOf(c *matrix.Combination) growth {
 	case memory.Leak:
 		return grows
 	case memory.Crash:
-		return dies
+		return crashes
 	case memory.Plateau, memory.Jump:
 		return settles
 	case memory.Flat, memory.Sawtooth:

@@ -91,7 +91,7 @@ function chart(figure) {
           const end = c.x.length - 1, x = u.valToPos(c.x[end], "x", true), y = u.valToPos(c.y[end], "y", true);
           u.ctx.fillStyle = tone(c.kind);
           u.ctx.font = "600 " + 12.5 * px + "px system-ui";
-          if (c.row.dataset.died && !c.repeat) { u.ctx.textAlign = "center"; u.ctx.fillText("✗", x, y); }
+          if (c.row.dataset.crashed && !c.repeat) { u.ctx.textAlign = "center"; u.ctx.fillText("✗", x, y); }
           if (!c.repeat && (c.kind === "base" || c.row === best)) labels.push({text: name(c.row), y, kind: c.kind});
         }
         labels.sort((a, b) => a.y - b.y);

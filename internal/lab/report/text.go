@@ -152,7 +152,7 @@ func (t *text) onRuntime(runtime string) {
 	all := t.answers(runtime)
 	t.heading(fmt.Sprintf("On %s: %s", runtime, tally(all)))
 	for _, a := range all {
-		if a.Grows() || a.Dies() {
+		if a.Grows() || a.Crashes() {
 			t.finding(a)
 		}
 	}
@@ -258,7 +258,7 @@ func (t *text) table(runtime string) {
 		name = max(name, columns(oneLine(m.ID)))
 	}
 	name = min(name, t.width/3)
-	const column, last = 8, 7
+	const column, last = 9, 7
 	t.heading("Remedies on " + runtime)
 	t.wrap("", "Ratio of the amount with the remedy to that without it: s slope, p peak, c after close, g GPU memory. "+
 		"✓ works, ◐ partly, = no effect, =? no effect, but perhaps not applied, ✗ harmful, ? unclear, ! could not apply, · not applicable. "+
@@ -294,10 +294,10 @@ func (t *text) mark(c *matrix.Combination) string {
 	}
 	name, r := t.goalRatio(c)
 	switch {
-	case diesToo(c):
-		return text + " dies"
+	case crashesToo(c):
+		return text + " crash"
 	case c.Comparison != nil && c.Comparison.RemedyCrashes > 0 && c.Effect == compare.Harmful:
-		return text + " dies"
+		return text + " crash"
 	case c.Comparison != nil && c.Comparison.BaseCrashes > 0 && c.Effect == compare.Works:
 		return text + " lives"
 	case !r.OK:

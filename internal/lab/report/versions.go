@@ -134,7 +134,7 @@ func brief(c *matrix.Combination) string {
 		return string(c.Effect)
 	case growthOf(c) == grows:
 		return slopeText(c, false)
-	case growthOf(c) == dies:
+	case growthOf(c) == crashes:
 		return "crashes"
 	case c.Effect == compare.CouldNotApply, growthOf(c) == undecided:
 		return "undecided"
