@@ -27,6 +27,9 @@ func CheckLabels(ds Dataset, field string, classes int) error {
 	if kind := kindOfField(ds, field); kind != nil && kind.Kind == dtype.String {
 		return fmt.Errorf("%s: field %q is of type string; labels are integers: %w", ds.Name(), field, ErrField)
 	}
+	if observedOf(ds, field).within(0, int64(classes)-1) {
+		return nil
+	}
 	return walk(ds, []string{field}, outside(0, int64(classes)-1), func(v vector, at int) RowError {
 		fix := "correct the label"
 		if class, ok := v.kind().Int(v.element(at)); ok && class > 0 {
@@ -42,6 +45,9 @@ func CheckLabels(ds Dataset, field string, classes int) error {
 func CheckIntegers(ds Dataset, field string, low, high int64) error {
 	if kind := kindOfField(ds, field); kind != nil && kind.Kind == dtype.String {
 		return fmt.Errorf("%s: field %q is of type string, expected integers: %w", ds.Name(), field, ErrField)
+	}
+	if observedOf(ds, field).within(low, high) {
+		return nil
 	}
 	return walk(ds, []string{field}, outside(low, high), func(v vector, _ int) RowError {
 		expected := fmt.Sprintf("an integer from %d to %d", low, high)
@@ -62,7 +68,7 @@ func CheckFinite(ds Dataset) error {
 	ds = beforeTame(ds)
 	var floats []string
 	for _, f := range ds.Fields() {
-		if kind := dtype.ByName(f.Type); kind != nil && kind.Kind == dtype.Float {
+		if kind := dtype.ByName(f.Type); kind != nil && kind.Kind == dtype.Float && !observedOf(ds, f.Name).below(math.Inf(1)) {
 			floats = append(floats, f.Name)
 		}
 	}
@@ -79,7 +85,7 @@ func CheckFinite(ds Dataset) error {
 func CheckMagnitude(ds Dataset, field string, limit float64) error {
 	ds = beforeTame(ds)
 	kind := kindOfField(ds, field)
-	if kind == nil || kind.Kind != dtype.Float || kind.Size == 4 && limit > math.MaxFloat32 {
+	if kind == nil || kind.Kind != dtype.Float || kind.Size == 4 && limit > math.MaxFloat32 || observedOf(ds, field).below(limit) {
 		return nil
 	}
 	return walk(ds, []string{field}, beyond(limit, false), func(vector, int) RowError {

@@ -11,8 +11,10 @@
 //
 //   - A folder of images is decoded. CheckImages decodes all images beforehand.
 //   - A record of a TFRecord, WebDataset or Parquet file is read and parsed. Opening such files reads
-//     them once, checks them and makes an index. The rows of Parquet files and the content of
-//     compressed files are copied to a temporary file.
+//     them once, checks them and makes an index, with the extremes of the values for the functions
+//     that check a dataset. The rows of Parquet files and the content of compressed files are copied
+//     to a temporary file. The index of other files of 16 MiB or more is kept in the folder
+//     steadyfit/data of os.UserCacheDir, so that opening them again does not read them.
 //   - Options.Map copies samples out of mapped .npy and .npz files. Opening such a file checks
 //     only its header and size.
 //   - Map, Scale and Augment apply a function to the samples of a field.
@@ -26,7 +28,7 @@
 //
 // A pass without Prefetch has one batch buffer; a pass that reads n batches ahead has n+1. Later
 // passes reuse them. Each worker has memory for one sample per function. Decoding takes at most
-// ImageOptions.DecodeBytes. Only the lists of files, records and row numbers grow with the dataset.
+// ImageOptions.DecodeBytes. Only the lists of files and row numbers grow with the dataset.
 //
 // A pass ends its goroutines before the loop over it ends, however it ends. InMemory.Close unmaps or
 // closes files; later batches fail with fs.ErrClosed.

@@ -2,14 +2,17 @@ package data
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
+	"hash"
 	"path/filepath"
+	"sync"
 )
 
 // Fingerprint returns a text that identifies a dataset of image files or records, without reading
 // samples. It depends on the names and sizes of the image files or the sizes and checksums of the
-// records, and on the fields, the classes, the order of the first pass and the functions applied
-// to the samples. It does not depend on paths and the number of workers. ok is false for another
+// records, and on the fields, the classes, the order of the samples and the functions applied to
+// them. It does not depend on paths and the number of workers. ok is false for another
 // dataset.
 //
 // Fingerprint does not detect an image file replaced by another one of the same name and size.
@@ -17,17 +20,11 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 	if m.ImageFields() == nil && m.records == nil {
 		return "", false, nil
 	}
-	rows := m.order(new([]uint32), 0)
-	if rows == nil {
-		rows = make([]uint32, m.n)
-		for i := range rows {
-			rows[i] = uint32(i)
-		}
-	}
 	sum := sha256.New() // writing to it never fails
 	if m.records != nil {
-		m.records.identify(sum, rows)
+		m.identifyRecords(sum)
 	}
+	rows := sync.OnceValue(m.firstRows)
 	for i := range m.columns {
 		c := &m.columns[i]
 		fmt.Fprintf(sum, "field %q %s\n", c.name, describeField(c.kind.Name, c.shape))
@@ -35,7 +32,7 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 			fmt.Fprintf(sum, "made by %q\n", c.made.describe())
 			files, ofFiles := c.made.(*imageFiles)
 			if ofFiles {
-				for _, row := range rows {
+				for _, row := range rows() {
 					fmt.Fprintf(sum, "%q %d\n", filepath.ToSlash(files.files[row].path), files.files[row].size)
 				}
 			}
@@ -46,9 +43,13 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 		if c == nil {
 			continue
 		}
+		if _, ok := c.values.(*indexedLabels); ok { // part of the records
+			fmt.Fprintf(sum, "classes %q\n", c.classes)
+			continue
+		}
 		one := makeVector(c.kind, c.width)
 		var value []byte
-		for _, row := range rows {
+		for _, row := range rows() {
 			if err := c.values.copyTo(one, 0, int(row)*c.width, (int(row)+1)*c.width); err != nil {
 				return "", false, err
 			}
@@ -59,4 +60,32 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 		}
 	}
 	return fmt.Sprintf("%d samples (files sha256 %x)", m.n, sum.Sum(nil)[:8]), true, nil
+}
+
+// firstRows returns the rows in the order of the first pass.
+func (m *InMemory) firstRows() []uint32 {
+	rows := m.order(new([]uint32), 0)
+	if rows == nil {
+		rows = make([]uint32, m.n)
+		for i := range rows {
+			rows[i] = uint32(i)
+		}
+	}
+	return rows
+}
+
+// identifyRecords writes what identifies the records and their order. It does not read the index,
+// which may have millions of rows.
+func (m *InMemory) identifyRecords(sum hash.Hash) {
+	fmt.Fprintf(sum, "records %x\n", m.records.index.digest)
+	if m.shuffled {
+		fmt.Fprintf(sum, "seed %d\n", m.seed)
+	}
+	var raw []byte
+	for i, row := range m.rows {
+		if raw = binary.LittleEndian.AppendUint32(raw, row); len(raw) >= 64<<10 || i == len(m.rows)-1 {
+			sum.Write(raw)
+			raw = raw[:0]
+		}
+	}
 }

@@ -7,7 +7,6 @@ import (
 	"iter"
 	"slices"
 	"sync/atomic"
-	"unsafe"
 
 	"steadyfit/internal/dtype"
 )
@@ -128,10 +127,10 @@ func (m *InMemory) Name() string { return m.name }
 func (m *InMemory) Len() int { return m.n }
 
 // HeapBytes returns the size of the arrays in the Go heap, without mapped files and samples that are made
-// on demand. A string counts as 16 bytes plus its text. The index of records counts.
+// on demand. A string counts as 16 bytes plus its text. The index of records counts if it is in memory.
 func (m *InMemory) HeapBytes() (sum int64) {
 	if m.records != nil {
-		sum = int64(m.records.n) * int64(unsafe.Sizeof(record{}))
+		sum = m.records.index.heapBytes()
 	}
 	for _, c := range m.columns {
 		v, ok := c.values.(vector)

@@ -22,6 +22,9 @@ import (
 	"steadyfit/internal/files"
 )
 
+// recordBytes is the size of a row of an index with a label of 8 bytes.
+const recordBytes = entryBytes + 8
+
 // maxOpenFiles is the maximum number of files of a set that stay open. Files of a larger set are
 // opened for each record.
 const maxOpenFiles = 256
@@ -29,13 +32,15 @@ const maxOpenFiles = 256
 // recordFiles are the files of a recordSet with their index.
 type recordFiles struct {
 	all    []*recordFile
-	n      int // number of records
 	closed atomic.Bool
 
 	// scratch has the content of compressed files, one after the other.
 	scratch *os.File
 	used    int64 // bytes in scratch
-	remove  func() error
+	// temporary are the files in the folder dir for temporary files, which remove removes.
+	temporary []*os.File
+	dir       string
+	remove    func() error
 
 	// given is the limit of Options.MaxBytes for all files; nil if there is none.
 	given *limit
@@ -47,21 +52,16 @@ type recordFile struct {
 	from    *os.File // nil if the file is opened for each record
 	start   int64    // position of the content in from
 	first   int      // row of the first record
-	records []record
+	records int
+	// identity is what a kept index is compared with.
+	identity keptFile
 }
 
-func (s *recordFiles) last() *recordFile {
-	if len(s.all) == 0 {
-		return &recordFile{}
-	}
-	return s.all[len(s.all)-1]
-}
+func (s *recordFiles) last() *recordFile { return s.all[len(s.all)-1] }
 
 // addFile indexes a file, and calls add for each record. Compressed files are decompressed to a temporary file.
-func (s *recordFiles) addFile(path string, files int, maxBytes int64, format recordFormat, add func(raw []byte) error) (err error) {
-	file := &recordFile{path: path, set: s, first: s.n}
-	s.all = append(s.all, file)
-	f, size, err := openFile(path)
+func (s *recordFiles) addFile(file *recordFile, files int, maxBytes int64, format recordFormat, add func(record, []byte) error) (err error) {
+	f, size, err := openFile(file.path)
 	if err != nil {
 		return err
 	}
@@ -70,6 +70,9 @@ func (s *recordFiles) addFile(path string, files int, maxBytes int64, format rec
 			err = errors.Join(err, f.Close())
 		}
 	}()
+	if file.identity, err = identityOf(f); err != nil {
+		return onDisk(err)
+	}
 	r := bufio.NewReaderSize(f, 1<<20)
 	head, err := r.Peek(512)
 	if err != nil && err != io.EOF {
@@ -82,42 +85,45 @@ func (s *recordFiles) addFile(path string, files int, maxBytes int64, format rec
 	if most == nil { // the limit is the disk, not the memory
 		most = newLimit(usualMaxBytes(size, cgroup.Amount{}))
 	}
-	each := func(found record, raw []byte) error {
-		if err := add(raw); err != nil {
-			return err
-		}
-		file.records = append(file.records, found)
-		s.n++
-		return nil
-	}
 	table, isTable := format.(tableFormat)
 	switch zipped := bytes.HasPrefix(head, []byte{0x1f, 0x8b}) && !format.begins(head); {
 	case zipped && isTable:
 		return fmt.Errorf("%s compressed by gzip is %w: decompress the file", format.name(), ErrUnsupported)
 	case isTable:
-		return s.copyRows(file, f, size, most, table, each)
+		return s.copyRows(file, f, size, most, table, add)
 	case zipped:
-		return s.decompress(file, r, most, format, each)
+		return s.decompress(file, r, most, format, add)
 	case files <= maxOpenFiles:
 		file.from = f
 	}
-	return format.scan(r, size, each)
+	return format.scan(r, size, add)
 }
 
 // openScratch makes the temporary file, whose next bytes are the content of file.
 func (s *recordFiles) openScratch(file *recordFile) error {
 	if s.scratch == nil {
-		dir, remove, err := files.Scratch("steadyfit-data-")
+		f, err := s.scratchFile("content")
 		if err != nil {
-			return scratchError(err)
+			return err
 		}
-		s.remove = remove
-		if s.scratch, err = os.Create(filepath.Join(dir, "content")); err != nil {
-			return scratchError(err)
-		}
+		s.scratch = f
 	}
 	file.from, file.start = s.scratch, s.used
 	return nil
+}
+
+// scratchFile makes a file that Close removes.
+func (s *recordFiles) scratchFile(name string) (f *os.File, err error) {
+	if s.remove == nil {
+		if s.dir, s.remove, err = files.Scratch("steadyfit-data-"); err != nil {
+			return nil, scratchError(err)
+		}
+	}
+	if f, err = os.Create(filepath.Join(s.dir, name)); err != nil {
+		return nil, scratchError(err)
+	}
+	s.temporary = append(s.temporary, f)
+	return f, nil
 }
 
 // decompress copies the content of a file to the temporary file, and scans it.
@@ -147,7 +153,7 @@ func (s *recordFiles) copyRows(file *recordFile, r io.ReaderAt, size int64, l *l
 	w := bufio.NewWriterSize(scratchWriter{s}, 1<<20)
 	at := int64(0)
 	err := table.rows(r, size, func(raw []byte) error {
-		if err := l.take(int64(len(raw))); err != nil {
+		if err := l.take(int64(len(raw)) + recordBytes); err != nil {
 			return err
 		}
 		found := recordAt(at, raw)
@@ -186,8 +192,8 @@ func (s *recordFiles) Close() error {
 			errs = append(errs, f.from.Close())
 		}
 	}
-	if s.scratch != nil {
-		errs = append(errs, s.scratch.Close())
+	for _, f := range s.temporary {
+		errs = append(errs, f.Close())
 	}
 	if s.remove != nil {
 		errs = append(errs, s.remove())
@@ -398,5 +404,5 @@ func openNames(name string, all []recordName, o Options, how reading) (*InMemory
 		}
 	}
 	how.limit = newLimit(cmp.Or(how.given, usualMaxBytes(bytes, cgroup.Available())))
-	return openRecords(name, paths, all[0].format, o, how)
+	return openRecords(name, paths, bytes, all[0].format, o, how)
 }

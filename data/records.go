@@ -2,11 +2,14 @@ package data
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"maps"
+	"os"
 	"slices"
 	"sort"
 	"strconv"
@@ -43,16 +46,6 @@ type tableFormat interface {
 	rows(r io.ReaderAt, size int64, each func(raw []byte) error) error
 }
 
-// record locates a record in its file. sum is the CRC32C of its bytes.
-type record struct {
-	offset int64
-	length uint32
-	sum    uint32
-}
-
-// recordBytes is the memory of a record in the index, with its label.
-const recordBytes = 24
-
 // value is an encoded value of a record. kind is nil if the type is unknown because there are no
 // elements. A nil shape means a scalar for one element, and a list for several.
 type value struct {
@@ -84,9 +77,18 @@ type recordSet struct {
 	fields []*recordField // sorted by name
 	byName map[string]int // index in fields; -1 for a value to leave out
 	label  *recordField   // nil without a label
-	labels vector         // the label of each record; nil if labels are not stored
-	texts  map[string]string
-	values []value // of the record that is added
+	index  *recordIndex
+	kept   string // the file of the index for the next start; it may be empty
+
+	// The rest is used while records are added.
+	writer   indexWriter
+	texts    []string // labels
+	textIDs  map[string]uint32
+	values   []value    // of the record
+	decoded  []vector   // of the fields; nil for one that is not decoded
+	observed []observed // of the fields
+	observes int        // elements of the fields
+	row      []byte     // the label
 }
 
 // recordField makes the values of a column.
@@ -98,23 +100,46 @@ type recordField struct {
 	image bool   // whether the value is an image that is decoded
 }
 
-// openRecords opens files of a format as one dataset.
-func openRecords(name string, paths []string, format recordFormat, o Options, how reading) (*InMemory, error) {
-	s := &recordSet{format: format, options: o, limit: how.limit, texts: map[string]string{}}
+// openRecords opens files of a format, of size bytes together, as one dataset.
+func openRecords(name string, paths []string, size int64, format recordFormat, o Options, how reading) (*InMemory, error) {
+	kept, keep := keptIndexOf(paths, format, o, size)
+	if keep {
+		s := newRecordSet(format, o, how)
+		if kept.load(s, paths) == nil {
+			m := &InMemory{name: name, records: s, files: []io.Closer{s}}
+			return m.opened(s.dataset(m))
+		}
+		how.limit = how.limit.again()
+	}
+	s := newRecordSet(format, o, how)
 	m := &InMemory{name: name, records: s, files: []io.Closer{s}}
+	for _, path := range paths {
+		s.all = append(s.all, &recordFile{path: path, set: &s.recordFiles, first: s.writer.n})
+		if err := s.addFile(s.last(), len(paths), how.given, s.format, s.add); err != nil {
+			return m.opened(s.failed(path, s.last().records, err))
+		}
+	}
+	if s.writer.n == 0 {
+		return m.opened(fmt.Errorf("%s: it has no records: %w", name, ErrFormat))
+	}
+	var err error
+	if s.index, err = s.writer.index(); err != nil {
+		return m.opened(err)
+	}
+	s.index.texts, s.index.observed = s.texts, s.observed
+	if keep && s.scratch == nil && kept.save(s) == nil { // without it, the next start reads the files again
+		s.kept = kept.path
+	}
+	return m.opened(s.dataset(m))
+}
+
+func newRecordSet(format recordFormat, o Options, how reading) *recordSet {
+	s := &recordSet{format: format, options: o, limit: how.limit, textIDs: map[string]uint32{}}
+	s.writer.create = func() (*os.File, error) { return s.scratchFile("index") }
 	if table, ok := format.(tableFormat); ok {
 		s.format = table.fresh()
 	}
-	for _, path := range paths {
-		err := s.addFile(path, len(paths), how.given, s.format, s.add)
-		if err != nil {
-			return m.opened(s.failed(path, len(s.last().records), err))
-		}
-	}
-	if s.n == 0 {
-		return m.opened(fmt.Errorf("%s: it has no records: %w", name, ErrFormat))
-	}
-	return m.opened(s.dataset(m))
+	return s
 }
 
 // failed adds the file and the record to an error.
@@ -129,43 +154,87 @@ func (s *recordSet) failed(path string, number int, err error) error {
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// recordAt returns the index entry of a record.
-func recordAt(offset int64, raw []byte) record {
-	return record{offset, uint32(len(raw)), wire.Checksum(raw)}
-}
-
-// add checks the record that is added to the index, and stores its label.
-func (s *recordSet) add(raw []byte) (err error) {
+// add checks a record and adds it to the index with its label.
+func (s *recordSet) add(found record, raw []byte) (err error) {
 	if s.byName == nil {
 		if err := s.start(raw); err != nil {
 			return err
 		}
 	}
-	if err := s.limit.take(recordBytes); err != nil {
+	if s.values, err = s.split(s.values, raw); err != nil {
 		return err
 	}
-	if s.values, err = s.split(s.values, raw); err != nil || s.labels == nil {
-		return err
-	}
-	n := s.labels.len()
-	s.labels = s.labels.extend(1)
-	if err := s.format.decode(s.values[s.label.index], s.labels, n); err != nil {
-		return err
-	}
-	texts, ok := s.labels.(vec[string])
-	if !ok {
-		return nil
-	}
-	text, known := s.texts[texts[n]]
-	if !known {
-		text = texts[n]
-		if err := s.limit.take(classBytes + int64(len(text))); err != nil {
+	for i, v := range s.values {
+		if err := s.observe(i, v); err != nil {
 			return err
 		}
-		s.texts[text] = text
 	}
-	texts[n] = text
+	label, err := s.labelBytes()
+	if err != nil {
+		return err
+	}
+	if err := s.writer.add(found, label); err != nil {
+		return err
+	}
+	s.last().records++
+	return checkSamples(s.writer.n)
+}
+
+// maxObserved is the maximum number of elements of a record that are observed. It bounds memory, since
+// elements may take more bytes than in the record. The checks read the other fields.
+const maxObserved = 1 << 20
+
+// observe decodes a value that has numbers or is a stored label, and includes it in the extremes.
+func (s *recordSet) observe(i int, v value) error {
+	to := s.decoded[i]
+	if to == nil {
+		return nil
+	}
+	if err := s.format.decode(v, to, 0); err != nil {
+		return err
+	}
+	s.observed[i].add(to)
 	return nil
+}
+
+// labelBytes returns the label in the form of the index; nil if labels are not stored.
+func (s *recordSet) labelBytes() ([]byte, error) {
+	if !s.storesLabel() {
+		return nil, nil
+	}
+	label := s.decoded[s.label.index]
+	texts, ok := label.(vec[string])
+	if !ok {
+		s.row = append(s.row[:0], bytesOf(label, 0, 1)...)
+		reorder(s.row, label.kind().Size, binary.LittleEndian)
+		return s.row, nil
+	}
+	id, known := s.textIDs[texts[0]]
+	if !known {
+		id = uint32(len(s.texts))
+		if err := s.addText(texts[0]); err != nil {
+			return nil, err
+		}
+	}
+	s.row = binary.LittleEndian.AppendUint32(s.row[:0], id)
+	return s.row, nil
+}
+
+// addText adds a label that is text.
+func (s *recordSet) addText(text string) error {
+	if err := s.limit.take(classBytes + int64(len(text))); err != nil {
+		return err
+	}
+	s.textIDs[text] = uint32(len(s.texts))
+	s.texts = append(s.texts, text)
+	return nil
+}
+
+// storesLabel reports whether the index has the labels.
+func (s *recordSet) storesLabel() bool { return s.label != nil && s.label.value.count == 1 }
+
+func (s *recordSet) storesText() bool {
+	return s.storesLabel() && s.label.value.kind.Kind == dtype.String
 }
 
 // start takes the names and types of the values from the first record.
@@ -200,21 +269,39 @@ func (s *recordSet) start(raw []byte) (err error) {
 		if v.count == 0 {
 			return s.wrong(name, "no elements", "a value with elements", "")
 		}
-		f := &recordField{set: s, name: name, index: len(s.fields), value: v}
-		if name == label {
-			s.label = f
-			if v.count == 1 {
-				s.labels = makeVector(v.kind, 0)
-			} else if v.kind.Kind == dtype.String {
-				return s.wrong(name, fmt.Sprintf("%d texts", v.count), "one class name", "")
-			}
-		} else if f.image, err = s.isImage(f); err != nil {
+		if err := s.addField(name, v, name == label); err != nil {
 			return err
 		}
-		f.value.raw, f.value.decoded = nil, nil // the memory of the record is reused
-		s.byName[name] = f.index
-		s.fields = append(s.fields, f)
 	}
+	return nil
+}
+
+// addField adds a field with the type of a value.
+func (s *recordSet) addField(name string, v value, isLabel bool) (err error) {
+	f := &recordField{set: s, name: name, index: len(s.fields), value: v}
+	text := v.kind.Kind == dtype.String
+	switch {
+	case isLabel && text && v.count > 1:
+		return s.wrong(name, fmt.Sprintf("%d texts", v.count), "one class name", "")
+	case isLabel:
+		s.label = f
+	default:
+		if f.image, err = s.isImage(f); err != nil {
+			return err
+		}
+	}
+	f.value.raw, f.value.decoded = nil, nil // the memory of the record is reused
+	s.byName[name] = f.index
+	s.fields = append(s.fields, f)
+	var decoded vector
+	extremes := observed{}
+	if s.observes += v.count; !text && s.observes <= maxObserved {
+		extremes = unobserved
+	}
+	if extremes.Known || isLabel && v.count == 1 {
+		decoded = makeVector(v.kind, v.count)
+	}
+	s.decoded, s.observed = append(s.decoded, decoded), append(s.observed, extremes)
 	return nil
 }
 
@@ -283,7 +370,7 @@ func (v value) describe() string {
 
 // dataset completes m with the columns.
 func (s *recordSet) dataset(m *InMemory) error {
-	m.n = s.n
+	m.n = s.index.n
 	var names []string
 	for _, f := range s.fields {
 		if f != s.label {
@@ -322,39 +409,40 @@ func (s *recordSet) dataset(m *InMemory) error {
 func (s *recordSet) addLabel(m *InMemory) error {
 	f := s.label
 	c := column{name: "y", file: m.name, origin: strconv.Quote(f.name), shape: f.value.dimensions(), width: f.value.count, kind: f.value.kind}
-	switch labels := s.labels.(type) {
-	case nil:
+	if !s.storesLabel() {
 		c.made = f
-	case vec[string]:
-		numbers, classes, err := classNumbers(m.name, labels, s.options.CSV, func(i int, found, expected string) error {
-			file, number := s.position(i)
-			return s.failed(file.path, number, s.wrong(f.name, found, expected, "correct the label, "))
-		})
+		m.columns = append(m.columns, c)
+		return nil
+	}
+	labels := &indexedLabels{index: s.index, from: c.kind, of: c.kind, extent: s.index.observed[f.index]}
+	c.classes = slices.Clone(s.options.CSV.Classes)
+	switch {
+	case c.kind.Kind == dtype.String:
+		numbers, classes, err := classNumbers(m.name, slices.Clone(s.index.texts), s.options.CSV, s.wrongLabel)
 		if err != nil {
 			return err
 		}
-		c.kind, c.values, c.classes = dtype.For[int64](), vec[int64](numbers), slices.Clone(classes)
-	default:
-		c.values, c.classes = wholeNumbers(labels), slices.Clone(s.options.CSV.Classes)
-		c.kind = c.values.kind()
+		labels.of, labels.numbers, c.classes = dtype.For[int64](), numbers, slices.Clone(classes)
+		labels.extent = unobserved
+		labels.extent.add(vec[int64](numbers))
+	case c.kind == dtype.For[float64]() && labels.extent.Whole:
+		labels.of = dtype.For[int64]()
 	}
+	c.kind, c.values = labels.of, labels
 	m.columns = append(m.columns, c)
 	return nil
 }
 
-// wholeNumbers returns float64 labels as int64 if all of them are integers. Other labels stay as they are.
-func wholeNumbers(labels vector) vector {
-	floats, ok := labels.(vec[float64])
-	if !ok {
-		return labels
-	}
-	whole := make(vec[int64], len(floats))
-	for i := range floats {
-		if whole[i], ok = floats.kind().Int(floats.element(i)); !ok {
-			return labels
+// wrongLabel returns the error for the first record whose label is a text.
+func (s *recordSet) wrongLabel(text int, found, expected string) error {
+	wrong := s.wrong(s.label.name, found, expected, "correct the label, ")
+	return cmp.Or(s.index.each(0, s.index.n, func(row int, raw []byte) error {
+		if binary.LittleEndian.Uint32(raw[entryBytes:]) != uint32(text) {
+			return nil
 		}
-	}
-	return whole
+		file, number := s.position(row)
+		return s.failed(file.path, number, wrong)
+	}), wrong)
 }
 
 func (f *recordField) under() *column { return nil }
@@ -375,6 +463,7 @@ func (f *recordField) describe() string {
 // heldRecord is the record that a worker read last. raw and painter are kept for the next one.
 type heldRecord struct {
 	row     int
+	entry   [entryBytes]byte
 	raw     []byte
 	values  []value
 	painter *painter
@@ -415,12 +504,10 @@ func (s *recordSet) hold(h *hand, row int) (*heldRecord, error) {
 	}
 	held.row = -1
 	file, number := s.position(row)
-	found := file.records[number]
-	held.raw = slices.Grow(held.raw[:0], int(found.length))[:found.length]
-	err := file.read(held.raw, found.offset)
-	if err == nil && wire.Checksum(held.raw) != found.sum {
-		err = recordError("other bytes than when the file was opened", "a file that does not change", "do not change data during training")
+	if err := s.index.read(held.entry[:], row, 0); err != nil {
+		return nil, err
 	}
+	err := s.fetch(held, file, entryOf(held.entry[:]))
 	if err == nil {
 		held.values, err = s.split(held.values, held.raw)
 	}
@@ -431,16 +518,26 @@ func (s *recordSet) hold(h *hand, row int) (*heldRecord, error) {
 	return held, nil
 }
 
+// fetch reads the bytes of a record. It removes the kept index if they are not those of the index, so
+// that the next start reads the files again.
+func (s *recordSet) fetch(held *heldRecord, file *recordFile, found record) error {
+	if found.length <= maxRecord {
+		held.raw = slices.Grow(held.raw[:0], int(found.length))[:found.length]
+		if err := file.read(held.raw, found.offset); err != nil {
+			return err
+		}
+		if wire.Checksum(held.raw) == found.sum {
+			return nil
+		}
+	}
+	if s.kept != "" {
+		_ = os.Remove(s.kept) // another process may have removed it
+	}
+	return recordError("other bytes than in the index of the file", "a file that does not change", "do not change data during training, and start again")
+}
+
 // position returns the file of a row, and the number of its record in the file.
 func (s *recordSet) position(row int) (*recordFile, int) {
 	i := sort.Search(len(s.all), func(i int) bool { return s.all[i].first > row }) - 1
 	return s.all[i], row - s.all[i].first
-}
-
-// identify writes the sizes and checksums of the records of some rows, which identify them.
-func (s *recordSet) identify(w io.Writer, rows []uint32) {
-	for _, row := range rows {
-		file, number := s.position(int(row))
-		fmt.Fprintf(w, "%d %08x\n", file.records[number].length, file.records[number].sum)
-	}
 }

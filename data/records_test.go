@@ -251,6 +251,7 @@ func TestCompressedRecordsAreBounded(t *testing.T) {
 
 // Memory does not grow with the files: an index has 24 bytes for each record.
 func TestRecordsAreBounded(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	one := example(map[string]any{"x": make([]float32, 1<<18), "label": []int64{1}})
 	path := put(t, t.TempDir(), "large.tfrecord", recordsOf(slices.Repeat([][]byte{one}, 64)...))
 	bounded.Allocates(t, 16<<20, func() {
@@ -391,7 +392,7 @@ func TestRecordsThatChange(t *testing.T) {
 		if b.Index < 3 && err == nil {
 			continue
 		}
-		require.ErrorContains(t, err, path+": record 3: found other bytes than when the file was opened")
+		require.ErrorContains(t, err, path+": record 3: found other bytes than in the index of the file")
 	}
 	require.NoError(t, m.Close())
 	require.NoError(t, m.Close())
