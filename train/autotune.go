@@ -93,7 +93,7 @@ func (t *training) autotune(ctx context.Context) error {
 	p.Limits = t.Autotune.limits(t.Session, t.most)
 	t.live = t.tunesLive()
 	// A traced step shows whether 16-bit types take effect.
-	p.Limits.Traced = t.traces() || p.Limits.Precision && t.Trace == traceIfUnsure && t.mayTrace()
+	p.Limits.Traced = t.traces() || t.Profile != Profile{} || p.Limits.Precision && t.Trace == traceIfUnsure && t.mayTrace()
 	if text, restarted := os.LookupEnv(ChosenEnv); restarted {
 		if err := json.Unmarshal([]byte(text), &t.choice.Configuration); err != nil {
 			return refuse(ChosenEnv, nil, "the variable was not set by this program (%v); unset it", err)

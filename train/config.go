@@ -100,6 +100,8 @@ type Config struct {
 	OnWriteError fit.ErrorPolicy
 	// Trace selects whether a step is traced at the start, to report which options take effect.
 	Trace Trace
+	// Profile selects steps whose operations are traced.
+	Profile Profile
 	// TensorBoard configures event files for TensorBoard; without a folder there are none.
 	TensorBoard TensorBoard
 	// MetricsListen is an address HOST:PORT for metrics in the format of Prometheus
@@ -266,7 +268,7 @@ func (c *Config) check() error {
 	case c.Loop.ValidationEvery > 1 && !c.validates():
 		return refuse("Loop.ValidationEvery", c.Loop.ValidationEvery, "needs {Config.Validation}, the data")
 	}
-	if err := cmp.Or(c.checkFolders(), c.checkObservers(), c.checkSupervision(), c.checkReset(), c.checkCluster()); err != nil {
+	if err := cmp.Or(c.checkFolders(), c.checkObservers(), c.checkProfile(), c.checkSupervision(), c.checkReset(), c.checkCluster()); err != nil {
 		return err
 	}
 	if err := c.Autotune.check(); err != nil {

@@ -34,8 +34,13 @@ func (t *training) limitPool() error {
 
 func (t *training) arrange() {
 	l, s := &t.Loop, t.session
+	rank, _ := t.ranked()
 	l.Session = s
-	if t.live {
+	switch {
+	case t.Profile != Profile{} && rank == 0:
+		t.profiled = &profiled{Session: s, t: t}
+		l.Session = t.profiled
+	case t.live:
 		l.Session = autotune.NewLive(s, l.Batch, l.Log)
 	}
 	if l.Alive == nil {

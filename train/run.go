@@ -92,6 +92,8 @@ type training struct {
 	// live chooses between TensorFlow's threads and the calling thread during the training.
 	live    bool
 	session *session.Session
+	// profiled is the session of the loop if it traces steps; nil otherwise.
+	profiled *profiled
 	// resumed is true if the loop has resumed the training of an earlier process.
 	resumed bool
 	// restartErr is the error that requests another process, or nil.
@@ -184,6 +186,7 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	t.arrange()
 	t.reportNotes()
 	r.History, err = t.Loop.Run(ctx, t.data)
+	t.profiled.end()
 	err = t.orRestart(r.History, err)
 	// An interrupt or a file that could not be written must not discard the result.
 	if r.History.Done && every(err, final) {

@@ -318,6 +318,8 @@ func (s *settings) outputFlags() []flag {
 			newCount(&s.TensorBoard.EverySteps, 0)},
 		{"tensorboard-histograms", "fit", "epochs between histograms of the weights (0: no histograms)", "TensorBoard.Histograms",
 			newCount(&s.TensorBoard.Histograms, 0)},
+		{"profile", "fit", "trace the operations of steps, as in steps=10:20,file=trace.json", "Config.Profile",
+			newParsed(&s.Profile, "steps", train.ParseProfile)},
 		{"metrics-listen", "fit", "serve metrics for Prometheus at HOST:PORT (:9090: port 9090 of the loopback address)", "Config.MetricsListen", &s.MetricsListen},
 		{"json", "fit evaluate inspect verify doctor matrix report explain tune", "print the result as JSON", "", &s.json},
 		{"strict", "inspect", "exit with 6 if the model cannot be trained", "", &s.strict},

@@ -1,0 +1,113 @@
+package train
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/fit"
+)
+
+// A profile has a span for each execution, in which the operations ran, and does not change the weights.
+func TestProfile(t *testing.T) {
+	dir := t.TempDir()
+	var log strings.Builder
+	train := func(out, steps string, change func(*Config)) (spans map[string]int) {
+		t.Helper()
+		log.Reset()
+		file := filepath.Join(dir, out+".json")
+		c := Config{
+			Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Seed: 3, Out: filepath.Join(dir, out),
+			Loop: fit.Loop{Batch: 32, Epochs: 1, StepsPerEpoch: 30, Log: slog.New(slog.NewTextHandler(&log, nil))},
+		}
+		if steps != "" {
+			var err error
+			c.Profile, err = ParseProfile("steps=" + steps + ",file=" + file)
+			require.NoError(t, err)
+		}
+		change(&c)
+		_, err := Run(t.Context(), c)
+		require.NoError(t, err)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil
+		}
+		var trace struct {
+			TraceEvents []struct {
+				Name, Ph string
+				Pid, Tid int
+				Time     float64 `json:"ts"`
+				Dur      float64
+				Args     struct{ Name string }
+			}
+		}
+		require.NoError(t, json.Unmarshal(text, &trace))
+		processes := map[int]string{}
+		spans = map[string]int{}
+		within := map[string][2]float64{}
+		for _, e := range trace.TraceEvents {
+			switch {
+			case e.Ph == "M":
+				processes[e.Pid] = e.Args.Name
+			case processes[e.Pid] == "train steps":
+				spans[e.Name] = 0
+				within[e.Name] = [2]float64{e.Time, e.Time + e.Dur}
+			}
+		}
+		for _, e := range trace.TraceEvents {
+			for name, w := range within {
+				// TensorFlow and Go read different clocks.
+				if strings.Contains(e.Name, "MatMul") && strings.Contains(processes[e.Pid], "device:CPU:0") && e.Time > w[0]-50 && e.Time+e.Dur < w[1]+50 {
+					spans[name]++
+				}
+			}
+		}
+		return spans
+	}
+	nothing := func(*Config) {}
+	require.Nil(t, train("plain", "", nothing))
+	want := weights(t, filepath.Join(dir, "plain"))
+
+	spans := train("single", "10:12", nothing)
+	require.Len(t, spans, 3)
+	for i := 10; i <= 12; i++ {
+		assert.GreaterOrEqual(t, spans[fmt.Sprint("step ", i)], 5, "two layers, and the gradients of them: %v", spans)
+	}
+	assert.Equal(t, want, weights(t, filepath.Join(dir, "single")))
+	assert.Contains(t, log.String(), "first_step=10 last_step=12")
+
+	spans = train("stacked", "10:12", func(c *Config) { c.Session.StepsPerExecution = 5 })
+	require.Len(t, spans, 2)
+	assert.Contains(t, spans, "steps 6 to 10")
+	assert.Contains(t, spans, "steps 11 to 15")
+
+	assert.Len(t, train("end", "29:99", nothing), 2)
+	assert.Nil(t, train("never", "31:99", nothing))
+	assert.Contains(t, log.String(), "the training ran none of the steps")
+}
+
+func TestProfileRefuses(t *testing.T) {
+	for _, text := range []string{"", "10:20", "steps=10", "steps=a:b", "steps=1:2,", "steps=1:2,file=", "steps=1:2,out=x"} {
+		_, err := ParseProfile(text)
+		assert.Error(t, err, text)
+	}
+	for text, reason := range map[string]string{
+		"steps=0:3":                      "the first step is at least 1",
+		"steps=3:2":                      "the last step is not before it",
+		"steps=1:1001":                   "at most 1000 steps can be traced, and these are 1001",
+		"steps=1:2,file=/none/of/it":     "the folder /none/of does not exist",
+		"steps=1:2,file=" + os.TempDir(): "is no regular file",
+	} {
+		p, err := ParseProfile(text)
+		require.NoError(t, err)
+		_, err = Run(t.Context(), Config{Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 1, Epochs: 1}, Profile: p})
+		assert.ErrorContains(t, err, reason, text)
+	}
+}
