@@ -215,7 +215,7 @@ func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, mapped *mappin
 		if err != nil {
 			return array{}, corrupt(err)
 		}
-		length := int64(f.UncompressedSize64) // plausible limits it to 2^62
+		length := int64(f.UncompressedSize64) // plausible has limited the size to 2^62
 		if offset < 0 || length > size-offset {
 			return array{}, fmt.Errorf("%d bytes from byte %d on exceed the %d bytes of the archive: %w", length, offset, size, ErrFormat)
 		}

@@ -41,7 +41,7 @@ const parquetMagic = "PAR1"
 func (*parquetRows) begins(head []byte) bool { return strings.HasPrefix(string(head), parquetMagic) }
 
 func (*parquetRows) scan(io.Reader, int64, func(record, []byte) error) error {
-	return fmt.Errorf("the rows of a Parquet file in another file: %w", ErrUnsupported)
+	return fmt.Errorf("the rows of a Parquet file cannot be read one by one: %w", ErrUnsupported)
 }
 
 func (*parquetRows) fresh() recordFormat { return &parquetRows{} }

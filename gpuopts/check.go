@@ -145,7 +145,8 @@ func (c *checker) warn(setting, text string) {
 
 const unset = "unset it, or leave the option out"
 
-// contradicted adds an error for a setting that TensorFlow ignores because of a variable. It ignores "".
+// contradicted adds an error for a setting that TensorFlow ignores because of a variable. An empty
+// setting adds none.
 func (c *checker) contradicted(setting, variable, why, fix string) {
 	if setting != "" {
 		c.errs = append(c.errs, contradiction(setting, variable, c.set[variable], why, fix))

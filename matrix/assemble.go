@@ -135,7 +135,7 @@ func (p *Plan) combine(remedy Remedy, runs, base []*RunResult, scatter compare.S
 
 // perSample scales the slopes of a run with a divided batch to a step on the whole batch.
 func perSample(v memory.Verdict, divided int) memory.Verdict {
-	if v.Net != nil { // the stored verdict shares it
+	if v.Net != nil { // the stored verdict shares v.Net
 		net := *v.Net
 		v.Net = &net
 		for _, slope := range []*float64{&net.Estimate, &net.Low, &net.High} {

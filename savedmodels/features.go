@@ -406,7 +406,7 @@ func (d *division) rest(p *part, train Signature) (Signature, error) {
 	if err != nil {
 		return s, err
 	}
-	for _, t := range train.Inputs { // batches have the same fields for both
+	for _, t := range train.Inputs { // so that batches with and without features have the same fields
 		if s.Input(t.Name) == nil && !contract.IsReserved(t.Name) {
 			b.placeholder(t, types_go_proto.DataType(t.DType))
 		}

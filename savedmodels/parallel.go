@@ -141,7 +141,7 @@ type parallel struct {
 	division
 	rank, ranks int
 	bfloat16    bool
-	functions   map[string]bool // those in library
+	functions   map[string]bool // names of the functions in library
 	instance    int             // key of the first sum of the current steps
 }
 

@@ -22,7 +22,7 @@ type Roles struct {
 	// Gradients sums the gradients of micro-batches: gradients or accumulate. Apply updates the
 	// weights with the sum: apply. A model needs both.
 	Gradients  string `json:"gradients"`
-	Accumulate string `json:"accumulate"` // Gradients if its name is accumulate
+	Accumulate string `json:"accumulate"` // the name of Gradients, if it is accumulate
 	Apply      string `json:"apply"`
 	// SetLearningRate sets the learning rate: set_learning_rate.
 	SetLearningRate string `json:"set_learning_rate"`

@@ -331,7 +331,7 @@ class Architecture:
 
     make: Callable[[], tuple[Any, dict[str, Any]]]
     shape: tuple[int, ...]
-    classes: int  # 2 with one output
+    classes: int  # 2 if the model has one output
     float_label: bool = False
 
 

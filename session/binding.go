@@ -140,7 +140,7 @@ type UnusedFieldError struct {
 	error
 }
 
-// Unwrap returns the error with the text, which is ErrData.
+// Unwrap returns the underlying error, which matches ErrData.
 func (e *UnusedFieldError) Unwrap() error { return e.error }
 
 // CheckData checks the names, types and shapes of a dataset's fields, and its last batch size,

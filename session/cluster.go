@@ -279,7 +279,7 @@ func (s *Session) join(ctx context.Context) error {
 	}
 	s.rank.watch.joined.Store(err == nil)
 	if errors.As(err, new(*tfbind.Error)) && !errors.Is(err, supervise.ErrPeer) {
-		return lostRank("another rank", err) // such as a rank that ended meanwhile
+		return lostRank("another rank", err) // for example because a rank has ended meanwhile
 	}
 	return err
 }
@@ -330,9 +330,9 @@ func failedElsewhere(err *tfbind.Error) bool {
 // grace is the time that an exchange has to end after a rank was lost.
 const grace = time.Second
 
-// once runs a step once, for at most Cluster.Start. Closing a session while an exchange fails may
-// block forever in TensorFlow (once in 25 killed ranks, with 2.21), so once leaves a run behind
-// that does not end. The process can no longer train anyway.
+// once runs a step a single time, for at most Cluster.Start. A run that does not end is abandoned,
+// since closing a session while an exchange fails may block forever in TensorFlow 2.21 (for one of
+// 25 killed ranks). The process can no longer train anyway.
 func (r *ranked) once(step *tfbind.Step) error {
 	ended := make(chan error, 1)
 	go func() { ended <- step.Run(r.watch.ctx) }()

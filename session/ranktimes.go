@@ -42,7 +42,7 @@ func (s *Session) RankTimes() (times RankTimes, ok bool) {
 type exchangeTimes struct {
 	// last is the end of the last exchange of any kind, in seconds since 1970.
 	last float64
-	// began is the value of last before the current step, the input of the step.
+	// began is the end of the last exchange before the current step. It is an input of the step.
 	began [1]float64
 	// total is the time of the steps. work has the time that each rank worked.
 	total, exchange, wait float64

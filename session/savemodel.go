@@ -254,7 +254,7 @@ func (s *Session) modelError(dir string, err error) error {
 	case errors.As(err, new(syscall.Errno)) && !errors.Is(err, fs.ErrNotExist):
 		return newSaveError("save model to", dir, modelBytes(s.model), err)
 	}
-	// A missing file is missing in the original model.
+	// A missing file is not an error of the disk: the original model lacks it.
 	return fmt.Errorf("save model to %s: %w", dir, err)
 }
 

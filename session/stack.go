@@ -220,7 +220,7 @@ func (k *stack) begin(n int, b data.Batch) error {
 	}
 	for i := range k.inputs {
 		if in := &k.inputs[i]; in.field >= 0 && !in.stacked {
-			return nil // the last batch feeds it
+			return nil // the inputs are set with the last batch
 		}
 	}
 	k.joined, _ = b.Join(n)

@@ -370,7 +370,7 @@ func (c *Config) supervisor() (s supervise.Options, ok bool) {
 	if c.Worker != nil || c.Supervise == Supervised {
 		if rank, ranked := c.ranked(); ranked && c.Cluster.MinWorkers > 0 {
 			s.Peers = len(c.Cluster.Workers) - 1
-			s.KillOrphan = rank > 0 // the others continue without it
+			s.KillOrphan = rank > 0 // the other ranks continue without this one
 		}
 		return s, c.Worker == nil
 	}

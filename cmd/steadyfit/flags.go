@@ -313,7 +313,7 @@ func (s *settings) outputFlags() []flag {
 		{"output", "predict", "write only this output of the model", "", &s.output},
 		{"thin", "report", "write a small copy of the result to this file, .json or .json.gz", "", &s.thin},
 		{"history", "fit", "file for the history, one JSON line per epoch", "HistoryFile", &s.history},
-		{"tensorboard", "fit", "folder for event files of TensorBoard, with the names of Keras's callback", "TensorBoard.Folder", &s.TensorBoard.Folder},
+		{"tensorboard", "fit", "folder for TensorBoard's event files; metrics have the names of Keras's callback", "TensorBoard.Folder", &s.TensorBoard.Folder},
 		{"tensorboard-every", "fit", "steps between values within an epoch for TensorBoard (0: one value per epoch)", "TensorBoard.EverySteps",
 			newCount(&s.TensorBoard.EverySteps, 0)},
 		{"tensorboard-histograms", "fit", "epochs between histograms of the weights (0: no histograms)", "TensorBoard.Histograms",
@@ -410,7 +410,7 @@ func normalize(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 // flagName returns the flag of an option with a value in the syntax of the flag. Other names,
 // such as variables, do not change. It is an option.Name.
 func flagName(option, value string) string {
-	switch option { // under a scheduler there is no flag
+	switch option { // a scheduler sets this, not a flag
 	case "Options.Cluster":
 		return "cluster"
 	case "Config.Cluster":

@@ -225,7 +225,7 @@ func (s *settings) completePlan(ctx context.Context) error {
 		}
 		p.Commands[name] = command
 	}
-	driver, _ := gpu.Open() // doctor reports its problems
+	driver, _ := gpu.Open() // doctor reports the problems of the driver
 	defer driver.Close()
 	for _, g := range driver.GPUs() {
 		p.GPUs = append(p.GPUs, g.Name)

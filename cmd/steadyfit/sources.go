@@ -78,7 +78,7 @@ func warnUnknown(stderr io.Writer) {
 	}
 	for _, kv := range os.Environ() {
 		name, value, _ := strings.Cut(kv, "=")
-		// Tests of the program have other variables.
+		// Tests set other variables with this prefix.
 		if strings.HasPrefix(name, envPrefix) && !slices.Contains(known, name) && value != "" && !strings.HasPrefix(name, envPrefix+"TEST_") {
 			fmt.Fprintf(stderr, "steadyfit: warning: the variable %s is set, but no flag has that name\n", name)
 		}

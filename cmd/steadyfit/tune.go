@@ -235,7 +235,7 @@ type tunedPoint struct {
 	Numbers       string                 `json:"numbers"`
 }
 
-// newTunedPoint returns nil for nil.
+// newTunedPoint converts a point; nil stays nil.
 func newTunedPoint(p *tune.Point, inexact bool) *tunedPoint {
 	if p == nil {
 		return nil

@@ -335,7 +335,7 @@ func (e *enforcer) enforce(ctx context.Context, s *fit.State) error {
 	case peak > e.Limit:
 		return e.act(ctx, s, level)
 	case w.guessed:
-		return nil // the next step measures it
+		return nil // above is a guess, which the next step measures
 	case level+w.above > e.Limit:
 		return e.act(ctx, s, level)
 	case e.exploring != nil:

@@ -1,4 +1,4 @@
-// Package explain shows where the peak of memory of a training step is made, and what grows from step
+// Package explain shows what holds memory at the peak of a training step, and what grows from step
 // to step. It is for one model with its data on this machine; package matrix compares remedies.
 //
 // # Measurement

@@ -422,7 +422,7 @@ func (m *measurement) traceOf(ctx context.Context, s *session.Session, e *autotu
 }
 
 func (m *measurement) report() *Report {
-	info, _ := tfbind.Load("") // it is loaded
+	info, _ := tfbind.Load("") // the library is already loaded
 	oneDNN, _ := tfbind.OneDNN()
 	r := &Report{
 		Model: m.plan.Name, Data: m.data.Name(), Batch: m.plan.Batch,

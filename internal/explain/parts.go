@@ -152,7 +152,7 @@ func (l *list) inUse(p *phase) memory.Bytes {
 // non-resident.
 func (l *list) slack(m *measurement) {
 	b := &m.before
-	if l.pool && b.malloc.Mapped >= 0 { // the mappings of another malloc may be its own
+	if l.pool && b.malloc.Mapped >= 0 { // otherwise the mappings may belong to malloc instead of the pool
 		// Blocks of the pool are larger than what was asked for, and the difference counts as slack.
 		l.native(PoolSlack, b.large-m.loaded.large-(b.metadata-m.loaded.metadata)-l.pooled)
 	}

@@ -136,7 +136,7 @@ var stages = []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, 0}
 
 func (g *group) wait(ctx context.Context, grace, kill time.Duration) error {
 	done := ctx.Done()
-	var failed, first *Error // the first that failed, and rank 0
+	var failed, first *Error // errors of the first rank that failed, and of rank 0
 	stage, lost, complete := 0, 0, false
 	var next <-chan time.Time
 	stop := func() {
@@ -156,7 +156,7 @@ func (g *group) wait(ctx context.Context, grace, kill time.Duration) error {
 				}
 				switch {
 				case complete && g.most > 0:
-					stop() // some may wait for a restart of rank 0
+					stop() // some ranks may still wait for a restart of rank 0
 				case err == nil || failed != nil:
 				case index > 0 && lost < g.most && err.passing && stage == 0:
 					lost++

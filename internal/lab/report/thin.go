@@ -68,7 +68,7 @@ func (o ThinOptions) combination(c *matrix.Combination) {
 		shown := c.Remedy == matrix.Baseline || c.Remedy == release
 		d := o.verdict(*c.Verdict, shown)
 		if !shown && len(c.Runs) > 1 {
-			d.Slope = memory.Interval{} // the report shows that of c.Figures
+			d.Slope = memory.Interval{} // the report shows the slope in c.Figures
 		}
 		c.Verdict = &d
 	}

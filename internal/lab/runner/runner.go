@@ -227,7 +227,7 @@ func (o *Observed) converse(p *child.Process, j Job) (*worker.Message, error) {
 func complete(sample *memory.Sample, m worker.Message) {
 	for layer, value := range m.Values {
 		if sample.Get(layer).OK {
-			continue // the parent reads it
+			continue // the parent reads this layer itself
 		}
 		r := memory.Reading{}
 		if value != nil {

@@ -236,8 +236,8 @@ func (c *Child) Param(name, otherwise string) string {
 	return cmp.Or(c.Spec.Params[name], otherwise)
 }
 
-// Int is like Param, for an integer. For another value it returns otherwise, and [Child.Err]
-// returns the error.
+// Int is like Param, for an integer. If the parameter is not an integer, Int returns the argument
+// otherwise, and [Child.Err] returns the error.
 func (c *Child) Int(name string, otherwise int) int {
 	text := c.Param(name, strconv.Itoa(otherwise))
 	n, err := strconv.Atoi(text)

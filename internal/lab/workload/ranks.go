@@ -99,7 +99,7 @@ func (b *builder) startRank(ctx context.Context, rank, workers string) error {
 	}()
 	b.onClose(func() error {
 		if !p.Wait(otherGrace) {
-			_ = p.Kill(fmt.Sprintf("killed because it had not ended after %v", otherGrace)) // End reports it
+			_ = p.Kill(fmt.Sprintf("killed because it had not ended after %v", otherGrace)) // End reports why the process ended
 		}
 		<-ended
 		if exit := p.End(nil); exit.Code != 0 || last.Kind != worker.KindEnd || last.Failure != "" {

@@ -166,7 +166,7 @@ func Run(ctx context.Context, c *worker.Child, lib string) error {
 		return err
 	}
 	live := tfbind.Live()
-	live.Leaked, live.LeakedBytes = 0, 0 // they depend on the garbage collector
+	live.Leaked, live.LeakedBytes = 0, 0 // these counts depend on the garbage collector
 	if err := c.Fact("live", describe(live)); err != nil {
 		return err
 	}
