@@ -13,8 +13,8 @@ import (
 // Model is the shape of a function fitted to a series.
 type modelName string
 
-// Steps and curves can be combined with a slope. Otherwise they would fit a leak that begins with a
-// warm-up best.
+// Steps and curves can be combined with a slope. Without a slope, they would be the best models of
+// a leak that begins with a warm-up.
 const (
 	constantModel         modelName = "constant"
 	linearModel           modelName = "linear"

@@ -8,8 +8,8 @@ import (
 	"steadyfit/memory"
 )
 
-// prediction is the expected time, relative to plain steps, and peak of a candidate. spread is the
-// expected error of their logarithms.
+// prediction has the expected peak of a candidate, and its expected time relative to plain steps.
+// spread is the expected error of their logarithms.
 type prediction struct {
 	ratio, peak    float64
 	opened, spread float64

@@ -147,7 +147,8 @@ func (r *run) steps(ctx context.Context, l *Loop) error {
 	return nil
 }
 
-// after follows each step. It allocates nothing except at the end of an epoch.
+// after counts step n, takes a sample if one is due, and ends the epoch. It allocates nothing
+// except at the end of an epoch.
 func (r *run) after(ctx context.Context, l *Loop, n int, loss float64) error {
 	first := r.done == 0
 	r.done = n

@@ -36,8 +36,8 @@ const Env = "STEADYFIT_RUN"
 
 type Spec struct {
 	Workload string `json:"workload"`
-	// A run has Steps steps and Epoch steps per epoch. A sample is due every Every steps. The
-	// workload defines a step.
+	// Steps is the number of steps of a run, and Epoch that of an epoch. Every is the number
+	// of steps between samples. The workload defines a step.
 	Steps int `json:"steps"`
 	Every int `json:"every"`
 	Epoch int `json:"epoch"`
