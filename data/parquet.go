@@ -23,6 +23,7 @@ import (
 // have their lengths before them.
 type parquetRows struct {
 	columns []*parquetColumn // of the first file
+	limit   *limit           // of the memory for pages
 }
 
 type parquetColumn struct {
@@ -44,7 +45,7 @@ func (*parquetRows) scan(io.Reader, int64, func(record, []byte) error) error {
 	return fmt.Errorf("the rows of a Parquet file cannot be read one by one: %w", ErrUnsupported)
 }
 
-func (*parquetRows) fresh() recordFormat { return &parquetRows{} }
+func (*parquetRows) fresh(memory *limit) recordFormat { return &parquetRows{limit: memory} }
 
 // rows implements tableFormat.
 func (p *parquetRows) rows(r io.ReaderAt, size int64, each func([]byte) error) (err error) {
@@ -69,7 +70,13 @@ func (p *parquetRows) rows(r io.ReaderAt, size int64, each func([]byte) error) (
 	}
 	var raw []byte
 	buffer := make([]parquet.Row, 64)
-	for _, group := range f.RowGroups() {
+	pages := &pageChecker{file: r, size: size, limit: p.limit}
+	defer pages.close()
+	stated := f.Metadata().RowGroups
+	for i, group := range f.RowGroups() {
+		if err := pages.check(&stated[i]); err != nil {
+			return err
+		}
 		if err := p.group(group, buffer, &raw, each); err != nil {
 			return err
 		}

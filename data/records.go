@@ -40,8 +40,8 @@ type recordFormat interface {
 // tableFormat is a format whose rows cannot be read alone. They are copied to a temporary file.
 type tableFormat interface {
 	recordFormat
-	// fresh returns the format for another set of files.
-	fresh() recordFormat
+	// fresh returns the format for another set of files. memory limits what it decompresses at a time.
+	fresh(memory *limit) recordFormat
 	// rows calls each for the rows of a file, encoded for the temporary file.
 	rows(r io.ReaderAt, size int64, each func(raw []byte) error) error
 }
@@ -137,7 +137,7 @@ func newRecordSet(format recordFormat, o Options, how reading) *recordSet {
 	s := &recordSet{format: format, options: o, limit: how.limit, textIDs: map[string]uint32{}}
 	s.writer.create = func() (*os.File, error) { return s.scratchFile("index") }
 	if table, ok := format.(tableFormat); ok {
-		s.format = table.fresh()
+		s.format = table.fresh(how.limit)
 	}
 	return s
 }
