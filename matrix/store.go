@@ -39,9 +39,9 @@ func openStore(dir string) (*store, error) {
 		return nil, fmt.Errorf("results: %w", err)
 	}
 	s := &store{file: file, runs: make(map[string]RunResult)}
-	if err := lock(file); err != nil {
+	if errors.Is(files.Lock(file), files.ErrLocked) {
 		file.Close()
-		return nil, fmt.Errorf("results: %s: %w", file.Name(), err)
+		return nil, fmt.Errorf("results: %s: %w", file.Name(), errLocked)
 	}
 	end, err := s.read()
 	if err != nil {

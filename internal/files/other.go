@@ -2,9 +2,13 @@
 
 package files
 
-import "os"
+import (
+	"errors"
+	"os"
+)
 
 // FreeSpace is implemented only for Linux and macOS.
 func FreeSpace(string) (bytes int64, ok bool) { return 0, false }
 
-func lockDir(string) (*os.File, error) { return nil, errNoLocks }
+// Lock is implemented only for Linux and macOS.
+func Lock(*os.File) error { return errors.ErrUnsupported }

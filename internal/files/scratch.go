@@ -62,4 +62,22 @@ func ClearScratch(parent, prefix string) {
 	}
 }
 
+// ErrLocked means that another process has locked the file.
+var ErrLocked = errors.New("locked")
+
 var errNoLocks = errors.New("no locks")
+
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err = Lock(f); err == nil {
+		return f, nil
+	}
+	_ = f.Close()
+	if !errors.Is(err, ErrLocked) {
+		err = errNoLocks
+	}
+	return nil, err
+}

@@ -4,6 +4,7 @@ package files
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"syscall"
 )
@@ -17,24 +18,19 @@ func FreeSpace(path string) (bytes int64, ok bool) {
 	return int64(s.Bavail) * int64(s.Bsize), true
 }
 
-// lockDir locks a folder until the file is closed, without waiting.
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
+// Lock locks a file or folder until it is closed, without waiting. Any error except ErrLocked means that
+// the file system has no locks.
+func Lock(f *os.File) error {
 	for {
-		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if !errors.Is(err, syscall.EINTR) {
-			break
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			return ErrLocked
+		case err != nil:
+			return fmt.Errorf("flock %s: %w", f.Name(), err)
+		default:
+			return nil
 		}
 	}
-	switch {
-	case err == nil:
-		return f, nil
-	case !errors.Is(err, syscall.EWOULDBLOCK):
-		err = errNoLocks
-	}
-	_ = f.Close()
-	return nil, err
 }

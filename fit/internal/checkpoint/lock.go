@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"steadyfit/internal/files"
 )
 
 // lockName is the file in a folder of checkpoints that a run locks. It contains a Holder, and
@@ -18,9 +20,6 @@ const lockName = ".lock"
 
 // lockTries is the number of attempts if other runs remove the file meanwhile.
 const lockTries = 100
-
-// errLockBusy means that another process has locked the file.
-var errLockBusy = errors.New("locked")
 
 // Holder is a process that uses a folder of checkpoints.
 type Holder struct {
@@ -88,8 +87,8 @@ func tryLock(path string) (_ *Lock, err error) {
 		}
 	}()
 	held := readHolder(file)
-	switch err := flock(file); {
-	case errors.Is(err, errLockBusy):
+	switch err := files.Lock(file); {
+	case errors.Is(err, files.ErrLocked):
 		return nil, &LockedError{Folder: filepath.Dir(path), Holder: held}
 	case err != nil:
 		l.unsupported = err

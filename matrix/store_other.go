@@ -1,7 +1,0 @@
-//go:build !linux
-
-package matrix
-
-import "os"
-
-func lock(*os.File) error { return nil }
