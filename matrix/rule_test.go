@@ -18,6 +18,16 @@ func ruled(kind memory.Kind, slope float64, peak int64) *Result {
 	}
 }
 
+func (r Rule) broken(result, baseline *Result) []string {
+	broken, _ := r.Check(result, baseline)
+	return broken
+}
+
+func (r Rule) undecided(result, baseline *Result) []string {
+	_, undecided := r.Check(result, baseline)
+	return undecided
+}
+
 func TestRules(t *testing.T) {
 	grown, flat := ruled(memory.Leak, 1000, 2<<30), ruled(memory.Flat, 0, 1<<30)
 	for text, broken := range map[string]bool{
