@@ -87,7 +87,7 @@ func (v *view) part(runtime int, a answer) part {
 	}
 	// The best effect comes first. Remedies that work are ordered by cost.
 	slices.SortStableFunc(shown[1:], func(x, y *matrix.Combination) int {
-		if n := cmp.Compare(slices.Index(effects, x.Effect), slices.Index(effects, y.Effect)); n != 0 || x.Effect != compare.Works {
+		if n := cmp.Compare(rank(x.Effect), rank(y.Effect)); n != 0 || x.Effect != compare.Works {
 			return n
 		}
 		return v.byCost(x, y)
@@ -150,10 +150,11 @@ func (r row) Word() string {
 	if r.Remedy == matrix.Baseline {
 		return verdictWord(r.Combination)
 	}
-	return symbol(r.Combination) + " " + word(r.Combination)
+	l := lookOf(r.Combination)
+	return l.Symbol + " " + l.Word
 }
 
-func (r row) Class() string { return effectClass(r.Combination) }
+func (r row) Class() string { return lookOf(r.Combination).Class }
 
 func (r row) Range() string {
 	_, bounds, ok := strings.Cut(slopeText(r.Combination, true), " [")

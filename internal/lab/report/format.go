@@ -317,50 +317,47 @@ func (v *view) explicitly(a answer) string {
 	return text + "."
 }
 
-var symbols = map[compare.Effect]string{
-	compare.Works: "✓", compare.Partly: "◐", compare.NoEffect: "=", compare.Harmful: "✗",
-	compare.Unclear: "?", compare.NotApplicable: "·", compare.CouldNotApply: "!",
+// look is how an effect is shown: a symbol and a word, with a class on a page and a color on a
+// terminal. Text explains the thresholds of compare.Runs.
+type look struct {
+	effect                    compare.Effect
+	Symbol, Word, Class, Text string
+	color                     string
 }
 
-// unseenSymbol and unseenWord are for a remedy without an effect that may not have been
-// applied.
-const unseenSymbol, unseenWord = "=?", "not verified"
+// unverified is the look of a remedy without an effect that may not have been applied.
+const unverified compare.Effect = "unverified"
 
-// unseen reports whether a remedy without an effect may not have been applied.
-func unseen(c *matrix.Combination) bool {
-	return c.Unverified != "" && (c.Effect == compare.NoEffect || crashesToo(c))
+// looks are in the order of the legend, the best effect first.
+var looks = []look{
+	{compare.Works, "✓", "works", "works", "a slope is at most a tenth (or less than half, and no run grows); a peak or level is lower by at least a fifth", green},
+	{compare.Partly, "◐", "partly", "partly", "lower by at least 5%, but not enough to count as works", yellow},
+	{compare.NoEffect, "=", "no effect", "none", "within 10% of the amount without the remedy, or lower by less than 5%", ""},
+	{unverified, "=?", "not verified", "unclear", "no difference was seen, but nothing shows that the remedy was applied", ""},
+	{compare.Harmful, "✗", "harmful", "harm", "higher by more than 10%, or the runs crash with it", red},
+	{compare.Unclear, "?", "unclear", "unclear", "the interval contains both an effect and no effect", ""},
+	{compare.CouldNotApply, "!", "not applied", "absent", "the remedy could not be applied on this machine; the reason is beside it", faint},
+	{compare.NotApplicable, "·", "n/a", "na", "the remedy changes nothing on this workload or runtime", faint},
 }
 
-func symbol(c *matrix.Combination) string {
-	if unseen(c) {
-		return unseenSymbol
+func rank(e compare.Effect) int {
+	return slices.IndexFunc(looks, func(l look) bool { return l.effect == e })
+}
+
+func lookOf(c *matrix.Combination) look {
+	e := c.Effect
+	if c.Unverified != "" && (e == compare.NoEffect || crashesToo(c)) {
+		e = unverified
 	}
-	return symbols[c.Effect]
-}
-
-func effectWord(e compare.Effect) string {
-	switch e {
-	case compare.NotApplicable:
-		return "n/a"
-	case compare.CouldNotApply:
-		return "not applied"
-	case "":
-		return unknown
+	l := look{Word: cmp.Or(string(e), unknown)}
+	if i := rank(e); i >= 0 {
+		l = looks[i]
 	}
-	return string(e)
-}
-
-// word is the effect in a table.
-func word(c *matrix.Combination) string {
-	if unseen(c) {
-		return unseenWord
+	if c.Remedy == matrix.Baseline {
+		l.Class = "base"
 	}
-	return effectWord(c.Effect)
+	return l
 }
-
-// effects are in the order of the legend.
-var effects = []compare.Effect{compare.Works, compare.Partly, compare.NoEffect, compare.Harmful,
-	compare.Unclear, compare.CouldNotApply, compare.NotApplicable}
 
 func orEmpty(prefix, text string) string {
 	if text == "" {

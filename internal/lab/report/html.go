@@ -123,44 +123,7 @@ func (v *view) rowAnchor(runtime int, workload, remedy string) string {
 	return fmt.Sprintf("%s-%d", v.PartAnchor(runtime, workload), i)
 }
 
-type effectHelp struct{ Symbol, Class, Word, Text string }
-
-func (v *view) Effects() []effectHelp {
-	var list []effectHelp
-	for _, e := range effects {
-		c := &matrix.Combination{Effect: e}
-		list = append(list, effectHelp{symbol(c), effectClass(c), word(c), effectMeaning[e]})
-		if e == compare.NoEffect {
-			c.Unverified = unseenMeaning
-			list = append(list, effectHelp{symbol(c), effectClass(c), word(c), unseenMeaning})
-		}
-	}
-	return list
-}
-
-const unseenMeaning = "no difference was seen, but nothing shows that the remedy was applied"
-
-// effectMeaning explains the thresholds of compare.Runs.
-var effectMeaning = map[compare.Effect]string{
-	compare.Works:         "a slope is at most a tenth (or less than half, and no run grows); a peak or level is lower by at least a fifth",
-	compare.Partly:        "lower by at least 5%, but not enough to count as works",
-	compare.NoEffect:      "within 10% of the amount without the remedy, or lower by less than 5%",
-	compare.Harmful:       "higher by more than 10%, or the runs crash with it",
-	compare.Unclear:       "the interval contains both an effect and no effect",
-	compare.CouldNotApply: "the remedy could not be applied on this machine; the reason is beside it",
-	compare.NotApplicable: "the remedy changes nothing on this workload or runtime",
-}
-
-func effectClass(c *matrix.Combination) string {
-	switch {
-	case c.Remedy == matrix.Baseline:
-		return "base"
-	case unseen(c):
-		return "unclear"
-	}
-	return map[compare.Effect]string{compare.Works: "works", compare.Partly: "partly", compare.NoEffect: "none", compare.Harmful: "harm",
-		compare.Unclear: "unclear", compare.CouldNotApply: "absent", compare.NotApplicable: "na"}[c.Effect]
-}
+func (v *view) Effects() []look { return looks }
 
 var growthClass = map[growth]string{grows: "harm", crashes: "harm", settles: "partly", steady: "works", undecided: "unclear"}
 
@@ -248,7 +211,8 @@ func (v *view) tableCell(c *matrix.Combination) tableCell {
 	if c == nil {
 		return tableCell{}
 	}
-	t := tableCell{Class: effectClass(c), Symbol: symbol(c), Word: word(c)}
+	l := lookOf(c)
+	t := tableCell{Class: l.Class, Symbol: l.Symbol, Word: l.Word}
 	if c.Remedy == matrix.Baseline {
 		t.Symbol, t.Word, t.Figure = " ", verdictWord(c), "peak "+size(c.Figures.Peak)
 		switch growthOf(c) {

@@ -131,7 +131,7 @@ func TestHTML(t *testing.T) {
 		require.Contains(t, row, size(c.Figures.Peak))
 		require.Contains(t, row, duration(c.Figures.StepTime))
 		if c.Remedy != matrix.Baseline {
-			require.Contains(t, row, symbols[c.Effect]+" "+effectWord(c.Effect))
+			require.Contains(t, row, lookOf(c).Symbol+" "+lookOf(c).Word)
 		}
 	}
 }

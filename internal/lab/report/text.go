@@ -71,9 +71,6 @@ const (
 	faint  = "2"
 )
 
-var effectColor = map[compare.Effect]string{compare.Works: green, compare.Partly: yellow, compare.Harmful: red,
-	compare.NotApplicable: faint, compare.CouldNotApply: faint}
-
 func (t *text) paint(text, color string) string {
 	if !t.color || color == "" || text == "" {
 		return text
@@ -279,7 +276,7 @@ func (t *text) table(runtime string) {
 					row += strings.Repeat(" ", column)
 					continue
 				}
-				row += " " + t.paint(pad(t.mark(c), column-1), effectColor[c.Effect])
+				row += " " + t.paint(pad(t.mark(c), column-1), lookOf(c).color)
 			}
 			t.line(row)
 		}
@@ -288,7 +285,7 @@ func (t *text) table(runtime string) {
 
 // mark describes the effect of a remedy in seven columns.
 func (t *text) mark(c *matrix.Combination) string {
-	text := cmp.Or(symbol(c), "?")
+	text := cmp.Or(lookOf(c).Symbol, "?")
 	if c.Effect == compare.NotApplicable || c.Effect == compare.CouldNotApply {
 		return text
 	}
