@@ -118,24 +118,6 @@ func merge(checks []Check) (rows []Check) {
 	return rows
 }
 
-// wrap writes a text after a lead, and indents the following lines.
 func wrap(b *strings.Builder, lead string, indent int, text string) {
-	b.WriteString(lead)
-	at, first := utf8.RuneCountInString(lead), true
-	for _, word := range strings.Fields(text) {
-		n := utf8.RuneCountInString(word)
-		switch {
-		case first:
-		case at+1+n > lineWidth:
-			b.WriteString("\n" + strings.Repeat(" ", indent))
-			at = indent
-		default:
-			b.WriteByte(' ')
-			at++
-		}
-		b.WriteString(word)
-		at += n
-		first = false
-	}
-	b.WriteByte('\n')
+	b.WriteString(english.Wrap(lead, indent, text, lineWidth) + "\n")
 }

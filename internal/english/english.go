@@ -1,10 +1,11 @@
-// Package english writes numbers, times and lists in messages.
+// Package english writes numbers, times, lists and paragraphs in messages.
 package english
 
 import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Count returns a number with a noun: "1 step", "3 steps".
@@ -30,4 +31,28 @@ func Duration(d time.Duration) string {
 		unit *= 10
 	}
 	return d.Round(unit).String()
+}
+
+// Wrap breaks a text after a lead into lines of at most width columns. The lines after the first one are
+// indented. A word that is longer than a line has a line of its own.
+func Wrap(lead string, indent int, text string, width int) string {
+	var b strings.Builder
+	b.WriteString(lead)
+	at, first := utf8.RuneCountInString(lead), true
+	for _, word := range strings.Fields(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case first:
+		case at+1+n > width:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			at = indent
+		default:
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(word)
+		at += n
+		first = false
+	}
+	return b.String()
 }

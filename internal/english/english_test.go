@@ -25,3 +25,9 @@ func TestDuration(t *testing.T) {
 	assert.Equal(t, "1.24ms", Duration(1_235_900*time.Nanosecond))
 	assert.Equal(t, "2m3s", Duration(123_400*time.Millisecond))
 }
+
+func TestWrap(t *testing.T) {
+	assert.Equal(t, "- the quick\n  brown\n  incomprehensible\n  fox", Wrap("- ", 2, " the quick brown\nincomprehensible fox", 12))
+	assert.Equal(t, "é ö ü", Wrap("é ", 0, "ö ü", 5))
+	assert.Equal(t, "- ", Wrap("- ", 2, "", 12))
+}

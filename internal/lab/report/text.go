@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/measure"
 	"steadyfit/matrix"
@@ -89,56 +90,19 @@ func (t *text) heading(text string) {
 func (t *text) wrap(first, text string) { t.paragraph(first, text, "") }
 
 func (t *text) paragraph(first, text, color string) {
-	indent := strings.Repeat(" ", columns(first))
-	line, empty := first, true
-	flush := func() { t.line(t.paint(line, color)) }
-	for _, word := range strings.Fields(oneLine(text)) {
-		for {
-			room := t.width - columns(line)
-			if !empty {
-				room--
-			}
-			if columns(word) <= room {
-				break
-			}
-			if !empty {
-				flush()
-				line, empty = indent, true
-				continue
-			}
-			head := clip2(word, room)
-			line += head
-			flush()
-			line, word = indent, word[len(head):]
-		}
-		if !empty {
-			line += " "
-		}
-		line, empty = line+word, false
+	for line := range strings.Lines(english.Wrap(first, columns(first), oneLine(text), t.width)) {
+		t.line(t.paint(strings.TrimSuffix(line, "\n"), color))
 	}
-	flush()
 }
 
 func columns(text string) int { return utf8.RuneCountInString(text) }
-
-// clip2 returns the first columns of a text, at least one.
-func clip2(text string, width int) string {
-	n := 0
-	for i := range text {
-		if n == max(width, 1) {
-			return text[:i]
-		}
-		n++
-	}
-	return text
-}
 
 // clip shortens a text and marks it as shortened.
 func clip(text string, width int) string {
 	if columns(text) <= width {
 		return text
 	}
-	return clip2(text, width-1) + "…"
+	return string([]rune(text)[:max(width-1, 1)]) + "…"
 }
 
 func pad(text string, width int) string {
