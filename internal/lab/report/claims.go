@@ -100,9 +100,9 @@ var escapeMarkdown = strings.NewReplacer("\\", "\\\\", "|", "\\|", "<", "&lt;", 
 // markdown escapes text and puts it on one line. Underscores within words need no escape.
 func markdown(text string) string { return escapeMarkdown.Replace(oneLine(text)) }
 
-// On returns the verdict of a runtime.
-func (c claim) On(runtime string) (s struct{ Verdict, Class, Text, From string }) {
-	s.Verdict = claimVerdict(c.Claim, runtime)
+// On returns the verdict of a runtime, with the class of the page.
+func (v *view) On(c matrix.Claim, runtime string) (s struct{ Verdict, Class, Text, From string }) {
+	s.Verdict = claimVerdict(c, runtime)
 	s.Class = map[string]string{"holds": "works", "holds in part": "partly", "does not hold": "harm", "undecided": "unclear"}[s.Verdict]
 	for _, d := range c.Verdicts {
 		if d.Runtime == runtime {
@@ -110,15 +110,6 @@ func (c claim) On(runtime string) (s struct{ Verdict, Class, Text, From string }
 		}
 	}
 	return s
-}
-
-type claim struct{ matrix.Claim }
-
-func (v *view) Ledger() (list []claim) {
-	for _, c := range v.Claims {
-		list = append(list, claim{c})
-	}
-	return list
 }
 
 func (v *view) ClaimRuntimes() []string {

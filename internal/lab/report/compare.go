@@ -1,7 +1,6 @@
 package report
 
 import (
-	"bufio"
 	"cmp"
 	"fmt"
 	"io"
@@ -72,12 +71,9 @@ type Disagreement struct {
 // Compare writes the agreement of two matrices, and their figures where they differ.
 // Combinations that neither has measured, or only one has, do not count.
 func Compare(w io.Writer, a, b *matrix.Result, o TextOptions) (Agreement, error) {
-	agreement := agree(newView(a), newView(b))
-	if o.Width == 0 {
-		o.Width = 80
-	}
-	t := &text{view: newView(a), out: bufio.NewWriter(w), width: max(o.Width, 40), color: o.Color}
+	t := newText(w, a, o)
 	sides := map[string]*view{"A": t.view, "B": newView(b)}
+	agreement := agree(sides["A"], sides["B"])
 	for _, name := range []string{"A", "B"} {
 		t.wrap(name+": ", sides[name].When())
 		t.wrap("   ", sides[name].Machine())

@@ -27,10 +27,7 @@ type TextOptions struct {
 // Text writes the answer for a terminal: the calibration, the growing workloads with their
 // remedies, a table of remedies, and those that could not be applied.
 func Text(w io.Writer, r *matrix.Result, o TextOptions) error {
-	if o.Width == 0 {
-		o.Width = 80
-	}
-	t := &text{view: newView(r), out: bufio.NewWriter(w), width: max(o.Width, 40), color: o.Color}
+	t := newText(w, r, o)
 	t.wrap("", t.When())
 	t.wrap("", t.Machine())
 	t.line("")
@@ -62,6 +59,10 @@ type text struct {
 	out   *bufio.Writer
 	width int
 	color bool
+}
+
+func newText(w io.Writer, r *matrix.Result, o TextOptions) *text {
+	return &text{view: newView(r), out: bufio.NewWriter(w), width: max(cmp.Or(o.Width, 80), 40), color: o.Color}
 }
 
 const (

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"strings"
@@ -80,7 +79,7 @@ func decidedIn(versions []Version, id combinationID) (n int) {
 // Versions writes what grows with each version of TensorFlow, which remedies help, and in which
 // version a combination changes.
 func Versions(w io.Writer, versions []Version, o TextOptions) error {
-	t := &text{view: newView(versions[0].Result), out: bufio.NewWriter(w), width: max(o.Width, 40), color: o.Color}
+	t := newText(w, versions[0].Result, o)
 	t.heading("By version of TensorFlow: growth per step, or effect of the remedy")
 	table := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
 	views := make([]*view, len(versions))
