@@ -48,8 +48,9 @@ type Version struct {
 	Path   string
 }
 
-// Versions returns the versions in a folder, oldest first: the entries whose names are numbers, as
-// TensorFlow Serving reads them. A folder that does not exist has none.
+// Versions returns the versions in a folder, oldest first: the folders whose names are numbers, as
+// TensorFlow Serving reads them, and that have a SavedModel or the manifest of one. A folder that does
+// not exist has none.
 func Versions(dir string) ([]Version, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -57,8 +58,9 @@ func Versions(dir string) ([]Version, error) {
 	}
 	var found []Version
 	for _, e := range entries {
-		if n, err := strconv.ParseUint(e.Name(), 10, 63); err == nil {
-			found = append(found, Version{int64(n), filepath.Join(dir, e.Name())})
+		path := filepath.Join(dir, e.Name())
+		if n, err := strconv.ParseUint(e.Name(), 10, 63); err == nil && (exists(filepath.Join(path, modelFile)) || exists(filepath.Join(path, manifest.Name))) {
+			found = append(found, Version{int64(n), path})
 		}
 	}
 	slices.SortFunc(found, func(a, b Version) int {

@@ -52,22 +52,22 @@ func (s *Session) writeVersion(ctx context.Context, v Versions, complete []func(
 	if err := os.MkdirAll(v.Dir, 0o777); err != nil {
 		return "", err
 	}
-	if path, err = v.written(); path != "" || err != nil {
-		return path, err
-	}
 	temp, remove, err := files.ScratchIn(v.Dir, versionPrefix)
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	whole := filepath.Join(temp, "new")
-	sums, err := s.writeFiles(ctx, whole, complete)
+	if path, err = v.written(); err == nil && path == "" {
+		whole := filepath.Join(temp, "new")
+		var sums *manifest.Manifest
+		if sums, err = s.writeFiles(ctx, whole, complete); err == nil {
+			path, err = v.publish(sums, whole)
+		}
+	}
 	if err != nil {
 		return "", err
 	}
-	if path, err = v.publish(sums, whole); err != nil {
-		return "", err
-	}
+	// A process that was killed after publishing has not pruned.
 	return path, errors.Join(files.SyncPath(v.Dir), v.prune(temp, s.model.Dir))
 }
 
@@ -95,19 +95,23 @@ func own(v savedmodels.Version) *manifest.Manifest {
 }
 
 // publish renames a complete folder to the next number. The rename fails if another process has
-// taken that number.
+// taken that number. Any entry with a number takes it, also one that is no version.
 func (v Versions) publish(sums *manifest.Manifest, whole string) (string, error) {
 	for {
-		found, err := savedmodels.Versions(v.Dir)
+		entries, err := os.ReadDir(v.Dir)
 		if err != nil {
 			return "", err
 		}
-		next := int64(1)
-		if n := len(found); n > 0 {
-			if next = found[n-1].Number + 1; next < 0 {
-				return "", fmt.Errorf("%s has the number %d, and there is no larger one; rename it", v.Dir, int64(math.MaxInt64))
+		largest := uint64(0)
+		for _, e := range entries {
+			if n, err := strconv.ParseUint(e.Name(), 10, 63); err == nil {
+				largest = max(largest, n)
 			}
 		}
+		if largest == math.MaxInt64 {
+			return "", fmt.Errorf("%s has the number %d, and there is no larger one; rename it", v.Dir, largest)
+		}
+		next := int64(largest) + 1
 		sums.Origin = manifest.Origin{Version: next, Training: v.Training}
 		err = sums.Write(whole)
 		if err == nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/manifest"
 	"steadyfit/savedmodels"
 )
 
@@ -211,7 +212,8 @@ func TestSaveVersion(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "notes"), nil, 0o666))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "-9"), 0o777))
 	save("8")
-	assert.Equal(t, []int64{1, 2, 7, 8}, numbers(t, dir))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "3"), nil, 0o666))
+	assert.Equal(t, []int64{1, 2, 8}, numbers(t, dir), "folders with models")
 
 	// Old versions of SaveVersion are removed, but not other folders, copies, or versions with more
 	// files.
@@ -219,10 +221,10 @@ func TestSaveVersion(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "1", "README"), nil, 0o666))
 	v.Keep = 2
 	save("9")
-	assert.Equal(t, []int64{1, 5, 7, 8, 9}, numbers(t, dir))
+	assert.Equal(t, []int64{1, 5, 8, 9}, numbers(t, dir))
 	v.Keep = 1
 	save("10")
-	assert.Equal(t, []int64{1, 5, 7, 10}, numbers(t, dir))
+	assert.Equal(t, []int64{1, 5, 10}, numbers(t, dir))
 
 	// A restarted process of the same training finds its version, also if others are newer.
 	v.Training = "a"
@@ -232,6 +234,16 @@ func TestSaveVersion(t *testing.T) {
 	save("12")
 	v.Training = "a"
 	save("11")
+
+	// The process was killed after it published a version, before it removed old ones.
+	require.NoError(t, os.CopyFS(filepath.Join(dir, "10"), os.DirFS(filepath.Join(dir, "11"))))
+	m, err := manifest.Read(filepath.Join(dir, "10"))
+	require.NoError(t, err)
+	m.Version, m.Training = 10, ""
+	require.NoError(t, m.Write(filepath.Join(dir, "10")))
+	v.Keep = 2
+	save("11")
+	assert.Equal(t, []int64{1, 5, 11, 12}, numbers(t, dir))
 	v.Training = ""
 
 	// The model of the session is not removed.
@@ -243,7 +255,7 @@ func TestSaveVersion(t *testing.T) {
 	path, err := again.SaveVersion(t.Context(), v)
 	require.NoError(t, errors.Join(err, again.Close()))
 	assert.Equal(t, filepath.Join(dir, "13"), path)
-	assert.Equal(t, []int64{1, 5, 7, 11, 13}, numbers(t, dir))
+	assert.Equal(t, []int64{1, 5, 11, 13}, numbers(t, dir))
 	n, err := savedmodels.Verify(t.Context(), path)
 	require.NoError(t, err)
 	assert.Positive(t, n)
@@ -252,7 +264,7 @@ func TestSaveVersion(t *testing.T) {
 	failed := errors.New("a failure")
 	path, err = s.SaveVersion(t.Context(), v, func(part string) error {
 		assert.FileExists(t, filepath.Join(part, "variables", "variables.index"))
-		assert.Equal(t, []int64{1, 5, 7, 11, 13}, numbers(t, dir))
+		assert.Equal(t, []int64{1, 5, 11, 13}, numbers(t, dir))
 		return failed
 	})
 	require.ErrorIs(t, err, failed)
@@ -263,7 +275,7 @@ func TestSaveVersion(t *testing.T) {
 	assert.NoDirExists(t, left)
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	assert.Len(t, entries, 7)
+	assert.Len(t, entries, 8)
 
 	for _, wrong := range []string{filepath.Join(dir, "13"), filepath.Join(s.Model().Dir, "versions"), filepath.Join(dir, "notes")} {
 		w := Versions{Dir: wrong}
