@@ -127,6 +127,7 @@ func unframe(b []byte) (record []byte, size int, ok bool) {
 type parsed struct {
 	step  int64
 	tag   string // of the first value; empty if there is none
+	value uint32 // the bits of the first value, if it is a scalar
 	start bool   // the SessionLog START
 }
 
@@ -145,9 +146,17 @@ func parseEvent(b []byte) (e parsed, err error) {
 				if field != summaryValue || e.tag != "" {
 					return nil
 				}
-				return each(value, func(field protowire.Number, _ uint64, tag []byte) error {
-					if field == valueTag {
-						e.tag = string(tag)
+				return each(value, func(field protowire.Number, _ uint64, content []byte) error {
+					switch field {
+					case valueTag:
+						e.tag = string(content)
+					case valueTensor:
+						return each(content, func(field protowire.Number, _ uint64, float []byte) error {
+							if field == tensorContent && len(float) == 4 {
+								e.value = binary.LittleEndian.Uint32(float)
+							}
+							return nil
+						})
 					}
 					return nil
 				})
@@ -253,14 +262,13 @@ func (r *recorded) cut(beyond func(parsed) bool) error {
 // ownEvents is the end of the names of event files that this package writes.
 const ownEvents = ".steadyfit.v2"
 
-// cut removes the events that beyond reports from the files of the newest training in a folder. It
-// returns the remaining ones. It changes no files of other programs.
-func cut(dir string, beyond func(parsed) bool) (remaining []parsed, err error) {
+// newestEvents returns the files of the newest training in a folder, the last one first. It leaves out
+// files of other programs.
+func newestEvents(dir string) (newest []*recorded, err error) {
 	paths, err := eventFiles(dir)
 	if err != nil {
 		return nil, err
 	}
-	var newest []*recorded
 	for _, path := range slices.Backward(paths) {
 		if !strings.HasSuffix(path, ownEvents) {
 			continue
@@ -276,6 +284,16 @@ func cut(dir string, beyond func(parsed) bool) (remaining []parsed, err error) {
 	}
 	if len(newest) == 0 || !newest[len(newest)-1].begins() {
 		return nil, nil
+	}
+	return newest, nil
+}
+
+// cut removes the events that beyond reports from the files of the newest training in a folder. It
+// returns the remaining ones.
+func cut(dir string, beyond func(parsed) bool) (remaining []parsed, err error) {
+	newest, err := newestEvents(dir)
+	if err != nil {
+		return nil, err
 	}
 	for _, r := range newest {
 		if err := r.cut(beyond); err != nil {

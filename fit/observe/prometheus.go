@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 
 	"steadyfit/fit"
 	"steadyfit/memory"
@@ -94,6 +95,13 @@ func (p *Prometheus) update(o *fit.Observation) {
 	}
 }
 
+const (
+	metricsTimeout = 10 * time.Second
+	// maxScrapes is the maximum number of connections. Others wait for one that ends, since each takes
+	// a file descriptor and memory of the training.
+	maxScrapes = 32
+)
+
 func (p *Prometheus) listen() error {
 	address, err := withHost(p.Listen)
 	if err != nil {
@@ -103,17 +111,25 @@ func (p *Prometheus) listen() error {
 	if err != nil {
 		return fmt.Errorf("metrics for Prometheus are not served: %w", err)
 	}
+	return p.serve(listener)
+}
+
+// serve starts the server.
+func (p *Prometheus) serve(listener net.Listener) error {
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(p); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	p.server = &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	p.server = &http.Server{
+		Handler: mux, ReadHeaderTimeout: metricsTimeout, ReadTimeout: metricsTimeout, WriteTimeout: metricsTimeout, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 64 << 10,
+	}
 	p.done = make(chan struct{})
 	go func() {
 		defer close(p.done)
-		_ = p.server.Serve(listener) // returns when close is called
+		_ = p.server.Serve(netutil.LimitListener(listener, maxScrapes)) // returns when close is called
 	}()
 	p.mu.Lock()
 	p.address = listener.Addr().String()

@@ -3,6 +3,8 @@ package observe
 import (
 	"net"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,6 +81,62 @@ func TestPrometheus(t *testing.T) {
 }
 
 // A port that another process still has is taken when that process has ended.
+// countedListener counts the connections that a server has open at a time.
+type countedListener struct {
+	net.Listener
+	accepted, open, most atomic.Int64
+}
+
+func (l *countedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	l.accepted.Add(1)
+	if n := l.open.Add(1); n > l.most.Load() { // only one goroutine accepts
+		l.most.Store(n)
+	}
+	return countedConn{c, sync.OnceFunc(func() { l.open.Add(-1) })}, nil
+}
+
+type countedConn struct {
+	net.Conn
+	closed func()
+}
+
+func (c countedConn) Close() error {
+	c.closed()
+	return c.Conn.Close()
+}
+
+// Clients that connect and send nothing take a limited number of connections for a limited time, and
+// others are served when they end.
+func TestPrometheusLimitsConnections(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	counted := &countedListener{Listener: listener}
+	p := &Prometheus{}
+	require.NoError(t, p.serve(counted))
+	require.Positive(t, p.server.ReadHeaderTimeout)
+	var idle []net.Conn
+	for range 2 * maxScrapes {
+		c, err := net.Dial("tcp", p.Address())
+		require.NoError(t, err)
+		idle = append(idle, c)
+	}
+	require.Eventually(t, func() bool { return counted.accepted.Load() >= maxScrapes }, time.Minute, time.Millisecond)
+	for _, c := range idle {
+		require.NoError(t, c.Close())
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Get("http://" + p.Address())
+	require.NoError(t, err, "the last one is served after all others")
+	require.NoError(t, answer.Body.Close())
+	require.EqualValues(t, 2*maxScrapes+1, counted.accepted.Load())
+	require.LessOrEqual(t, counted.most.Load(), int64(maxScrapes))
+	require.NoError(t, p.close(t.Context()))
+}
+
 func TestPrometheusWaitsForItsPort(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

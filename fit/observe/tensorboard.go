@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,8 @@ import (
 //
 // A run that resumes removes the events after its checkpoint from the files, and adds the epochs that
 // they lack, so that no step occurs twice. A new training begins with an event that makes TensorBoard
-// drop the events of earlier trainings in the same folder, whose files stay.
+// drop the events of earlier trainings in the same folder, whose files stay. A run that resumes does
+// the same if the epochs in the files have other values than its own, or are none of its own.
 type TensorBoard struct {
 	Dir string
 	// EverySteps also writes the metrics at multiples of this number of train steps, if
@@ -26,7 +28,9 @@ type TensorBoard struct {
 	// shows none.
 	Graph func() ([]byte, error)
 
-	begun   *fit.Observation
+	begun *fit.Observation
+	// joins is true for a run that resumes and whose earlier events are in the folder.
+	joins   bool
 	writers map[string]*runWriter
 }
 
@@ -42,8 +46,12 @@ func (t *TensorBoard) Observe(_ context.Context, o *fit.Observation) error {
 	switch o.Moment {
 	case fit.AtStart:
 		t.begun, t.writers = o, map[string]*runWriter{}
+		var err error
+		if t.joins, err = t.continues(); err != nil {
+			return t.named(err)
+		}
 		w, err := t.writer("train")
-		if err == nil && !o.Resumed {
+		if err == nil && !t.joins {
 			if t.Graph != nil {
 				err = t.named(t.graph(w))
 			}
@@ -94,13 +102,8 @@ func (t *TensorBoard) writer(run string) (*runWriter, error) {
 func (t *TensorBoard) open(run string) (w *runWriter, err error) {
 	w = &runWriter{}
 	dir, o := filepath.Join(t.Dir, run), t.begun
-	if o.Resumed {
-		events, err := cut(dir, func(e parsed) bool {
-			if ofEpoch(e.tag) {
-				return e.step >= int64(o.EpochsDone)
-			}
-			return e.tag != "" && e.step > o.Step
-		})
+	if t.joins {
+		events, err := cut(dir, t.beyond)
 		if err != nil {
 			return nil, err
 		}
@@ -122,9 +125,11 @@ func (t *TensorBoard) open(run string) (w *runWriter, err error) {
 // begin writes the first events of a run in this process.
 func (t *TensorBoard) begin(run string, w *runWriter) error {
 	o := t.begun
-	if !o.Resumed {
+	if !t.joins {
 		// TensorBoard drops all earlier events whose step is not below that of START.
-		return w.write(event(o.Time, 0, message(nil, eventSession, varint(nil, sessionStatus, sessionStart))))
+		if err := w.write(event(o.Time, 0, message(nil, eventSession, varint(nil, sessionStatus, sessionStart)))); err != nil {
+			return err
+		}
 	}
 	for i := range o.Earlier {
 		if r := &o.Earlier[i]; int64(r.Epoch) > w.done {
@@ -134,6 +139,47 @@ func (t *TensorBoard) begin(run string, w *runWriter) error {
 		}
 	}
 	return nil
+}
+
+// beyond reports whether an event is after the checkpoint of a run that resumes.
+func (t *TensorBoard) beyond(e parsed) bool {
+	if ofEpoch(e.tag) {
+		return e.step >= int64(t.begun.EpochsDone)
+	}
+	return e.tag != "" && e.step > t.begun.Step
+}
+
+// continues reports whether the newest training in the folder is the one that the run resumes. The
+// values of an epoch show it. Without an epoch of both, no complete epoch may be removed.
+func (t *TensorBoard) continues() (bool, error) {
+	o := t.begun
+	if !o.Resumed {
+		return false, nil
+	}
+	newest, err := newestEvents(filepath.Join(t.Dir, "train"))
+	if err != nil {
+		return false, err
+	}
+	own := map[fit.Scalar]uint32{} // the bits of a value; the keys have none
+	for i := range o.Earlier {
+		for _, s := range o.Earlier[i].Scalars() {
+			own[fit.Scalar{Run: s.Run, Name: s.Name, Step: s.Step}] = math.Float32bits(float32(s.Value))
+		}
+	}
+	common, removes, removesEpoch := false, false, false
+	for _, r := range newest {
+		for _, e := range r.events {
+			value, known := own[fit.Scalar{Run: "train", Name: e.tag, Step: e.step}]
+			switch {
+			case t.beyond(e):
+				removes, removesEpoch = true, removesEpoch || ofEpoch(e.tag)
+			case known && value != e.value:
+				return false, nil
+			}
+			common = common || known
+		}
+	}
+	return common || !removesEpoch && !(removes && o.EpochsDone > 0), nil
 }
 
 func (t *TensorBoard) graph(w *runWriter) error {

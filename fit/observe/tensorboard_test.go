@@ -155,6 +155,53 @@ func TestTensorBoardResumes(t *testing.T) {
 	require.Equal(t, []point{{"epoch_loss", 0, 1}, {"epoch_loss", 1, 0.5}, {"epoch_loss", 2, float32(1. / 3)}}, points(t, filepath.Join(other, "train")))
 }
 
+// A run that resumes in the folder of another training keeps the files of that training. TensorBoard
+// shows the run, with its earlier epochs.
+func TestTensorBoardResumesBesideAnotherTraining(t *testing.T) {
+	const losses = "epoch_loss"
+	for name, o := range map[string]fit.Observation{
+		"other values":  {Resumed: true, Step: 10, EpochsDone: 1, Earlier: []fit.Record{*record(1, 9)}},
+		"no epoch":      {Resumed: true, Step: 5},
+		"its own epoch": {Resumed: true, Step: 10, EpochsDone: 1, Earlier: []fit.Record{*record(1, 1)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			tb := &TensorBoard{Dir: dir, EverySteps: 5}
+			observe(t, tb, start(fit.Observation{}), step(5), epoch(1), epoch(2), end)
+			content := func() (all []byte) {
+				for _, run := range []string{"train", "validation"} {
+					paths, err := eventFiles(filepath.Join(dir, run))
+					require.NoError(t, err)
+					b, err := os.ReadFile(paths[0])
+					require.NoError(t, err)
+					all = append(all, b...)
+				}
+				return all
+			}
+			before := content()
+			observe(t, tb, start(o), end)
+			got := points(t, filepath.Join(dir, "train"))
+			if name == "its own epoch" {
+				require.NotEqual(t, before, content())
+				require.Equal(t, []point{{"batch_loss", 5, 5}, {losses, 0, 1}}, got)
+				return
+			}
+			require.Equal(t, before, content())
+			var want []point
+			for _, r := range o.Earlier {
+				want = append(want, point{losses, 0, float32(r.Metrics[0].Value)})
+			}
+			require.Equal(t, want, got)
+		})
+	}
+	// A first epoch without an end has no values to compare, and goes on.
+	dir := t.TempDir()
+	tb := &TensorBoard{Dir: dir, EverySteps: 5}
+	observe(t, tb, start(fit.Observation{}), step(5), step(10), end)
+	observe(t, tb, start(fit.Observation{Resumed: true, Step: 5}), step(10), end)
+	require.Equal(t, []point{{"batch_loss", 5, 5}, {"batch_loss", 10, 10}}, points(t, filepath.Join(dir, "train")))
+}
+
 // A training that ends before its first validation and resumes keeps the files of an earlier training.
 func TestTensorBoardKeepsEarlierValidations(t *testing.T) {
 	dir := t.TempDir()
