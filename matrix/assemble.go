@@ -105,7 +105,7 @@ func (p *Plan) combine(remedy Remedy, runs, base []*RunResult, scatter compare.S
 		c.Verdict = nil
 		return c
 	}
-	c.Unverified = cmp.Or(c.Unverified, unseenThreads(remedy, runs, without), unseenTrace(remedy, without), unseenGraph(remedy, runs, without), unseenLoss(remedy, runs, without))
+	c.Unverified = cmp.Or(c.Unverified, unseenTrace(remedy, without), unseenPairs(remedy, runs, without))
 	if len(pairs) < 2 {
 		c.Effect, c.Reason = compare.Unclear, fmt.Sprintf("%d pair: a comparison takes 2", len(pairs))
 		return c

@@ -188,11 +188,7 @@ func (v view) decide(c claimEntry) (verdict, text string) {
 	if len(halves) == 0 {
 		return "", ""
 	}
-	rule := equally
-	if c.Mainly {
-		rule = mainly
-	}
-	return settle(rule, halves...)
+	return c.settle(halves...)
 }
 
 func (v view) among(runtimes []string) bool {
@@ -289,29 +285,23 @@ func not(e evidence) evidence {
 	return e
 }
 
-func equally(all []answer) string {
+// combined returns the verdict on a claim by the answers to its questions.
+func (c claimEntry) combined(all []answer) string {
+	is := func(want answer) bool { return !slices.ContainsFunc(all, func(a answer) bool { return a != want }) }
 	switch {
-	case !slices.ContainsFunc(all, func(a answer) bool { return a != yes }):
-		return holds
-	case !slices.ContainsFunc(all, func(a answer) bool { return a != no }):
+	case is(no), c.Mainly && all[0] == no:
 		return doesNotHold
+	case is(yes):
+		return holds
 	}
 	return holdsInPart
-}
-
-// mainly is the rule of claims that do not hold if their first question is answered no.
-func mainly(all []answer) string {
-	if all[0] == no {
-		return doesNotHold
-	}
-	return equally(all)
 }
 
 // settle returns the verdict of the rule if it is the same for every possible answer to the open
 // questions. Otherwise the claim is undecided, or untested ("") if a question was not measured. If
 // one workload alone shows the answer yes, the claim holds in part, since the cause may be
 // specific to that workload.
-func settle(rule func([]answer) string, halves ...half) (verdict, text string) {
+func (c claimEntry) settle(halves ...half) (verdict, text string) {
 	var texts, left []string
 	var low, high []answer
 	untested, seen := false, false
@@ -331,7 +321,7 @@ func settle(rule func([]answer) string, halves ...half) (verdict, text string) {
 		seen = seen || h.answer != missing
 		texts = append(texts, h.text)
 	}
-	if verdict = rule(low); verdict != rule(high) {
+	if verdict = c.combined(low); verdict != c.combined(high) {
 		verdict = undecided
 	}
 	if !seen || verdict == undecided && untested {

@@ -544,28 +544,28 @@ func TestClaimsNameWhatThereIs(t *testing.T) {
 func TestSettle(t *testing.T) {
 	of := func(a answer) half { return half{"it", evidence{a, fmt.Sprint(a), []string{"W0", "W1"}}} }
 	for _, test := range []struct {
-		rule        func([]answer) string
+		mainly      bool
 		first, then answer
 		want        string
 	}{
-		{equally, yes, yes, holds}, {equally, no, no, doesNotHold}, {equally, yes, no, holdsInPart}, {equally, inPart, inPart, holdsInPart},
-		{equally, inPart, unclear, holdsInPart}, {equally, inPart, missing, holdsInPart},
-		{equally, yes, unclear, undecided}, {equally, no, unclear, undecided}, {equally, unclear, unclear, undecided},
-		{equally, yes, missing, ""}, {equally, unclear, missing, ""}, {equally, missing, missing, ""},
-		{mainly, no, yes, doesNotHold}, {mainly, no, unclear, doesNotHold}, {mainly, no, missing, doesNotHold},
-		{mainly, yes, no, holdsInPart}, {mainly, yes, yes, holds}, {mainly, yes, unclear, undecided}, {mainly, unclear, yes, undecided},
-		{mainly, missing, yes, ""}, {mainly, missing, no, ""},
+		{false, yes, yes, holds}, {false, no, no, doesNotHold}, {false, yes, no, holdsInPart}, {false, inPart, inPart, holdsInPart},
+		{false, inPart, unclear, holdsInPart}, {false, inPart, missing, holdsInPart},
+		{false, yes, unclear, undecided}, {false, no, unclear, undecided}, {false, unclear, unclear, undecided},
+		{false, yes, missing, ""}, {false, unclear, missing, ""}, {false, missing, missing, ""},
+		{true, no, yes, doesNotHold}, {true, no, unclear, doesNotHold}, {true, no, missing, doesNotHold},
+		{true, yes, no, holdsInPart}, {true, yes, yes, holds}, {true, yes, unclear, undecided}, {true, unclear, yes, undecided},
+		{true, missing, yes, ""}, {true, missing, no, ""},
 	} {
-		verdict, text := settle(test.rule, of(test.first), of(test.then))
+		verdict, text := claimEntry{Mainly: test.mainly}.settle(of(test.first), of(test.then))
 		assert.Equal(t, test.want, verdict, "%d, %d", test.first, test.then)
 		assert.Equal(t, verdict == "", text == "")
 	}
 
 	alone := half{"the one", evidence{yes, "W0: yes", []string{"W0"}}}
-	verdict, text := settle(equally, alone, of(yes))
+	verdict, text := claimEntry{}.settle(alone, of(yes))
 	assert.Equal(t, holdsInPart, verdict)
 	assert.Contains(t, text, "The one is shown on W0 alone")
-	verdict, text = settle(equally, half{"", evidence{no, "W0: no", []string{"W0"}}})
+	verdict, text = claimEntry{}.settle(half{"", evidence{no, "W0: no", []string{"W0"}}})
 	assert.Equal(t, doesNotHold, verdict, "one workload refutes what is said of all")
 	assert.Equal(t, "W0: no", text)
 }

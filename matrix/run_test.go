@@ -1029,9 +1029,9 @@ func TestChangesThatAreNotSeen(t *testing.T) {
 		{[]*RunResult{run()}, []*RunResult{run()}, "its step cannot be traced"},
 		{[]*RunResult{died}, []*RunResult{operations("8", "2")}, ""},
 	} {
-		assert.Contains(t, unseenGraph(graph, c.runs, c.base), c.says)
-		assert.Equal(t, c.says == "", unseenGraph(graph, c.runs, c.base) == "")
-		assert.Empty(t, unseenGraph(Remedy{}, c.runs, c.base))
+		assert.Contains(t, unseenPairs(graph, c.runs, c.base), c.says)
+		assert.Equal(t, c.says == "", unseenPairs(graph, c.runs, c.base) == "")
+		assert.Empty(t, unseenPairs(Remedy{}, c.runs, c.base))
 	}
 	loss := func(text string) *RunResult { return run(worker.FactLossLast, text) }
 	numbers := Remedy{OtherLoss: true}
@@ -1045,9 +1045,9 @@ func TestChangesThatAreNotSeen(t *testing.T) {
 		{[]*RunResult{run()}, []*RunResult{loss("0.5")}, "no loss"},
 		{[]*RunResult{died}, []*RunResult{loss("0.5")}, ""},
 	} {
-		assert.Contains(t, unseenLoss(numbers, c.runs, c.base), c.says)
-		assert.Equal(t, c.says == "", unseenLoss(numbers, c.runs, c.base) == "")
-		assert.Empty(t, unseenLoss(Remedy{}, c.runs, c.base))
+		assert.Contains(t, unseenPairs(numbers, c.runs, c.base), c.says)
+		assert.Equal(t, c.says == "", unseenPairs(numbers, c.runs, c.base) == "")
+		assert.Empty(t, unseenPairs(Remedy{}, c.runs, c.base))
 	}
 }
 
@@ -1148,12 +1148,12 @@ func TestThreadsThatAreCounted(t *testing.T) {
 		}
 		return all
 	}
-	assert.Empty(t, unseenThreads(one, runs("1", "1"), runs("4", "4")))
-	assert.Empty(t, unseenThreads(one, runs("7", "5"), runs("8", "9")), "some are called so and are not of the pool")
-	assert.NotEmpty(t, unseenThreads(one, runs("7", "8"), runs("8", "8")), "it has to be seen in each pair")
-	assert.Empty(t, unseenThreads(one, runs("1"), runs("1")), "one processor")
-	assert.Empty(t, unseenThreads(intra, runs("4"), runs("4")))
-	assert.Contains(t, unseenThreads(one, runs("8", "8"), runs("8", "8")), "in a run there were 8 threads called tf_Compute, and 8 without it")
+	assert.Empty(t, unseenPairs(one, runs("1", "1"), runs("4", "4")))
+	assert.Empty(t, unseenPairs(one, runs("7", "5"), runs("8", "9")), "some are called so and are not of the pool")
+	assert.NotEmpty(t, unseenPairs(one, runs("7", "8"), runs("8", "8")), "it has to be seen in each pair")
+	assert.Empty(t, unseenPairs(one, runs("1"), runs("1")), "one processor")
+	assert.Empty(t, unseenPairs(intra, runs("4"), runs("4")))
+	assert.Contains(t, unseenPairs(one, runs("8", "8"), runs("8", "8")), "in a run there were 8 threads called tf_Compute, and 8 without it")
 }
 
 // A remedy is applied with the settings of its runtime.

@@ -102,24 +102,6 @@ func verifyThreads(r Remedy, o *runner.Observed) string {
 	return ""
 }
 
-// unseenThreads returns the reason why threads do not show that a remedy took effect: in some
-// pair, the run without the remedy does not have more threads than the run with it.
-func unseenThreads(r Remedy, runs, base []*RunResult) string {
-	if r.PoolThreads == 0 || len(runs) != len(base) {
-		return ""
-	}
-	count := func(run *RunResult) int {
-		n, _ := strconv.Atoi(run.Facts[factPool])
-		return n
-	}
-	for i, run := range runs {
-		if with, without := count(run), count(base[i]); with >= without && with != r.PoolThreads {
-			return fmt.Sprintf("in a run there were %d threads called %s, and %d without it", with, poolThreads, without)
-		}
-	}
-	return ""
-}
-
 // unseenTrace returns the reason why traced steps do not show that a remedy took effect: the
 // baseline has the same operations.
 func unseenTrace(r Remedy, base []*RunResult) string {
@@ -139,45 +121,37 @@ func unseenTrace(r Remedy, base []*RunResult) string {
 
 var operationFacts = []string{worker.FactOperations, worker.FactBFloat16, worker.FactFloat16, worker.FactRecomputed, worker.FactClusters, worker.FactOneDNN, worker.FactCalls}
 
-// unseenGraph returns the reason why the graph does not show that a remedy took effect: in some
-// pair, both traced steps have the same number of operations of each kind, and the final losses
-// are equal. Losses are ignored if those of the baseline differ.
-func unseenGraph(r Remedy, runs, base []*RunResult) string {
-	if !r.OtherGraph || len(runs) != len(base) {
+// unseenPairs returns the reason why some pair of runs does not show that a remedy took effect: the
+// run with the remedy has as many threads, operations of each kind, or the same final loss. Losses
+// show nothing if those of the baseline differ.
+func unseenPairs(r Remedy, runs, base []*RunResult) string {
+	if len(runs) != len(base) {
 		return ""
 	}
+	loss := func(run *RunResult) string { return run.Facts[worker.FactLossLast] }
 	facts := operationFacts
-	if !slices.ContainsFunc(base, func(run *RunResult) bool { return run.Facts[worker.FactLossLast] != base[0].Facts[worker.FactLossLast] }) {
+	if !slices.ContainsFunc(base, func(run *RunResult) bool { return loss(run) != loss(base[0]) }) {
 		facts = append(slices.Clip(facts), worker.FactLossLast)
 	}
 	for i, run := range runs {
 		without := base[i]
-		switch _, traced := run.Facts[worker.FactOperations]; {
-		case run.Failure != "" || without.Failure != "":
-		case !traced:
-			return "its step cannot be traced"
-		case !slices.ContainsFunc(facts, func(fact string) bool { return run.Facts[fact] != without.Facts[fact] }):
-			return "a traced step has as many operations of each kind as without it, and the loss is the same"
-		}
-	}
-	return ""
-}
-
-// unseenLoss returns the reason why losses do not show that a remedy took effect: the two losses
-// of some pair are equal, or the losses of the baseline runs differ.
-func unseenLoss(r Remedy, runs, base []*RunResult) string {
-	if !r.OtherLoss || len(runs) != len(base) {
-		return ""
-	}
-	for i, run := range runs {
-		with, without := run.Facts[worker.FactLossLast], base[i].Facts[worker.FactLossLast]
+		with, _ := strconv.Atoi(run.Facts[factPool])
+		threads, _ := strconv.Atoi(without.Facts[factPool])
+		_, traced := run.Facts[worker.FactOperations]
 		switch {
-		case run.Failure != "" || base[i].Failure != "":
-		case with == "" || without == "":
+		case r.PoolThreads != 0 && with >= threads && with != r.PoolThreads:
+			return fmt.Sprintf("in a run there were %d threads called %s, and %d without it", with, poolThreads, threads)
+		case run.Failure != "" || without.Failure != "":
+		case r.OtherGraph && !traced:
+			return "its step cannot be traced"
+		case r.OtherGraph && !slices.ContainsFunc(facts, func(fact string) bool { return run.Facts[fact] != without.Facts[fact] }):
+			return "a traced step has as many operations of each kind as without it, and the loss is the same"
+		case !r.OtherLoss:
+		case loss(run) == "" || loss(without) == "":
 			return "there is no loss to compare"
-		case with == without:
+		case loss(run) == loss(without):
 			return "the loss at the end is that without it, bit for bit"
-		case without != base[0].Facts[worker.FactLossLast] && base[0].Failure == "":
+		case loss(without) != loss(base[0]) && base[0].Failure == "":
 			return "the losses without it differ from run to run"
 		}
 	}
