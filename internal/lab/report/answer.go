@@ -254,6 +254,16 @@ type labelled struct {
 
 func (l labelled) Answers() []answer { return l.answers }
 
+func addTo(list []labelled, label string, m matrix.Remedy) []labelled {
+	i := slices.IndexFunc(list, func(l labelled) bool { return l.Label == label })
+	if i < 0 {
+		i = len(list)
+		list = append(list, labelled{Label: label})
+	}
+	list[i].Items = append(list[i].Items, m)
+	return list
+}
+
 // tally counts the workloads that grow, as "4 of 7 workloads grow, 1 crashes; each has a remedy
 // that cures it". Calibrations do not count.
 func tally(answers []answer) string {
@@ -363,13 +373,7 @@ func (v *view) barren(answers []answer) []labelled {
 		if len(nothing) == 0 || otherwise {
 			continue
 		}
-		label := english.List(nothing, "and")
-		i := slices.IndexFunc(list, func(l labelled) bool { return l.Label == label })
-		if i < 0 {
-			i = len(list)
-			list = append(list, labelled{Label: label})
-		}
-		list[i].Items = append(list[i].Items, m)
+		list = addTo(list, english.List(nothing, "and"), m)
 	}
 	slices.SortStableFunc(list, func(x, y labelled) int { // most workloads first
 		return cmp.Compare(strings.Count(y.Label, ","), strings.Count(x.Label, ","))

@@ -78,12 +78,7 @@ func (v *view) part(runtime int, a answer) part {
 		if c.Effect == compare.CouldNotApply {
 			label = "Could not be applied" + orEmpty(": ", c.Reason)
 		}
-		i := slices.IndexFunc(p.Absent, func(l labelled) bool { return l.Label == label })
-		if i < 0 {
-			i = len(p.Absent)
-			p.Absent = append(p.Absent, labelled{Label: label})
-		}
-		p.Absent[i].Items = append(p.Absent[i].Items, m)
+		p.Absent = addTo(p.Absent, label, m)
 	}
 	// The best effect comes first. Remedies that work are ordered by cost.
 	slices.SortStableFunc(shown[1:], func(x, y *matrix.Combination) int {

@@ -193,25 +193,17 @@ func (t *text) lines(lines []line, notes bool) {
 
 // table writes a row per remedy and a column per workload, in blocks that fit the width.
 func (t *text) table(runtime string) {
-	var remedies []matrix.Remedy
-	var workloads []matrix.Workload
-	rows, columnsOf := map[string]bool{}, map[string]bool{}
-	for i := range t.Combinations {
-		c := &t.Combinations[i]
-		if c.Runtime == runtime && c.Remedy != matrix.Baseline && c.Effect != compare.NotApplicable && c.Effect != compare.CouldNotApply {
-			rows[c.Remedy], columnsOf[c.Workload] = true, true
-		}
+	without := func(of func(*matrix.Combination) bool) bool {
+		return !slices.ContainsFunc(t.Combinations, func(c matrix.Combination) bool {
+			return c.Runtime == runtime && c.Remedy != matrix.Baseline && c.Effect != compare.NotApplicable && c.Effect != compare.CouldNotApply && of(&c)
+		})
 	}
-	for _, m := range t.remedies {
-		if rows[m.ID] {
-			remedies = append(remedies, m)
-		}
-	}
-	for _, w := range t.workloads {
-		if columnsOf[w.ID] {
-			workloads = append(workloads, w)
-		}
-	}
+	remedies := slices.DeleteFunc(slices.Clone(t.remedies), func(m matrix.Remedy) bool {
+		return without(func(c *matrix.Combination) bool { return c.Remedy == m.ID })
+	})
+	workloads := slices.DeleteFunc(slices.Clone(t.workloads), func(w matrix.Workload) bool {
+		return without(func(c *matrix.Combination) bool { return c.Workload == w.ID })
+	})
 	if len(remedies) == 0 {
 		return
 	}
@@ -248,7 +240,7 @@ func (t *text) table(runtime string) {
 	}
 }
 
-// mark describes the effect of a remedy in seven columns.
+// mark describes the effect of a remedy in eight columns.
 func (t *text) mark(c *matrix.Combination) string {
 	text := cmp.Or(lookOf(c).Symbol, "?")
 	if c.Effect == compare.NotApplicable || c.Effect == compare.CouldNotApply {
