@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/measure"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/stats"
 	"steadyfit/memory"
 )
 
@@ -428,7 +428,7 @@ func (s spread) String() string {
 	if len(s) == 1 {
 		return fmt.Sprintf("%v in 1 run", memory.Bytes(s[0]))
 	}
-	return fmt.Sprintf("%v [%v to %v in %d runs]", memory.Bytes(measure.Median(s)), memory.Bytes(slices.Min(s)), memory.Bytes(slices.Max(s)), len(s))
+	return fmt.Sprintf("%v [%v to %v in %d runs]", memory.Bytes(stats.Median(s)), memory.Bytes(slices.Min(s)), memory.Bytes(slices.Max(s)), len(s))
 }
 
 func loss(run *RunResult) (x float64, finite, ok bool) {

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"steadyfit/internal/lab/measure"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/stats"
 	"steadyfit/memory"
 )
 
@@ -74,7 +74,7 @@ func (v view) jumps(name, _ string) evidence {
 		return evidence{}
 	}
 	return found(above(slices.Min(parts), slices.Max(parts), noDifference), name,
-		"%s: %v from loading to the end of the first step, %.0f%% of what was there", name, amounts, 100*measure.Median(parts))
+		"%s: %v from loading to the end of the first step, %.0f%% of what was there", name, amounts, 100*stats.Median(parts))
 }
 
 // releases answers whether closing everything frees the memory that the steps added: yes if it
@@ -114,7 +114,7 @@ func (v view) releases(name, _ string) evidence {
 	}
 	least, most := slices.Min(parts), slices.Max(parts)
 	e := found(unclear, name, "%s: the steps added %v, of which %v were left after closing everything, %.0f%% [%.0f to %.0f]",
-		name, added, left, 100*measure.Median(parts), 100*least, 100*most)
+		name, added, left, 100*stats.Median(parts), 100*least, 100*most)
 	if len(trimmed) > 0 {
 		e.text += fmt.Sprintf(", and %v after malloc_trim", trimmed)
 	}
@@ -500,7 +500,7 @@ func (v view) worsens(name, other string) evidence {
 	if len(with) == 0 {
 		return evidence{answer: unclear}
 	}
-	text := fmt.Sprintf("%s against %s: the loss of training ends at %.4g against %.4g", name, other, measure.Median(with), measure.Median(without))
+	text := fmt.Sprintf("%s against %s: the loss of training ends at %.4g against %.4g", name, other, stats.Median(with), stats.Median(without))
 	if slices.Min(with) == slices.Max(with) && slices.Min(without) == slices.Max(without) && len(with) > 1 {
 		text += fmt.Sprintf(", bit for bit the same in %d runs, so that it counts once", len(with))
 	}

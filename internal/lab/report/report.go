@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/measure"
+	"steadyfit/internal/stats"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -138,7 +138,7 @@ func (v *view) phase(c *matrix.Combination, name string, layer memory.Layer) mem
 	if len(values) == 0 {
 		return memory.Reading{}
 	}
-	return memory.Known(memory.Bytes(math.Round(measure.Median(values))))
+	return memory.Known(memory.Bytes(math.Round(stats.Median(values))))
 }
 
 func estimated(c *matrix.Combination) bool {

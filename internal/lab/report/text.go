@@ -12,7 +12,7 @@ import (
 
 	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/measure"
+	"steadyfit/internal/stats"
 	"steadyfit/matrix"
 )
 
@@ -277,7 +277,7 @@ func (t *text) usualTime(runtime, remedy string) string {
 	if len(all) == 0 {
 		return unknown
 	}
-	text := fmt.Sprintf("×%.2f", measure.Median(all))
+	text := fmt.Sprintf("×%.2f", stats.Median(all))
 	if 2*unclear > len(all) {
 		text += "?"
 	}
