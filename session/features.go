@@ -293,6 +293,48 @@ func (x *FeatureStep) Batch(ctx context.Context, b data.Batch) (data.Batch, erro
 	return small, nil
 }
 
+// Each calls do with the batches of the features of a dataset, in its order.
+func (x *FeatureStep) Each(ctx context.Context, ds data.Dataset, batch int, do func(data.Batch) error) error {
+	for b, err := range ds.Batches(data.Pass{Batch: batch}) {
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		small, err := x.Batch(ctx, b)
+		if err != nil {
+			return err
+		}
+		if err := do(small); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// All returns the features of a dataset.
+func (x *FeatureStep) All(ctx context.Context, ds data.Dataset, batch int) (*data.InMemory, error) {
+	var columns []data.Field
+	err := x.Each(ctx, ds, batch, func(b data.Batch) error {
+		for i, f := range b.Fields {
+			v := reflect.ValueOf(f.Values)
+			if i == len(columns) {
+				f.Shape = slices.Clone(f.Shape)
+				f.Shape[0] = ds.Len()
+				f.Values = reflect.MakeSlice(v.Type(), 0, ds.Len()*v.Len()/b.Size).Interface()
+				columns = append(columns, f)
+			}
+			columns[i].Values = reflect.AppendSlice(reflect.ValueOf(columns[i].Values), v).Interface()
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return data.New(ds.Name(), columns...)
+}
+
 func (x *FeatureStep) array(name string) (data.Array, error) {
 	t, err := x.Output(name)
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -303,28 +302,11 @@ func (c *cached) Describe() string { return "" }
 
 // featuresOf computes the features of a dataset, in memory or in files.
 func (t *training) featuresOf(ctx context.Context, x *session.FeatureStep, ds *data.InMemory) (*data.InMemory, error) {
-	c := &computation{training: t, step: x, ds: ds}
 	if total := memory.Bytes(x.SampleBytes() * ds.Len()); total > t.maxCached() {
+		c := &computation{training: t, step: x, ds: ds}
 		return c.inFiles(ctx, total)
 	}
-	var columns []data.Field
-	err := c.each(ctx, func(b data.Batch) error {
-		for i, f := range b.Fields {
-			v := reflect.ValueOf(f.Values)
-			if i == len(columns) {
-				f.Shape = slices.Clone(f.Shape)
-				f.Shape[0] = ds.Len()
-				f.Values = reflect.MakeSlice(v.Type(), 0, ds.Len()*v.Len()/b.Size).Interface()
-				columns = append(columns, f)
-			}
-			columns[i].Values = reflect.AppendSlice(reflect.ValueOf(columns[i].Values), v).Interface()
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return data.New(ds.Name(), columns...)
+	return x.All(ctx, t.prefetched(ds), t.Loop.Batch)
 }
 
 // computation computes the features of a dataset.
@@ -332,26 +314,6 @@ type computation struct {
 	*training
 	step *session.FeatureStep
 	ds   *data.InMemory
-}
-
-// each calls do with the batches of features, in the order of the dataset.
-func (c *computation) each(ctx context.Context, do func(data.Batch) error) error {
-	for b, err := range c.prefetched(c.ds).Batches(data.Pass{Batch: c.Loop.Batch}) {
-		if err == nil {
-			err = context.Cause(ctx)
-		}
-		if err != nil {
-			return err
-		}
-		small, err := c.step.Batch(ctx, b)
-		if err != nil {
-			return err
-		}
-		if err := do(small); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // inFiles writes the features to a folder and maps them. The folder is beside the checkpoints,
@@ -404,7 +366,7 @@ func (c *computation) write(ctx context.Context, folder string) (names []string,
 			err = errors.Join(err, f.Close())
 		}
 	}()
-	err = c.each(ctx, func(b data.Batch) error {
+	err = c.step.Each(ctx, c.prefetched(c.ds), c.Loop.Batch, func(b data.Batch) error {
 		for i, f := range b.Fields {
 			if i == len(writers) {
 				file, err := os.Create(filepath.Join(folder, numbered(i)+".npy"))

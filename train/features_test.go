@@ -2,11 +2,13 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 
@@ -15,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/data"
+	"steadyfit/internal/autotune"
 	"steadyfit/internal/files"
 	"steadyfit/memory"
 	"steadyfit/option"
@@ -59,6 +62,48 @@ func trainFrozen(dir, kind string, cache FeatureCache, change func(*Config)) (we
 		weights, err = os.ReadFile(filepath.Join(c.Out, "variables", "variables.data-00000-of-00001"))
 	}
 	return weights, report, err
+}
+
+func TestMain(m *testing.M) {
+	Child(context.Background())
+	os.Exit(m.Run())
+}
+
+// A trial trains on features of its data where a training may cache them.
+func trialOfFeatures(t *testing.T, dir string) {
+	ds, err := data.Open(filepath.Join(dir, "data.npz"), data.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, ds.Close()) })
+	cached := autotune.Configuration{CachedFeatures: true}
+	plan := func(kind string) autotune.Plan {
+		m, err := savedmodels.Open(filepath.Join(dir, kind))
+		require.NoError(t, err)
+		return autotune.Plan{Model: m, Data: ds, Batch: 32, Cache: t.TempDir(), Limits: autotune.Limits{Features: true}}
+	}
+	p := plan("plain")
+	bases, _, err := p.Space()
+	require.NoError(t, err)
+	assert.Equal(t, []autotune.Configuration{cached}, bases)
+	trials, err := autotune.NewTrials(&p, time.Now().Add(time.Minute))
+	require.NoError(t, err)
+	m, err := trials.Measure(t.Context(), cached)
+	require.NoError(t, errors.Join(err, trials.Close()))
+	require.Empty(t, m.Out)
+	assert.Positive(t, m.Ratio)
+	require.NotNil(t, m.Features)
+	assert.Equal(t, 200, m.Features.Samples)
+	assert.EqualValues(t, 200*(8*4+8), m.Features.Bytes, "eight floats and a label")
+	assert.Positive(t, m.Features.Seconds)
+	assert.Greater(t, m.StepPeak, m.Opened)
+
+	refused := []autotune.Plan{p, p, plan("dropout before")}
+	refused[0].Limits.Features = false
+	refused[1].Data = ds.Shuffle(1) // in another order in each epoch
+	for i, p := range refused {
+		bases, _, err := p.Space()
+		require.NoError(t, err)
+		assert.NotContains(t, bases, cached, i)
+	}
 }
 
 // frozenCases are the kinds of models, with the end of the frozen part or why there is none.
@@ -109,7 +154,7 @@ func TestCachedFeatures(t *testing.T) {
 		test func(*testing.T, string)
 	}{
 		{"kinds", frozenKinds}, {"signature", otherSignature}, {"rate", rateAsInput}, {"shuffled", shuffledData}, {"resume", resumeCached},
-		{"folders", cachedInFolders}, {"paths", inputsLikePaths}, {"autotune", resumeChosen}, {"kept", keptChecks},
+		{"folders", cachedInFolders}, {"paths", inputsLikePaths}, {"autotune", resumeChosen}, {"kept", keptChecks}, {"trial", trialOfFeatures},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, dir) })
 	}

@@ -140,7 +140,9 @@ func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	noteFrozen(cmd.ErrOrStderr(), m, "the explained steps compute it every time")
+	if freezes(m) {
+		notice(cmd.ErrOrStderr(), "note", "the model has frozen weights, and fit may compute their part once per sample (--cache-features); the explained steps compute it every time")
+	}
 	return explain.Measure(cmd.Context(), explain.Plan{
 		Name: s.modelName(), Model: m, Options: s.Session, Batch: s.Loop.Batch, Prefetch: s.Prefetch, Time: growthTime,
 		Shuffle: s.Shuffle, ChooseSteps: s.ChooseSteps, Budgeted: s.Budget.Limit > 0, LearningRate: s.firstRate(),

@@ -270,7 +270,7 @@ func (s *settings) speedFlags() []flag {
 		{"cache", "fit bench tune", "folder for the measurements of --auto (default steadyfit/tune in your cache folder)", "Autotune.Cache Plan.Cache", &s.Autotune.Cache},
 		{"steps-per-execution fuse-steps", "fit explain", "train steps per execution; auto chooses by the model and the data", "Options.StepsPerExecution",
 			newValue("N|auto", "1", s.setStepsPerExecution)},
-		{"cache-features", "fit", "compute the frozen part of the model once per sample (auto: where that is faster)", "Config.CacheFeatures",
+		{"cache-features", "fit tune", "compute the frozen part of the model once per sample (auto: where that is faster)", "Config.CacheFeatures",
 			newChoice(&s.CacheFeatures, "auto on off", train.CacheAuto, train.CacheOn, train.CacheOff)},
 		{"jit-compile compiled", "fit explain", "use the XLA-compiled signatures of the model; they round differently", "Options.Compiled", &s.Session.Compiled},
 		{"onednn", "fit explain tune", "compute with oneDNN or without it (auto: TensorFlow decides by the processor)", "Options.OneDNN",

@@ -24,6 +24,7 @@ import (
 	"steadyfit/internal/files"
 	"steadyfit/internal/tune"
 	"steadyfit/memory"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/train"
@@ -35,8 +36,8 @@ func newTune(s *settings) *cobra.Command {
 		Short: "Find the settings of fit with the least memory or the least time",
 		Long: `Measure settings of fit for a model, its data and this machine, and write the
 chosen ones to a file for fit --config: micro-batches, steps per execution, compiled
-signatures, allocator, oneDNN, threads, prefetching, and with --auto precision
-bfloat16. Each trial trains for some steps in a process of its own.
+signatures, cached features of frozen layers, allocator, oneDNN, threads, prefetching,
+and with --auto precision bfloat16. Each trial trains for some steps in a process of its own.
 
 With --memory-budget, the fastest settings are chosen that stay under it; with
 --step-time, those with the least memory at that speed; with neither, those with the
@@ -79,7 +80,6 @@ func (s *settings) tune(cmd *cobra.Command) error {
 	if err := s.loadDevices(cmd); err != nil {
 		return err
 	}
-	noteFrozen(cmd.ErrOrStderr(), m, "the trials compute it in every step")
 	r, err := s.searchSettings(cmd, m, ds, until)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (s *settings) tune(cmd *cobra.Command) error {
 		return err
 	}
 	if s.Out != "" {
-		if err := s.writeTuned(cmd, r.Chosen); err != nil {
+		if err := s.writeTuned(cmd, r.Chosen, freezes(m)); err != nil {
 			return err
 		}
 		if err := s.writeFront(cmd.ErrOrStderr(), ds.Name(), r, inexact); err != nil {
@@ -137,11 +137,9 @@ func (s *settings) checkLayer(command string) error {
 	return usagef("%s: %s measures the memory of a process; expected rss or anon", flagName("Budget.Layer", string(s.Budget.Layer)), command)
 }
 
-// noteFrozen says how a command differs from a training that computes frozen layers once.
-func noteFrozen(stderr io.Writer, m *savedmodels.Model, instead string) {
-	if slices.ContainsFunc(m.Variables, func(v savedmodels.Variable) bool { return v.Frozen && len(v.Shape) > 1 }) {
-		notice(stderr, "note", "the model has frozen weights, and fit may compute their part once per sample (--cache-features); "+instead)
-	}
+// freezes reports whether a model has frozen layers, so that fit may cache their features.
+func freezes(m *savedmodels.Model) bool {
+	return slices.ContainsFunc(m.Variables, func(v savedmodels.Variable) bool { return v.Frozen && len(v.Shape) > 1 })
 }
 
 // firstRate returns the learning rate of the first step; 0 if none is given.
@@ -166,6 +164,12 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 		LearningRate: s.firstRate(),
 	}
 	plan.Limits.Restart = true // fit sets these variables when it starts
+	plan.Limits.Features, plan.Limits.FeatureRounding = s.CacheFeatures != train.CacheOff, s.CacheFeatures == train.CacheOn
+	if file, err := readConfig(configPath(s.configFile)); err != nil {
+		return tune.Result{}, err
+	} else if file["augment"] != "" {
+		plan.Limits.Features = false // fit caches no features of images that change
+	}
 	goal := s.goal()
 	trials, saved, first := 0, true, true
 	r, err := tune.Run(cmd.Context(), &plan, goal, until, func(e tune.Event) {
@@ -179,8 +183,11 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 			notice(cmd.ErrOrStderr(), "warning", fmt.Sprintf("the trials are not kept for another call: %v; set --cache to a folder that can be written", err))
 			saved = false
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "tune: %v: %s (%v left)\n", e.Configuration, trialText(*e.Done, goal.Anon), time.Until(until).Round(time.Second))
+		fmt.Fprintf(cmd.ErrOrStderr(), "tune: %v: %s (%v left)\n", e.Configuration, option.Marked(trialText(*e.Done, goal.Anon), flagName), time.Until(until).Round(time.Second))
 	})
+	for i := range r.Failures {
+		r.Failures[i].Reason = option.Marked(r.Failures[i].Reason, flagName)
+	}
 	if errors.Is(err, context.Canceled) && saved {
 		err = fmt.Errorf("interrupted; the same command continues with the %s so far: %w", english.Count(trials, "trial"), err)
 	}
@@ -206,17 +213,17 @@ func (s *settings) inexact(m *savedmodels.Model) bool {
 	return err == nil && errors.Is(plan.CheckSplit(), session.ErrInexactSplit)
 }
 
-// numbers describes how the results of a configuration relate to those of plain steps. inexact means
-// that micro-batches change the update.
-func numbers(c autotune.Configuration, inexact bool) string {
-	switch {
+// numbers describes how the results of a point relate to those of plain steps. inexact means that
+// micro-batches change the update.
+func numbers(p tune.Point, inexact bool) string {
+	switch c := p.Configuration; {
 	case inexact && c.MicroBatches > 1 && c.Precision != "":
 		return "another update, 16 bits"
 	case inexact && c.MicroBatches > 1:
 		return "another update"
 	case c.Precision != "":
 		return "16 bits"
-	case c.Rounds():
+	case c.Rounds() || p.Features != nil && p.Features.Difference > 0:
 		return "rounding"
 	}
 	return "same bits"
@@ -233,6 +240,7 @@ type tunedPoint struct {
 	StepHigh      float64                `json:"step_seconds_high"`
 	Trials        int                    `json:"trials"`
 	Numbers       string                 `json:"numbers"`
+	Features      *autotune.Features     `json:"features,omitempty"`
 }
 
 // newTunedPoint converts a point; nil stays nil.
@@ -241,7 +249,7 @@ func newTunedPoint(p *tune.Point, inexact bool) *tunedPoint {
 		return nil
 	}
 	return &tunedPoint{
-		p.Configuration.String(), p.Configuration, p.Peak, p.PeakLow, p.Step.Seconds(), p.StepLow.Seconds(), p.StepHigh.Seconds(), p.Trials, numbers(p.Configuration, inexact),
+		p.Configuration.String(), p.Configuration, p.Peak, p.PeakLow, p.Step.Seconds(), p.StepLow.Seconds(), p.StepHigh.Seconds(), p.Trials, numbers(*p, inexact), p.Features,
 	}
 }
 
@@ -274,13 +282,16 @@ func (s *settings) printTuned(w io.Writer, r tune.Result, inexact bool) error {
 		if p.Configuration.Plain() {
 			note = " (default)"
 		}
-		fmt.Fprintf(table, "%v\t%s (%s to %s)\t%d\t%s\t%v%s\n", p.Peak, english.Duration(p.Step), english.Duration(p.StepLow), english.Duration(p.StepHigh), p.Trials, numbers(p.Configuration, inexact), p.Configuration, note)
+		fmt.Fprintf(table, "%v\t%s (%s to %s)\t%d\t%s\t%v%s\n", p.Peak, english.Duration(p.Step), english.Duration(p.StepLow), english.Duration(p.StepHigh), p.Trials, numbers(p, inexact), p.Configuration, note)
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	var text strings.Builder
 	fmt.Fprintln(&text, r.Extent())
+	if cache := r.Cache(); cache != "" {
+		fmt.Fprintln(&text, cache)
+	}
 	for _, f := range r.Failures {
 		fmt.Fprintf(&text, "failed: %v: %s\n", f.Configuration, f.Reason)
 	}
@@ -318,7 +329,7 @@ func frontPath(out string) string {
 func (s *settings) writeFront(stderr io.Writer, ds string, r tune.Result, inexact bool) error {
 	page := tune.Page{
 		Result: r, Goal: s.goal(), Model: s.modelName(), Data: ds, Batch: s.Loop.Batch, Why: s.goalText(),
-		Numbers: func(c autotune.Configuration) string { return numbers(c, inexact) },
+		Numbers: func(p tune.Point) string { return numbers(p, inexact) },
 	}
 	return writePage(stderr, frontPath(s.Out), page.HTML)
 }
@@ -348,7 +359,7 @@ func (s *settings) notReached(r tune.Result, inexact bool) error {
 }
 
 // writeTuned writes the flags that were given and the chosen settings, if any, as a configuration of fit.
-func (s *settings) writeTuned(cmd *cobra.Command, p *tune.Point) error {
+func (s *settings) writeTuned(cmd *cobra.Command, p *tune.Point, frozen bool) error {
 	if p == nil {
 		return nil
 	}
@@ -370,7 +381,7 @@ func (s *settings) writeTuned(cmd *cobra.Command, p *tune.Point) error {
 		put(kv[0], scalar(absolute(kv[0], kv[1])))
 	}
 	put("batch", scalar(strconv.Itoa(s.Loop.Batch)))
-	for _, kv := range tunedFlags(p.Configuration) {
+	for _, kv := range tunedFlags(p.Configuration, s.CacheFeatures, frozen) {
 		put(kv[0], scalar(kv[1]))
 	}
 	text, err := yaml.Marshal(document)
@@ -395,7 +406,7 @@ func (s *settings) givenToFit(cmd *cobra.Command) (list [][2]string, err error) 
 	if err != nil {
 		return nil, err
 	}
-	own := []string{"out", "json", "auto", "config", "cache"}
+	own := []string{"out", "json", "auto", "config", "cache", "cache-features"}
 	for _, section := range s.table() {
 		for _, row := range section.flags {
 			name := row.name()
@@ -431,8 +442,10 @@ func absolute(flag, value string) string {
 	return value
 }
 
-// tunedFlags returns the flags of fit for a configuration, with their values.
-func tunedFlags(c autotune.Configuration) (flags [][2]string) {
+// tunedFlags returns the flags of fit for a configuration, with their values. consent is that to cached
+// features. frozen means that fit might cache features which the configuration does not have, and with
+// which it would take another amount of memory.
+func tunedFlags(c autotune.Configuration, consent train.FeatureCache, frozen bool) (flags [][2]string) {
 	add := func(when bool, name string, value any) {
 		if when {
 			flags = append(flags, [2]string{name, fmt.Sprint(value)})
@@ -448,6 +461,8 @@ func tunedFlags(c autotune.Configuration) (flags [][2]string) {
 	add(c.IntraThreads != 0, "intra-threads", c.IntraThreads)
 	add(c.InterThreads != 0, "inter-threads", c.InterThreads)
 	add(c.NoPrefetch, "prefetch", 0)
+	add(c.CachedFeatures, "cache-features", consent)
+	add(frozen && !c.CachedFeatures, "cache-features", "off")
 	add(true, "auto", train.AutotuneLive)
 	return flags
 }

@@ -8,22 +8,45 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/tune"
 	"steadyfit/train"
 )
 
 // Micro-batches of a model with dropout are another update, not another rounding.
 func TestResultsOfTunedSettings(t *testing.T) {
-	split := autotune.Configuration{MicroBatches: 4}
-	half := autotune.Configuration{MicroBatches: 4, Precision: gpuopts.BFloat16}
-	for model, want := range map[string][3]string{
-		"builtin:digits":     {"rounding", "16 bits", "same bits"},
-		"builtin:digits-cnn": {"another update", "another update, 16 bits", "same bits"},
+	split := tune.Point{Configuration: autotune.Configuration{MicroBatches: 4}}
+	half := tune.Point{Configuration: autotune.Configuration{MicroBatches: 4, Precision: gpuopts.BFloat16}}
+	exact := tune.Point{Configuration: autotune.Configuration{CachedFeatures: true}, Features: &autotune.Features{}}
+	near := tune.Point{Configuration: exact.Configuration, Features: &autotune.Features{Difference: 1e-7}}
+	for model, want := range map[string][5]string{
+		"builtin:digits":     {"rounding", "16 bits", "same bits", "same bits", "rounding"},
+		"builtin:digits-cnn": {"another update", "another update, 16 bits", "same bits", "same bits", "rounding"},
 	} {
 		m, err := train.OpenModel(model, "")
 		require.NoError(t, err)
 		var s settings
 		s.Session.AllowInexactSplit = true
 		inexact := s.inexact(m)
-		assert.Equal(t, want, [3]string{numbers(split, inexact), numbers(half, inexact), numbers(autotune.Configuration{}, inexact)}, model)
+		assert.Equal(t, want, [5]string{numbers(split, inexact), numbers(half, inexact), numbers(tune.Point{}, inexact), numbers(exact, inexact), numbers(near, inexact)}, model)
+	}
+}
+
+// fit caches features with the tuned settings if, and only if, they were measured with them, and on
+// the terms that were given.
+func TestTunedFlagsOfCachedFeatures(t *testing.T) {
+	plain, cached := autotune.Configuration{}, autotune.Configuration{CachedFeatures: true}
+	for _, c := range []struct {
+		is      autotune.Configuration
+		consent train.FeatureCache
+		frozen  bool
+		want    string
+	}{{plain, train.CacheAuto, false, ""}, {plain, train.CacheAuto, true, "off"}, {cached, train.CacheAuto, true, "auto"}, {cached, train.CacheOn, true, "on"}} {
+		got := ""
+		for _, kv := range tunedFlags(c.is, c.consent, c.frozen) {
+			if kv[0] == "cache-features" {
+				got += kv[1]
+			}
+		}
+		assert.Equal(t, c.want, got, c)
 	}
 }

@@ -37,6 +37,9 @@ type Configuration struct {
 	Precision gpuopts.Precision `json:"precision,omitempty"`
 	// NoPrefetch reads no batches ahead. Choose never sets it.
 	NoPrefetch bool `json:"no_prefetch,omitempty"`
+	// CachedFeatures trains on features of the frozen part of the model, which are computed before.
+	// Choose never sets it.
+	CachedFeatures bool `json:"cached_features,omitempty"`
 }
 
 // Plain reports whether the configuration changes nothing.
@@ -51,6 +54,7 @@ func (c Configuration) String() string {
 		}
 	}
 	add(c.OneDNN != "", "oneDNN %s", c.OneDNN)
+	add(c.CachedFeatures, "cached features")
 	add(c.MicroBatches > 1, "%d micro-batches", c.MicroBatches)
 	add(c.StepsPerExecution > 1, "%d steps per execution", c.StepsPerExecution)
 	add(c.Compiled, "XLA-compiled")
@@ -126,6 +130,7 @@ func (c Configuration) over(base Configuration) Configuration {
 	return Configuration{
 		MicroBatches:      cmp.Or(c.MicroBatches, base.MicroBatches),
 		NoPrefetch:        c.NoPrefetch || base.NoPrefetch,
+		CachedFeatures:    c.CachedFeatures || base.CachedFeatures,
 		StepsPerExecution: cmp.Or(c.StepsPerExecution, base.StepsPerExecution),
 		Compiled:          c.Compiled || base.Compiled,
 		Executor:          cmp.Or(c.Executor, base.Executor),
@@ -164,7 +169,7 @@ func (c Configuration) Rounds() bool {
 func (c Configuration) Changes() int {
 	n := 0
 	for _, change := range []bool{
-		c.MicroBatches > 1, c.NoPrefetch, c.StepsPerExecution > 1, c.Executor != "", c.IntraThreads+c.InterThreads > 0, c.OneDNN != "", c.Allocator != "", c.Compiled, c.Rounds(),
+		c.CachedFeatures, c.MicroBatches > 1, c.NoPrefetch, c.StepsPerExecution > 1, c.Executor != "", c.IntraThreads+c.InterThreads > 0, c.OneDNN != "", c.Allocator != "", c.Compiled, c.Rounds(),
 	} {
 		if change {
 			n++
@@ -221,6 +226,9 @@ type Limits struct {
 	Restart, OneDNN bool
 	// Precision allows computing in 16 bits, which changes the results of the training.
 	Precision bool
+	// Features allows cached features in Trials, and FeatureRounding those with which steps round
+	// differently.
+	Features, FeatureRounding bool
 }
 
 // ThreadVariable returns the name of a set environment variable that sets a number of

@@ -46,6 +46,9 @@ type Measurement struct {
 	StepAnon   memory.Bytes `json:"step_anon_bytes,omitempty"`
 	Opened     memory.Bytes `json:"opened_bytes,omitempty"`
 	OpenedAnon memory.Bytes `json:"opened_anon_bytes,omitempty"`
+	// Features is set with Configuration.CachedFeatures. The cache has the features of the trial, and
+	// Trials returns those of all data.
+	Features *Features `json:"features,omitempty"`
 	// Reference are the steps to which Trials compared it: plain ones, unless these could not run.
 	Reference Configuration `json:"reference,omitzero"`
 	// Out is the reason why the configuration cannot be chosen; empty if it can.
@@ -58,6 +61,16 @@ type Measurement struct {
 	Passing bool `json:"passing,omitempty"`
 	// Unsaved is the reason why Trials could not store the measurement; nil on success.
 	Unsaved error `json:"-"`
+}
+
+// Features describes the features of some samples.
+type Features struct {
+	Samples int          `json:"samples"`
+	Bytes   memory.Bytes `json:"bytes"`
+	// Seconds is the time to compute them. It does not include the check of features.
+	Seconds float64 `json:"seconds"`
+	// Difference is that of session.FeatureCheck.
+	Difference float64 `json:"difference"`
 }
 
 // plainSteps is the ratio of plain steps to themselves.

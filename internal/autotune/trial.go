@@ -74,6 +74,7 @@ type answer struct {
 	Opened     memory.Bytes `json:"opened"`
 	OpenedAnon memory.Bytes `json:"opened_anon"`
 	Mapped     memory.Bytes `json:"mapped"`
+	Features   *Features    `json:"features,omitempty"`
 	// Failure is the reason why the trial ends. Lasting means that it would fail again at
 	// another time.
 	Failure string `json:"failure,omitempty"`
@@ -83,7 +84,7 @@ type answer struct {
 // lasting reports whether an error means that a model cannot run in a configuration. Other
 // errors, such as a lack of memory, may not occur again.
 func lasting(err error) bool {
-	for _, kind := range []error{tfbind.ErrInvalidArgument, tfbind.ErrFailedPrecondition, &tfbind.Error{Code: "UNIMPLEMENTED"}, session.ErrStack, savedmodels.ErrNoSignature, session.ErrData} {
+	for _, kind := range []error{tfbind.ErrInvalidArgument, tfbind.ErrFailedPrecondition, &tfbind.Error{Code: "UNIMPLEMENTED"}, session.ErrStack, session.ErrFeatures, savedmodels.ErrNoFeatures, savedmodels.ErrNoSignature, session.ErrData} {
 		if errors.Is(err, kind) {
 			return true
 		}
@@ -176,6 +177,7 @@ type trainer struct {
 	data       *data.InMemory
 	executions *Executions // of live
 	finite     bool
+	features   *Features // of the data, or nil
 	base       memory.Bytes
 	opened     memory.Sample
 	memory     *memory.Sampler
@@ -219,18 +221,18 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	if model.Hash != s.Hash {
 		return t, fmt.Errorf("%w: the graph of %s is not the one that was planned", savedmodels.ErrChanged, s.Model)
 	}
-	if t.data, err = data.OpenNPY(s.Data...); err != nil {
+	if err := t.openData(s); err != nil {
 		return t, err
-	}
-	for i, name := range s.Fields {
-		renamed, err := t.data.Rename(t.data.Fields()[i].Name, name)
-		if err != nil {
-			return t, err
-		}
-		t.data = renamed
 	}
 	t.base = ownMemory()
 	o := s.Configuration.Apply(s.Options)
+	var frozen *savedmodels.Features
+	if s.Configuration.CachedFeatures {
+		if frozen, err = model.Features(o.TrainSignature); err != nil {
+			return t, err
+		}
+		model = frozen.Model
+	}
 	if t.session, err = session.OpenModel(ctx, model, o); err != nil {
 		return t, err
 	}
@@ -246,16 +248,59 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 			return t, err
 		}
 	}
+	ds := t.data
+	if frozen != nil {
+		if ds, err = t.computeFeatures(ctx, frozen, s.Batch); err != nil {
+			return t, err
+		}
+	}
 	steps := t.session.Stackable(max(o.StepsPerExecution, 1), s.Batch)
 	if n := s.Configuration.StepsPerExecution; n > 1 && n != steps {
 		return t, fmt.Errorf("%w: expected %d steps per execution, but only %d are possible", session.ErrStack, n, steps)
 	}
 	// As in a training: reading ahead takes memory and time.
-	t.executions = NewExecutions(t.live, s.order(t.data), s.Batch, steps, s.ahead(t.data))
+	t.executions = NewExecutions(t.live, s.order(ds), s.Batch, steps, s.ahead(ds))
 	if o.Device.Executor != "" {
-		return t, t.evaluate(ctx, s.Batch)
+		return t, t.evaluate(ctx, ds, s.Batch)
 	}
 	return t, nil
+}
+
+func (t *trainer) openData(s spec) (err error) {
+	if t.data, err = data.OpenNPY(s.Data...); err != nil {
+		return err
+	}
+	for i, name := range s.Fields {
+		renamed, err := t.data.Rename(t.data.Fields()[i].Name, name)
+		if err != nil {
+			return err
+		}
+		t.data = renamed
+	}
+	return nil
+}
+
+// computeFeatures checks the features of the data, as a training does in its process before it uses
+// them, and returns them.
+func (t *trainer) computeFeatures(ctx context.Context, f *savedmodels.Features, batch int) (ds *data.InMemory, err error) {
+	x, err := t.session.NewFeatureStep(f)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, x.Close()) }()
+	if err := x.CheckIndependent(ctx, t.data, batch); err != nil {
+		return nil, err
+	}
+	c, err := x.CheckTraining(ctx, t.data, batch)
+	if err != nil {
+		return nil, err
+	}
+	if ds, err = x.All(ctx, t.data, batch); err != nil {
+		return nil, err
+	}
+	n := ds.Len()
+	t.features = &Features{Samples: n, Bytes: memory.Bytes(n * x.SampleBytes()), Seconds: float64(n) * c.Compute.Seconds(), Difference: c.Difference}
+	return ds, nil
 }
 
 func (s spec) order(ds *data.InMemory) data.Dataset {
@@ -292,12 +337,12 @@ func (t *trainer) opens(s spec) (err error) {
 
 // evaluate tries a batch of an evaluation: an executor cannot run all graphs, and a training
 // must not fail at its first validation.
-func (t *trainer) evaluate(ctx context.Context, batch int) error {
+func (t *trainer) evaluate(ctx context.Context, ds data.Dataset, batch int) error {
 	n := len(t.session.EvaluateMetrics())
 	if n == 0 {
 		return nil
 	}
-	for b, err := range t.data.Batches(data.Pass{Batch: batch}) {
+	for b, err := range ds.Batches(data.Pass{Batch: batch}) {
 		if err == nil {
 			err = t.session.Evaluate(ctx, b, make([]float64, n))
 		}
@@ -330,7 +375,8 @@ func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
 		Step: took / float64(executions*t.executions.Steps), Execution: took / float64(executions), Finite: t.finite,
 		Peak: usage.Peak.Bytes, Anon: usage.Anon.Bytes, Base: t.base,
 		StepPeak: sample.Get(memory.Peak).Bytes, Opened: t.opened.Get(memory.RSS).Bytes, OpenedAnon: t.opened.Get(memory.Anon).Bytes,
-		Mapped: max(sample.Get(memory.RSS).Bytes-sample.Get(memory.Anon).Bytes, 0),
+		Features: t.features,
+		Mapped:   max(sample.Get(memory.RSS).Bytes-sample.Get(memory.Anon).Bytes, 0),
 	}, err
 }
 

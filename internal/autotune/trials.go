@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"steadyfit/data"
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/files"
 	"steadyfit/memory"
@@ -55,7 +56,7 @@ func (t *Trials) Known() (known []Measurement) {
 }
 
 // whole converts the memory of a trial, which has only the first batches in its heap, to that of the
-// training.
+// training. Features that the plan does not allow are out.
 func (t *Trials) whole(m Measurement) Measurement {
 	if m.StepPeak == 0 {
 		return m // unknown
@@ -66,6 +67,15 @@ func (t *Trials) whole(m Measurement) Measurement {
 		mapped = memory.Bytes(d.MappedBytes())
 	}
 	m.StepPeak, m.Opened = m.StepPeak+heap+mapped, m.Opened+heap+mapped
+	if f := m.Features; f != nil {
+		n := t.tuner.plan.Data.Len()
+		factor := float64(n) / float64(f.Samples)
+		all := Features{n, memory.Bytes(factor * float64(f.Bytes)), factor * f.Seconds, f.Difference}
+		m.StepPeak, m.StepAnon, m.Features = m.StepPeak+all.Bytes-f.Bytes, m.StepAnon+all.Bytes-f.Bytes, &all
+		if f.Difference > 0 && !t.tuner.plan.Limits.FeatureRounding {
+			m.Out = fmt.Sprintf("the first steps would round differently, by %.1g; {Config.CacheFeatures} on accepts that", f.Difference)
+		}
+	}
 	return m
 }
 
@@ -109,7 +119,7 @@ func (t *Trials) Measure(ctx context.Context, c Configuration) (Measurement, err
 	m.Reference = u.reference
 	if a := other.last(); m.Out == "" {
 		m.StepPeak, m.StepAnon = a.StepPeak, max(a.StepPeak-a.Mapped, 0)
-		m.Opened, m.OpenedAnon = a.Opened, a.OpenedAnon
+		m.Opened, m.OpenedAnon, m.Features = a.Opened, a.OpenedAnon, a.Features
 	}
 	*stored = append(slices.DeleteFunc(*stored, func(e Measurement) bool { return e.Configuration == c && e.Waited > 0 }), m)
 	m.Unsaved = u.plan.save(t.cached)
@@ -166,6 +176,9 @@ func (p *Plan) Space() (bases []Configuration, groups [][]Configuration, err err
 		bases = p.split()
 	}
 	bases = append(bases, o.bases...)
+	if p.divides() { // first, since it saves most where it is possible
+		bases = slices.Insert(bases, 0, Configuration{CachedFeatures: true})
+	}
 	var precision, threads []Configuration
 	// Allocators and oneDNN are one group: both decide where memory comes from, so an effect of one
 	// depends on the other.
@@ -219,6 +232,23 @@ func (p *Plan) split() (bases []Configuration) {
 		}
 	}
 	return bases
+}
+
+// divides reports whether a training may compute the frozen part of the model once. It excludes
+// micro-batches, steps per execution and compiled signatures: features are checked in whole batches, so
+// smaller parts would not lower the peak, and the other signatures compute the frozen part.
+func (p *Plan) divides() bool {
+	o := p.Options
+	ds, ok := p.Data.(*data.InMemory)
+	if !ok || !ds.Repeats() || !p.Limits.Features || o.Compiled || o.StepsPerExecution > 1 || o.MicroBatches > 1 {
+		return false
+	}
+	f, err := p.Model.Features(o.TrainSignature)
+	if err != nil || f.Omitted != nil {
+		return false
+	}
+	_, err = session.Compile(f.Model, o)
+	return err == nil
 }
 
 // allocators returns the installed allocators that this process does not have, unless a variable

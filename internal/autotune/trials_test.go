@@ -134,6 +134,29 @@ func TestTrialsWithMoreData(t *testing.T) {
 	assert.Equal(t, []memory.Bytes{1000, 700, 500, 100}, memories(again.Known()[0]), "the cache is unchanged")
 }
 
+// The features of a trial count as those of all data. Steps that they would round differently need
+// consent, with which an earlier trial counts.
+func TestTrialsOfCachedFeatures(t *testing.T) {
+	m, ds := dense(t)
+	cached := Configuration{CachedFeatures: true}
+	of := Features{Samples: ds.Len() / 4, Bytes: 100, Seconds: 2, Difference: 1e-7}
+	p := Plan{Model: m, Data: ds, Batch: 32, Cache: t.TempDir()}
+	s := newScriptedTuner(t, &p, []scripted{{step: 0.1}, {is: cached, step: 0.001, holds: answer{StepPeak: 1000, Mapped: 300, Opened: 500, Features: &of}}})
+	trials := Trials{tuner: &s.tuner, cached: p.load(newKey(&p, tfbind.Info{}))}
+	measured, err := trials.Measure(t.Context(), cached)
+	require.NoError(t, err)
+	require.NoError(t, trials.Close())
+	assert.Equal(t, &Features{Samples: ds.Len(), Bytes: 400, Seconds: 8, Difference: 1e-7}, measured.Features)
+	assert.Equal(t, []memory.Bytes{1300, 1000, 500}, []memory.Bytes{measured.StepPeak, measured.StepAnon, measured.Opened})
+	assert.Equal(t, "the first steps would round differently, by 1e-07; {Config.CacheFeatures} on accepts that", measured.Out)
+
+	p.Limits.FeatureRounding = true
+	again := Trials{tuner: &s.tuner, cached: p.load(newKey(&p, tfbind.Info{}))}
+	require.Len(t, again.Known(), 1)
+	assert.Empty(t, again.Known()[0].Out)
+	assert.Equal(t, measured.Features, again.Known()[0].Features)
+}
+
 func TestSpace(t *testing.T) {
 	_, err := tfbind.Load("")
 	require.NoError(t, err)

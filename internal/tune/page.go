@@ -41,8 +41,8 @@ type Page struct {
 	Batch       int
 	// Why says how the goal chooses.
 	Why string
-	// Numbers describes how the results of a configuration relate to those of plain steps.
-	Numbers func(autotune.Configuration) string
+	// Numbers describes how the results of a point relate to those of plain steps.
+	Numbers func(Point) string
 }
 
 // Memory names the memory that was measured.

@@ -29,7 +29,9 @@ type chart struct {
 // write returns a page as text, and the data of its chart.
 func write(t *testing.T, p *Page) (text string, c chart) {
 	t.Helper()
-	p.Numbers = func(c configuration) string { return map[bool]string{true: "rounding", false: "same bits"}[c.Rounds()] }
+	p.Numbers = func(q Point) string {
+		return map[bool]string{true: "rounding", false: "same bits"}[q.Configuration.Rounds()]
+	}
 	var out bytes.Buffer
 	require.NoError(t, p.HTML(&out))
 	text = out.String()
@@ -73,7 +75,7 @@ func TestPage(t *testing.T) {
 			_, row, ok := strings.Cut(text, fmt.Sprintf(`<tr><td class="n">%d</td>`, i+1))
 			require.True(t, ok)
 			row, _, _ = strings.Cut(row, "</tr>")
-			for _, want := range []string{q.Configuration.String(), q.Peak.String(), english.Duration(q.Step), english.Duration(q.StepLow), p.Numbers(q.Configuration)} {
+			for _, want := range []string{q.Configuration.String(), q.Peak.String(), english.Duration(q.Step), english.Duration(q.StepLow), p.Numbers(q)} {
 				assert.Contains(t, html.UnescapeString(row), want)
 			}
 		}

@@ -36,14 +36,15 @@ func (s *search) between(from, to point) effect {
 }
 
 // predict predicts a candidate from the nearest points and the effects of the axes on which it
-// differs. ok is false if an effect is unknown.
+// differs. ok is false if an effect is unknown. Settings change steps on cached features in another way
+// than other steps, so an effect on the others counts only until it was measured.
 func (s *search) predict(c candidate) (_ prediction, ok bool) {
 	nearest := math.MaxInt
 	var sum effect
 	n := 0.0
 	for _, p := range s.points {
 		d := c.distance(p.candidate)
-		if d > nearest {
+		if d > nearest || p.is.CachedFeatures != c.is.CachedFeatures {
 			continue
 		}
 		e := effect{math.Log(p.ratio), math.Log(s.steps(p.peak))}
@@ -52,8 +53,8 @@ func (s *search) predict(c candidate) (_ prediction, ok bool) {
 			if value == p.at[axis] {
 				continue
 			}
-			to, ok1 := s.effect(axis, value)
-			from, ok2 := s.effect(axis, p.at[axis])
+			to, ok1 := s.likely(axis, value, c.is.CachedFeatures)
+			from, ok2 := s.likely(axis, p.at[axis], c.is.CachedFeatures)
 			known = known && ok1 && ok2
 			e = e.plus(to, 1).plus(from, -1)
 		}
@@ -74,20 +75,29 @@ func (s *search) predict(c candidate) (_ prediction, ok bool) {
 	}, true
 }
 
+// likely returns the effect of a value or, if it is unknown, that on the other kind of steps.
+func (s *search) likely(axis, value int, cached bool) (e effect, ok bool) {
+	if e, ok = s.effect(axis, value, cached); !ok {
+		e, ok = s.effect(axis, value, !cached)
+	}
+	return e, ok
+}
+
 // effect returns the effect of a value of an axis, compared with plain steps: the mean over all
-// pairs of points that differ only by it. Numbers of micro-batches without such a pair are on the
-// line through the others.
-func (s *search) effect(axis, value int) (e effect, ok bool) {
-	key := [2]int{axis, value}
+// pairs of points, with or without cached features, that differ only by it. Numbers of micro-batches
+// without such a pair are on the line through the others.
+func (s *search) effect(axis, value int, cached bool) (e effect, ok bool) {
+	key := effectKey{axis, value, cached}
 	k, found := s.effects[key]
 	if !found {
-		k.effect, k.ok = s.estimate(axis, value)
+		k.effect, k.ok = s.estimate(key)
 		s.effects[key] = k
 	}
 	return k.effect, k.ok
 }
 
-func (s *search) estimate(axis, value int) (e effect, ok bool) {
+func (s *search) estimate(key effectKey) (e effect, ok bool) {
+	axis, value := key.axis, key.value
 	if value == 0 {
 		return effect{}, true
 	}
@@ -97,7 +107,8 @@ func (s *search) estimate(axis, value int) (e effect, ok bool) {
 			continue
 		}
 		for _, without := range s.points {
-			if without.at[axis] == 0 && with.distance(without.candidate) == 1 {
+			same := with.is.CachedFeatures == key.cached && without.is.CachedFeatures == key.cached
+			if same && without.at[axis] == 0 && with.distance(without.candidate) == 1 {
 				e, n = e.plus(s.between(without, with), 1), n+1
 			}
 		}

@@ -16,6 +16,7 @@ type point struct {
 	ratio, low, high float64
 	peak, least      memory.Bytes
 	trials           int
+	features         *autotune.Features
 }
 
 // candidate is a configuration with the index of its value on each axis: the base, then the groups
@@ -52,8 +53,13 @@ type search struct {
 	opened   memory.Bytes
 	count    int // trials
 	complete bool
-	// effects caches estimate, by axis and value.
-	effects map[[2]int]known
+	effects  map[effectKey]known // of estimate
+}
+
+// effectKey is a value of an axis, with or without cached features.
+type effectKey struct {
+	axis, value int
+	cached      bool
 }
 
 // known is an effect; ok is false if it is unknown.
@@ -64,7 +70,7 @@ type known struct {
 
 // newSearch makes a search. over combines two configurations, if that is possible.
 func newSearch(g Goal, bases []autotune.Configuration, groups [][]autotune.Configuration, over func(c, base autotune.Configuration) (autotune.Configuration, bool)) *search {
-	s := &search{goal: g, failed: map[autotune.Configuration]string{}, effects: map[[2]int]known{}}
+	s := &search{goal: g, failed: map[autotune.Configuration]string{}, effects: map[effectKey]known{}}
 	s.axes = append([][]autotune.Configuration{bases}, groups...)
 	s.candidates = []candidate{{at: make([]int, len(s.axes))}}
 	for axis, values := range s.axes {
@@ -124,7 +130,7 @@ func (s *search) add(m autotune.Measurement) {
 		return
 	}
 	s.count++
-	s.effects = map[[2]int]known{}
+	s.effects = map[effectKey]known{}
 	peak, opened := m.StepPeak, m.Opened
 	if s.goal.Anon {
 		peak, opened = m.StepAnon, m.OpenedAnon
@@ -148,7 +154,7 @@ func (s *search) add(m autotune.Measurement) {
 		p.peak, p.least = max(p.peak, peak), min(p.least, peak)
 		p.trials++
 	} else if s.failed[c.is] == "" {
-		s.points = append(s.points, point{c, m.Ratio, m.Low, m.High, peak, peak, 1})
+		s.points = append(s.points, point{c, m.Ratio, m.Low, m.High, peak, peak, 1, m.Features})
 	}
 }
 
@@ -219,7 +225,7 @@ func (s *search) unknown() (c autotune.Configuration, ok bool) {
 	best, _ := s.best()
 	for axis := 1; axis < len(s.axes); axis++ {
 		for i := range s.axes[axis] {
-			if _, known := s.effect(axis, i+1); known {
+			if _, known := s.effect(axis, i+1, best.is.CachedFeatures); known {
 				continue
 			}
 			order := []candidate{best.candidate, s.candidates[0]}

@@ -41,6 +41,8 @@ type Point struct {
 	// Peak is the highest peak of all trials since the session was opened, and PeakLow the lowest.
 	Peak, PeakLow memory.Bytes
 	Trials        int
+	// Features describes the cached features of all data; nil without.
+	Features *autotune.Features
 }
 
 // Failure is a configuration that could not run.
@@ -90,12 +92,23 @@ func (r Result) Extent() string {
 	return fmt.Sprintf("measured %d of %s; %s", len(r.Points), english.Count(r.Configurations, "combination"), rest)
 }
 
+// Cache describes the cached features of the rows; it is empty if none has them.
+func (r Result) Cache() string {
+	for _, p := range r.Rows() {
+		if f := p.Features; f != nil {
+			return fmt.Sprintf("cached features take %v for all %d samples, which the peak includes, and are computed once, before the first step, in about %s after their check; the time of a step is that of all epochs",
+				f.Bytes, f.Samples, english.Duration(time.Duration(f.Seconds*float64(time.Second))))
+		}
+	}
+	return ""
+}
+
 // Comparison compares the choice with the default; it is empty if one of them is missing.
 func (r Result) Comparison() string {
 	if r.Chosen == nil || r.Default == nil {
 		return ""
 	}
-	return fmt.Sprintf("%.2f times the peak and %.2f times the time of the default",
+	return fmt.Sprintf("%.3g times the peak and %.3g times the time of the default",
 		float64(r.Chosen.Peak)/float64(r.Default.Peak), r.Chosen.Step.Seconds()/r.Default.Step.Seconds())
 }
 
@@ -209,6 +222,6 @@ func (s *search) show(p point) Point {
 	}
 	return Point{
 		Configuration: p.is, Step: of(p.ratio), StepLow: of(p.low), StepHigh: of(p.high),
-		Peak: p.peak, PeakLow: p.least, Trials: p.trials,
+		Peak: p.peak, PeakLow: p.least, Trials: p.trials, Features: p.features,
 	}
 }

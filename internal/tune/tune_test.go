@@ -35,6 +35,7 @@ func over(c, base configuration) (configuration, bool) {
 	base.MicroBatches += c.MicroBatches
 	base.StepsPerExecution += c.StepsPerExecution
 	base.Precision += c.Precision
+	base.CachedFeatures = base.CachedFeatures || c.CachedFeatures
 	base.NoPrefetch = base.NoPrefetch || c.NoPrefetch
 	base.Executor += c.Executor
 	base.IntraThreads += c.IntraThreads
@@ -341,6 +342,80 @@ func TestNoTime(t *testing.T) {
 	require.NoError(t, s.run(t.Context(), &machine{figures: image}, time.Now(), nil))
 	_, err := s.result()
 	assert.True(t, errors.Is(err, ErrNothing))
+}
+
+// frozen is like image, but steps on cached features take 1/200 of the time and the memory of a step is
+// about that of their check. Fewer threads, which are slow otherwise, make them faster.
+func frozen(c configuration) (ratio float64, peak memory.Bytes) {
+	if !c.CachedFeatures {
+		return image(c)
+	}
+	ratio, peak = 0.005, opened+750*memory.MiB
+	slower := func(when bool, factor float64) {
+		if when {
+			ratio *= factor
+		}
+	}
+	slower(c.IntraThreads > 0, 0.5)
+	slower(c.Executor != "", 1.2)
+	slower(c.NoPrefetch, 1.4)
+	slower(c.Precision != "", 1.3)
+	slower(c.OneDNN != "", 1.1)
+	slower(c.Allocator != "", 1.2)
+	if c.Allocator == "mmap" {
+		peak -= 60 * memory.MiB
+	}
+	return ratio, peak
+}
+
+// Cached features are chosen where their memory fits, also if it fits only with a setting. The effects of
+// settings on them are others.
+func TestCachedFeatures(t *testing.T) {
+	cached := configuration{CachedFeatures: true}
+	with := append([]configuration{cached}, bases...)
+	for budget, want := range map[memory.Bytes]bool{1300: true, 1160: true, 1000: false, 600: false} {
+		m, g := &machine{figures: frozen}, Goal{Budget: budget * memory.MiB}
+		s := newSearch(g, with, settings, over)
+		require.NoError(t, s.run(t.Context(), m, time.Now().Add(time.Hour), nil))
+		r, err := s.result()
+		require.NoError(t, err)
+		require.NotNil(t, r.Chosen, "%d MiB", budget)
+		assert.Equal(t, want, r.Chosen.Configuration.CachedFeatures, "%d MiB", budget)
+		best := math.Inf(1)
+		for _, c := range s.candidates {
+			if ratio, peak := frozen(c.is); peak <= g.Limit() {
+				best = min(best, ratio)
+			}
+		}
+		ratio, _ := frozen(r.Chosen.Configuration)
+		assert.LessOrEqual(t, ratio, 1.05*best, "%d MiB: %v", budget, r.Chosen.Configuration)
+		assert.Less(t, len(m.measured), r.Configurations/8)
+	}
+
+	s, m := newSearch(Goal{}, with, settings, over), &machine{figures: frozen}
+	fewer := configuration{IntraThreads: 1}
+	both, ok := over(fewer, cached)
+	require.True(t, ok)
+	for _, c := range []configuration{{}, cached, fewer, both} {
+		r, err := m.Measure(t.Context(), c)
+		require.NoError(t, err)
+		s.add(r)
+	}
+	c, ok := s.find(both)
+	require.True(t, ok)
+	slower, ok1 := s.effect(3, c.at[3], false)
+	faster, ok2 := s.effect(3, c.at[3], true)
+	require.True(t, ok1 && ok2)
+	assert.InDelta(t, math.Log(1.7), slower.time, 0.05)
+	assert.InDelta(t, math.Log(0.5), faster.time, 0.05)
+}
+
+// A result says what its cached features take.
+func TestCache(t *testing.T) {
+	cached := Point{Configuration: configuration{CachedFeatures: true}, Features: &autotune.Features{Samples: 640, Bytes: 3 * memory.MiB, Seconds: 1.2}}
+	r := Result{Points: []Point{cached}, Front: []Point{cached}}
+	assert.Equal(t, "cached features take 3.0 MiB for all 640 samples, which the peak includes, and are computed once, before the first step, in about 1.2s after their check; the time of a step is that of all epochs", r.Cache())
+	assert.Empty(t, Result{}.Cache())
 }
 
 // A budget of anonymous memory has another peak and another memory of the opened session.
