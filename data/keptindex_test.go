@@ -28,12 +28,16 @@ func largeRecords(t testing.TB, records int) (dir string) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	dir = t.TempDir()
 	pad := strings.Repeat(" ", keepFrom/records)
+	made := make([][]byte, min(records, 999))
+	for row := range made {
+		made[row] = example(map[string]any{
+			"pad": []string{pad}, "x": []float32{float32(row), -1}, "label": []string{string(rune('c' - row%3))},
+		})
+	}
 	for i := range 2 {
 		var raw [][]byte
 		for row := i * records / 2; row < (i+1)*records/2; row++ {
-			raw = append(raw, example(map[string]any{
-				"pad": []string{pad}, "x": []float32{float32(row), -1}, "label": []string{string(rune('c' - row%3))},
-			}))
+			raw = append(raw, made[row%len(made)])
 		}
 		put(t, dir, fmt.Sprintf("a-%d-of-2.tfrecord", i), recordsOf(raw...))
 	}
@@ -272,6 +276,9 @@ func TestBadKeptIndex(t *testing.T) {
 			kept, ok := keptIndexOf(files, s.format, s.options, keepFrom)
 			require.True(t, ok)
 			bounded.Allocates(t, 48<<20, func() { require.Error(t, kept.load(s, files)) })
+			if name != "rows" && name != "text" && name != "magic" {
+				return // reading the files again takes time
+			}
 			m := openLabelled(t, dir)
 			require.Equal(t, describe(want), describe(m))
 			again, err := os.ReadFile(path)
