@@ -100,12 +100,12 @@ NOT_IN_RACE := TestBudget(IsKept|ThatCannotBeKept|OfASmallModel|IsResumedBitForB
 test-onednn: runtime ## the tests that race skips, with the opposite setting of oneDNN
 	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) onednn -count=1 -timeout=20m -run '^($(NOT_IN_RACE)|TestRoundsAsItSays)$$|^TestScripts$$/^matrix$$' $(GOTESTFLAGS) ./cmd/steadyfit ./fit ./session ./internal/autotune
 
-# Left out are tests of memory, and of threads that take thousands of steps.
-NO_GCSTRESS := TestReloadsStayFlat|TestReleaseProfile|TestCallerRuns
+# Left out are tests of memory, and tests of hundreds of steps through the calls of other tests.
+NO_GCSTRESS := TestReloadsStayFlat|TestReleaseProfile|TestNoNativeGrowth|TestServerRuns|TestCallerRuns.*|TestCluster|TestRankTimes|TestMicroBatches|TestFusedStepsAreTheSameSteps|TestBuiltinModelsTrain
 
 .PHONY: gcstress
 gcstress: runtime ## tests with a garbage collection inside each use of a native handle
-	$(GOTEST) gcstress -tags 'gcstress leakcheck' -timeout=20m -skip '^($(NO_GCSTRESS))$$|$(LARGER_RANKS)' $(GOTESTFLAGS) ./tfbind/... ./session/...
+	$(GOTEST) gcstress -tags 'gcstress leakcheck' -timeout=20m -skip '^($(NO_GCSTRESS))$$' $(GOTESTFLAGS) ./tfbind/... ./session/...
 
 .PHONY: test-tfgo
 test-tfgo: runtime ## tests of a preprocessing graph of tfgo, with both bindings in one process
