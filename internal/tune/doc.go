@@ -1,5 +1,5 @@
 // Package tune searches the settings of a training that decide its peak of memory and the time of a
-// step: micro-batches, steps per execution, compiled signatures, the allocator, the precision,
+// step: micro-batches, steps per execution, compiled signatures, cached features, the allocator, the precision,
 // oneDNN, threads, and prefetching. The result is the front: the configurations for which no other
 // one is both faster and smaller.
 //
