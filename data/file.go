@@ -19,10 +19,12 @@ import (
 
 // Options configure Open. The zero value reads the training part.
 type Options struct {
-	// Split selects the part "train" (also for "") or "test" of a source with two parts: a builtin
-	// dataset, a folder in MNIST's layout, .npy or .npz arrays named x_train, y_train, x_test and
-	// y_test, or class folders inside the folders train and test (or training; testing, validation, val, valid). For a
-	// source with one part, "test" is ErrNoSplit.
+	// Split selects the part "train" (also for ""), "test" or "validation" of a source with parts: a
+	// builtin dataset, a folder in MNIST's layout, .npy or .npz arrays named x_train, y_train, x_test
+	// and y_test, class folders inside folders of parts, or records with a part in their names. These parts
+	// are called train or training, test or testing, and validation, val or valid. If there is none of
+	// test, validation is read in its place, and the reverse; other sources have no part validation
+	// besides test. For a source with one part, all but "train" are ErrNoSplit.
 	Split string
 	// CSV configures .csv and .jsonl files and the label of records. Header and Comma apply only to
 	// .csv files.
@@ -73,14 +75,17 @@ var known = map[string]string{
 // x. Other formats are ErrUnsupported. A path that does not exist is fs.ErrNotExist.
 func Open(path string, o Options) (*InMemory, error) {
 	switch o.Split {
-	case "", "train", "test":
+	case "", "train", "test", "validation":
 	default:
-		return nil, fmt.Errorf("%s: part %q: %w; the parts are train and test", path, o.Split, ErrNoSplit)
+		return nil, fmt.Errorf("%s: part %q: %w; the parts are train, test and validation", path, o.Split, ErrNoSplit)
+	}
+	how := reading{given: o.MaxBytes, mapped: o.Map, part: o.Split}
+	if o.Split == "validation" { // only folders tell it from test
+		o.Split = "test"
 	}
 	if name, ok := strings.CutPrefix(path, "builtin:"); ok {
 		return openBuiltin(name, o.Split, newLimit(o.MaxBytes))
 	}
-	how := reading{given: o.MaxBytes, mapped: o.Map}
 	info, err := os.Stat(path)
 	if err != nil && strings.ContainsAny(path, "*?[") {
 		return openRecordGlob(path, o, how)
@@ -182,7 +187,7 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 	case len(arrays) > 0:
 		return openNPY(path, arrays, o.Split, how)
 	case folders && holdsImages(path):
-		return openImagePart(path, o.Split, o.Images)
+		return openImagePart(path, how.part, o.Images)
 	}
 	if records, err := recordsIn(path); err != nil {
 		return nil, err
@@ -194,7 +199,7 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 
 // onePart returns an error if the test part of a source with one part is requested.
 func onePart(path, split string) error {
-	if split == "test" {
+	if split == "test" || split == "validation" {
 		return fmt.Errorf("%s: part %q: %w: the file has only one part; use the file of the other part, or split off a fraction", path, split, ErrNoSplit)
 	}
 	return nil

@@ -157,12 +157,24 @@ func holdsImages(dir string) bool {
 
 var errFound = errors.New("found")
 
-// trained and heldOut list the possible names of the folders with the training and the test part,
-// without regard to case.
+// trained, tested and validated list the possible names of folders and files with a part, without regard
+// to case, in the order in which they are chosen.
 var (
-	trained = []string{"train", "training"}
-	heldOut = []string{"test", "testing", "validation", "val", "valid"}
+	trained   = []string{"train", "training"}
+	tested    = []string{"test", "testing", "validation", "val", "valid"}
+	validated = []string{"validation", "val", "valid", "test", "testing"}
 )
+
+// partNames returns the names of a part.
+func partNames(split string) []string {
+	switch split {
+	case "test":
+		return tested
+	case "validation":
+		return validated
+	}
+	return trained
+}
 
 // openImagePart opens the part split of a folder of images. The folder has parts if all its
 // sub-folders have names of parts and contain class folders; "train" may also be a class.
@@ -178,16 +190,14 @@ func openImagePart(dir, split string, o ImageOptions) (*InMemory, error) {
 		}
 		return found[names[i]]
 	}
-	switch train, test := first(trained), first(heldOut); {
-	case divided && train != "" && split != "test":
-		return openImages(train, o)
-	case divided && train != "" && test != "":
-		return openImages(test, o)
+	switch train, chosen := first(trained), first(partNames(split)); {
+	case divided && train != "" && chosen != "":
+		return openImages(chosen, o)
 	case divided && train != "":
-		return nil, fmt.Errorf("%s: part %q: %w: no folder %q beside %s", dir, split, ErrNoSplit, heldOut, filepath.Base(train))
+		return nil, fmt.Errorf("%s: part %q: %w: no folder %q beside %s", dir, split, ErrNoSplit, partNames(split), filepath.Base(train))
 	case part != "":
 		return nil, fmt.Errorf("%s: the folder has the name of a part and contains folders of images, so it is not a class: open it by itself, or leave only folders named %q and %q in %s: %w",
-			part, trained, heldOut, dir, ErrFormat)
+			part, trained, tested, dir, ErrFormat)
 	}
 	if err := onePart(dir, split); err != nil {
 		return nil, err
@@ -210,7 +220,7 @@ func partFolders(dir string, classes []string) (found map[string]string, part st
 		}
 		name := strings.ToLower(e.Name())
 		path := filepath.Join(dir, e.Name())
-		isPart := (slices.Contains(trained, name) || slices.Contains(heldOut, name)) && holdsImages(path)
+		isPart := (slices.Contains(trained, name) || slices.Contains(tested, name)) && holdsImages(path)
 		divided = divided && isPart && found[name] == ""
 		found[name] = path
 		if isPart && !slices.Contains(classes, e.Name()) {

@@ -141,6 +141,24 @@ func TestOpenImagesInParts(t *testing.T) {
 			require.Equal(t, want, m.Len(), c)
 		}
 	}
+	// With both parts, each one has its name.
+	three := t.TempDir()
+	for i, part := range []string{"test", "train", "valid"} {
+		for n := range i + 1 {
+			put(t, three, fmt.Sprintf("%s/ant/%d.png", part, n), small)
+		}
+	}
+	for split, want := range map[string]int{"": 2, "train": 2, "test": 1, "validation": 3} {
+		o.Split = split
+		m, err := Open(three, o)
+		require.NoError(t, err)
+		require.Equal(t, want, m.Len(), split)
+	}
+	require.NoError(t, os.RemoveAll(filepath.Join(three, "valid")))
+	o.Split = "validation"
+	m, err := Open(three, o)
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(three, "test"), m.Name())
 	o.Split = ""
 	for _, other := range []string{"holdout/ant/1.png", "cat/1.png", "Train/ant/1.png"} {
 		dir := t.TempDir()
@@ -156,7 +174,7 @@ func TestOpenImagesInParts(t *testing.T) {
 	put(t, rails, "train/1.png", small)
 	put(t, rails, "test/1.png", small)
 	o.Split = ""
-	m, err := Open(rails, o)
+	m, err = Open(rails, o)
 	require.NoError(t, err)
 	require.Equal(t, []string{"test", "train"}, m.ClassNames("y"))
 	o.Split = "test"

@@ -43,6 +43,8 @@ func OpenNPY(paths ...string) (*InMemory, error) {
 type reading struct {
 	limit *limit
 	given int64 // Options.MaxBytes
+	// part is Options.Split.
+	part string
 	// mapped maps values into memory if possible.
 	mapped bool
 }

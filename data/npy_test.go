@@ -363,12 +363,12 @@ func TestNPZParts(t *testing.T) {
 	path := write(t, "mnist.npz", archive(t,
 		member{"x_train.npy", zip.Store, array(1)}, member{"y_train.npy", zip.Store, array(2)},
 		member{"x_test.npy", zip.Store, rawNPY(dictOf("|u1", "(2,)"), 3, 4)}, member{"y_test.npy", zip.Store, rawNPY(dictOf("|u1", "(2,)"), 5, 6)}))
-	for split, n := range map[string]int{"": 1, "train": 1, "test": 2} {
+	for split, n := range map[string]int{"": 1, "train": 1, "test": 2, "validation": 2} {
 		m, err := Open(path, Options{Split: split})
 		require.NoError(t, err)
 		require.Equal(t, fmt.Sprintf("%s: %d samples; x uint8 [], y uint8 []", path, n), describe(m))
 	}
-	_, err := Open(path, Options{Split: "validation"})
+	_, err := Open(path, Options{Split: "holdout"})
 	require.ErrorIs(t, err, ErrNoSplit)
 
 	half := write(t, "half.npz", archive(t, member{"x_train.npy", zip.Store, array(1)}))

@@ -337,14 +337,14 @@ func recordsIn(dir string) (names []recordName, err error) {
 	return names, nil
 }
 
-// openRecordPart opens the part o.Split of a folder of records. The folder has parts if the names of
+// openRecordPart opens a part of a folder of records. The folder has parts if the names of
 // all files contain the name of a part, as in flowers-train.tfrecord.
 func openRecordPart(dir string, names []recordName, o Options, how reading) (*InMemory, error) {
 	byPart := map[string][]recordName{}
 	for _, n := range names {
 		part := ""
 		for _, word := range strings.FieldsFunc(strings.ToLower(n.set), func(c rune) bool { return strings.ContainsRune("-_. ", c) }) {
-			if slices.Contains(trained, word) || slices.Contains(heldOut, word) {
+			if slices.Contains(trained, word) || slices.Contains(tested, word) {
 				part = word
 			}
 		}
@@ -356,16 +356,13 @@ func openRecordPart(dir string, names []recordName, o Options, how reading) (*In
 		}
 		return openNames(dir, names, o, how)
 	}
-	parts := trained
-	if o.Split == "test" {
-		parts = heldOut
-	}
+	parts := partNames(how.part)
 	for _, part := range parts {
 		if byPart[part] != nil {
-			return openNames(dir, byPart[part], o, how)
+			return openNames(filepath.Join(dir, "*"+part+"*"), byPart[part], o, how)
 		}
 	}
-	return nil, fmt.Errorf("%s: part %q: %w: no file has one of %q in its name", dir, cmp.Or(o.Split, "train"), ErrNoSplit, parts)
+	return nil, fmt.Errorf("%s: part %q: %w: no file has one of %q in its name", dir, cmp.Or(how.part, "train"), ErrNoSplit, parts)
 }
 
 // openNames opens files of one format as a dataset. Sets must be complete.

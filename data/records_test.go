@@ -2,6 +2,7 @@ package data
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -308,10 +309,11 @@ func TestRecordParts(t *testing.T) {
 	for i, name := range []string{"a-train-00000-of-00001.tfrecord", "a-test.tfrecord", "a-validation.tfrecord"} {
 		put(t, dir, name, recordsOf(slices.Repeat([][]byte{example(map[string]any{"x": []int64{1}})}, i+1)...))
 	}
-	for part, n := range map[string]int{"": 1, "train": 1, "test": 2} {
+	for part, n := range map[string]int{"": 1, "train": 1, "test": 2, "validation": 3} {
 		m, err := Open(dir, Options{Split: part})
 		require.NoError(t, err)
 		require.Equal(t, n, m.Len(), part)
+		require.Equal(t, filepath.Join(dir, "*"+cmp.Or(part, "train")+"*"), m.Name())
 		require.NoError(t, m.Close())
 	}
 	_, err := Open(filepath.Join(dir, "a-test.tfrecord"), Options{Split: "test"})

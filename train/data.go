@@ -64,8 +64,8 @@ const (
 	mapFrom = 1 << 30
 )
 
-// OpenData reads the data for a signature of a model, and checks it for a pass. part is "train"
-// or "test", and selects that part of a dataset with two parts. The record of the model
+// OpenData reads the data for a signature of a model, and checks it for a pass. part is "train",
+// "test" or "validation", and selects that part of a dataset with two parts. The record of the model
 // (savedmodels.DataRecord) determines the numbers of classes, the order of columns and the scale of
 // bytes; Model.WithRecord gives it that of an adapter. The caller closes the dataset.
 func OpenData(model *savedmodels.Model, signature string, d Data, part string, pass data.Pass) (*data.InMemory, error) {

@@ -2,7 +2,9 @@ package train
 
 import (
 	"context"
+	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -99,8 +101,11 @@ func (t *training) validation(all *data.InMemory, roles savedmodels.Roles) (trai
 			return nil, nil, wrong("Config.ValidationFraction", t.ValidationFraction, err)
 		}
 	case t.Validation != "":
-		if held, err = t.reader.open(Data{Path: t.Validation}, "test"); err != nil {
+		if held, err = t.reader.open(Data{Path: t.Validation}, "validation"); err != nil {
 			return nil, nil, err
+		}
+		if name := held.Name(); strings.HasPrefix(name, filepath.Clean(t.Validation)+string(filepath.Separator)) {
+			t.report("validation", text(fmt.Sprintf("%d samples of %s", held.Len(), name)))
 		}
 	default:
 		return train, nil, nil

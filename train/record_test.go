@@ -200,6 +200,32 @@ func TestClassFolders(t *testing.T) {
 	assert.NoError(t, ds.Close())
 }
 
+// The validation data of a folder with the parts test and valid was test.
+func TestValidationPart(t *testing.T) {
+	m, err := savedmodels.Open("../adapter/testdata/digits-lora")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	for _, part := range []string{"train", "test", "valid"} {
+		require.NoError(t, os.Rename(photos(t), filepath.Join(dir, part)))
+	}
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "valid", "9")))
+	var reported []string
+	tr := &training{Config: Config{
+		Data: Data{Path: dir, Height: 8, Width: 8}, Validation: dir, Loop: fit.Loop{Batch: 2},
+		Report: func(subject string, value any) { reported = append(reported, fmt.Sprintf("%s: %v", subject, value)) },
+	}, model: m}
+	tr.reader, err = newReader(m, m.Roles.Train, tr.Data)
+	require.NoError(t, err)
+	train, err := tr.reader.open(tr.Data, "train")
+	require.NoError(t, err)
+	tr.reader.follow(train)
+	_, held, err := tr.validation(train, m.Roles)
+	require.NoError(t, err)
+	assert.Equal(t, 9, held.Len())
+	assert.Equal(t, []string{"validation: 9 samples of " + filepath.Join(dir, "valid")}, reported)
+	require.NoError(t, tr.reader.close())
+}
+
 // One key gave its weight to two classes, and the last one won in the order of a map.
 func TestClassWeightsOfNumberedNames(t *testing.T) {
 	in := func(name string, shape ...int64) savedmodels.Tensor {
