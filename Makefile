@@ -117,7 +117,7 @@ FUZZTIME ?= 5000x
 
 .PHONY: fuzz
 fuzz: runtime ## run each fuzz target on FUZZTIME inputs (test-unit runs their seeds)
-	@scripts/fuzz.sh $(FUZZTIME) $(PROCESSES)
+	@scripts/fuzz.sh $(FUZZTIME) $(or $(PROCESSES),$$(getconf _NPROCESSORS_ONLN))
 
 .PHONY: pytest
 pytest: venv ## tests of the Python exporter
@@ -157,7 +157,7 @@ conformance: runtime venv $(HUB) ## train all cases in Keras fit and here, compa
 .PHONY: soak
 soak: runtime ## long runs with all policies on, 200 kills of each kind of run, and an hour of fuzzing (three hours)
 	STEADYFIT_TEST_SOAK=1 STEADYFIT_TEST_KILLS=200 $(GO) test -count=1 -timeout 120m -v -run '^(TestSoak|TestReloadsStayFlat|TestKilledRunsResumeBitForBit|TestSupervisedRunsEndAsUndisturbed|TestSuperviseRandomKills|TestClusterSurvivesKills|TestLaunchedRanksAreKilled|TestVersionsAreWhole)$$' ./fit ./session ./supervise ./train ./cmd/steadyfit
-	scripts/fuzz.sh 1000000x
+	scripts/fuzz.sh 1000000x $$(getconf _NPROCESSORS_ONLN) guided
 
 # Debian: apt-get install dataset-fashion-mnist
 FASHION ?= /usr/share/datasets/fashion-mnist

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import argparse
 import io
+import multiprocessing
 import pathlib
-import subprocess
 import sys
 import tempfile
 import time
@@ -233,6 +233,10 @@ def train(model: pathlib.Path, data: pathlib.Path, epochs: int, batch: int = 32)
     return float(result["accuracy"])
 
 
+def _exit_with(argv: Sequence[str]) -> None:
+    sys.exit(main(argv))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -245,12 +249,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = [name for name in MODELS if arguments.only in (None, name)]
     if arguments.only is None:
         # TensorFlow numbers functions over the life of a process, so each model has its own
-        # process and gets the same bytes in any order.
+        # process and gets the same bytes in any order. A fork has TensorFlow already imported.
         for name in ["data", *MODELS, *PACKED]:
             places = ["--models", str(arguments.models), "--data", str(arguments.data)]
-            command = [sys.executable, __file__, "--only", name, *places]
-            code = subprocess.run(command, check=False).returncode
-            if code != 0:
+            process = multiprocessing.get_context("fork").Process(
+                target=_exit_with, args=(["--only", name, *places],)
+            )
+            process.start()
+            process.join()
+            if process.exitcode != 0:
                 print(f"builtin.py: making {name} failed", file=sys.stderr)
                 return 1
     elif arguments.only == "data":

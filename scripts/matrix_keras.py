@@ -250,7 +250,9 @@ class Child:
         self._used.add(name)
         text = self.spec.params.get(name, str(default))
         if not re.fullmatch(r"\d{1,12}", text) or int(text) < least:
-            raise ParameterError(NOT_APPLICABLE, name, text, f"expected a number of at least {least}")
+            raise ParameterError(
+                NOT_APPLICABLE, name, text, f"expected a number of at least {least}"
+            )
         return int(text)
 
     def refuse(self, name: str, reason: str) -> NoReturn:

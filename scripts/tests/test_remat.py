@@ -108,7 +108,10 @@ def trained(path, load, **options) -> tuple[list[float], dict[str, np.ndarray], 
     return losses, loaded.variables(), products
 
 
-@pytest.mark.parametrize("kind", ["dense", "attention", "normalization", "mask", "outer mask", "masked attention", "own layer"])
+@pytest.mark.parametrize(
+    "kind",
+    ["dense", "attention", "normalization", "mask", "outer mask", "masked attention", "own layer"],
+)
 def test_the_same_training(tmp_path, load, kind):
     """Dropout draws the same masks, and moving averages change once per step."""
     without, weights, products = trained(tmp_path / "m", load, kind=kind)
@@ -188,7 +191,9 @@ def test_what_cannot_be_computed_again(tmp_path, make, found):
 
 def test_states_outside_the_weights(tmp_path):
     """Keras does not list the states of a stateful RNN among its variables."""
-    with pytest.raises(export.Refusal, match=r"(?s)'part' \(LSTM\).*a variable that is not a weight"):
+    with pytest.raises(
+        export.Refusal, match=r"(?s)'part' \(LSTM\).*a variable that is not a weight"
+    ):
         export.export(recurrent(), tmp_path / "m", optimizer="sgd", loss=LOSS, remat="part")
 
 
