@@ -139,9 +139,10 @@ func TestRoundsAsItSays(t *testing.T) {
 				}
 			}
 			require.GreaterOrEqual(t, len(same), 5, "several steps per execution, inter threads, and the executor")
-			for _, configuration := range same {
-				assert.Equal(t, plain, weights(configuration, false), configuration)
-				assert.Equal(t, plain, weights(configuration, true), "%v, in the calling thread", configuration)
+			require.Equal(t, plain, weights(Configuration{}, true), "in the calling thread")
+			for i, configuration := range same[1:] {
+				caller := i%2 == 1
+				assert.Equal(t, plain, weights(configuration, caller), "%v, in the calling thread: %v", configuration, caller)
 			}
 			require.Equal(t, oneDNN || c.eigen, c.rounds.Rounds())
 			if c.rounds.Rounds() && runtime.NumCPU() > 1 {
