@@ -79,6 +79,7 @@ var imageExtensions = []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp",
 // classes are ErrFormat. A damaged image ends the pass that needs it with an error that names the
 // file.
 //
+// JPEG files have other pixels than with tf.io.decode_jpeg: docs/reference/data.md has the differences.
 // Resizing may round differently on another processor architecture, and decoders may change with
 // Go's version.
 func openImages(dir string, o ImageOptions) (*InMemory, error) {

@@ -61,7 +61,12 @@ func TestProfile(t *testing.T) {
 				within[e.Name] = [2]float64{e.Time, e.Time + e.Dur}
 			}
 		}
+		free := map[[2]int]float64{} // the end of the last operation in each row
 		for _, e := range trace.TraceEvents {
+			if at := [2]int{e.Pid, e.Tid}; e.Ph == "X" {
+				require.GreaterOrEqual(t, e.Time+0.01, free[at], "operations of a row do not overlap")
+				free[at] = e.Time + e.Dur
+			}
 			for name, w := range within {
 				// TensorFlow and Go read different clocks.
 				if strings.Contains(e.Name, "MatMul") && strings.Contains(processes[e.Pid], "device:CPU:0") && e.Time > w[0]-50 && e.Time+e.Dur < w[1]+50 {

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
+	stats "github.com/galeone/tensorflow/tensorflow/go/core/framework/step_stats_go_proto"
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/proto"
 )
@@ -25,19 +27,20 @@ type traceEvent struct {
 	Name string            `json:"name"`
 	Ph   string            `json:"ph"`
 	Pid  int               `json:"pid"`
-	Tid  uint32            `json:"tid"`
+	Tid  int               `json:"tid"`
 	Time float64           `json:"ts"`
 	Dur  float64           `json:"dur,omitempty"`
 	Args map[string]string `json:"args,omitempty"`
 }
 
 // WriteProfile writes executions in the Trace Event Format, which Perfetto and chrome://tracing open. The
-// steps and each device are a process, and the threads of a device are its threads. It returns the number of
-// operations, which is 0 if the executor cannot trace.
+// steps and each device are a process. Operations that run at the same time are in different rows (threads) of
+// the device, since TensorFlow does not record the threads. WriteProfile returns the number of operations, which is 0 if the executor cannot trace.
 // The format: docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 func WriteProfile(w io.Writer, list []Profiled) (operations int, err error) {
 	events := []traceEvent{{Name: "process_name", Ph: "M", Args: map[string]string{"name": "train steps"}}}
 	devices := map[string]int{}
+	rows := map[int][]time.Time{} // the end of the last operation in each row of a device
 	var origin time.Time
 	if len(list) > 0 {
 		origin = list[0].Began
@@ -61,11 +64,21 @@ func WriteProfile(w io.Writer, list []Profiled) (operations int, err error) {
 					devices[device.GetDevice()] = pid
 					events = append(events, traceEvent{Name: "process_name", Ph: "M", Pid: pid, Args: map[string]string{"name": device.GetDevice()}})
 				}
-				for _, node := range device.GetNodeStats() {
+				nodes := slices.SortedStableFunc(slices.Values(device.GetNodeStats()), func(a, b *stats.NodeExecStats) int {
+					return cmp.Compare(a.GetAllStartNanos()+a.GetOpStartRelNanos(), b.GetAllStartNanos()+b.GetOpStartRelNanos())
+				})
+				for _, node := range nodes {
 					began := time.Unix(0, node.GetAllStartNanos()).Add(time.Duration(node.GetOpStartRelNanos()))
+					took := time.Duration(node.GetOpEndRelNanos() - node.GetOpStartRelNanos())
+					row := slices.IndexFunc(rows[pid], func(free time.Time) bool { return !began.Before(free) })
+					if row < 0 {
+						row = len(rows[pid])
+						rows[pid] = append(rows[pid], time.Time{})
+					}
+					rows[pid][row] = began.Add(took)
 					events = append(events, traceEvent{
-						Name: cmp.Or(typeOf(node), node.GetNodeName()), Ph: "X", Pid: pid, Tid: node.GetThreadId(),
-						Time: micros(began.Sub(origin)), Dur: micros(time.Duration(node.GetOpEndRelNanos() - node.GetOpStartRelNanos())),
+						Name: cmp.Or(typeOf(node), node.GetNodeName()), Ph: "X", Pid: pid, Tid: row,
+						Time: micros(began.Sub(origin)), Dur: micros(took),
 						Args: map[string]string{"name": node.GetNodeName(), "label": node.GetTimelineLabel()},
 					})
 					operations++
