@@ -46,8 +46,13 @@ type CSVOptions struct {
 	// Columns become separate fields if the header has all of them: the inputs of a model with
 	// several inputs or with text inputs. All other columns except the label become text fields.
 	Columns []Column
+	// Features are the columns of x in this order, if the table has a header and Columns is empty.
+	// Other columns are left out (InMemory.LeftOut), except the label and sample_weight.
+	Features []string
 	// Text reads the features as text: x has the type []string and the shape [columns].
 	Text bool
+
+	ignore []string // Options.Ignore
 }
 
 // Column is a table column that becomes a field with one value per row.
@@ -100,7 +105,9 @@ type table struct {
 	names     []string // nil without a header
 	label     int      // the label's column from 0, or -1
 
-	fields []*features      // by column; columns may share one; nil for the label
+	fields []*features      // by column; columns may share one; nil for the label and if left out
+	order  []int            // the columns to read
+	out    []string         // the columns that are left out
 	line   []int            // line of each row
 	y      []int64          // the labels, or the numbers of their classes
 	real   []float32        // replaces y once a label is not an integer
@@ -210,6 +217,9 @@ func (t *table) hasHeader(first []string) (bool, error) {
 	for _, c := range t.options.Columns {
 		text, named = text || c.Text, named || slices.Contains(first, c.Name)
 	}
+	for _, name := range slices.Concat(t.options.Features, t.options.ignore) {
+		named = named || !isNumber(name) && slices.Contains(first, name)
+	}
 	header := named || !slices.ContainsFunc(first, isNumber)
 	if text && !named && header {
 		return false, option.Errorf("the first line, %s, may be a header or a row of text: name a column like an input of the model or the label, or set {CSVOptions.Header}: %w",
@@ -249,13 +259,22 @@ func (t *table) layOut() error {
 		t.fields[t.label] = nil
 		others--
 	}
-	if i := slices.Index(t.names, sampleWeight); i >= 0 && i != t.label {
+	for i, name := range t.names {
+		if slices.Contains(t.options.ignore, name) && i != t.label {
+			t.fields[i], t.out = nil, append(t.out, name)
+			others--
+		}
+	}
+	if i := slices.Index(t.names, sampleWeight); i >= 0 && t.fields[i] != nil {
 		t.fields[i] = &features{name: sampleWeight}
 		others--
 	}
+	if err := t.selectFeatures(x); err != nil {
+		return err
+	}
 	text := make(map[string]bool)
 	for _, c := range t.options.Columns {
-		if i := slices.Index(t.names, c.Name); i < 0 || i == t.label {
+		if i := slices.Index(t.names, c.Name); i < 0 || t.fields[i] == nil {
 			if t.names != nil && max(others, len(t.options.Columns)) > 1 {
 				return fmt.Errorf("no column %q, which is an input of the model: add it, or rename a column to it: %w", c.Name, ErrFormat)
 			}
@@ -275,6 +294,30 @@ func (t *table) layOut() error {
 			t.fields[i] = &features{name: t.names[i], text: isText || !known}
 		}
 	}
+	return nil
+}
+
+// selectFeatures sets the order of the columns, and leaves out those that Features does not have.
+func (t *table) selectFeatures(x *features) error {
+	var selected []int
+	if t.names != nil && len(t.options.Columns) == 0 {
+		for _, name := range t.options.Features {
+			i := slices.Index(t.names, name)
+			if i < 0 || t.fields[i] != x {
+				return fmt.Errorf("no column %q, which the model was trained with: add it, or rename a column to it: %w", name, ErrFormat)
+			}
+			selected = append(selected, i)
+		}
+	}
+	for i, f := range t.fields {
+		switch {
+		case f == x && selected == nil, f != nil && f != x, i == t.label:
+			t.order = append(t.order, i)
+		case f == x && !slices.Contains(selected, i):
+			t.fields[i], t.out = nil, append(t.out, t.names[i])
+		}
+	}
+	t.order = append(t.order, selected...)
 	return nil
 }
 
@@ -326,7 +369,8 @@ func (t *table) row(record []string) error {
 			Err:      ErrFormat,
 		}
 	}
-	for i, cell := range record {
+	for _, i := range t.order {
+		cell := record[i]
 		if f := t.fields[i]; f != nil && f.text {
 			if err := t.values.take(textBytes); err != nil {
 				return err
@@ -393,7 +437,7 @@ func (t *table) number(column int, cell string) (float32, error) {
 	case err == nil && (math.IsNaN(v) || math.IsInf(v, 0)):
 		return 0, t.bad(column, quote(cell), "a finite number", "fill it in, or remove the row")
 	case err != nil || !isDecimal(cell):
-		fix := "correct it, or encode the column as numbers"
+		fix := "correct it, encode the column as numbers, or leave the column out"
 		if t.label < 0 {
 			fix += "; if the column is the label, select it as the label"
 		}
@@ -510,10 +554,14 @@ func (t *table) dataset() (*InMemory, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, name := range t.names {
+	m.out = t.out
+	if t.names == nil {
+		return m, nil
+	}
+	for _, i := range t.order {
 		at := slices.IndexFunc(m.columns, func(c column) bool { return t.fields[i] != nil && t.fields[i].name == c.name })
 		if at >= 0 {
-			m.columns[at].columns = append(m.columns[at].columns, name)
+			m.columns[at].columns = append(m.columns[at].columns, t.names[i])
 		}
 	}
 	return m, nil

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -122,6 +124,36 @@ func TestCSVRowErrors(t *testing.T) {
 			require.Equal(t, []any{"t.csv", "line", c.row, c.column}, []any{row.File, row.Unit, row.Row, row.Column})
 		})
 	}
+}
+
+// Columns that hold text could not be left out, because they were parsed first.
+func TestCSVLeavesOutColumns(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "t.csv")
+	require.NoError(t, os.WriteFile(path, []byte("id,fare,name,age,label\n7,2,Ann,1,0\n8,4,,3,1\n"), 0o666))
+	x := Array{[]int{2, 2}, []float32{1, 2, 3, 4}}
+	o := Options{CSV: CSVOptions{Label: "label", Features: []string{"age", "fare"}}}
+	selected, err := Open(path, o)
+	require.NoError(t, err)
+	require.Equal(t, x, fieldsOf(t, selected)["x"], "in the order of Features")
+	require.Equal(t, []string{"age", "fare"}, selected.ColumnNames("x"))
+	require.Equal(t, []string{"id", "name"}, selected.LeftOut())
+
+	o.CSV.Features, o.Ignore = nil, []string{"name", "id"}
+	ignored, err := Open(path, o)
+	require.NoError(t, err)
+	require.Equal(t, []float32{2, 1, 4, 3}, fieldsOf(t, ignored)["x"].Values)
+	require.Equal(t, []int64{0, 1}, fieldsOf(t, ignored)["y"].Values)
+	require.Equal(t, []string{"fare", "age"}, ignored.ColumnNames("x"))
+	dropped, err := ignored.Drop(o.Ignore...)
+	require.NoError(t, err)
+	require.Equal(t, fieldsOf(t, ignored), fieldsOf(t, dropped))
+	_, err = ignored.Drop("cabin")
+	require.ErrorIs(t, err, ErrField)
+
+	o.CSV.Features = []string{"fare", "id"}
+	_, err = Open(path, o)
+	require.ErrorIs(t, err, ErrFormat)
+	require.ErrorContains(t, err, `no column "id", which the model was trained with`)
 }
 
 func TestCSVRefuses(t *testing.T) {

@@ -38,7 +38,8 @@ type Options struct {
 	// Checksums of .npz files are not verified. Changes to a mapped file change the samples. On
 	// Linux and macOS, reading a part that was cut off is an error.
 	Map bool
-	// Ignore lists values of records to leave out. They may differ in length between records.
+	// Ignore lists values of records, and columns of tables with a header, to leave out. They are not
+	// parsed, and may differ in length between records.
 	Ignore []string
 	// MaxBytes limits the decompressed size of a source and the memory for its values; a larger
 	// source is ErrTooLarge. Negative means no limit. 0 means 64 MiB plus 50 times the file size,
@@ -101,6 +102,7 @@ func Open(path string, o Options) (*InMemory, error) {
 	if info.IsDir() {
 		return openFolder(path, o, how)
 	}
+	o.CSV.ignore = o.Ignore
 	base := strings.ToLower(filepath.Base(path))
 	ext, plain := filepath.Ext(base), filepath.Ext(strings.TrimSuffix(base, ".gz"))
 	switch {

@@ -27,6 +27,7 @@ type InMemory struct {
 	// files are the mapped and the open files. Derived datasets share them.
 	files   []io.Closer
 	records *recordSet // nil for other sources
+	out     []string   // table columns that were left out
 	workers int        // see Workers
 
 	shuffled bool
@@ -183,6 +184,9 @@ func (m *InMemory) ColumnNames(field string) []string {
 	return slices.Clone(c.columns)
 }
 
+// LeftOut returns the table columns that Options.Ignore or CSVOptions.Features left out.
+func (m *InMemory) LeftOut() []string { return slices.Clone(m.out) }
+
 // Batches returns the batches of one pass. An invalid Pass yields an error.
 func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
@@ -297,7 +301,7 @@ func (m *InMemory) noField(name string) error {
 func (m *InMemory) view() *InMemory {
 	return &InMemory{
 		name: m.name, columns: m.columns, rows: m.rows, n: m.n, lines: m.lines,
-		files: m.files, records: m.records, workers: m.workers,
+		files: m.files, records: m.records, out: m.out, workers: m.workers,
 		shuffled: m.shuffled, seed: m.seed,
 	}
 }

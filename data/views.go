@@ -106,17 +106,17 @@ func (m *InMemory) Drop(fields ...string) (*InMemory, error) {
 		}
 	}
 	for _, name := range fields {
-		if _, ok := m.column(name); !ok && !m.leftOut(name) {
+		if _, ok := m.column(name); !ok && !m.ignored(name) {
 			return nil, m.noField(name)
 		}
 	}
 	return m.selected(left...)
 }
 
-// leftOut reports whether the records of the dataset have a value that Options.Ignore left out.
-func (m *InMemory) leftOut(name string) bool {
+// ignored reports whether the source of the dataset has a value that Options.Ignore left out.
+func (m *InMemory) ignored(name string) bool {
 	if m.records == nil {
-		return false
+		return slices.Contains(m.out, name)
 	}
 	i, ok := m.records.byName[name]
 	return ok && i < 0

@@ -41,13 +41,15 @@ type Data struct {
 	// MaxBytes is the maximum size of the decompressed data; 0 means the default of
 	// data.Options.
 	MaxBytes int64
-	// Ignore lists fields of the data, or values of records, to omit.
+	// Ignore lists fields of the data, values of records, or columns of tables to omit.
 	Ignore []string
 	// Map selects whether arrays of .npy and uncompressed .npz files are mapped instead of
 	// read.
 	Map Mapping
 	// Workers is the number of goroutines that decode and augment; 0 means one per core.
 	Workers int
+	// Note receives messages about how a table is read; nil discards them. Run uses Config.Report.
+	Note func(message string)
 }
 
 // Mapping selects which files are mapped instead of read.
@@ -67,13 +69,17 @@ const (
 // OpenData reads the data for a signature of a model, and checks it for a pass. part is "train",
 // "test" or "validation", and selects that part of a dataset with two parts. The record of the model
 // (savedmodels.DataRecord) determines the numbers of classes, the order of columns and the scale of
-// bytes; Model.WithRecord gives it that of an adapter. The caller closes the dataset.
+// bytes; Model.WithRecord gives it that of an adapter. Except for the train signature, columns of a
+// table that the record does not have are left out. The caller closes the dataset.
 func OpenData(model *savedmodels.Model, signature string, d Data, part string, pass data.Pass) (*data.InMemory, error) {
 	r, err := newReader(model, signature, d)
 	if err != nil {
 		return nil, err
 	}
 	r.fixed = signature == model.Roles.Evaluate
+	if signature != model.Roles.Train {
+		r.csv.Features = r.record.Columns
+	}
 	ds, err := r.open(d, part)
 	if err != nil {
 		return nil, err
@@ -166,6 +172,9 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 	if err == nil {
 		err = r.checkColumns(ds)
 	}
+	if err == nil && d.Memory == nil {
+		r.noteColumns(ds, d.Path)
+	}
 	if err == nil {
 		err = r.checkRange(ds)
 	}
@@ -251,8 +260,32 @@ func (r *reader) checkColumns(ds *data.InMemory) error {
 		ds.Name(), i+1, at(names), at(columns), shown(columns), data.ErrField))
 }
 
+// noteColumns reports columns of a table that are left out because the model was trained without
+// them, and columns without names.
+func (r *reader) noteColumns(ds *data.InMemory, path string) {
+	if r.Note == nil || r.record.Columns == nil {
+		return
+	}
+	out := slices.DeleteFunc(ds.LeftOut(), func(name string) bool { return slices.Contains(r.Ignore, name) })
+	table := strings.HasSuffix(strings.TrimSuffix(strings.ToLower(path), ".gz"), ".csv")
+	switch {
+	case len(out) > 0:
+		r.Note(fmt.Sprintf("%s: the model was trained without these columns, which are left out: %s", ds.Name(), some(out)))
+	case table && ds.ColumnNames("x") == nil:
+		r.Note(fmt.Sprintf("%s has no header, so its columns are taken to be, in this order: %s", ds.Name(), some(r.record.Columns)))
+	}
+}
+
 // shown lists the first names.
 func shown(names []string) string { return strings.Join(names[:min(8, len(names))], ", ") }
+
+// some lists the first names and counts the others.
+func some(names []string) string {
+	if more := len(names) - 8; more > 0 {
+		return fmt.Sprintf("%s and %d more", shown(names), more)
+	}
+	return shown(names)
+}
 
 // follow records the training data. Later data has its class numbers.
 func (r *reader) follow(train *data.InMemory) {

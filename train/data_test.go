@@ -1,9 +1,11 @@
 package train
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -160,6 +162,55 @@ func TestColumnsKeepTheirOrder(t *testing.T) {
 		require.ErrorContains(t, err, says)
 		require.ErrorContains(t, recorded, says)
 	}
+}
+
+// To evaluate and to predict, a table may have more columns than the model was trained with. One
+// without a header was read by position without a message.
+func TestColumnsOfTheRecord(t *testing.T) {
+	dir := t.TempDir()
+	builtin, err := savedmodels.Builtin("dropout-200-512-256-1")
+	require.NoError(t, err)
+	columns := make([]string, 200)
+	for i := range columns {
+		columns[i] = fmt.Sprintf("c%d", 199-i)
+	}
+	m := builtin.WithRecord(&savedmodels.DataRecord{Columns: columns})
+	header, row := "name,"+strings.Join(columns, ",")+",id,label\n", "Ann,1"+strings.Repeat(",0", 199)+",7,1\n"
+	var notes []string
+	d := Data{Path: filepath.Join(dir, "d.csv"), Note: func(message string) { notes = append(notes, message) }}
+	write := func(text string) { require.NoError(t, os.WriteFile(d.Path, []byte(text), 0o666)) }
+	write(header + row)
+	pass := data.Pass{Batch: 1}
+	for _, signature := range []string{m.Roles.Evaluate, m.Roles.Predict} {
+		notes = nil
+		ds, err := OpenData(m, signature, d, "test", pass)
+		require.NoError(t, err)
+		assert.Equal(t, float32(1), values[float32](t, ds, "x")[0])
+		assert.Equal(t, columns, ds.ColumnNames("x"))
+		assert.Equal(t, []string{d.Path + ": the model was trained without these columns, which are left out: name, id"}, notes)
+	}
+	notes = nil
+	ignoring := d
+	ignoring.Ignore = []string{"name", "id"}
+	for _, model := range []*savedmodels.Model{m, builtin} {
+		for _, signature := range []string{m.Roles.Train, m.Roles.Predict} {
+			_, err = OpenData(model, signature, ignoring, "train", pass)
+			require.NoError(t, err)
+		}
+	}
+	assert.Empty(t, notes)
+	_, err = OpenData(m, m.Roles.Train, d, "train", pass)
+	require.ErrorContains(t, err, `column "name" (1): found "Ann", expected a number`)
+
+	write(strings.Replace(header, "c7,", "d7,", 1) + row)
+	_, err = OpenData(m, m.Roles.Evaluate, d, "test", pass)
+	require.ErrorAs(t, err, new(*InputError))
+	require.ErrorContains(t, err, `no column "c7", which the model was trained with`)
+
+	write("1" + strings.Repeat(",0", 199) + "\n")
+	_, err = OpenData(m, m.Roles.Predict, d, "test", pass)
+	require.NoError(t, err)
+	assert.Equal(t, []string{d.Path + " has no header, so its columns are taken to be, in this order: c199, c198, c197, c196, c195, c194, c193, c192 and 192 more"}, notes)
 }
 
 // The first row of a table without a header was lost if its class was y or label.

@@ -23,6 +23,7 @@ func (t *training) pass() data.Pass {
 func (t *training) openData(ctx context.Context) (err error) {
 	defer t.worker.Busy()()
 	roles := t.plan.Roles()
+	t.Data.Note = func(message string) { t.report("warning", message) }
 	if t.reader, err = newReader(t.model, roles.Train, t.Data); err != nil {
 		return err
 	}

@@ -94,6 +94,7 @@ func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string
 	if weights != nil {
 		model = model.WithRecord(weights.Record)
 	}
+	s.Data.Note = func(message string) { notice(cmd.ErrOrStderr(), "warning", message) }
 	ds, err := train.OpenData(model, signature, s.Data, "test", data.Pass{Batch: s.Loop.Batch})
 	if err != nil {
 		return err
