@@ -51,6 +51,8 @@ type CSVOptions struct {
 	Features []string
 	// Text reads the features as text: x has the type []string and the shape [columns].
 	Text bool
+	// Bool reads the features as bools: true, false, 1 or 0, in any case.
+	Bool bool
 
 	ignore []string // Options.Ignore
 }
@@ -58,8 +60,9 @@ type CSVOptions struct {
 // Column is a table column that becomes a field with one value per row.
 type Column struct {
 	Name string
-	// Text selects strings instead of numbers (float32, or float64 with CSVOptions.Exact).
-	Text bool
+	// Text selects strings instead of numbers (float32, or float64 with CSVOptions.Exact), and Bool
+	// bools.
+	Text, Bool bool
 }
 
 func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
@@ -124,6 +127,8 @@ type features struct {
 	narrow []float32
 	wide   []float64 // replaces narrow once an integer needs it
 	texts  []string
+	bool   bool
+	bools  []bool
 }
 
 func (t *table) failed(err error) error {
@@ -220,7 +225,10 @@ func (t *table) hasHeader(first []string) (bool, error) {
 	for _, name := range slices.Concat(t.options.Features, t.options.ignore) {
 		named = named || !isNumber(name) && slices.Contains(first, name)
 	}
-	header := named || !slices.ContainsFunc(first, isNumber)
+	header := named || !slices.ContainsFunc(first, func(cell string) bool {
+		_, isTruth := truth(cell)
+		return isNumber(cell) || t.options.Bool && isTruth
+	})
 	if text && !named && header {
 		return false, option.Errorf("the first line, %s, may be a header or a row of text: name a column like an input of the model or the label, or set {CSVOptions.Header}: %w",
 			quote(strings.Join(first, ",")), ErrField)
@@ -242,17 +250,8 @@ func (t *table) labelColumn() int {
 	return number + t.columns
 }
 
-// list fixes the names and numbers of the classes, unless classes is empty.
-func (t *table) list(classes []string) (err error) {
-	if len(classes) > 0 {
-		t.listed = classes
-		t.class, err = numbered(classes)
-	}
-	return err
-}
-
 func (t *table) layOut() error {
-	x := &features{name: "x", text: t.options.Text}
+	x := &features{name: "x", text: t.options.Text, bool: t.options.Bool}
 	t.fields = slices.Repeat([]*features{x}, t.columns)
 	others := t.columns
 	if t.label >= 0 {
@@ -272,7 +271,7 @@ func (t *table) layOut() error {
 	if err := t.selectFeatures(x); err != nil {
 		return err
 	}
-	text := make(map[string]bool)
+	inputs := make(map[string]Column)
 	for _, c := range t.options.Columns {
 		if i := slices.Index(t.names, c.Name); i < 0 || t.fields[i] == nil {
 			if t.names != nil && max(others, len(t.options.Columns)) > 1 {
@@ -280,9 +279,9 @@ func (t *table) layOut() error {
 			}
 			return nil
 		}
-		text[c.Name] = c.Text
+		inputs[c.Name] = c
 	}
-	if len(text) == 0 {
+	if len(inputs) == 0 {
 		return nil
 	}
 	if t.columns > maxFields {
@@ -290,8 +289,8 @@ func (t *table) layOut() error {
 	}
 	for i, f := range t.fields {
 		if f == x {
-			isText, known := text[t.names[i]]
-			t.fields[i] = &features{name: t.names[i], text: isText || !known}
+			c, known := inputs[t.names[i]]
+			t.fields[i] = &features{name: t.names[i], text: c.Text || !known, bool: c.Bool}
 		}
 	}
 	return nil
@@ -386,6 +385,14 @@ func (t *table) row(record []string) error {
 			}
 			continue
 		}
+		if f := t.fields[i]; f.bool {
+			v, ok := truth(cell)
+			if !ok {
+				return t.bad(i, quote(cell), "true, false, 1 or 0", "correct it, or remove the row")
+			}
+			f.bools = append(f.bools, v)
+			continue
+		}
 		v, err := t.number(i, cell)
 		if err != nil {
 			return err
@@ -421,10 +428,23 @@ func (f *features) array(n int) Array {
 	switch {
 	case f.text:
 		return Array{Shape: []int{n, len(f.texts) / n}, Values: f.texts}
+	case f.bool:
+		return Array{Shape: []int{n, len(f.bools) / n}, Values: f.bools}
 	case f.wide != nil:
 		return Array{Shape: []int{n, len(f.wide) / n}, Values: f.wide}
 	}
 	return Array{Shape: []int{n, len(f.narrow) / n}, Values: f.narrow}
+}
+
+// truth returns the value of a bool, and whether the cell is one.
+func truth(cell string) (value, ok bool) {
+	switch strings.ToLower(cell) {
+	case "true", "1":
+		return true, true
+	case "false", "0":
+		return false, true
+	}
+	return false, false
 }
 
 func (t *table) number(column int, cell string) (float32, error) {
@@ -462,68 +482,6 @@ func isNumber(cell string) bool {
 // isDecimal reports whether a text has no hexadecimal digits or underscores, which ParseFloat accepts.
 func isDecimal(number string) bool {
 	return strings.Trim(number, "0123456789+-.eE") == ""
-}
-
-func (t *table) addLabel(column int, cell string) error {
-	if cell == "" {
-		return t.bad(column, "an empty cell", "a label", "fill it in, or remove the row")
-	}
-	numeric := isNumber(cell)
-	if len(t.line) == 0 && t.class == nil && !numeric { // the first label decides whether labels are text
-		if err := t.list(t.options.Names); err != nil {
-			return err
-		}
-		if t.class == nil {
-			t.class = make(map[string]int64)
-		}
-	}
-	class, known := t.class[cell]
-	switch {
-	case t.class == nil && slices.Contains(t.ambiguous, cell):
-		return t.bad(column, quote(cell), "a label that is not both a number and the name of a class with another number",
-			"write class numbers as an array (.npz), or class names as texts in JSON lines")
-	case t.class == nil && numeric:
-		return t.addNumber(column, cell)
-	case t.class == nil:
-		return t.bad(column, quote(cell), fmt.Sprintf("a number as in line %d", t.line[0]), "correct it, or list all classes if labels are names")
-	case !known && t.listed != nil:
-		return t.bad(column, quote(cell), fmt.Sprintf("one of the %d classes, such as %s", len(t.class), quote(t.listed[0])), "correct it, or remove the row")
-	case !known && numeric:
-		return t.bad(column, quote(cell), fmt.Sprintf("a name like %s in line %d", quote(t.found[0]), t.line[0]), "correct it, or list all classes")
-	case !known:
-		name := strings.Clone(cell) // a cell shares the memory of its row
-		if err := t.values.take(classBytes + int64(len(name))); err != nil {
-			return err
-		}
-		class = int64(len(t.found))
-		t.class[name] = class
-		t.found = append(t.found, name)
-	}
-	t.y = append(t.y, class)
-	return nil
-}
-
-func (t *table) addNumber(column int, cell string) error {
-	if t.real == nil {
-		v, err := strconv.ParseInt(cell, 10, 64)
-		if err == nil {
-			t.y = append(t.y, v)
-			return nil
-		}
-		if errors.Is(err, strconv.ErrRange) {
-			return t.bad(column, quote(cell), "an integer within int64", "use smaller class numbers, or write it as a float")
-		}
-		t.real = make([]float32, len(t.y))
-		for i, v := range t.y {
-			t.real[i] = float32(v)
-		}
-	}
-	v, err := t.number(column, cell)
-	if err != nil {
-		return err
-	}
-	t.real = append(t.real, v)
-	return nil
 }
 
 func (t *table) dataset() (*InMemory, error) {
@@ -565,18 +523,4 @@ func (t *table) dataset() (*InMemory, error) {
 		}
 	}
 	return m, nil
-}
-
-// sortClasses renumbers the classes in sorted order, so that the numbers do not depend on the order
-// of the rows.
-func (t *table) sortClasses() []string {
-	sorted := slices.Sorted(slices.Values(t.found))
-	number := make([]int64, len(sorted))
-	for i, name := range sorted {
-		number[t.class[name]] = int64(i)
-	}
-	for i, class := range t.y {
-		t.y[i] = number[class]
-	}
-	return sorted
 }

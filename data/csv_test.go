@@ -111,6 +111,7 @@ func TestCSVRowErrors(t *testing.T) {
 		{"label beyond int64", "1,1\n3,99999999999999999999\n", CSVOptions{Label: "2"}, 2, "2", "within int64"},
 		{"label beyond float32", "1,0.5\n3,1e39\n", CSVOptions{Label: "2"}, 2, "2", "within float32"},
 		{"unlisted label", "1,x\n3,y\n", CSVOptions{Label: "2", Classes: []string{"x"}}, 2, "2", `found "y", expected one of the 1 classes`},
+		{"not a bool", "a,b\n1,2\n", CSVOptions{Bool: true}, 2, `"b" (2)`, `found "2", expected true, false, 1 or 0`},
 		{"long cell", "1,2\n3," + strings.Repeat("x", 1000) + "\n", CSVOptions{}, 2, "2", `xxx"...`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -124,6 +125,23 @@ func TestCSVRowErrors(t *testing.T) {
 			require.Equal(t, []any{"t.csv", "line", c.row, c.column}, []any{row.File, row.Unit, row.Row, row.Column})
 		})
 	}
+}
+
+func TestCSVBools(t *testing.T) {
+	for text, want := range map[string][]bool{
+		"True,1\nfalse, 0 \n":       {true, true, false, false},
+		"a,b\nTRUE,False\n1,true\n": {true, false, true, true},
+		"False,True\n0,0\n":         {false, true, false, false},
+	} {
+		m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Bool: true}, nil)
+		require.NoError(t, err)
+		require.Equal(t, Array{[]int{2, 2}, want}, fieldsOf(t, m)["x"], text)
+	}
+	columns := []Column{{Name: "age"}, {Name: "member", Bool: true}}
+	m, err := readCSV("t.csv", strings.NewReader("member,age,label\nTrue,3,1\n0,4,0\n"), CSVOptions{Label: "label", Columns: columns}, nil)
+	require.NoError(t, err)
+	require.Equal(t, Array{[]int{2, 1}, []bool{true, false}}, fieldsOf(t, m)["member"])
+	require.Equal(t, Array{[]int{2, 1}, []float32{3, 4}}, fieldsOf(t, m)["age"])
 }
 
 // Columns that hold text could not be left out, because they were parsed first.
@@ -250,7 +268,7 @@ func TestCSVOfManyColumns(t *testing.T) {
 
 // The columns of a model with several inputs, or with a text input, become separate fields.
 func TestCSVFields(t *testing.T) {
-	columns := []Column{{"city", true}, {"age", false}}
+	columns := []Column{{Name: "city", Text: true}, {Name: "age", Text: false}}
 	text := "age,city,id,sample_weight,label\n3,\" Bern\",x1,0.5,yes\n4.5,,x2,2,no\n"
 	m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: "label", Columns: columns}, nil)
 	require.NoError(t, err)
@@ -267,7 +285,7 @@ func TestCSVFields(t *testing.T) {
 	require.ErrorContains(t, err, `no column "age", which is an input of the model`)
 
 	// One of several columns is the text input.
-	one := CSVOptions{Label: "label", Text: true, Columns: []Column{{"x", true}}}
+	one := CSVOptions{Label: "label", Text: true, Columns: []Column{{Name: "x", Text: true}}}
 	_, err = readCSV("t.csv", strings.NewReader("review,label,age\ngood,1,2\n"), one, nil)
 	require.ErrorContains(t, err, `no column "x", which is an input of the model`)
 	// Weights are not features, even for a model with one input.
@@ -278,7 +296,7 @@ func TestCSVFields(t *testing.T) {
 	m, err = readCSV("t.csv", strings.NewReader("review,label\ngood,1\n"), one, nil)
 	require.NoError(t, err)
 	require.Equal(t, Array{[]int{1, 1}, []string{"good"}}, fieldsOf(t, m)["x"])
-	one = CSVOptions{Columns: []Column{{"words", true}}, Text: true}
+	one = CSVOptions{Columns: []Column{{Name: "words", Text: true}}, Text: true}
 	m, err = readCSV("t.csv", strings.NewReader("words\na\nb\n"), one, nil)
 	require.NoError(t, err)
 	require.Equal(t, map[string]Array{"words": {[]int{2, 1}, []string{"a", "b"}}}, fieldsOf(t, m))

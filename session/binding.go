@@ -196,7 +196,7 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 
 // CSVOptions returns the options to read a CSV file for a signature:
 //   - Exact, if a feature has a type whose values float32 may not represent.
-//   - Text, if the only feature takes text.
+//   - Text or Bool, if the only feature takes text or bools.
 //   - Columns, if there are several features, or one that takes text, and each takes one value
 //     per sample.
 func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, err error) {
@@ -208,14 +208,16 @@ func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, 
 	features := slices.DeleteFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool { return isLabel(model, in) })
 	o.Names = classNames(model, sig)
 	isText := func(in savedmodels.Tensor) bool { return in.DType == tfbind.String }
+	isBool := func(in savedmodels.Tensor) bool { return in.DType == tfbind.Bool }
 	o.Exact = slices.ContainsFunc(features, func(in savedmodels.Tensor) bool { return !slices.Contains(rounded, in.DType) })
 	o.Text = len(features) == 1 && isText(features[0])
+	o.Bool = len(features) == 1 && isBool(features[0])
 	several := func(in savedmodels.Tensor) bool {
 		return in.UnknownRank || len(in.Shape) != 1 && (len(in.Shape) != 2 || in.Shape[1] != 1)
 	}
 	if (o.Text || len(features) > 1) && !slices.ContainsFunc(features, several) {
 		for _, in := range features {
-			o.Columns = append(o.Columns, data.Column{Name: in.Name, Text: isText(in)})
+			o.Columns = append(o.Columns, data.Column{Name: in.Name, Text: isText(in), Bool: isBool(in)})
 		}
 	}
 	return o, nil

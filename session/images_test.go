@@ -91,6 +91,14 @@ func TestCSVOptions(t *testing.T) {
 	o, err = session.CSVOptions(model, "train")
 	require.NoError(t, err)
 	assert.Equal(t, data.CSVOptions{Columns: []data.Column{{Name: "x", Text: true}, {Name: "age"}}}, o)
+	sig.Input("x").DType = tfbind.Bool
+	o, err = session.CSVOptions(model, "train")
+	require.NoError(t, err)
+	assert.Equal(t, data.CSVOptions{Columns: []data.Column{{Name: "x", Bool: true}, {Name: "age"}}}, o)
+	sig.Inputs = sig.Inputs[:len(sig.Inputs)-1]
+	o, err = session.CSVOptions(model, "train")
+	require.NoError(t, err)
+	assert.Equal(t, data.CSVOptions{Bool: true}, o)
 	_, err = session.CSVOptions(model, "trian")
 	assert.ErrorIs(t, err, savedmodels.ErrNoSignature)
 }
