@@ -63,6 +63,7 @@ type painter struct {
 	options ImageOptions
 	buffer  *bufio.Reader
 	canvas  *image.RGBA
+	file    []byte // see decodeJPEG
 }
 
 func newPainter(o ImageOptions) *painter {
@@ -107,7 +108,7 @@ func (p *painter) paint(dst []uint8, r imageSource, size int64, decoding *gate) 
 	cost := p.cost(format, config, r)
 	decoding.enter(cost)
 	defer decoding.leave(cost)
-	if err := p.decode(dst, format, r); err != nil {
+	if err := p.decode(dst, format, r, size); err != nil {
 		return p.broken(format, err)
 	}
 	return nil
@@ -131,13 +132,18 @@ func (p *painter) config(format imageFormat, r imageSource) (c image.Config, err
 	return format.config(from)
 }
 
-func (p *painter) decode(dst []uint8, format imageFormat, r imageSource) (err error) {
+func (p *painter) decode(dst []uint8, format imageFormat, r imageSource, size int64) (err error) {
 	defer recovered(&err)
 	from, err := p.rewind(format, r)
 	if err != nil {
 		return err
 	}
-	picture, err := format.decode(from)
+	var picture image.Image
+	if decode := p.options.jpeg.Load(); decode != nil && format.name == "JPEG" {
+		picture, err = p.decodeJPEG(*decode, p.buffer, size)
+	} else {
+		picture, err = format.decode(from)
+	}
 	if err != nil {
 		return err
 	}
@@ -184,6 +190,8 @@ func (p *painter) cost(format imageFormat, c image.Config, r io.ReaderAt) int64 
 	switch {
 	case format.name == "JPEG" && progressive(r):
 		perPixel *= 5 // the decoder also stores coefficients of 4 bytes
+	case format.name == "JPEG" && p.options.jpeg.Load() != nil:
+		perPixel = 10 // TensorFlow's pixels, a copy, and the picture
 	case format.name == "WebP":
 		perPixel = 8
 	}

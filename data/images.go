@@ -39,6 +39,7 @@ type ImageOptions struct {
 	// 256 MiB. A worker waits while its image does not fit. An image above the limit is decoded
 	// while all other workers wait.
 	DecodeBytes int64
+	jpeg        *jpegDecoder
 }
 
 func (o ImageOptions) complete() (ImageOptions, error) {
@@ -46,6 +47,7 @@ func (o ImageOptions) complete() (ImageOptions, error) {
 	o.Channels = cmp.Or(o.Channels, 3)
 	o.MaxPixels = cmp.Or(o.MaxPixels, 100_000_000)
 	o.DecodeBytes = cmp.Or(o.DecodeBytes, 256<<20)
+	o.jpeg = new(jpegDecoder)
 	const most = 1 << 14
 	switch {
 	case o.Height == 0 || o.Width == 0:
@@ -79,7 +81,7 @@ var imageExtensions = []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp",
 // classes are ErrFormat. A damaged image ends the pass that needs it with an error that names the
 // file.
 //
-// JPEG files have other pixels than with tf.io.decode_jpeg: docs/reference/data.md has the differences.
+// JPEG files have other pixels than with tf.io.decode_jpeg, unless InMemory.UseJPEG sets its decoder.
 // Resizing may round differently on another processor architecture, and decoders may change with
 // Go's version.
 func openImages(dir string, o ImageOptions) (*InMemory, error) {
@@ -304,7 +306,11 @@ func (f *imageFiles) images() bool { return true }
 func (f *imageFiles) describe() string { return f.options.describe() }
 
 func (o ImageOptions) describe() string {
-	return fmt.Sprintf("images %dx%dx%d, keep aspect %v, smooth %v", o.Height, o.Width, o.Channels, o.KeepAspect, o.Smooth)
+	text := fmt.Sprintf("images %dx%dx%d, keep aspect %v, smooth %v", o.Height, o.Width, o.Channels, o.KeepAspect, o.Smooth)
+	if o.jpeg.Load() != nil {
+		text += ", JPEG files by another decoder than Go's"
+	}
+	return text
 }
 
 func (f *imageFiles) make(h *hand, dst vector, at int, s Sample) error {

@@ -102,6 +102,7 @@ type Session struct {
 	mu     sync.Mutex
 	closed bool
 	gpu    *gpuMeter // nil until GPUBytes finds a GPU
+	jpeg   jpegDecoder
 	native
 }
 
@@ -333,10 +334,11 @@ func (s *Session) Close() error {
 	}
 	s.closed = true
 	_ = s.gpu.Close()
+	err := s.jpeg.close()
 	if s.rank.close() {
-		return nil
+		return err
 	}
-	return s.native.close()
+	return errors.Join(err, s.native.close())
 }
 
 func (n *native) close() error {

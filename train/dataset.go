@@ -62,6 +62,14 @@ func (t *training) openData(ctx context.Context) (err error) {
 	return nil
 }
 
+// decodeJPEG sets the decoder of the JPEG files of all data. Before a session is open, Go's decoder
+// serves the checks and the samples of trials, since the first session of a process fixes its threads.
+func (t *training) decodeJPEG(decode data.DecodeJPEG) {
+	for _, ds := range append(slices.Clone(t.reader.opened), t.samples) {
+		ds.UseJPEG(decode)
+	}
+}
+
 // ordered returns the training data shuffled and prefetched. source, if not nil, is the data
 // from which it was computed, in the same order.
 func (t *training) ordered(train, source *data.InMemory) data.Dataset {

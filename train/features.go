@@ -118,6 +118,7 @@ func (t *training) tryFeatures(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	t.decodeJPEG(s.DecodeJPEG)
 	x, err := s.NewFeatureStep(f)
 	if err == nil {
 		var done session.FeatureCheck
@@ -127,6 +128,7 @@ func (t *training) tryFeatures(ctx context.Context) error {
 		err = errors.Join(err, x.Close())
 	}
 	if err != nil {
+		t.decodeJPEG(nil)
 		return errors.Join(err, s.Close(), t.removeTemporary())
 	}
 	t.model, t.plan, t.session, t.live = f.Model, plan, s, t.tunesLive()

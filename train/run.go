@@ -355,6 +355,7 @@ func (t *training) openSession(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	t.decodeJPEG(t.session.DecodeJPEG)
 	if t.start != nil {
 		if err := t.session.Swap(ctx, t.start); err != nil {
 			return err

@@ -151,6 +151,9 @@ func (s *settings) measure(cmd *cobra.Command, m *savedmodels.Model, sig *savedm
 		return r, err
 	}
 	defer opened.Close()
+	if source.images != nil {
+		source.images.UseJPEG(opened.DecodeJPEG)
+	}
 	if s.rate > 0 {
 		if err := opened.SetLearningRate(s.rate); err != nil {
 			return r, err
@@ -260,7 +263,8 @@ func (r repeated) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 type benchSource struct {
 	batches      iter.Seq2[data.Batch, error]
 	stepsPerCall int
-	data         data.Dataset // the dataset of the batches for --auto, or nil
+	data         data.Dataset   // the dataset of the batches for --auto, or nil
+	images       *data.InMemory // the dataset of --data, or nil
 	close        func() error
 }
 
@@ -280,7 +284,7 @@ func (s *settings) source(m *savedmodels.Model, sig *savedmodels.Signature) (ben
 	if ds.Len() < pass.Batch {
 		return benchSource{}, errors.Join(usagef("%s has %d samples, less than one batch of %d", ds.Name(), ds.Len(), pass.Batch), ds.Close())
 	}
-	return benchSource{stepsPerCall: 1, data: ds, close: ds.Close, batches: func(yield func(data.Batch, error) bool) {
+	return benchSource{stepsPerCall: 1, data: ds, images: ds, close: ds.Close, batches: func(yield func(data.Batch, error) bool) {
 		for epoch := 0; ; epoch++ {
 			pass.Epoch = epoch
 			for b, err := range ds.Batches(pass) {

@@ -108,6 +108,7 @@ func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string
 		return err
 	}
 	defer opened.Close()
+	ds.UseJPEG(opened.DecodeJPEG)
 	if weights != nil {
 		if err := opened.Swap(cmd.Context(), weights); err != nil {
 			return err

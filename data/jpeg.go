@@ -1,0 +1,61 @@
+package data
+
+import (
+	"bufio"
+	"errors"
+	"image"
+	"io"
+	"sync/atomic"
+)
+
+// DecodeJPEG decodes a JPEG file to pixels of 1 (grey) or 3 (colour) bytes, row by row. It is called by
+// several goroutines at the same time. session.Session.DecodeJPEG is one.
+type DecodeJPEG func(file []byte, channels int) (pixels []byte, width, height int, err error)
+
+// UseJPEG makes this dataset, and all datasets that share its images, decode JPEG files with a function.
+// nil, the default, means Go's decoder, whose pixels differ from TensorFlow's. Fingerprint tells the two
+// apart.
+func (m *InMemory) UseJPEG(decode DecodeJPEG) {
+	use := &decode
+	if decode == nil {
+		use = nil
+	}
+	for i := range m.columns {
+		for c := &m.columns[i]; c != nil && c.made != nil; c = c.made.under() {
+			switch made := c.made.(type) {
+			case *imageFiles:
+				made.options.jpeg.Store(use)
+			case *recordField:
+				made.set.options.Images.jpeg.Store(use)
+			}
+		}
+	}
+}
+
+// jpegDecoder holds the function of UseJPEG; it is nil without one.
+type jpegDecoder = atomic.Pointer[DecodeJPEG]
+
+// decodeJPEG decodes a file of size bytes with the function of UseJPEG.
+func (p *painter) decodeJPEG(decode DecodeJPEG, r *bufio.Reader, size int64) (image.Image, error) {
+	p.file = append(p.file[:0], make([]byte, size)...)
+	if _, err := io.ReadFull(r, p.file); err != nil {
+		return nil, err
+	}
+	pixels, width, height, err := decode(p.file, p.options.Channels)
+	if err != nil {
+		return nil, err
+	}
+	at := image.Rect(0, 0, width, height)
+	if len(pixels) != width*height*p.options.Channels {
+		return nil, errors.New("another number of pixels than its size")
+	}
+	if p.options.Channels == 1 {
+		return &image.Gray{Pix: pixels, Stride: width, Rect: at}, nil
+	}
+	picture := image.NewRGBA(at)
+	for i := range width * height {
+		copy(picture.Pix[4*i:], pixels[3*i:3*i+3])
+		picture.Pix[4*i+3] = 0xff
+	}
+	return picture, nil
+}
