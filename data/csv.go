@@ -181,6 +181,9 @@ func (t *table) start(record []string) error {
 			return err
 		}
 	}
+	if hint := t.separator(trimmed[0]); header && t.columns == 1 && hint != "" && !t.options.Text {
+		return fmt.Errorf("line %d has one column, %s: %s: %w", t.firstLine, quote(trimmed[0]), hint, ErrFormat)
+	}
 	if t.options.Label != "" {
 		t.label = t.labelColumn()
 		if t.label < 0 {
@@ -347,11 +350,24 @@ func (t *table) noLabel(first []string) error {
 		shown = fmt.Sprintf("%q ... %q", first[:most/2], first[len(first)-most/2:])
 	}
 	hint := ""
-	if len(first) == 1 && strings.Contains(first[0], ";") {
-		hint = "the file seems to use semicolons instead of commas; "
+	if len(first) == 1 {
+		hint = t.separator(first[0])
+	}
+	if hint != "" {
+		hint += "; or "
 	}
 	return fmt.Errorf("no label column %s among the %d columns %s; %sgive a name from the header, a number from 1, or -1 for the last: %w",
 		quote(t.options.Label), t.columns, shown, hint, ErrField)
+}
+
+// separator returns what to do if a cell has another separator of columns than the file should have.
+func (t *table) separator(cell string) string {
+	for _, c := range ";\t" {
+		if strings.ContainsRune(cell, c) && t.options.Comma != c {
+			return fmt.Sprintf("columns seem to be separated by %q instead of %q: write the file with %[2]q between columns and a point in decimal numbers", c, cmp.Or(t.options.Comma, ','))
+		}
+	}
+	return ""
 }
 
 func (t *table) row(record []string) error {
@@ -447,21 +463,26 @@ func truth(cell string) (value, ok bool) {
 	return false, false
 }
 
+// missingFix is what to do about a cell without a number.
+const missingFix = "write a value, such as the mean of the column, or remove the row; a model may also take the column as text and convert it"
+
 func (t *table) number(column int, cell string) (float32, error) {
 	v, err := strconv.ParseFloat(cell, 32)
 	switch {
 	case cell == "":
-		return 0, t.bad(column, "an empty cell", "a number", "fill it in, or remove the row")
+		return 0, t.bad(column, "an empty cell", "a number", missingFix)
 	case errors.Is(err, strconv.ErrRange):
 		return 0, t.bad(column, quote(cell), fmt.Sprintf("a number within float32, up to %.2g", math.MaxFloat32), "scale the column down")
 	case err == nil && (math.IsNaN(v) || math.IsInf(v, 0)):
-		return 0, t.bad(column, quote(cell), "a finite number", "fill it in, or remove the row")
+		return 0, t.bad(column, quote(cell), "a finite number", missingFix)
 	case err != nil || !isDecimal(cell):
 		fix := "correct it, encode the column as numbers, or leave the column out"
 		if t.label < 0 {
 			fix += "; if the column is the label, select it as the label"
 		}
-		if len(t.line) == 0 && t.names == nil {
+		if hint := t.separator(cell); hint != "" {
+			fix = hint
+		} else if len(t.line) == 0 && t.names == nil {
 			fix += "; if this line is a header, declare it as one"
 		}
 		return 0, t.bad(column, quote(cell), "a number", fix)

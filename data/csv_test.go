@@ -86,7 +86,7 @@ func TestCSVRowErrors(t *testing.T) {
 		says    string
 	}{
 		{"not a number", "a,b\n1,2\n3,x\n", CSVOptions{}, 3, `"b" (2)`, `t.csv: line 3, column "b" (2): found "x", expected a number; correct it`},
-		{"empty cell", "1,2\n3,\n", CSVOptions{}, 2, "2", "found an empty cell, expected a number"},
+		{"empty cell", "1,2\n3,\n", CSVOptions{}, 2, "2", "found an empty cell, expected a number; write a value, such as the mean of the column, or remove the row; a model may also take the column as text"},
 		{"blank cell", "1,2\n3,  \n", CSVOptions{}, 2, "2", "found an empty cell"},
 		{"NaN", "1,2\n3,nan\n", CSVOptions{}, 2, "2", `found "nan", expected a finite number`},
 		{"infinity", "1,2\n-Infinity,1\n", CSVOptions{}, 2, "1", "expected a finite number"},
@@ -194,6 +194,9 @@ func TestCSVRefuses(t *testing.T) {
 		{"class twice", "1,2\n", CSVOptions{Label: "2", Classes: []string{"a", "a"}}, ErrField, "twice"},
 		{"separator", "1,2\n", CSVOptions{Comma: '"'}, ErrField, "cannot separate"},
 		{"UTF-16", "\xff\xfe1\x00", CSVOptions{}, ErrUnsupported, "UTF-8"},
+		{"semicolons", "a;b;label\n1,5;2;0\n", CSVOptions{Label: "label"}, ErrFormat, `columns seem to be separated by ';' instead of ','`},
+		{"tabs without a header", "1\t2\t0\n", CSVOptions{}, ErrFormat, `columns seem to be separated by '\t' instead of ','`},
+		{"semicolons and text", "a good; film\n", CSVOptions{Text: true, Header: "no", Label: "text"}, ErrField, "no label column"},
 		{"spreadsheet", "PK\x03\x04....", CSVOptions{}, ErrFormat, "spreadsheet"},
 		{"binary", "1,2\n\x00", CSVOptions{}, ErrFormat, "binary"},
 	} {
