@@ -180,6 +180,7 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 				err = in.fit(append([]int{size}, f.Shape...), 0)
 			}
 		}
+		err = shapeHint(err, in, f, isLabel(model, in.Tensor))
 		if (f.Type == "string") != (in.DType == tfbind.String) || in.DType == tfbind.Bool && f.Type != "bool" {
 			fix := ""
 			if f.Type == "string" {
@@ -192,6 +193,21 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 		}
 	}
 	return fields, nil
+}
+
+// shapeHint returns the error for a field whose shape does not fit an input, with what to write
+// instead.
+func shapeHint(err error, in *input, f data.FieldSpec, label bool) error {
+	switch {
+	case err == nil:
+		return nil
+	case f.Type == "string" && in.DType != tfbind.String && len(f.Shape) == 0:
+		return fmt.Errorf("%w: expected %s of shape %s, got one text of bytes per sample; raw tensors in bytes are not read: write an encoded image (PNG or JPEG), or a list of floats or integers",
+			ErrData, in.DType, shapeText(in.Shape))
+	case label && len(in.Shape) == 1 && len(f.Shape) == 1 && f.Shape[0] > 1:
+		return fmt.Errorf("%w; if the labels are one-hot, write the number of the class instead, as with numpy.argmax(labels, axis=1)", err)
+	}
+	return err
 }
 
 // CSVOptions returns the options to read a CSV file for a signature:
