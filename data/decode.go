@@ -104,8 +104,13 @@ func (p *painter) paint(dst []uint8, r imageSource, size int64, decoding *gate) 
 		return fmt.Errorf("%w: %dx%d pixels, more than the limit of %d: make it smaller, or raise the limit", ErrTooLarge, config.Width, config.Height, p.options.MaxPixels)
 	case format.density > 0 && pixels/format.density > size:
 		return p.broken(format, fmt.Errorf("%dx%d pixels do not fit in %d bytes", config.Width, config.Height, size))
+	case format.name == "JPEG" && size > 16<<20+8*pixels:
+		return fmt.Errorf("%w: a JPEG file of %d bytes with %dx%d pixels: replace or remove it", ErrTooLarge, size, config.Width, config.Height)
 	}
 	cost := p.cost(format, config, r)
+	if p.decoder(format) != nil {
+		cost += 3 * size // the file, and TensorFlow's copies
+	}
 	decoding.enter(cost)
 	defer decoding.leave(cost)
 	if err := p.decode(dst, format, r, size); err != nil {
@@ -139,7 +144,7 @@ func (p *painter) decode(dst []uint8, format imageFormat, r imageSource, size in
 		return err
 	}
 	var picture image.Image
-	if decode := p.options.jpeg.Load(); decode != nil && format.name == "JPEG" {
+	if decode := p.decoder(format); decode != nil {
 		picture, err = p.decodeJPEG(*decode, p.buffer, size)
 	} else {
 		picture, err = format.decode(from)
@@ -190,7 +195,7 @@ func (p *painter) cost(format imageFormat, c image.Config, r io.ReaderAt) int64 
 	switch {
 	case format.name == "JPEG" && progressive(r):
 		perPixel *= 5 // the decoder also stores coefficients of 4 bytes
-	case format.name == "JPEG" && p.options.jpeg.Load() != nil:
+	case p.decoder(format) != nil:
 		perPixel = 10 // TensorFlow's pixels, a copy, and the picture
 	case format.name == "WebP":
 		perPixel = 8

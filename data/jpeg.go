@@ -35,6 +35,14 @@ func (m *InMemory) UseJPEG(decode DecodeJPEG) {
 // jpegDecoder holds the function of UseJPEG; it is nil without one.
 type jpegDecoder = atomic.Pointer[DecodeJPEG]
 
+// decoder returns the function of UseJPEG for a format; nil if Go decodes it.
+func (p *painter) decoder(format imageFormat) *DecodeJPEG {
+	if format.name != "JPEG" {
+		return nil
+	}
+	return p.options.jpeg.Load()
+}
+
 // decodeJPEG decodes a file of size bytes with the function of UseJPEG.
 func (p *painter) decodeJPEG(decode DecodeJPEG, r *bufio.Reader, size int64) (image.Image, error) {
 	p.file = append(p.file[:0], make([]byte, size)...)

@@ -1,0 +1,91 @@
+package data
+
+import (
+	"bytes"
+	"errors"
+	"image"
+	"image/jpeg"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// UseJPEG applies to datasets that share the images, those of folders and those of records, and to JPEG
+// files only.
+func TestUseJPEG(t *testing.T) {
+	dir := t.TempDir()
+	var file bytes.Buffer
+	require.NoError(t, jpeg.Encode(&file, image.NewRGBA(image.Rect(0, 0, 2, 2)), nil))
+	for _, name := range []string{"a/1.jpg", "a/2.jpg", "b/3.jpg", "b/4.jpg"} {
+		put(t, dir, name, file.Bytes())
+	}
+	put(t, dir, "b/5.png", pngOf(t, image.NewRGBA(image.Rect(0, 0, 2, 2))))
+	raw, err := os.ReadFile(filepath.Join("testdata", "records", "flowers.tar"))
+	require.NoError(t, err)
+	put(t, dir, "flowers-0.tar", raw)
+	sevens := func(file []byte, channels int) ([]byte, int, int, error) {
+		return bytes.Repeat([]byte{7}, 2*2*channels), 2, 2, nil
+	}
+	for path, want := range map[string][2]int{dir: {4, 5}, filepath.Join(dir, "flowers-*.tar"): {4, 7}} {
+		m, err := Open(path, Options{Images: ImageOptions{Size: 2}, CSV: CSVOptions{Label: "label"}})
+		require.NoError(t, err)
+		field := m.ImageFields()[0]
+		scaled, err := m.Scale(field, 0, 255)
+		require.NoError(t, err)
+		ds := scaled.Shuffle(1)
+		before, _, err := ds.Fingerprint()
+		require.NoError(t, err)
+		m.UseJPEG(sevens)
+		require.Equal(t, want, countSevens(t, ds, field))
+		after, _, err := ds.Fingerprint()
+		require.NoError(t, err)
+		require.NotEqual(t, before, after)
+
+		ds.UseJPEG(func([]byte, int) ([]byte, int, int, error) { return nil, 0, 0, errors.New("no memory") })
+		require.ErrorContains(t, firstError(ds), "no memory")
+		ds.UseJPEG(func([]byte, int) ([]byte, int, int, error) { return []byte{1}, 2, 2, nil })
+		require.ErrorContains(t, firstError(ds), "another number of pixels")
+		ds.UseJPEG(nil)
+		require.Zero(t, countSevens(t, ds, field)[0])
+		require.NoError(t, m.Close())
+	}
+}
+
+// A file is read into memory only if its pixels can need so much.
+func TestLargeJPEG(t *testing.T) {
+	dir := t.TempDir()
+	var file bytes.Buffer
+	require.NoError(t, jpeg.Encode(&file, image.NewRGBA(image.Rect(0, 0, 2, 2)), nil))
+	put(t, dir, "a/1.jpg", file.Bytes())
+	require.NoError(t, os.Truncate(filepath.Join(dir, "a", "1.jpg"), 1<<40))
+	m, err := Open(dir, Options{Images: ImageOptions{Size: 2}})
+	require.NoError(t, err)
+	require.ErrorIs(t, firstError(m), ErrTooLarge)
+	require.NoError(t, m.Close())
+}
+
+// countSevens returns the number of samples of sevens, and of all.
+func countSevens(t *testing.T, ds Dataset, field string) (n [2]int) {
+	t.Helper()
+	for b, err := range ds.Batches(Pass{Batch: 1}) {
+		require.NoError(t, err)
+		for _, f := range b.Fields {
+			if f.Name == field && f.Values.([]float32)[0] == 7 {
+				n[0]++
+			}
+		}
+		n[1]++
+	}
+	return n
+}
+
+func firstError(ds Dataset) error {
+	for _, err := range ds.Batches(Pass{Batch: 1}) {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
