@@ -39,6 +39,29 @@ func CheckLabels(ds Dataset, field string, classes int) error {
 	})
 }
 
+// CheckProbabilities reads the dataset and returns a *RowError (ErrLabel) for the first number of a
+// field outside 0 to 1, as binary cross-entropy needs them: its loss has no minimum for others.
+func CheckProbabilities(ds Dataset, field string) error {
+	if kind := kindOfField(ds, field); kind != nil && kind.Kind == dtype.String {
+		return fmt.Errorf("%s: field %q is of type string, expected numbers: %w", ds.Name(), field, ErrField)
+	}
+	if observedOf(ds, field).within(0, 1) {
+		return nil
+	}
+	find := func(v vector) int {
+		kind := v.kind()
+		for i := range v.len() {
+			if p := kind.Float(v.element(i)); !(p >= 0 && p <= 1) {
+				return i
+			}
+		}
+		return -1
+	}
+	return walk(ds, []string{field}, find, func(vector, int) RowError {
+		return RowError{Expected: "a class from 0 to 1, or a probability", Fix: "number the two classes 0 and 1", Err: ErrLabel}
+	})
+}
+
 // CheckIntegers reads the dataset and returns a *RowError (ErrValue) for the first value of a
 // field that is not an integer from low to high. A float counts as an integer if it is whole and
 // below 2^53.

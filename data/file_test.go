@@ -172,6 +172,29 @@ func TestCheckLabels(t *testing.T) {
 	require.ErrorIs(t, CheckLabels(failing, "x", 3), errSource)
 }
 
+func TestCheckProbabilities(t *testing.T) {
+	for _, c := range []struct {
+		values any
+		valid  bool
+	}{
+		{[]int64{0, 1}, true}, {[]int64{0, 2}, false}, {[]int8{0, -1}, false}, {[]uint64{0, math.MaxUint64}, false}, {[]bool{true, false}, true},
+		{[]float32{0, 0.5}, true}, {[]float32{1, 1.5}, false}, {[]float64{0, -1e-300}, false}, {[]float64{0, math.NaN()}, false},
+	} {
+		m, err := New("set", Field{"y", Array{[]int{2}, c.values}})
+		require.NoError(t, err)
+		err = CheckProbabilities(m, "y")
+		if c.valid {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, ErrLabel, c.values)
+		require.ErrorContains(t, err, "set: sample 1, column y: found")
+	}
+	m, err := New("set", Field{"y", Array{[]int{1}, []string{"cat"}}})
+	require.NoError(t, err)
+	require.ErrorIs(t, CheckProbabilities(m, "y"), ErrField)
+}
+
 func TestCheckIntegers(t *testing.T) {
 	const least, most = math.MinInt64, math.MaxInt64
 	for _, c := range []struct {

@@ -463,6 +463,11 @@ func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signa
 			return data.CheckLabels(ds, field, classes)
 		}
 	}
+	if binaryLoss(m) && m.Labels[in.Name].DType != "" {
+		if err := data.CheckProbabilities(ds, field); err != nil {
+			return err
+		}
+	}
 	what, err := in.DType.String(), error(nil)
 	if limit, ok := overflows[in.DType]; ok {
 		err = data.CheckMagnitude(ds, field, limit)
@@ -478,6 +483,19 @@ func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signa
 		return fmt.Errorf("input %s of signature %s takes %s: %w", in.Name, sig.Name, what, err)
 	}
 	return nil
+}
+
+// binaryLoss reports whether the loss of each output is binary cross-entropy.
+func binaryLoss(m *savedmodels.Metadata) bool {
+	if m == nil || len(m.Loss) == 0 {
+		return false
+	}
+	for _, loss := range m.Loss {
+		if loss != "binary_crossentropy" {
+			return false
+		}
+	}
+	return true
 }
 
 // classesOf returns the number of classes of a label; 0 if unknown.

@@ -122,6 +122,29 @@ func TestUnknownLabelNames(t *testing.T) {
 	assert.ErrorContains(t, err, "field y has the labels no, old, yes, and the model has no, yes")
 }
 
+// Class numbers 1 and 2 trained binary cross-entropy to a loss of minus infinity.
+func TestBinaryLabels(t *testing.T) {
+	m, err := savedmodels.Builtin("dropout-200-512-256-1")
+	require.NoError(t, err)
+	for label, says := range map[string]string{
+		"0": "", "1": "", "0.25": "",
+		"2":    `line 3, column "label" (201): found 2, expected a class from 0 to 1, or a probability; number the two classes 0 and 1`,
+		"-1":   "found -1, expected a class from 0 to 1",
+		"1.25": "found 1.25, expected a class from 0 to 1",
+	} {
+		d := Data{Path: table(t, 200, "1", label)}
+		for _, signature := range []string{m.Roles.Train, m.Roles.Evaluate} {
+			_, err := OpenData(m, signature, d, "", data.Pass{Batch: 2})
+			if says == "" {
+				require.NoError(t, err, label)
+				continue
+			}
+			require.ErrorIs(t, err, data.ErrLabel, label)
+			require.ErrorContains(t, err, says)
+		}
+	}
+}
+
 // photos makes a folder of ten classes with white images.
 func photos(t *testing.T) string {
 	t.Helper()
