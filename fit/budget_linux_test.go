@@ -115,11 +115,13 @@ type heavyResult struct {
 	// Step is the median time of a step in the second half.
 	Step time.Duration
 	// Peak is the highest peak of the records.
-	Peak  memory.Bytes
-	Err   string
-	Need  memory.Bytes
-	Out   bool // out of memory
-	Split bool // batches were split as far as possible
+	Peak memory.Bytes
+	Err  string
+	Need memory.Bytes
+	// Opening is the peak of opening the model, from the error of the budget.
+	Opening memory.Bytes
+	Out     bool // out of memory
+	Split   bool // batches were split as far as possible
 }
 
 const heavyBatch = 32
@@ -205,7 +207,7 @@ func (r heavyRun) train() error {
 		result.Err = err.Error()
 		result.Out, result.Split = errors.Is(err, session.ErrOutOfMemory), errors.Is(err, budget.ErrSplit)
 		if budget := (*budget.Error)(nil); errors.As(err, &budget) {
-			result.Need = budget.Need
+			result.Need, result.Opening = budget.Need, budget.Opening
 		}
 	}
 	return json.NewEncoder(os.Stdout).Encode(result)
@@ -276,7 +278,8 @@ func TestBudgetIsKept(t *testing.T) {
 	assert.Equal(t, have.Ahead, more.Ahead)
 }
 
-// The error of a budget that cannot be kept has a sufficient limit.
+// The error of a budget that cannot be kept has a limit that is sufficient for the steps. Opening
+// TensorFlow takes more than the steps of a small model.
 func TestBudgetThatCannotBeKept(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -288,12 +291,14 @@ func TestBudgetThatCannotBeKept(t *testing.T) {
 			have, _ := heavyRun{Small: c.small, Steps: 20, Budget: c.limit}.inChild(t)
 			require.Contains(t, have.Err, "cannot be kept")
 			require.Greater(t, have.Need, c.limit)
-			need := have.Need
+			need, opening := have.Need, have.Opening
 			have, most := heavyRun{Small: c.small, Steps: c.steps, Budget: need}.inChild(t)
 			t.Logf("with %v: %v, %d parts, events %v", need, most, have.Parts, have.Events)
 			require.Empty(t, have.Err)
-			assert.LessOrEqual(t, most, need)
-			assert.Greater(t, most, need*7/10) // the peak of opening TensorFlow depends on the page cache
+			assert.LessOrEqual(t, most, max(need, opening*11/10)) // the peak of opening TensorFlow depends on the page cache
+			if c.small {
+				assert.Less(t, need, opening)
+			}
 			assert.NotContains(t, have.Events, "over_budget")
 		})
 	}
@@ -312,11 +317,10 @@ func TestBudgetOfASmallModel(t *testing.T) {
 func TestBudgetIsResumedBitForBit(t *testing.T) {
 	have, _ := heavyRun{Small: true, Steps: 20, Budget: 50 * memory.MiB}.inChild(t)
 	require.NotZero(t, have.Need)
-	first := heavyRun{Small: true, Steps: 40, Budget: have.Need + 24*memory.MiB, Dir: t.TempDir()}
+	first := heavyRun{Small: true, Steps: 40, Budget: max(have.Need, have.Opening) + 24*memory.MiB, Dir: t.TempDir()}
 	chosen, _ := first.inChild(t)
 	require.Empty(t, chosen.Err)
-	// Need includes the peak of opening TensorFlow, which is far above that of a step with
-	// oneDNN's pool. Without the pool, the memory of a step varies too much for a lower limit.
+	// The peak of opening TensorFlow is far above that of a step with oneDNN's pool. Without the pool, the memory of a step varies too much for a lower limit.
 	_, err := tfbind.Load("")
 	require.NoError(t, err)
 	for on, _ := tfbind.OneDNN(); on && chosen.Parts < 2; {

@@ -52,10 +52,13 @@ type Budget struct {
 type Error struct {
 	Limit memory.Bytes
 	Layer memory.Layer
-	// Need is a sufficient limit in whole MiB. It is the highest peak with at least as many
-	// micro-batches as at the beginning, or when the model was opened, plus a reserve. A
-	// process that keeps growing needs more.
+	// Need is a sufficient limit in whole MiB for the steps. It is the highest peak with at
+	// least as many micro-batches as at the beginning, plus a reserve. A process that keeps
+	// growing needs more.
 	Need memory.Bytes
+	// Opening is the peak before the first step, when the model was opened; 0 if it is unknown.
+	// A budget is kept from the first step on, so Opening may exceed Need.
+	Opening memory.Bytes
 	// Step is the number of train steps done.
 	Step int64
 	// Whole is the reason why batches were not split (session.Session.CheckSplit). It is nil if
@@ -72,6 +75,9 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, ", or allow micro-batches, which were not used (%v)", e.Whole) // the reason includes a fix
 	} else {
 		b.WriteString(", or train with smaller batches")
+	}
+	if e.Opening > e.Need {
+		fmt.Fprintf(&b, "; opening the model takes %d MiB for a moment", (e.Opening+memory.MiB-1)/memory.MiB)
 	}
 	if e.Checkpoint != "" {
 		fmt.Fprintf(&b, "; a training with another limit can resume from %s", e.Checkpoint)
@@ -145,6 +151,8 @@ type enforcer struct {
 	beyondUnmapped   memory.Bytes
 	// most is the highest peak with at least as many micro-batches as at the beginning.
 	most memory.Bytes
+	// opening is the peak before the first step.
+	opening memory.Bytes
 	// then is called after wait more steps, when the prefetched batches that are no longer
 	// wanted are used up.
 	then func() error
@@ -224,11 +232,11 @@ func (e *enforcer) start(_ context.Context, s *fit.State) (err error) {
 	e.taken.backoff = firstBackoff
 	e.watch = watch{meter: m, limit: e.Limit, began: s.Step, starting: true}
 	base := m.level().Bytes
-	e.most = m.peak()
+	e.opening = m.peak()
 	if base > e.Limit {
 		e.log.Warn("memory budget: exceeded before the first step", "now", base, "budget", e.Limit, "of", e.layer)
-	} else if e.most > e.Limit {
-		e.log.Warn("memory budget: exceeded when the model was opened; kept from now on", "peak", e.most, "now", base, "budget", e.Limit, "of", e.layer)
+	} else if e.opening > e.Limit {
+		e.log.Warn("memory budget: exceeded when the model was opened; kept from now on", "peak", e.opening, "now", base, "budget", e.Limit, "of", e.layer)
 	}
 	e.watch.restart()
 	e.watch.changed(0)
@@ -477,7 +485,7 @@ func (e *enforcer) lastResort(s *fit.State, level memory.Bytes) error {
 	if e.Restart != nil && (e.loaded == nil || e.loaded.plan != e.plan()) {
 		return e.restart(s, level, e.plan())
 	}
-	exceeded := &Error{Limit: e.Limit, Layer: e.layer, Need: w.enough(e.most), Step: s.Step}
+	exceeded := &Error{Limit: e.Limit, Layer: e.layer, Need: w.enough(e.most), Opening: e.opening, Step: s.Step}
 	if e.Batch > 1 {
 		exceeded.Whole = e.session.CheckSplit()
 	}
