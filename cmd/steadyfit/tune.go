@@ -328,7 +328,7 @@ func frontPath(out string) string {
 // writeFront writes the page with the front beside --out, also if no configuration reaches the goal.
 func (s *settings) writeFront(stderr io.Writer, ds string, r tune.Result, inexact bool) error {
 	page := tune.Page{
-		Result: r, Goal: s.goal(), Model: s.modelName(), Data: ds, Batch: s.Loop.Batch, Why: s.goalText(),
+		Result: r, Goal: s.goal(), Model: s.modelName(), Data: ds, Batch: s.Loop.Batch, Why: s.goalText(), File: s.Out,
 		Numbers: func(p tune.Point) string { return numbers(p, inexact) },
 	}
 	return writePage(stderr, frontPath(s.Out), page.HTML)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"math"
 	"strconv"
 	"time"
 
@@ -41,6 +42,8 @@ type Page struct {
 	Batch       int
 	// Why says how the goal chooses.
 	Why string
+	// File is the configuration file with the choice.
+	File string
 	// Numbers describes how the results of a point relate to those of plain steps.
 	Numbers func(Point) string
 }
@@ -153,13 +156,29 @@ func (p *Page) limits() []limit {
 	return nil
 }
 
+// logarithmic is the ratio of the ends of the axis of time above which it is logarithmic.
+const logarithmic = 5
+
+// Logarithmic reports whether the axis of time is logarithmic.
+func (p *Page) Logarithmic() bool {
+	left, right := int64(math.MaxInt64), int64(0)
+	if g := p.Goal; g.Budget == 0 && g.Step > 0 {
+		left, right = g.Step.Nanoseconds(), g.Step.Nanoseconds()
+	}
+	dots, _ := p.dots()
+	for _, d := range dots {
+		left, right = min(left, d.X, d.Low), max(right, d.X, d.High)
+	}
+	return right > logarithmic*left
+}
+
 // Date is the day on which the page is made.
 func (*Page) Date() string { return time.Now().Format(time.DateOnly) }
 
 // Chart is the data of the chart as JSON.
 func (p *Page) Chart() (template.JS, error) {
 	dots, front := p.dots()
-	text, err := json.Marshal(map[string]any{"dots": dots, "path": front, "lines": p.limits()})
+	text, err := json.Marshal(map[string]any{"dots": dots, "path": front, "lines": p.limits(), "logarithmic": p.Logarithmic()})
 	return template.JS(text), err // json.Marshal escapes <, > and &
 }
 

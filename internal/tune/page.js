@@ -1,4 +1,4 @@
 {
-const {dots, path, lines} = JSON.parse(document.getElementById("data").textContent);
-scatter(document.getElementById("chart"), 460, dots, {path, lines: lines || []});
+const {dots, path, lines, logarithmic} = JSON.parse(document.getElementById("data").textContent);
+scatter(document.getElementById("chart"), 460, dots, {path, lines: lines || [], wide: logarithmic});
 }

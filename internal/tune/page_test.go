@@ -22,8 +22,9 @@ import (
 const pageEnv = "STEADYFIT_TUNE_PAGE"
 
 type chart struct {
-	Dots, Path []dot
-	Lines      []limit
+	Dots, Path  []dot
+	Lines       []limit
+	Logarithmic bool
 }
 
 // write returns a page as text, and the data of its chart.
@@ -47,7 +48,7 @@ func TestPage(t *testing.T) {
 		"budget": {Budget: 600 * memory.MiB}, "time": {Step: 150 * time.Millisecond}, "product": {}, "none": {Budget: 300 * memory.MiB, Anon: true},
 	} {
 		m := &machine{figures: image, fails: func(c configuration) string { return map[bool]string{true: "it </script> hangs"}[c.Executor != ""] }}
-		p := &Page{Result: find(t, m, g), Goal: g, Model: "a<b>", Data: "train.npz", Batch: 32, Why: "the fastest under the budget"}
+		p := &Page{Result: find(t, m, g), Goal: g, Model: "a<b>", Data: "train.npz", Batch: 32, Why: "the fastest under the budget", File: "my/tuned.yaml"}
 		text, c := write(t, p)
 		if path := os.Getenv(pageEnv); path != "" {
 			require.NoError(t, os.WriteFile(path+name+".html", []byte(text), 0o644))
@@ -93,6 +94,9 @@ func TestPage(t *testing.T) {
 			assert.Equal(t, [2]int64{q.Step.Nanoseconds(), int64(q.Peak)}, [2]int64{c.Path[i].X, int64(c.Path[i].Y)})
 		}
 
+		assert.Equal(t, p.Chosen != nil, strings.Contains(text, "<code>steadyfit fit --config my/tuned.yaml --epochs N --out DIR</code>"))
+		assert.Equal(t, c.Logarithmic, strings.Contains(text, "The axis of time is logarithmic;"))
+		assert.Equal(t, !c.Logarithmic, strings.Contains(text, "The axis of time is linear;"))
 		assert.Contains(t, text, map[bool]string{false: "Peak of resident memory", true: "Peak of anonymous memory"}[g.Anon])
 		assert.Contains(t, html.UnescapeString(text), "it </script> hangs")
 		switch {
@@ -106,6 +110,17 @@ func TestPage(t *testing.T) {
 			assert.Empty(t, c.Lines)
 		}
 	}
+}
+
+// The axis of time is logarithmic if the times, with that of the goal, differ by more than a factor of 5.
+func TestLogarithmic(t *testing.T) {
+	at := func(step time.Duration) Point { return Point{Step: step, StepLow: step, StepHigh: step, Peak: 1} }
+	p := Page{Result: Result{Points: []Point{at(100), at(500)}}}
+	assert.False(t, p.Logarithmic())
+	p.Points = append(p.Points, at(501))
+	assert.True(t, p.Logarithmic())
+	p.Points, p.Goal = p.Points[:1], Goal{Step: 10}
+	assert.True(t, p.Logarithmic())
 }
 
 // The rows have the choice, also if it has fewer changes than a point of the front that is about as

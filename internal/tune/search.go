@@ -324,7 +324,7 @@ func (s *search) best() (best point, reached bool) {
 	if len(good) > 0 {
 		return choose(good, minimized), true
 	}
-	return choose(s.points, bounded), false
+	return slices.MinFunc(s.points, func(a, b point) int { return cmp.Compare(bounded(a), bounded(b)) }), false
 }
 
 // same is the relative difference below which fewer changes decide. Two searches differ by about

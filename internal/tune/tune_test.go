@@ -1,6 +1,7 @@
 package tune
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -216,6 +217,9 @@ func TestNoConfigurationReachesTheGoal(t *testing.T) {
 	r := find(t, &machine{figures: image}, Goal{Budget: 390 * memory.MiB})
 	assert.Nil(t, r.Chosen)
 	require.NotNil(t, r.Nearest)
+	least := slices.MinFunc(r.Points, func(a, b Point) int { return cmp.Compare(a.Peak, b.Peak) })
+	assert.Equal(t, least.Peak, r.Nearest.Peak, "the least of all trials")
+	assert.True(t, slices.ContainsFunc(r.Rows(), func(p Point) bool { return p.Configuration == r.Nearest.Configuration }))
 	_, peak := image(r.Nearest.Configuration)
 	assert.LessOrEqual(t, float64(peak), 1.02*figures(image).exhaustive(settings, func(_ float64, peak memory.Bytes) float64 { return float64(peak) }))
 

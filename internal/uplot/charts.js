@@ -37,13 +37,14 @@ function tip(u, text) {
 // the name of its tone, and a text to point at. It may have a radius r, the corners of its interval low,
 // high, bottom and top, a label on it and a note beside it. It may be a square or, if hollow, a ring. The
 // dots of a path are joined by steps. A line is a limit of x or y, with a text, which may be below it.
-function scatter(holder, height, dots, {path = [], lines = [], click} = {}) {
+// The axis of time is logarithmic if wide is true, or if it is not given and the times differ much.
+function scatter(holder, height, dots, {path = [], lines = [], wide, click} = {}) {
   const highest = Math.max(...dots.map(d => d.y));
   lines = lines.filter(l => !(l.y > 3 * highest)); // one far above all dots would press them together
   const all = (end, place) => dots.flatMap(d => [d[end] ?? d[place], d[place]]).concat(lines.filter(l => place in l).map(l => l[place]));
   const limits = (place, low, high) => [Math.min(...all(low, place)), Math.max(...all(high, place))];
   const [left, right] = limits("x", "low", "high"), [bottom, top] = limits("y", "bottom", "top");
-  const wide = right > 5 * left; // a logarithmic axis
+  wide ??= right > 5 * left;
   const at = u => {
     let best = null;
     for (const d of dots) {
