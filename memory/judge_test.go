@@ -264,7 +264,7 @@ func TestVerdictText(t *testing.T) {
 		want   string
 	}{
 		{func(v *Verdict) { v.Kind = Flat }, "flat at 800.0 MiB: +10.0 B/step [-20.0, 40.0] (99% interval, 200 samples over 1000 steps of anon)"},
-		{func(v *Verdict) { v.Kind, v.Budget = Flat, 64*KiB }, "flat at 800.0 MiB: +10.0 B/step [-20.0, 40.0], within the budget of 64.0 KiB (99% interval, 200 samples over 1000 steps of anon)"},
+		{func(v *Verdict) { v.Kind, v.Budget = Flat, 64*KiB }, "flat at 800.0 MiB: +10.0 B/step [-20.0, 40.0], within the tolerance of growth of 64.0 KiB (99% interval, 200 samples over 1000 steps of anon)"},
 		{func(v *Verdict) { v.Kind, v.Jumps = Jump, []Change{{40, 700 * MiB}} }, "jump: +700.0 MiB at step 40, then flat at 800.0 MiB: +10.0 B/step [-20.0, 40.0] (99% interval, 200 samples over 1000 steps of anon)"},
 		{func(v *Verdict) { v.Kind, v.From = Plateau, 100 }, "plateau at 800.0 MiB, +700.0 MiB since the start, reached by step 100; since then +10.0 B/step [-20.0, 40.0] (99% interval, 200 samples over 900 steps of anon)"},
 		{func(v *Verdict) { v.Kind, v.Falls, v.Depth = Sawtooth, 7, 40*MiB }, "sawtooth: 7 falls of about 40.0 MiB, no growth: +10.0 B/step [-20.0, 40.0] (99% interval, 200 samples over 1000 steps of anon)"},

@@ -52,7 +52,7 @@ func (v Verdict) finding() (text string, ok bool) {
 	case Flat:
 		text = fmt.Sprintf("flat at %s: %s", amount(v.Level), slope)
 		if v.Budget > 0 {
-			text += ", within the budget of " + amount(v.Budget)
+			text += ", within the tolerance of growth of " + amount(v.Budget)
 		}
 	case Sawtooth:
 		text = fmt.Sprintf("sawtooth: %s, no growth: %s", falls, slope)

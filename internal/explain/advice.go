@@ -66,7 +66,10 @@ func (m *measurement) smallerBatch(r *Report) string {
 		return ""
 	}
 	advice := "a smaller {Loop.Batch}"
-	if m.session.CheckSplit() == nil {
+	switch {
+	case r.MicroBatches > 1 && r.MicroBatches < r.Batch:
+		advice += ", or more {Options.MicroBatches}"
+	case r.MicroBatches <= 1 && m.session.CheckSplit() == nil:
 		advice += ", or {Budget.Limit}, which splits batches"
 	}
 	if m.plan.Options.Device.Precision == "" && r.OneDNN && cpu.X86.HasAVX512F && m.trace.Matrix[tfbind.Float32] > 0 {

@@ -387,12 +387,35 @@ func TestControls(t *testing.T) {
 	})
 }
 
+// The page says what the text says about the execution and the peak before, and which part of a step its
+// chart shows.
+func TestPageOfMicroBatches(t *testing.T) {
+	r := &Report{Batch: 32, MicroBatches: 8, PeakBytes: 100 * memory.MiB, ProcessPeakBytes: 300 * memory.MiB}
+	written := func() string {
+		var b bytes.Buffer
+		require.NoError(t, r.HTML(&b))
+		return b.String()
+	}
+	text := written()
+	assert.Contains(t, text, "Batch 32 in 8 micro-batches: a step peaks at <b>100.0 MiB</b>")
+	assert.Contains(t, text, "The process peaked at 300.0 MiB before")
+	assert.Contains(t, text, "A step runs 8 micro-batches and the update one after the other; the chart shows the one of them that holds most.")
+	r.MicroBatches = 1
+	assert.NotContains(t, written(), "micro-batches")
+}
+
 // The explained execution is that of the options.
 func TestOptions(t *testing.T) {
 	each(t, func(t *testing.T, oneDNN string) {
 		r := measure(t, oneDNN, testCase{Model: "image-224", Samples: 16, Batch: 8, Seconds: 2, Options: session.Options{MicroBatches: 4}})
 		adds(t, r)
 		assert.Equal(t, 4, r.MicroBatches)
+		var advice strings.Builder
+		for _, p := range r.Parts {
+			advice.WriteString(p.Advice + "\n")
+		}
+		assert.NotContains(t, advice.String(), "which splits batches", "batches are split already")
+		assert.Contains(t, advice.String(), "or more {Options.MicroBatches}")
 		i := slices.IndexFunc(r.Parts, func(p Part) bool { return p.Name == Activations })
 		require.GreaterOrEqual(t, i, 0)
 		assert.InEpsilon(t, 2*222*222*32*4, float64(r.Parts[i].Of[0].Bytes), 0.01, "the convolution of a quarter of the batch")

@@ -29,6 +29,9 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"width":  func(part, whole any) string { return fmt.Sprintf("%.3f%%", 100*number(part)/max(number(whole), 1)) },
 	"micros": micros,
 	"size":   size,
+
+	"execution": (*Report).execution,
+	"higher":    (*Report).higher,
 }).Parse(pageText))
 
 func number(v any) float64 {
