@@ -126,6 +126,9 @@ func explainFolder(dir string) string {
 	if err != nil {
 		return "the folder cannot be listed; check its permissions"
 	}
+	if versions, err := Versions(dir); err == nil && len(versions) > 0 && exists(filepath.Join(versions[len(versions)-1].Path, modelFile)) {
+		return "there is one in " + versions[len(versions)-1].Path + ": use that folder"
+	}
 	for _, e := range entries {
 		name := e.Name()
 		switch ext := filepath.Ext(name); {

@@ -34,6 +34,7 @@ func TestOpenExplainsWhatIsNoSavedModel(t *testing.T) {
 		"empty folder":         {nil, ".", ErrNotSavedModel, "it has no saved_model.pb; export one with scripts/export.py"},
 		"text form":            {map[string]string{"saved_model.pbtxt": "x"}, ".", ErrNotSavedModel, "save it again, which writes the binary form"},
 		"one folder up":        {map[string]string{"1/saved_model.pb": "x"}, ".", ErrNotSavedModel, "there is one in"},
+		"versions":             {map[string]string{"9/saved_model.pb": "x", "10/saved_model.pb": "x"}, ".", ErrNotSavedModel, "/10: use that folder"},
 		"the file itself":      {map[string]string{"saved_model.pb": "x"}, "saved_model.pb", ErrNotSavedModel, "use the folder that contains it"},
 		"keras":                {map[string]string{"m.keras": "x"}, "m.keras", ErrNotSavedModel, "Keras model file"},
 		"folder with keras":    {map[string]string{"m.keras": "x"}, ".", ErrNotSavedModel, "it contains m.keras"},

@@ -201,7 +201,14 @@ func (d *Damage) Error() string {
 			found = append(found, kind.word+": "+strings.Join(kind.names, ", "))
 		}
 	}
-	return fmt.Sprintf("%s differs from its %s: %s; restore these files, or save the model again", d.Dir, Name, strings.Join(found, "; "))
+	var fixes []string
+	if len(d.Missing)+len(d.Differs) > 0 {
+		fixes = append(fixes, "restore the files that are missing or have another content")
+	}
+	if len(d.Extra) > 0 {
+		fixes = append(fixes, "remove the files that are not listed")
+	}
+	return fmt.Sprintf("%s differs from its %s: %s; %s, or save the model again", d.Dir, Name, strings.Join(found, "; "), strings.Join(fixes, " and "))
 }
 
 // Verify compares the files of a folder with the manifest. A difference is a *Damage.

@@ -59,7 +59,9 @@ func TestDamage(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(dir, "variables", "a")))
 	err = verify(t, dir)
 	assert.Equal(t, &Damage{Dir: dir, Missing: []string{"variables/a"}, Extra: []string{"new/file"}, Differs: []string{"variables/b"}}, err)
-	assert.ErrorContains(t, err, "missing: variables/a; not listed: new/file; another content: variables/b")
+	assert.ErrorContains(t, err, "missing: variables/a; not listed: new/file; another content: variables/b; restore the files that are missing or have another content and remove the files that are not listed, or save")
+	assert.ErrorContains(t, &Damage{Dir: "d", Extra: []string{"x"}}, ": not listed: x; remove the files that are not listed, or save")
+	assert.ErrorContains(t, &Damage{Dir: "d", Differs: []string{"x"}}, ": another content: x; restore the files that are missing or have another content, or save")
 	assert.False(t, m.Names(dir))
 
 	// A folder in place of a file, or a file in place of a folder.
