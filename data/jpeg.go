@@ -26,7 +26,9 @@ func (m *InMemory) UseJPEG(decode DecodeJPEG) {
 			case *imageFiles:
 				made.options.jpeg.Store(use)
 			case *recordField:
-				made.set.options.Images.jpeg.Store(use)
+				if made.image {
+					made.set.options.Images.jpeg.Store(use)
+				}
 			}
 		}
 	}

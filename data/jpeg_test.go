@@ -53,6 +53,13 @@ func TestUseJPEG(t *testing.T) {
 	}
 }
 
+func TestUseJPEGOfRecordsWithoutImages(t *testing.T) {
+	m := openLabelled(t, numberedRecords(t, 4, 1))
+	m.UseJPEG(func([]byte, int) ([]byte, int, int, error) { return nil, 0, 0, errors.New("called") })
+	require.NoError(t, firstError(m))
+	require.NoError(t, m.Close())
+}
+
 // A file is read into memory only if its pixels can need so much.
 func TestLargeJPEG(t *testing.T) {
 	dir := t.TempDir()
