@@ -98,7 +98,7 @@ NOT_IN_RACE := TestBudget(IsKept|ThatCannotBeKept|OfASmallModel|IsResumedBitForB
 
 .PHONY: test-onednn
 test-onednn: runtime ## the tests that race skips, with the opposite setting of oneDNN
-	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) onednn -count=1 -timeout=20m -run '^($(NOT_IN_RACE)|TestRoundsAsItSays)$$|^TestScripts$$/^matrix$$' $(GOTESTFLAGS) ./cmd/steadyfit ./fit ./session ./internal/autotune
+	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) onednn -count=1 -timeout=20m -run '^($(NOT_IN_RACE)|TestRoundsAsItSays)$$' $(GOTESTFLAGS) ./cmd/steadyfit ./fit ./session ./internal/autotune
 
 # Left out are tests of memory, and tests of hundreds of steps through the calls of other tests.
 NO_GCSTRESS := TestReloadsStayFlat|TestReleaseProfile|TestNoNativeGrowth|TestServerRuns|TestCallerRuns.*|TestCluster|TestRankTimes|TestMicroBatches|TestFusedStepsAreTheSameSteps|TestBuiltinModelsTrain

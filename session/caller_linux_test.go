@@ -91,21 +91,32 @@ func TestCallerRuns(t *testing.T) {
 				}
 				return handed(t) - before
 			}
-			most := run(others) / 4
+			// A thread that spins takes over an operation without a switch, so few may be counted.
+			runs, taken := 1, run(others)
+			most := steps / 10
 			if c.opts.Device.Executor == "" {
-				require.Greater(t, most, 2, "nothing was handed over")
+				for ; taken < 12 && runs < 50; runs++ {
+					taken += run(others)
+				}
+				require.GreaterOrEqual(t, taken, 12, "nothing was handed over")
+				most = taken / 4
 			} else {
-				assert.Less(t, most, steps/40, "this executor has begun to hand over: then the calling thread may be measured with it")
-				most = steps / 10
+				assert.Less(t, taken, steps/10, "this executor has begun to hand over: then the calling thread may be measured with it")
 			}
-			assert.LessOrEqual(t, run(caller), most)
+			several := func() (sum int) {
+				for range runs {
+					sum += run(caller)
+				}
+				return sum
+			}
+			assert.LessOrEqual(t, several(), most)
 			// The same after a reload.
 			p, err := caller.Snapshot(ctx)
 			require.NoError(t, err)
 			defer p.Close()
 			_, err = caller.Reset(ctx, session.ResetReload, p)
 			require.NoError(t, err)
-			assert.LessOrEqual(t, run(caller), most)
+			assert.LessOrEqual(t, several(), most)
 		})
 	}
 }
