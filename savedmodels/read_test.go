@@ -267,6 +267,7 @@ func FuzzRead(f *testing.F) {
 		again, err := parse("fuzz", data, 64<<20)
 		require.NoError(t, err)
 		again.settle("")
+		again.base = m.base
 		require.NoError(t, again.WriteText(&second))
 		require.Equal(t, first.String(), second.String())
 		_, err = m.MarshalJSON()
