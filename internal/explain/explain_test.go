@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -416,9 +417,10 @@ func TestOptions(t *testing.T) {
 		}
 		assert.NotContains(t, advice.String(), "which splits batches", "batches are split already")
 		assert.Contains(t, advice.String(), "or more {Options.MicroBatches}")
-		i := slices.IndexFunc(r.Parts, func(p Part) bool { return p.Name == Activations })
-		require.GreaterOrEqual(t, i, 0)
-		assert.InEpsilon(t, 2*222*222*32*4, float64(r.Parts[i].Of[0].Bytes), 0.01, "the convolution of a quarter of the batch")
+		// TensorFlow may have freed it at the moment of the peak, which depends on the order of operations.
+		assert.True(t, slices.ContainsFunc(r.Timeline.Spans, func(s Span) bool {
+			return s.Part == Activations && math.Abs(float64(s.Bytes)/(2*222*222*32*4)-1) < 0.01
+		}), "the convolution of a quarter of the batch: %v", r.Timeline.Spans)
 
 		r = measure(t, oneDNN, testCase{Model: "digits", Samples: 1000, Batch: 32, Seconds: 2, Options: session.Options{StepsPerExecution: 10}})
 		adds(t, r)
