@@ -93,7 +93,7 @@ race: runtime ## the unit tests with race detector and leakcheck, with the oppos
 
 # Tests that skip themselves in builds with race detector or leakcheck. Left out are tests that
 # compare with Keras, whose TensorFlow has the same setting, tests that set oneDNN themselves,
-# and TestGolden.
+# TestGolden, and the longest test of a budget, since TestBudgetIsKept is here.
 NOT_IN_RACE := TestBudget(IsKept|ThatCannotBeKept|OfASmallModel|IsResumedBitForBit)|TestSoak|TestReloadsStayFlat|TestPythonPredictsTheSame
 
 .PHONY: test-onednn

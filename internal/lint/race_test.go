@@ -20,7 +20,8 @@ func TestSkippedInRaceRunElsewhere(t *testing.T) {
 		"TestTrainsAsKerasFit", "TestGoesOnInKeras", // compare with Keras, which has the same setting
 		"TestOutOfMemory", "TestOutOfMemoryIsSplit", "TestOutOfMemoryOfMalloc", "TestOutOfMemoryOfKernels", "TestReleaseProfile", "TestModelsOfOthersTrain", // set oneDNN themselves
 		"TestGolden", "TestRaggedInputIsRefused", // train nothing
-		"TestEventsAreTheHistory", // compares files
+		"TestEventsAreTheHistory",         // compares files
+		"TestBudgetIsKeptWithCheckpoints", // TestBudgetIsKept runs with both settings
 	}
 	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {
