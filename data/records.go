@@ -295,7 +295,8 @@ func (s *recordSet) addField(name string, v value, isLabel bool) (err error) {
 	s.fields = append(s.fields, f)
 	var decoded vector
 	extremes := observed{}
-	if s.observes += v.count; !text && s.observes <= maxObserved {
+	s.observes += v.count
+	if oneLabel := isLabel && v.count == 1; !text && (oneLabel || s.observes <= maxObserved) {
 		extremes = unobserved
 	}
 	if extremes.Known || isLabel && v.count == 1 {

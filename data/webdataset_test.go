@@ -57,6 +57,18 @@ func TestWebDatasetOfPython(t *testing.T) {
 	}
 }
 
+// A number is a class also beside a field with more elements than are observed.
+func TestLabelBesideALargeField(t *testing.T) {
+	var large bytes.Buffer
+	require.NoError(t, WriteNPY(&large, Array{Shape: []int{maxObserved + 1}, Values: make([]uint8, maxObserved+1)}))
+	path := filepath.Join(t.TempDir(), "a.tar")
+	require.NoError(t, os.WriteFile(path, tarOf(t, "0.image.npy", large.String(), "0.json", `{"label": 3}`), 0o600))
+	m, err := Open(path, Options{CSV: CSVOptions{Label: "label"}})
+	require.NoError(t, err)
+	require.Equal(t, []int64{3}, fieldsOf(t, m)["y"].Values)
+	require.NoError(t, m.Close())
+}
+
 // Folders and hidden files are no values, and the numbers of JSON have one type in all records.
 func TestWebDataset(t *testing.T) {
 	raw := tarOf(t,

@@ -197,6 +197,10 @@ func TestReloadThatFails(t *testing.T) {
 	s, dir := copied(t, "digits")
 	require.NoError(t, s.SetMicroBatches(2))
 	losses(t, s, bs, 0)
+	picture, err := os.ReadFile("testdata/jpeg/jpeg/0/a.jpg")
+	require.NoError(t, err)
+	_, _, _, err = s.DecodeJPEG(picture, 3)
+	require.NoError(t, err)
 	p, err := s.Snapshot(ctx)
 	require.NoError(t, err)
 	defer p.Close()
@@ -235,6 +239,9 @@ func TestReloadThatFails(t *testing.T) {
 	require.NoError(t, other.SetMicroBatches(2))
 	require.NoError(t, other.Revert(ctx, p))
 	assert.Equal(t, losses(t, plain, bs, 2), losses(t, other, bs, 2))
+	require.NoError(t, s.Close())
+	_, _, _, err = s.DecodeJPEG(picture, 3)
+	require.ErrorIs(t, err, tfbind.ErrClosed)
 }
 
 // Another goroutine may call Close at any time. Nothing remains open, and the race detector

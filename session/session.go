@@ -327,14 +327,14 @@ func (s *Session) Close() error {
 	if s == nil {
 		return nil
 	}
+	err := s.jpeg.close() // also that of a session that a failed reset has closed
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil
+		return err
 	}
 	s.closed = true
 	_ = s.gpu.Close()
-	err := s.jpeg.close()
 	if s.rank.close() {
 		return err
 	}

@@ -33,7 +33,7 @@ type Config struct {
 	// training part.
 	Data Data
 	// Validation is the path of the validation data, which is read with the options of Data.
-	// If the dataset has two parts, it is the test part.
+	// If the dataset has parts, it is the part for validation, or otherwise that for tests.
 	Validation string
 	// ValidationFraction is the fraction of the training data that is used for validation, above 0
 	// and below 1. Validation must then be empty.

@@ -71,6 +71,7 @@ const (
 // (savedmodels.DataRecord) determines the numbers of classes, the order of columns and the scale of
 // bytes; Model.WithRecord gives it that of an adapter. Except for the train signature, columns of a
 // table that the record does not have are left out. The caller closes the dataset.
+// JPEG files have the pixels of a training after InMemory.UseJPEG with session.Session.DecodeJPEG.
 func OpenData(model *savedmodels.Model, signature string, d Data, part string, pass data.Pass) (*data.InMemory, error) {
 	r, err := newReader(model, signature, d)
 	if err != nil {

@@ -106,9 +106,9 @@ func (p *profiled) trace(earlier int64, n int, do func() error) error {
 	if last < p.t.Profile.First || first > p.t.Profile.Last {
 		return do()
 	}
-	began := time.Now()
+	began := time.Now().Round(0) // TensorFlow's times have no monotonic clock
 	metadata, err := p.Traces(do)
-	p.list = append(p.list, native.Profiled{First: first, Last: last, Began: began, Ended: time.Now(), Metadata: metadata})
+	p.list = append(p.list, native.Profiled{First: first, Last: last, Began: began, Ended: time.Now().Round(0), Metadata: metadata})
 	if last >= p.t.Profile.Last {
 		p.write()
 	}
