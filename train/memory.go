@@ -38,7 +38,7 @@ func (t *training) arrange() {
 	l.Session = s
 	switch {
 	case t.Profile != Profile{} && rank == 0:
-		t.profiled = &profiled{Session: s, t: t}
+		t.profiled = &profiled{Session: s, t: t, began: -1}
 		l.Session = t.profiled
 	case t.live:
 		l.Session = autotune.NewLive(s, l.Batch, l.Log)

@@ -24,7 +24,8 @@ type Profile struct {
 	// steps can be traced, since their traces are in memory until the last one.
 	First, Last int64
 	// File receives the times of all operations in the Trace Event Format, which Perfetto and
-	// chrome://tracing open. It is replaced.
+	// chrome://tracing open. It is replaced. A process that resumes between First and Last writes
+	// another file, with the number of its first step in the name, as in trace-15.json.
 	File string
 }
 
@@ -90,6 +91,8 @@ type profiled struct {
 	t       *training
 	list    []native.Profiled
 	written bool
+	// began is the number of steps before the first one of this process; -1 before it.
+	began int64
 }
 
 func (p *profiled) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
@@ -102,6 +105,9 @@ func (p *profiled) TrainN(ctx context.Context, step int64, n int, out []float64)
 
 // trace runs n steps after earlier ones.
 func (p *profiled) trace(earlier int64, n int, do func() error) error {
+	if p.began < 0 {
+		p.began = earlier
+	}
 	first, last := earlier+1, earlier+int64(n)
 	if last < p.t.Profile.First || first > p.t.Profile.Last {
 		return do()
@@ -120,7 +126,7 @@ func (p *profiled) end() {
 	if p == nil {
 		return
 	}
-	if p.write(); !p.written {
+	if p.write(); !p.written && p.began < p.t.Profile.Last { // otherwise an earlier process has written it
 		p.t.Loop.Log.Warn("no trace was written, since the training ran none of the steps", "profile", p.t.Profile)
 	}
 }
@@ -130,8 +136,12 @@ func (p *profiled) write() {
 	if len(p.list) == 0 {
 		return
 	}
-	operations := 0
-	err := files.Stream(p.t.Profile.File, func(w io.Writer) (err error) {
+	operations, path := 0, p.t.Profile.File
+	if p.began >= p.t.Profile.First { // an earlier process has written the steps before
+		extension := filepath.Ext(path)
+		path = fmt.Sprintf("%s-%d%s", strings.TrimSuffix(path, extension), p.began+1, extension)
+	}
+	err := files.Stream(path, func(w io.Writer) (err error) {
 		operations, err = native.WriteProfile(w, p.list)
 		return err
 	})
@@ -144,5 +154,5 @@ func (p *profiled) write() {
 	if operations == 0 {
 		p.t.Loop.Log.Warn("the trace has no operations, since the single-threaded executor of the checkpoint cannot trace")
 	}
-	p.t.Loop.Log.Info("trace written", "file", p.t.Profile.File, "first_step", first, "last_step", last, "operations", operations)
+	p.t.Loop.Log.Info("trace written", "file", path, "first_step", first, "last_step", last, "operations", operations)
 }

@@ -93,6 +93,19 @@ func TestProfile(t *testing.T) {
 	assert.Contains(t, spans, "steps 6 to 10")
 	assert.Contains(t, spans, "steps 11 to 15")
 
+	// A process that resumes within the steps keeps the file of an earlier one, and one after them is silent.
+	part := func(epochs int) func(*Config) {
+		return func(c *Config) {
+			c.Loop.StepsPerEpoch, c.Loop.Epochs, c.Resume = 11, epochs, true
+			c.Checkpoints.Folder = filepath.Join(dir, "ckpt")
+		}
+	}
+	assert.Len(t, train("resumed", "10:12", part(1)), 2)
+	assert.Len(t, train("resumed", "10:12", part(2)), 2)
+	assert.FileExists(t, filepath.Join(dir, "resumed-12.json"))
+	train("resumed", "10:12", part(3))
+	assert.NotContains(t, log.String(), "no trace was written")
+
 	assert.Len(t, train("end", "29:99", nothing), 2)
 	assert.Nil(t, train("never", "31:99", nothing))
 	assert.Contains(t, log.String(), "the training ran none of the steps")
