@@ -112,6 +112,7 @@ func TestKubeflowServerFails(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body) // the end of the connection is noticed after the body
 		cancel()
 		<-r.Context().Done()
+		panic(http.ErrAbortHandler) // the client still reads an answer while it closes the connection
 	}
 	require.ErrorIs(t, k.Observe(ctx, later(10, fit.Observation{Moment: fit.AtStep})), context.Canceled)
 	s.CloseClientConnections()
