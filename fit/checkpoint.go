@@ -178,7 +178,7 @@ func (c *checkpointer) epoch(_ context.Context, s *State) error {
 
 // end does not unlock the folder, because other hooks may still write to it.
 func (c *checkpointer) end(_ context.Context, s *State) error {
-	var diverged *DivergedError
+	var diverged *divergedError
 	if errors.As(s.Err, &diverged) {
 		err := c.folder.PutAside(s.Step)
 		s.History.Checkpoint = c.folder.Newest

@@ -23,7 +23,7 @@
 //
 // # Divergence
 //
-// A loss that is NaN or infinite ends the run at that step with a DivergedError. The loss of a
+// A loss that is NaN or infinite ends the run at that step with ErrDiverged. The loss of a
 // step is computed before the update, so a state is known to be good only once the next loss or
 // a validation is finite. A checkpoint of a diverged state is renamed to diverged-<step>. The
 // one before it is kept until the newer one is known to be good.

@@ -9,13 +9,12 @@ import (
 	"steadyfit/option"
 )
 
-// ErrDiverged matches every DivergedError with errors.Is.
+// ErrDiverged means that a loss is NaN or infinite, or that gradients stay infinite at the lowest loss
+// scale. The weights in the session are not usable; earlier checkpoints are.
 var ErrDiverged = errors.New("training diverged")
 
-// DivergedError reports a loss that is NaN or infinite, or gradients that stay infinite at the
-// lowest loss scale. It matches ErrDiverged. The weights in the session are not usable; earlier
-// checkpoints are.
-type DivergedError struct {
+// divergedError is ErrDiverged with its place.
+type divergedError struct {
 	// Epoch counts from 1.
 	Epoch int
 	// Step is the train step that gave the value, counted from 1. For a validation, it is the
@@ -35,7 +34,7 @@ type DivergedError struct {
 	Skipped int64
 }
 
-func (e *DivergedError) Error() string {
+func (e *divergedError) Error() string {
 	where := fmt.Sprintf("at step %d (epoch %d, batch %d of the pass, from 0)", e.Step, e.Epoch, e.Batch)
 	if e.Steps > 1 {
 		where = fmt.Sprintf("in steps %d to %d, which ran in one execution (epoch %d, batches %d to %d of the pass, from 0)", e.Step-int64(e.Steps)+1, e.Step, e.Epoch, e.Batch-e.Steps+1, e.Batch)
@@ -52,7 +51,7 @@ func (e *DivergedError) Error() string {
 }
 
 // Is reports whether target is ErrDiverged.
-func (e *DivergedError) Is(target error) bool { return target == ErrDiverged }
+func (e *divergedError) Is(target error) bool { return target == ErrDiverged }
 
 // HookError is the error of a hook. It ends the run.
 type HookError struct {

@@ -85,7 +85,7 @@ func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 //   - an *option.Error if an option cannot work. Nothing was trained.
 //   - a *MismatchError if the checkpoint does not match this run.
 //   - a *checkpoint.LockedError if another run uses the folder of checkpoints.
-//   - a *DivergedError (ErrDiverged) if the loss is NaN or infinite, or the gradients stay
+//   - ErrDiverged if the loss is NaN or infinite, or the gradients stay
 //     infinite, so that steps no longer change the weights.
 //   - context.Canceled or context.DeadlineExceeded if ctx ended. Run completes the step in
 //     progress, and a Checkpoint hook writes a checkpoint.
@@ -398,7 +398,7 @@ func (r *run) checkLoss(b data.Batch, n int, finite bool) error {
 	scaler, scales := s.Session.(lossScaler)
 	skipped := scales && scaler.Skipped()
 	if !finite && !skipped {
-		return &DivergedError{Epoch: s.Epoch, Step: s.Step + int64(n), Steps: n, Batch: b.Index, Metric: r.train.names[0], Value: r.train.values[0]}
+		return &divergedError{Epoch: s.Epoch, Step: s.Step + int64(n), Steps: n, Batch: b.Index, Metric: r.train.names[0], Value: r.train.values[0]}
 	}
 	if !scales {
 		return nil
@@ -420,7 +420,7 @@ func (r *run) checkLoss(b data.Batch, n int, finite bool) error {
 	if s.SkippedSteps < maxSkipped && (s.EpochStep+n < s.StepsPerEpoch || s.SkippedSteps < int64(s.StepsPerEpoch)) {
 		return nil
 	}
-	return &DivergedError{Epoch: s.Epoch, Step: step, Steps: n, Batch: b.Index, Metric: contract.MetricLossScale, Value: scale, Skipped: s.SkippedSteps}
+	return &divergedError{Epoch: s.Epoch, Step: step, Steps: n, Batch: b.Index, Metric: contract.MetricLossScale, Value: scale, Skipped: s.SkippedSteps}
 }
 
 func (r *run) applyRate() error {
@@ -481,7 +481,7 @@ func (r *run) validate(ctx context.Context) (Metrics, error) {
 	}
 	if e.badBatch >= 0 {
 		r.sound = false
-		return nil, &DivergedError{Epoch: s.Epoch, Step: s.Step, Batch: e.badBatch, Metric: r.validation.names[0], Value: e.metrics.values[0]}
+		return nil, &divergedError{Epoch: s.Epoch, Step: s.Step, Batch: e.badBatch, Metric: r.validation.names[0], Value: e.metrics.values[0]}
 	}
 	s.FiniteLoss = true
 	return e.metrics.means(e.sums, e.samples), nil

@@ -471,11 +471,11 @@ func TestDivergence(t *testing.T) {
 		l.lossAt = map[int64]float64{8: value}
 		h, err := (&Loop{Session: l, Batch: 4, Epochs: 3}).Run(t.Context(), samples(t, 20))
 		require.ErrorIs(t, err, ErrDiverged)
-		var d *DivergedError
+		var d *divergedError
 		require.ErrorAs(t, err, &d)
 		require.Equal(t, fmt.Sprint(value), fmt.Sprint(d.Value))
-		require.Equal(t, DivergedError{Epoch: 2, Step: 8, Batch: 2, Metric: "loss"},
-			DivergedError{Epoch: d.Epoch, Step: d.Step, Batch: d.Batch, Metric: d.Metric})
+		require.Equal(t, divergedError{Epoch: 2, Step: 8, Batch: 2, Metric: "loss"},
+			divergedError{Epoch: d.Epoch, Step: d.Step, Batch: d.Batch, Metric: d.Metric})
 		require.ErrorContains(t, err, fmt.Sprintf("loss is %v at step 8 (epoch 2, batch 2", value))
 		require.ErrorContains(t, err, "lower the learning rate")
 		require.Len(t, h.Records, 1)

@@ -129,7 +129,7 @@ func TestOnlySkippedStepsAreDivergence(t *testing.T) {
 	}
 	diverged := func(err error, step, skipped int64) {
 		t.Helper()
-		var d *DivergedError
+		var d *divergedError
 		require.ErrorAs(t, err, &d)
 		require.Equal(t, []any{step, skipped, 1024.0, "loss_scale"}, []any{d.Step, d.Skipped, d.Value, d.Metric})
 		require.ErrorContains(t, err, "not finite at loss scale 1024, which cannot be lowered")

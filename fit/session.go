@@ -72,12 +72,12 @@ type stacker interface {
 // non-finite gradients.
 type lossScaler interface {
 	// Skipped reports whether a step of the last execution was skipped and the loss scale was
-	// lowered. A loss that is NaN or infinite is then not a DivergedError, and the means of the
+	// lowered. A loss that is NaN or infinite is then not ErrDiverged, and the means of the
 	// epoch omit the execution.
 	Skipped() bool
 	// Stuck reports whether a step of the last execution was skipped although the loss scale
 	// cannot be lowered. After 100 consecutive skipped steps, or an epoch of them, the run ends
-	// with a DivergedError.
+	// with ErrDiverged.
 	Stuck() (scale float64, stuck bool)
 }
 

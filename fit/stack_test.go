@@ -357,7 +357,7 @@ func TestDivergedInACall(t *testing.T) {
 		l.lossAt = map[int64]float64{6: bad}
 		loop := Loop{Session: l, Batch: 4, Epochs: 1}
 		_, err := loop.Run(t.Context(), samples(t, 40))
-		var d *DivergedError
+		var d *divergedError
 		require.ErrorAs(t, err, &d)
 		require.Equal(t, []any{int64(8), 4, 7}, []any{d.Step, d.Steps, d.Batch})
 		require.ErrorContains(t, err, "in steps 5 to 8, which ran in one execution (epoch 1, batches 4 to 7 of the pass, from 0)")

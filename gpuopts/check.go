@@ -57,7 +57,7 @@ func when(condition bool, setting string) string {
 
 func (o Options) excluded() error {
 	const leaveOut = "remove one of them"
-	async := when(o.GPUAllocator == CUDAMallocAsync, o.setting("GPUAllocator"))
+	async := when(o.GPUAllocator == cudaMallocAsync, o.setting("GPUAllocator"))
 	virtual, fraction := o.setting("VirtualGPUs"), o.setting("MemoryFraction")
 	for _, c := range []struct{ one, other, why, fix string }{
 		{o.setting("GrapplerOff"), cmp.Or(o.setting("Precision"), o.setting("MemoryOptimization"), o.Grappler.setting()),
@@ -76,9 +76,9 @@ func (o Options) excluded() error {
 			"only BFC has a limit; CUDA's pool uses the limit only for the freed memory that it keeps (gpu_cudamallocasync_allocator.cc)", leaveOut},
 		{o.setting("OneDNNSystemAllocator"), o.setting("OneDNNPoolLimit"),
 			"the first bypasses the pool that the second limits (mkl_cpu_allocator.h)", leaveOut},
-		{when(o.XLA == XLAOff, o.setting("XLA")), o.setting("XLAMinCluster"),
+		{when(o.XLA == off, o.setting("XLA")), o.setting("XLAMinCluster"),
 			"XLA clusters need XLA", leaveOut},
-		{when(o.OneDNN == Off, o.setting("OneDNN")), cmp.Or(o.needOneDNN()...),
+		{when(o.OneDNN == off, o.setting("OneDNN")), cmp.Or(o.needOneDNN()...),
 			"the option needs oneDNN", leaveOut},
 	} {
 		if c.one != "" && c.other != "" {
@@ -122,7 +122,7 @@ func (o Options) Check(env []string) ([]*option.Error, error) {
 	o.checkGPU(&c)
 	o.checkCPU(&c)
 	for _, name := range slices.Sorted(maps.Keys(c.set)) {
-		instead, known := unread[name]
+		instead, known := tfenv.Unread[name]
 		// Variables without these prefixes may be for other programs.
 		if known && (strings.HasPrefix(name, "TF_") || strings.HasPrefix(name, "XLA_")) {
 			c.warn(name, "TensorFlow 2.21 does not read it; use instead: "+instead)
@@ -163,7 +163,7 @@ func (c *checker) overridden(variable, setting string, number int, sources strin
 // withoutBFC reports whether a value of TF_GPU_ALLOCATOR replaces BFC. memory_guard wraps BFC
 // (gpu_process_state.cc).
 func withoutBFC(allocator string) bool {
-	return allocator == string(CUDAMallocAsync) || allocator == cudaMalloc
+	return allocator == cudaMallocAsync || allocator == cudaMalloc
 }
 
 func (o Options) checkGPU(c *checker) {
@@ -177,12 +177,12 @@ func (o Options) checkGPU(c *checker) {
 	default:
 		c.warn(forceGrowth, fmt.Sprintf("TensorFlow accepts only true and false, and ignores %q (gpu_bfc_allocator.cc)", growth))
 	}
-	allocators := []string{string(CUDAMallocAsync), cudaMalloc, memoryGuard}
+	allocators := []string{cudaMallocAsync, cudaMalloc, memoryGuard}
 	allocator := c.set[gpuAllocator]
 	switch {
 	case allocator != "" && !slices.Contains(allocators, allocator):
 		c.warn(gpuAllocator, fmt.Sprintf("TensorFlow accepts only %s, and ignores %q (gpu_process_state.cc)", strings.Join(allocators, ", "), allocator))
-	case allocator != "" && allocator != string(o.GPUAllocator):
+	case allocator != "" && allocator != o.GPUAllocator:
 		c.contradicted(o.setting("GPUAllocator"), gpuAllocator, obeys, unset)
 	}
 	if withoutBFC(allocator) && o.GPUAllocator == "" {
@@ -190,7 +190,7 @@ func (o Options) checkGPU(c *checker) {
 		c.contradicted(o.setting("GarbageCollection"), gpuAllocator, "only BFC collects garbage", unset)
 		c.contradicted(o.limit(), gpuAllocator, "only BFC has a limit (gpu_process_state.cc)", unset)
 	}
-	if o.GPUAllocator == CUDAMallocAsync || allocator == string(CUDAMallocAsync) {
+	if o.GPUAllocator == cudaMallocAsync || allocator == cudaMallocAsync {
 		c.warn(o.setting("MemoryGrowth"), "cuda_malloc_async always takes memory as needed; the option applies only to BFC (gpu_process_state.cc)")
 	}
 	if have := c.set[systemMemory]; have != "" {
@@ -223,7 +223,7 @@ func (o Options) checkCPU(c *checker) {
 	c.overridden("TF_NUM_INTRAOP_THREADS", o.setting("IntraThreads"), o.IntraThreads, sources)
 	c.overridden("TF_NUM_INTEROP_THREADS", o.setting("InterThreads"), o.InterThreads, sources)
 	jit, auto := flagIn(c.set[xlaFlags], autoJIT)
-	level := map[string]string{XLAOff: "-1", XLAOn1: "1", XLAOn2: "2"}[o.XLA]
+	level := map[string]string{off: "-1", xlaOn1: "1", xlaOn2: "2"}[o.XLA]
 	if auto && jit != "0" && jit != level { // 0 leaves the level to the session
 		c.contradicted(o.setting("XLA"), xlaFlags, autoJIT+" in it overrides the option (xla_cluster_util.cc)", "remove the flag from it, or leave the option out")
 	}
@@ -231,36 +231,6 @@ func (o Options) checkCPU(c *checker) {
 		c.warn(o.setting("XLAMinCluster"), "XLA is off and makes no clusters; turn it on with {Options.XLA}")
 	}
 }
-
-// unread maps variables that TensorFlow 2.21 does not read, but advice on the Internet or other programs
-// use, to settings that work. The library contains none of the names that begin with TF_ and XLA_.
-var unread = map[string]string{
-	"TF_GPU_MEMORY_ALLOW_GROWTH":          "TF_FORCE_GPU_ALLOW_GROWTH=true, or {Options.MemoryGrowth}",
-	"TF_GPU_ALLOW_GROWTH":                 "TF_FORCE_GPU_ALLOW_GROWTH=true, or {Options.MemoryGrowth}",
-	"TF_GPU_MEMORY_FRACTION":              "{Options.MemoryFraction X}",
-	"TF_GPU_MEMORY_LIMIT":                 "{Options.VirtualGPUs}, or {Options.MemoryFraction X}",
-	"TF_MEMORY_ALLOCATION":                "{Options.MemoryFraction X}",
-	"TF_CUDA_HOST_MEM_LIMIT_IN_MB":        "TF_GPU_HOST_MEM_LIMIT_IN_MB",
-	"TF_DISABLE_MKL":                      "TF_ENABLE_ONEDNN_OPTS=0",
-	"TF_ENABLE_MKL":                       "TF_ENABLE_ONEDNN_OPTS=1",
-	"TF_ENABLE_MKLDNN":                    "TF_ENABLE_ONEDNN_OPTS=1",
-	"TF_INTRA_OP_PARALLELISM_THREADS":     "TF_NUM_INTRAOP_THREADS, or {Options.IntraThreads N}",
-	"TF_INTER_OP_PARALLELISM_THREADS":     "TF_NUM_INTEROP_THREADS, or {Options.InterThreads N}",
-	"TF_ENABLE_AUTO_MIXED_PRECISION":      "{Options.Precision float16-gpu}",
-	"TF_ENABLE_TENSOR_FLOAT_32_EXECUTION": "NVIDIA_TF32_OVERRIDE=0, which cuBLAS and cuDNN read; TensorFlow itself can be set only from Python",
-	"TF_XLA_AUTO_JIT":                     "TF_XLA_FLAGS=--tf_xla_auto_jit=2, or {Options.XLA}",
-	"XLA_PYTHON_CLIENT_PREALLOCATE":       "TF_FORCE_GPU_ALLOW_GROWTH=true, or {Options.MemoryGrowth} (JAX reads this one)",
-	"XLA_PYTHON_CLIENT_MEM_FRACTION":      "{Options.MemoryFraction X} (JAX reads this one)",
-	// The wheels run oneDNN in TensorFlow's own thread pool, not with OpenMP.
-	"OMP_NUM_THREADS": "TF_NUM_INTRAOP_THREADS, or {Options.IntraThreads N}",
-	"MKL_NUM_THREADS": "TF_NUM_INTRAOP_THREADS, or {Options.IntraThreads N}",
-	"KMP_BLOCKTIME":   "nothing: the wheels do not use OpenMP",
-	"KMP_AFFINITY":    "nothing: the wheels do not use OpenMP",
-}
-
-// Unread returns variables that TensorFlow 2.21 does not read although advice mentions them, with
-// settings that work instead. Braces in the text mark options (see option.Error).
-func Unread() map[string]string { return maps.Clone(unread) }
 
 // Later compares the serialized ConfigProto of a session with that of the process's first session.
 // TensorFlow sets up GPUs and threads once, and would ignore other settings or fail. The error joins
@@ -311,7 +281,7 @@ func Unlimited(first []byte, env []string) string {
 	}
 	var config pb.ConfigProto
 	if err := proto.Unmarshal(first, &config); err == nil && config.GetGpuOptions().GetExperimental().GetUseCudaMallocAsync() {
-		return string(CUDAMallocAsync)
+		return cudaMallocAsync
 	}
 	return ""
 }
@@ -329,7 +299,7 @@ func processWide(c *pb.ConfigProto) []settled {
 	truth := func(on bool) string { return when(on, "true") }
 	allocator := gpu.GetAllocatorType()
 	if experimental.GetUseCudaMallocAsync() {
-		allocator = string(CUDAMallocAsync)
+		allocator = cudaMallocAsync
 	}
 	inter := c.GetInterOpParallelismThreads()
 	if c.GetUsePerSessionThreads() {

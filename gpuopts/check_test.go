@@ -16,6 +16,7 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/docs"
+	"steadyfit/internal/tfenv"
 	"steadyfit/option"
 )
 
@@ -28,22 +29,22 @@ type environment struct {
 // environments has a case for every option with a variable.
 var environments = []environment{
 	{gpuopts.Options{}, nil},
-	{gpuopts.Options{MemoryGrowth: true, IntraThreads: 2, XLA: gpuopts.XLAOn2}, nil},
+	{gpuopts.Options{MemoryGrowth: true, IntraThreads: 2, XLA: "on-2"}, nil},
 	{gpuopts.Options{VisibleGPUs: []int{0}}, []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID"}},
-	{gpuopts.Options{GarbageCollection: gpuopts.On}, []string{"TF_ENABLE_GPU_GARBAGE_COLLECTION=true"}},
-	{gpuopts.Options{GarbageCollection: gpuopts.Off}, []string{"TF_ENABLE_GPU_GARBAGE_COLLECTION=false"}},
-	{gpuopts.Options{OneDNN: gpuopts.On}, []string{"TF_ENABLE_ONEDNN_OPTS=1"}},
-	{gpuopts.Options{OneDNN: gpuopts.Off}, []string{"TF_ENABLE_ONEDNN_OPTS=0"}},
+	{gpuopts.Options{GarbageCollection: "on"}, []string{"TF_ENABLE_GPU_GARBAGE_COLLECTION=true"}},
+	{gpuopts.Options{GarbageCollection: "off"}, []string{"TF_ENABLE_GPU_GARBAGE_COLLECTION=false"}},
+	{gpuopts.Options{OneDNN: "on"}, []string{"TF_ENABLE_ONEDNN_OPTS=1"}},
+	{gpuopts.Options{OneDNN: "off"}, []string{"TF_ENABLE_ONEDNN_OPTS=0"}},
 	{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1"}},
 	{gpuopts.Options{OneDNNPoolLimit: 300e6}, []string{"TF_MKL_ALLOC_MAX_BYTES=300000000"}},
 	{gpuopts.Options{OneDNNMath: "bfloat16"}, []string{"TF_SET_ONEDNN_FPMATH_MODE=BF16"}},
-	{gpuopts.Options{XLA: gpuopts.XLAOn1, XLAMinCluster: 8}, []string{"TF_XLA_FLAGS=--tf_xla_min_cluster_size=8"}},
+	{gpuopts.Options{XLA: "on-1", XLAMinCluster: 8}, []string{"TF_XLA_FLAGS=--tf_xla_min_cluster_size=8"}},
 	{gpuopts.Options{Deterministic: true}, []string{"TF_DETERMINISTIC_OPS=1"}},
 	{gpuopts.Options{LogLevel: "info"}, []string{"TF_CPP_MIN_LOG_LEVEL=0"}},
 	{gpuopts.Options{LogLevel: "warning"}, []string{"TF_CPP_MIN_LOG_LEVEL=1"}},
 	{gpuopts.Options{LogLevel: "error"}, []string{"TF_CPP_MIN_LOG_LEVEL=2"}},
 	{gpuopts.Options{LogLevel: "fatal"}, []string{"TF_CPP_MIN_LOG_LEVEL=3"}},
-	{gpuopts.Options{OneDNN: gpuopts.On, OneDNNPoolLimit: 1, VisibleGPUs: []int{1}}, []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "TF_ENABLE_ONEDNN_OPTS=1", "TF_MKL_ALLOC_MAX_BYTES=1"}},
+	{gpuopts.Options{OneDNN: "on", OneDNNPoolLimit: 1, VisibleGPUs: []int{1}}, []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "TF_ENABLE_ONEDNN_OPTS=1", "TF_MKL_ALLOC_MAX_BYTES=1"}},
 }
 
 func TestEnvironment(t *testing.T) {
@@ -151,31 +152,31 @@ var conflicts = []struct {
 		{gpuopts.Options{VirtualGPUs: [][]int{{1024}, {}}, VisibleGPUs: []int{1}}, nil, "Options.VirtualGPUs [[1024] []]", "Options.VisibleGPUs [1]"},
 	}},
 	{"`--gpu-allocator`", "another one in `TF_GPU_ALLOCATOR`", []contradiction{
-		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.GPUAllocator BFC", `TF_GPU_ALLOCATOR is "cuda_malloc_async"`},
-		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync}, []string{"TF_GPU_ALLOCATOR=cuda_malloc"}, "Options.GPUAllocator cuda_malloc_async", `TF_GPU_ALLOCATOR is "cuda_malloc"`},
+		{gpuopts.Options{GPUAllocator: "BFC"}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.GPUAllocator BFC", `TF_GPU_ALLOCATOR is "cuda_malloc_async"`},
+		{gpuopts.Options{GPUAllocator: "cuda_malloc_async"}, []string{"TF_GPU_ALLOCATOR=cuda_malloc"}, "Options.GPUAllocator cuda_malloc_async", `TF_GPU_ALLOCATOR is "cuda_malloc"`},
 	}},
 	{"cuda_malloc_async, also in `TF_GPU_ALLOCATOR`, and cuda_malloc there", "`--gpu-memory-limit`, `--gpu-memory-fraction`, `--memory-budget-of gpu`", []contradiction{
-		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, VirtualGPUs: [][]int{{}, {512}}}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.VirtualGPUs [[] [512]]"},
-		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, MemoryFraction: 0.5}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.MemoryFraction 0.5"},
+		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", VirtualGPUs: [][]int{{}, {512}}}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.VirtualGPUs [[] [512]]"},
+		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", MemoryFraction: 0.5}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.MemoryFraction 0.5"},
 		{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.VirtualGPUs [[512]]", `TF_GPU_ALLOCATOR is "cuda_malloc_async"`},
 		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_GPU_ALLOCATOR=cuda_malloc"}, "Options.MemoryFraction 0.5", `TF_GPU_ALLOCATOR is "cuda_malloc"`},
 	}},
 	{"cuda_malloc_async, also in `TF_GPU_ALLOCATOR`, and cuda_malloc there", "`UnifiedMemory`, `GarbageCollection`", []contradiction{
-		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, UnifiedMemory: true}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.UnifiedMemory true"},
-		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, GarbageCollection: gpuopts.Off}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.GarbageCollection off"},
+		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", UnifiedMemory: true}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.UnifiedMemory true"},
+		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", GarbageCollection: "off"}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.GarbageCollection off"},
 		{gpuopts.Options{UnifiedMemory: true}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.UnifiedMemory true", "TF_GPU_ALLOCATOR"},
-		{gpuopts.Options{GarbageCollection: gpuopts.On}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.GarbageCollection on", "TF_GPU_ALLOCATOR"},
+		{gpuopts.Options{GarbageCollection: "on"}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.GarbageCollection on", "TF_GPU_ALLOCATOR"},
 		{gpuopts.Options{UnifiedMemory: true}, []string{"TF_GPU_ALLOCATOR=cuda_malloc"}, "Options.UnifiedMemory true", `TF_GPU_ALLOCATOR is "cuda_malloc"`},
 	}},
 	{"`--visible-gpus`", "`CUDA_DEVICE_ORDER=FASTEST_FIRST`", []contradiction{
 		{gpuopts.Options{VisibleGPUs: []int{1}}, []string{"CUDA_DEVICE_ORDER=FASTEST_FIRST"}, "Options.VisibleGPUs [1]", `CUDA_DEVICE_ORDER is "FASTEST_FIRST"`},
 	}},
 	{"`--xla`", "another level in `TF_XLA_FLAGS`", []contradiction{
-		{gpuopts.Options{XLA: gpuopts.XLAOff}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=2"}, "Options.XLA off", "TF_XLA_FLAGS"},
-		{gpuopts.Options{XLA: gpuopts.XLAOn2}, []string{"TF_XLA_FLAGS=--x --tf_xla_auto_jit=fusible"}, "Options.XLA on-2", "TF_XLA_FLAGS"},
+		{gpuopts.Options{XLA: "off"}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=2"}, "Options.XLA off", "TF_XLA_FLAGS"},
+		{gpuopts.Options{XLA: "on-2"}, []string{"TF_XLA_FLAGS=--x --tf_xla_auto_jit=fusible"}, "Options.XLA on-2", "TF_XLA_FLAGS"},
 	}},
 	{"`--xla=false`", "`XLAMinCluster`", []contradiction{
-		{gpuopts.Options{XLA: gpuopts.XLAOff, XLAMinCluster: 4}, nil, "Options.XLA off", "Options.XLAMinCluster 4"},
+		{gpuopts.Options{XLA: "off", XLAMinCluster: 4}, nil, "Options.XLA off", "Options.XLAMinCluster 4"},
 	}},
 	{"`--precision bf16`, `OneDNNSystemAllocator`, `OneDNNPoolLimit`, `OneDNNMath`", "`TF_ENABLE_ONEDNN_OPTS=0`", []contradiction{
 		{gpuopts.Options{Precision: gpuopts.BFloat16}, []string{"TF_ENABLE_ONEDNN_OPTS=0"}, "Options.Precision bfloat16", `TF_ENABLE_ONEDNN_OPTS is "0"`},
@@ -186,26 +187,26 @@ var conflicts = []struct {
 	{"`GrapplerOff`", "`Precision`, `MemoryOptimization`, `Grappler`", []contradiction{
 		{gpuopts.Options{GrapplerOff: true, Precision: gpuopts.BFloat16}, nil, "Options.GrapplerOff true", "Options.Precision bfloat16"},
 		{gpuopts.Options{GrapplerOff: true, MemoryOptimization: "none"}, nil, "Options.GrapplerOff true", "Options.MemoryOptimization none"},
-		{gpuopts.Options{GrapplerOff: true, Grappler: gpuopts.Grappler{Loops: gpuopts.Off}}, nil, "Options.GrapplerOff true", "Options.Grappler.Loops off"},
+		{gpuopts.Options{GrapplerOff: true, Grappler: gpuopts.Grappler{Loops: "off"}}, nil, "Options.GrapplerOff true", "Options.Grappler.Loops off"},
 		{gpuopts.Options{GrapplerOff: true, Grappler: gpuopts.Grappler{PruningOff: true}}, nil, "Options.GrapplerOff true", "Options.Grappler.PruningOff true"},
 	}},
-	{"`OneDNN: Off`", "`BFloat16`, `OneDNNSystemAllocator`, `OneDNNPoolLimit`, `OneDNNMath`", []contradiction{
-		{gpuopts.Options{OneDNN: gpuopts.Off, Precision: gpuopts.BFloat16}, nil, "Options.OneDNN off", "Options.Precision bfloat16"},
-		{gpuopts.Options{OneDNN: gpuopts.Off, OneDNNSystemAllocator: true}, nil, "Options.OneDNN off", "Options.OneDNNSystemAllocator true"},
-		{gpuopts.Options{OneDNN: gpuopts.Off, OneDNNPoolLimit: 9}, nil, "Options.OneDNN off", "Options.OneDNNPoolLimit 9"},
-		{gpuopts.Options{OneDNN: gpuopts.Off, OneDNNMath: "bfloat16"}, nil, "Options.OneDNN off", "Options.OneDNNMath bfloat16"},
+	{"`OneDNN: \"off\"`", "`BFloat16`, `OneDNNSystemAllocator`, `OneDNNPoolLimit`, `OneDNNMath`", []contradiction{
+		{gpuopts.Options{OneDNN: "off", Precision: gpuopts.BFloat16}, nil, "Options.OneDNN off", "Options.Precision bfloat16"},
+		{gpuopts.Options{OneDNN: "off", OneDNNSystemAllocator: true}, nil, "Options.OneDNN off", "Options.OneDNNSystemAllocator true"},
+		{gpuopts.Options{OneDNN: "off", OneDNNPoolLimit: 9}, nil, "Options.OneDNN off", "Options.OneDNNPoolLimit 9"},
+		{gpuopts.Options{OneDNN: "off", OneDNNMath: "bfloat16"}, nil, "Options.OneDNN off", "Options.OneDNNMath bfloat16"},
 	}},
 	{"`OneDNNSystemAllocator`, also in `TF_ONEDNN_USE_SYSTEM_ALLOCATOR`", "`OneDNNPoolLimit`", []contradiction{
 		{gpuopts.Options{OneDNNSystemAllocator: true, OneDNNPoolLimit: 9}, nil, "Options.OneDNNSystemAllocator true", "Options.OneDNNPoolLimit 9"},
 		{gpuopts.Options{OneDNNPoolLimit: 9}, []string{"TF_ONEDNN_USE_SYSTEM_ALLOCATOR=true"}, "Options.OneDNNPoolLimit 9", "TF_ONEDNN_USE_SYSTEM_ALLOCATOR"},
 	}},
 	{"any option that is a variable", "the variable with another value", []contradiction{
-		{gpuopts.Options{GarbageCollection: gpuopts.On}, []string{"TF_ENABLE_GPU_GARBAGE_COLLECTION=1"}, "Options.GarbageCollection on", `"1" in the environment, and the option needs "true"`},
-		{gpuopts.Options{OneDNN: gpuopts.Off}, []string{"TF_ENABLE_ONEDNN_OPTS=1"}, "Options.OneDNN off", `TF_ENABLE_ONEDNN_OPTS is "1"`},
+		{gpuopts.Options{GarbageCollection: "on"}, []string{"TF_ENABLE_GPU_GARBAGE_COLLECTION=1"}, "Options.GarbageCollection on", `"1" in the environment, and the option needs "true"`},
+		{gpuopts.Options{OneDNN: "off"}, []string{"TF_ENABLE_ONEDNN_OPTS=1"}, "Options.OneDNN off", `TF_ENABLE_ONEDNN_OPTS is "1"`},
 		{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"TF_ONEDNN_USE_SYSTEM_ALLOCATOR=0"}, "Options.OneDNNSystemAllocator true", `TF_ONEDNN_USE_SYSTEM_ALLOCATOR is "0"`},
 		{gpuopts.Options{OneDNNPoolLimit: 9}, []string{"TF_MKL_ALLOC_MAX_BYTES=10"}, "Options.OneDNNPoolLimit 9", `TF_MKL_ALLOC_MAX_BYTES is "10"`},
 		{gpuopts.Options{OneDNNMath: "bfloat16"}, []string{"TF_SET_ONEDNN_FPMATH_MODE=F32"}, "Options.OneDNNMath bfloat16", `TF_SET_ONEDNN_FPMATH_MODE is "F32"`},
-		{gpuopts.Options{XLA: gpuopts.XLAOn2, XLAMinCluster: 4}, []string{"TF_XLA_FLAGS=--tf_xla_min_cluster_size=8"}, "Options.XLAMinCluster 4", "TF_XLA_FLAGS"},
+		{gpuopts.Options{XLA: "on-2", XLAMinCluster: 4}, []string{"TF_XLA_FLAGS=--tf_xla_min_cluster_size=8"}, "Options.XLAMinCluster 4", "TF_XLA_FLAGS"},
 		{gpuopts.Options{Deterministic: true}, []string{"TF_DETERMINISTIC_OPS=0"}, "Options.Deterministic true", `TF_DETERMINISTIC_OPS is "0"`},
 		{gpuopts.Options{LogLevel: "info"}, []string{"TF_CPP_MIN_LOG_LEVEL=2"}, "Options.LogLevel info", `TF_CPP_MIN_LOG_LEVEL is "2"`},
 	}},
@@ -236,7 +237,7 @@ func TestConflicts(t *testing.T) {
 	assert.Equal(t, firstTwo(table(t, "setting", "and", "because")), rows, "rows of docs/reference/devices.md, and those that are tried")
 
 	// Errors about several variables are joined.
-	_, err := gpuopts.Options{MemoryGrowth: true, GPUAllocator: gpuopts.BFC}.Check([]string{"TF_FORCE_GPU_ALLOW_GROWTH=false", "TF_GPU_ALLOCATOR=cuda_malloc"})
+	_, err := gpuopts.Options{MemoryGrowth: true, GPUAllocator: "BFC"}.Check([]string{"TF_FORCE_GPU_ALLOW_GROWTH=false", "TF_GPU_ALLOCATOR=cuda_malloc"})
 	assert.ErrorContains(t, err, "TF_FORCE_GPU_ALLOW_GROWTH")
 	assert.ErrorContains(t, err, "TF_GPU_ALLOCATOR")
 }
@@ -259,14 +260,14 @@ var warnings = []struct {
 		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_GPU_ALLOCATOR=cuda_malloc_async", "TF_ENABLE_ONEDNN_OPTS=0"}, nil},
 		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_GPU_ALLOCATOR=memory_guard", "TF_DEVICE_MIN_SYS_MEMORY_IN_MB="}, nil},
 		{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=512"}, nil},
-		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, VirtualGPUs: [][]int{{}}}, nil, nil},
-		{gpuopts.Options{XLA: gpuopts.XLAOn2}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=2"}, nil},
-		{gpuopts.Options{XLA: gpuopts.XLAOn2}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=0"}, nil},
+		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", VirtualGPUs: [][]int{{}}}, nil, nil},
+		{gpuopts.Options{XLA: "on-2"}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=2"}, nil},
+		{gpuopts.Options{XLA: "on-2"}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=0"}, nil},
 		{gpuopts.Options{XLAMinCluster: 4}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=1"}, nil},
 		{gpuopts.Options{IntraThreads: 4}, []string{"TF_NUM_INTRAOP_THREADS=4", "OMP_NUM_THREADS=4", "TF_VAR_secret=x"}, nil},
 	}},
 	{"`--memory-growth`", "cuda_malloc_async, also in `TF_GPU_ALLOCATOR`", []warned{
-		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync, MemoryGrowth: true}, nil, []string{"Options.MemoryGrowth true: cuda_malloc_async always takes memory as needed"}},
+		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", MemoryGrowth: true}, nil, []string{"Options.MemoryGrowth true: cuda_malloc_async always takes memory as needed"}},
 		{gpuopts.Options{MemoryGrowth: true}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, []string{"Options.MemoryGrowth true: cuda_malloc_async"}},
 	}},
 	{"`TF_NUM_INTRAOP_THREADS`, `TF_NUM_INTEROP_THREADS`", "another number in `--intra-threads`, `--inter-threads`", []warned{
@@ -282,7 +283,7 @@ var warnings = []struct {
 		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=1"}, []string{"TF_FORCE_GPU_ALLOW_GROWTH: TensorFlow accepts only true and false"}},
 	}},
 	{"`TF_GPU_ALLOCATOR`", "an unknown value", []warned{
-		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"TF_GPU_ALLOCATOR=bfc"}, []string{"TF_GPU_ALLOCATOR: TensorFlow accepts only cuda_malloc_async, cuda_malloc, memory_guard"}},
+		{gpuopts.Options{GPUAllocator: "BFC"}, []string{"TF_GPU_ALLOCATOR=bfc"}, []string{"TF_GPU_ALLOCATOR: TensorFlow accepts only cuda_malloc_async, cuda_malloc, memory_guard"}},
 	}},
 	{"`TF_DEVICE_MIN_SYS_MEMORY_IN_MB`", "a value that is not a whole number of at least 0", []warned{
 		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=1GiB"}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB: TensorFlow accepts only a whole number of MiB"}},
@@ -368,7 +369,7 @@ func TestLater(t *testing.T) {
 		{gpuopts.Options{}, gpuopts.Options{}, "", ""},
 		{gpuopts.Options{IntraThreads: 2, MemoryGrowth: true}, gpuopts.Options{}, "", ""},
 		{gpuopts.Options{IntraThreads: 2, MemoryGrowth: true}, gpuopts.Options{IntraThreads: 2, MemoryGrowth: true}, "", ""},
-		{gpuopts.Options{}, gpuopts.Options{Precision: gpuopts.BFloat16, XLA: gpuopts.XLAOn2, Executor: gpuopts.SingleThreaded, GrapplerOff: false}, "", ""},
+		{gpuopts.Options{}, gpuopts.Options{Precision: gpuopts.BFloat16, XLA: "on-2", Executor: gpuopts.SingleThreaded, GrapplerOff: false}, "", ""},
 		{gpuopts.Options{}, gpuopts.Options{InterThreads: 1, PerSessionThreads: true}, "", ""},
 		{gpuopts.Options{}, gpuopts.Options{InterThreads: 1}, "Options.InterThreads 1", "TensorFlow's default"},
 		{gpuopts.Options{IntraThreads: 2}, gpuopts.Options{IntraThreads: 1}, "Options.IntraThreads 1", "2"},
@@ -376,7 +377,7 @@ func TestLater(t *testing.T) {
 		{gpuopts.Options{MemoryFraction: 0.5}, gpuopts.Options{MemoryFraction: 0.25}, "Options.MemoryFraction 0.25", "0.5"},
 		{gpuopts.Options{VisibleGPUs: []int{0}}, gpuopts.Options{VisibleGPUs: []int{1, 0}}, "Options.VisibleGPUs 1,0", "0"},
 		{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, gpuopts.Options{VirtualGPUs: [][]int{{512, 512}}}, "Options.VirtualGPUs [[512 512]]", "[[512]]"},
-		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync}, "Options.GPUAllocator cuda_malloc_async", "BFC"},
+		{gpuopts.Options{GPUAllocator: "BFC"}, gpuopts.Options{GPUAllocator: "cuda_malloc_async"}, "Options.GPUAllocator cuda_malloc_async", "BFC"},
 		{gpuopts.Options{}, gpuopts.Options{UnifiedMemory: true}, "Options.UnifiedMemory true", "TensorFlow's default"},
 		{gpuopts.Options{HostMemoryLimit: 256}, gpuopts.Options{HostMemoryLimit: 512}, "Options.HostMemoryLimit 512", "256"},
 	} {
@@ -412,9 +413,9 @@ func TestUnlimited(t *testing.T) {
 		want  string
 	}{
 		{gpuopts.Options{}, nil, ""},
-		{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"TF_GPU_ALLOCATOR="}, ""},
-		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync}, []string{"TF_GPU_ALLOCATOR=bfc"}, "cuda_malloc_async"},
-		{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync}, []string{"TF_GPU_ALLOCATOR=memory_guard"}, ""},
+		{gpuopts.Options{GPUAllocator: "BFC"}, []string{"TF_GPU_ALLOCATOR="}, ""},
+		{gpuopts.Options{GPUAllocator: "cuda_malloc_async"}, []string{"TF_GPU_ALLOCATOR=bfc"}, "cuda_malloc_async"},
+		{gpuopts.Options{GPUAllocator: "cuda_malloc_async"}, []string{"TF_GPU_ALLOCATOR=memory_guard"}, ""},
 		{gpuopts.Options{}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "cuda_malloc_async"},
 		{gpuopts.Options{}, []string{"TF_GPU_ALLOCATOR=cuda_malloc", "TF_GPU_ALLOCATOR=cuda_malloc_async"}, "cuda_malloc"},
 	} {
@@ -425,14 +426,13 @@ func TestUnlimited(t *testing.T) {
 	assert.Empty(t, gpuopts.Unlimited([]byte("no message"), nil))
 }
 
-func TestUnreadIsACopy(t *testing.T) {
-	gpuopts.Unread()["TF_GPU_MEMORY_ALLOW_GROWTH"] = ""
-	assert.NotEmpty(t, gpuopts.Unread()["TF_GPU_MEMORY_ALLOW_GROWTH"])
+// TensorFlow reads the variables of options.
+func TestVariablesAreRead(t *testing.T) {
 	for _, v := range environments {
 		variables, err := v.options.Environment()
 		require.NoError(t, err)
 		for _, v := range variables {
-			assert.NotContains(t, gpuopts.Unread(), v.Name)
+			assert.NotContains(t, tfenv.Unread, v.Name)
 		}
 	}
 }
@@ -459,7 +459,7 @@ func TestDocument(t *testing.T) {
 func TestCheckIsPure(t *testing.T) {
 	t.Setenv("TF_FORCE_GPU_ALLOW_GROWTH", "false")
 	t.Setenv("TF_ENABLE_ONEDNN_OPTS", "1")
-	o := gpuopts.Options{MemoryGrowth: true, OneDNN: gpuopts.Off}
+	o := gpuopts.Options{MemoryGrowth: true, OneDNN: "off"}
 	_, err := o.Check(nil)
 	assert.NoError(t, err)
 	assert.Equal(t, "1", os.Getenv("TF_ENABLE_ONEDNN_OPTS"))

@@ -39,8 +39,8 @@ func (o Options) Environment() ([]Variable, error) {
 	list := []Variable{
 		{Name: "CUDA_DEVICE_ORDER", Value: "PCI_BUS_ID", For: o.setting("VisibleGPUs")},
 		// TensorFlow does not accept 1 and 0 for this variable.
-		{Name: "TF_ENABLE_GPU_GARBAGE_COLLECTION", Value: strconv.FormatBool(o.GarbageCollection == On), For: o.setting("GarbageCollection")},
-		{Name: oneDNN, Value: digit[o.OneDNN == On], Bool: true, For: o.setting("OneDNN")},
+		{Name: "TF_ENABLE_GPU_GARBAGE_COLLECTION", Value: strconv.FormatBool(o.GarbageCollection == on), For: o.setting("GarbageCollection")},
+		{Name: oneDNN, Value: digit[o.OneDNN == on], Bool: true, For: o.setting("OneDNN")},
 		{Name: systemAllocator, Value: "1", Bool: true, For: o.setting("OneDNNSystemAllocator")},
 		{Name: poolLimit, Value: strconv.FormatInt(o.OneDNNPoolLimit, 10), For: o.setting("OneDNNPoolLimit")},
 		{Name: "TF_SET_ONEDNN_FPMATH_MODE", Value: "BF16", For: o.setting("OneDNNMath")},

@@ -21,7 +21,7 @@ func ExampleOptions_Check() {
 
 // TensorFlow reads some settings only from environment variables.
 func ExampleOptions_Environment() {
-	variables, err := gpuopts.Options{VisibleGPUs: []int{1}, XLA: gpuopts.XLAOn2, XLAMinCluster: 8}.Environment()
+	variables, err := gpuopts.Options{VisibleGPUs: []int{1}, XLA: "on-2", XLAMinCluster: 8}.Environment()
 	if err != nil {
 		fmt.Println(err)
 		return

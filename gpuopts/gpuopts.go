@@ -61,7 +61,8 @@ type Options struct {
 	// Precision rewrites graphs to compute in 16 bits where TensorFlow considers it safe. The
 	// types of variables stay unchanged.
 	Precision Precision `json:",omitzero"`
-	// XLA compiles parts of graphs: XLAOff, XLAOn1 or XLAOn2. Empty means off, unless
+	// XLA compiles parts of graphs: "off", "on-1" or "on-2" (OptimizerOptions.global_jit_level).
+	// The last two also set cpu_global_jit, which TensorFlow needs on a CPU. Empty means off, unless
 	// --tf_xla_auto_jit in TF_XLA_FLAGS overrides the level (xla_cluster_util.cc). Functions
 	// exported with jit_compile are always compiled.
 	XLA string `json:",omitzero"`
@@ -85,8 +86,11 @@ type Options struct {
 	// VirtualGPUs splits GPUs into devices of a fixed size: for each visible GPU, a list of sizes
 	// in MiB. One size limits that GPU; an empty list leaves it whole. It cannot be combined with MemoryFraction.
 	VirtualGPUs [][]int `json:",omitzero"`
-	// GPUAllocator is the allocator of GPU memory: BFC, CUDAMallocAsync, or empty for TensorFlow's
-	// default. The variable TF_GPU_ALLOCATOR overrides the option (gpu_process_state.cc).
+	// GPUAllocator is the allocator of GPU memory, or empty for TensorFlow's default: "BFC",
+	// TensorFlow's own, which returns no memory to the GPU (allocator_type), or "cuda_malloc_async"
+	// of CUDA 11.2 and later (use_cuda_malloc_async), which has no limit, so it excludes
+	// MemoryFraction and VirtualGPUs. The variable TF_GPU_ALLOCATOR overrides the option
+	// (gpu_process_state.cc).
 	GPUAllocator string `json:",omitzero"`
 	// UnifiedMemory uses memory that CUDA can move to the host
 	// (GPUOptions.Experimental.use_unified_memory). With a MemoryFraction above 1, the pool exceeds
@@ -95,15 +99,15 @@ type Options struct {
 	// HostMemoryLimit limits the pinned host memory for copies to and from GPUs in MiB; 0 means
 	// TensorFlow's default.
 	HostMemoryLimit int `json:",omitzero"`
-	// GarbageCollection makes BFC return free regions to CUDA before an allocation fails, as it
-	// does by default (TF_ENABLE_GPU_GARBAGE_COLLECTION, gpu_bfc_allocator.cc).
+	// GarbageCollection is "on" or "off": whether BFC returns free regions to CUDA before an
+	// allocation fails, as it does by default (TF_ENABLE_GPU_GARBAGE_COLLECTION, gpu_bfc_allocator.cc).
 	GarbageCollection string `json:",omitzero"`
 	// DeferredDeletion is the number of bytes of GPU memory that may wait for their deletion
 	// (GPUOptions.deferred_deletion_bytes). TensorFlow 2.21 ignores it (gpu_event_mgr.cc), so Check
 	// returns a warning.
 	DeferredDeletion int64 `json:",omitzero"`
 
-	// OneDNN enables or disables oneDNN. The default depends on the processor
+	// OneDNN is "on" or "off". Empty lets TensorFlow decide by the processor
 	// (TF_ENABLE_ONEDNN_OPTS, port.cc).
 	OneDNN string `json:",omitzero"`
 	// OneDNNSystemAllocator allocates oneDNN's large blocks with malloc, instead of from a pool
@@ -126,16 +130,17 @@ type Options struct {
 	LogLevel string `json:",omitzero"`
 }
 
-// Values of switches. Empty means TensorFlow's default.
+// Values of options.
 const (
-	On  = "on"
-	Off = "off"
+	on, off              = "on", "off"
+	xlaOn1, xlaOn2       = "on-1", "on-2"
+	bfc, cudaMallocAsync = "BFC", "cuda_malloc_async"
 )
 
-// aggressive is On with assumptions that may not hold.
+// aggressive is on with assumptions that may not hold.
 const aggressive = "aggressive"
 
-// Grappler enables or disables single passes of graph rewriting (RewriterConfig) with On, Off, or
+// Grappler enables or disables single passes of graph rewriting (RewriterConfig) with "on", "off", or
 // "aggressive", which makes assumptions that may not hold, such as that fed values have the shape of
 // their placeholder (rewriter_config.proto).
 type Grappler struct {
@@ -153,14 +158,6 @@ type Grappler struct {
 // operations may round differently (session.Rounding).
 const SingleThreaded = "SINGLE_THREADED_EXECUTOR"
 
-// Values of Options.XLA (OptimizerOptions.global_jit_level). XLAOn1 and XLAOn2 also set
-// cpu_global_jit, which TensorFlow needs on a CPU.
-const (
-	XLAOff = "off"
-	XLAOn1 = "on-1"
-	XLAOn2 = "on-2"
-)
-
 // Precision is a rewriting of graphs to 16-bit types. Empty means no rewriting.
 type Precision string
 
@@ -177,15 +174,6 @@ const (
 	// Float16 means Float16GPU if TensorFlow has a GPU, and otherwise Float16CPU. Package session
 	// chooses one.
 	Float16 Precision = "float16"
-)
-
-// Values of Options.GPUAllocator.
-const (
-	// BFC is TensorFlow's allocator. It returns no memory to the GPU (allocator_type).
-	BFC = "BFC"
-	// CUDAMallocAsync is the allocator of CUDA 11.2 and later (use_cuda_malloc_async). It has no
-	// limit, so it excludes MemoryFraction and VirtualGPUs.
-	CUDAMallocAsync = "cuda_malloc_async"
 )
 
 // setting returns an option with its value, such as "Options.MemoryFraction 0.5", or "" if the option
@@ -244,11 +232,11 @@ func (o Options) ConfigProto() ([]byte, error) {
 func (o Options) graph() *pb.GraphOptions {
 	graph := &pb.GraphOptions{}
 	switch o.XLA {
-	case XLAOff:
+	case off:
 		graph.OptimizerOptions = &pb.OptimizerOptions{GlobalJitLevel: pb.OptimizerOptions_OFF}
-	case XLAOn1:
+	case xlaOn1:
 		graph.OptimizerOptions = &pb.OptimizerOptions{GlobalJitLevel: pb.OptimizerOptions_ON_1, CpuGlobalJit: true}
-	case XLAOn2:
+	case xlaOn2:
 		graph.OptimizerOptions = &pb.OptimizerOptions{GlobalJitLevel: pb.OptimizerOptions_ON_2, CpuGlobalJit: true}
 	}
 	rewrite := &pb.RewriterConfig{DisableMetaOptimizer: o.GrapplerOff, DisableModelPruning: o.Grappler.PruningOff}
@@ -286,7 +274,7 @@ var memoryOptimizations = map[string]pb.RewriterConfig_MemOptType{
 }
 
 var toggles = map[string]pb.RewriterConfig_Toggle{
-	On: pb.RewriterConfig_ON, Off: pb.RewriterConfig_OFF, aggressive: pb.RewriterConfig_AGGRESSIVE,
+	on: pb.RewriterConfig_ON, off: pb.RewriterConfig_OFF, aggressive: pb.RewriterConfig_AGGRESSIVE,
 }
 
 type rewriting struct {
@@ -334,12 +322,12 @@ func (o Options) gpu() *pb.GPUOptions {
 		VisibleDeviceList:           strings.Join(visible, ","),
 		DeferredDeletionBytes:       o.DeferredDeletion,
 	}
-	if o.GPUAllocator == BFC {
-		gpu.AllocatorType = string(BFC)
+	if o.GPUAllocator == bfc {
+		gpu.AllocatorType = bfc
 	}
 	experimental := &pb.GPUOptions_Experimental{
 		UseUnifiedMemory:   o.UnifiedMemory,
-		UseCudaMallocAsync: o.GPUAllocator == CUDAMallocAsync,
+		UseCudaMallocAsync: o.GPUAllocator == cudaMallocAsync,
 	}
 	for _, sizes := range o.VirtualGPUs {
 		devices := &pb.GPUOptions_Experimental_VirtualDevices{}
@@ -374,13 +362,13 @@ const maxThreads = 1024
 func (o Options) valid() error {
 	for _, err := range []error{
 		among("Executor", o.Executor, SingleThreaded),
-		among("XLA", o.XLA, XLAOff, XLAOn1, XLAOn2),
+		among("XLA", o.XLA, off, xlaOn1, xlaOn2),
 		among("Precision", o.Precision, BFloat16, Float16, Float16CPU, Float16GPU),
 		among("MemoryOptimization", o.MemoryOptimization,
 			"none", "manual", "swapping", "recomputation", "scheduling", "heuristics"),
-		among("GPUAllocator", o.GPUAllocator, BFC, CUDAMallocAsync),
-		among("GarbageCollection", o.GarbageCollection, On, Off),
-		among("OneDNN", o.OneDNN, On, Off),
+		among("GPUAllocator", o.GPUAllocator, bfc, cudaMallocAsync),
+		among("GarbageCollection", o.GarbageCollection, on, off),
+		among("OneDNN", o.OneDNN, on, off),
 		among("OneDNNMath", o.OneDNNMath, "bfloat16"),
 		among("LogLevel", o.LogLevel, logLevels...),
 	} {
@@ -389,7 +377,7 @@ func (o Options) valid() error {
 		}
 	}
 	for _, r := range o.Grappler.switches() {
-		if err := among("Grappler."+r.name, r.position, On, Off, aggressive); err != nil {
+		if err := among("Grappler."+r.name, r.position, on, off, aggressive); err != nil {
 			return err
 		}
 	}

@@ -18,20 +18,16 @@ import (
 // Missing, those that are Extra, and those whose content Differs.
 type DamagedError = manifest.Damage
 
-// ErrNoManifest means that a folder has no manifest, so it cannot be verified.
-var ErrNoManifest = errors.New("there is no " + manifest.Name)
-
 // Verify reads all files of a SavedModel that session.Session.SaveModel or SaveVersion wrote, and
 // compares them with its manifest, the file SHA256SUMS. It returns the number of files. The error is
-// a *DamagedError if files differ, ErrNoManifest, the error of a file that cannot be read, or that
-// of ctx.
+// a *DamagedError if files differ. A folder without a manifest is an error, too.
 func Verify(ctx context.Context, dir string) (n int, err error) {
 	m, err := manifest.Read(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, missing := os.Stat(dir); missing != nil {
 			return 0, fmt.Errorf("verify: %w", missing)
 		}
-		err = fmt.Errorf("%w in %s; save the model with this version of steadyfit to write one", ErrNoManifest, dir)
+		err = fmt.Errorf("there is no %s in %s; save the model with this version of steadyfit to write one", manifest.Name, dir)
 	}
 	if err == nil {
 		err = m.Verify(ctx, dir)

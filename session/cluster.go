@@ -475,8 +475,8 @@ func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batc
 		r.flags[1] = 1
 	}
 	r.times.began[0] = r.times.last
-	if err = tfbind.Set(st.tf, len(st.inputs), r.flags, contract.ShareFlags); err == nil {
-		err = tfbind.Set(st.tf, len(st.inputs)+1, r.times.began[:])
+	if err = st.tf.Set(len(st.inputs), r.flags, contract.ShareFlags); err == nil {
+		err = st.tf.Set(len(st.inputs)+1, r.times.began[:])
 	}
 	if err == nil {
 		if err = r.run(st.tf); err != nil {

@@ -54,7 +54,7 @@ func store(st *tfbind.Step, i int, to tfbind.DType, values any, shape []int64, p
 		return storeBools(st, i, to, v, shape, p)
 	case []string:
 		if to == tfbind.String && p == whole {
-			return tfbind.SetStrings(st, i, v, shape...)
+			return st.Set(i, v, shape...)
 		}
 	}
 	return fmt.Errorf("%w: %T cannot be fed to an input of %s", tfbind.ErrType, values, to)

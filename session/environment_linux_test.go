@@ -46,7 +46,7 @@ type environmentOutcome struct {
 var lateInChild = []gpuopts.Options{{LogLevel: "fatal"}, {VisibleGPUs: []int{1}}}
 
 var environmentOptions = gpuopts.Options{
-	VisibleGPUs: []int{0}, OneDNN: gpuopts.Off, XLA: gpuopts.XLAOn2, XLAMinCluster: 8,
+	VisibleGPUs: []int{0}, OneDNN: "off", XLA: "on-2", XLAMinCluster: 8,
 }
 
 func environmentChild(kind string) error {
@@ -61,7 +61,7 @@ func environmentChild(kind string) error {
 		if err != nil {
 			return err
 		}
-		for _, d := range []gpuopts.Options{{GPUAllocator: gpuopts.BFC, MemoryGrowth: true}, {MemoryGrowth: true}} {
+		for _, d := range []gpuopts.Options{{GPUAllocator: "BFC", MemoryGrowth: true}, {MemoryGrowth: true}} {
 			s, err := compileAndOpen(context.Background(), model, Options{Device: d})
 			if errors.Is(err, ErrNoGPU) {
 				o.NoGPU += err.Error() + "\n"
@@ -184,8 +184,8 @@ func TestOpenSetsTheEnvironment(t *testing.T) {
 // each are settings that can differ between sessions.
 var each = []gpuopts.Options{
 	{InterThreads: 1, PerSessionThreads: true}, {Executor: gpuopts.SingleThreaded}, {GrapplerOff: true},
-	{Grappler: gpuopts.Grappler{Remapping: gpuopts.Off}}, {MemoryOptimization: "none"},
-	{Precision: gpuopts.BFloat16}, {Precision: gpuopts.Float16CPU}, {XLA: gpuopts.XLAOn1}, {DeferredDeletion: 1},
+	{Grappler: gpuopts.Grappler{Remapping: "off"}}, {MemoryOptimization: "none"},
+	{Precision: gpuopts.BFloat16}, {Precision: gpuopts.Float16CPU}, {XLA: "on-1"}, {DeferredDeletion: 1},
 }
 
 // late are settings that TensorFlow reads once, with the error of setting them later.
@@ -193,21 +193,21 @@ var late = []struct {
 	options gpuopts.Options
 	says    []string
 }{
-	{gpuopts.Options{OneDNN: gpuopts.Off}, []string{"Options.OneDNN off", "TF_ENABLE_ONEDNN_OPTS=0", "session.UseEnvironment first in main"}},
+	{gpuopts.Options{OneDNN: "off"}, []string{"Options.OneDNN off", "TF_ENABLE_ONEDNN_OPTS=0", "session.UseEnvironment first in main"}},
 	{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"Options.OneDNNSystemAllocator true", "TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1"}},
 	{gpuopts.Options{OneDNNPoolLimit: 1e9}, []string{"Options.OneDNNPoolLimit 1000000000", "TF_MKL_ALLOC_MAX_BYTES=1000000000"}},
 	{gpuopts.Options{OneDNNMath: "bfloat16"}, []string{"Options.OneDNNMath bfloat16", "TF_SET_ONEDNN_FPMATH_MODE=BF16"}},
 	{gpuopts.Options{Deterministic: true}, []string{"Options.Deterministic true", "TF_DETERMINISTIC_OPS=1"}},
-	{gpuopts.Options{XLA: gpuopts.XLAOn2, XLAMinCluster: 3}, []string{"Options.XLAMinCluster 3", "--tf_xla_min_cluster_size=3"}},
-	{gpuopts.Options{GarbageCollection: gpuopts.Off}, []string{"Options.GarbageCollection off", "TF_ENABLE_GPU_GARBAGE_COLLECTION=false"}},
+	{gpuopts.Options{XLA: "on-2", XLAMinCluster: 3}, []string{"Options.XLAMinCluster 3", "--tf_xla_min_cluster_size=3"}},
+	{gpuopts.Options{GarbageCollection: "off"}, []string{"Options.GarbageCollection off", "TF_ENABLE_GPU_GARBAGE_COLLECTION=false"}},
 	{gpuopts.Options{VisibleGPUs: []int{0}}, []string{"Options.VisibleGPUs [0]", "CUDA_DEVICE_ORDER=PCI_BUS_ID"}},
 	{gpuopts.Options{IntraThreads: 3}, []string{"Options.IntraThreads 3", "its threads once per process", "use another process"}},
 	{gpuopts.Options{InterThreads: 3}, []string{"Options.InterThreads 3", "or set Options.PerSessionThreads"}},
 	{gpuopts.Options{MemoryGrowth: true}, []string{"Options.MemoryGrowth true", "its GPUs once per process"}},
 	{gpuopts.Options{MemoryFraction: 0.5}, []string{"Options.MemoryFraction 0.5"}},
 	{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, []string{"Options.VirtualGPUs [[512]]"}},
-	{gpuopts.Options{GPUAllocator: gpuopts.CUDAMallocAsync}, []string{"Options.GPUAllocator cuda_malloc_async"}},
-	{gpuopts.Options{GPUAllocator: gpuopts.BFC}, []string{"Options.GPUAllocator BFC"}},
+	{gpuopts.Options{GPUAllocator: "cuda_malloc_async"}, []string{"Options.GPUAllocator cuda_malloc_async"}},
+	{gpuopts.Options{GPUAllocator: "BFC"}, []string{"Options.GPUAllocator BFC"}},
 	{gpuopts.Options{UnifiedMemory: true}, []string{"Options.UnifiedMemory true"}},
 	{gpuopts.Options{HostMemoryLimit: 64}, []string{"Options.HostMemoryLimit 64"}},
 }
@@ -246,7 +246,7 @@ func TestTooLate(t *testing.T) {
 		_, set := os.LookupEnv(v)
 		assert.False(t, set, "%s was set, too late", v)
 	}
-	assert.ErrorIs(t, UseEnvironment(gpuopts.Options{OneDNN: gpuopts.Off}), gpuopts.ErrTooLate)
+	assert.ErrorIs(t, UseEnvironment(gpuopts.Options{OneDNN: "off"}), gpuopts.ErrTooLate)
 	assert.NoError(t, UseEnvironment(gpuopts.Options{InterThreads: 3}), "there is no variable for that")
 
 	// These settings can differ between sessions.
@@ -259,9 +259,9 @@ func TestTooLate(t *testing.T) {
 
 	// A variable that is set after TensorFlow was opened is too late too.
 	t.Setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-	_, err = compileAndOpen(ctx, model, Options{Device: gpuopts.Options{OneDNN: gpuopts.Off}})
+	_, err = compileAndOpen(ctx, model, Options{Device: gpuopts.Options{OneDNN: "off"}})
 	assert.ErrorIs(t, err, gpuopts.ErrTooLate)
-	assert.ErrorIs(t, UseEnvironment(gpuopts.Options{OneDNN: gpuopts.Off}), gpuopts.ErrTooLate)
+	assert.ErrorIs(t, UseEnvironment(gpuopts.Options{OneDNN: "off"}), gpuopts.ErrTooLate)
 }
 
 func TestTooLateInAChild(t *testing.T) {

@@ -57,7 +57,7 @@ func (s *Session) sum(values []int64) error {
 		n := min(len(values), int(size))
 		buf := make([]int64, size)
 		copy(buf, values[:n])
-		if err := tfbind.Set(step, 0, buf, size); err != nil {
+		if err := step.Set(0, buf, size); err != nil {
 			return err
 		}
 		if err := s.rank.run(step); err != nil {

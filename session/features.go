@@ -12,8 +12,8 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/dtype"
 	"steadyfit/savedmodels"
-	"steadyfit/tfbind"
 )
 
 // ErrFeatures means that training on features differs from training on the data.
@@ -288,7 +288,9 @@ func (x *FeatureStep) Batch(ctx context.Context, b data.Batch) (data.Batch, erro
 	}
 	x.bytes, x.samples = 0, b.Size
 	for _, f := range small.Fields {
-		x.bytes += tfbind.SliceOf(f.Values).Bytes()
+		if t, _, n := dtype.Data(f.Values); t != nil && t.Kind != dtype.String {
+			x.bytes += n * t.Size
+		}
 	}
 	return small, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/dtype"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -73,16 +74,17 @@ const borrowFrom = 64 << 10
 func (st *Step) put(i int, values any, shape []int, p piece, borrow bool) error {
 	in := &st.inputs[i]
 	err := in.fit(shape, st.steps)
-	s := tfbind.SliceOf(values)
+	t, _, n := dtype.Data(values)
 	switch {
 	case err != nil:
-	case s.DType() != in.DType || p != whole:
+	case t == nil || tfbind.DType(t.Code) != in.DType || p != whole:
 		err = store(st.tf, i, in.DType, values, in.shape, p)
-	case borrow && !st.keeps && s.Bytes() >= borrowFrom && s.Aligned():
-		st.borrows = true
-		err = st.tf.Borrow(i, s, in.shape...)
+	case borrow && !st.keeps && n*t.Size >= borrowFrom:
+		var borrowed bool
+		borrowed, err = st.tf.Borrow(i, values, in.shape...)
+		st.borrows = st.borrows || borrowed
 	default:
-		err = st.tf.Copy(i, s, in.shape...)
+		err = st.tf.Set(i, values, in.shape...)
 	}
 	if err != nil {
 		return fmt.Errorf("signature %s, input %s: %w", st.Signature.Name, in.Name, err)
@@ -117,11 +119,11 @@ func (st *Step) setReserved(i, samples int) error {
 	case contract.InputSeed:
 		switch {
 		case in.stacked:
-			return tfbind.Set(st.tf, i, st.seeds, int64(st.steps), 2)
+			return st.tf.Set(i, st.seeds, int64(st.steps), 2)
 		case st.common != nil && i >= st.commonFrom:
-			return tfbind.Set(st.tf, i, st.common, 2)
+			return st.tf.Set(i, st.common, 2)
 		}
-		return tfbind.Set(st.tf, i, st.seeds, 2)
+		return st.tf.Set(i, st.seeds, 2)
 	case contract.InputLearningRate:
 		if scalar = st.session.rate; math.IsNaN(scalar) {
 			return option.Errorf("signature %s takes the learning rate as an input, and none was set: set it with {Session.SetLearningRate}", st.Signature.Name)

@@ -193,7 +193,7 @@ func (p *Preprocessing) apply(ctx context.Context, epoch, batch int, in data.Arr
 	if p.o.SeedInput != "" {
 		// A pass has fewer than 2^32 batches.
 		seed := [2]int64{p.o.Seed, int64(epoch)<<32 + int64(batch)}
-		if err := tfbind.Set(p.step, 1, seed[:], 2); err != nil {
+		if err := p.step.Set(1, seed[:], 2); err != nil {
 			return out, err
 		}
 	}

@@ -262,7 +262,7 @@ func (r Resolved) Missing(o gpuopts.Options) (list []*option.Error) {
 			warn("Options.Precision "+string(o.Precision), "%s", why)
 		}
 	}
-	if single && (o.XLA == gpuopts.XLAOn1 || o.XLA == gpuopts.XLAOn2) && t.Clusters == 0 {
+	if single && (o.XLA == "on-1" || o.XLA == "on-2") && t.Clusters == 0 {
 		warn("Options.XLA "+string(o.XLA), "nothing was compiled: TensorFlow found no group of at least {Options.XLAMinCluster} operations that XLA can compile")
 	}
 	if gpus && !slices.ContainsFunc(r.Devices, func(d tfbind.Device) bool { return d.Type == "GPU" && t.Operations[d.Name] > 0 }) {

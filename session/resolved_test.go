@@ -86,7 +86,7 @@ func TestResolvedMissing(t *testing.T) {
 	host := []tfbind.Device{{Name: cpu0, Type: "CPU"}}
 	both := []tfbind.Device{host[0], {Name: gpu0, Type: "GPU"}}
 	on := map[string]int{cpu0: 200}
-	bf16, fp16, compiled := gpuopts.Options{Precision: gpuopts.BFloat16}, gpuopts.Options{Precision: gpuopts.Float16CPU}, gpuopts.Options{XLA: gpuopts.XLAOn2}
+	bf16, fp16, compiled := gpuopts.Options{Precision: gpuopts.BFloat16}, gpuopts.Options{Precision: gpuopts.Float16CPU}, gpuopts.Options{XLA: "on-2"}
 	growth := gpuopts.Options{MemoryGrowth: true}
 	matrix := map[tfbind.DType]int{tfbind.Float32: 8}
 	for name, c := range map[string]struct {
@@ -203,7 +203,7 @@ func TestResolved(t *testing.T) {
 		require.NoError(t, err)
 		assert.Nil(t, e.Step)
 		assert.Empty(t, e.Untraced)
-		o := gpuopts.Options{XLA: gpuopts.XLAOn2}
+		o := gpuopts.Options{XLA: "on-2"}
 		e, err = open(t, "digits", session.Options{Device: o}).Resolved(ctx, b)
 		require.NoError(t, err)
 		require.NotNil(t, e.Step, e.Untraced)

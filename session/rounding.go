@@ -60,7 +60,7 @@ func (o Options) Rounding() Rounding {
 // library is open, it reports whether the environment leaves oneDNN on.
 func (o Options) oneDNN() bool {
 	if set := o.Device.OneDNN; set != "" {
-		return set == gpuopts.On
+		return set == "on"
 	}
 	if on, known := tfbind.OneDNN(); known {
 		return on

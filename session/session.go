@@ -548,9 +548,9 @@ func (s *Session) Identity() map[string]string {
 		id["tensorflow"] = info.Version
 	}
 	if on, known := tfbind.OneDNN(); known {
-		id["onednn"] = gpuopts.Off
+		id["onednn"] = "off"
 		if on {
-			id["onednn"] = gpuopts.On
+			id["onednn"] = "on"
 		}
 	}
 	if s.train != nil && s.train.Signature.Input(contract.InputSeed) != nil {

@@ -481,7 +481,7 @@ func TestIdentityHasThePrecision(t *testing.T) {
 	assert.Equal(t, "that of the model", plain["precision"])
 	assert.Equal(t, "on", plain["onednn"])
 	assert.Equal(t, "TensorFlow's default", plain["xla"])
-	other := open(t, "digits", session.Options{Device: gpuopts.Options{Precision: gpuopts.BFloat16, XLA: gpuopts.XLAOff}}).Identity()
+	other := open(t, "digits", session.Options{Device: gpuopts.Options{Precision: gpuopts.BFloat16, XLA: "off"}}).Identity()
 	assert.Equal(t, "bfloat16", other["precision"])
 	assert.Equal(t, "off", other["xla"])
 	delete(other, "precision")

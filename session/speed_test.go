@@ -26,7 +26,7 @@ func BenchmarkStep(b *testing.B) {
 	one := batches(b, ds, batch, 1)[0]
 	b.Run("call", func(b *testing.B) {
 		step := identity(b)
-		require.NoError(b, tfbind.Set(step, 0, []float32{1}))
+		require.NoError(b, step.Set(0, []float32{1}))
 		b.ReportAllocs()
 		for b.Loop() {
 			if err := step.Run(b.Context()); err != nil {
@@ -127,7 +127,7 @@ func bare(t testing.TB, batch data.Batch, target bool) *tfbind.Step {
 		for d, n := range field.Shape {
 			shape[d] = int64(n)
 		}
-		require.NoError(t, tfbind.Set(step, i, field.Values.([]float32), shape...))
+		require.NoError(t, step.Set(i, field.Values.([]float32), shape...))
 	}
 	return step
 }

@@ -6,46 +6,13 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"steadyfit/internal/dtype"
 )
 
-// Slice refers to a Go slice of numbers or bools. It keeps the memory reachable but does not
-// pin it.
-type Slice struct {
-	dtype DType
-	data  ptr
-	n     int
-}
-
-// SliceOf returns the Slice of a Go slice whose element type is a built-in type of Numeric. For
-// any other value it returns the zero Slice, whose DType is 0. It does not allocate.
-func SliceOf(values any) Slice {
-	t, first, n := dtype.Data(values)
-	if t == nil || t.Kind == dtype.String {
-		return Slice{}
-	}
-	return Slice{DType(t.Code), first, n}
-}
-
-func sliceOf[T Numeric](values []T) Slice {
-	return Slice{dtypeOf[T](), ptr(unsafe.SliceData(values)), len(values)}
-}
-
-// DType returns the element type.
-func (s Slice) DType() DType { return s.dtype }
-
-// Bytes returns the size of the elements in bytes.
-func (s Slice) Bytes() int { return s.n * s.dtype.Size() }
-
 // alignment is the alignment, in bytes, that TensorFlow's kernels require
 // (EIGEN_MAX_ALIGN_BYTES).
 const alignment = 64
-
-// Aligned reports whether Step.Borrow accepts the slice, which must be non-empty and 64-byte
-// aligned. A Go allocation of more than 32 KiB is always aligned.
-func (s Slice) Aligned() bool { return s.n > 0 && uintptr(s.data)%alignment == 0 }
 
 // borrow is Go memory that TensorFlow reads as the input of a step.
 type borrow struct {
@@ -100,35 +67,38 @@ func unpin() {
 	})
 }
 
-// Borrow makes input i read its values directly from the slice until Release, or until the
-// input is set again. The values must not change before that. A slice that is not Aligned
-// returns ErrInvalidArgument. Borrow discards the value in the input's own buffer. It rarely
-// allocates in Go after the first time.
-func (st *Step) Borrow(i int, s Slice, shape ...int64) error {
-	p, in, err := st.useInput(i, s.dtype)
+// Borrow makes input i read its values directly from a slice of numbers or bools until Release, or
+// until the input is set again. The values must not change before that. Values that are empty or
+// not 64-byte aligned are copied as by Set, and borrowed is false. A Go allocation of more than
+// 32 KiB is always aligned. Borrow discards the value in the input's own buffer. It rarely allocates
+// in Go after the first time.
+func (st *Step) Borrow(i int, values any, shape ...int64) (borrowed bool, err error) {
+	t, first, n := dtype.Data(values)
+	if n == 0 || t.Kind == dtype.String || uintptr(first)%alignment != 0 {
+		return false, st.Set(i, values, shape...)
+	}
+	p, in, err := st.useInput(i, DType(t.Code))
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer st.done()
-	if err := in.holds(shape, s.n); err != nil {
-		return err
-	}
-	if !s.Aligned() {
-		return fmt.Errorf("step input %s: %w: values to borrow must be non-empty and %d-byte aligned; use Step.Copy", in.name, ErrInvalidArgument, alignment)
+	if err := in.holds(shape, n); err != nil {
+		return false, err
 	}
 	st.release(p, i)
 	l := st.borrows.of[i]
 	if l == nil {
 		l = &borrow{}
 	}
-	l.begin(s.data)
+	l.begin(first)
 	in.fed = false
-	if !capi.borrowInput(p, i, in.dtype, shape, s.data, int64(s.Bytes()), &l.held) {
+	bytes := int64(n * t.Size)
+	if !capi.borrowInput(p, i, in.dtype, shape, first, bytes, &l.held) {
 		l.end()
-		return fmt.Errorf("step input %s: %w", in.name, outOfMemory("borrow input", in.dtype, slices.Clone(shape), int64(s.Bytes())))
+		return false, fmt.Errorf("step input %s: %w", in.name, outOfMemory("borrow input", in.dtype, slices.Clone(shape), bytes))
 	}
 	st.borrows.of[i], st.borrows.borrowed[i] = l, true
-	return nil
+	return true, nil
 }
 
 // Release ends the use of all borrowed slices. Their inputs then have no value. kept reports

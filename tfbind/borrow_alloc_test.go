@@ -21,7 +21,7 @@ func TestBorrowDoesNotAllocate(t *testing.T) {
 	ctx := context.Background()
 	values, shape := make([]float32, borrowedValues), []int64{borrowedValues}
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		if err := step.Borrow(0, tfbind.SliceOf(values), shape...); err != nil {
+		if _, err := step.Borrow(0, values, shape...); err != nil {
 			t.Error(err)
 		}
 		if err := step.Run(ctx); err != nil {

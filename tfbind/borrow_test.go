@@ -23,6 +23,14 @@ func read(t *testing.T, s *tfbind.Session, name string, feeds tfbind.Feeds) []fl
 	return v
 }
 
+// mustBorrow makes the first input read the values in place.
+func mustBorrow(t *testing.T, step *tfbind.Step, values []float32, shape ...int64) {
+	t.Helper()
+	borrowed, err := step.Borrow(0, values, shape...)
+	require.NoError(t, err)
+	require.True(t, borrowed)
+}
+
 func twice(t *testing.T, step *tfbind.Step) []float32 {
 	t.Helper()
 	require.NoError(t, step.Run(t.Context()))
@@ -41,7 +49,7 @@ func TestBorrowedInputIsReadInPlace(t *testing.T) {
 	defer step.Close()
 	before := tfbind.Live().StepBytes
 	values := make([]float32, borrowedValues)
-	require.NoError(t, step.Borrow(0, tfbind.SliceOf(values), borrowedValues))
+	mustBorrow(t, step, values, borrowedValues)
 	values[0], values[borrowedValues-1] = 3, 4
 	got := twice(t, step)
 	assert.Equal(t, []float32{6, 8}, []float32{got[0], got[borrowedValues-1]})
@@ -50,17 +58,17 @@ func TestBorrowedInputIsReadInPlace(t *testing.T) {
 	assert.Equal(t, before, tfbind.Live().StepBytes, "no buffer beside the values")
 
 	other := make([]float32, borrowedValues)
-	require.NoError(t, step.Borrow(0, tfbind.SliceOf(other), 2, borrowedValues/2))
+	mustBorrow(t, step, other, 2, borrowedValues/2)
 	assert.Zero(t, twice(t, step)[0], "another slice takes its place")
 	kept, err := step.Release()
 	require.NoError(t, err)
 	assert.False(t, kept)
 	require.ErrorIs(t, step.Run(t.Context()), tfbind.ErrNotFed)
 
-	require.NoError(t, step.Borrow(0, tfbind.SliceOf(values), borrowedValues))
-	require.NoError(t, tfbind.Set(step, 0, []float32{7}, 1))
+	mustBorrow(t, step, values, borrowedValues)
+	require.NoError(t, step.Set(0, []float32{7}, 1))
 	assert.Equal(t, []float32{14}, twice(t, step), "what is set takes its place, too")
-	require.NoError(t, step.Borrow(0, tfbind.SliceOf(values), borrowedValues))
+	mustBorrow(t, step, values, borrowedValues)
 	require.NoError(t, step.Close())
 	_, err = step.Release()
 	require.ErrorIs(t, err, tfbind.ErrClosed)
@@ -76,7 +84,7 @@ func TestBorrowedInputThatTheModelKeeps(t *testing.T) {
 	borrow := func(first float32) weak.Pointer[float32] {
 		values := make([]float32, borrowedValues)
 		values[0] = first
-		require.NoError(t, step.Borrow(0, tfbind.SliceOf(values), borrowedValues))
+		mustBorrow(t, step, values, borrowedValues)
 		require.NoError(t, step.Run(t.Context()))
 		return weak.Make(&values[0])
 	}
@@ -98,19 +106,23 @@ func TestBorrowedInputThatTheModelKeeps(t *testing.T) {
 	assert.Nil(t, second.Value(), "nothing refers to it any more")
 }
 
-// TensorFlow would copy values that are not 64-byte aligned.
+// Values that are not 64-byte aligned are copied.
 func TestBorrowUnaligned(t *testing.T) {
 	s := variableGraph().session(t)
 	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
 	require.NoError(t, err)
 	defer step.Close()
 	values := make([]float32, borrowedValues)
-	assert.True(t, tfbind.SliceOf(values).Aligned())
-	assert.True(t, tfbind.SliceOf(values[16:]).Aligned())
-	assert.False(t, tfbind.SliceOf(values[1:]).Aligned())
-	assert.False(t, tfbind.SliceOf(values[:0]).Aligned())
-	require.NoError(t, step.Borrow(0, tfbind.SliceOf(values[16:18]), 2))
-	require.ErrorIs(t, step.Borrow(0, tfbind.SliceOf(values[1:3]), 2), tfbind.ErrInvalidArgument)
+	mustBorrow(t, step, values, borrowedValues)
+	mustBorrow(t, step, values[16:18], 2)
+	for _, unaligned := range [][]float32{values[1:3], values[:0]} {
+		borrowed, err := step.Borrow(0, unaligned, int64(len(unaligned)))
+		require.NoError(t, err)
+		assert.False(t, borrowed)
+		values[1] = 3 // after the copy
+		assert.Equal(t, make([]float32, len(unaligned)), twice(t, step))
+		values[1] = 0
+	}
 }
 
 func TestBorrowErrors(t *testing.T) {
@@ -119,19 +131,25 @@ func TestBorrowErrors(t *testing.T) {
 	require.NoError(t, err)
 	defer step.Close()
 	values := make([]float32, borrowedValues)[:3]
-	require.ErrorIs(t, step.Borrow(1, tfbind.SliceOf(values), 3), tfbind.ErrInvalidArgument)
-	require.ErrorIs(t, step.Borrow(0, tfbind.SliceOf(values), 4), tfbind.ErrShape)
-	require.ErrorIs(t, step.Borrow(0, tfbind.SliceOf(values), -3), tfbind.ErrShape)
-	require.ErrorIs(t, step.Borrow(0, tfbind.SliceOf([]int32{1}), 1), tfbind.ErrType)
-	require.ErrorIs(t, step.Borrow(0, tfbind.SliceOf([]float32{}), 0), tfbind.ErrInvalidArgument)
+	_, err = step.Borrow(1, values, 3)
+	require.ErrorIs(t, err, tfbind.ErrInvalidArgument)
+	_, err = step.Borrow(0, values, 4)
+	require.ErrorIs(t, err, tfbind.ErrShape)
+	_, err = step.Borrow(0, values, -3)
+	require.ErrorIs(t, err, tfbind.ErrShape)
+	_, err = step.Borrow(0, make([]int32, borrowedValues), borrowedValues)
+	require.ErrorIs(t, err, tfbind.ErrType)
+	_, err = step.Borrow(0, nil, 0)
+	require.ErrorIs(t, err, tfbind.ErrType)
 	// A slice inside a struct that also has pointers.
 	mixed := &struct {
 		values [borrowedValues]float32
 		text   *string
 	}{text: new(string)}
 	mixed.values[0] = 1
-	require.NoError(t, step.Borrow(0, tfbind.SliceOf(mixed.values[:]), borrowedValues))
+	mustBorrow(t, step, mixed.values[:], borrowedValues)
 	assert.Equal(t, float32(2), twice(t, step)[0])
 	require.NoError(t, step.Close())
-	require.ErrorIs(t, step.Borrow(0, tfbind.SliceOf(values), 3), tfbind.ErrClosed)
+	_, err = step.Borrow(0, values, 3)
+	require.ErrorIs(t, err, tfbind.ErrClosed)
 }

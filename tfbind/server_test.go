@@ -81,7 +81,7 @@ func serverChild(file string) error {
 	}
 	defer step.Close()
 	run := func(value float64, n int) error {
-		if err := tfbind.Set(step, 0, []float32{float32(value)}, 1); err != nil {
+		if err := step.Set(0, []float32{float32(value)}, 1); err != nil {
 			return err
 		}
 		for range n {

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"steadyfit/internal/dtype"
 )
 
 // StepSpec defines a Step.
@@ -146,27 +148,34 @@ func (st *Step) done() {
 	st.busy.Store(false)
 }
 
-// Set copies a flat row-major slice into the native buffer of input i. It allocates only if the
-// shape changes.
-func Set[T Numeric](st *Step, i int, values []T, shape ...int64) error {
-	return st.Copy(i, sliceOf(values), shape...)
-}
-
-// Copy does the same as Set.
-func (st *Step) Copy(i int, s Slice, shape ...int64) error {
-	p, in, err := st.useInput(i, s.dtype)
+// Set copies a flat row-major slice of numbers, bools or strings into the native buffer of input i. For
+// numbers and bools it allocates only if the shape changes.
+func (st *Step) Set(i int, values any, shape ...int64) error {
+	t, first, n := dtype.Data(values)
+	var dt DType
+	if t != nil {
+		dt = DType(t.Code)
+	}
+	p, in, err := st.useInput(i, dt)
 	if err != nil {
 		return err
 	}
 	defer st.done()
 	// The check comes before the allocation, because a wrong shape can have any size.
-	if err := in.holds(shape, s.n); err != nil {
+	if err := in.holds(shape, n); err != nil {
 		return err
 	}
-	if err := st.reshape(p, i, shape); err != nil {
-		return err
+	if texts, ok := values.([]string); ok {
+		if err := st.resize(p, i, slices.Clone(shape), int64(n)*stringBytes); err != nil {
+			return err
+		}
+		capi.setInputStrings(p, i, texts)
+	} else {
+		if err := st.reshape(p, i, shape); err != nil {
+			return err
+		}
+		copy(unsafe.Slice((*byte)(st.memory.data[i]), in.bytes), unsafe.Slice((*byte)(first), in.bytes))
 	}
-	copy(unsafe.Slice((*byte)(st.memory.data[i]), in.bytes), unsafe.Slice((*byte)(s.data), in.bytes))
 	in.fed = true
 	return nil
 }
@@ -203,24 +212,6 @@ func (st *Step) reshape(p ptr, i int, shape []int64) error {
 		return fmt.Errorf("step input %s: %w", in.name, err)
 	}
 	return st.resize(p, i, slices.Clone(shape), n*int64(in.dtype.Size()))
-}
-
-// SetStrings copies a flat row-major slice into input i.
-func SetStrings(st *Step, i int, values []string, shape ...int64) error {
-	p, in, err := st.useInput(i, String)
-	if err != nil {
-		return err
-	}
-	defer st.done()
-	if err := in.holds(shape, len(values)); err != nil {
-		return err
-	}
-	if err := st.resize(p, i, slices.Clone(shape), int64(len(values))*stringBytes); err != nil {
-		return err
-	}
-	capi.setInputStrings(p, i, values)
-	in.fed = true
-	return nil
 }
 
 // holds checks that the shape has the same number of elements as there are values.

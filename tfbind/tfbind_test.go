@@ -174,7 +174,7 @@ func TestEmptyTensor(t *testing.T) {
 	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
 	require.NoError(t, err)
 	defer step.Close()
-	require.NoError(t, tfbind.Set(step, 0, []float32{}, 0))
+	require.NoError(t, step.Set(0, []float32{}, 0))
 	require.NoError(t, step.Run(context.Background()))
 	require.NoError(t, step.Run(context.Background()))
 }
@@ -222,7 +222,7 @@ func TestClosedGraphAndSession(t *testing.T) {
 	require.NoError(t, err)
 	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{x}, Fetches: []tfbind.Output{twice}})
 	require.NoError(t, err)
-	require.NoError(t, tfbind.Set(step, 0, []float32{1}))
+	require.NoError(t, step.Set(0, []float32{1}))
 	require.NoError(t, step.Run(context.Background()))
 
 	require.NoError(t, s.Close())
@@ -238,7 +238,7 @@ func TestClosedGraphAndSession(t *testing.T) {
 	require.NoError(t, step.Close())
 	require.NoError(t, step.Close())
 	assert.ErrorIs(t, step.Run(context.Background()), tfbind.ErrClosed)
-	assert.ErrorIs(t, tfbind.Set(step, 0, []float32{1}), tfbind.ErrClosed)
+	assert.ErrorIs(t, step.Set(0, []float32{1}), tfbind.ErrClosed)
 
 	require.NoError(t, g.Close())
 	require.NoError(t, g.Close())
@@ -324,7 +324,7 @@ func TestDenormals(t *testing.T) {
 	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
 	require.NoError(t, err)
 	defer step.Close()
-	require.NoError(t, tfbind.Set(step, 0, []float32{1e-40}))
+	require.NoError(t, step.Set(0, []float32{1e-40}))
 	callerRuns := []byte{24, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1} // inter_op_thread_pool: -1
 	for _, options := range [][]byte{nil, callerRuns, nil} {
 		require.NoError(t, step.SetRunOptions(options))
@@ -348,7 +348,7 @@ func TestStepTrace(t *testing.T) {
 		defer step.Close()
 		_, err = step.Trace(ctx)
 		assert.ErrorIs(t, err, tfbind.ErrNotFed)
-		require.NoError(t, tfbind.Set(step, 0, []float32{21}))
+		require.NoError(t, step.Set(0, []float32{21}))
 		metadata, err := step.Trace(ctx)
 		require.NoError(t, err)
 		assert.Contains(t, string(metadata), "twice")
@@ -380,23 +380,23 @@ func TestStep(t *testing.T) {
 	_, err = step.Float(0)
 	assert.ErrorIs(t, err, tfbind.ErrFailedPrecondition)
 	assert.ErrorIs(t, step.Run(ctx), tfbind.ErrNotFed)
-	assert.ErrorIs(t, tfbind.Set(step, 0, []float64{1}), tfbind.ErrType)
-	assert.ErrorIs(t, tfbind.Set(step, 1, []float32{1}), tfbind.ErrInvalidArgument)
-	assert.ErrorIs(t, tfbind.Set(step, 0, []float32{1}, 2), tfbind.ErrShape)
-	assert.ErrorIs(t, tfbind.Set(step, 0, []float32{1}, -1), tfbind.ErrShape)
-	assert.ErrorIs(t, tfbind.Set(step, 0, []float32{1}, slices.Repeat([]int64{1}, 255)...), tfbind.ErrShape)
-	assert.ErrorIs(t, tfbind.Set(step, 0, []float32{1}, 1<<40), tfbind.ErrShape)
+	assert.ErrorIs(t, step.Set(0, []float64{1}), tfbind.ErrType)
+	assert.ErrorIs(t, step.Set(1, []float32{1}), tfbind.ErrInvalidArgument)
+	assert.ErrorIs(t, step.Set(0, []float32{1}, 2), tfbind.ErrShape)
+	assert.ErrorIs(t, step.Set(0, []float32{1}, -1), tfbind.ErrShape)
+	assert.ErrorIs(t, step.Set(0, []float32{1}, slices.Repeat([]int64{1}, 255)...), tfbind.ErrShape)
+	assert.ErrorIs(t, step.Set(0, []float32{1}, 1<<40), tfbind.ErrShape)
 	assert.Zero(t, tfbind.Live().StepBytes, "a shape that does not fit takes no memory")
 	assert.ErrorIs(t, step.Run(ctx), tfbind.ErrNotFed, "a value that failed to be set is no value")
 
 	for i := range 3 {
-		require.NoError(t, tfbind.Set(step, 0, []float32{float32(i)}))
+		require.NoError(t, step.Set(0, []float32{float32(i)}))
 		require.NoError(t, step.Run(ctx))
 		v, err := step.Float(0)
 		require.NoError(t, err)
 		assert.Equal(t, float64(2*i), v)
 	}
-	require.NoError(t, tfbind.Set(step, 0, []float32{1, 2, 3}, 3))
+	require.NoError(t, step.Set(0, []float32{1, 2, 3}, 3))
 	assert.Equal(t, int64(12), tfbind.Live().StepBytes)
 	require.NoError(t, step.Run(ctx))
 	v, err := step.Float(0)
@@ -414,7 +414,7 @@ func TestStep(t *testing.T) {
 	assert.ErrorIs(t, err, tfbind.ErrInvalidArgument)
 
 	// An output transferred to the caller survives the next run.
-	require.NoError(t, tfbind.Set(step, 0, []float32{9, 9, 9}, 3))
+	require.NoError(t, step.Set(0, []float32{9, 9, 9}, 3))
 	require.NoError(t, step.Run(ctx))
 	values, err = tfbind.Values[float32](out)
 	require.NoError(t, err)
@@ -434,10 +434,10 @@ func TestStepTakesStrings(t *testing.T) {
 	require.NoError(t, err)
 	defer step.Close()
 	require.ErrorIs(t, step.Run(t.Context()), tfbind.ErrNotFed)
-	require.ErrorIs(t, tfbind.Set(step, 0, []float32{1}, 1), tfbind.ErrType)
-	require.ErrorIs(t, tfbind.SetStrings(step, 0, []string{"a"}, 2), tfbind.ErrShape)
+	require.ErrorIs(t, step.Set(0, []float32{1}, 1), tfbind.ErrType)
+	require.ErrorIs(t, step.Set(0, []string{"a"}, 2), tfbind.ErrShape)
 	for _, texts := range [][]string{{"", "a\x00b", "é"}, {strings.Repeat("long", 100), "short"}, {}} {
-		require.NoError(t, tfbind.SetStrings(step, 0, texts, int64(len(texts))))
+		require.NoError(t, step.Set(0, texts, int64(len(texts))))
 		require.NoError(t, step.Run(t.Context()))
 		out, err := step.Output(0)
 		require.NoError(t, err)
@@ -459,7 +459,7 @@ func TestStepFloatReadsEveryType(t *testing.T) {
 			step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "y")}})
 			require.NoError(t, err)
 			defer step.Close()
-			require.NoError(t, tfbind.Set(step, 0, []float32{1}))
+			require.NoError(t, step.Set(0, []float32{1}))
 			require.NoError(t, step.Run(context.Background()))
 			v, err := step.Float(0)
 			require.NoError(t, err)
@@ -478,10 +478,10 @@ func TestRetainedInputIsNotOverwritten(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer step.Close()
-	require.NoError(t, tfbind.Set(step, 0, []float32{1, 2}, 2))
+	require.NoError(t, step.Set(0, []float32{1, 2}, 2))
 	require.NoError(t, step.Run(ctx))
 	assert.Equal(t, int64(1), tfbind.Retained(step))
-	require.NoError(t, tfbind.Set(step, 0, []float32{7, 7}, 2)) // without a run
+	require.NoError(t, step.Set(0, []float32{7, 7}, 2)) // without a run
 
 	read := func() []float32 {
 		out, err := s.Run(ctx, nil, []tfbind.Output{output(t, s, "read")})
@@ -507,7 +507,7 @@ func TestStepDoesNotAllocate(t *testing.T) {
 	defer cancel()
 	values, shape := []float32{1}, []int64{1}
 	allocs := testing.AllocsPerRun(100, func() {
-		if err := tfbind.Set(step, 0, values, shape...); err != nil {
+		if err := step.Set(0, values, shape...); err != nil {
 			t.Error(err)
 		}
 		if err := step.Run(ctx); err != nil {
@@ -535,7 +535,7 @@ func TestContextEndedBefore(t *testing.T) {
 	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
 	require.NoError(t, err)
 	defer step.Close()
-	require.NoError(t, tfbind.Set(step, 0, []float32{1}))
+	require.NoError(t, step.Set(0, []float32{1}))
 	assert.ErrorIs(t, step.Run(ctx), cause)
 	require.NoError(t, step.Run(context.Background()))
 }
@@ -641,10 +641,10 @@ func TestStepRefusesASecondUser(t *testing.T) {
 		Fetches: []tfbind.Output{output(t, s, "wait"), output(t, s, "ready")}})
 	require.NoError(t, err)
 	defer wait.Close()
-	require.NoError(t, tfbind.Set(wait, 0, []float32{1}))
+	require.NoError(t, wait.Set(0, []float32{1}))
 	result := runUntilBusy(t, wait, context.Background())
 	assert.ErrorIs(t, wait.Run(context.Background()), tfbind.ErrBusy)
-	assert.ErrorIs(t, tfbind.Set(wait, 0, []float32{2}), tfbind.ErrBusy)
+	assert.ErrorIs(t, wait.Set(0, []float32{2}), tfbind.ErrBusy)
 	_, err = wait.Output(0)
 	assert.ErrorIs(t, err, tfbind.ErrBusy)
 	fill(t, s)
@@ -808,9 +808,9 @@ func TestNoNativeGrowth(t *testing.T) {
 		joined, err := str.Run(ctx, tfbind.Feeds{output(t, str, "x"): texts}, []tfbind.Output{output(t, str, "y")})
 		require.NoError(t, err)
 		defer joined.Close()
-		require.NoError(t, tfbind.Set(step, 0, megabyte[:1<<17+i%2], int64(1<<17+i%2)))
+		require.NoError(t, step.Set(0, megabyte[:1<<17+i%2], int64(1<<17+i%2)))
 		require.NoError(t, step.Run(ctx))
-		require.NoError(t, tfbind.SetStrings(join, 0, []string{long, "short"}, 2))
+		require.NoError(t, join.Set(0, []string{long, "short"}, 2))
 		require.NoError(t, join.Run(ctx))
 	}
 	for i := range 50 {

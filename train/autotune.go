@@ -31,7 +31,10 @@ import (
 // of the training and at most 20 s. The thread of train steps is chosen during the training. A
 // resumed training uses the configuration of its checkpoint.
 type Autotune struct {
-	Mode AutotuneMode
+	// Mode selects the configurations that may be chosen: "on" allows those that compute with the
+	// types of the model, "precision" also 16-bit types, which change the result. "live" measures
+	// nothing at the start, and chooses only the thread of train steps. Empty chooses nothing.
+	Mode string
 	// Cache is the folder for measurements; empty means steadyfit/tune in the
 	// cache folder of the user.
 	Cache string
@@ -39,18 +42,11 @@ type Autotune struct {
 	Fixed Fixed
 }
 
-// AutotuneMode selects the configurations that may be chosen.
-type AutotuneMode string
-
+// Values of Autotune.Mode.
 const (
-	// AutotuneOff measures nothing.
-	AutotuneOff AutotuneMode = ""
-	// AutotuneOn allows configurations that compute with the types of the model.
-	AutotuneOn AutotuneMode = "on"
-	// AutotuneLive measures nothing at the start, and chooses only the thread of train steps.
-	AutotuneLive AutotuneMode = "live"
-	// AutotunePrecision also allows 16-bit types, which change the result.
-	AutotunePrecision AutotuneMode = "precision"
+	autotuneOn        = "on"
+	autotuneLive      = "live"
+	autotunePrecision = "precision"
 )
 
 // Fixed selects options of a session that Autotune does not change. An option that differs from
@@ -58,10 +54,10 @@ const (
 type Fixed struct{ StepsPerExecution, Compiled, Threads, OneDNN, Precision bool }
 
 func (a *Autotune) check() error {
-	if !slices.Contains([]AutotuneMode{AutotuneOff, AutotuneOn, AutotunePrecision, AutotuneLive}, a.Mode) {
-		return refuse("Autotune.Mode", a.Mode, "expected %s, %s, %s, or nothing", AutotuneOn, AutotunePrecision, AutotuneLive)
+	if !slices.Contains([]string{"", autotuneOn, autotunePrecision, autotuneLive}, a.Mode) {
+		return refuse("Autotune.Mode", a.Mode, "expected %s, %s, %s, or nothing", autotuneOn, autotunePrecision, autotuneLive)
 	}
-	if info, err := os.Stat(a.Cache); a.Cache != "" && a.Mode != AutotuneOff && err == nil && !info.IsDir() {
+	if info, err := os.Stat(a.Cache); a.Cache != "" && a.Mode != "" && err == nil && !info.IsDir() {
 		return refuse("Autotune.Cache", a.Cache, "expected a folder, and it is a file")
 	}
 	return nil
@@ -72,15 +68,15 @@ func (a *Autotune) check() error {
 func Child(ctx context.Context) { autotune.Child(ctx) }
 
 // measures reports whether configurations are measured at the start of a training.
-func (a *Autotune) measures() bool { return a.Mode == AutotuneOn || a.Mode == AutotunePrecision }
+func (a *Autotune) measures() bool { return a.Mode == autotuneOn || a.Mode == autotunePrecision }
 
 func (a *Autotune) limits(o session.Options, most int) autotune.Limits {
-	return autotune.Fixed(a.Fixed).Limits(o, most, a.Mode == AutotunePrecision)
+	return autotune.Fixed(a.Fixed).Limits(o, most, a.Mode == autotunePrecision)
 }
 
 // tunesLive reports whether train steps choose their thread during the training.
 func (t *training) tunesLive() bool {
-	return t.Autotune.Mode != AutotuneOff && !autotune.Fixed(t.Autotune.Fixed).With(t.Session).Threads &&
+	return t.Autotune.Mode != "" && !autotune.Fixed(t.Autotune.Fixed).With(t.Session).Threads &&
 		!t.Session.CallerRuns && !t.Session.Device.Deterministic && autotune.ThreadVariable() == ""
 }
 
@@ -115,7 +111,7 @@ func (t *training) autotune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if t.choice.Reason != "" && t.Autotune.Mode != AutotuneOff && !t.continues() {
+	if t.choice.Reason != "" && t.Autotune.Mode != "" && !t.continues() {
 		t.report("auto", text(t.choice.Reason))
 	}
 	if t.choice.CacheError != nil {
@@ -342,9 +338,9 @@ func (t *training) excludes(was, is session.Options) string {
 	switch {
 	case a == b:
 		return ""
-	case t.Autotune.Mode == AutotuneOff:
+	case t.Autotune.Mode == "":
 		return "Autotune.Mode off"
-	case t.Autotune.Mode == AutotuneLive:
+	case t.Autotune.Mode == autotuneLive:
 		return "Autotune.Mode live"
 	case a.OneDNN != b.OneDNN:
 		return t.excludesOneDNN()

@@ -28,7 +28,7 @@ func TestLimits(t *testing.T) {
 		{"one step", Fixed{StepsPerExecution: true}, session.Options{}, func(l *autotune.Limits) { l.StepsPerExecution = 0 }},
 		{"compiled", Fixed{}, session.Options{Compiled: true}, func(l *autotune.Limits) { l.Compiled = false }},
 		{"threads", Fixed{}, device(gpuopts.Options{InterThreads: 1}), func(l *autotune.Limits) { l.Threads = false }},
-		{"oneDNN", Fixed{}, device(gpuopts.Options{OneDNN: gpuopts.Off}), func(l *autotune.Limits) { l.OneDNN = false }},
+		{"oneDNN", Fixed{}, device(gpuopts.Options{OneDNN: "off"}), func(l *autotune.Limits) { l.OneDNN = false }},
 		{"oneDNN by a variable", Fixed{OneDNN: true}, session.Options{}, func(l *autotune.Limits) { l.OneDNN = false }},
 		{"bfloat16", Fixed{}, device(gpuopts.Options{Precision: gpuopts.BFloat16}), func(l *autotune.Limits) { l.Precision = false }},
 		{"float16", Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16}), func(l *autotune.Limits) { l.Precision, l.Threads = false, false }},
@@ -36,7 +36,7 @@ func TestLimits(t *testing.T) {
 	} {
 		want := all
 		c.without(&want)
-		a := Autotune{Mode: AutotunePrecision, Fixed: c.fixed}
+		a := Autotune{Mode: autotunePrecision, Fixed: c.fixed}
 		assert.Equal(t, want, a.limits(c.options, 50), c.name)
 	}
 }
@@ -48,13 +48,13 @@ func TestStepsChooseTheirThread(t *testing.T) {
 		live   bool
 	}{
 		{func(*Config) {}, true},
-		{func(c *Config) { c.Autotune.Mode = AutotuneOff }, false},
+		{func(c *Config) { c.Autotune.Mode = "" }, false},
 		{func(c *Config) { c.Autotune.Fixed.Threads = true }, false},
 		{func(c *Config) { c.Session.CallerRuns = true }, false},
 	} {
 		config := Config{
 			Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Prefetch: -1, Loop: fit.Loop{Batch: 32, Epochs: 1},
-			Autotune: Autotune{Mode: AutotuneOn, Cache: t.TempDir()}, Trace: TraceNever, CacheFeatures: CacheOff,
+			Autotune: Autotune{Mode: autotuneOn, Cache: t.TempDir()}, Trace: TraceNever, CacheFeatures: "",
 		}
 		c.change(&config)
 		var live bool

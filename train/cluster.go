@@ -36,9 +36,9 @@ func (c *Config) checkCluster() error {
 		return refuse(option, value, "works only in a training of one process, without {Config.Cluster}")
 	}
 	switch {
-	case c.Autotune.Mode != AutotuneOff:
+	case c.Autotune.Mode != "":
 		return alone("Autotune.Mode", c.Autotune.Mode)
-	case c.CacheFeatures == CacheOn:
+	case c.CacheFeatures == cacheOn:
 		return alone("Config.CacheFeatures", c.CacheFeatures)
 	case c.Session.StepsPerExecution > 1:
 		return alone("Options.StepsPerExecution", c.Session.StepsPerExecution)
@@ -46,7 +46,7 @@ func (c *Config) checkCluster() error {
 		return alone("Budget.Limit", c.Budget.Limit)
 	case c.resets():
 		return alone("ResetPolicy.Depth", c.Reset.Depth)
-	case c.OnOutOfMemory != Stop:
+	case c.OnOutOfMemory != "":
 		return alone("Config.OnOutOfMemory", c.OnOutOfMemory)
 	case c.Trace == TraceAlways:
 		return alone("Config.Trace", nil)
@@ -62,7 +62,7 @@ func (c *Config) asRank() {
 	if !ranked {
 		return
 	}
-	c.Session.Cluster, c.ChooseSteps, c.CacheFeatures, c.Trace = c.Cluster, false, CacheOff, TraceNever
+	c.Session.Cluster, c.ChooseSteps, c.CacheFeatures, c.Trace = c.Cluster, false, "", TraceNever
 	if rank > 0 {
 		c.Out, c.OutVersion, c.OutAdapter, c.Progress = "", "", "", nil
 	}

@@ -70,8 +70,11 @@ type Config struct {
 	// Autotune measures at the start which configuration runs fastest.
 	Autotune Autotune
 	// CacheFeatures selects whether the part of the model that training does not change is
-	// computed once per sample instead of in every step (savedmodels.Features).
-	CacheFeatures FeatureCache
+	// computed once per sample instead of in every step (savedmodels.Features): "auto" if there is
+	// such a part, the first steps have the same bits, and the measured times promise a faster
+	// training, and otherwise the reason is reported; "on" also if steps then round differently, or
+	// Run fails with the reason why it cannot; "off" or empty never.
+	CacheFeatures string
 	// Allocator is the malloc of the process: jemalloc, tcmalloc or mimalloc, if installed, or
 	// "mmap", which returns large blocks to the system when they are freed. Empty changes nothing.
 	// Run restarts the program with the environment variables that it needs.
@@ -134,8 +137,10 @@ type Config struct {
 	// Budget keeps memory under a limit. If its layer is memory.GPUProcess, it limits
 	// TensorFlow's pool on the first GPU.
 	Budget Budget
-	// OnOutOfMemory selects what to do when TensorFlow runs out of memory.
-	OnOutOfMemory OutOfMemory
+	// OnOutOfMemory selects what to do when TensorFlow runs out of memory. Empty ends the
+	// training. "microbatch" repeats the step in micro-batches, and uses them from then on.
+	// "restart" resumes from the last checkpoint in another process, and needs Supervised.
+	OnOutOfMemory string
 }
 
 // Checkpoints configure where and when checkpoints are written.
@@ -191,16 +196,10 @@ const (
 	Supervised
 )
 
-// OutOfMemory selects what to do when TensorFlow runs out of memory.
-type OutOfMemory string
-
+// Values of Config.OnOutOfMemory.
 const (
-	// Stop ends the training.
-	Stop OutOfMemory = ""
-	// MicroBatch repeats the step in micro-batches, and uses them from then on.
-	MicroBatch OutOfMemory = "microbatch"
-	// Restart resumes from the last checkpoint in another process. It needs Supervised.
-	Restart OutOfMemory = "restart"
+	microBatch   = "microbatch"
+	restartOnOOM = "restart"
 )
 
 // Trace selects whether a step is traced. The zero value traces a step if an option may not take
@@ -274,8 +273,8 @@ func (c *Config) check() error {
 	if err := c.Autotune.check(); err != nil {
 		return err
 	}
-	if !slices.Contains([]FeatureCache{CacheOff, "off", CacheAuto, CacheOn}, c.CacheFeatures) {
-		return refuse("Config.CacheFeatures", c.CacheFeatures, "expected %s, %s, or nothing", CacheAuto, CacheOn)
+	if !slices.Contains([]string{"", "off", cacheAuto, cacheOn}, c.CacheFeatures) {
+		return refuse("Config.CacheFeatures", c.CacheFeatures, "expected %s, %s, or nothing", cacheAuto, cacheOn)
 	}
 	return c.checkSplit()
 }
@@ -312,9 +311,9 @@ func (c *Config) checkSupervision() error {
 		return refuse("Supervisor.Deadline", nil, "needs {Config.Supervise}, which ends a training that hangs")
 	case s.Restarts != 0 && !restarts:
 		return refuse("Supervisor.Restarts", nil, "needs {Config.Supervise}, which restarts a training that crashed")
-	case !slices.Contains([]OutOfMemory{Stop, MicroBatch, Restart}, c.OnOutOfMemory):
-		return refuse("Config.OnOutOfMemory", c.OnOutOfMemory, "expected %s, %s, or nothing", MicroBatch, Restart)
-	case c.OnOutOfMemory == Restart && !restarts:
+	case !slices.Contains([]string{"", microBatch, restartOnOOM}, c.OnOutOfMemory):
+		return refuse("Config.OnOutOfMemory", c.OnOutOfMemory, "expected %s, %s, or nothing", microBatch, restartOnOOM)
+	case c.OnOutOfMemory == restartOnOOM && !restarts:
 		return refuse("Config.OnOutOfMemory", c.OnOutOfMemory, "needs {Config.Supervise}, which starts the next process")
 	}
 	return nil
@@ -337,7 +336,7 @@ func (c *Config) checkReset() error {
 
 func (c *Config) resets() bool { return c.Reset != nil && c.Reset.Depth != session.ResetNone }
 
-func (c *Config) splits() bool { return c.OnOutOfMemory == MicroBatch || c.Budget.ofGPU() }
+func (c *Config) splits() bool { return c.OnOutOfMemory == microBatch || c.Budget.ofGPU() }
 
 // checkSplit returns an error if the options need micro-batches and the model does not support
 // them. Otherwise the training would fail late, when memory runs out.
@@ -357,7 +356,7 @@ func (c *Config) checkSplit() error {
 		return err
 	}
 	refused := &option.Error{Option: "Config.OnOutOfMemory", Value: c.OnOutOfMemory, Reason: err.Error(), Fix: "choose to stop or to restart, which need no micro-batches", Err: err}
-	if c.OnOutOfMemory != MicroBatch {
+	if c.OnOutOfMemory != microBatch {
 		refused.Option, refused.Value, refused.Fix = "Budget.Layer", c.Budget.Layer, "lower {Loop.Batch}, or limit TensorFlow's pool with {Options.MemoryFraction}"
 	}
 	return refused

@@ -44,25 +44,17 @@ type Data struct {
 	// Ignore lists fields of the data, values of records, or columns of tables to omit.
 	Ignore []string
 	// Map selects whether arrays of .npy and uncompressed .npz files are mapped instead of
-	// read.
-	Map Mapping
+	// read: "always", "never", or empty for files of 1 GiB or more.
+	Map string
 	// Workers is the number of goroutines that decode and augment; 0 means one per core.
 	Workers int
 	// Note receives messages about how a table is read; nil discards them. Run uses Config.Report.
 	Note func(message string)
 }
 
-// Mapping selects which files are mapped instead of read.
-type Mapping string
-
 const (
-	// MapAuto maps files of 1 GiB or more.
-	MapAuto Mapping = ""
-	// MapAlways maps files of any size.
-	MapAlways Mapping = "always"
-	// MapNever reads all files into memory.
-	MapNever Mapping = "never"
-	// mapFrom is the least total size of files in bytes that MapAuto maps.
+	mapAlways, mapNever = "always", "never" // values of Data.Map
+	// mapFrom is the least total size of files in bytes that are mapped by default.
 	mapFrom = 1 << 30
 )
 
@@ -116,8 +108,8 @@ type reader struct {
 }
 
 func newReader(model *savedmodels.Model, signature string, d Data) (*reader, error) {
-	if !slices.Contains([]Mapping{MapAuto, MapAlways, MapNever}, d.Map) {
-		return nil, refuse("Data.Map", d.Map, "expected %s, %s, or nothing", MapAlways, MapNever)
+	if !slices.Contains([]string{"", mapAlways, mapNever}, d.Map) {
+		return nil, refuse("Data.Map", d.Map, "expected %s, %s, or nothing", mapAlways, mapNever)
 	}
 	r := &reader{Data: d}
 	var err error
@@ -350,8 +342,8 @@ func (r *reader) checkRange(ds *data.InMemory) error {
 }
 
 func (r *reader) maps(path string) bool {
-	if r.Map != MapAuto {
-		return r.Map == MapAlways
+	if r.Map != "" {
+		return r.Map == mapAlways
 	}
 	files := []string{path}
 	if inside, err := filepath.Glob(filepath.Join(path, "*.npy")); err == nil { // an error means that path is not a valid pattern

@@ -133,7 +133,7 @@ func notBegun(err error) bool {
 // process could train but this one has not resumed yet.
 func (t *training) restartable(err error, early bool) error {
 	noMemory := errors.Is(err, session.ErrOutOfMemory)
-	if noMemory && (early || t.OnOutOfMemory == Restart) || early && errors.As(err, new(syscall.Errno)) {
+	if noMemory && (early || t.OnOutOfMemory == restartOnOOM) || early && errors.As(err, new(syscall.Errno)) {
 		return fmt.Errorf("%w: %w", supervise.ErrRetry, err)
 	}
 	return err
@@ -145,7 +145,7 @@ func (t *training) advise(err error, checkpoint string) error {
 			err = fmt.Errorf("%w\n%s", err, held)
 		}
 	}
-	outOfMemory := errors.Is(err, session.ErrOutOfMemory) && t.OnOutOfMemory == Stop
+	outOfMemory := errors.Is(err, session.ErrOutOfMemory) && t.OnOutOfMemory == ""
 	if !outOfMemory && (!errors.Is(err, context.Canceled) || errors.As(err, new(*fit.HookError))) {
 		return err
 	}

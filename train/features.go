@@ -26,20 +26,8 @@ import (
 	"steadyfit/session"
 )
 
-// FeatureCache selects whether the frozen part of a model is computed once per sample.
-type FeatureCache string
-
-const (
-	// CacheAuto caches features if the model has a frozen part, the first steps have the same
-	// bits, and the measured times promise a faster training. Otherwise the reason is reported.
-	CacheAuto FeatureCache = "auto"
-	// CacheOn caches features, also if steps then round differently, or fails with the reason
-	// why it cannot.
-	CacheOn FeatureCache = "on"
-	// CacheOff computes the frozen part in every step. It is the zero value; "off" means the
-	// same.
-	CacheOff FeatureCache = ""
-)
+// Values of Config.CacheFeatures.
+const cacheAuto, cacheOn = "auto", "on"
 
 // maxCached is the maximum size of features in memory, unless a budget asks for less. Larger
 // features are in mapped files.
@@ -56,7 +44,7 @@ func (t *training) cacheFeatures(ctx context.Context) error {
 		files.ClearScratch(t.Checkpoints.Folder, featuresPrefix)
 	}
 	// Autotune restarts a process only without cached features.
-	if t.CacheFeatures == CacheOff || t.CacheFeatures == "off" || t.CacheFeatures == CacheAuto && (!t.freezes() || restartedAlready()) {
+	if t.CacheFeatures == "" || t.CacheFeatures == "off" || t.CacheFeatures == cacheAuto && (!t.freezes() || restartedAlready()) {
 		return nil
 	}
 	err := t.tryFeatures(ctx)
@@ -66,11 +54,11 @@ func (t *training) cacheFeatures(ctx context.Context) error {
 	var why *noFeatures
 	known := errors.As(err, &why)
 	switch {
-	case known && t.CacheFeatures == CacheOn:
+	case known && t.CacheFeatures == cacheOn:
 		return &option.Error{Option: "Config.CacheFeatures", Value: t.CacheFeatures, Reason: why.err.Error(), Fix: "leave the option out", Err: why.err}
 	case known:
 		err = why.err
-	case t.CacheFeatures == CacheOn || context.Cause(ctx) != nil:
+	case t.CacheFeatures == cacheOn || context.Cause(ctx) != nil:
 		return err
 	}
 	t.report("features", text("not cached: "+err.Error()))
@@ -146,11 +134,11 @@ func (t *training) mayCache() error {
 		return no("{Options.Compiled} trains with signatures that compute the frozen part")
 	case t.Session.StepsPerExecution > 1:
 		return no("{Options.StepsPerExecution} trains with a signature that computes the frozen part")
-	case t.CacheFeatures == CacheAuto && t.Loop.Epochs-t.Loop.InitialEpoch < 2 && t.Loop.StepsPerEpoch == 0:
+	case t.CacheFeatures == cacheAuto && t.Loop.Epochs-t.Loop.InitialEpoch < 2 && t.Loop.StepsPerEpoch == 0:
 		return no("one epoch computes the frozen part once anyway")
 	}
 	before, _, err := t.chosenBefore()
-	if err == nil && !before.Plain() && !(t.CacheFeatures == CacheOn && t.Loop.ResumeAnyway) {
+	if err == nil && !before.Plain() && !(t.CacheFeatures == cacheOn && t.Loop.ResumeAnyway) {
 		return no("the checkpoint was trained with %s, as {Autotune.Mode} had chosen, and steps on features have no such configuration", before)
 	}
 	return err
@@ -215,7 +203,7 @@ func (t *training) setFirstRate(s *session.Session) error {
 // pays returns a noFeatures if the measured times promise no faster training, or if results must
 // not change and a cache may change them.
 func (t *training) pays(c session.FeatureCheck) error {
-	if t.CacheFeatures != CacheAuto {
+	if t.CacheFeatures != cacheAuto {
 		return nil
 	}
 	if c.Difference > 0 { // the bits of a training must not depend on measured times

@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/gpuopts"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/session"
@@ -33,7 +32,7 @@ func TestLimitPool(t *testing.T) {
 		"already divided into devices of [[512 512]] MiB": func(o *session.Options) { o.Device.VirtualGPUs = [][]int{{512, 512}} },
 		"Options.MemoryFraction 0.5":                      func(o *session.Options) { o.Device.MemoryFraction = 0.5 },
 		"one limit for each of the 2 visible GPUs":        func(o *session.Options) { o.Device.VisibleGPUs = []int{0, 1} },
-		"Options.GPUAllocator cuda_malloc_async":          func(o *session.Options) { o.Device.GPUAllocator = gpuopts.CUDAMallocAsync },
+		"Options.GPUAllocator cuda_malloc_async":          func(o *session.Options) { o.Device.GPUAllocator = "cuda_malloc_async" },
 	} {
 		var o session.Options
 		set(&o)

@@ -14,7 +14,6 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/checkpoint"
-	"steadyfit/gpuopts"
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
@@ -37,7 +36,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	if c.Loop.Log == nil {
 		c.Loop.Log = slog.New(slog.DiscardHandler)
 	}
-	c.Session.Seed, c.Session.ReadOnly, c.Session.ListAllocations = int64(c.Seed), false, c.OnOutOfMemory == Stop
+	c.Session.Seed, c.Session.ReadOnly, c.Session.ListAllocations = int64(c.Seed), false, c.OnOutOfMemory == ""
 	c.Autotune.Fixed = Fixed(autotune.Fixed(c.Autotune.Fixed).With(c.Session))
 	c.Autotune.Fixed.StepsPerExecution = c.Autotune.Fixed.StepsPerExecution || c.ChooseSteps
 	t := &training{Config: c, worker: c.Worker, started: time.Now()}
@@ -304,7 +303,7 @@ func (t *training) warn() {
 		}
 	}
 	resets := t.resets() && t.Reset.Depth != session.ResetRestore
-	if !resets && t.Supervise != Supervised && !t.Resume && t.Budget.Limit == 0 && t.OnOutOfMemory == Stop {
+	if !resets && t.Supervise != Supervised && !t.Resume && t.Budget.Limit == 0 && t.OnOutOfMemory == "" {
 		return
 	}
 	for _, p := range problems {
@@ -434,7 +433,7 @@ func (t *training) traces() bool {
 		return t.Trace == TraceAlways
 	case traceIfUnsure:
 		o := t.Session.Device
-		return t.mayTrace() && (o.Precision != "" || o.XLA != "" && o.XLA != gpuopts.XLAOff || o.AsksForGPU() != "" || len(o.ForGPU()) > 0)
+		return t.mayTrace() && (o.Precision != "" || o.XLA != "" && o.XLA != "off" || o.AsksForGPU() != "" || len(o.ForGPU()) > 0)
 	}
 	return t.mayTrace()
 }

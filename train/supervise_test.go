@@ -75,18 +75,18 @@ func TestWhatIsTriedAgain(t *testing.T) {
 	gone := unusable(&fs.PathError{Op: "open", Path: "train.npz", Err: syscall.ENOENT})
 	for _, c := range []struct {
 		err          error
-		onOOM        OutOfMemory
+		onOOM        string
 		early, again bool
 	}{
-		{nil, Stop, true, false},
-		{full, Stop, true, true},
-		{full, Restart, false, false},
-		{gone, Stop, true, true},
-		{gone, Stop, false, false},
-		{session.ErrOutOfMemory, Stop, true, true},
-		{session.ErrOutOfMemory, Stop, false, false},
-		{session.ErrOutOfMemory, Restart, false, true},
-		{refuse("Config.Out", nil, "no"), Stop, true, false},
+		{nil, "", true, false},
+		{full, "", true, true},
+		{full, restartOnOOM, false, false},
+		{gone, "", true, true},
+		{gone, "", false, false},
+		{session.ErrOutOfMemory, "", true, true},
+		{session.ErrOutOfMemory, "", false, false},
+		{session.ErrOutOfMemory, restartOnOOM, false, true},
+		{refuse("Config.Out", nil, "no"), "", true, false},
 	} {
 		r := training{Config: Config{OnOutOfMemory: c.onOOM}}
 		err := r.restartable(c.err, c.early)

@@ -279,7 +279,7 @@ func TestChoiceThatRounds(t *testing.T) {
 
 	// A training without oneDNN resumes in a process that turns oneDNN off again.
 	noOneDNN := "TF_ENABLE_ONEDNN_OPTS=0"
-	out, err := run("onednn", "2", &autotune.Configuration{OneDNN: gpuopts.Off}, noOneDNN)
+	out, err := run("onednn", "2", &autotune.Configuration{OneDNN: "off"}, noOneDNN)
 	require.NoError(t, err, out)
 	for _, flags := range [][]string{{"--auto", "off"}, {"--supervise"}, {"--deterministic"}} {
 		assert.Contains(t, refused("onednn", "", flags...), strings.Join(flags, " ")+": the checkpoint was trained with oneDNN off, as --auto had chosen")

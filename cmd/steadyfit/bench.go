@@ -119,9 +119,9 @@ func (s *settings) checkBench() error {
 	case s.autotune != autotuneOff && s.signature != "":
 		return usagef("--auto chooses among the signatures that train; leave --signature out")
 	}
-	s.Autotune.Mode, s.Autotune.Fixed = train.AutotuneOn, s.fixed()
+	s.Autotune.Mode, s.Autotune.Fixed = "on", s.fixed()
 	if s.autotune == autotunePrecision {
-		s.Autotune.Mode = train.AutotunePrecision
+		s.Autotune.Mode = "precision"
 	}
 	if s.autotune == autotuneOff || s.autotune == autotuneKept {
 		return nil

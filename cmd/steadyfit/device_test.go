@@ -13,6 +13,7 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/docs"
+	"steadyfit/internal/tfenv"
 	"steadyfit/option"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -45,16 +46,16 @@ func TestDeviceFlags(t *testing.T) {
 		"--precision fp32":                        {},
 		"--precision bf16":                        {Precision: gpuopts.BFloat16},
 		"--precision fp16":                        {Precision: gpuopts.Float16},
-		"--xla":                                   {XLA: gpuopts.XLAOn2},
-		"--xla=false":                             {XLA: gpuopts.XLAOff},
+		"--xla":                                   {XLA: "on-2"},
+		"--xla=false":                             {XLA: "off"},
 		"--memory-growth":                         {MemoryGrowth: true},
 		"--memory-growth=true":                    {MemoryGrowth: true},
 		"--memory-growth=false":                   {},
 		"--gpu-memory-fraction 0.5":               {MemoryFraction: 0.5},
 		"--gpu-memory-limit 2GiB":                 {VirtualGPUs: [][]int{{2048}}},
 		"--gpu-memory-limit 2GiB,512MiB":          {VirtualGPUs: [][]int{{2048}, {512}}},
-		"--gpu-allocator bfc":                     {GPUAllocator: gpuopts.BFC},
-		"--gpu-allocator cuda_malloc_async":       {GPUAllocator: gpuopts.CUDAMallocAsync},
+		"--gpu-allocator bfc":                     {GPUAllocator: "BFC"},
+		"--gpu-allocator cuda_malloc_async":       {GPUAllocator: "cuda_malloc_async"},
 		"--visible-gpus 1,0":                      {VisibleGPUs: []int{1, 0}},
 		"--deterministic":                         {Deterministic: true},
 		"--memory-growth --gpu-memory-limit 1GiB": {MemoryGrowth: true, VirtualGPUs: [][]int{{1024}}},
@@ -146,7 +147,7 @@ func TestUnreadRows(t *testing.T) {
 			assert.Contains(t, said, m[1], row[0])
 		}
 	}
-	for name := range gpuopts.Unread() {
+	for name := range tfenv.Unread {
 		if strings.HasPrefix(name, "TF_") || strings.HasPrefix(name, "XLA_") {
 			assert.True(t, in[name], "docs/reference/devices.md has no row of %s", name)
 		}

@@ -141,7 +141,7 @@ func (s *settings) combineCluster() (err error) {
 	s.Cluster.Start, s.Cluster.Timeout = s.cluster.Start, s.cluster.Timeout
 	s.Cluster.MinWorkers, s.Cluster.Wait = s.cluster.MinWorkers, s.cluster.Wait
 	if !s.given("auto") {
-		s.Autotune.Mode = train.AutotuneOff // ranks cannot measure configurations
+		s.Autotune.Mode = "" // ranks cannot measure configurations
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"steadyfit/fit/budget"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/train"
@@ -72,7 +72,7 @@ func newSettings() *settings {
 	s.Loop.Epochs, s.Loop.Batch, s.Loop.ValidationEvery = 1, 32, 1
 	s.Shuffle, s.CheckImages, s.Prefetch = true, true, -1
 	s.Checkpoints.EveryEpochs, s.Checkpoints.Keep = 1, 3
-	s.Autotune.Mode, s.Supervise, s.CacheFeatures = train.AutotuneOn, train.ForBudget, train.CacheAuto
+	s.Autotune.Mode, s.Supervise, s.CacheFeatures = "on", train.ForBudget, "auto"
 	s.Budget.Layer, s.reset.Depth = memory.RSS, session.ResetNone
 	s.plan.Runtimes, s.plan.Out, s.plan.Jobs, s.plan.Seed, s.plan.Timeout = []string{matrix.Go}, "out/matrix", 1, 1, 2*time.Minute
 	return s
@@ -141,7 +141,7 @@ func (s *settings) dataFlags() []flag {
 		{"ignore-fields", onModel, "data fields to leave out, as in id,weight", "InMemory.Drop", &s.Data.Ignore},
 		{"max-data", onModel, "maximum size of decompressed data (default 64MiB plus 50 times the file size)", "Options.MaxBytes", newSize(&s.Data.MaxBytes, 1)},
 		{"map", onModel, "memory-map .npy and uncompressed .npz files (auto: from 1 GiB)", "Data.Map",
-			newChoice(&s.Data.Map, "auto always never", train.MapAuto, train.MapAlways, train.MapNever)},
+			newChoice(&s.Data.Map, "auto always never", "", "always", "never")},
 		{"augment", "fit", "random changes to training images, as in flip,crop:4,jitter:0.1", "Config.Augmentation",
 			newParsed(&s.Augmentation, "changes", data.ParseAugmentation)},
 		{"check-images", "fit", "decode every image once before training, to find damaged ones", "", &s.CheckImages},
@@ -203,7 +203,7 @@ func (s *settings) deviceFlags() []flag {
 		{"precision", onModel, "type to compute in where TensorFlow considers it safe; variables stay as they are", "Options.Precision",
 			shown{newChoice(&s.Session.Device.Precision, "fp32 bf16 fp16", "", gpuopts.BFloat16, gpuopts.Float16), showPrecision}},
 		{"xla", onModel, "compile the model with XLA, except signatures that were exported compiled", "Options.XLA",
-			shown{newSwitch(&s.Session.Device.XLA, gpuopts.XLAOn2, gpuopts.XLAOff), func(v string) string { return fmt.Sprint(v != string(gpuopts.XLAOff)) }}},
+			shown{newSwitch(&s.Session.Device.XLA, "on-2", "off"), func(v string) string { return fmt.Sprint(v != "off") }}},
 		{"deterministic", onModel, "same results in every run, or an error; slower (TF_DETERMINISTIC_OPS)", "Options.Deterministic", &s.Session.Device.Deterministic},
 		{"visible-gpus", onModel, "GPUs to use, by the numbers of nvidia-smi, as in 0,1 (default: all)", "Options.VisibleGPUs", &s.Session.Device.VisibleGPUs},
 		{"resolved-settings in-force", "fit", "trace one step and report the devices, types and kernels in use (docs/how-to/gpu.md)", "Config.Trace", &s.traced},
@@ -220,7 +220,7 @@ func (s *settings) memoryFlags() []flag {
 		{"micro-batches", "fit explain", "split each batch into this many parts and add up their gradients (0: as memory needs)", "Options.MicroBatches",
 			newCount(&s.Session.MicroBatches, 0)},
 		{"on-oom", "fit", "what to do when TensorFlow runs out of memory; microbatch splits the batches", "Config.OnOutOfMemory",
-			newChoice(&s.OnOutOfMemory, "stop microbatch restart", train.Stop, train.MicroBatch, train.Restart)},
+			newChoice(&s.OnOutOfMemory, "stop microbatch restart", "", "microbatch", "restart")},
 		{"inexact-micro-batches", "fit explain tune", "allow split batches that change the update, as with BatchNormalization or Dropout", "Options.AllowInexactSplit",
 			&s.Session.AllowInexactSplit},
 		{"reset", "fit", "reset the variables, the model, or the process regularly, with the same results", "ResetPolicy.Depth",
@@ -236,7 +236,7 @@ func (s *settings) memoryFlags() []flag {
 		{"gpu-memory-limit", onModel, "memory limit of each GPU of --visible-gpus, as in 2GiB,512MiB", "Options.VirtualGPUs",
 			shown{newValue("size,...", "", s.setGPULimits), showSizes}},
 		{"gpu-allocator", onModel, "allocator of GPU memory (default bfc, which is TensorFlow's)", "Options.GPUAllocator",
-			shown{newChoice(&s.Session.Device.GPUAllocator, "bfc cuda_malloc_async", gpuopts.BFC, gpuopts.CUDAMallocAsync), strings.ToLower}},
+			shown{newChoice(&s.Session.Device.GPUAllocator, "bfc cuda_malloc_async", "BFC", "cuda_malloc_async"), strings.ToLower}},
 	}
 }
 
@@ -262,19 +262,19 @@ func (s *settings) checkpointFlags() []flag {
 func (s *settings) speedFlags() []flag {
 	return []flag{
 		{"auto", "fit", "measure which configuration is fastest; precision tries 16 bits too, live only the thread", "Autotune.Mode",
-			newChoice(&s.Autotune.Mode, "on precision live off", train.AutotuneOn, train.AutotunePrecision, train.AutotuneLive, train.AutotuneOff)},
+			newChoice(&s.Autotune.Mode, "on precision live off", "on", "precision", "live", "")},
 		{"auto", "bench", "measure which configuration runs fastest; kept prints an earlier result", "",
 			newChoice(&s.autotune, "off on precision kept", autotuneOff, autotuneOn, autotunePrecision, autotuneKept)},
 		{"auto", "tune", "precision also tries 16 bits, which change the results; the other values have no effect", "",
-			newChoice(&s.Autotune.Mode, "on precision live off", train.AutotuneOn, train.AutotunePrecision, train.AutotuneLive, train.AutotuneOff)},
+			newChoice(&s.Autotune.Mode, "on precision live off", "on", "precision", "live", "")},
 		{"cache", "fit bench tune", "folder for the measurements of --auto (default steadyfit/tune in your cache folder)", "Autotune.Cache Plan.Cache", &s.Autotune.Cache},
 		{"steps-per-execution fuse-steps", "fit explain", "train steps per execution; auto chooses by the model and the data", "Options.StepsPerExecution",
 			newValue("N|auto", "1", s.setStepsPerExecution)},
 		{"cache-features", "fit tune", "compute the frozen part of the model once per sample (auto: where that is faster)", "Config.CacheFeatures",
-			newChoice(&s.CacheFeatures, "auto on off", train.CacheAuto, train.CacheOn, train.CacheOff)},
+			newChoice(&s.CacheFeatures, "auto on off", "auto", "on", "")},
 		{"jit-compile compiled", "fit explain", "use the XLA-compiled signatures of the model; they round differently", "Options.Compiled", &s.Session.Compiled},
 		{"onednn", "fit explain tune", "compute with oneDNN or without it (auto: TensorFlow decides by the processor)", "Options.OneDNN",
-			newChoice(&s.Session.Device.OneDNN, "auto on off", "", gpuopts.On, gpuopts.Off)},
+			newChoice(&s.Session.Device.OneDNN, "auto on off", "", "on", "off")},
 		{"allocator", "fit explain", "jemalloc, tcmalloc or mimalloc, if installed, or mmap, which returns freed large blocks", "Config.Allocator",
 			newChoice(&s.Allocator, "auto jemalloc tcmalloc mimalloc mmap", "", "jemalloc", "tcmalloc", "mimalloc", allocator.Mmap).as("name")},
 		{"executor", "fit explain", "run operations in TensorFlow's threads, or in sequence in one thread", "Options.Executor",

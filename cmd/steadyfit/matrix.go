@@ -21,11 +21,11 @@ import (
 	"steadyfit/internal/files"
 	"steadyfit/internal/gpu"
 	"steadyfit/internal/lab/loop"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/report"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/lab/workload"
 	"steadyfit/internal/native"
-	"steadyfit/matrix"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -356,7 +356,7 @@ func (s *settings) checkUser() error {
 	if p.Data == "" {
 		return nil
 	}
-	ds, err := train.OpenData(m, m.Roles.Train, train.Data{Path: p.Data, Map: train.MapNever}, "train", data.Pass{Batch: s.Loop.Batch, DropRemainder: true})
+	ds, err := train.OpenData(m, m.Roles.Train, train.Data{Path: p.Data, Map: "never"}, "train", data.Pass{Batch: s.Loop.Batch, DropRemainder: true})
 	if err == nil {
 		return ds.Close()
 	}

@@ -37,10 +37,10 @@ func TestTunedFlagsOfCachedFeatures(t *testing.T) {
 	plain, cached := autotune.Configuration{}, autotune.Configuration{CachedFeatures: true}
 	for _, c := range []struct {
 		is      autotune.Configuration
-		consent train.FeatureCache
+		consent string
 		frozen  bool
 		want    string
-	}{{plain, train.CacheAuto, false, ""}, {plain, train.CacheAuto, true, "off"}, {cached, train.CacheAuto, true, "auto"}, {cached, train.CacheOn, true, "on"}} {
+	}{{plain, "auto", false, ""}, {plain, "auto", true, "off"}, {cached, "auto", true, "auto"}, {cached, "on", true, "on"}} {
 		got := ""
 		for _, kv := range tunedFlags(c.is, c.consent, c.frozen) {
 			if kv[0] == "cache-features" {

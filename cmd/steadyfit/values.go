@@ -14,7 +14,7 @@ import (
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/english"
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/memory"
 	"steadyfit/session"
 )

@@ -23,7 +23,7 @@ func main() {
 		Data:        train.Data{Path: "builtin:digits"},
 		Shuffle:     true,
 		Loop:        fit.Loop{Batch: 32, Epochs: 20},
-		Autotune:    train.Autotune{Mode: train.AutotuneOn},
+		Autotune:    train.Autotune{Mode: "on"},
 		Budget:      train.Budget{Limit: 2 * memory.GiB},
 		Supervise:   train.Supervised,
 		Checkpoints: train.Checkpoints{Folder: "out/checkpoints"},

@@ -45,8 +45,8 @@ func main() {
 func run(ctx context.Context, o options, out io.Writer) error {
 	for _, c := range []struct {
 		name  string
-		cache train.FeatureCache
-	}{{"without", train.CacheOff}, {"with", train.CacheOn}} {
+		cache string
+	}{{"without", ""}, {"with", "on"}} {
 		start := time.Now()
 		result, err := train.Run(ctx, train.Config{
 			Model:         filepath.Join(o.dir, "model"),

@@ -28,7 +28,7 @@ var (
 	intra    = Configuration{IntraThreads: 1}
 	inter    = Configuration{InterThreads: 1}
 	two      = Configuration{InterThreads: 2}
-	oneDNNOn = Configuration{OneDNN: gpuopts.On}
+	oneDNNOn = Configuration{OneDNN: "on"}
 )
 
 func TestCandidateInWords(t *testing.T) {
@@ -201,7 +201,7 @@ func TestOtherOneDNN(t *testing.T) {
 	require.NoError(t, err)
 	on, known := tfbind.OneDNN()
 	require.True(t, known)
-	other, value := Configuration{OneDNN: gpuopts.Off}, "0"
+	other, value := Configuration{OneDNN: "off"}, "0"
 	if !on {
 		other, value = oneDNNOn, "1"
 	}
@@ -218,7 +218,7 @@ func TestOtherOneDNN(t *testing.T) {
 	assert.False(t, offers(Limits{Restart: true}, session.Options{}))
 	assert.False(t, offers(both, session.Options{Device: gpuopts.Options{Deterministic: true}}))
 	if on {
-		assert.False(t, offers(both, session.Options{Device: gpuopts.Options{OneDNN: gpuopts.On}}), "it is set")
+		assert.False(t, offers(both, session.Options{Device: gpuopts.Options{OneDNN: "on"}}), "it is set")
 		assert.False(t, offers(both, session.Options{Device: gpuopts.Options{Precision: gpuopts.BFloat16}}), "bfloat16 needs oneDNN")
 	}
 	for _, present := range []string{"", "0", "1"} {

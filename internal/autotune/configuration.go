@@ -96,7 +96,7 @@ func (c Configuration) allocatorVariables() (list []gpuopts.Variable, err error)
 		list = append(list, gpuopts.Variable{Name: name, Value: value, For: c.Allocator})
 	}
 	if c.Allocator == allocator.Mmap {
-		if c.OneDNN != gpuopts.Off {
+		if c.OneDNN != "off" {
 			variable("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 		}
 		variable("MALLOC_MMAP_THRESHOLD_", strconv.Itoa(allocator.MmapThreshold))
@@ -369,9 +369,9 @@ func (p *Plan) settings(l Limits) (settings, tooLate []Configuration) {
 // exclude it. TensorFlow must be open.
 func (p *Plan) otherOneDNN() (c Configuration, ok bool) {
 	on, known := tfbind.OneDNN()
-	c.OneDNN = gpuopts.On
+	c.OneDNN = "on"
 	if on {
-		c.OneDNN = gpuopts.Off
+		c.OneDNN = "off"
 	}
 	_, err := c.Apply(p.Options).Device.Check(nil)
 	return c, known && err == nil && p.Options.Device.OneDNN == ""

@@ -6,7 +6,6 @@ import (
 
 	"golang.org/x/sys/cpu"
 
-	"steadyfit/gpuopts"
 	"steadyfit/internal/cgroup"
 	"steadyfit/internal/gpu"
 	"steadyfit/internal/tfenv"
@@ -29,7 +28,7 @@ const (
 // that. The configuration costs no time if the caller sets the variables of
 // Configuration.Environment before it opens TensorFlow.
 func (p *Plan) Prior() Configuration {
-	on := Configuration{OneDNN: gpuopts.On}
+	on := Configuration{OneDNN: "on"}
 	_, err := on.Apply(p.Options).Device.Check(nil)
 	left := cgroup.Available()
 	switch {

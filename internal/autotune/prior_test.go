@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
-	"steadyfit/gpuopts"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -31,12 +30,12 @@ func TestPrior(t *testing.T) {
 		change   func(p *Plan)
 		want     string
 	}{
-		{"off", "0", func(*Plan) {}, gpuopts.On},
-		{"off in words", "false", func(*Plan) {}, gpuopts.On},
+		{"off", "0", func(*Plan) {}, "on"},
+		{"off in words", "false", func(*Plan) {}, "on"},
 		{"already on", "1", func(*Plan) {}, ""},
-		{"the processor decides", "", func(*Plan) {}, map[bool]string{false: gpuopts.On}[byDefault]},
+		{"the processor decides", "", func(*Plan) {}, map[bool]string{false: "on"}[byDefault]},
 		{"fixed by the user", "0", func(p *Plan) { p.Limits.OneDNN = false }, ""},
-		{"set by the user", "0", func(p *Plan) { p.Options.Device.OneDNN = gpuopts.Off }, ""},
+		{"set by the user", "0", func(p *Plan) { p.Options.Device.OneDNN = "off" }, ""},
 		{"no restart is allowed", "0", func(p *Plan) { p.Limits.Restart = false }, ""},
 		{"deterministic", "0", func(p *Plan) { p.Options.Device.Deterministic = true }, ""},
 		{"small images", "0", func(p *Plan) { p.Data = images(28, 3) }, ""},

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"steadyfit/data"
-	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/child"
 	"steadyfit/internal/native"
@@ -192,7 +191,7 @@ func (c Configuration) checkProcess() error {
 	if want != "" && native.Allocator() != want {
 		return fmt.Errorf("the allocator of the process is %s, expected %s", native.Allocator(), want)
 	}
-	if on, _ := tfbind.OneDNN(); c.OneDNN != "" && on != (c.OneDNN == gpuopts.On) {
+	if on, _ := tfbind.OneDNN(); c.OneDNN != "" && on != (c.OneDNN == "on") {
 		return fmt.Errorf("this TensorFlow does not turn oneDNN %s", c.OneDNN)
 	}
 	return nil

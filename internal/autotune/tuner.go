@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"steadyfit/gpuopts"
 	"steadyfit/internal/cgroup"
 	"steadyfit/internal/child"
 	"steadyfit/internal/files"
@@ -101,7 +100,7 @@ type tuner struct {
 func newTuner(p *Plan, info tfbind.Info) *tuner {
 	o := p.Options
 	// Several processes share the GPUs, so no process may take all memory of a GPU.
-	if d := &o.Device; d.MemoryFraction < 1 && len(d.VirtualGPUs) == 0 && d.GPUAllocator != gpuopts.CUDAMallocAsync && os.Getenv("TF_FORCE_GPU_ALLOW_GROWTH") == "" {
+	if d := &o.Device; d.MemoryFraction < 1 && len(d.VirtualGPUs) == 0 && d.GPUAllocator != "cuda_malloc_async" && os.Getenv("TF_FORCE_GPU_ALLOW_GROWTH") == "" {
 		d.MemoryGrowth = true
 	}
 	o.ListAllocations = false
@@ -163,7 +162,7 @@ func (t *tuner) measureAll(ctx context.Context, o offer) ([]Measurement, error) 
 
 	var fewer []Configuration
 	for _, c := range o.settings {
-		if c.OneDNN == gpuopts.On {
+		if c.OneDNN == "on" {
 			t.measure(ctx, c)
 		} else if c.IntraThreads > 0 {
 			fewer = append(fewer, c)
@@ -181,7 +180,7 @@ func (t *tuner) measureAll(ctx context.Context, o offer) ([]Measurement, error) 
 		}
 	}
 	for _, c := range o.settings {
-		if c != c.threads() && c.OneDNN != gpuopts.On {
+		if c != c.threads() && c.OneDNN != "on" {
 			winner, _ := judge(t.plan.within(t.measured, t.own))
 			t.measure(ctx, c.over(winner.Configuration))
 		}

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"steadyfit/gpuopts"
 	"steadyfit/internal/nearest"
 	"steadyfit/internal/tfenv"
 	"steadyfit/memory"
@@ -92,7 +91,7 @@ var variables = map[string]variable{
 }
 
 func init() {
-	for name, instead := range gpuopts.Unread() {
+	for name, instead := range tfenv.Unread {
 		variables[name] = variable{reader: byNobody, want: instead}
 	}
 }

@@ -60,9 +60,9 @@ func trace(t *testing.T, model *savedmodels.Model, config []byte) []byte {
 		}
 		switch in.DType {
 		case tfbind.Float32:
-			require.NoError(t, tfbind.Set(step, i, make([]float32, n), shape...))
+			require.NoError(t, step.Set(i, make([]float32, n), shape...))
 		case tfbind.Int64:
-			require.NoError(t, tfbind.Set(step, i, make([]int64, n), shape...))
+			require.NoError(t, step.Set(i, make([]int64, n), shape...))
 		default:
 			t.Fatalf("input %s is of %s", in.Name, in.DType)
 		}
@@ -185,7 +185,7 @@ func TestReadTraceRewrites(t *testing.T) {
 		{"bfloat16", gpuopts.Options{Precision: gpuopts.BFloat16}, func(r native.Trace) int { return r.BFloat16Casts }},
 		{"float16", gpuopts.Options{Precision: gpuopts.Float16CPU}, func(r native.Trace) int { return r.Float16Casts }},
 		{"recomputation", gpuopts.Options{MemoryOptimization: "recomputation"}, func(r native.Trace) int { return r.Recomputed }},
-		{"XLA", gpuopts.Options{XLA: gpuopts.XLAOn2}, func(r native.Trace) int { return r.XLAClusters }},
+		{"XLA", gpuopts.Options{XLA: "on-2"}, func(r native.Trace) int { return r.XLAClusters }},
 		{"no rewriting", gpuopts.Options{GrapplerOff: true}, func(r native.Trace) int { return r.Calls }},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -33,3 +33,30 @@ func Influential(environ []string) (found []string) {
 	slices.Sort(found)
 	return found
 }
+
+// Unread maps variables that TensorFlow 2.21 does not read, but advice on the Internet or other programs
+// use, to settings that work. Braces mark options (option.Error). The library contains none of the names
+// that begin with TF_ and XLA_.
+var Unread = map[string]string{
+	"TF_GPU_MEMORY_ALLOW_GROWTH":          "TF_FORCE_GPU_ALLOW_GROWTH=true, or {Options.MemoryGrowth}",
+	"TF_GPU_ALLOW_GROWTH":                 "TF_FORCE_GPU_ALLOW_GROWTH=true, or {Options.MemoryGrowth}",
+	"TF_GPU_MEMORY_FRACTION":              "{Options.MemoryFraction X}",
+	"TF_GPU_MEMORY_LIMIT":                 "{Options.VirtualGPUs}, or {Options.MemoryFraction X}",
+	"TF_MEMORY_ALLOCATION":                "{Options.MemoryFraction X}",
+	"TF_CUDA_HOST_MEM_LIMIT_IN_MB":        "TF_GPU_HOST_MEM_LIMIT_IN_MB",
+	"TF_DISABLE_MKL":                      "TF_ENABLE_ONEDNN_OPTS=0",
+	"TF_ENABLE_MKL":                       "TF_ENABLE_ONEDNN_OPTS=1",
+	"TF_ENABLE_MKLDNN":                    "TF_ENABLE_ONEDNN_OPTS=1",
+	"TF_INTRA_OP_PARALLELISM_THREADS":     "TF_NUM_INTRAOP_THREADS, or {Options.IntraThreads N}",
+	"TF_INTER_OP_PARALLELISM_THREADS":     "TF_NUM_INTEROP_THREADS, or {Options.InterThreads N}",
+	"TF_ENABLE_AUTO_MIXED_PRECISION":      "{Options.Precision float16-gpu}",
+	"TF_ENABLE_TENSOR_FLOAT_32_EXECUTION": "NVIDIA_TF32_OVERRIDE=0, which cuBLAS and cuDNN read; TensorFlow itself can be set only from Python",
+	"TF_XLA_AUTO_JIT":                     "TF_XLA_FLAGS=--tf_xla_auto_jit=2, or {Options.XLA}",
+	"XLA_PYTHON_CLIENT_PREALLOCATE":       "TF_FORCE_GPU_ALLOW_GROWTH=true, or {Options.MemoryGrowth} (JAX reads this one)",
+	"XLA_PYTHON_CLIENT_MEM_FRACTION":      "{Options.MemoryFraction X} (JAX reads this one)",
+	// The wheels run oneDNN in TensorFlow's own thread pool, not with OpenMP.
+	"OMP_NUM_THREADS": "TF_NUM_INTRAOP_THREADS, or {Options.IntraThreads N}",
+	"MKL_NUM_THREADS": "TF_NUM_INTRAOP_THREADS, or {Options.IntraThreads N}",
+	"KMP_BLOCKTIME":   "nothing: the wheels do not use OpenMP",
+	"KMP_AFFINITY":    "nothing: the wheels do not use OpenMP",
+}

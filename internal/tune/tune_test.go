@@ -27,7 +27,7 @@ var (
 		{bfloat16},
 		{{NoPrefetch: true}},
 		{{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}, {IntraThreads: 1}},
-		{{Allocator: "jemalloc"}, {Allocator: "mmap"}, {OneDNN: gpuopts.Off}, {Allocator: "jemalloc", OneDNN: gpuopts.Off}, {Allocator: "mmap", OneDNN: gpuopts.Off}},
+		{{Allocator: "jemalloc"}, {Allocator: "mmap"}, {OneDNN: "off"}, {Allocator: "jemalloc", OneDNN: "off"}, {Allocator: "mmap", OneDNN: "off"}},
 	}
 )
 

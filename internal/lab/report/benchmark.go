@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode"
 
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/memory"
 )
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"steadyfit/internal/english"
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/memory"
 )
 

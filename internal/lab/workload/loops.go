@@ -206,7 +206,7 @@ func newW9(ctx context.Context, b *builder) (*loop.Loop, error) {
 			return nil, err
 		}
 	case "cluster":
-		device.XLA = gpuopts.XLAOn2
+		device.XLA = "on-2"
 	}
 	t, err := b.trainerOf(ctx, model, device)
 	if err != nil {

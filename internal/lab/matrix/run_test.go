@@ -24,12 +24,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/docs"
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/tfenv"
 	"steadyfit/memory"
 )
 
@@ -623,7 +623,7 @@ func TestResultsOfAnotherKindAreRefused(t *testing.T) {
 // The plan of make matrix-gpu has a remedy for each row of docs/reference/devices.md that
 // refers to it.
 func TestMatrixGPUFillsTheDocument(t *testing.T) {
-	makefile, err := os.ReadFile("../Makefile")
+	makefile, err := os.ReadFile("../../../Makefile")
 	require.NoError(t, err)
 	plan := regexp.MustCompile(`(?s)MATRIX_GPU = .*?--remedies (\S+)`).FindSubmatch(makefile)
 	require.NotNil(t, plan)
@@ -633,7 +633,7 @@ func TestMatrixGPUFillsTheDocument(t *testing.T) {
 		require.NoError(t, err)
 		remedies = append(remedies, r)
 	}
-	text, err := os.ReadFile("../docs/reference/devices.md")
+	text, err := os.ReadFile("../../../docs/reference/devices.md")
 	require.NoError(t, err)
 	name, rows := regexp.MustCompile("`([A-Z]\\w+)"), 0
 	for _, table := range docs.Tables(string(text)) {
@@ -676,7 +676,7 @@ func TestRemediesAreSound(t *testing.T) {
 			assert.NotEqual(t, seen, r.Unseen != "", "%s: what shows that it took?", r.ID)
 		}
 		for name := range r.Env {
-			assert.NotContains(t, gpuopts.Unread(), name, r.ID)
+			assert.NotContains(t, tfenv.Unread, name, r.ID)
 			assert.NotEqual(t, "TF_FORCE_UNIFIED_MEMORY", name, "%s: a session does not read it", r.ID)
 		}
 		for runtime, a := range r.On {
