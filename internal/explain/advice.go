@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/cpu"
 
@@ -22,6 +23,9 @@ func (m *measurement) advise(r *Report) {
 			p.Advice, batch = batch, ""
 		default:
 			p.Advice = m.advice(r, p)
+		}
+		if p.Name == Workspace && p.Unwritten > 0 {
+			p.Advice = strings.TrimPrefix(p.Advice+"; ", "; ") + size(p.Unwritten) + " more is allocated, but not written"
 		}
 	}
 }

@@ -21,8 +21,9 @@
 //
 // TensorFlow's pool and malloc hold free memory, too. That of the pool is the resident part of its
 // mappings, without the blocks in other parts. malloc reports its own. So all parts are measured,
-// and the rest of the peak is the part [Unattributed]. The parts may also exceed the peak, for
-// example if kernels do not write to all of their workspace; [Report.Excess] is the difference.
+// and the rest of the peak is the part [Unattributed]. The parts may also exceed the peak, since
+// memory that was never written is not resident: [Part.Unwritten] is that of the workspace of kernels
+// and of malloc's free memory, and [Report.Excess] is what remains.
 //
 // # Stacks
 //
@@ -117,7 +118,9 @@ const (
 type Part struct {
 	Name  string       `json:"name"`
 	Bytes memory.Bytes `json:"bytes"`
-	// Of are the largest holders: operations, variables or files.
+	// Unwritten is allocated, too, but was never written, or was trimmed, and takes no memory.
+	Unwritten memory.Bytes `json:"unwritten_bytes,omitempty"`
+	// Of are the largest holders: operations, variables or files. Their amounts are those allocated.
 	Of []Holder `json:"of,omitempty"`
 	// More is the number of smaller holders.
 	More int `json:"more,omitempty"`

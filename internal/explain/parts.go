@@ -71,6 +71,7 @@ func (m *measurement) parts(operations []operation) []Part {
 		l.native(Executors, before-opened-l.fromMalloc(b.buffers, b.steps)-l.fromMalloc(b.tensors, b.open))
 	}
 	l.slack(m)
+	l.unwritten()
 	l.add(Unattributed, l.rest)
 	slices.SortStableFunc(l.parts, func(a, b Part) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	return l.parts
@@ -147,9 +148,28 @@ func (l *list) inUse(p *phase) memory.Bytes {
 	return memory.Bytes(in)
 }
 
+// unwritten takes what the parts exceed the peak by from those whose pages may never have been written, and
+// then take no memory, in proportion to their sizes. Kernels for the gradient of a convolution without
+// oneDNN allocate as much as a cache of the processor has, but write what the batch needs
+// (conv_grad_input_ops.cc).
+func (l *list) unwritten() {
+	var all memory.Bytes
+	var parts []*Part
+	for i := range l.parts {
+		if p := &l.parts[i]; p.Name == MallocSlack || p.Name == Workspace {
+			parts, all = append(parts, p), all+p.Bytes
+		}
+	}
+	excess := min(max(-l.rest, 0), all)
+	for _, p := range parts {
+		p.Unwritten = memory.Bytes(float64(excess) * float64(p.Bytes) / float64(all))
+		p.Bytes -= p.Unwritten
+		l.rest += p.Unwritten
+	}
+}
+
 // slack adds the free memory of malloc and of the pool. Both are measured, not the difference of the peak
-// and the other parts. With a memory budget, a trim makes an unknown part of malloc's free memory
-// non-resident.
+// and the other parts.
 func (l *list) slack(m *measurement) {
 	b := &m.before
 	if l.pool && b.malloc.Mapped >= 0 { // otherwise the mappings may belong to malloc instead of the pool
@@ -161,9 +181,6 @@ func (l *list) slack(m *measurement) {
 	free := memory.Bytes(max(b.malloc.Free, 0)) - l.step
 	if !l.pool {
 		free += max(m.peak-b.total(), 0)
-	}
-	if m.plan.Budgeted {
-		free = min(free, l.rest) // trimmed pages are free, but not resident
 	}
 	l.native(MallocSlack, free)
 }
