@@ -15,6 +15,7 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 
 	"steadyfit/internal/dtype"
+	"steadyfit/option"
 )
 
 // parquetRows reads Parquet files. Their values are stored by column and compressed in pages, so a
@@ -24,6 +25,7 @@ import (
 type parquetRows struct {
 	columns []*parquetColumn // of the first file
 	limit   *limit           // of the memory for pages
+	flags   [][]byte         // the values of columns of the row group that follow and that the library does not decode
 }
 
 type parquetColumn struct {
@@ -50,7 +52,7 @@ func (*parquetRows) fresh(memory *limit) recordFormat { return &parquetRows{limi
 // rows implements tableFormat.
 func (p *parquetRows) rows(r io.ReaderAt, size int64, each func([]byte) error) (err error) {
 	defer recovered(&err)
-	if err := checkFooter(r, size); err != nil {
+	if err := checkMetadata(r, size, p.limit); err != nil {
 		return err
 	}
 	f, err := parquet.OpenFile(r, size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.OptimisticRead(false))
@@ -69,23 +71,28 @@ func (p *parquetRows) rows(r io.ReaderAt, size int64, each func([]byte) error) (
 		return fmt.Errorf("its columns or their types differ from those of the first file: write all files with the same columns: %w", ErrFormat)
 	}
 	var raw []byte
-	buffer := make([]parquet.Row, 64)
-	pages := &pageChecker{file: r, size: size, limit: p.limit}
+	buffer := make([]parquet.Row, maxRows)
+	pages := newPageChecker(f, r, size, p.limit)
 	defer pages.close()
 	stated := f.Metadata().RowGroups
 	for i, group := range f.RowGroups() {
-		if err := pages.check(&stated[i]); err != nil {
+		if stated[i].NumRows == 0 {
+			continue // writers state odd offsets for its columns
+		}
+		n, flags, err := pages.check(&stated[i])
+		if err != nil {
 			return err
 		}
-		if err := p.group(group, buffer, &raw, each); err != nil {
+		p.flags = flags
+		if err := p.group(group, buffer[:n], &raw, each); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkFooter checks the length of the metadata, which is read into memory.
-func checkFooter(r io.ReaderAt, size int64) error {
+// checkMetadata checks the metadata, which the library reads into memory, and its length in the footer.
+func checkMetadata(r io.ReaderAt, size int64, memory *limit) error {
 	const (
 		least = 12
 		most  = 64 << 20
@@ -100,8 +107,19 @@ func checkFooter(r io.ReaderAt, size int64) error {
 	if string(end[4:]) != parquetMagic {
 		return fmt.Errorf("truncated or no Parquet file: it ends with %q instead of %q: %w", end[4:], parquetMagic, ErrFormat)
 	}
-	if n := int64(binary.LittleEndian.Uint32(end[:])); n > min(size-least, most) {
+	n := int64(binary.LittleEndian.Uint32(end[:]))
+	if n > min(size-least, most) {
 		return fmt.Errorf("metadata of %d bytes in a file of %d, expected at most %d: %w", n, size, min(size-least, most), ErrFormat)
+	}
+	w := &thriftWalk{raw: make([]byte, n)}
+	if _, err := r.ReadAt(w.raw, size-int64(len(end))-n); err != nil {
+		return onDisk(err)
+	}
+	if err := w.walk(0); err != nil {
+		return fmt.Errorf("the metadata is damaged: %w", err)
+	}
+	if memory != nil && w.structs > memory.max/structBytes {
+		return option.Errorf("%w: its metadata has %d parts of columns and row groups, expected at most %d; write fewer and larger row groups, or raise {Options.MaxBytes} if the data is meant to be that large", ErrTooLarge, w.structs, memory.max/structBytes)
 	}
 	return nil
 }
@@ -216,12 +234,25 @@ func (p *parquetRows) encode(raw []byte, row parquet.Row) ([]byte, error) {
 				return raw, nullValue(c.name)
 			}
 			raw = appendParquet(raw, c.kind, v)
-		}
-		if len(raw) > maxRecord {
-			return raw, recordError(fmt.Sprintf("more than %d bytes", maxRecord), "a smaller row", "write smaller rows")
+			if flags := p.flags[i]; len(flags) > 0 {
+				raw[len(raw)-1], p.flags[i] = flags[0], flags[1:]
+			}
+			if err := p.checkRow(len(raw)); err != nil {
+				return raw, err
+			}
 		}
 	}
 	return raw, nil
+}
+
+func (p *parquetRows) checkRow(size int) error {
+	switch {
+	case size > maxRecord:
+		return recordError(fmt.Sprintf("more than %d bytes", maxRecord), "a smaller row", "write smaller rows")
+	case p.limit != nil && int64(size) > p.limit.max:
+		return option.Errorf("%w: a row has more than %d bytes; raise {Options.MaxBytes} if the data is meant to be that large", ErrTooLarge, p.limit.max)
+	}
+	return nil
 }
 
 func nullValue(column string) error {

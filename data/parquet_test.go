@@ -115,10 +115,15 @@ func TestBadParquet(t *testing.T) {
 }
 
 func FuzzParquet(f *testing.F) {
-	for _, name := range []string{"table.parquet", "zstd.parquet", "odd.parquet"} {
+	for _, name := range []string{"table.parquet", "zstd.parquet", "odd.parquet", "encodings.parquet"} {
 		raw, err := os.ReadFile(filepath.Join("testdata", "records", name))
 		require.NoError(f, err)
 		f.Add(raw)
+	}
+	for _, file := range hostileParquet(f) {
+		if len(file.raw) < 64<<10 {
+			f.Add(file.raw)
+		}
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		path := put(t, t.TempDir(), "f.parquet", raw)

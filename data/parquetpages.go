@@ -1,6 +1,8 @@
 package data
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -11,29 +13,56 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/snappy"
 	"github.com/klauspost/compress/zstd"
+	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/encoding/thrift"
 	"github.com/parquet-go/parquet-go/format"
-	"github.com/pierrec/lz4/v4"
 
 	"steadyfit/option"
 )
 
 // pageChecker checks the pages of Parquet files before the library reads them. The library allocates
-// what a header states and what a decompressor gives, whatever it is.
+// what headers, runs and lengths state, whatever they are.
 type pageChecker struct {
-	file  io.ReaderAt
-	size  int64
-	limit *limit // of the memory for the pages of a row group that are read at a time
-	zstd  *zstd.Decoder
-	raw   []byte
+	file    io.ReaderAt
+	size    int64
+	limit   *limit // of the memory for the pages of a row group that are read at a time
+	columns []*parquet.Column
+	zstd    *zstd.Decoder
+
+	// The rest is used again for each page.
+	block, raw []byte // the page as in the file, and decompressed
+	levels     []byte
+	lengths    []int32
 }
 
-// valueBytes is the memory for a value of a page besides its encoded bytes: its levels and its number
-// in a dictionary.
-const valueBytes = 6
+const (
+	// valueBytes is the memory for a value of a page besides its encoded bytes: its levels and its
+	// number in a dictionary.
+	valueBytes = 6
+	// rowValueBytes is the memory for a value of a row.
+	rowValueBytes = 48
+	// maxPageHeader limits the header of a page, whose statistics may have several of its values.
+	maxPageHeader = 64 << 20
+	// maxRows and maxRowValues limit the rows that are read at a time.
+	maxRows      = 64
+	maxRowValues = 1 << 17
+	// spareBytes follow the bytes of a page, since decoders of the library read whole words.
+	spareBytes = 16
+)
 
-// maxPageHeader limits the header of a page, whose statistics may have several of its values.
-const maxPageHeader = 64 << 20
+func newPageChecker(f *parquet.File, r io.ReaderAt, size int64, memory *limit) *pageChecker {
+	return &pageChecker{file: r, size: size, limit: memory, columns: leaves(f.Root())}
+}
+
+func leaves(c *parquet.Column) (all []*parquet.Column) {
+	if c.Leaf() {
+		return []*parquet.Column{c}
+	}
+	for _, child := range c.Columns() {
+		all = append(all, leaves(child)...)
+	}
+	return all
+}
 
 func (p *pageChecker) close() {
 	if p.zstd != nil {
@@ -41,74 +70,125 @@ func (p *pageChecker) close() {
 	}
 }
 
-// check checks the pages of a row group. Of each column, the largest page and the largest dictionary
-// are in memory at a time.
-func (p *pageChecker) check(group *format.RowGroup) error {
-	total := int64(0)
+// check checks the pages of a row group. It returns the number of rows to read at a time, and the values
+// of columns of booleans that the library does not decode. Of each column, the largest page, the largest
+// dictionary and the longest row are in memory at a time.
+func (p *pageChecker) check(group *format.RowGroup) (rows int, flags [][]byte, err error) {
+	defer func() { p.block, p.raw, p.levels, p.lengths = nil, nil, nil, nil }()
+	total, values := int64(0), 0
 	for i := range group.Columns {
-		c := &group.Columns[i].MetaData
-		name := strings.Join(c.PathInSchema, ".")
-		most, err := p.column(c)
+		c := &columnChunk{pageChecker: p, leaf: p.columns[i], meta: &group.Columns[i].MetaData}
+		name := strings.Join(c.meta.PathInSchema, ".")
+		if err := c.check(); err != nil {
+			return 0, nil, fmt.Errorf("column %q: %w", name, err)
+		}
+		flags = append(flags, c.flags)
+		values += c.longest
+		total += c.page + c.dictionary + rowValueBytes*int64(c.longest)
+		if p.limit != nil && total > p.limit.max {
+			return 0, nil, option.Errorf("column %q: %w: with the columns before it, its pages and its longest row have %d bytes when decompressed, and the limit is %d; write smaller pages or fewer columns, or raise {Options.MaxBytes} if the data is meant to be that large", name, ErrTooLarge, total, p.limit.max)
+		}
+	}
+	return max(1, min(maxRows, maxRowValues/max(1, values))), flags, nil
+}
+
+// columnChunk is a column in a row group.
+type columnChunk struct {
+	*pageChecker
+	leaf *parquet.Column
+	meta *format.ColumnMetaData
+
+	page, dictionary int64 // memory for the largest ones
+	hasDictionary    bool
+	row, longest     int    // values of the last row, which may go on in the next page, and of the longest
+	values           int    // except nulls
+	flags            []byte // booleans that the library does not decode
+}
+
+// check checks the pages, which the library reads from the offset of the data on, after the dictionary.
+func (c *columnChunk) check() error {
+	codec := c.leaf.Compression().CompressionCodec()
+	if codec != c.meta.Codec {
+		return fmt.Errorf("the compression %s in one row group and %s in another is %w; write the file with one compression", codec, c.meta.Codec, ErrUnsupported)
+	}
+	from, length := c.meta.DataPageOffset, c.meta.TotalCompressedSize
+	if c.meta.DictionaryPageOffset != 0 {
+		from = c.meta.DictionaryPageOffset
+	}
+	if from < 0 || length < 0 || from > c.size-length {
+		return fmt.Errorf("its pages, %d bytes from byte %d on, exceed the file: %w", length, from, ErrFormat)
+	}
+	end, begins := from+length, false
+	for first := from; from < end; {
+		begins = begins || from == c.meta.DataPageOffset
+		size, err := c.checkPage(from, end, from == first)
 		if err != nil {
-			return fmt.Errorf("column %q: %w", name, err)
+			return fmt.Errorf("the page at byte %d: %w", from, err)
 		}
-		if total += most; p.limit != nil && total > p.limit.max {
-			return option.Errorf("column %q: %w: with the columns before it, its pages have %d bytes when decompressed, and the limit is %d; write smaller pages or fewer columns, or raise {Options.MaxBytes} if the data is meant to be that large", name, ErrTooLarge, total, p.limit.max)
-		}
+		from += size
+	}
+	if !begins && c.meta.DataPageOffset != end {
+		return fmt.Errorf("no page begins at byte %d, where its data begins: %w", c.meta.DataPageOffset, ErrFormat)
+	}
+	if len(c.flags) > 0 && len(c.flags) != c.values {
+		return fmt.Errorf("pages of booleans with several encodings are %w; write the file again with one", ErrUnsupported)
 	}
 	return nil
 }
 
-// column returns the memory for the largest page and the largest dictionary of a column.
-func (p *pageChecker) column(c *format.ColumnMetaData) (memory int64, err error) {
-	from, length := c.DataPageOffset, c.TotalCompressedSize
-	if c.DictionaryPageOffset != 0 {
-		from = c.DictionaryPageOffset
+// checkPage checks the page at a byte, and returns its size with its header.
+func (c *columnChunk) checkPage(from, end int64, first bool) (int64, error) {
+	h, size, err := c.header(from, end)
+	if err != nil {
+		return 0, err
 	}
-	if from < 0 || length < 0 || from > p.size-length {
-		return 0, fmt.Errorf("its pages, %d bytes from byte %d on, exceed the file: %w", length, from, ErrFormat)
+	memory, err := c.stated(h)
+	if err != nil {
+		return 0, err
 	}
-	var page, dictionary int64
-	for end := from + length; from < end; {
-		h, size, err := p.header(from, end)
-		if err != nil {
-			return 0, fmt.Errorf("the page at byte %d: %w", from, err)
-		}
-		from += size
-		stated, err := p.stated(h)
-		if err == nil && (h.CompressedPageSize < 0 || int64(h.CompressedPageSize) > end-from) {
-			err = fmt.Errorf("%d bytes, but the column has %d: %w", h.CompressedPageSize, end-from, ErrFormat)
-		}
-		if err == nil {
-			err = p.content(c.Codec, h, io.NewSectionReader(p.file, from, int64(h.CompressedPageSize)))
-		}
-		if err != nil {
-			return 0, fmt.Errorf("the page at byte %d: %w", from-size, err)
-		}
-		if from += int64(h.CompressedPageSize); h.Type == format.DictionaryPage {
-			dictionary = max(dictionary, stated)
-		} else {
-			page = max(page, stated)
-		}
+	if h.CompressedPageSize < 0 || int64(h.CompressedPageSize) > end-from-size {
+		return 0, fmt.Errorf("%d bytes, but the column has %d: %w", h.CompressedPageSize, end-from-size, ErrFormat)
 	}
-	return page + dictionary, nil
+	if first && c.meta.DictionaryPageOffset != 0 && h.Type != format.DictionaryPage {
+		return 0, fmt.Errorf("it is no dictionary: %w", ErrFormat)
+	}
+	c.block = slices.Grow(c.block[:0], int(h.CompressedPageSize)+spareBytes)[:h.CompressedPageSize]
+	if _, err := c.file.ReadAt(c.block, from+size); err != nil {
+		return 0, onDisk(err)
+	}
+	more, err := c.content(h)
+	if err != nil {
+		return 0, corrupt(err)
+	}
+	if memory += more; c.limit != nil && memory > c.limit.max {
+		return 0, option.Errorf("%w: its values have %d bytes when decoded, and the limit is %d bytes; write smaller pages, or raise {Options.MaxBytes} if the data is meant to be that large", ErrTooLarge, memory, c.limit.max)
+	}
+	if h.Type == format.DictionaryPage {
+		c.dictionary = max(c.dictionary, memory)
+	} else {
+		c.page = max(c.page, memory)
+	}
+	return size + int64(h.CompressedPageSize), nil
 }
 
-// header decodes the header of a page and returns its size. The library would allocate the length of
-// its statistics, whatever it is.
+// header decodes the header of a page and returns its size.
 func (p *pageChecker) header(from, end int64) (h *format.PageHeader, size int64, err error) {
 	for most := int64(4 << 10); ; most = min(16*most, maxPageHeader) {
 		raw := make([]byte, min(most, end-from))
 		if _, err := p.file.ReadAt(raw, from); err != nil {
 			return nil, 0, onDisk(err)
 		}
-		r := (&thrift.CompactProtocol{}).NewReaderFromBytes(raw)
+		w := &thriftWalk{raw: raw}
 		h = &format.PageHeader{}
-		if err = thrift.NewDecoder(r).Decode(h); err == nil {
-			return h, int64(r.BytesRead()), nil
+		if err = w.walk(0); err == nil {
+			raw = raw[:len(raw)-len(w.raw)]
+			if err = thrift.Unmarshal(&thrift.CompactProtocol{}, raw, h); err != nil {
+				err = corrupt(err)
+			}
+			return h, int64(len(raw)), err
 		}
-		if most == maxPageHeader || most >= end-from {
-			return nil, 0, fmt.Errorf("a header that is damaged or has more than %d bytes: %w: %w", len(raw), err, ErrFormat)
+		if !errors.Is(err, errThriftEnd) || most == maxPageHeader || most >= end-from {
+			return nil, 0, fmt.Errorf("a header that is damaged or has more than %d bytes: %w", len(raw), err)
 		}
 	}
 }
@@ -132,60 +212,74 @@ func (p *pageChecker) stated(h *format.PageHeader) (int64, error) {
 	return stated, nil
 }
 
-// content returns an error if the content of a page has more bytes than its header states.
-func (p *pageChecker) content(codec format.CompressionCodec, h *format.PageHeader, r *io.SectionReader) error {
-	most := int64(h.UncompressedPageSize)
+// content decompresses a page, and checks what the library decodes from it. It returns the memory for the
+// values that the header does not state.
+func (c *columnChunk) content(h *format.PageHeader) (memory int64, err error) {
+	levels, block, codec := []byte(nil), c.block, c.meta.Codec
 	if v2 := &h.DataPageHeaderV2.V; h.Type == format.DataPageV2 {
-		levels := int64(v2.RepetitionLevelsByteLength) + int64(v2.DefinitionLevelsByteLength)
-		if v2.RepetitionLevelsByteLength < 0 || v2.DefinitionLevelsByteLength < 0 || levels > min(most, r.Size()) {
-			return fmt.Errorf("%d bytes of levels in %d: %w", levels, r.Size(), ErrFormat)
+		n := int64(v2.RepetitionLevelsByteLength) + int64(v2.DefinitionLevelsByteLength)
+		if v2.RepetitionLevelsByteLength < 0 || v2.DefinitionLevelsByteLength < 0 || n > int64(min(h.UncompressedPageSize, h.CompressedPageSize)) {
+			return 0, fmt.Errorf("%d bytes of levels in %d: %w", n, h.CompressedPageSize, ErrFormat)
 		}
 		if v2.IsCompressed.Valid && !v2.IsCompressed.V {
 			codec = format.Uncompressed
 		}
-		r, most = io.NewSectionReader(r, levels, r.Size()-levels), most-levels
+		levels, block = block[:n], block[n:]
 	}
-	have, err := p.decompressed(codec, r, most)
-	switch {
-	case errors.Is(err, ErrUnsupported):
-		return err
-	case err != nil:
-		return corrupt(err)
-	case have > most:
-		return fmt.Errorf("more bytes when decompressed than the %d that its header states: %w", most, ErrFormat)
-	}
-	return nil
-}
-
-// decompressed returns the size of the decompressed content, or more than most.
-func (p *pageChecker) decompressed(codec format.CompressionCodec, r *io.SectionReader, most int64) (int64, error) {
-	var content io.Reader
-	var err error
-	switch codec {
-	case format.Uncompressed:
-		return r.Size(), nil
-	case format.Snappy:
-		head := make([]byte, min(r.Size(), 10))
-		if _, err := r.ReadAt(head, 0); err != nil {
-			return 0, err
-		}
-		n, err := snappy.DecodedLen(head)
-		return int64(n), err
-	case format.Lz4Raw:
-		return p.lz4(r, most)
-	case format.Gzip:
-		content, err = gzip.NewReader(r)
-	case format.Brotli:
-		content = brotli.NewReader(r)
-	case format.Zstd:
-		content, err = p.zstdReader(r)
-	default:
-		return 0, fmt.Errorf("the compression %s is %w; write the file with zstd or snappy", codec, ErrUnsupported)
-	}
+	size := int(h.UncompressedPageSize) - len(levels)
+	raw, err := c.decompressed(codec, block, size)
 	if err != nil {
 		return 0, err
 	}
-	return io.Copy(io.Discard, io.LimitReader(content, most+1))
+	if len(raw) != size {
+		return 0, otherSize(size)
+	}
+	if h.Type == format.DictionaryPage {
+		return 0, c.checkDictionary(&h.DictionaryPageHeader.V, raw)
+	}
+	return c.checkData(h, levels, raw)
+}
+
+func otherSize(stated int) error {
+	return fmt.Errorf("more or fewer bytes when decompressed than the %d that its header states: %w", stated, ErrFormat)
+}
+
+// decompressed returns the content of a page, or its beginning if that has more than size bytes.
+func (p *pageChecker) decompressed(codec format.CompressionCodec, block []byte, size int) ([]byte, error) {
+	var content io.Reader
+	var err error
+	switch from := bytes.NewReader(block); codec {
+	case format.Uncompressed:
+		return block, nil
+	case format.Snappy:
+		return p.decompressedBlock(block, size)
+	case format.Gzip:
+		content, err = gzip.NewReader(from)
+	case format.Brotli:
+		content = brotli.NewReader(from)
+	case format.Zstd:
+		content, err = p.zstdReader(from)
+	default: // the library reads other values than were written with LZ4_RAW
+		return nil, fmt.Errorf("the compression %s is %w; write the file with zstd or snappy", codec, ErrUnsupported)
+	}
+	if err != nil {
+		return nil, err
+	}
+	buffer := bytes.NewBuffer(p.raw[:0])
+	_, err = buffer.ReadFrom(io.LimitReader(content, int64(size)+1))
+	p.raw = buffer.Bytes()
+	return p.raw, err
+}
+
+// decompressedBlock decompresses a block of Snappy, which cannot be done by parts.
+func (p *pageChecker) decompressedBlock(block []byte, size int) ([]byte, error) {
+	const ratio = 256 // more than Snappy can compress
+	n, err := snappy.DecodedLen(block)
+	if err != nil || n != size || n > ratio*len(block) {
+		return nil, cmp.Or(err, otherSize(size))
+	}
+	p.raw = slices.Grow(p.raw[:0], size+spareBytes)[:size]
+	return snappy.Decode(p.raw, block)
 }
 
 // zstdReader returns the reader of zstd, which checks the sizes that frames state.
@@ -199,16 +293,4 @@ func (p *pageChecker) zstdReader(r io.Reader) (_ io.Reader, err error) {
 	}
 	p.zstd, err = zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
 	return p.zstd, err
-}
-
-// lz4 decompresses a block, which cannot be done by parts. The library doubles its memory after every
-// error, also that of a damaged block.
-func (p *pageChecker) lz4(r *io.SectionReader, most int64) (int64, error) {
-	block := make([]byte, r.Size())
-	if _, err := io.ReadFull(r, block); err != nil {
-		return 0, err
-	}
-	p.raw = slices.Grow(p.raw[:0], int(most))[:most]
-	n, err := lz4.UncompressBlock(block, p.raw)
-	return int64(n), err
 }

@@ -158,8 +158,36 @@ def parquet() -> dict[str, Any]:
         }
     )
     pq.write_table(odd, FOLDER / "odd.parquet")
+    encodings()
     read = pq.read_table(FOLDER / "table.parquet").to_pydict()
     return {k: v for k, v in read.items() if not k.startswith("__")}
+
+
+def encodings() -> None:
+    """Write a table whose columns have the encodings of pages of version 2."""
+    rows = range(300)
+    flags = [i % 29 < 11 for i in rows]
+    columns = {
+        "whole": (pa.array([i * i - (i % 7 << 40) for i in rows]), "DELTA_BINARY_PACKED"),
+        "small": (pa.array([i // 3 for i in rows], pa.int32()), "DELTA_BINARY_PACKED"),
+        "flag": (pa.array(flags), "RLE"),
+        "maybe": (pa.array(flags), "RLE"),
+        "flags": (pa.array([[i % 5 == 0, f] for i, f in enumerate(flags)]), "RLE"),
+        "half": (pa.array([i / 2 for i in rows]), "BYTE_STREAM_SPLIT"),
+        "path": (pa.array([f"images/{i:04}.png" for i in rows]), "DELTA_BYTE_ARRAY"),
+        "name": (pa.array([f"name {i % 13}" for i in rows]), "DELTA_LENGTH_BYTE_ARRAY"),
+    }
+    fields = [pa.field(k, v.type, nullable=k != "flag") for k, (v, _) in columns.items()]
+    pq.write_table(
+        pa.table([v for v, _ in columns.values()], schema=pa.schema(fields)),
+        FOLDER / "encodings.parquet",
+        row_group_size=200,
+        data_page_version="2.0",
+        data_page_size=1000,
+        write_batch_size=50,
+        use_dictionary=False,
+        column_encoding={"flags.list.element" if k == "flags" else k: e for k, (_, e) in columns.items()},
+    )
 
 
 def main() -> None:
