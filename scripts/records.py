@@ -186,7 +186,9 @@ def encodings() -> None:
         data_page_size=1000,
         write_batch_size=50,
         use_dictionary=False,
-        column_encoding={"flags.list.element" if k == "flags" else k: e for k, (_, e) in columns.items()},
+        column_encoding={
+            "flags.list.element" if k == "flags" else k: e for k, (_, e) in columns.items()
+        },
     )
 
 
