@@ -25,13 +25,19 @@ const (
 	keepFrom = 16 << 20
 	// keepUnused is how long an index is kept without being used.
 	keepUnused = 90 * 24 * time.Hour
+	// keepTemporary is how long the temporary file of another process is kept. Its owner may be writing it.
+	keepTemporary = 24 * time.Hour
 	// keptMagic begins a kept index. Its number changes with the meaning of the file.
 	keptMagic = "steadyfit index 1\n"
 	// keptHead is the magic, and the length and the CRC32C of the header. The header as JSON and the rows follow.
 	keptHead = len(keptMagic) + 8
-	// maxKeptHeader limits the memory for reading a header.
-	maxKeptHeader = 64 << 20
+	// keptTexts is the maximum size in a header of the labels that are text.
+	keptTexts = 1 << 20
 )
+
+// maxKeptHeader is the maximum size of the header for a number of files. It limits the memory for reading
+// one. Neither a file nor the extremes of a field take 256 bytes.
+func maxKeptHeader(files int) int64 { return keptTexts + 256*int64(files+maxFields) }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -91,7 +97,8 @@ func keptIndexOf(paths []string, format recordFormat, o Options, size int64) (k 
 	}
 	ignore := slices.Sorted(slices.Values(o.Ignore))
 	sum := sha256.New()
-	fmt.Fprintf(sum, "%s %q %q\n", format.name(), o.CSV.Label, ignore)
+	// Two versions of the program have an index each, instead of replacing that of the other in turn.
+	fmt.Fprintf(sum, "%s%s %q %q\n", keptMagic, format.name(), o.CSV.Label, ignore)
 	for _, path := range paths {
 		if path, err = filepath.Abs(path); err != nil {
 			return k, false
@@ -124,7 +131,7 @@ func (k keptIndex) save(s *recordSet) error {
 	if err != nil {
 		return err
 	}
-	if len(header) > maxKeptHeader {
+	if int64(len(header)) > maxKeptHeader(len(s.all)) {
 		return fmt.Errorf("an index with a header of %d bytes is %w", len(header), ErrUnsupported)
 	}
 	head := binary.LittleEndian.AppendUint32([]byte(keptMagic), uint32(len(header)))
@@ -141,21 +148,26 @@ func (k keptIndex) save(s *recordSet) error {
 	})
 }
 
-// removeUnused removes the indexes in a folder, and what killed processes left of them, that were not
-// used for keepUnused.
+// removeUnused removes the indexes in a folder that were not used for keepUnused, and the temporary files
+// that killed processes left.
 func removeUnused(dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return
 	}
 	for _, e := range entries {
-		if info, err := e.Info(); err == nil && strings.Contains(e.Name(), ".index") && time.Since(info.ModTime()) > keepUnused {
+		keep := keepUnused
+		if strings.HasPrefix(e.Name(), ".") {
+			keep = keepTemporary
+		}
+		if info, err := e.Info(); err == nil && strings.Contains(e.Name(), ".index") && time.Since(info.ModTime()) > keep {
 			_ = os.Remove(filepath.Join(dir, e.Name())) // another process may have removed it
 		}
 	}
 }
 
-// load makes s the set of the files from the index. After an error, s is closed.
+// load makes s the set of the files from the index. After an error, s is closed. The labels in the index
+// are trained on, so other users must not be able to write it.
 func (k keptIndex) load(s *recordSet, paths []string) (err error) {
 	defer func() {
 		if err != nil {
@@ -166,8 +178,11 @@ func (k keptIndex) load(s *recordSet, paths []string) (err error) {
 	if err != nil {
 		return err
 	}
-	s.temporary = append(s.temporary, f)
-	h, start, err := k.header(f, size)
+	defer f.Close() // the file was only read
+	if err := files.CheckOwner(f); err != nil {
+		return err
+	}
+	h, start, err := k.header(f, size, len(paths))
 	if err != nil {
 		return err
 	}
@@ -180,7 +195,9 @@ func (k keptIndex) load(s *recordSet, paths []string) (err error) {
 	if s.index.n == 0 || start+length != size {
 		return errKept
 	}
-	s.index.rows = io.NewSectionReader(f, start, length)
+	if s.index.rows, err = s.copyOfRows(f, start, length); err != nil {
+		return err
+	}
 	if err := s.startKept(h); err != nil {
 		return err
 	}
@@ -193,8 +210,26 @@ func (k keptIndex) load(s *recordSet, paths []string) (err error) {
 	return nil
 }
 
+// copyOfRows copies the rows of a kept index, because another process may replace the file during the
+// training. On a network file system, the rows could then no longer be read.
+func (s *recordSet) copyOfRows(f *os.File, start, length int64) (io.ReaderAt, error) {
+	if length < indexInMemory {
+		rows := make([]byte, length)
+		_, err := f.ReadAt(rows, start)
+		return bytes.NewReader(rows), err
+	}
+	rows, err := s.scratchFile("index")
+	if err != nil {
+		return nil, err
+	}
+	if _, err = f.Seek(start, io.SeekStart); err == nil {
+		_, err = io.CopyN(rows, f, length)
+	}
+	return rows, err
+}
+
 // header reads the header, and returns where the rows begin.
-func (k keptIndex) header(f *os.File, size int64) (h keptHeader, start int64, err error) {
+func (k keptIndex) header(f *os.File, size int64, files int) (h keptHeader, start int64, err error) {
 	head := make([]byte, keptHead)
 	if _, err := f.ReadAt(head, 0); err != nil {
 		return h, 0, err
@@ -205,7 +240,7 @@ func (k keptIndex) header(f *os.File, size int64) (h keptHeader, start int64, er
 	}
 	length := int64(binary.LittleEndian.Uint32(numbers))
 	start = int64(keptHead) + length
-	if length > maxKeptHeader || start > size {
+	if length > maxKeptHeader(files) || start > size {
 		return h, 0, errKept
 	}
 	text := make([]byte, length)

@@ -186,10 +186,57 @@ func TestKeptIndexOfOtherFiles(t *testing.T) {
 	for _, path := range indexFiles(t) {
 		require.NoError(t, os.Chtimes(path, old, old))
 	}
+	// So is what a killed process left of one, after a day.
+	folder := filepath.Dir(indexFiles(t)[0])
+	young, left := put(t, folder, ".a.index-1", nil), put(t, folder, ".a.index-2", nil)
+	for path, age := range map[string]time.Duration{young: 23 * time.Hour, left: 25 * time.Hour} {
+		require.NoError(t, os.Chtimes(path, time.Time{}, time.Now().Add(-age)))
+	}
 	open(dir)
 	o.Ignore = []string{"pad", "x"}
 	open(dir)
-	require.Len(t, indexFiles(t), 2)
+	require.Len(t, indexFiles(t), 3)
+	require.FileExists(t, young)
+	require.NoFileExists(t, left)
+}
+
+// A kept index that others may write is read again from the files, since its labels are trained on.
+func TestKeptIndexOfOthers(t *testing.T) {
+	dir := largeRecords(t, 8)
+	want := describe(openLabelled(t, dir))
+	path := indexFiles(t)[0]
+	changes := map[string]func() error{"writable by all": func() error { return os.Chmod(path, 0o646) }, "writable by the group": func() error { return os.Chmod(path, 0o664) }}
+	if os.Geteuid() == 0 {
+		changes["of another user"] = func() error { return os.Chown(path, 12345, -1) }
+	}
+	for name, change := range changes {
+		t.Run(name, func(t *testing.T) {
+			before, err := os.Stat(path)
+			require.NoError(t, err)
+			require.Equal(t, want, describe(openLabelled(t, dir)))
+			same, err := os.Stat(path)
+			require.NoError(t, err)
+			require.True(t, os.SameFile(before, same), "used")
+			require.NoError(t, change())
+			require.Equal(t, want, describe(openLabelled(t, dir)))
+			after, err := os.Stat(path)
+			require.NoError(t, err)
+			require.False(t, os.SameFile(before, after), "replaced")
+		})
+	}
+}
+
+// A kept index that is replaced or damaged while it is in use changes nothing.
+func TestKeptIndexIsReplacedInUse(t *testing.T) {
+	for _, records := range []int{100, 60_000} { // rows in memory and in a file
+		dir := largeRecords(t, records)
+		openLabelled(t, dir)
+		labels, err := openLabelled(t, dir).selected("y")
+		require.NoError(t, err)
+		want := copied(t, labels, Pass{Batch: records})
+		require.NoError(t, os.Truncate(indexFiles(t)[0], 0))
+		require.Equal(t, want, copied(t, labels, Pass{Batch: records}))
+	}
 }
 
 // Without a cache that is writable, and for small files, there is no index.
@@ -248,6 +295,7 @@ func TestBadKeptIndex(t *testing.T) {
 	for name, change := range map[string]func(h *keptHeader, rows []byte){
 		"key":             func(h *keptHeader, _ []byte) { h.Key = strings.Repeat("0", 64) },
 		"files":           func(h *keptHeader, _ []byte) { h.Files = h.Files[:1] },
+		"long header":     func(h *keptHeader, _ []byte) { h.Files = slices.Repeat(h.Files[:1], 1<<18) },
 		"no files":        func(h *keptHeader, _ []byte) { h.Files = nil },
 		"more records":    func(h *keptHeader, _ []byte) { h.Files[0].Records++ },
 		"negative":        func(h *keptHeader, _ []byte) { h.Files[0].Records, h.Files[1].Records = -1, 9 },

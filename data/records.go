@@ -127,7 +127,9 @@ func openRecords(name string, paths []string, size int64, format recordFormat, o
 		return m.opened(err)
 	}
 	s.index.texts, s.index.observed = s.texts, s.observed
-	if keep && s.scratch == nil && kept.save(s) == nil { // without it, the next start reads the files again
+	// An index that cannot be saved is no error, since it only saves the next start from reading the files.
+	// steadyfit doctor reports a cache that cannot be written.
+	if keep && s.scratch == nil && kept.save(s) == nil {
 		s.kept = kept.path
 	}
 	return m.opened(s.dataset(m))

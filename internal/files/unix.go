@@ -5,6 +5,7 @@ package files
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"syscall"
 )
@@ -33,4 +34,18 @@ func Lock(f *os.File) error {
 			return nil
 		}
 	}
+}
+
+// CheckOwner returns fs.ErrPermission if a file is not regular, or if a user besides this one and root owns it
+// or may write to it.
+func CheckOwner(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.Mode().IsRegular() || info.Mode()&0o022 != 0 || stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
+		return &fs.PathError{Op: "trust", Path: f.Name(), Err: fs.ErrPermission}
+	}
+	return nil
 }
