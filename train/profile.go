@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,7 +20,8 @@ import (
 // Profile selects train steps to trace. The zero value traces none.
 type Profile struct {
 	// First and Last are the numbers of the first and the last step, from 1. At most MaxProfile
-	// steps can be traced, since their traces are in memory until the last one.
+	// steps can be traced, since a viewer has the whole file in memory. A training has the trace of
+	// one execution in memory.
 	First, Last int64
 	// File receives the times of all operations in the Trace Event Format, which Perfetto and
 	// chrome://tracing open. It is replaced. A process that resumes between First and Last writes
@@ -88,9 +88,14 @@ func (c *Config) checkProfile() error {
 // profiled is a session that traces the steps of a Profile.
 type profiled struct {
 	*session.Session
-	t       *training
-	list    []native.Profiled
-	written bool
+	t *training
+	// file is the file of the trace from the first traced step to the last one, and to its writer.
+	file *files.Replacement
+	to   *native.ProfileWriter
+	// first and last are the numbers of the first and the last step in the file.
+	first, last int64
+	// done is true if the file is complete, or could not be written.
+	done bool
 	// began is the number of steps before the first one of this process; -1 before it.
 	began int64
 }
@@ -109,50 +114,65 @@ func (p *profiled) trace(earlier int64, n int, do func() error) error {
 		p.began = earlier
 	}
 	first, last := earlier+1, earlier+int64(n)
-	if last < p.t.Profile.First || first > p.t.Profile.Last {
+	if p.done || last < p.t.Profile.First || first > p.t.Profile.Last {
 		return do()
 	}
 	began := time.Now().Round(0) // TensorFlow's times have no monotonic clock
 	metadata, err := p.Traces(do)
-	p.list = append(p.list, native.Profiled{First: first, Last: last, Began: began, Ended: time.Now().Round(0), Metadata: metadata})
-	if last >= p.t.Profile.Last {
-		p.write()
+	p.write(native.Profiled{First: first, Last: last, Began: began, Ended: time.Now().Round(0), Metadata: metadata})
+	if !p.done && last >= p.t.Profile.Last {
+		p.finish(nil)
 	}
 	return err
 }
 
-// end writes the steps of a training that ended before the last step of the profile.
+// end completes the file of a training that ended before the last step of the profile.
 func (p *profiled) end() {
-	if p == nil {
-		return
-	}
-	if p.write(); !p.written && p.began < p.t.Profile.Last { // otherwise an earlier process has written it
+	switch {
+	case p == nil || p.done:
+	case p.file != nil:
+		p.finish(nil)
+	case p.began < p.t.Profile.Last: // otherwise an earlier process has written it
 		p.t.Loop.Log.Warn("no trace was written, since the training ran none of the steps", "profile", p.t.Profile)
 	}
 }
 
-// write writes the steps that were traced since the last call. Errors are warnings, as those of observers.
-func (p *profiled) write() {
-	if len(p.list) == 0 {
-		return
+// write adds an execution to the file. Errors are warnings, as those of observers.
+func (p *profiled) write(e native.Profiled) {
+	var err error
+	if p.file == nil {
+		path := p.t.Profile.File
+		if p.began >= p.t.Profile.First { // an earlier process has written the steps before
+			extension := filepath.Ext(path)
+			path = fmt.Sprintf("%s-%d%s", strings.TrimSuffix(path, extension), p.began+1, extension)
+		}
+		if p.file, err = files.CreateFor(path); err == nil {
+			p.first, p.to = e.First, native.NewProfileWriter(p.file)
+		}
 	}
-	operations, path := 0, p.t.Profile.File
-	if p.began >= p.t.Profile.First { // an earlier process has written the steps before
-		extension := filepath.Ext(path)
-		path = fmt.Sprintf("%s-%d%s", strings.TrimSuffix(path, extension), p.began+1, extension)
+	if err == nil {
+		p.last, err = e.Last, p.to.Write(e)
 	}
-	err := files.Stream(path, func(w io.Writer) (err error) {
-		operations, err = native.WriteProfile(w, p.list)
-		return err
-	})
-	first, last := p.list[0].First, p.list[len(p.list)-1].Last
-	p.list, p.written = nil, true
+	if err != nil {
+		p.finish(err)
+	}
+}
+
+// finish completes the file, or removes it after an error.
+func (p *profiled) finish(err error) {
+	p.done = true
+	if p.file != nil {
+		if err == nil {
+			err = p.to.End()
+		}
+		err = p.file.Finish(err)
+	}
 	if err != nil {
 		p.t.Loop.Log.Warn("the trace could not be written; training continues", "error", err)
 		return
 	}
-	if operations == 0 {
+	if p.to.Operations == 0 {
 		p.t.Loop.Log.Warn("the trace has no operations, since the single-threaded executor of the checkpoint cannot trace")
 	}
-	p.t.Loop.Log.Info("trace written", "file", path, "first_step", first, "last_step", last, "operations", operations)
+	p.t.Loop.Log.Info("trace written", "file", p.file.Path, "first_step", p.first, "last_step", p.last, "operations", p.to.Operations)
 }

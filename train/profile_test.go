@@ -1,7 +1,9 @@
 package train
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -80,7 +82,21 @@ func TestProfile(t *testing.T) {
 	require.Nil(t, train("plain", "", nothing))
 	want := weights(t, filepath.Join(dir, "plain"))
 
-	spans := train("single", "10:12", nothing)
+	var early string
+	spans := train("single", "10:12", func(c *Config) {
+		c.Loop.Hook(fit.Hook{Name: "look", Step: func(_ context.Context, s *fit.State) error {
+			unfinished, err := filepath.Glob(filepath.Join(dir, ".single.json-*"))
+			for _, path := range unfinished {
+				text, bad := os.ReadFile(path)
+				early, err = string(text), errors.Join(err, bad)
+			}
+			return err
+		}})
+	})
+	assert.Contains(t, early, "step 10", "the trace of a step is written before the last step")
+	unfinished, err := filepath.Glob(filepath.Join(dir, ".single*"))
+	require.NoError(t, err)
+	assert.Empty(t, unfinished)
 	require.Len(t, spans, 3)
 	for i := 10; i <= 12; i++ {
 		assert.GreaterOrEqual(t, spans[fmt.Sprint("step ", i)], 5, "two layers, and the gradients of them: %v", spans)
@@ -109,6 +125,16 @@ func TestProfile(t *testing.T) {
 	assert.Len(t, train("end", "29:99", nothing), 2)
 	assert.Nil(t, train("never", "31:99", nothing))
 	assert.Contains(t, log.String(), "the training ran none of the steps")
+
+	// A file that cannot be written does not stop the training.
+	assert.Nil(t, train("gone", "1:99", func(c *Config) {
+		c.Profile.File = filepath.Join(t.TempDir(), "gone", "trace.json")
+		require.NoError(t, os.Mkdir(filepath.Dir(c.Profile.File), 0o755))
+		c.Loop.Hook(fit.Hook{Name: "remove", Start: func(context.Context, *fit.State) error {
+			return os.Remove(filepath.Dir(c.Profile.File))
+		}})
+	}))
+	assert.Equal(t, 1, strings.Count(log.String(), "the trace could not be written; training continues"))
 }
 
 func TestProfileRefuses(t *testing.T) {

@@ -82,19 +82,42 @@ func Replace(path string, content []byte) error { return Change(nil).Replace(pat
 
 // Stream calls write with a temporary file beside path, and renames the file. It does not sync. Several
 // processes may replace the same path.
-func Stream(path string, write func(io.Writer) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+func Stream(path string, write func(io.Writer) error) error {
+	f, err := CreateFor(path)
 	if err != nil {
 		return err
 	}
-	if err = f.Chmod(0o644); err == nil {
-		err = write(f)
+	return f.Finish(write(f))
+}
+
+// Replacement is a temporary file that is written to replace another one.
+type Replacement struct {
+	*os.File
+	// Path is that of the file to replace.
+	Path string
+}
+
+// CreateFor creates a temporary file beside path. The caller calls Finish.
+func CreateFor(path string) (*Replacement, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+	if err != nil {
+		return nil, err
 	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
+	r := &Replacement{f, path}
+	if err := f.Chmod(0o644); err != nil {
+		return nil, r.Finish(err)
+	}
+	return r, nil
+}
+
+// Finish closes the file and renames it to its path. If err is not nil, or if this fails, Finish removes the
+// file and returns the errors.
+func (r *Replacement) Finish(err error) error {
+	if err = errors.Join(err, r.Close()); err == nil {
+		err = os.Rename(r.Name(), r.Path)
 	}
 	if err != nil {
-		err = errors.Join(err, os.Remove(f.Name()))
+		err = errors.Join(err, os.Remove(r.Name()))
 	}
 	return err
 }
