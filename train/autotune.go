@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/checkpoint"
 	"steadyfit/gpuopts"
@@ -105,6 +106,9 @@ func (t *training) autotune(ctx context.Context) error {
 		t.tuned = &p
 		t.choice, err = autotune.Choose(ctx, p)
 		done()
+		if errors.Is(err, data.ErrFormat) { // an image of the samples is damaged
+			err = unusable(err)
+		}
 	}
 	t.choice.Reason = t.asSet(t.choice.Reason)
 	t.addPrior()

@@ -20,7 +20,7 @@ func (t *training) pass() data.Pass {
 	return data.Pass{Batch: t.Loop.Batch, DropRemainder: t.Loop.DropRemainder}
 }
 
-func (t *training) openData(ctx context.Context) (err error) {
+func (t *training) openData() (err error) {
 	defer t.worker.Busy()()
 	roles := t.plan.Roles()
 	t.Data.Note = func(message string) { t.report("warning", message) }
@@ -32,8 +32,7 @@ func (t *training) openData(ctx context.Context) (err error) {
 		return err
 	}
 	t.reader.follow(train)
-	train, held, err := t.validation(train, roles)
-	if err != nil {
+	if train, err = t.validation(train, roles); err != nil {
 		return err
 	}
 	if train, err = t.weighted(train, roles.Train); err != nil {
@@ -48,22 +47,26 @@ func (t *training) openData(ctx context.Context) (err error) {
 	if err := checkData(train, t.model, roles.Train, t.pass()); err != nil {
 		return err
 	}
-	if t.CheckImages {
-		for _, ds := range []*data.InMemory{train, held} {
-			if ds == nil {
-				continue
-			}
-			if err := data.CheckImages(ctx, ds); err != nil {
-				return unusable(err)
-			}
-		}
-	}
 	t.samples, t.data = train, t.ordered(train, nil)
 	return nil
 }
 
+// checkImages decodes all images once, with the decoder of the training.
+func (t *training) checkImages(ctx context.Context) error {
+	if !t.CheckImages {
+		return nil
+	}
+	defer t.worker.Busy()()
+	err := data.CheckImages(ctx, t.samples)
+	if err == nil && t.Loop.Validation != nil {
+		err = data.CheckImages(ctx, t.Loop.Validation)
+	}
+	t.CheckImages = err != nil
+	return unusable(err)
+}
+
 // decodeJPEG sets the decoder of the JPEG files of all data. Before a session is open, Go's decoder
-// serves the checks and the samples of trials, since the first session of a process fixes its threads.
+// serves the samples of trials, since the first session of a process fixes its threads.
 func (t *training) decodeJPEG(decode data.DecodeJPEG) {
 	for _, ds := range append(slices.Clone(t.reader.opened), t.samples) {
 		ds.UseJPEG(decode)
@@ -100,33 +103,33 @@ func (t *training) prefetched(ds data.Dataset) data.Dataset {
 	return ds
 }
 
-// validation opens the validation data or splits it off. held is nil without
-// validation data.
-func (t *training) validation(all *data.InMemory, roles savedmodels.Roles) (train, held *data.InMemory, err error) {
+// validation opens the validation data or splits it off.
+func (t *training) validation(all *data.InMemory, roles savedmodels.Roles) (train *data.InMemory, err error) {
 	train = all
+	var held *data.InMemory
 	switch {
 	case t.ValidationFraction != 0:
 		if train, held, err = all.Split(1-t.ValidationFraction, t.Seed); err != nil {
-			return nil, nil, wrong("Config.ValidationFraction", t.ValidationFraction, err)
+			return nil, wrong("Config.ValidationFraction", t.ValidationFraction, err)
 		}
 	case t.Validation != "":
 		if held, err = t.reader.open(Data{Path: t.Validation}, "validation"); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if name := held.Name(); strings.HasPrefix(name, filepath.Clean(t.Validation)+string(filepath.Separator)) {
 			t.report("validation", text(fmt.Sprintf("%d samples of %s", held.Len(), name)))
 		}
 	default:
-		return train, nil, nil
+		return train, nil
 	}
 	if roles.Evaluate == "" {
-		return nil, nil, refuse("Config.Validation", nil, "%s has no signature to evaluate with (evaluate or eval); export it with one, or leave the validation out", t.model.Dir)
+		return nil, refuse("Config.Validation", nil, "%s has no signature to evaluate with (evaluate or eval); export it with one, or leave the validation out", t.model.Dir)
 	}
 	if held, err = t.reader.scaled(held); err == nil {
 		err = checkData(held, t.model, roles.Evaluate, data.Pass{Batch: t.Loop.Batch})
 	}
 	t.Loop.Validation = held
-	return train, held, err
+	return train, err
 }
 
 // inputs returns the data inputs of a signature, and the name of the field for each.

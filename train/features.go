@@ -107,6 +107,9 @@ func (t *training) tryFeatures(ctx context.Context) error {
 		return err
 	}
 	t.decodeJPEG(s.DecodeJPEG)
+	if err := t.checkImages(ctx); err != nil {
+		return errors.Join(err, s.Close())
+	}
 	x, err := s.NewFeatureStep(f)
 	if err == nil {
 		var done session.FeatureCheck

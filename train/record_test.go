@@ -242,9 +242,9 @@ func TestValidationPart(t *testing.T) {
 	train, err := tr.reader.open(tr.Data, "train")
 	require.NoError(t, err)
 	tr.reader.follow(train)
-	_, held, err := tr.validation(train, m.Roles)
+	_, err = tr.validation(train, m.Roles)
 	require.NoError(t, err)
-	assert.Equal(t, 9, held.Len())
+	assert.Equal(t, 9, tr.Loop.Validation.Len())
 	assert.Equal(t, []string{"validation: 9 samples of " + filepath.Join(dir, "valid")}, reported)
 	require.NoError(t, tr.reader.close())
 }

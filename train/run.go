@@ -169,7 +169,7 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 			err = closed
 		}
 	}()
-	if err := t.openData(ctx); err != nil {
+	if err := t.openData(); err != nil {
 		return r, err
 	}
 	t.arrangeCheckpoints()
@@ -247,7 +247,7 @@ func (t *training) openModel() (err error) {
 // images.
 func (t *training) adapt(continues bool) {
 	t.Resume = t.Resume || continues
-	t.CheckImages = t.CheckImages && !continues && !restartedAlready()
+	t.CheckImages = t.CheckImages && !continues
 }
 
 func (t *training) checkOut() error {
@@ -355,6 +355,9 @@ func (t *training) openSession(ctx context.Context) error {
 		return err
 	}
 	t.decodeJPEG(t.session.DecodeJPEG)
+	if err := t.checkImages(ctx); err != nil {
+		return err
+	}
 	if t.start != nil {
 		if err := t.session.Swap(ctx, t.start); err != nil {
 			return err
