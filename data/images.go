@@ -303,11 +303,16 @@ func (f *imageFiles) repeats() bool { return true }
 
 func (f *imageFiles) images() bool { return true }
 
-func (f *imageFiles) describe() string { return f.options.describe() }
+// describe tells the decoders of JPEG files apart if the folder has one by its name.
+func (f *imageFiles) describe() string {
+	return f.options.describe(slices.ContainsFunc(f.files, func(file imageFile) bool {
+		return slices.Contains([]string{".jpg", ".jpeg"}, strings.ToLower(filepath.Ext(file.path)))
+	}))
+}
 
-func (o ImageOptions) describe() string {
+func (o ImageOptions) describe(jpeg bool) string {
 	text := fmt.Sprintf("images %dx%dx%d, keep aspect %v, smooth %v", o.Height, o.Width, o.Channels, o.KeepAspect, o.Smooth)
-	if o.jpeg.Load() != nil {
+	if jpeg && o.jpeg.Load() != nil {
 		text += ", JPEG files by another decoder than Go's"
 	}
 	return text

@@ -53,6 +53,23 @@ func TestUseJPEG(t *testing.T) {
 	}
 }
 
+// The fingerprint of a folder without JPEG files does not depend on their decoder.
+func TestUseJPEGOfOtherImages(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a/1.png", "b/2.png"} {
+		put(t, dir, name, pngOf(t, image.NewRGBA(image.Rect(0, 0, 2, 2))))
+	}
+	m, err := Open(dir, Options{Images: ImageOptions{Size: 2}})
+	require.NoError(t, err)
+	defer m.Close()
+	before, _, err := m.Fingerprint()
+	require.NoError(t, err)
+	m.UseJPEG(func([]byte, int) ([]byte, int, int, error) { return nil, 0, 0, nil })
+	after, _, err := m.Fingerprint()
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}
+
 func TestUseJPEGOfRecordsWithoutImages(t *testing.T) {
 	m := openLabelled(t, numberedRecords(t, 4, 1))
 	m.UseJPEG(func([]byte, int) ([]byte, int, int, error) { return nil, 0, 0, errors.New("called") })

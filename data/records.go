@@ -458,7 +458,7 @@ func (f *recordField) images() bool { return f.image }
 
 func (f *recordField) describe() string {
 	if f.image {
-		return f.set.options.Images.describe() + " of " + f.name
+		return f.set.options.Images.describe(true) + " of " + f.name
 	}
 	return f.name
 }

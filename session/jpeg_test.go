@@ -1,10 +1,12 @@
 package session_test
 
 import (
+	"fmt"
 	"image/color"
 	"image/png"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,23 +27,9 @@ func TestDecodeJPEG(t *testing.T) {
 	var several sync.WaitGroup
 	for _, path := range files {
 		several.Go(func() {
-			file, err := os.ReadFile(path)
-			require.NoError(t, err)
 			for channels, folder := range map[int]string{3: "png", 1: "png-grey"} {
-				want, err := os.Open(strings.NewReplacer("jpeg/jpeg/", "jpeg/"+folder+"/", ".jpg", ".png").Replace(path))
-				require.NoError(t, err)
-				defer want.Close()
-				picture, err := png.Decode(want)
-				require.NoError(t, err)
-				pixels, width, height, err := s.DecodeJPEG(file, channels)
-				require.NoError(t, err)
-				require.Equal(t, [2]int{30, 24}, [2]int{width, height})
-				for y := range height {
-					for x := range width {
-						c := color.RGBAModel.Convert(picture.At(x, y)).(color.RGBA)
-						require.Equal(t, []uint8{c.R, c.G, c.B}[:channels], pixels[channels*(y*width+x):][:channels], "%s at %d, %d", path, x, y)
-					}
-				}
+				want := strings.NewReplacer("jpeg/jpeg/", "jpeg/"+folder+"/", ".jpg", ".png").Replace(path)
+				assert.NoError(t, samePixels(s, path, want, channels))
 			}
 		})
 	}
@@ -56,4 +44,37 @@ func TestDecodeJPEG(t *testing.T) {
 	require.NoError(t, s.Close())
 	_, _, _, err = s.DecodeJPEG(file, 3)
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
+}
+
+// samePixels compares a decoded JPEG file with a PNG file of 30x24 pixels.
+func samePixels(s *session.Session, path, want string, channels int) error {
+	file, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	right, err := os.Open(want)
+	if err != nil {
+		return err
+	}
+	defer right.Close()
+	picture, err := png.Decode(right)
+	if err != nil {
+		return err
+	}
+	pixels, width, height, err := s.DecodeJPEG(file, channels)
+	if err != nil {
+		return err
+	}
+	if width != 30 || height != 24 {
+		return fmt.Errorf("%s: %dx%d pixels, expected 30x24", path, width, height)
+	}
+	for y := range height {
+		for x := range width {
+			c := color.RGBAModel.Convert(picture.At(x, y)).(color.RGBA)
+			if found := pixels[channels*(y*width+x):][:channels]; !slices.Equal([]uint8{c.R, c.G, c.B}[:channels], found) {
+				return fmt.Errorf("%s at %d, %d: found %v, expected %v", path, x, y, found, c)
+			}
+		}
+	}
+	return nil
 }

@@ -67,6 +67,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		return err
 	}
 	defer s.Close()
+	ds.UseJPEG(s.DecodeJPEG) // as Keras does
 	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{malloc}})
 	if err != nil {
 		return err
