@@ -235,6 +235,7 @@ type tunedPoint struct {
 	Configuration autotune.Configuration `json:"configuration"`
 	PeakBytes     memory.Bytes           `json:"peak_bytes"`
 	PeakLowBytes  memory.Bytes           `json:"peak_low_bytes"`
+	OpeningBytes  memory.Bytes           `json:"opening_bytes"`
 	StepSeconds   float64                `json:"step_seconds"`
 	StepLow       float64                `json:"step_seconds_low"`
 	StepHigh      float64                `json:"step_seconds_high"`
@@ -249,7 +250,7 @@ func newTunedPoint(p *tune.Point, inexact bool) *tunedPoint {
 		return nil
 	}
 	return &tunedPoint{
-		p.Configuration.String(), p.Configuration, p.Peak, p.PeakLow, p.Step.Seconds(), p.StepLow.Seconds(), p.StepHigh.Seconds(), p.Trials, numbers(*p, inexact), p.Features,
+		p.Configuration.String(), p.Configuration, p.Peak, p.PeakLow, p.Opening, p.Step.Seconds(), p.StepLow.Seconds(), p.StepHigh.Seconds(), p.Trials, numbers(*p, inexact), p.Features,
 	}
 }
 
@@ -297,8 +298,10 @@ func (s *settings) printTuned(w io.Writer, r tune.Result, inexact bool) error {
 	}
 	if p := r.Chosen; p != nil {
 		fmt.Fprintf(&text, "chosen: %v\n  %s", p.Configuration, s.goalText())
-		if than := r.Comparison(); than != "" {
-			text.WriteString("; " + than)
+		for _, more := range []string{r.Comparison(), p.Opens()} {
+			if more != "" {
+				text.WriteString("; " + more)
+			}
 		}
 		text.WriteString("\n")
 	}
@@ -354,8 +357,12 @@ func (s *settings) notReached(r tune.Result, inexact bool) error {
 		fixes = append(fixes, "--inexact-micro-batches")
 	}
 	sufficient := memory.Bytes(float64(p.Peak)*float64(s.Budget.Limit)/float64(s.goal().Limit()))/memory.MiB + 1
-	return fmt.Errorf("no measured settings keep the training under %v: the least peak is %v (%v), and a part of the budget must stay free; give --memory-budget %dMiB or more, or try %s",
-		s.Budget.Limit, p.Peak, p.Configuration, sufficient, english.List(append(fixes, "a smaller --batch", "a model exported with --remat"), "or"))
+	opens := ""
+	if text := p.Opens(); text != "" {
+		opens = "; " + text
+	}
+	return fmt.Errorf("no measured settings keep the training under %v: the least peak is %v (%v), and a part of the budget must stay free%s; give --memory-budget %dMiB or more, or try %s",
+		s.Budget.Limit, p.Peak, p.Configuration, opens, sufficient, english.List(append(fixes, "a smaller --batch", "a model exported with --remat"), "or"))
 }
 
 // writeTuned writes the flags that were given and the chosen settings, if any, as a configuration of fit.

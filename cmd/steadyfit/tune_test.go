@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -9,6 +10,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/tune"
+	"steadyfit/memory"
 	"steadyfit/train"
 )
 
@@ -49,4 +51,20 @@ func TestTunedFlagsOfCachedFeatures(t *testing.T) {
 		}
 		assert.Equal(t, c.want, got, c)
 	}
+}
+
+// The peak while the model is opened, which a budget does not include, is named beside the choice and in the
+// error without one.
+func TestTunedOpening(t *testing.T) {
+	var s settings
+	s.Budget.Limit = 120 * memory.MiB
+	p := tune.Point{Peak: 100 * memory.MiB, Opening: 143 * memory.MiB}
+	var text strings.Builder
+	require.NoError(t, s.printTuned(&text, tune.Result{Chosen: &p}, false))
+	assert.Contains(t, text.String(), "; opening the model takes 143.0 MiB for a moment\n")
+	assert.ErrorContains(t, s.notReached(tune.Result{Nearest: &p}, false), "; opening the model takes 143.0 MiB for a moment; give --memory-budget")
+	text.Reset()
+	p.Opening = 90 * memory.MiB
+	require.NoError(t, s.printTuned(&text, tune.Result{Chosen: &p}, false))
+	assert.NotContains(t, text.String(), "opening")
 }

@@ -40,12 +40,14 @@ type Measurement struct {
 	Anon memory.Bytes `json:"anon_bytes,omitempty"`
 	Base memory.Bytes `json:"base_bytes,omitempty"`
 	// StepPeak is the highest RSS since the session was opened, and StepAnon the anonymous part of it.
-	// Opened and OpenedAnon are the same amounts at that time. Only Trials sets them. The cache has those
+	// Opened and OpenedAnon are the same amounts at that time. Only Trials sets them and Opening. The cache has those
 	// of the trial, and Trials returns those of a training with all its data.
 	StepPeak   memory.Bytes `json:"step_peak_bytes,omitempty"`
 	StepAnon   memory.Bytes `json:"step_anon_bytes,omitempty"`
 	Opened     memory.Bytes `json:"opened_bytes,omitempty"`
 	OpenedAnon memory.Bytes `json:"opened_anon_bytes,omitempty"`
+	// Opening is the highest RSS while the session was opened, which may exceed StepPeak.
+	Opening memory.Bytes `json:"opening_bytes,omitempty"`
 	// Features is set with Configuration.CachedFeatures. The cache has the features of the trial, and
 	// Trials returns those of all data.
 	Features *Features `json:"features,omitempty"`

@@ -73,7 +73,9 @@ type answer struct {
 	Opened     memory.Bytes `json:"opened"`
 	OpenedAnon memory.Bytes `json:"opened_anon"`
 	Mapped     memory.Bytes `json:"mapped"`
-	Features   *Features    `json:"features,omitempty"`
+	// Opening is the highest RSS before.
+	Opening  memory.Bytes `json:"opening"`
+	Features *Features    `json:"features,omitempty"`
 	// Failure is the reason why the trial ends. Lasting means that it would fail again at
 	// another time.
 	Failure string `json:"failure,omitempty"`
@@ -179,6 +181,7 @@ type trainer struct {
 	features   *Features // of the data, or nil
 	base       memory.Bytes
 	opened     memory.Sample
+	opening    memory.Bytes // the highest RSS before opened
 	memory     *memory.Sampler
 }
 
@@ -330,6 +333,10 @@ func (t *trainer) opens(s spec) (err error) {
 	if t.memory, err = memory.NewSampler(memory.SamplerOptions{}); err != nil {
 		return err
 	}
+	if err := t.memory.Sample(0, &t.opened); err != nil {
+		return err
+	}
+	t.opening = t.opened.Get(memory.Peak).Bytes
 	_ = t.memory.ResetPeak() // otherwise the peak includes opening TensorFlow
 	return t.memory.Sample(0, &t.opened)
 }
@@ -374,8 +381,8 @@ func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
 		Step: took / float64(executions*t.executions.Steps), Execution: took / float64(executions), Finite: t.finite,
 		Peak: usage.Peak.Bytes, Anon: usage.Anon.Bytes, Base: t.base,
 		StepPeak: sample.Get(memory.Peak).Bytes, Opened: t.opened.Get(memory.RSS).Bytes, OpenedAnon: t.opened.Get(memory.Anon).Bytes,
-		Features: t.features,
-		Mapped:   max(sample.Get(memory.RSS).Bytes-sample.Get(memory.Anon).Bytes, 0),
+		Opening: t.opening, Features: t.features,
+		Mapped: max(sample.Get(memory.RSS).Bytes-sample.Get(memory.Anon).Bytes, 0),
 	}, err
 }
 

@@ -66,7 +66,7 @@ func (t *Trials) whole(m Measurement) Measurement {
 	if d, ok := t.tuner.plan.Data.(interface{ MappedBytes() int64 }); ok {
 		mapped = memory.Bytes(d.MappedBytes())
 	}
-	m.StepPeak, m.Opened = m.StepPeak+heap+mapped, m.Opened+heap+mapped
+	m.StepPeak, m.Opened, m.Opening = m.StepPeak+heap+mapped, m.Opened+heap+mapped, m.Opening+heap+mapped
 	if f := m.Features; f != nil {
 		n := t.tuner.plan.Data.Len()
 		factor := float64(n) / float64(f.Samples)
@@ -119,7 +119,7 @@ func (t *Trials) Measure(ctx context.Context, c Configuration) (Measurement, err
 	m.Reference = u.reference
 	if a := other.last(); m.Out == "" {
 		m.StepPeak, m.StepAnon = a.StepPeak, max(a.StepPeak-a.Mapped, 0)
-		m.Opened, m.OpenedAnon, m.Features = a.Opened, a.OpenedAnon, a.Features
+		m.Opened, m.OpenedAnon, m.Opening, m.Features = a.Opened, a.OpenedAnon, a.Opening, a.Features
 	}
 	*stored = append(slices.DeleteFunc(*stored, func(e Measurement) bool { return e.Configuration == c && e.Waited > 0 }), m)
 	m.Unsaved = u.plan.save(t.cached)

@@ -113,7 +113,7 @@ func TestTrialsWithMoreData(t *testing.T) {
 	require.EqualValues(t, held, mapped.MappedBytes())
 
 	p := Plan{Model: m, Data: few, Batch: 32, Cache: t.TempDir()}
-	s := newScriptedTuner(t, &p, []scripted{{step: 0.1, holds: answer{Base: 20, StepPeak: 1000, Mapped: 300, Opened: 500, OpenedAnon: 100}}})
+	s := newScriptedTuner(t, &p, []scripted{{step: 0.1, holds: answer{Base: 20, StepPeak: 1000, Mapped: 300, Opened: 500, OpenedAnon: 100, Opening: 1500}}})
 	key := newKey(&p, tfbind.Info{})
 	s.own = 20
 	trials := Trials{tuner: &s.tuner, cached: p.load(key)}
@@ -121,17 +121,17 @@ func TestTrialsWithMoreData(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, trials.Close())
 	memories := func(m Measurement) []memory.Bytes {
-		return []memory.Bytes{m.StepPeak, m.StepAnon, m.Opened, m.OpenedAnon}
+		return []memory.Bytes{m.StepPeak, m.StepAnon, m.Opened, m.OpenedAnon, m.Opening}
 	}
-	assert.Equal(t, []memory.Bytes{1000, 700, 500, 100}, memories(little))
+	assert.Equal(t, []memory.Bytes{1000, 700, 500, 100, 1500}, memories(little))
 
 	s.own, p.Data = 120, mapped
 	again := Trials{tuner: &s.tuner, cached: p.load(key)}
 	require.Len(t, again.Known(), 1)
-	want := []memory.Bytes{1100 + held, 800, 600 + held, 200}
+	want := []memory.Bytes{1100 + held, 800, 600 + held, 200, 1600 + held}
 	assert.Equal(t, want, memories(again.Known()[0]))
 	s.own, p.Data = 20, few
-	assert.Equal(t, []memory.Bytes{1000, 700, 500, 100}, memories(again.Known()[0]), "the cache is unchanged")
+	assert.Equal(t, []memory.Bytes{1000, 700, 500, 100, 1500}, memories(again.Known()[0]), "the cache is unchanged")
 }
 
 // The features of a trial count as those of all data. Steps that they would round differently need

@@ -15,6 +15,7 @@ type point struct {
 	candidate
 	ratio, low, high float64
 	peak, least      memory.Bytes
+	opening          memory.Bytes
 	trials           int
 	features         *autotune.Features
 }
@@ -131,9 +132,9 @@ func (s *search) add(m autotune.Measurement) {
 	}
 	s.count++
 	s.effects = map[effectKey]known{}
-	peak, opened := m.StepPeak, m.Opened
+	peak, opened, opening := m.StepPeak, m.Opened, m.Opening
 	if s.goal.Anon {
-		peak, opened = m.StepAnon, m.OpenedAnon
+		peak, opened, opening = m.StepAnon, m.OpenedAnon, 0
 	}
 	if m.Out != "" || m.Ratio <= 0 || peak <= 0 {
 		s.failed[c.is] = cmp.Or(m.Out, "its memory or time is unknown")
@@ -151,10 +152,10 @@ func (s *search) add(m autotune.Measurement) {
 		n := float64(p.trials)
 		p.ratio = math.Exp((n*math.Log(p.ratio) + math.Log(m.Ratio)) / (n + 1))
 		p.low, p.high = min(p.low, m.Low), max(p.high, m.High)
-		p.peak, p.least = max(p.peak, peak), min(p.least, peak)
+		p.peak, p.least, p.opening = max(p.peak, peak), min(p.least, peak), max(p.opening, opening)
 		p.trials++
 	} else if s.failed[c.is] == "" {
-		s.points = append(s.points, point{c, m.Ratio, m.Low, m.High, peak, peak, 1, m.Features})
+		s.points = append(s.points, point{c, m.Ratio, m.Low, m.High, peak, peak, opening, 1, m.Features})
 	}
 }
 

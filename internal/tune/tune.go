@@ -40,9 +40,20 @@ type Point struct {
 	Step, StepLow, StepHigh time.Duration
 	// Peak is the highest peak of all trials since the session was opened, and PeakLow the lowest.
 	Peak, PeakLow memory.Bytes
-	Trials        int
+	// Opening is the highest peak while the session was opened; 0 if it is unknown. A budget is kept from
+	// the first step on, so Opening may exceed it.
+	Opening memory.Bytes
+	Trials  int
 	// Features describes the cached features of all data; nil without.
 	Features *autotune.Features
+}
+
+// Opens describes the peak while the model is opened; it is empty if a step has the highest peak.
+func (p Point) Opens() string {
+	if p.Opening <= p.Peak {
+		return ""
+	}
+	return fmt.Sprintf("opening the model takes %v for a moment", p.Opening)
 }
 
 // Failure is a configuration that could not run.
@@ -222,6 +233,6 @@ func (s *search) show(p point) Point {
 	}
 	return Point{
 		Configuration: p.is, Step: of(p.ratio), StepLow: of(p.low), StepHigh: of(p.high),
-		Peak: p.peak, PeakLow: p.least, Trials: p.trials, Features: p.features,
+		Peak: p.peak, PeakLow: p.least, Opening: p.opening, Trials: p.trials, Features: p.features,
 	}
 }

@@ -128,6 +128,7 @@ func (m *machine) Measure(ctx context.Context, c configuration) (autotune.Measur
 	r := autotune.Measurement{
 		Configuration: c, Reference: m.reference, Step: step * noise, Ratio: ratio * noise, Low: 0.97 * ratio, High: 1.03 * ratio, Rounds: 5,
 		StepPeak: memory.Bytes(float64(peak) * (2 - noise)), StepAnon: peak - files, Opened: opened, OpenedAnon: opened - files,
+		Opening: opened + 700*memory.MiB,
 	}
 	if m.fails != nil {
 		r.Out = m.fails(c)
@@ -148,6 +149,14 @@ func findIn(t *testing.T, groups [][]configuration, m *machine, g Goal) Result {
 	r, err := s.result()
 	require.NoError(t, err)
 	return r
+}
+
+// The peak of opening the model is shown beside that of a budget's resident memory.
+func TestOpening(t *testing.T) {
+	g := Goal{Budget: 2 * memory.GiB}
+	assert.Equal(t, opened+700*memory.MiB, find(t, &machine{figures: image}, g).Chosen.Opening)
+	g.Anon = true
+	assert.Zero(t, find(t, &machine{figures: image}, g).Chosen.Opening)
 }
 
 // exhaustive returns the least cost of all configurations, without noise.
