@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"steadyfit/adapter"
 	"steadyfit/fit"
@@ -49,7 +50,8 @@ func (t *training) arrangeObservers() {
 	}
 }
 
-// histograms returns the distributions of the trained weights.
+// histograms returns the distributions of the trained weights. They have the names of Keras's callback: the
+// exporter keeps the variables of a Keras model under "model", by their paths.
 func (t *training) histograms(ctx context.Context) ([]fit.Histogram, error) {
 	a, err := t.session.Adapter(ctx)
 	if err != nil {
@@ -58,6 +60,7 @@ func (t *training) histograms(ctx context.Context) ([]fit.Histogram, error) {
 	var list []fit.Histogram
 	for _, name := range slices.Sorted(maps.Keys(a.Weights)) {
 		if values := floats(a.Weights[name]); values != nil {
+			name = strings.ReplaceAll(strings.TrimPrefix(name, "model/"), ":", "_")
 			list = append(list, fit.NewHistogram(name, values))
 		}
 	}

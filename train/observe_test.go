@@ -39,7 +39,8 @@ func TestObservedTraining(t *testing.T) {
 
 	c = config("observed")
 	c.TensorBoard = TensorBoard{Folder: filepath.Join(dir, "tb"), EverySteps: 10, Histograms: 1}
-	c.Observers = []fit.Observer{server}
+	names := histogramNames{}
+	c.Observers = []fit.Observer{server, names}
 	c.MetricsListen = "localhost:0"
 	compared := 0
 	c.Loop.Hook(fit.Hook{Name: "compare", Priority: fit.PriorityReport + 1, Epoch: func(_ context.Context, s *fit.State) error {
@@ -63,12 +64,23 @@ func TestObservedTraining(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 2, compared)
 	assert.True(t, bytes.Equal(want, weights(t, c.Out)))
+	assert.Equal(t, histogramNames{"digits/hidden/bias": 2, "digits/hidden/kernel": 2, "digits/logits/bias": 2, "digits/logits/kernel": 2}, names, "the paths of Keras' weights")
 	for _, run := range []string{"train", "validation"} {
 		found, err := filepath.Glob(filepath.Join(dir, "tb", run, "events.out.tfevents.*"))
 		require.NoError(t, err)
 		assert.Len(t, found, 1)
 	}
 	assert.Len(t, r.History.Records, 2)
+}
+
+// histogramNames counts the histograms that it observes, by name.
+type histogramNames map[string]int
+
+func (n histogramNames) Observe(_ context.Context, o *fit.Observation) error {
+	for _, h := range o.Histograms {
+		n[h.Name]++
+	}
+	return nil
 }
 
 // metrics returns what a server of metrics has, by name and label.
