@@ -12,6 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"steadyfit/internal/english"
 	"steadyfit/option"
 )
 
@@ -20,7 +21,7 @@ import (
 // The label becomes y: int64 if all labels are integers, float32 if all are numbers, and otherwise
 // the int64 number of the name in ClassNames. A column sample_weight becomes a float32 field of that
 // name. The other columns become x, float32 [columns], unless Exact, Columns or Text is set. Empty
-// cells, NaN, infinities and rows of different lengths are a *RowError (ErrFormat).
+// cells, NaN, infinities and rows of different lengths are a *RowError (ErrFormat); an error has up to ten.
 type CSVOptions struct {
 	// Label is the column that becomes the field y: its name in the header, or its number from 1.
 	// -1 means the last column. Empty means that all columns are features.
@@ -80,21 +81,65 @@ func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error
 		}
 		t.lines.Comma = c
 	}
-	for {
+	if err := t.read(); err != nil {
+		return nil, err
+	}
+	return t.dataset()
+}
+
+// maxProblems is the maximum number of rows that an error describes.
+const maxProblems = 10
+
+// read reads all rows. After a row that cannot be used, it reads on to find others.
+func (t *table) read() error {
+	var problems []error
+	for len(problems) < maxProblems {
 		record, err := t.lines.Read()
 		if err == io.EOF {
 			break
 		}
-		if err == nil && t.columns == 0 {
-			err = t.start(record)
-		} else if err == nil {
+		isRow := t.columns > 0
+		if err == nil && !isRow {
+			isRow, err = t.start(record)
+		}
+		inRow := false
+		if err == nil && isRow {
 			err = t.row(record)
+			inRow = errors.As(err, new(*RowError))
 		}
 		if err != nil {
-			return nil, t.failed(err)
+			problems = append(problems, t.failed(err))
+		}
+		if err != nil && !inRow {
+			break
 		}
 	}
-	return t.dataset()
+	return several(t.file, problems)
+}
+
+// several joins the problems of a table. Of equal remedies in a row, the first one remains.
+func several(file string, problems []error) error {
+	switch len(problems) {
+	case 0:
+		return nil
+	case 1:
+		return problems[0]
+	}
+	fix := ""
+	for _, err := range problems {
+		if row := (*RowError)(nil); errors.As(err, &row) {
+			if row.Fix == fix {
+				row.Fix = ""
+			} else {
+				fix = row.Fix
+			}
+		}
+	}
+	which := english.Count(len(problems), "problem")
+	if len(problems) == maxProblems {
+		which = fmt.Sprintf("the first %d problems", maxProblems)
+	}
+	return fmt.Errorf("%s: %s:\n%w", file, which, errors.Join(problems...))
 }
 
 type table struct {
@@ -107,6 +152,7 @@ type table struct {
 	firstLine int
 	names     []string // nil without a header
 	label     int      // the label's column from 0, or -1
+	labelLine int      // line of the first label; 0 before it
 
 	fields []*features      // by column; columns may share one; nil for the label and if left out
 	order  []int            // the columns to read
@@ -165,7 +211,8 @@ func (t *table) columnName(column int) string {
 	return fmt.Sprintf("%q (%d)", t.names[column], column+1)
 }
 
-func (t *table) start(record []string) error {
+// start reads the first line. isRow is false if it is a header.
+func (t *table) start(record []string) (isRow bool, err error) {
 	t.columns = len(record)
 	t.firstLine, _ = t.lines.FieldPos(0)
 	trimmed := make([]string, len(record))
@@ -174,40 +221,37 @@ func (t *table) start(record []string) error {
 	}
 	header, err := t.hasHeader(trimmed)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if header {
 		if err := t.header(trimmed); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if hint := t.separator(trimmed[0]); header && t.columns == 1 && hint != "" && !t.options.Text {
-		return fmt.Errorf("line %d has one column, %s: %s: %w", t.firstLine, quote(trimmed[0]), hint, ErrFormat)
+		return false, fmt.Errorf("line %d has one column, %s: %s: %w", t.firstLine, quote(trimmed[0]), hint, ErrFormat)
 	}
 	if t.options.Label != "" {
 		t.label = t.labelColumn()
 		if t.label < 0 {
-			return t.noLabel(trimmed)
+			return false, t.noLabel(trimmed)
 		}
 		if t.columns == 1 {
-			return fmt.Errorf("the label is the only column, so there are no features: %w", ErrFormat)
+			return false, fmt.Errorf("the label is the only column, so there are no features: %w", ErrFormat)
 		}
 	}
 	if err := t.layOut(); err != nil {
-		return err
+		return false, err
 	}
 	if err := t.list(t.options.Classes); err != nil {
-		return err
+		return false, err
 	}
 	for class, name := range t.options.Names {
 		if number, err := strconv.Atoi(name); err == nil && number != class {
 			t.ambiguous = append(t.ambiguous, name)
 		}
 	}
-	if header {
-		return nil
-	}
-	return t.row(record)
+	return !header, nil
 }
 
 func (t *table) hasHeader(first []string) (bool, error) {
@@ -482,7 +526,7 @@ func (t *table) number(column int, cell string) (float32, error) {
 		}
 		if hint := t.separator(cell); hint != "" {
 			fix = hint
-		} else if len(t.line) == 0 && t.names == nil {
+		} else if line, _ := t.lines.FieldPos(column); line == t.firstLine && t.names == nil {
 			fix += "; if this line is a header, declare it as one"
 		}
 		return 0, t.bad(column, quote(cell), "a number", fix)

@@ -209,6 +209,40 @@ func TestCSVRefuses(t *testing.T) {
 	}
 }
 
+// An error has the problems of up to ten rows, each with its line, and the file is read once.
+func TestCSVProblems(t *testing.T) {
+	read := func(text string) (string, error) {
+		_, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: "y"}, nil)
+		require.ErrorIs(t, err, ErrFormat)
+		return err.Error(), err
+	}
+	text, _ := read("y,a,b\n1,?,2\n2,3\n3,4,5\n4,,6\n5,nan,7\n")
+	require.Equal(t, []string{
+		"t.csv: 4 problems:",
+		`t.csv: line 2, column "a" (2): found "?", expected a number; correct it, encode the column as numbers, or leave the column out`,
+		"t.csv: line 3: found 2 columns, expected 3 as in line 1; complete the row or remove it; cells with commas in them need double quotes",
+		`t.csv: line 5, column "a" (2): found an empty cell, expected a number; ` + missingFix,
+		`t.csv: line 6, column "a" (2): found "nan", expected a finite number`,
+	}, strings.Split(text, "\n"))
+
+	text, _ = read("y,a\n" + strings.Repeat("1,?\n", 30))
+	lines := strings.Split(text, "\n")
+	require.Len(t, lines, 1+maxProblems)
+	require.Equal(t, "t.csv: the first 10 problems:", lines[0])
+	require.Contains(t, lines[maxProblems], "line 11, ")
+
+	_, err := read("y,a\n1,?\n2,3\n")
+	require.IsType(t, &RowError{}, err)
+	// What a row with a problem has before it counts, and the file cannot be read on after a wrong quote.
+	text, _ = read("y,a\ncat,?\n3,1\n\"x\"y,1\n4,1\n")
+	require.Equal(t, 4, len(strings.Split(text, "\n")))
+	require.Contains(t, text, `line 3, column "y" (1): found "3", expected a name like "cat" in line 2`)
+	require.Contains(t, text, "t.csv: line 4: found")
+	// Only the first line may be a header.
+	_, err = readCSV("t.csv", strings.NewReader("1,?\n2,?\n"), CSVOptions{}, nil)
+	require.Equal(t, 1, strings.Count(err.Error(), "if this line is a header"))
+}
+
 type countingReader struct {
 	r io.Reader
 	n int

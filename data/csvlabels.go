@@ -22,7 +22,11 @@ func (t *table) addLabel(column int, cell string) error {
 		return t.bad(column, "an empty cell", "a label", "fill it in, or remove the row")
 	}
 	numeric := isNumber(cell)
-	if len(t.line) == 0 && t.class == nil && !numeric { // the first label decides whether labels are text
+	first := t.labelLine == 0
+	if first {
+		t.labelLine, _ = t.lines.FieldPos(column)
+	}
+	if first && t.class == nil && !numeric { // the first label decides whether labels are text
 		if err := t.list(t.options.Names); err != nil {
 			return err
 		}
@@ -38,11 +42,11 @@ func (t *table) addLabel(column int, cell string) error {
 	case t.class == nil && numeric:
 		return t.addNumber(column, cell)
 	case t.class == nil:
-		return t.bad(column, quote(cell), fmt.Sprintf("a number as in line %d", t.line[0]), "correct it, or list all classes if labels are names")
+		return t.bad(column, quote(cell), fmt.Sprintf("a number as in line %d", t.labelLine), "correct it, or list all classes if labels are names")
 	case !known && t.listed != nil:
 		return t.bad(column, quote(cell), fmt.Sprintf("one of the %d classes, such as %s", len(t.class), quote(t.listed[0])), "correct it, or remove the row")
 	case !known && numeric:
-		return t.bad(column, quote(cell), fmt.Sprintf("a name like %s in line %d", quote(t.found[0]), t.line[0]), "correct it, or list all classes")
+		return t.bad(column, quote(cell), fmt.Sprintf("a name like %s in line %d", quote(t.found[0]), t.labelLine), "correct it, or list all classes")
 	case !known:
 		name := strings.Clone(cell) // a cell shares the memory of its row
 		if err := t.values.take(classBytes + int64(len(name))); err != nil {
