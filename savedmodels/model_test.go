@@ -34,7 +34,7 @@ func TestWriteText(t *testing.T) {
 			m := open(t, name)
 			require.NoError(t, m.WriteText(&text))
 			m.writeSignatures(&signatures)
-			rest, ok := bytes.CutPrefix(text.Bytes(), signatures.Bytes())
+			rest, ok := bytes.CutSuffix(text.Bytes(), signatures.Bytes())
 			require.True(t, ok)
 			golden(t, "testdata/"+name+".inspect", rest)
 		})

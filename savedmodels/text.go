@@ -38,15 +38,33 @@ func enumerate(names []string, limit int) string {
 	return strings.Join(names[:limit], ", ") + " and " + english.Count(len(names)-limit, "other")
 }
 
-// WriteText writes the text of `steadyfit inspect`: the signatures in the format of
-// `saved_model_cli show --all` (TensorFlow 2.21), the roles, and the problems with their fixes.
+// WriteText writes the text of `steadyfit inspect`: whether the model can be trained, the problems with
+// their fixes, the roles, and the signatures in the format of `saved_model_cli show --all` (TensorFlow 2.21).
 func (m *Model) WriteText(w io.Writer) error {
 	var b bytes.Buffer
-	m.writeSignatures(&b)
+	m.writeVerdict(&b)
 	m.writeUses(&b)
-	m.writeProblems(&b)
+	m.writeSignatures(&b)
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+func (m *Model) writeVerdict(b *bytes.Buffer) {
+	verdict := "can"
+	if m.CheckTrainable(CheckOptions{}) != nil {
+		verdict = "cannot"
+	}
+	problems := "Problems:"
+	if len(m.Problems) == 0 {
+		problems = "No problems found."
+	}
+	fmt.Fprintf(b, "The model %s be trained. %s\n", verdict, problems)
+	for i, p := range m.Problems {
+		fmt.Fprintf(b, "  %s %s: %s\n", p.Severity, p.Code, escape.Printable(p.Message))
+		if fixShown(m.Problems, i) {
+			fmt.Fprintf(b, "    fix: %s\n", escape.Printable(p.Fix))
+		}
+	}
 }
 
 func (m *Model) writeSignatures(b *bytes.Buffer) {
@@ -173,20 +191,6 @@ func (m *Model) writeVariables(b *bytes.Buffer) {
 		fmt.Fprintf(b, "Training can compute %s once per sample, up to %s.\n", english.Count(f.Operations, "frozen operation"), escape.Printable(f.End))
 	} else if errors.Is(err, ErrNoFeatures) {
 		fmt.Fprintf(b, "No result can be computed once per sample: %s.\n", escape.Printable(strings.TrimPrefix(err.Error(), ErrNoFeatures.Error()+": ")))
-	}
-}
-
-func (m *Model) writeProblems(b *bytes.Buffer) {
-	if len(m.Problems) == 0 {
-		b.WriteString("\nNo problems found.\n")
-		return
-	}
-	b.WriteString("\nProblems:\n")
-	for i, p := range m.Problems {
-		fmt.Fprintf(b, "  %s %s: %s\n", p.Severity, p.Code, escape.Printable(p.Message))
-		if fixShown(m.Problems, i) {
-			fmt.Fprintf(b, "    fix: %s\n", escape.Printable(p.Fix))
-		}
 	}
 }
 

@@ -15,9 +15,9 @@ func newInspect(s *settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "inspect DIR",
 		Short: "Show what a SavedModel is and whether it can be trained",
-		Long: `Show the signatures of a SavedModel as saved_model_cli does, what steadyfit uses
-each signature for, and the problems of the model. Nothing of the model is run,
-and TensorFlow is not needed. DIR may be builtin:NAME.`,
+		Long: `Show whether a SavedModel can be trained, its problems, what steadyfit uses each
+signature for, and the signatures as saved_model_cli does. Nothing of the model is
+run, and TensorFlow is not needed. DIR may be builtin:NAME.`,
 		Example: "  steadyfit inspect builtin:digits",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
