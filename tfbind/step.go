@@ -183,7 +183,7 @@ func (st *Step) Set(i int, values any, shape ...int64) error {
 // SetFunc gives the native buffer of input i a shape and calls fill to write the values. dst
 // has the shape's elements and is valid until fill returns. After an error of fill, the input
 // has no value.
-func SetFunc[T Numeric](st *Step, i int, fill func(dst []T) error, shape ...int64) error {
+func SetFunc[T numeric](st *Step, i int, fill func(dst []T) error, shape ...int64) error {
 	p, in, err := st.useInput(i, dtypeOf[T]())
 	if err != nil {
 		return err

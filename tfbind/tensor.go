@@ -12,14 +12,14 @@ import (
 	"steadyfit/internal/half"
 )
 
-// Numeric is a Go type for the elements of a tensor other than strings.
-type Numeric interface {
+// numeric is a Go type for the elements of a tensor other than strings.
+type numeric interface {
 	float32 | float64 | half.Float16 | half.BFloat16 | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | bool
 }
 
 // Element is a Go type for the elements of a tensor.
 type Element interface {
-	Numeric | string
+	numeric | string
 }
 
 // Tensor is an n-dimensional array in native memory. Its shape and type are fixed.
@@ -197,7 +197,7 @@ func widened[T interface {
 }
 
 // CopyTo copies the elements to dst, whose length must be the number of elements. It does not allocate.
-func CopyTo[T Numeric](dst []T, t *Tensor) error {
+func CopyTo[T numeric](dst []T, t *Tensor) error {
 	if err := t.expect(dtypeOf[T]()); err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -55,9 +54,6 @@ const (
 type Fixed struct{ StepsPerExecution, Compiled, Threads, OneDNN, Precision bool }
 
 func (a *Autotune) check() error {
-	if !slices.Contains([]string{"", autotuneOn, autotunePrecision, autotuneLive}, a.Mode) {
-		return refuse("Autotune.Mode", a.Mode, "expected %s, %s, %s, or nothing", autotuneOn, autotunePrecision, autotuneLive)
-	}
 	if info, err := os.Stat(a.Cache); a.Cache != "" && a.Mode != "" && err == nil && !info.IsDir() {
 		return refuse("Autotune.Cache", a.Cache, "expected a folder, and it is a file")
 	}
@@ -90,7 +86,7 @@ func (t *training) autotune(ctx context.Context) error {
 	p.Limits = t.Autotune.limits(t.Session, t.most)
 	t.live = t.tunesLive()
 	// A traced step shows whether 16-bit types take effect.
-	p.Limits.Traced = t.traces() || t.Profile != Profile{} || p.Limits.Precision && t.Trace == traceIfUnsure && t.mayTrace()
+	p.Limits.Traced = t.traces() || t.Profile != Profile{} || p.Limits.Precision && t.Trace == "" && t.mayTrace()
 	if text, restarted := os.LookupEnv(ChosenEnv); restarted {
 		if err := json.Unmarshal([]byte(text), &t.choice.Configuration); err != nil {
 			return refuse(ChosenEnv, nil, "the variable was not set by this program (%v); unset it", err)
@@ -305,7 +301,7 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	l.Restart = t.mayRestart()
 	l.Precision = !t.Autotune.Fixed.Precision
 	// The executor of the checkpoint takes precedence over tracing, except over TraceAlways.
-	l.Traced = t.Trace == TraceAlways
+	l.Traced = t.Trace == traceAlways
 	if !t.Autotune.Fixed.StepsPerExecution {
 		l.StepsPerExecution = math.MaxInt32 // the loop itself ends executions where it must pause
 	}

@@ -54,7 +54,7 @@ func TestStepsChooseTheirThread(t *testing.T) {
 	} {
 		config := Config{
 			Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Prefetch: -1, Loop: fit.Loop{Batch: 32, Epochs: 1},
-			Autotune: Autotune{Mode: autotuneOn, Cache: t.TempDir()}, Trace: TraceNever, CacheFeatures: "",
+			Autotune: Autotune{Mode: autotuneOn, Cache: t.TempDir()}, Trace: traceNever, CacheFeatures: "",
 		}
 		c.change(&config)
 		var live bool

@@ -48,7 +48,7 @@ func (c *Config) checkCluster() error {
 		return alone("ResetPolicy.Depth", c.Reset.Depth)
 	case c.OnOutOfMemory != "":
 		return alone("Config.OnOutOfMemory", c.OnOutOfMemory)
-	case c.Trace == TraceAlways:
+	case c.Trace == traceAlways:
 		return alone("Config.Trace", nil)
 	case c.Loop.Batch < len(c.Cluster.Workers):
 		return refuse("Loop.Batch", c.Loop.Batch, "the batch is shared by %d ranks, so some would have no sample; expected at least that many", len(c.Cluster.Workers))
@@ -62,7 +62,7 @@ func (c *Config) asRank() {
 	if !ranked {
 		return
 	}
-	c.Session.Cluster, c.ChooseSteps, c.CacheFeatures, c.Trace = c.Cluster, false, "", TraceNever
+	c.Session.Cluster, c.ChooseSteps, c.CacheFeatures, c.Trace = c.Cluster, false, "", traceNever
 	if rank > 0 {
 		c.Out, c.OutVersion, c.OutAdapter, c.Progress = "", "", "", nil
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"steadyfit/cluster"
@@ -101,8 +102,11 @@ type Config struct {
 	// OnWriteError is the policy if a checkpoint cannot be written. Hooks of Loop have separate
 	// policies.
 	OnWriteError fit.ErrorPolicy
-	// Trace selects whether a step is traced at the start, to report which options take effect.
-	Trace Trace
+	// Trace selects whether a step is traced at the start, to report which options take effect:
+	// "always", "never", or "unless-limited", which traces unless memory is limited, since the
+	// first steps under a limit must be representative. Empty is like "unless-limited" if an
+	// option may not take effect, and otherwise "never".
+	Trace string
 	// Profile selects steps whose operations are traced.
 	Profile Profile
 	// TensorBoard configures event files for TensorBoard; without a folder there are none.
@@ -121,9 +125,11 @@ type Config struct {
 
 	// Memory and recovery.
 
-	// Supervise selects whether the training runs in a child process, and Supervisor configures
-	// its supervision.
-	Supervise  Supervision
+	// Supervise selects whether the training runs in a child process: "always" restarts it when it
+	// crashes or hangs, and needs Checkpoints. "budget" uses a child process if a budget may need a
+	// new process and Checkpoints is set, and does not restart after crashes. Empty trains in this
+	// process. Supervisor configures the supervision.
+	Supervise  string
 	Supervisor supervise.Options
 	// Worker is for programs that call supervise.Run themselves, for example to run several
 	// trainings in one process. Supervise then has no effect, and Resume decides whether the
@@ -139,7 +145,7 @@ type Config struct {
 	Budget Budget
 	// OnOutOfMemory selects what to do when TensorFlow runs out of memory. Empty ends the
 	// training. "microbatch" repeats the step in micro-batches, and uses them from then on.
-	// "restart" resumes from the last checkpoint in another process, and needs Supervised.
+	// "restart" resumes from the last checkpoint in another process, and needs Supervise.
 	OnOutOfMemory string
 }
 
@@ -183,18 +189,8 @@ func (b Budget) ofProcess() bool { return b.Limit != 0 && b.Layer != memory.GPUP
 
 func (b Budget) ofGPU() bool { return b.Limit != 0 && b.Layer == memory.GPUProcess }
 
-// Supervision selects whether a training runs in a child process.
-type Supervision int
-
-const (
-	// Unsupervised trains in this process.
-	Unsupervised Supervision = iota
-	// ForBudget uses a child process if a budget may need a new process and Config.Checkpoints
-	// is set. It does not restart after crashes.
-	ForBudget
-	// Supervised restarts the child when it crashes or hangs. It needs Config.Checkpoints.
-	Supervised
-)
+// Values of Config.Supervise.
+const supervised, forBudget = "always", "budget"
 
 // Values of Config.OnOutOfMemory.
 const (
@@ -202,19 +198,8 @@ const (
 	restartOnOOM = "restart"
 )
 
-// Trace selects whether a step is traced. The zero value traces a step if an option may not take
-// effect and memory is not limited, since the first steps under a limit must be representative.
-type Trace int
-
-const (
-	traceIfUnsure Trace = iota
-	// TraceUnlessLimited traces a step unless memory is limited.
-	TraceUnlessLimited
-	// TraceAlways traces a step, even if memory is limited.
-	TraceAlways
-	// TraceNever traces no step.
-	TraceNever
-)
+// Values of Config.Trace.
+const traceUnlessLimited, traceAlways, traceNever = "unless-limited", "always", "never"
 
 // Result is the outcome of a training.
 type Result struct {
@@ -267,16 +252,29 @@ func (c *Config) check() error {
 	case c.Loop.ValidationEvery > 1 && !c.validates():
 		return refuse("Loop.ValidationEvery", c.Loop.ValidationEvery, "needs {Config.Validation}, the data")
 	}
-	if err := cmp.Or(c.checkFolders(), c.checkObservers(), c.checkProfile(), c.checkSupervision(), c.checkReset(), c.checkCluster()); err != nil {
+	if err := cmp.Or(c.checkWords(), c.checkFolders(), c.checkObservers(), c.checkProfile(), c.checkSupervision(), c.checkReset(), c.checkCluster(), c.Autotune.check()); err != nil {
 		return err
-	}
-	if err := c.Autotune.check(); err != nil {
-		return err
-	}
-	if !slices.Contains([]string{"", "off", cacheAuto, cacheOn}, c.CacheFeatures) {
-		return refuse("Config.CacheFeatures", c.CacheFeatures, "expected %s, %s, or nothing", cacheAuto, cacheOn)
 	}
 	return c.checkSplit()
+}
+
+// checkWords returns an error for an option that is set to none of its words.
+func (c *Config) checkWords() error {
+	for _, o := range []struct {
+		option, value string
+		words         []string
+	}{
+		{"Autotune.Mode", c.Autotune.Mode, []string{autotuneOn, autotunePrecision, autotuneLive}},
+		{"Config.CacheFeatures", c.CacheFeatures, []string{cacheAuto, cacheOn, "off"}},
+		{"Config.OnOutOfMemory", c.OnOutOfMemory, []string{microBatch, restartOnOOM}},
+		{"Config.Supervise", c.Supervise, []string{supervised, forBudget}},
+		{"Config.Trace", c.Trace, []string{traceAlways, traceNever, traceUnlessLimited}},
+	} {
+		if o.value != "" && !slices.Contains(o.words, o.value) {
+			return refuse(o.option, o.value, "expected %s, or nothing", strings.Join(o.words, ", "))
+		}
+	}
+	return nil
 }
 
 func (c *Config) validates() bool { return c.Validation != "" || c.ValidationFraction != 0 }
@@ -301,9 +299,9 @@ func (c *Config) checkFolders() error {
 func (c *Config) checkSupervision() error {
 	_, child := c.supervisor()
 	child = child || c.Worker != nil
-	restarts := c.Supervise == Supervised || c.Worker != nil
+	restarts := c.Supervise == supervised || c.Worker != nil
 	switch s := c.Supervisor; {
-	case c.Supervise == Supervised && c.Checkpoints.Folder == "":
+	case c.Supervise == supervised && c.Checkpoints.Folder == "":
 		return refuse("Config.Supervise", nil, "needs {Config.Checkpoints}, the folder to resume from")
 	case s.Deadline < 0:
 		return refuse("Supervisor.Deadline", s.Deadline, "expected 0 or more")
@@ -311,8 +309,6 @@ func (c *Config) checkSupervision() error {
 		return refuse("Supervisor.Deadline", nil, "needs {Config.Supervise}, which ends a training that hangs")
 	case s.Restarts != 0 && !restarts:
 		return refuse("Supervisor.Restarts", nil, "needs {Config.Supervise}, which restarts a training that crashed")
-	case !slices.Contains([]string{"", microBatch, restartOnOOM}, c.OnOutOfMemory):
-		return refuse("Config.OnOutOfMemory", c.OnOutOfMemory, "expected %s, %s, or nothing", microBatch, restartOnOOM)
 	case c.OnOutOfMemory == restartOnOOM && !restarts:
 		return refuse("Config.OnOutOfMemory", c.OnOutOfMemory, "needs {Config.Supervise}, which starts the next process")
 	}
@@ -324,7 +320,7 @@ func (c *Config) checkReset() error {
 		return nil
 	}
 	p := *c.Reset
-	if p.Depth == session.ResetProcess && c.Supervise != Supervised && c.Worker == nil {
+	if p.Depth == session.ResetProcess && c.Supervise != supervised && c.Worker == nil {
 		return refuse("ResetPolicy.Depth", p.Depth, "needs {Config.Supervise}, which starts the next process")
 	}
 	if p.Limit != 0 && p.Layer == memory.GPUProcess {
@@ -366,14 +362,14 @@ func (c *Config) checkSplit() error {
 // process.
 func (c *Config) supervisor() (s supervise.Options, ok bool) {
 	s = c.Supervisor
-	if c.Worker != nil || c.Supervise == Supervised {
+	if c.Worker != nil || c.Supervise == supervised {
 		if rank, ranked := c.ranked(); ranked && c.Cluster.MinWorkers > 0 {
 			s.Peers = len(c.Cluster.Workers) - 1
 			s.KillOrphan = rank > 0 // the other ranks continue without this one
 		}
 		return s, c.Worker == nil
 	}
-	if c.Supervise != ForBudget || !c.Budget.ofProcess() || c.Checkpoints.Folder == "" {
+	if c.Supervise != forBudget || !c.Budget.ofProcess() || c.Checkpoints.Folder == "" {
 		return s, false
 	}
 	s.Grace = cmp.Or(s.Grace, max(s.Deadline, time.Minute))

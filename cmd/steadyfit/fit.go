@@ -97,11 +97,11 @@ func (s *settings) combine() error {
 	s.Autotune.Fixed = s.fixed()
 	switch given := s.given("resolved-settings"); {
 	case given && s.traced:
-		s.Trace = train.TraceAlways
+		s.Trace = "always"
 	case given:
-		s.Trace = train.TraceNever
+		s.Trace = "never"
 	case s.verbose:
-		s.Trace = train.TraceUnlessLimited
+		s.Trace = "unless-limited"
 	}
 	if err := s.combineReset(); err != nil {
 		return err
@@ -109,7 +109,7 @@ func (s *settings) combine() error {
 	if s.deadline < 0 {
 		return usagef("--deadline %v: expected 0 or more", s.deadline)
 	}
-	supervised := s.Supervise == train.Supervised
+	supervised := s.Supervise == "always"
 	if supervised || s.given("deadline") {
 		s.Supervisor.Deadline = s.deadline
 	}

@@ -72,7 +72,7 @@ func newSettings() *settings {
 	s.Loop.Epochs, s.Loop.Batch, s.Loop.ValidationEvery = 1, 32, 1
 	s.Shuffle, s.CheckImages, s.Prefetch = true, true, -1
 	s.Checkpoints.EveryEpochs, s.Checkpoints.Keep = 1, 3
-	s.Autotune.Mode, s.Supervise, s.CacheFeatures = "on", train.ForBudget, "auto"
+	s.Autotune.Mode, s.Supervise, s.CacheFeatures = "on", "budget", "auto"
 	s.Budget.Layer, s.reset.Depth = memory.RSS, session.ResetNone
 	s.plan.Runtimes, s.plan.Out, s.plan.Jobs, s.plan.Seed, s.plan.Timeout = []string{matrix.Go}, "out/matrix", 1, 1, 2*time.Minute
 	return s
@@ -252,7 +252,7 @@ func (s *settings) checkpointFlags() []flag {
 		{"resume", "fit", "resume from the newest good checkpoint, if there is one", "Config.Resume Loop.Resume", &s.Resume},
 		{"force", "fit", "resume even if data, options or TensorFlow differ, with a warning for each", "Loop.ResumeAnyway", &s.Loop.ResumeAnyway},
 		{"supervise", "fit", "train in a child process; restart it from the last checkpoint if it crashes or hangs", "Config.Supervise supervise.Run",
-			newSwitch(&s.Supervise, train.Supervised, train.Unsupervised)},
+			newSwitch(&s.Supervise, "always", "")},
 		{"deadline", "fit", "kill a supervised run that completes no step for this long (0 disables)", "Supervisor.Deadline", &s.deadline},
 		{"restarts", "fit", "consecutive crashes without progress before --supervise gives up", "Supervisor.Restarts", newCount(&s.restarts, 0)},
 		{"on-write-error", "fit", "what to do if a checkpoint or the history cannot be written", "", newChoice(&s.OnWriteError, "stop continue", fit.Stop, fit.Continue)},

@@ -25,7 +25,7 @@ func main() {
 		Loop:        fit.Loop{Batch: 32, Epochs: 20},
 		Autotune:    train.Autotune{Mode: "on"},
 		Budget:      train.Budget{Limit: 2 * memory.GiB},
-		Supervise:   train.Supervised,
+		Supervise:   "always",
 		Checkpoints: train.Checkpoints{Folder: "out/checkpoints"},
 		Out:         "out/digits",
 		Progress:    os.Stderr,
