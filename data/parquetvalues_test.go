@@ -227,6 +227,23 @@ func TestHugeParquetRow(t *testing.T) {
 	})
 }
 
+// Fewer long rows than short ones are in memory at a time.
+func TestLongParquetRows(t *testing.T) {
+	const rows, n = 64, 1 << 14
+	levels := slices.Repeat(slices.Concat(runOf(1, 0), runOf(n-1, 1)), rows)
+	raw := parquetParts{kind: format.Int32, repeated: format.Repeated, pages: []parquetPart{
+		dictionaryPage(1, []byte{7, 0, 0, 0}),
+		dataPage(rows*n, format.RLEDictionary, prefixedBy4(levels), prefixedBy4(runOf(rows*n, 1)), []byte{1}, runOf(rows*n, 0)),
+	}}.file(t)
+	path := put(t, t.TempDir(), "a.parquet", raw)
+	bounded.Allocates(t, 40<<20, func() {
+		m, err := Open(path, Options{})
+		require.NoError(t, err)
+		require.Equal(t, rows, m.Len())
+		require.NoError(t, m.Close())
+	})
+}
+
 // The file has the encodings of version 2 and of today's writers (scripts/records.py).
 func TestParquetEncodings(t *testing.T) {
 	m, err := Open(filepath.Join("testdata", "records", "encodings.parquet"), Options{})
