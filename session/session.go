@@ -229,7 +229,7 @@ func (s *Session) load() error {
 		err = errors.Join(err, n.close())
 	}
 	s.closed = true
-	if errors.Is(err, tfbind.ErrDataLoss) {
+	if errors.Is(err, &tfbind.Error{Code: "DATA_LOSS"}) {
 		err = fmt.Errorf("%w; a file of the model in %s is damaged: copy or export it again", err, s.model.Dir)
 	}
 	return err

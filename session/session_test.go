@@ -403,7 +403,7 @@ func TestOpenErrors(t *testing.T) {
 	damaged, err := savedmodels.Open(dir)
 	require.NoError(t, err)
 	_, err = compileAndOpen(ctx, damaged, session.Options{})
-	assert.ErrorIs(t, err, tfbind.ErrDataLoss)
+	assert.ErrorIs(t, err, &tfbind.Error{Code: "DATA_LOSS"})
 	assert.ErrorContains(t, err, "a file of the model in "+dir+" is damaged: copy or export it again")
 
 	s := openModel(t, model, session.Options{ReadOnly: true})

@@ -37,7 +37,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s: %s", e.Op, e.Code, e.Message)
 }
 
-// Is reports whether target is the error variable for the code, such as ErrNotFound.
+// Is reports whether target is an Error with only the code, such as ErrNotFound or
+// &Error{Code: "DATA_LOSS"}.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.Op == "" && t.Message == "" && t.Code == e.Code
@@ -45,13 +46,12 @@ func (e *Error) Is(target error) bool {
 
 // The errors of TensorFlow, for errors.Is.
 var (
-	ErrInvalidArgument    error = &Error{Code: "INVALID_ARGUMENT"}
-	ErrNotFound           error = &Error{Code: "NOT_FOUND"}
-	ErrResourceExhausted  error = &Error{Code: "RESOURCE_EXHAUSTED"}
-	ErrFailedPrecondition error = &Error{Code: "FAILED_PRECONDITION"}
-	ErrDataLoss           error = &Error{Code: "DATA_LOSS"}
+	ErrInvalidArgument   error = &Error{Code: "INVALID_ARGUMENT"}
+	ErrNotFound          error = &Error{Code: "NOT_FOUND"}
+	ErrResourceExhausted error = &Error{Code: "RESOURCE_EXHAUSTED"}
 
-	errCancelled error = &Error{Code: "CANCELLED"}
+	errFailedPrecondition error = &Error{Code: "FAILED_PRECONDITION"}
+	errCancelled          error = &Error{Code: "CANCELLED"}
 )
 
 // The errors of this package.

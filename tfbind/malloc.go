@@ -8,7 +8,7 @@ import (
 )
 
 // Malloc has the memory that malloc reports for this process, in bytes. An amount that the
-// allocator does not report is [NotReported].
+// allocator does not report is -1.
 //
 //   - glibc reports all arenas and mapped blocks (mallinfo2 of glibc 2.33; older versions
 //     report nothing). Blocks in a thread's cache count as in use. Free is address space, so
@@ -32,9 +32,6 @@ type Malloc struct {
 	Mapped int64
 }
 
-// NotReported is an amount that the allocator does not report.
-const NotReported = -1
-
 // allocators has the names for the enum in shim.h.
 var allocators = [...]string{"", "glibc", "jemalloc", "tcmalloc", "mimalloc"}
 
@@ -43,7 +40,7 @@ var allocators = [...]string{"", "glibc", "jemalloc", "tcmalloc", "mimalloc"}
 // TensorFlow and does not allocate in Go. glibc locks each arena in turn and walks its free
 // blocks. This takes some microseconds, and longer for a fragmented heap.
 func MallocInfo() (Malloc, bool) {
-	m := Malloc{"", NotReported, NotReported, NotReported, NotReported}
+	m := Malloc{"", -1, -1, -1, -1}
 	if capi == nil {
 		return m, false
 	}

@@ -381,7 +381,7 @@ func (st *Step) readable(i int) error {
 		return fmt.Errorf("step output %d: %w: the step has %d outputs", i, ErrInvalidArgument, len(st.fetches))
 	}
 	if !st.ran {
-		return fmt.Errorf("step output %s: the last run failed, or there was no run yet: %w", st.fetches[i].name(), ErrFailedPrecondition)
+		return fmt.Errorf("step output %s: the last run failed, or there was no run yet: %w", st.fetches[i].name(), errFailedPrecondition)
 	}
 	return nil
 }

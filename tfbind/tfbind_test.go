@@ -297,7 +297,7 @@ func TestRunErrors(t *testing.T) {
 	var e *tfbind.Error
 	_, err = s.Run(ctx, nil, []tfbind.Output{output(t, s, "read")})
 	require.ErrorAs(t, err, &e)
-	assert.ErrorIs(t, err, tfbind.ErrFailedPrecondition)
+	assert.ErrorIs(t, err, &tfbind.Error{Code: "FAILED_PRECONDITION"})
 	assert.Equal(t, "session run", e.Op)
 	assert.NotEmpty(t, e.Message)
 	assert.False(t, errors.Is(err, tfbind.ErrNotFound))
@@ -378,7 +378,7 @@ func TestStep(t *testing.T) {
 	defer step.Close()
 
 	_, err = step.Float(0)
-	assert.ErrorIs(t, err, tfbind.ErrFailedPrecondition)
+	assert.ErrorIs(t, err, &tfbind.Error{Code: "FAILED_PRECONDITION"})
 	assert.ErrorIs(t, step.Run(ctx), tfbind.ErrNotFed)
 	assert.ErrorIs(t, step.Set(0, []float64{1}), tfbind.ErrType)
 	assert.ErrorIs(t, step.Set(1, []float32{1}), tfbind.ErrInvalidArgument)
@@ -530,7 +530,7 @@ func TestContextEndedBefore(t *testing.T) {
 		tfbind.RunOptions{Targets: []tfbind.Operation{operation(t, s, "assign")}})
 	assert.ErrorIs(t, err, cause)
 	_, err = s.Run(context.Background(), nil, []tfbind.Output{output(t, s, "read")})
-	assert.ErrorIs(t, err, tfbind.ErrFailedPrecondition, "the variable was assigned")
+	assert.ErrorIs(t, err, &tfbind.Error{Code: "FAILED_PRECONDITION"}, "the variable was assigned")
 
 	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
 	require.NoError(t, err)

@@ -214,8 +214,8 @@ func TestPoolOfOtherMalloc(t *testing.T) {
 	m.trace.Allocators = map[string]native.Use{"mklcpu": {Peak: memory.Known(256 * memory.MiB)}}
 	m.before.native = 400 * memory.MiB
 	m.before.large = 390 * memory.MiB
-	m.opened.malloc = tfbind.Malloc{InUse: 100 << 20, Mapped: tfbind.NotReported}
-	m.before.malloc = tfbind.Malloc{InUse: 350 << 20, Free: 50 << 20, Mapped: tfbind.NotReported}
+	m.opened.malloc = tfbind.Malloc{InUse: 100 << 20, Mapped: -1}
+	m.before.malloc = tfbind.Malloc{InUse: 350 << 20, Free: 50 << 20, Mapped: -1}
 	parts := m.parts(nil)
 	assert.Equal(t, []Part{{Name: Unattributed, Bytes: 350 * memory.MiB}, {Name: MallocSlack, Bytes: 50 * memory.MiB}}, parts)
 }

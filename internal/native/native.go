@@ -37,7 +37,7 @@ func malloc(add func(memory.Layer, memory.Reading)) {
 }
 
 func reading(bytes int64) memory.Reading {
-	if bytes == tfbind.NotReported {
+	if bytes < 0 {
 		return memory.Reading{}
 	}
 	return memory.Known(memory.Bytes(bytes))

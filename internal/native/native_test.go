@@ -43,7 +43,7 @@ func TestSource(t *testing.T) {
 	}
 	m, ok := tfbind.MallocInfo()
 	for layer, amount := range map[memory.Layer]int64{memory.MallocUsed: m.InUse, memory.MallocFree: m.Free, memory.MallocArenas: m.Arenas} {
-		assert.Equal(t, amount != tfbind.NotReported, during.Get(layer).OK, layer)
+		assert.Equal(t, amount >= 0, during.Get(layer).OK, layer)
 	}
 	if !ok {
 		assert.Equal(t, "unknown", native.Allocator())
