@@ -61,6 +61,17 @@ build: ## build bin/steadyfit (needs no TensorFlow)
 abi: runtime ## compare tfbind's C prototypes with TensorFlow's headers
 	$(CC) -std=c11 -fsyntax-only -Wall -Werror -I$(RUNTIME)/include tfbind/abi/abi_check.c
 
+# QEMU runs TensorFlow's libraries without a machine of that kind; the sysroot is that of Debian's
+# cross compiler.
+ARM64 := .runtime-arm64/tensorflow
+ARM64_RUN := qemu-aarch64-static -L /usr/aarch64-linux-gnu
+.PHONY: arm64
+arm64: ## build for linux/arm64 and train there under QEMU (needs Debian's g++-aarch64-linux-gnu and qemu-user-static)
+	$(PYTHON) scripts/runtime.py --machine aarch64 --dest $(ARM64)
+	CGO_ENABLED=1 GOARCH=arm64 CC=aarch64-linux-gnu-gcc $(GO) build -o bin/arm64/steadyfit ./cmd/steadyfit
+	STEADYFIT_TENSORFLOW=$(ARM64) $(ARM64_RUN) bin/arm64/steadyfit fit --model builtin:digits --data builtin:digits --epochs 2 --seed 1 --out out/digits-arm64
+	STEADYFIT_TENSORFLOW=$(ARM64) $(ARM64_RUN) bin/arm64/steadyfit evaluate --model out/digits-arm64 --data builtin:digits
+
 .PHONY: test-unit
 test-unit: runtime ## Go tests, those with TensorFlow included
 	$(GOTEST) unit -timeout=50m $(GOTESTFLAGS) ./...

@@ -32,6 +32,10 @@ pins some):
     STEADYFIT_TENSORFLOW=$PWD/.runtime-2.17.1/tensorflow make test-unit
     bin/steadyfit matrix --tensorflow 2.17.1,2.21.0
 
+For a program that was built for another kind of machine, such as one to run under QEMU:
+
+    scripts/runtime.py --machine aarch64 --dest .runtime-arm64/tensorflow
+
 Needs Python 3.8 or newer and pip; uses the standard library only.
 """
 
@@ -86,9 +90,15 @@ GPU_FILES = re.compile(
 )
 GPU_LICENSE = re.compile(r"[^/]+\.dist-info/(licenses/)?License\.txt", re.IGNORECASE)
 
-# manylinux tags that wheels for x86-64 and glibc 2.27 may have.
-PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in range(27, 4, -1)]
-PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
+# The packages of TensorFlow without GPU support by kind of machine.
+PACKAGES = {"x86_64": "tensorflow-cpu", "aarch64": "tensorflow"}
+
+
+def platforms(machine):
+    """The manylinux tags that wheels for a machine with glibc 2.27 may have."""
+    tags = [f"manylinux_2_{n}" for n in range(27, 4, -1)]
+    return [f"{tag}_{machine}" for tag in [*tags, "manylinux2014", "manylinux2010", "manylinux1"]]
+
 
 MB = 1_000_000
 # pip downloads into a temporary folder and copies the wheel, so the disk must briefly hold it
@@ -156,9 +166,9 @@ def package_of(wheel):
 def check_platform():
     """Stop on machines where the wheel's libraries cannot be loaded."""
     system, machine = platform.system(), platform.machine()
-    if system != "Linux" or machine not in ("x86_64", "AMD64"):
+    if system != "Linux" or machine not in PACKAGES:
         raise Failure(
-            f"this machine is {system} {machine}; the fetcher knows the Linux x86_64 wheel only. "
+            f"this machine is {system} {machine}; the fetcher knows the wheels for Linux on {' and '.join(PACKAGES)}. "
             "Install TensorFlow another way and set STEADYFIT_TENSORFLOW to its library or folder"
         )
     libc, version = platform.libc_ver()
@@ -215,7 +225,7 @@ def tensorflow(pins):
     return next(p for p in pins if p.package.startswith("tensorflow"))
 
 
-def explain_pip(output, wanted):
+def explain_pip(output, wanted, machine):
     """One sentence for the usual failures of `pip download`."""
     if re.search(
         r"Retrying|NewConnectionError|Max retries|name resolution|timed out|ConnectionError|SSLError|ProxyError",
@@ -230,14 +240,14 @@ def explain_pip(output, wanted):
     if re.search(r"No space left", output):
         return "the disk filled up during the download"
     if re.search(r"No matching distribution|Could not find a version", output):
-        return f"pip's package index offers no {wanted} wheel for CPython {TAG} on Linux x86_64"
+        return f"pip's package index offers no {wanted} wheel for CPython {TAG} on Linux {machine}"
     return "pip failed; its message is above"
 
 
 TAG = "311"
 
 
-def pip_download(partial, pins):
+def pip_download(partial, pins, machine):
     """Downloads wheels into partial/wheel and returns their paths by package."""
     pip = [sys.executable, "-m", "pip"]
     probe = subprocess.run([*pip, "--version"], check=False, capture_output=True)
@@ -249,7 +259,7 @@ def pip_download(partial, pins):
     os.makedirs(incoming)
     command = pip + ["download", "--no-deps", "--only-binary=:all:", "--dest", incoming]
     command += ["--python-version", TAG, "--implementation", "cp", "--abi", "cp" + TAG]
-    for tag in PLATFORMS:
+    for tag in platforms(machine):
         command += ["--platform", tag]
     if not sys.stderr.isatty():
         command += ["--progress-bar", "off"]
@@ -291,7 +301,7 @@ def pip_download(partial, pins):
     reader.join(5)
     if code:
         wanted = " or ".join(f"{p.package} {p.version}" for p in pins)
-        raise Failure(explain_pip("".join(seen), wanted))
+        raise Failure(explain_pip("".join(seen), wanted, machine))
     names = {package_of(n): n for n in os.listdir(incoming) if n.endswith(".whl")}
     if names.keys() != {p.package for p in pins}:
         raise Failure(
@@ -419,13 +429,14 @@ def install(wheels, partial, dest, version, digests, gpu):
 def wanted(args):
     if args.gpu:
         return read_pins(PIN_GPU, GPU_PACKAGES)
-    pinned = read_pins(PIN, "tensorflow-cpu")
+    package = PACKAGES.get(args.machine, "tensorflow-cpu")
+    pinned = read_pins(PIN, package)
     if not args.version:
         return pinned
     if args.sha256:
-        return [Pin("tensorflow-cpu", args.version, (args.sha256,))]
-    known = pinned + read_pins(PIN_EARLIER, "tensorflow-cpu")
-    return [p for p in known if p.version == args.version] or [Pin("tensorflow-cpu", args.version)]
+        return [Pin(package, args.version, (args.sha256,))]
+    known = pinned + (read_pins(PIN_EARLIER, package) if package == "tensorflow-cpu" else [])
+    return [p for p in known if p.version == args.version] or [Pin(package, args.version)]
 
 
 def fetch(args):
@@ -435,7 +446,8 @@ def fetch(args):
     if complete(dest, pins):
         say(f"TensorFlow {version} is in {shown(dest)}; nothing to do")
         return
-    check_platform()
+    if args.machine == platform.machine():
+        check_platform()
     partial = dest + ".partial"
     os.makedirs(partial, exist_ok=True)
     with open(os.path.join(partial, "lock"), "w") as lock:
@@ -466,11 +478,11 @@ def fetch(args):
                 say(
                     f"no hash given for {version}: the wheel is taken as pip serves it (pass --sha256 to pin it)"
                 )
-            names = f"{len(missing)} wheels" if args.gpu else f"the tensorflow-cpu {version} wheel"
+            names = f"{len(missing)} wheels" if args.gpu else f"the {pins[0].package} {version} wheel"
             say(f"downloading {names} with pip ({'3.4 GB in all' if args.gpu else 'about 270 MB'})")
             # One by one, so that an interruption loses one download only.
             for pin in missing:
-                wheels.update(pip_download(partial, [pin]))
+                wheels.update(pip_download(partial, [pin], args.machine))
                 clean(partial)
         else:
             check_space(partial, NEED_EXTRACT_GPU if args.gpu else NEED_EXTRACT)
@@ -511,7 +523,15 @@ def main(argv):
         action="append",
         help="take this wheel file instead of downloading (with --gpu one for each package); a pinned version's hash is still compared",
     )
+    parser.add_argument(
+        "--machine",
+        choices=list(PACKAGES),
+        default=platform.machine(),
+        help="kind of machine to fetch for (default: this one)",
+    )
     args = parser.parse_args(argv)
+    if args.gpu and args.machine != "x86_64":
+        parser.error("--gpu needs a machine of the kind x86_64")
     if args.sha256 and not args.version:
         parser.error("--sha256 goes with --version")
     if args.gpu and args.version:

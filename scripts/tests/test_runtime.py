@@ -208,7 +208,8 @@ def test_full_disk(tmp_path, fetch, monkeypatch):
     ("system", "machine", "libc", "says"),
     [
         ("Darwin", "arm64", ("", ""), "Darwin arm64"),
-        ("Linux", "aarch64", ("glibc", "2.36"), "Linux aarch64"),
+        ("Linux", "riscv64", ("glibc", "2.36"), "Linux riscv64"),
+        ("Linux", "aarch64", ("glibc", "2.17"), "glibc 2.17"),
         ("Linux", "x86_64", ("", ""), "not glibc"),
         ("Linux", "x86_64", ("glibc", "2.17"), "glibc 2.17"),
     ],
@@ -240,7 +241,7 @@ def test_python_without_pip(fetch, monkeypatch):
     ],
 )
 def test_explanations_of_pip_failures(output, says):
-    assert says in runtime.explain_pip(output, "tensorflow-cpu " + VERSION)
+    assert says in runtime.explain_pip(output, "tensorflow-cpu " + VERSION, "x86_64")
 
 
 def test_the_pin_of_this_project():
@@ -251,7 +252,9 @@ def test_the_pin_of_this_project():
 def test_pins_of_other_versions():
     def wanted(**args):
         return runtime.wanted(
-            argparse.Namespace(**{"gpu": False, "version": None, "sha256": None, **args})
+            argparse.Namespace(
+                **{"gpu": False, "version": None, "sha256": None, "machine": "x86_64", **args}
+            )
         )
 
     (pinned,) = wanted()
@@ -262,6 +265,9 @@ def test_pins_of_other_versions():
     assert given.hashes == ("ab",)
     (unknown,) = wanted(version="2.0.0")
     assert unknown.hashes == ()
+    (other,) = wanted(machine="aarch64")
+    assert (other.package, other.version) == ("tensorflow", pinned.version)
+    assert other.hashes and other.hashes != pinned.hashes
 
 
 def test_stamp_of_an_older_script(tmp_path, fetch):
