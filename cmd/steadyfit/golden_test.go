@@ -47,7 +47,10 @@ func transcribe(ts *testscript.TestScript, name string, first, args []string) {
 	shown := strings.Join(append([]string{name}, args...), " ")
 	if len(args) > 0 && args[0] == "-n" {
 		args = args[1:]
-		mask = func(s string) string { return aligned.ReplaceAllString(number.ReplaceAllString(s, "N"), "$1  ") }
+		// A figure of a benchmark, which follows a tab, may be negative: memory may shrink.
+		mask = func(s string) string {
+			return aligned.ReplaceAllString(number.ReplaceAllString(strings.ReplaceAll(s, "\t-", "\t"), "N"), "$1  ")
+		}
 	}
 	code := 0
 	var exit *exec.ExitError
