@@ -2,22 +2,16 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 
 	"steadyfit/internal/graphdef"
 	"steadyfit/tfbind"
 )
 
-// jpegDecoder decodes JPEG files with TensorFlow, in a native session of its own.
+// jpegDecoder decodes JPEG files with TensorFlow.
 type jpegDecoder struct {
-	mu     sync.Mutex
-	opened bool
-	err    error // of open
-	graph  *tfbind.Graph
-	tf     *tfbind.Session
+	side
 	file   tfbind.Output
 	pixels map[int]tfbind.Output // by the number of channels
 }
@@ -27,13 +21,7 @@ type jpegDecoder struct {
 // image_dataset_from_directory. It is a data.DecodeJPEG.
 func (s *Session) DecodeJPEG(file []byte, channels int) (pixels []byte, width, height int, err error) {
 	d := &s.jpeg
-	d.mu.Lock()
-	if !d.opened {
-		d.opened, d.err = true, d.open(s.config)
-	}
-	err = d.err
-	d.mu.Unlock()
-	if err != nil {
+	if err := d.open(s.config, d.define); err != nil {
 		return nil, 0, 0, err
 	}
 	output, ok := d.pixels[channels]
@@ -55,40 +43,13 @@ func (s *Session) DecodeJPEG(file []byte, channels int) (pixels []byte, width, h
 	return pixels, int(shape[1]), int(shape[0]), err
 }
 
-func (d *jpegDecoder) open(config []byte) error {
-	g := (&graphdef.Graph{}).Placeholder("file", tfbind.String)
+func (d *jpegDecoder) define(g *graphdef.Graph) (find func()) {
+	g.Placeholder("file", tfbind.String)
 	name := func(channels int) string { return "decode" + strconv.Itoa(channels) }
 	for _, channels := range []int{1, 3} {
 		g.Add(name(channels), "DecodeJpeg", graphdef.Attrs{"channels": graphdef.Int(channels)}, "file")
 	}
-	def, err := g.Bytes()
-	if err != nil {
-		return err
+	return func() {
+		d.file, d.pixels = d.output("file"), map[int]tfbind.Output{1: d.output(name(1)), 3: d.output(name(3))}
 	}
-	if d.graph, err = tfbind.NewGraph(); err != nil {
-		return err
-	}
-	if err := d.graph.Import(def, ""); err != nil {
-		return err
-	}
-	if d.file, err = d.graph.Output("file"); err != nil {
-		return err
-	}
-	d.pixels = map[int]tfbind.Output{}
-	for _, channels := range []int{1, 3} {
-		if d.pixels[channels], err = d.graph.Output(name(channels)); err != nil {
-			return err
-		}
-	}
-	d.tf, err = tfbind.NewSession(d.graph, config)
-	return err
-}
-
-func (d *jpegDecoder) close() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.opened || d.err == nil {
-		d.opened, d.err = true, tfbind.ErrClosed
-	}
-	return errors.Join(d.tf.Close(), d.graph.Close())
 }

@@ -24,11 +24,12 @@ func (s *Session) Save(ctx context.Context, prefix string) error {
 	if !s.partial() {
 		return s.saveAll(ctx, prefix)
 	}
-	err := s.runFiles(ctx, prefix, func(o *stateOps) tfbind.Operation { return o.save })
-	if err = s.saveError(prefix, err); err != nil && !errors.As(err, new(*SaveError)) {
-		err = fmt.Errorf("save %s: %w", prefix, err)
+	f, err := s.freeze(ctx)
+	if err != nil {
+		return fmt.Errorf("save %s: %w", prefix, err)
 	}
-	return err
+	defer f.Close()
+	return f.Save(prefix)
 }
 
 // saveAll writes all variables with the model's saver.
@@ -47,7 +48,8 @@ func (s *Session) saveAll(ctx context.Context, prefix string) error {
 			if errors.Is(there, fs.ErrNotExist) && !remote(prefix) {
 				_ = os.RemoveAll(temp)
 			}
-			return s.saveError(prefix, err)
+			vars, _ := stateVariables(s.model)
+			return saveError(prefix, vars, err)
 		}
 		return out.Close()
 	})
@@ -71,7 +73,7 @@ func (s *Session) Restore(ctx context.Context, prefix string) error {
 	if err := s.restoreBase(ctx); err != nil {
 		return err
 	}
-	if err := s.runFiles(ctx, prefix, func(o *stateOps) tfbind.Operation { return o.restore }); err != nil {
+	if err := s.restorePart(ctx, prefix); err != nil {
 		return fmt.Errorf("restore %s: %w", prefix, err)
 	}
 	return nil
@@ -157,14 +159,10 @@ var diskCodes = []string{"RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "NOT_FOUND",
 // saveError returns a SaveError if a test file cannot be written beside the prefix, and
 // otherwise err, TensorFlow's error. A test is necessary because TensorFlow's error has the
 // cause only as text. TensorFlow has already removed its own files.
-func (s *Session) saveError(prefix string, err error) error {
+func saveError(prefix string, vars []savedmodels.Variable, err error) error {
 	var failed *tfbind.Error
 	if !errors.As(err, &failed) || !slices.Contains(diskCodes, failed.Code) || remote(prefix) {
 		return err
-	}
-	vars, changing := stateVariables(s.model)
-	if s.partial() {
-		vars = vars[:changing]
 	}
 	needs := saveBytes(vars)
 	why := files.Writable(filepath.Dir(prefix), needs)

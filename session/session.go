@@ -103,6 +103,7 @@ type Session struct {
 	closed bool
 	gpu    *gpuMeter // nil until GPUBytes finds a GPU
 	jpeg   jpegDecoder
+	writer stateWriter
 	native
 }
 
@@ -327,7 +328,7 @@ func (s *Session) Close() error {
 	if s == nil {
 		return nil
 	}
-	err := s.jpeg.close() // also that of a session that a failed reset has closed
+	err := errors.Join(s.jpeg.close(), s.writer.close()) // also those of a session that a failed reset has closed
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

@@ -66,10 +66,10 @@ type stateOps struct {
 	changing      int
 	reads, places []tfbind.Output
 	writes        []tfbind.Operation
-	// prefix, save and restore are for the files of the variables that are not frozen.
-	prefix        tfbind.Output
-	save, restore tfbind.Operation
-	adapted       bool // Swap has written the weights of an adapter
+	// prefix and restore are for the files of the variables that are not frozen.
+	prefix  tfbind.Output
+	restore tfbind.Operation
+	adapted bool // Swap has written the weights of an adapter
 }
 
 // statePrefix is the prefix of the names of the operations that are added to a model's graph.
@@ -95,30 +95,26 @@ func stateGraph(m *savedmodels.Model) (*graphdef.Graph, *stateOps) {
 			Add("write"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(v.DType)}, "handle"+id, "value"+id)
 	}
 	if m.Base() != "" {
-		addFileOps(g, o, m.Base())
+		addRestore(g, o)
 	}
 	return g, o
 }
 
-// addFileOps adds the operations that write and read the variables that are not frozen.
-func addFileOps(g *graphdef.Graph, o *stateOps, base string) {
+// addRestore adds the operations that read the files of the variables that are not frozen.
+func addRestore(g *graphdef.Graph, o *stateOps) {
 	var keys []string
 	var types []tfbind.DType
-	var values, assigned []string
+	var assigned []string
 	for i, v := range o.variables[:o.changing] {
 		id := strconv.Itoa(i)
-		keys, types, values = append(keys, v.Key), append(types, v.DType), append(values, "read"+id)
+		keys, types = append(keys, v.Key), append(types, v.DType)
 		g.Add("load"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(v.DType)}, "handle"+id, "restored:"+id)
 		assigned = append(assigned, "^load"+id)
 	}
 	g.Placeholder("prefix", tfbind.String).
 		Texts("keys", keys...).Texts("whole", make([]string, len(keys))...).
 		Add("restored", "RestoreV2", graphdef.Attrs{"dtypes": graphdef.Types(types)}, "prefix", "keys", "whole").
-		Add("restore", "NoOp", nil, assigned...).
-		Number("one", 1).
-		Texts("savedkeys", append(keys, baseMark+base)...).Texts("savedwhole", make([]string, len(keys)+1)...).
-		Add("save", "SaveV2", graphdef.Attrs{"dtypes": graphdef.Types(append(types, tfbind.Int64))},
-			append([]string{"prefix", "savedkeys", "savedwhole"}, append(values, "one")...)...)
+		Add("restore", "NoOp", nil, assigned...)
 }
 
 // stateOperations adds the operations to the graph at their first use.
@@ -146,11 +142,10 @@ func (s *Session) stateOperations() (*stateOps, error) {
 		o.reads, o.places, o.writes = append(o.reads, read), append(o.places, place), append(o.writes, write)
 	}
 	if s.model.Base() != "" {
-		var errs [3]error
-		o.prefix, errs[0] = graph.Output(statePrefix + "/prefix")
-		o.save, errs[1] = graph.Operation(statePrefix + "/save")
-		o.restore, errs[2] = graph.Operation(statePrefix + "/restore")
-		if err := errors.Join(errs[:]...); err != nil {
+		var errPrefix error
+		o.prefix, errPrefix = graph.Output(statePrefix + "/prefix")
+		o.restore, err = graph.Operation(statePrefix + "/restore")
+		if err := errors.Join(errPrefix, err); err != nil {
 			return nil, err
 		}
 	}
@@ -160,9 +155,8 @@ func (s *Session) stateOperations() (*stateOps, error) {
 	return o, nil
 }
 
-// runFiles runs one operation of stateOps on the files with a prefix. choose returns the
-// operation.
-func (s *Session) runFiles(ctx context.Context, prefix string, choose func(*stateOps) tfbind.Operation) error {
+// restorePart sets the variables that are not frozen from the files with a prefix.
+func (s *Session) restorePart(ctx context.Context, prefix string) error {
 	o, err := s.stateOperations()
 	if err != nil {
 		return err
@@ -172,7 +166,7 @@ func (s *Session) runFiles(ctx context.Context, prefix string, choose func(*stat
 		return err
 	}
 	defer name.Close()
-	return s.runState(ctx, tfbind.Feeds{o.prefix: name}, choose(o))
+	return s.runState(ctx, tfbind.Feeds{o.prefix: name}, o.restore)
 }
 
 // runState runs operations of stateOps. On one device they run in the calling thread: they do

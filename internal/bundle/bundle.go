@@ -42,10 +42,11 @@ const (
 	magic       = 0xdb4775248b80fb57
 	// trailerBytes is the size of a block's trailer: compression type and checksum.
 	trailerBytes = 5
-	// objectGraph is the entry that describes the Python objects of the variables. It is not a
-	// variable.
-	objectGraph = "_CHECKPOINTABLE_OBJECT_GRAPH"
 )
+
+// ObjectGraph is the name of the entry that describes the Python objects of the variables. It is not a
+// variable.
+const ObjectGraph = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 // MaxBytes is the maximum size of an index, which has some hundred bytes per tensor.
 const MaxBytes = 64 << 20
@@ -72,7 +73,7 @@ func parse(table []byte) (map[string]Tensor, error) {
 	tensors := map[string]Tensor{}
 	names := 0
 	_, err := scan(table, func(key []byte, entry *pb.BundleEntryProto) error {
-		if string(key) == objectGraph {
+		if string(key) == ObjectGraph {
 			return nil
 		}
 		if names += len(key); names > mostNames {

@@ -1,0 +1,94 @@
+package session_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/bundle"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// A frozen state has the values of Save, also after more steps and after a reset, and the steps have
+// the results of a training without it. Another session that restores it has the same results.
+func TestFrozenStateIsThatOfSave(t *testing.T) {
+	ctx := context.Background()
+	for name, open := range map[string]func() (*savedmodels.Model, error){
+		"digits": func() (*savedmodels.Model, error) { return savedmodels.Builtin("digits") },
+		"lstm":   func() (*savedmodels.Model, error) { return savedmodels.Builtin("lstm") },
+		"lora":   func() (*savedmodels.Model, error) { return savedmodels.Open(lora) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, err := open()
+			require.NoError(t, err)
+			dir := t.TempDir()
+			saved, beside, last := filepath.Join(dir, "saved"), filepath.Join(dir, "beside"), filepath.Join(dir, "last")
+			steps := func(s *session.Session, from, to int64) (all [][]float64) {
+				for i := from; i < to; i++ {
+					out := make([]float64, len(s.TrainMetrics()))
+					require.NoError(t, s.Train(ctx, i, madeBatch(s, 16, int(i)), out))
+					all = append(all, out)
+				}
+				return all
+			}
+			s := openModel(t, m, session.Options{})
+			steps(s, 0, 2)
+			require.NoError(t, s.Save(ctx, saved))
+			want := steps(s, 2, 4)
+			require.NoError(t, s.Restore(ctx, saved))
+			frozen, err := s.Freeze(ctx)
+			require.NoError(t, err)
+			require.NotNil(t, frozen)
+			written := make(chan error)
+			go func() { written <- frozen.Save(beside) }()
+			assert.Equal(t, want, steps(s, 2, 4))
+			require.NoError(t, <-written)
+			_, err = s.Reset(ctx, session.ResetReload, nil)
+			require.NoError(t, err)
+			require.NoError(t, frozen.Save(last))
+			have, err := bundle.Read(saved)
+			require.NoError(t, err)
+			for _, prefix := range []string{beside, last} {
+				index, err := os.ReadFile(prefix + ".index")
+				require.NoError(t, err)
+				require.NoError(t, bundle.Check(prefix, index))
+				got, err := bundle.Read(prefix)
+				require.NoError(t, err)
+				assert.Equal(t, have, got, "names, types, shapes and checksums")
+				assert.Equal(t, dataBytes(t, saved), dataBytes(t, prefix), "with the object graph")
+			}
+			other := openModel(t, m, session.Options{})
+			require.NoError(t, other.Restore(ctx, beside))
+			assert.Equal(t, want, steps(other, 2, 4))
+			require.NoError(t, frozen.Close())
+			assert.ErrorIs(t, frozen.Save(last), session.ErrSnapshot)
+			frozen, err = s.Freeze(ctx)
+			require.NoError(t, err)
+			require.NoError(t, s.Close())
+			assert.ErrorIs(t, frozen.Save(last), tfbind.ErrClosed)
+			require.NoError(t, frozen.Close())
+		})
+	}
+}
+
+func dataBytes(t *testing.T, prefix string) int64 {
+	info, err := os.Stat(prefix + ".data-00000-of-00001")
+	require.NoError(t, err)
+	return info.Size()
+}
+
+// Only Session.Save can write the files of a saver that saves more than variables.
+func TestStateThatCannotBeFrozen(t *testing.T) {
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	m.Variables = m.Variables[1:]
+	frozen, err := openModel(t, m, session.Options{}).Freeze(context.Background())
+	require.NoError(t, err)
+	assert.Nil(t, frozen)
+}

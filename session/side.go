@@ -1,0 +1,62 @@
+package session
+
+import (
+	"errors"
+	"sync"
+
+	"steadyfit/internal/graphdef"
+	"steadyfit/tfbind"
+)
+
+// side is a small graph in a native session of its own. Other goroutines than that of the Session
+// may use it, also during a reset.
+type side struct {
+	mu     sync.Mutex
+	opened bool
+	err    error // of open
+	graph  *tfbind.Graph
+	tf     *tfbind.Session
+}
+
+// open makes the native session at the first call. define adds the operations, and find looks them up.
+func (d *side) open(config []byte, define func(*graphdef.Graph) (find func())) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.opened {
+		return d.err
+	}
+	d.opened = true
+	g := &graphdef.Graph{}
+	find := define(g)
+	def, err := g.Bytes()
+	if err == nil {
+		d.graph, err = tfbind.NewGraph()
+	}
+	if err == nil {
+		err = d.graph.Import(def, "")
+	}
+	if err == nil {
+		d.tf, err = tfbind.NewSession(d.graph, config)
+	}
+	if d.err = err; err == nil {
+		find()
+	}
+	return d.err
+}
+
+// output looks up an output. An error makes open fail.
+func (d *side) output(name string) (o tfbind.Output) {
+	if d.err == nil {
+		o, d.err = d.graph.Output(name)
+	}
+	return o
+}
+
+func (d *side) close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.opened || d.err == nil {
+		d.opened, d.err = true, tfbind.ErrClosed
+	}
+	return errors.Join(d.tf.Close(), d.graph.Close())
+}
