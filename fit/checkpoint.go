@@ -16,6 +16,8 @@ import (
 	"steadyfit/fit/internal/checkpoint"
 	"steadyfit/fit/internal/disk"
 	"steadyfit/fit/internal/jsonfloat"
+	"steadyfit/internal/cgroup"
+	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/session"
 )
@@ -23,6 +25,11 @@ import (
 // Checkpoint writes checkpoints to folders Folder/ckpt-<step>, from which Loop.Resume resumes.
 // It also writes one when a run ends, even if the run was cancelled, but not after an error of
 // the session or of a hook. Package checkpoint describes the format.
+//
+// The files are written while the next steps run, if the Session supports it (session.Session.Freeze).
+// Training waits for an unfinished checkpoint before the next one, after a failed step, and at its
+// end. It waits for each checkpoint with several ranks, if a hook saves files (Hook.NoFiles), if two
+// copies of the variables do not fit in memory, and with Foreground.
 //
 // The folder belongs to one training. Checkpoint locks it during a run, and a second run gets a
 // *checkpoint.LockedError. A file system without locks causes a warning; NFS has locks unless
@@ -52,7 +59,10 @@ type Checkpoint struct {
 	// EveryRank makes a rank other than the first write checkpoints, too, to a Folder of its own.
 	// If the first rank has none, Loop.Resume resumes all ranks from the newest of the others.
 	EveryRank bool
-	disk      disk.Disk
+	// Foreground makes training wait for each checkpoint. No step then needs memory for a copy of the
+	// variables, which would count towards a budget (package budget).
+	Foreground bool
+	disk       disk.Disk
 }
 
 // Hook returns the hook for Loop.Hook.
@@ -66,7 +76,7 @@ func (o Checkpoint) Hook() Hook {
 	}
 	h := Hook{
 		Name: "checkpoint", StepEvery: every, Priority: priorityCheckpoint,
-		Load: c.load, Save: c.save, Start: c.start, Step: c.step, Epoch: c.epoch, End: c.end, metric: c.finder("Best"), local: !o.EveryRank,
+		Load: c.load, Save: c.save, NoFiles: true, Start: c.start, Step: c.step, Epoch: c.epoch, End: c.end, metric: c.finder("Best"), local: !o.EveryRank,
 	}
 	if o.EveryRank {
 		h.copies = o.Folder
@@ -86,6 +96,22 @@ type checkpointer struct {
 	// the start of the run.
 	lastStep int64
 	lastDone int
+	// beside is the checkpoint that is being written while steps run, or nil.
+	beside *writing
+	// crowded is true after the log that memory is too small for that.
+	crowded bool
+}
+
+// writing is a checkpoint that is being written, or was written.
+type writing struct {
+	Written
+	epochs int
+	// err is the error of writing, and tidy that of removing old checkpoints.
+	err, tidy error
+	// undo, if not nil, takes back the choice of the checkpoint as the best one.
+	undo func()
+	// done is closed at the end of writing beside the steps.
+	done chan struct{}
 }
 
 func (c *checkpointer) load(_ string, state json.RawMessage) error {
@@ -129,7 +155,7 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 	if err := c.OnError.check(); err != nil {
 		return err
 	}
-	c.lastStep, c.lastDone = s.Step, s.EpochsDone
+	c.lastStep, c.lastDone, c.beside, c.crowded = s.Step, s.EpochsDone, nil, false
 	var err error
 	c.folder, err = checkpoint.Open(c.Folder, checkpoint.Options{
 		Keep: max(cmp.Or(c.Keep, 3), 0), Tolerate: c.OnError == Continue, ResumedFrom: s.History.ResumedFrom, Step: s.Step, Skipped: s.run.skipped,
@@ -139,7 +165,13 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 		return err
 	}
 	c.bestOne, c.owed = c.folder.Best, c.folder.Unwritable
-	s.run.folders = append(s.run.folders, c.folder)
+	s.run.checkpoints = append(s.run.checkpoints, c)
+	// The first Freeze takes longer than others.
+	if frozen := c.freeze(s); frozen != nil {
+		if err := frozen.Close(); err != nil {
+			return err
+		}
+	}
 	// identify reads all data, which takes as long as an epoch. It runs here so that its time
 	// is not part of an epoch, and so that it does not delay the checkpoint after Ctrl-C.
 	_, err = s.run.identify(ctx)
@@ -147,66 +179,165 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 }
 
 func (c *checkpointer) step(_ context.Context, s *State) error {
-	if err := c.folder.Prove(s.Step); err != nil {
+	if err := c.settle(s, false); err != nil {
 		return err
 	}
 	// The checkpoint for the last step of an epoch is written by the method epoch.
 	if c.EverySteps > 0 && s.Step%int64(c.EverySteps) == 0 && s.EpochStep < s.StepsPerEpoch {
-		return c.write(s, false)
+		return c.write(s, false, nil)
 	}
 	return nil
 }
 
 func (c *checkpointer) epoch(_ context.Context, s *State) error {
+	// The best value so far depends on a best checkpoint that is being written.
+	if err := c.settle(s, c.beside != nil && c.beside.undo != nil); err != nil {
+		return err
+	}
 	due := c.owed || (c.EverySteps > 0 && s.Step%int64(c.EverySteps) == 0) || (c.epochPeriod > 0 && s.Epoch%c.epochPeriod == 0)
-	improved, before, monitored := false, c.bestOne, c.monitor
+	var undo func()
 	if value, ok := s.Record.Metrics.Get(c.metric); ok && c.improves(value) {
+		before, monitored := c.bestOne, c.monitor
+		undo = func() { c.bestOne, c.folder.Best, c.monitor = before, before, monitored }
 		c.monitor.set(value)
 		c.bestOne = checkpoint.NewBest(s.Step, c.metric, value)
-		due, improved = true, true
+		due = true
 	}
 	if !due {
 		return nil
 	}
-	err := c.write(s, false)
-	if improved && c.owed {
-		// Best refers to a checkpoint on disk, and this one was not written.
-		c.bestOne, c.folder.Best, c.monitor = before, before, monitored
-	}
-	return err
+	return c.write(s, false, undo)
 }
 
 // end does not unlock the folder, because other hooks may still write to it.
 func (c *checkpointer) end(_ context.Context, s *State) error {
+	beside := c.settle(s, true)
 	var diverged *divergedError
 	if errors.As(s.Err, &diverged) {
 		err := c.folder.PutAside(s.Step)
 		s.History.Checkpoint = c.folder.Newest
-		return err
+		return join(beside, err)
 	}
 	// After a return to a snapshot, the run may have fewer steps than the newest checkpoint.
 	if !s.run.sound || (s.Step <= c.lastStep && s.EpochsDone == c.lastDone) {
+		return beside
+	}
+	return join(beside, c.write(s, true, nil))
+}
+
+// write writes a checkpoint and removes old ones, beside the next steps if that is possible.
+func (c *checkpointer) write(s *State, ending bool, undo func()) error {
+	if err := c.settle(s, true); err != nil {
+		return err
+	}
+	began := time.Now()
+	defer func() { s.run.tally.Pause += seconds(time.Since(began)) }()
+	var frozen session.Frozen
+	if !ending && !s.LastStep() {
+		frozen = c.freeze(s)
+	}
+	c.folder.Best = c.bestOne
+	w := &writing{Written: Written{Step: s.Step}, epochs: s.EpochsDone, undo: undo}
+	proven, save := s.FiniteLoss, s.run.save(c.disk, frozen)
+	write := func() {
+		if w.err = c.folder.Write(w.Step, proven, save); w.err == nil {
+			w.Time, w.Took = time.Now(), time.Since(began)
+			w.tidy = c.folder.Tidy()
+		}
+	}
+	if frozen == nil {
+		write()
+		return c.finish(s, w, ending)
+	}
+	w.done = make(chan struct{})
+	c.beside = w
+	go func() {
+		defer close(w.done)
+		write()
+		w.tidy = errors.Join(w.tidy, frozen.Close())
+	}()
+	return nil
+}
+
+// freeze returns the state of the session for a checkpoint beside the steps; nil if training has to
+// wait for the checkpoint.
+func (c *checkpointer) freeze(s *State) session.Frozen {
+	f, ok := s.Session.(freezer)
+	files := func(h Hook) bool { return h.Save != nil && !h.NoFiles }
+	if !ok || c.Foreground || slices.ContainsFunc(s.run.hooks, files) {
 		return nil
 	}
-	return c.write(s, true)
+	frozen, err := f.Freeze(s.run.steady)
+	if err != nil || frozen == nil {
+		return nil // if the error lasts, Save returns it
+	}
+	// malloc may need more than the copy itself.
+	size, left := frozen.Bytes(), cgroup.Available()
+	if !left.Known() || left.Bytes >= 2*size {
+		return frozen
+	}
+	if !c.crowded {
+		c.crowded = true
+		s.Log.Info("training waits for its checkpoints, because a copy of the variables may not fit in memory", "copy", memory.Bytes(size), "free", memory.Bytes(left.Bytes))
+	}
+	_ = frozen.Close() // frees memory, which does not fail
+	return nil
+}
+
+// await waits for the checkpoint that is being written.
+func (c *checkpointer) await(s *State) {
+	if c.beside == nil {
+		return
+	}
+	began := time.Now()
+	<-c.beside.done
+	s.run.tally.Pause += seconds(time.Since(began))
+}
+
+// AwaitCheckpoint waits until no checkpoint is being written. It frees the memory of their copies.
+func (s *State) AwaitCheckpoint() {
+	for _, c := range s.run.checkpoints {
+		c.await(s)
+	}
+}
+
+// settle takes the result of a checkpoint that was written beside the steps. With wait, it first
+// waits for its end.
+func (c *checkpointer) settle(s *State, wait bool) error {
+	if wait {
+		c.await(s)
+	}
+	if w := c.beside; w != nil {
+		select {
+		case <-w.done:
+		default:
+			return nil
+		}
+		c.beside = nil
+		if err := c.finish(s, w, false); err != nil {
+			return err
+		}
+	}
+	return c.folder.Prove(s.Step)
 }
 
 const failedEvent = "checkpoint_failed"
 
-// write writes a checkpoint and removes old ones. If the checkpoint cannot be written and
-// OnError allows it, write sets owed and returns nil.
-func (c *checkpointer) write(s *State, ending bool) error {
-	c.folder.Best = c.bestOne
-	began := time.Now()
-	err := c.folder.Write(s.Step, s.FiniteLoss, s.run.save(c.disk))
+// finish takes the result of a checkpoint. If it was not written and OnError allows it, finish sets
+// owed and returns nil.
+func (c *checkpointer) finish(s *State, w *writing, ending bool) error {
+	err := w.err
 	if err == nil {
-		s.run.written = Written{Step: s.Step, Time: time.Now(), Took: time.Since(began)}
-		c.owed, c.lastStep, c.lastDone = false, s.Step, s.EpochsDone
+		s.run.written = w.Written
+		c.owed, c.lastStep, c.lastDone = false, w.Step, w.epochs
 		s.History.Checkpoint = c.folder.Newest
-		err = c.folder.Tidy()
+		err = w.tidy
 	} else if c.OnError == Continue && !ending && !errors.As(err, new(*checkpoint.Permanent)) {
 		c.owed = true
-		s.Log.Warn("training continues without a checkpoint", "step", s.Step, "error", err)
+		if w.undo != nil {
+			w.undo() // Best refers to a checkpoint on disk
+		}
+		s.Log.Warn("training continues without a checkpoint", "step", w.Step, "error", err)
 		// The event goes to the epoch in progress, since log files already contain the last
 		// one.
 		if t := &s.run.tally; !slices.Contains(t.Events, failedEvent) {
@@ -238,6 +369,10 @@ type savedState struct {
 	Recovery json.RawMessage `json:"recovery,omitempty"`
 	// Session is the state of the session other than variables.
 	Session json.RawMessage `json:"session,omitempty"`
+	// history is the content of the history file, valid until the next checkpoint. files are folders
+	// whose files belong to the state of a hook, by its name.
+	history []byte
+	files   map[string]string
 }
 
 type metricSum struct {
@@ -245,13 +380,18 @@ type metricSum struct {
 	Sum  jsonfloat.Float `json:"sum"`
 }
 
-func (r *run) save(d disk.Disk) checkpoint.Save {
+// save returns the function that writes the files of a checkpoint. If frozen is not nil, the state of
+// the run is captured now, and the function may be called while steps run.
+func (r *run) save(d disk.Disk, frozen session.Frozen) checkpoint.Save {
+	variables := func(prefix string) error { return r.state.Session.Save(r.steady, prefix) }
+	capture := func(dir string) (*savedState, error) { return r.capture(d, dir) }
+	if frozen != nil {
+		state, err := r.capture(d, "")
+		variables = frozen.Save
+		capture = func(string) (*savedState, error) { return state, err }
+	}
 	return func(dir string) (any, *checkpoint.Manifest, error) {
-		identity, err := r.identify(r.steady)
-		if err != nil {
-			return nil, nil, &checkpoint.Permanent{Err: err}
-		}
-		if err := r.state.Session.Save(r.steady, filepath.Join(dir, checkpoint.Variables)); err != nil {
+		if err := variables(filepath.Join(dir, checkpoint.Variables)); err != nil {
 			var refused *session.SaveError
 			if errors.As(err, &refused) {
 				bare := *refused
@@ -260,24 +400,47 @@ func (r *run) save(d disk.Disk) checkpoint.Save {
 			}
 			return nil, nil, fmt.Errorf("saving the model: %w", err)
 		}
-		state, err := r.savedState(d, dir)
+		state, err := capture(dir)
 		if err != nil {
 			return nil, nil, err
 		}
-		state.Identity = identity
-		history, err := r.historyLines()
-		if err != nil {
-			return nil, nil, &checkpoint.Permanent{Err: err}
+		for hook, from := range state.files {
+			to := filepath.Join(dir, hookDir(hook))
+			if err = d.MakeDir(to); err == nil {
+				err = d.CopyFiles(from, to)
+			}
+			if err != nil {
+				return nil, nil, permanent(fmt.Errorf("state of hook %s: %w", hook, err))
+			}
 		}
-		return state, &state.Manifest, d.Write(filepath.Join(dir, checkpoint.History), history)
+		return state, &state.Manifest, d.Write(filepath.Join(dir, checkpoint.History), state.history)
 	}
 }
 
-func (r *run) savedState(d disk.Disk, dir string) (_ *savedState, err error) {
+// capture returns the state of the run without variables. Hooks write files to dir.
+func (r *run) capture(d disk.Disk, dir string) (*savedState, error) {
+	saved, err := r.savedState()
+	if err == nil {
+		err = r.saveHooks(d, dir, saved)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if saved.history, err = r.historyLines(); err != nil {
+		return nil, &checkpoint.Permanent{Err: err}
+	}
+	return saved, nil
+}
+
+func (r *run) savedState() (_ *savedState, err error) {
 	s := &r.state
 	saved := &savedState{Position: s.Position, tally: r.tally, Logs: r.logs, Passed: r.passed}
+	saved.Events = slices.Clone(r.tally.Events) // CountEvent changes them
 	saved.Written = r.now().UTC().Format(time.RFC3339)
 	saved.TrainTime = r.trainTime()
+	if saved.Identity, err = r.identify(r.steady); err != nil {
+		return nil, &checkpoint.Permanent{Err: err}
+	}
 	for i, name := range r.train.names {
 		saved.Sums = append(saved.Sums, metricSum{name, jsonfloat.Float(s.sums[i])})
 	}
@@ -294,8 +457,7 @@ func (r *run) savedState(d disk.Disk, dir string) (_ *savedState, err error) {
 			return nil, permanent(fmt.Errorf("state of the session: %w", err))
 		}
 	}
-	saved.Hooks, err = r.saveHooks(d, dir)
-	return saved, err
+	return saved, nil
 }
 
 func permanent(err error) error {
@@ -320,33 +482,43 @@ func (r *run) historyLines() ([]byte, error) {
 	return lines, nil
 }
 
-func (r *run) saveHooks(d disk.Disk, dir string) (map[string]json.RawMessage, error) {
-	states := make(map[string]json.RawMessage)
+func (r *run) saveHooks(d disk.Disk, dir string, saved *savedState) error {
+	saved.Hooks, saved.files = map[string]json.RawMessage{}, map[string]string{}
 	for i := range r.hooks {
 		h := &r.hooks[i]
 		if h.Save == nil {
 			continue
 		}
 		own := filepath.Join(dir, hookDir(h.Name))
-		if err := d.MakeDir(own); err != nil {
-			return nil, err
+		if !h.NoFiles {
+			if err := d.MakeDir(own); err != nil {
+				return err
+			}
 		}
 		state, err := h.Save(own)
 		if err != nil {
-			return nil, permanent(fmt.Errorf("state of hook %s: %w", h.Name, err))
+			return permanent(fmt.Errorf("state of hook %s: %w", h.Name, err))
 		}
 		if state != nil {
-			states[h.Name] = state
+			saved.Hooks[h.Name] = state
+		}
+		if h.files != nil {
+			if from := h.files(); from != "" {
+				saved.files[h.Name] = from
+			}
+		}
+		if h.NoFiles {
+			continue
 		}
 		entries, err := os.ReadDir(own)
 		if err == nil && len(entries) == 0 {
 			err = d.Remove(own)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("state of hook %s: %w", h.Name, err)
+			return fmt.Errorf("state of hook %s: %w", h.Name, err)
 		}
 	}
-	return states, nil
+	return nil
 }
 
 func hookDir(name string) string { return "hook-" + url.PathEscape(name) }

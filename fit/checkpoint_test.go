@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -94,7 +95,7 @@ func TestResumeIsExactFromEverywhere(t *testing.T) {
 	for stop := range int64(16) {
 		dir := tempDir(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		l := newLinear()
+		l := eachWay[stop%2]()
 		l.onTrain = func(step int64) error {
 			if step == stop {
 				cancel()
@@ -114,7 +115,7 @@ func TestResumeIsExactFromEverywhere(t *testing.T) {
 	for stop := range 6 {
 		dir := tempDir(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		l := newLinear()
+		l := eachWay[stop%2]()
 		l.onEvaluate = func() error {
 			if l.validated == stop+1 {
 				cancel()
@@ -136,11 +137,14 @@ var errCrash = errors.New("crash")
 
 // crasher prevents all changes to files after a number of them.
 type crasher struct {
+	sync.Mutex
 	left int
 	dead bool
 }
 
 func (c *crasher) before(string, string) error {
+	c.Lock()
+	defer c.Unlock()
 	if c.left--; c.left < 0 {
 		c.dead = true
 	}
@@ -156,8 +160,7 @@ func TestCrashAtEveryWrite(t *testing.T) {
 	for at := 0; ; at++ {
 		dir := tempDir(t)
 		crash := &crasher{left: at}
-		l := newLinear()
-		loop := fullLoop(t, l, dir, Checkpoint{disk: disk.Disk{Before: crash.before}})
+		loop := fullLoop(t, eachWay[at%2](), dir, Checkpoint{disk: disk.Disk{Before: crash.before}})
 		_, err := loop.Run(t.Context(), trainingData(t))
 		if !crash.dead {
 			require.NoError(t, err)
@@ -188,7 +191,7 @@ func TestCrashWhileReplacing(t *testing.T) {
 	for at := range 40 {
 		dir := copyDir(t, interrupted)
 		crash := &crasher{left: at}
-		loop := fullLoop(t, newLinear(), dir, Checkpoint{disk: disk.Disk{Before: crash.before}})
+		loop := fullLoop(t, eachWay[at%2](), dir, Checkpoint{disk: disk.Disk{Before: crash.before}})
 		loop.Resume = dir
 		_, err := loop.Run(t.Context(), trainingData(t))
 		require.ErrorIs(t, err, errCrash)
@@ -207,15 +210,15 @@ func TestCrashWhileReplacing(t *testing.T) {
 
 func TestCrashWhileTheModelIsSaved(t *testing.T) {
 	want := wanted(t)
-	for at := range 6 {
+	for at := range 12 {
 		dir := tempDir(t)
-		l := newLinear()
+		l := eachWay[at%2]()
 		saves := 0
 		l.onSave = func(prefix string) error {
 			if !strings.Contains(prefix, "ckpt-") {
 				return nil // the workspace of RestoreBest
 			}
-			if saves++; saves <= at {
+			if saves++; saves <= at/2 {
 				return nil
 			}
 			if err := os.WriteFile(prefix+".data-00000-of-00001", []byte("half"), 0o666); err != nil {
@@ -234,7 +237,7 @@ func TestCrashWhileTheModelIsSaved(t *testing.T) {
 // TestKilled kills a training process with SIGKILL at arbitrary moments.
 func TestKilled(t *testing.T) {
 	if dir := os.Getenv("FIT_TEST_TRAIN_IN"); dir != "" {
-		l := newLinear()
+		l := newBeside()
 		l.onTrain = func(step int64) error {
 			_, err := fmt.Printf("step %d\n", step)
 			return err
@@ -597,10 +600,10 @@ func TestBestIsKept(t *testing.T) {
 // The update of step 6 ruins the weights. The loss of that step was finite, so there is a
 // checkpoint of them when step 7 shows the damage.
 func TestDivergedStateIsNotResumed(t *testing.T) {
-	for _, keep := range []int{1, 3} {
+	for i, keep := range []int{1, 1, 3, 3} {
 		dir := tempDir(t)
 		var log bytes.Buffer
-		l := newLinear()
+		l := eachWay[i%2]()
 		l.poisonAt = 6
 		loop := Loop{Session: l, Batch: 4, Epochs: 9, Log: warnings(&log)}
 		loop.Hook(Checkpoint{Folder: dir, Keep: keep}.Hook())

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -21,6 +22,7 @@ import (
 
 // failure makes one change to files, or all later ones, fail, and records the changes.
 type failure struct {
+	sync.Mutex
 	at    int
 	err   error
 	all   bool
@@ -29,6 +31,8 @@ type failure struct {
 }
 
 func (f *failure) before(op, path string) error {
+	f.Lock()
+	defer f.Unlock()
 	at := f.count
 	f.count++
 	f.ops = append(f.ops, op+" "+path)
@@ -68,7 +72,7 @@ func TestContinueAfterAnyFailure(t *testing.T) {
 	for at := 0; ; at++ {
 		dir := tempDir(t)
 		f := &failure{at: at, err: syscall.EIO}
-		l := newLinear()
+		l := eachWay[at%2]()
 		loop := fullLoop(t, l, dir, Checkpoint{disk: disk.Disk{Before: f.before}, OnError: Continue})
 		h, err := loop.Run(t.Context(), trainingData(t))
 		if len(l.steps) == 0 {
@@ -111,7 +115,7 @@ func TestStopAfterAnyFailure(t *testing.T) {
 	for at := 0; ; at += 3 {
 		dir := tempDir(t)
 		f := &failure{at: at, err: syscall.EDQUOT, all: true}
-		loop := fullLoop(t, newLinear(), dir, Checkpoint{disk: disk.Disk{Before: f.before}})
+		loop := fullLoop(t, eachWay[at%2](), dir, Checkpoint{disk: disk.Disk{Before: f.before}})
 		_, err := loop.Run(t.Context(), trainingData(t))
 		if at >= f.count {
 			require.NoError(t, err)

@@ -22,6 +22,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
@@ -47,6 +48,9 @@ type linear struct {
 	// precision is part of the identity unless it is empty.
 	precision string
 
+	// beside makes checkpoints be written while steps run. size is that of their copies.
+	beside     bool
+	size       int64
 	noEvaluate bool
 	quiet      bool      // do not allocate
 	steps      []int64   // the step numbers of Train calls
@@ -63,6 +67,16 @@ type linear struct {
 }
 
 func newLinear() *linear { return &linear{rate: 0.05, seed: "1", names: []string{"loss", "mae"}} }
+
+// newBeside returns a session whose checkpoints are written while steps run.
+func newBeside() *linear {
+	l := newLinear()
+	l.beside = true
+	return l
+}
+
+// eachWay are the sessions for the two ways of writing checkpoints.
+var eachWay = []func() *linear{newLinear, newBeside}
 
 func (l *linear) TrainMetrics() []string { return l.names }
 
@@ -141,6 +155,20 @@ func (l *linear) Evaluate(ctx context.Context, b data.Batch, out []float64) erro
 	}
 	return nil
 }
+
+// Freeze implements freezer if beside is set.
+func (l *linear) Freeze(context.Context) (session.Frozen, error) {
+	if !l.beside {
+		return nil, nil
+	}
+	return &frozenLinear{linear{w: l.w, v: l.v, onSave: l.onSave, size: l.size}}, nil
+}
+
+type frozenLinear struct{ of linear }
+
+func (f *frozenLinear) Bytes() int64             { return f.of.size }
+func (f *frozenLinear) Save(prefix string) error { return f.of.Save(context.Background(), prefix) }
+func (f *frozenLinear) Close() error             { return nil }
 
 func (l *linear) Save(_ context.Context, prefix string) error {
 	if l.onSave != nil {
@@ -256,7 +284,7 @@ type outcome struct {
 func outcomeOf(t testing.TB, h *History, l *linear) outcome {
 	var b strings.Builder
 	for _, r := range h.Records {
-		r.Seconds, r.SamplesPerSecond, r.StepsPerSecond, r.DataWait = 0, 0, 0, nil
+		r.Seconds, r.SamplesPerSecond, r.StepsPerSecond, r.DataWait, r.CheckpointPause = 0, 0, 0, nil, 0
 		r.Memory.RSS.OK, r.Memory.Anon.OK, r.Memory.File.OK, r.Memory.Peak.OK = false, false, false, false
 		line, err := json.Marshal(r)
 		require.NoError(t, err)

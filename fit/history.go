@@ -79,6 +79,9 @@ type Record struct {
 	GPU memory.Reading
 	// LiveTensors is the number of native tensors at the end of the epoch.
 	LiveTensors *int64
+	// CheckpointPause is the time in seconds for which training waited for checkpoints since the
+	// previous record.
+	CheckpointPause float64
 	// Resets are the resets of the session since the previous epoch.
 	Resets Resets
 	// Events are words for events of the epoch, such as "learning_rate".
@@ -156,7 +159,7 @@ func reading(bytes *int64) memory.Reading {
 }
 
 // recordJSON is the JSON form of a Record without its metrics, which follow the field step. A
-// CSVLog has the same columns except the lists at the end.
+// CSVLog has the same columns except those at the end.
 type recordJSON struct {
 	Epoch            int      `json:"epoch"`
 	Step             int64    `json:"step"`
@@ -179,11 +182,12 @@ type recordJSON struct {
 	Event            string   `json:"event,omitempty"`
 	RankRSS          []int64  `json:"rank_rss_bytes,omitempty"`
 	ResetList        []Reset  `json:"reset_list,omitempty"`
+	CheckpointPause  float64  `json:"checkpoint_pause_seconds,omitempty"`
 }
 
-// fieldsBeforeMetrics is the number of fields of recordJSON before the metrics, and lists that of the
-// lists at its end.
-const fieldsBeforeMetrics, lists = 2, 2
+// fieldsBeforeMetrics is the number of fields of recordJSON before the metrics, and notInCSV that of the
+// fields at its end that a CSVLog lacks.
+const fieldsBeforeMetrics, notInCSV = 2, 3
 
 var recordFields = func() (names []string) {
 	for f := range reflect.TypeFor[recordJSON]().Fields() {
@@ -206,7 +210,7 @@ func (r *Record) fields() recordJSON {
 	if r.Resets.Count > 0 {
 		j.ResetSeconds = &r.Resets.Seconds
 	}
-	j.RankRSS = r.RankRSS
+	j.RankRSS, j.CheckpointPause = r.RankRSS, r.CheckpointPause
 	if r.Ranks != nil {
 		j.SlowestRank, j.RankWait, j.Exchange = &r.Ranks.Slowest, &r.Ranks.Wait, &r.Ranks.Exchange
 	}
@@ -297,7 +301,7 @@ func (r *Record) UnmarshalJSON(text []byte) error {
 	if j.ResetSeconds != nil {
 		r.Resets.Seconds = *j.ResetSeconds
 	}
-	r.RankRSS = j.RankRSS
+	r.RankRSS, r.CheckpointPause = j.RankRSS, j.CheckpointPause
 	if j.SlowestRank != nil && j.RankWait != nil && j.Exchange != nil {
 		r.Ranks = &session.RankTimes{Slowest: *j.SlowestRank, Wait: *j.RankWait, Exchange: *j.Exchange}
 	}
@@ -338,6 +342,9 @@ func recordLine(r Record, epoch, step string) string {
 	}
 	if r.GPU.OK {
 		fmt.Fprintf(&b, "  gpu %-10s", r.GPU)
+	}
+	if r.CheckpointPause > 0 {
+		fmt.Fprintf(&b, "  checkpoint_pause %-6s", fmt.Sprintf("%.0fms", 1000*r.CheckpointPause))
 	}
 	if len(r.Events) > 0 {
 		fmt.Fprintf(&b, "  event %s", strings.Join(r.Events, eventSeparator))

@@ -24,7 +24,7 @@ func fullRecord() Record {
 		Memory: memory.Usage{
 			RSS: memory.Known(452 * memory.MiB), Anon: memory.Known(0), Peak: memory.Known(memory.GiB),
 		},
-		GPU: memory.Known(3 * memory.GiB), LiveTensors: &live,
+		GPU: memory.Known(3 * memory.GiB), LiveTensors: &live, CheckpointPause: 0.0125,
 		Ranks: &session.RankTimes{Exchange: 0.25, Wait: 0.5}, RankRSS: []int64{10, 20},
 		Events: []string{"learning_rate", "reset"},
 	}
@@ -35,7 +35,7 @@ func TestRecordJSON(t *testing.T) {
 		record Record
 		want   string
 	}{
-		{fullRecord(), `{"epoch":3,"step":300,"loss":0.1234567890123,"accuracy":1,"val_loss":1.5e-7,"learning_rate":0.001,"seconds":1.25,"samples_per_second":2560,"steps_per_second":80,"data_wait":0.0125,"slowest_rank":0,"rank_wait":0.5,"rank_exchange":0.25,"rss_bytes":473956352,"anon_bytes":0,"peak_bytes":1073741824,"gpu_bytes":3221225472,"live_tensors":12,"event":"learning_rate,reset","rank_rss_bytes":[10,20]}`},
+		{fullRecord(), `{"epoch":3,"step":300,"loss":0.1234567890123,"accuracy":1,"val_loss":1.5e-7,"learning_rate":0.001,"seconds":1.25,"samples_per_second":2560,"steps_per_second":80,"data_wait":0.0125,"slowest_rank":0,"rank_wait":0.5,"rank_exchange":0.25,"rss_bytes":473956352,"anon_bytes":0,"peak_bytes":1073741824,"gpu_bytes":3221225472,"live_tensors":12,"event":"learning_rate,reset","rank_rss_bytes":[10,20],"checkpoint_pause_seconds":0.0125}`},
 		{Record{Epoch: 1, Step: 2, Metrics: Metrics{{"loss", 2}}}, `{"epoch":1,"step":2,"loss":2,"seconds":0}`},
 		{Record{Epoch: 1, Metrics: Metrics{{"a\"b", math.Inf(1)}, {"c", math.Inf(-1)}}, Events: []string{"<é>"}}, `{"epoch":1,"step":0,"a\"b":"Infinity","c":"-Infinity","seconds":0,"event":"\u003cé\u003e"}`},
 	} {
@@ -59,7 +59,7 @@ func TestRecordJSON(t *testing.T) {
 }
 
 func TestRecordString(t *testing.T) {
-	require.Equal(t, "epoch 3  step 300  loss 0.1235     accuracy 1.0000     val_loss 1.500e-07  learning_rate 0.001      steps/s 80.0      data_wait 1.2%    slowest_rank 0     rank_wait 50.0%   rank_exchange 25.0%   rss 452.0 MiB   anon 0 B         gpu 3.0 GiB     event learning_rate,reset", fullRecord().String())
+	require.Equal(t, "epoch 3  step 300  loss 0.1235     accuracy 1.0000     val_loss 1.500e-07  learning_rate 0.001      steps/s 80.0      data_wait 1.2%    slowest_rank 0     rank_wait 50.0%   rank_exchange 25.0%   rss 452.0 MiB   anon 0 B         gpu 3.0 GiB     checkpoint_pause 12ms    event learning_rate,reset", fullRecord().String())
 	require.Equal(t, "epoch 1  step 2  loss 2.0000", Record{Epoch: 1, Step: 2, Metrics: Metrics{{"loss", 2}}}.String())
 	skipping := Metrics{{"loss", 2}, {"loss_scale", 1.5}, {"skipped_steps", 3}}
 	require.Equal(t, "epoch 1  step 2  loss 2.0000     loss_scale 1.5000     skipped_steps 3", Record{Epoch: 1, Step: 2, Metrics: skipping}.String())

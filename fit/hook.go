@@ -42,6 +42,9 @@ type Hook struct {
 	// Save is called while a checkpoint is written. It returns the state of the hook, or nil,
 	// and may write files to dir.
 	Save func(dir string) (json.RawMessage, error)
+	// NoFiles means that Save writes no files. Its dir does not exist then. A hook that writes files
+	// makes training wait for each checkpoint.
+	NoFiles bool
 
 	// Start is called before the first step.
 	Start func(context.Context, *State) error
@@ -68,6 +71,9 @@ type Hook struct {
 	local  bool
 	copies string
 	follow func(copies string)
+	// files, if not nil, returns a folder whose files belong to the state, or "". Its files do not
+	// change, but a hook that removes them has to call State.AwaitCheckpoint before.
+	files func() string
 	// settings describes options that all ranks must have.
 	settings any
 }

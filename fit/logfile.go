@@ -69,7 +69,7 @@ func csvLines(path string) *lineFile {
 		name: "csv_log(" + path + ")",
 		path: path,
 		begin: func(s *State) []byte {
-			columns = slices.Concat(recordFields[:fieldsBeforeMetrics], s.available(), recordFields[fieldsBeforeMetrics:len(recordFields)-lists])
+			columns = slices.Concat(recordFields[:fieldsBeforeMetrics], s.available(), recordFields[fieldsBeforeMetrics:len(recordFields)-notInCSV])
 			return row(columns)
 		},
 		format: func(r *Record) ([]byte, error) {

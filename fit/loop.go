@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"steadyfit/data"
-	"steadyfit/fit/internal/checkpoint"
 	"steadyfit/internal/contract"
 	"steadyfit/memory"
 	"steadyfit/option"
@@ -163,8 +162,8 @@ type run struct {
 	skipped []int64
 	// written is the newest checkpoint.
 	written Written
-	// folders are the folders of the Checkpoint hooks.
-	folders []*checkpoint.Folder
+	// checkpoints are the Checkpoint hooks that have started.
+	checkpoints []*checkpointer
 	// lines has the encoded records except the last.
 	lines []byte
 	// linesOf is the number of records in lines.
@@ -377,6 +376,7 @@ func (r *run) stepFailed(ctx context.Context, b data.Batch, n int, err error) er
 		return err
 	}
 	event := unstackedEvent
+	s.AwaitCheckpoint()
 	if n > 1 {
 		r.unstack(err)
 	} else {
@@ -467,6 +467,7 @@ func (r *run) validate(ctx context.Context) (Metrics, error) {
 	e.finite, e.done = true, r.alive
 	if o := r.loop.Recover; o != nil {
 		e.failed = func(failed error) error {
+			s.AwaitCheckpoint()
 			event, err := o.Decide(ctx, s, fmt.Errorf("%s: %w", where, failed))
 			if err == nil {
 				s.Event(event)
@@ -492,10 +493,11 @@ func (r *run) record(validation Metrics) error {
 	trained := r.tally.TrainTime
 	record := Record{
 		Epoch: s.Epoch, Step: s.Step,
-		Metrics: append(s.Running(), validation...),
-		Seconds: (trained + seconds(r.now().Sub(r.since))).float(),
-		Resets:  r.tally.Resets,
-		Events:  r.tally.Events,
+		Metrics:         append(s.Running(), validation...),
+		Seconds:         (trained + seconds(r.now().Sub(r.since))).float(),
+		CheckpointPause: r.tally.Pause.float(),
+		Resets:          r.tally.Resets,
+		Events:          r.tally.Events,
 	}
 	if trained > 0 {
 		record.SamplesPerSecond = float64(s.EpochSamples+s.UncountedSamples) / trained.float()
@@ -534,8 +536,8 @@ func (r *run) end(started int, err error) error {
 			errs = append(errs, r.hookError(r.steady, h.Name, "end", h.End(r.steady, &r.state)))
 		}
 	}
-	for _, folder := range r.folders {
-		if err := folder.Release(); err != nil {
+	for _, c := range r.checkpoints {
+		if err := c.folder.Release(); err != nil {
 			errs = append(errs, fmt.Errorf("unlocking a folder of checkpoints: %w", err))
 		}
 	}

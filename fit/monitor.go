@@ -153,8 +153,8 @@ func (o EarlyStop) Hook() Hook {
 	e := &earlyStop{EarlyStop: o, monitor: monitor{metric: o.Metric, mode: o.Mode, patience: o.Patience, minDelta: o.MinDelta}}
 	return Hook{
 		Name: "early_stop(" + o.Metric + ")",
-		Load: e.load, Save: e.save, Start: e.start, Epoch: e.epoch, End: e.end, metric: e.finder("EarlyStop"),
-		follow: e.follow, settings: common,
+		Load: e.load, Save: e.save, NoFiles: true, Start: e.start, Epoch: e.epoch, End: e.end, metric: e.finder("EarlyStop"),
+		follow: e.follow, settings: common, files: func() string { return e.saved },
 	}
 }
 
@@ -273,15 +273,10 @@ func notSaved(err error) error {
 	return fmt.Errorf("saving the best state: %w; %s", err, files.Remedy(err, ""))
 }
 
-func (e *earlyStop) save(dir string) (json.RawMessage, error) {
+func (e *earlyStop) save(string) (json.RawMessage, error) {
 	state := earlyStopState{Best: e.state(), BestEpoch: e.bestEpoch, Wait: e.wait, Stopped: e.stopped}
-	if e.saved != "" {
-		if err := e.disk.CopyFiles(e.saved, dir); err != nil {
-			return nil, err
-		}
-		if e.savedBest.best != e.best {
-			state.Saved = e.savedBest.state()
-		}
+	if e.saved != "" && e.savedBest.best != e.best {
+		state.Saved = e.savedBest.state()
 	}
 	return json.Marshal(state)
 }
@@ -348,6 +343,7 @@ func (e *earlyStop) saveBest(ctx context.Context, s *State, value float64) {
 			e.savedBest.set(value)
 		}
 		if before != "" {
+			s.AwaitCheckpoint()
 			_ = e.disk.Remove(before) // after an error, end removes it with the workspace
 		}
 		return
@@ -428,7 +424,7 @@ func (o ReduceOnPlateau) Hook() Hook {
 	p := &plateau{ReduceOnPlateau: o, monitor: monitor{metric: o.Metric, mode: o.Mode, patience: cmp.Or(o.Patience, 10), minDelta: cmp.Or(o.MinDelta, 1e-4)}}
 	return Hook{
 		Name: "reduce_on_plateau(" + o.Metric + ")",
-		Load: p.load, Save: p.save, Start: p.start, Epoch: p.epoch, metric: p.finder("ReduceOnPlateau"), settings: o,
+		Load: p.load, Save: p.save, NoFiles: true, Start: p.start, Epoch: p.epoch, metric: p.finder("ReduceOnPlateau"), settings: o,
 	}
 }
 

@@ -121,7 +121,8 @@ func NewHistogram(name string, values []float64) Histogram {
 type Written struct {
 	Step int64
 	Time time.Time
-	// Took is the duration of writing; 0 if an earlier process wrote it.
+	// Took is the duration of writing, also while steps ran; 0 if an earlier process wrote it.
+	// Record.CheckpointPause has the time without steps.
 	Took time.Duration
 }
 

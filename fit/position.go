@@ -75,6 +75,8 @@ type tally struct {
 	TrainTime seconds `json:"epoch_train_seconds"`
 	// WaitTime is the part of the training time during which steps waited for data.
 	WaitTime seconds `json:"epoch_wait_seconds,omitempty"`
+	// Pause is the time for which training waited for checkpoints.
+	Pause seconds `json:"epoch_checkpoint_pause_seconds,omitempty"`
 }
 
 // seconds is a duration whose JSON form is a number of seconds.

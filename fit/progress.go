@@ -32,7 +32,8 @@ const (
 //	epoch 3/10   step 300   loss 0.1234     val_loss 0.1310     steps/s 512       data_wait 0.3%    rss 431.2 MiB   anon 212.0 MiB
 //
 // steps/s does not include validation. data_wait is the share of the training time during which
-// steps waited for data; the bar shows it from 1%. Progress also prints the position at which a
+// steps waited for data; the bar shows it from 1%. checkpoint_pause is the time for which training
+// waited for checkpoints since the previous line. Progress also prints the position at which a
 // run resumed, and the reason why it stopped. If w cannot be written, it logs one warning.
 func Progress(w io.Writer) Hook {
 	p := &progressView{w: w, every: 100 * time.Millisecond}

@@ -282,7 +282,7 @@ func (r *run) sendState(s ranked, source int) (err error) {
 	if err != nil {
 		return err
 	}
-	if err = folder.Write(r.state.Step, r.state.FiniteLoss, r.save(disk.Disk{})); err != nil {
+	if err = folder.Write(r.state.Step, r.state.FiniteLoss, r.save(disk.Disk{}, nil)); err != nil {
 		return errors.Join(err, folder.Release())
 	}
 	w := &sharer{ranked: s, from: source}

@@ -17,6 +17,7 @@ import (
 //   - StepsPerExecution, Stackable, Stack, TrainN: several steps per execution
 //   - Skipped, Stuck: skipped steps of a scaled loss
 //   - State, SetState: state other than variables, for checkpoints
+//   - Freeze: checkpoints that are written while steps run
 //   - RunningMetrics, ResetMetrics: metrics that accumulate over an epoch
 //   - Finalize: the final weights of a complete training
 //   - CheckVariables: for Loop.ResumeAnyway with another model
@@ -88,6 +89,12 @@ type stateful interface {
 	State() (json.RawMessage, error)
 	// SetState restores the state. It is called after Restore.
 	SetState(json.RawMessage) error
+}
+
+// freezer is a Session whose state can be saved while later steps run.
+type freezer interface {
+	// Freeze returns the state; nil if only Save can write it.
+	Freeze(ctx context.Context) (session.Frozen, error)
 }
 
 // accumulator is a Session with running metrics, which accumulate over all batches of an epoch

@@ -187,6 +187,7 @@ func TestCheckpointsOnAFullDisk(t *testing.T) {
 		loop.Hook(fit.Checkpoint{Folder: dir, Keep: 1, OnError: policy}.Hook(), fit.Hook{
 			Name: "filler", Epoch: func(_ context.Context, s *fit.State) error {
 				if s.Epoch == 2 {
+					s.AwaitCheckpoint()
 					leave(t, root, 20*page)
 				}
 				return nil
@@ -198,8 +199,8 @@ func TestCheckpointsOnAFullDisk(t *testing.T) {
 		require.ErrorAs(t, err, &failed)
 		require.Equal(t, filepath.Join(dir, "ckpt-1"), failed.Good)
 		require.Equal(t, policy == fit.Continue, failed.Final)
-		require.Len(t, h.Records, map[fit.ErrorPolicy]int{fit.Stop: 2, fit.Continue: 3}[policy])
 		if policy == fit.Continue {
+			require.Len(t, h.Records, 3)
 			require.Contains(t, log.String(), "no space left on device")
 		}
 		found, err := checkpoint.List(dir)

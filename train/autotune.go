@@ -80,7 +80,7 @@ func (t *training) tunesLive() bool {
 // autotune chooses the configuration: that of the checkpoint to resume from, or the fastest one
 // by measurements.
 func (t *training) autotune(ctx context.Context) error {
-	t.Loop.Hook(fit.Hook{Name: autotuneHook, Save: t.saveChoice})
+	t.Loop.Hook(fit.Hook{Name: autotuneHook, Save: t.saveChoice, NoFiles: true})
 	p := t.autotunePlan()
 	t.most = min(t.data.Len()/t.Loop.Batch, int(p.Steps)/t.Loop.Epochs, t.pause(int(p.Steps)/t.Loop.Epochs))
 	p.Limits = t.Autotune.limits(t.Session, t.most)

@@ -112,7 +112,7 @@ func (b *Budget) Hook(s *session.Session) fit.Hook {
 
 func (b *Budget) hook(s trainee, open func(memory.Layer) (meter, error)) fit.Hook {
 	e := &enforcer{Budget: b, session: s, open: open}
-	return fit.Hook{Name: "memory budget", Replays: true, Load: e.load, Save: e.save, Start: e.start, Step: e.step, Epoch: e.epoch, End: e.end}
+	return fit.Hook{Name: "memory budget", Replays: true, Load: e.load, Save: e.save, NoFiles: true, Start: e.start, Step: e.step, Epoch: e.epoch, End: e.end}
 }
 
 // trainee is the part of a session that this package uses. Tests replace it.

@@ -65,7 +65,7 @@ func (p ResetPolicy) hook(s trainee, open func(memory.Layer) (layerGauge, error)
 	case p.EverySteps > 0:
 		every = p.EverySteps
 	}
-	return fit.Hook{Name: "reset", StepEvery: every, Priority: priority, Load: r.load, Save: r.save, Start: r.start, Step: r.step, Epoch: r.epoch, End: r.end}
+	return fit.Hook{Name: "reset", StepEvery: every, Priority: priority, Load: r.load, Save: r.save, NoFiles: true, Start: r.start, Step: r.step, Epoch: r.epoch, End: r.end}
 }
 
 // Check returns an *option.Error if the policy cannot work.
@@ -236,6 +236,7 @@ func (r *resetter) reset(ctx context.Context, s *fit.State, reason string) error
 		r.Restart(reason)
 		return nil
 	}
+	s.AwaitCheckpoint()                                              // returns its memory, too
 	did, err := r.session.reset(context.WithoutCancel(ctx), r.Depth) // an interrupt must not lose a step
 	if err != nil {
 		r.failed, err = stopWithCheckpoint(s, err)

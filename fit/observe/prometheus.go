@@ -167,7 +167,7 @@ var (
 	restartsMetric = describe("restarts_total", "Restarts of the training process.")
 	savedStep      = describe("checkpoint_step", "Train steps at the newest checkpoint.")
 	savedAge       = describe("checkpoint_age_seconds", "Time since the newest checkpoint was written.")
-	savedDuration  = describe("checkpoint_duration_seconds", "Time that writing the newest checkpoint took.")
+	savedDuration  = describe("checkpoint_duration_seconds", "Time that writing the newest checkpoint took, also while steps ran.")
 )
 
 func describe(name, help string, labels ...string) *prometheus.Desc {

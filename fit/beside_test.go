@@ -1,0 +1,225 @@
+package fit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/session"
+)
+
+var _ freezer = (*session.Session)(nil)
+
+// held is a session whose first checkpoint is not complete before the end of a step.
+type held struct {
+	*linear
+	// saves counts the checkpoints, and most is the largest number of them at a time.
+	saves, now, most atomic.Int64
+	done             chan struct{}
+}
+
+func newHeld(until int64) *held {
+	h := &held{linear: newBeside(), done: make(chan struct{})}
+	h.onTrain = func(step int64) error {
+		if step == until {
+			close(h.done)
+		}
+		return nil
+	}
+	h.onSave = func(string) error {
+		h.most.Store(max(h.most.Load(), h.now.Add(1)))
+		defer h.now.Add(-1)
+		if h.saves.Add(1) == 1 {
+			<-h.done
+		}
+		return nil
+	}
+	return h
+}
+
+// Steps run while a checkpoint is written. The checkpoint has the state of its step, and the next
+// one waits for it.
+func TestStepsRunWhileACheckpointIsWritten(t *testing.T) {
+	dir := tempDir(t)
+	h := newHeld(4)
+	loop := Loop{Session: h, Batch: 4, Epochs: 2, StepsPerEpoch: 6}
+	loop.Hook(Checkpoint{Folder: dir, EverySteps: 2, Keep: -1}.Hook(), Hook{
+		Name: "steps", Save: func(string) (json.RawMessage, error) { return json.Marshal(len(h.steps)) }, NoFiles: true,
+	})
+	// The session trains step 3 and 4 only if ckpt-2 does not stop them, and ckpt-4 needs ckpt-2.
+	h.onTrain = func(step int64) error {
+		switch step {
+		case 2:
+			require.NoDirExists(t, filepath.Join(dir, "ckpt-2"))
+		case 3:
+			close(h.done)
+		case 4:
+			require.DirExists(t, filepath.Join(dir, "ckpt-2"), "the checkpoint after step 4 waited for it")
+		}
+		return nil
+	}
+	history, err := loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.EqualValues(t, 1, h.most.Load())
+	require.Equal(t, []string{"ckpt-10", "ckpt-12", "ckpt-2", "ckpt-4", "ckpt-6", "ckpt-8"}, names(t, dir))
+	require.Equal(t, filepath.Join(dir, "ckpt-12"), history.Checkpoint)
+	require.Positive(t, history.Records[0].CheckpointPause)
+	requireSound(t, dir)
+	for _, name := range []string{"ckpt-10", "ckpt-12", "ckpt-4", "ckpt-6", "ckpt-8"} {
+		require.NoError(t, os.RemoveAll(filepath.Join(dir, name)))
+	}
+
+	l := newLinear()
+	again := Loop{Session: l, Batch: 4, Epochs: 2, StepsPerEpoch: 6, Resume: dir}
+	again.Hook(Hook{Name: "steps", Load: func(_ string, state json.RawMessage) error {
+		require.JSONEq(t, "2", string(state))
+		return nil
+	}})
+	resumed, err := again.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(dir, "ckpt-2"), resumed.ResumedFrom)
+	require.Equal(t, outcomeOf(t, history, h.linear), outcomeOf(t, resumed, l))
+}
+
+// An error appears at a later step, with the policy of OnError.
+func TestErrorsOfACheckpointThatIsWrittenBeside(t *testing.T) {
+	for _, policy := range []ErrorPolicy{Stop, Continue} {
+		dir := tempDir(t)
+		h := newHeld(-1)
+		failed := errors.New("no luck")
+		h.onSave = func(string) error {
+			if h.saves.Add(1) == 1 {
+				<-h.done
+				return failed
+			}
+			return nil
+		}
+		h.onTrain = func(step int64) error {
+			if step == 3 {
+				close(h.done)
+			}
+			return nil
+		}
+		var log bytes.Buffer
+		loop := Loop{Session: h, Batch: 4, Epochs: 4, Log: warnings(&log)}
+		loop.Hook(Checkpoint{Folder: dir, Best: "loss", OnError: policy}.Hook())
+		history, err := loop.Run(t.Context(), samples(t, 8))
+		if policy == Stop {
+			var failure *checkpoint.Error
+			require.ErrorAs(t, err, &failure)
+			require.ErrorIs(t, err, failed)
+			require.False(t, failure.Final)
+			require.Empty(t, names(t, dir))
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, 1, strings.Count(log.String(), "training continues without a checkpoint"))
+		require.Equal(t, []string{failedEvent}, append(history.Records[1].Events, history.Records[2].Events...))
+		require.NoDirExists(t, filepath.Join(dir, "ckpt-2"))
+		requireSound(t, dir)
+	}
+}
+
+// A finite loss counts for a checkpoint that is still being written, and a loss that is not finite
+// renames it.
+func TestLossesBesideACheckpoint(t *testing.T) {
+	for nan, want := range map[int64][]string{5: {"ckpt-2", "diverged-4"}, 6: {"ckpt-4"}} {
+		dir := tempDir(t)
+		h := newHeld(-1)
+		h.lossAt = map[int64]float64{nan: math.NaN()}
+		h.onSave = func(prefix string) error {
+			if strings.Contains(prefix, "ckpt-4") {
+				<-h.done
+			}
+			return nil
+		}
+		h.onTrain = func(step int64) error {
+			if step+1 == nan {
+				close(h.done)
+			}
+			return nil
+		}
+		loop := Loop{Session: h, Batch: 4, Epochs: 9}
+		loop.Hook(Checkpoint{Folder: dir, Keep: 1}.Hook())
+		_, err := loop.Run(t.Context(), samples(t, 8))
+		require.ErrorIs(t, err, ErrDiverged)
+		require.Equal(t, want, names(t, dir))
+	}
+}
+
+// Training waits for its checkpoints with Foreground, without memory for the copy (which is logged
+// once), and with a hook that writes files.
+func TestTrainingWaitsForItsCheckpoints(t *testing.T) {
+	for name, change := range map[string]func(*linear, *Checkpoint, *Hook){
+		"foreground": func(_ *linear, c *Checkpoint, _ *Hook) { c.Foreground = true },
+		"memory":     func(l *linear, _ *Checkpoint, _ *Hook) { l.size = math.MaxInt64 / 2 },
+		"files":      func(_ *linear, _ *Checkpoint, h *Hook) { h.NoFiles = false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := tempDir(t)
+			l := newBeside()
+			c := Checkpoint{Folder: dir, EverySteps: 1, Keep: -1}
+			hook := Hook{Name: "state", Save: func(string) (json.RawMessage, error) { return nil, nil }, NoFiles: true}
+			change(l, &c, &hook)
+			var log bytes.Buffer
+			loop := Loop{Session: l, Batch: 4, Epochs: 4, Log: slog.New(slog.NewTextHandler(&log, nil))}
+			loop.Hook(c.Hook(), hook)
+			l.onTrain = func(step int64) error {
+				if step > 0 {
+					require.DirExists(t, filepath.Join(dir, checkpointName(step)))
+				}
+				return nil
+			}
+			_, err := loop.Run(t.Context(), samples(t, 8))
+			require.NoError(t, err)
+			want := 0
+			if name == "memory" {
+				want = 1
+			}
+			require.Equal(t, want, strings.Count(log.String(), "training waits for its checkpoints"))
+		})
+	}
+}
+
+// A failed step and a reset wait for the checkpoint, whose memory they may need.
+func TestRecoveryAndResetWaitForTheCheckpoint(t *testing.T) {
+	dir := tempDir(t)
+	h := newHeld(-1)
+	failed, reset := false, false
+	h.onTrain = func(step int64) error {
+		if step == 2 && !failed {
+			failed = true
+			close(h.done)
+			return errors.New("no memory")
+		}
+		return nil
+	}
+	k := &keeping{session: h.linear, decide: func(error) (string, error) {
+		require.DirExists(t, filepath.Join(dir, "ckpt-2"))
+		return "oom", nil
+	}}
+	loop := Loop{Session: h, Batch: 4, Epochs: 4, Recover: k.recovery(100)}
+	loop.Hook(Checkpoint{Folder: dir}.Hook(), Hook{Name: "resets", Step: func(_ context.Context, s *State) error {
+		if s.Step == 5 {
+			s.AwaitCheckpoint()
+			require.DirExists(t, filepath.Join(dir, "ckpt-4"))
+			reset = true
+		}
+		return nil
+	}})
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	require.NoError(t, err)
+	require.True(t, failed)
+	require.True(t, reset)
+}
