@@ -21,7 +21,7 @@ import (
 )
 
 // handed returns how often the threads that run TensorFlow's operations have gone to sleep; see
-// poolThreads in internal/lab/matrix for their name.
+// poolThreads in matrix for their name.
 func handed(t *testing.T) int {
 	t.Helper()
 	tasks, err := filepath.Glob("/proc/self/task/*")

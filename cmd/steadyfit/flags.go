@@ -16,7 +16,7 @@ import (
 	"steadyfit/fit/budget"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
-	"steadyfit/internal/lab/matrix"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/train"

@@ -14,7 +14,7 @@ import (
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/english"
-	"steadyfit/internal/lab/matrix"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 	"steadyfit/session"
 )

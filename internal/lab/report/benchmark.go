@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode"
 
-	"steadyfit/internal/lab/matrix"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"steadyfit/internal/english"
-	"steadyfit/internal/lab/matrix"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/stats"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

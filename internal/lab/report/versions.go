@@ -8,7 +8,7 @@ import (
 
 	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/matrix"
+	"steadyfit/matrix"
 )
 
 // Version is the result of a matrix with one version of TensorFlow.

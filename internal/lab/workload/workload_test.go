@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/lab/workload"
 	"steadyfit/internal/native"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
