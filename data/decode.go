@@ -63,6 +63,7 @@ type painter struct {
 	options ImageOptions
 	buffer  *bufio.Reader
 	canvas  *image.RGBA
+	resizer resizer
 	file    []byte // see decodeJPEG
 }
 
@@ -200,7 +201,7 @@ func (p *painter) cost(format imageFormat, c image.Config, r io.ReaderAt) int64 
 	case format.name == "WebP":
 		perPixel = 8
 	}
-	bytes := perPixel * int64(c.Width) * int64(c.Height)
+	bytes := (perPixel + 4) * int64(c.Width) * int64(c.Height) // with the picture in a form that is resized
 	if p.options.Smooth {
 		bytes += 32 * int64(p.options.Width) * int64(c.Height) // an intermediate image of four float64 per pixel
 	}
@@ -242,7 +243,7 @@ func (p *painter) draw(dst []uint8, picture image.Image) {
 	case p.options.Smooth:
 		draw.BiLinear.Scale(p.canvas, to, picture, from, draw.Src, nil)
 	default:
-		draw.ApproxBiLinear.Scale(p.canvas, to, picture, from, draw.Src, nil)
+		p.resizer.scale(p.canvas, picture, from)
 	}
 	pixels := p.canvas.Pix
 	if p.options.Channels == 1 {

@@ -27,7 +27,7 @@ type ImageOptions struct {
 	KeepAspect bool
 	// Smooth averages all pixels that one pixel of the sample covers, with a triangle filter like
 	// Pillow's BILINEAR; it is slower for large images. The default is to interpolate between the
-	// nearest four pixels, as Keras does.
+	// nearest four pixels, as Keras does, and to round to whole numbers, as it does not.
 	Smooth bool
 	// Classes are the names of the class folders, in the order of their numbers. Empty means all
 	// sub-folders, sorted. For a validation folder, set the ClassNames of the training folder.
@@ -311,7 +311,7 @@ func (f *imageFiles) describe() string {
 }
 
 func (o ImageOptions) describe(jpeg bool) string {
-	text := fmt.Sprintf("images %dx%dx%d, keep aspect %v, smooth %v", o.Height, o.Width, o.Channels, o.KeepAspect, o.Smooth)
+	text := fmt.Sprintf("images %dx%dx%d, keep aspect %v, smooth %v, rounded", o.Height, o.Width, o.Channels, o.KeepAspect, o.Smooth)
 	if jpeg && o.jpeg.Load() != nil {
 		text += ", JPEG files by another decoder than Go's"
 	}
