@@ -955,6 +955,28 @@ def test_text_and_lookup_tables(tmp_path, load):
     assert losses[-1] < losses[0]
 
 
+# A model may convert texts to numbers, with another text for an empty cell.
+def test_text_of_numbers(tmp_path, load):
+    def model(convert):
+        age = keras.Input((1,), dtype="string", name="age")
+        number = keras.layers.Lambda(convert, output_shape=(1,))(age)
+        return keras.Model(age, keras.layers.Dense(1)(number))
+
+    def loss(y, p):  # compares samples
+        return tf.reduce_mean(tf.square(y - p) + tf.reduce_mean(p) ** 2, -1)
+
+    whole = model(lambda t: tf.strings.to_number(tf.where(t == "", "30", t)))
+    report = export.export(whole, tmp_path / "m", optimizer="sgd", loss=loss)
+    assert report.metadata["micro_batches_exact"] is False
+    loaded = load(tmp_path / "m")
+    got = loaded.run("predict", x=np.array([[""], ["30"], ["4"]], dtype=object))["output"]
+    assert got[0] == got[1] != got[2]
+
+    empty = model(tf.strings.to_number)
+    with pytest.raises(export.Refusal, match="(?s)with words: .*: one.*with numbers: .*correctly"):
+        export.export(empty, tmp_path / "n", optimizer="sgd", loss="mse")
+
+
 def test_unused_weights_are_named_and_can_be_allowed(tmp_path, load, random):
     model = _unused()
     with pytest.raises(export.Refusal) as refused:
