@@ -21,7 +21,8 @@ import (
 // The label becomes y: int64 if all labels are integers, float32 if all are numbers, and otherwise
 // the int64 number of the name in ClassNames. A column sample_weight becomes a float32 field of that
 // name. The other columns become x, float32 [columns], unless Exact, Columns or Text is set. Empty
-// cells, NaN, infinities and rows of different lengths are a *RowError (ErrFormat); an error has up to ten.
+// cells, NaN, infinities, text that is not UTF-8, and rows of different lengths are a *RowError
+// (ErrFormat); an error has up to ten.
 type CSVOptions struct {
 	// Label is the column that becomes the field y: its name in the header, or its number from 1.
 	// -1 means the last column. Empty means that all columns are features.
@@ -167,16 +168,6 @@ type table struct {
 	found     []string // class names in the rows, if the options have none
 }
 
-type features struct {
-	name   string
-	text   bool
-	narrow []float32
-	wide   []float64 // replaces narrow once an integer needs it
-	texts  []string
-	bool   bool
-	bools  []bool
-}
-
 func (t *table) failed(err error) error {
 	var row *RowError
 	if errors.As(err, &row) {
@@ -204,6 +195,14 @@ func (t *table) bad(column int, found, expected, fix string) error {
 	}
 }
 
+// checkText returns an error for text that is not UTF-8, whose words a model does not know.
+func (t *table) checkText(column int, cell string) error {
+	if wrong := notUTF8(cell); wrong != nil {
+		return t.bad(column, wrong.Found, wrong.Expected, wrong.Fix)
+	}
+	return nil
+}
+
 func (t *table) columnName(column int) string {
 	if t.names == nil {
 		return strconv.Itoa(column + 1)
@@ -218,6 +217,9 @@ func (t *table) start(record []string) (isRow bool, err error) {
 	trimmed := make([]string, len(record))
 	for i, cell := range record {
 		trimmed[i] = strings.TrimSpace(cell)
+		if err := t.checkText(i, cell); err != nil {
+			return false, err
+		}
 	}
 	header, err := t.hasHeader(trimmed)
 	if err != nil {
@@ -430,7 +432,13 @@ func (t *table) row(record []string) error {
 	}
 	for _, i := range t.order {
 		cell := record[i]
-		if f := t.fields[i]; f != nil && f.text {
+		f := t.fields[i]
+		if f == nil || f.text {
+			if err := t.checkText(i, cell); err != nil {
+				return err
+			}
+		}
+		if f != nil && f.text {
 			if err := t.values.take(textBytes); err != nil {
 				return err
 			}
@@ -445,7 +453,7 @@ func (t *table) row(record []string) error {
 			}
 			continue
 		}
-		if f := t.fields[i]; f.bool {
+		if f.bool {
 			v, ok := truth(cell)
 			if !ok {
 				return t.bad(i, quote(cell), "true, false, 1 or 0", "correct it, or remove the row")
@@ -457,54 +465,10 @@ func (t *table) row(record []string) error {
 		if err != nil {
 			return err
 		}
-		t.fields[i].add(v, cell, t.options.Exact)
+		f.add(v, cell, t.options.Exact)
 	}
 	t.line = append(t.line, line)
 	return nil
-}
-
-func (f *features) add(v float32, cell string, keepExact bool) {
-	exact := float64(v)
-	if keepExact && math.Abs(exact) >= 1<<24 {
-		if w, err := strconv.ParseFloat(cell, 64); err == nil && w == math.Trunc(w) && math.Abs(w) < 1<<53 {
-			exact = w
-		}
-	}
-	if f.wide == nil && exact == float64(v) {
-		f.narrow = append(f.narrow, v)
-		return
-	}
-	if f.wide == nil {
-		f.wide = make([]float64, len(f.narrow), len(f.narrow)+len(f.narrow)/4+1)
-		for i, v := range f.narrow {
-			f.wide[i] = float64(v)
-		}
-		f.narrow = nil
-	}
-	f.wide = append(f.wide, exact)
-}
-
-func (f *features) array(n int) Array {
-	switch {
-	case f.text:
-		return Array{Shape: []int{n, len(f.texts) / n}, Values: f.texts}
-	case f.bool:
-		return Array{Shape: []int{n, len(f.bools) / n}, Values: f.bools}
-	case f.wide != nil:
-		return Array{Shape: []int{n, len(f.wide) / n}, Values: f.wide}
-	}
-	return Array{Shape: []int{n, len(f.narrow) / n}, Values: f.narrow}
-}
-
-// truth returns the value of a bool, and whether the cell is one.
-func truth(cell string) (value, ok bool) {
-	switch strings.ToLower(cell) {
-	case "true", "1":
-		return true, true
-	case "false", "0":
-		return false, true
-	}
-	return false, false
 }
 
 // missingFix is what to do about a cell without a number.

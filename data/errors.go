@@ -59,11 +59,13 @@ func (e *RowError) Error() string {
 // Unwrap returns Err.
 func (e *RowError) Unwrap() error { return e.Err }
 
-// quote quotes a value for a message and truncates it to 40 bytes.
+// maxQuoted is the maximum number of bytes of a value in a message.
+const maxQuoted = 40
+
+// quote quotes a value for a message and truncates it.
 func quote(text string) string {
-	const limit = 40
-	if len(text) > limit {
-		return fmt.Sprintf("%q...", text[:limit])
+	if len(text) > maxQuoted {
+		return fmt.Sprintf("%q...", text[:maxQuoted])
 	}
 	return fmt.Sprintf("%q", text)
 }

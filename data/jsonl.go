@@ -23,7 +23,7 @@ import (
 // A field is int64 if all its numbers are integers, which must be below 2^53. Otherwise it is float32,
 // or float64 with CSVOptions.Exact.
 //
-// An invalid line is a *RowError (ErrFormat): a line that is not an object, names or shapes that
+// An invalid line is a *RowError (ErrFormat): a line that is not an object or not UTF-8, names or shapes that
 // differ from the first line, null, or a number too large for float32.
 func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
 	t := objects{file: name, values: l.again(), fields: make(map[string]*jsonField)}
@@ -77,6 +77,9 @@ func (t *objects) bad(line int, name, found, expected, fix string) error {
 
 func (t *objects) add(text []byte, line int) error {
 	const fix = `write a line such as {"text": "...", "label": 1}`
+	if wrong := notUTF8(string(text)); wrong != nil { // the decoder replaces invalid bytes
+		return t.bad(line, "", wrong.Found, wrong.Expected, wrong.Fix)
+	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	token, err := d.Token()

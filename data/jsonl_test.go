@@ -84,6 +84,7 @@ func TestJSONLRefuses(t *testing.T) {
 		`{"a": [1, [2]]}`:                     "found an array, expected a single value",
 		`{"a": ` + strings.Repeat("[", 1<<20): "too many nested arrays",
 		`{"a": []}`:                           "found an array of 0, expected an array of 1",
+		"{\"a\": \"K\xf6ln\"}":                `line 1: found "{\"a\": \"K\xf6ln\"}", expected text in UTF-8; convert the file`,
 		`{"a": 1e39}`:                         "expected a number within float32",
 		`{"a": 9007199254740992}`:             "expected an integer below 2^53",
 		`{"a": 0, "b": "o", "b": "p"}`:        `found a repeated name`,

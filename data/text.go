@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"unicode/utf8"
 )
 
 func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader, CSVOptions, *limit) (*InMemory, error)) (*InMemory, error) {
@@ -91,6 +92,26 @@ func textReader(r io.Reader) (io.Reader, error) {
 		}
 	}
 	return b, nil
+}
+
+// notUTF8 describes text in another encoding from a character before its first invalid byte on.
+// The error has no position. It is nil for text in UTF-8.
+func notUTF8(text string) *RowError {
+	from := 0
+	for at := 0; ; {
+		r, size := utf8.DecodeRuneInString(text[at:])
+		switch {
+		case size == 0:
+			return nil
+		case r == utf8.RuneError && size == 1:
+			if len(text) <= maxQuoted {
+				from = 0
+			}
+			return &RowError{Found: quote(text[from:]), Expected: "text in UTF-8",
+				Fix: "convert the file, for example with iconv -f latin1 -t utf-8", Err: ErrFormat}
+		}
+		from, at = at, at+size
+	}
 }
 
 // Memory in bytes that counts against the limit in addition to the text.
