@@ -231,7 +231,9 @@ func TestKeptIndexIsReplacedInUse(t *testing.T) {
 	for _, records := range []int{100, 60_000} { // rows in memory and in a file
 		dir := largeRecords(t, records)
 		openLabelled(t, dir)
-		labels, err := openLabelled(t, dir).selected("y")
+		m := openLabelled(t, dir)
+		require.NotEmpty(t, m.records.kept)
+		labels, err := m.selected("y")
 		require.NoError(t, err)
 		want := copied(t, labels, Pass{Batch: records})
 		require.NoError(t, os.Truncate(indexFiles(t)[0], 0))

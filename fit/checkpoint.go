@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -369,8 +370,7 @@ type savedState struct {
 	Recovery json.RawMessage `json:"recovery,omitempty"`
 	// Session is the state of the session other than variables.
 	Session json.RawMessage `json:"session,omitempty"`
-	// history is the content of the history file, valid until the next checkpoint. files are folders
-	// whose files belong to the state of a hook, by its name.
+	// history is the content of the history file. files are folders whose files belong to the state of a hook, by its name.
 	history []byte
 	files   map[string]string
 }
@@ -426,9 +426,11 @@ func (r *run) capture(d disk.Disk, dir string) (*savedState, error) {
 	if err != nil {
 		return nil, err
 	}
-	if saved.history, err = r.historyLines(); err != nil {
+	lines, err := r.historyLines()
+	if err != nil {
 		return nil, &checkpoint.Permanent{Err: err}
 	}
+	saved.history = bytes.Clone(lines)
 	return saved, nil
 }
 

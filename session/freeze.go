@@ -101,7 +101,7 @@ func (w *stateWriter) define(m *savedmodels.Model) func(*graphdef.Graph) (find f
 		if base != "" {
 			vars = vars[:changing]
 		}
-		w.model, w.variables = m, vars
+		w.model, w.variables, w.values = m, vars, nil
 		var keys []string
 		var types []tfbind.DType
 		inputs := []string{"prefix", "keys", "whole"}

@@ -13,19 +13,19 @@ import (
 type side struct {
 	mu     sync.Mutex
 	opened bool
-	err    error // of open
+	err    error // of find, or ErrClosed
 	graph  *tfbind.Graph
 	tf     *tfbind.Session
 }
 
-// open makes the native session at the first call. define adds the operations, and find looks them up.
+// open makes the native session at the first call, and after an error at the next one. define adds the
+// operations, and find looks them up.
 func (d *side) open(config []byte, define func(*graphdef.Graph) (find func())) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.opened {
 		return d.err
 	}
-	d.opened = true
 	g := &graphdef.Graph{}
 	find := define(g)
 	def, err := g.Bytes()
@@ -38,10 +38,17 @@ func (d *side) open(config []byte, define func(*graphdef.Graph) (find func())) e
 	if err == nil {
 		d.tf, err = tfbind.NewSession(d.graph, config)
 	}
-	if d.err = err; err == nil {
+	if err == nil {
 		find()
+		err = d.err
 	}
-	return d.err
+	if err != nil {
+		err = errors.Join(err, d.tf.Close(), d.graph.Close())
+		d.err, d.tf, d.graph = nil, nil, nil
+		return err
+	}
+	d.opened = true
+	return nil
 }
 
 // output looks up an output. An error makes open fail.
@@ -55,8 +62,6 @@ func (d *side) output(name string) (o tfbind.Output) {
 func (d *side) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.opened || d.err == nil {
-		d.opened, d.err = true, tfbind.ErrClosed
-	}
+	d.opened, d.err = true, tfbind.ErrClosed
 	return errors.Join(d.tf.Close(), d.graph.Close())
 }

@@ -102,8 +102,8 @@ func (t *training) autotune(ctx context.Context) error {
 		t.tuned = &p
 		t.choice, err = autotune.Choose(ctx, p)
 		done()
-		if errors.Is(err, data.ErrFormat) { // an image of the samples is damaged
-			err = unusable(err)
+		if errors.Is(err, data.ErrFormat) { // an image of the samples is damaged, and perhaps others
+			err = cmp.Or(t.checkImages(ctx), unusable(err))
 		}
 	}
 	t.choice.Reason = t.asSet(t.choice.Reason)
@@ -300,7 +300,7 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	}
 	l.Restart = t.mayRestart()
 	l.Precision = !t.Autotune.Fixed.Precision
-	// The executor of the checkpoint takes precedence over tracing, except over TraceAlways.
+	// The executor of the checkpoint takes precedence over tracing, except over the option for all steps.
 	l.Traced = t.Trace == traceAlways
 	if !t.Autotune.Fixed.StepsPerExecution {
 		l.StepsPerExecution = math.MaxInt32 // the loop itself ends executions where it must pause

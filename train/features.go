@@ -58,7 +58,7 @@ func (t *training) cacheFeatures(ctx context.Context) error {
 		return &option.Error{Option: "Config.CacheFeatures", Value: t.CacheFeatures, Reason: why.err.Error(), Fix: "leave the option out", Err: why.err}
 	case known:
 		err = why.err
-	case t.CacheFeatures == cacheOn || context.Cause(ctx) != nil:
+	case t.CacheFeatures == cacheOn || context.Cause(ctx) != nil || errors.As(err, new(*InputError)):
 		return err
 	}
 	t.report("features", text("not cached: "+err.Error()))
@@ -108,6 +108,7 @@ func (t *training) tryFeatures(ctx context.Context) error {
 	}
 	t.decodeJPEG(s.DecodeJPEG)
 	if err := t.checkImages(ctx); err != nil {
+		t.decodeJPEG(nil)
 		return errors.Join(err, s.Close())
 	}
 	x, err := s.NewFeatureStep(f)

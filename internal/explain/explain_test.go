@@ -239,7 +239,7 @@ func TestDigits(t *testing.T) {
 	})
 }
 
-// A workspace that is as large as a cache of the processor, whatever the batch, is mostly not resident.
+// A workspace that is sized for a cache, whatever the batch, is mostly not resident.
 func TestUnwrittenWorkspace(t *testing.T) {
 	r := measure(t, "0", testCase{Model: "digits-cnn", Samples: 1000, Batch: 32, Seconds: 2})
 	assert.Less(t, float64(r.Excess()), 0.05*float64(r.PeakBytes), "excess")

@@ -71,7 +71,7 @@ func (m *measurement) parts(operations []operation) []Part {
 		l.native(Executors, before-opened-l.fromMalloc(b.buffers, b.steps)-l.fromMalloc(b.tensors, b.open))
 	}
 	l.slack(m)
-	l.unwritten()
+	l.unwritten(m.plan.Budgeted)
 	l.add(Unattributed, l.rest)
 	slices.SortStableFunc(l.parts, func(a, b Part) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	return l.parts
@@ -150,9 +150,10 @@ func (l *list) inUse(p *phase) memory.Bytes {
 
 // unwritten takes what the parts exceed the peak by from those whose pages may never have been written, and
 // then take no memory, in proportion to their sizes. Kernels for the gradient of a convolution without
-// oneDNN allocate as much as a cache of the processor has, but write what the batch needs
-// (conv_grad_input_ops.cc).
-func (l *list) unwritten() {
+// oneDNN allocate for a cache of 30 MiB, but write what the batch needs (conv_grad_input_ops.cc). trimmed
+// means that malloc's free memory comes first: with a memory budget, a trim makes an unknown part of it
+// non-resident.
+func (l *list) unwritten(trimmed bool) {
 	var all memory.Bytes
 	var parts []*Part
 	for i := range l.parts {
@@ -161,8 +162,13 @@ func (l *list) unwritten() {
 		}
 	}
 	excess := min(max(-l.rest, 0), all)
+	slices.SortFunc(parts, func(a, b *Part) int { return cmp.Compare(a.Name, b.Name) }) // malloc's first
 	for _, p := range parts {
 		p.Unwritten = memory.Bytes(float64(excess) * float64(p.Bytes) / float64(all))
+		if trimmed {
+			p.Unwritten = min(p.Bytes, excess)
+		}
+		all, excess = all-p.Bytes, excess-p.Unwritten
 		p.Bytes -= p.Unwritten
 		l.rest += p.Unwritten
 	}
