@@ -435,8 +435,8 @@ func TestErrorSaysWhatToDo(t *testing.T) {
 		whole, at bool
 		want      string
 	}{
-		{"split", false, false, ": raise it to 619 MiB or more, or train with smaller batches; there is no checkpoint to resume from"},
-		{"whole", true, true, "MiB or more, or allow micro-batches, which were not used (the model has no gradients); "},
+		{"split", false, false, ": raise it to about 656 MiB, or train with smaller batches; there is no checkpoint to resume from"},
+		{"whole", true, true, "MiB, or allow micro-batches, which were not used (the model has no gradients); "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := &machine{base: 300 * mib, whole: c.whole, perSample: 150 * mib, beyondOf: func(int) memory.Bytes { return 300 * mib }}
@@ -638,6 +638,11 @@ func TestBudgetNeedIsEnough(t *testing.T) {
 		{base: 300 * mib, perSample: 10 * mib, whole: true},
 		{base: 300 * mib, perSample: 10 * mib, graph: 100 * memory.KiB},
 		{base: 300 * mib},
+		{base: 300 * mib, perSample: mib, whole: true, afterStep: func(m *machine) { // later steps take more
+			if m.trained == 12 {
+				m.base += 16 * mib
+			}
+		}},
 	} {
 		for _, limit := range []memory.Bytes{mib, 200 * mib, 299 * mib, 301 * mib} {
 			first := m.process()
@@ -649,7 +654,7 @@ func TestBudgetNeedIsEnough(t *testing.T) {
 			var unkept *Error
 			require.ErrorAs(t, err, &unkept, "%+v", m)
 			require.Less(t, first.trained, 10)
-			require.LessOrEqual(t, unkept.Need, first.highest*104/100+2*mib)
+			require.LessOrEqual(t, unkept.Need, first.highest*110/100+2*mib)
 			require.Contains(t, unkept.Error(), "raise it to ")
 
 			second := m.process()

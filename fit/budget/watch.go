@@ -41,8 +41,10 @@ func (w *watch) left(limit memory.Bytes) memory.Bytes {
 
 func (w *watch) free() memory.Bytes { return w.limit - w.left(w.limit) }
 
-// enough returns the least limit in whole MiB that has space for a peak and the reserve.
+// enough returns the least limit in whole MiB that has space for a peak of the first steps, for
+// what later steps may take in addition, and for the reserve.
 func (w *watch) enough(peak memory.Bytes) memory.Bytes {
+	peak += memory.Bytes(laterSteps * float64(peak))
 	least := max(memory.Bytes(float64(peak)/(1-reserve)), peak+w.uncertainty())
 	return (least + memory.MiB) / memory.MiB * memory.MiB
 }
