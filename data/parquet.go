@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/encoding/thrift"
 	"github.com/parquet-go/parquet-go/format"
 
 	"steadyfit/internal/dtype"
@@ -59,10 +60,7 @@ func (p *parquetRows) rows(r io.ReaderAt, size int64, each func([]byte) error) (
 	if err != nil {
 		return corrupt(err)
 	}
-	columns, err := parquetColumns(f.Schema())
-	if err != nil {
-		return err
-	}
+	columns := parquetColumns(f.Schema())
 	if p.columns == nil {
 		p.columns = columns
 	}
@@ -111,15 +109,83 @@ func checkMetadata(r io.ReaderAt, size int64, memory *limit) error {
 	if n > min(size-least, most) {
 		return fmt.Errorf("metadata of %d bytes in a file of %d, expected at most %d: %w", n, size, min(size-least, most), ErrFormat)
 	}
-	w := &thriftWalk{raw: make([]byte, n)}
-	if _, err := r.ReadAt(w.raw, size-int64(len(end))-n); err != nil {
+	raw := make([]byte, n)
+	if _, err := r.ReadAt(raw, size-int64(len(end))-n); err != nil {
 		return onDisk(err)
 	}
+	w := &thriftWalk{raw: raw}
 	if err := w.walk(0); err != nil {
 		return fmt.Errorf("the metadata is damaged: %w", err)
 	}
 	if memory != nil && w.structs > memory.max/structBytes {
 		return option.Errorf("%w: its metadata has %d parts of columns and row groups, expected at most %d; write fewer and larger row groups, or raise {Options.MaxBytes} if the data is meant to be that large", ErrTooLarge, w.structs, memory.max/structBytes)
+	}
+	return checkSchema(raw)
+}
+
+// schemaOutline is the part of the metadata that determines the memory for the columns.
+type schemaOutline struct {
+	Schema thrift.Slice[struct {
+		Type     thrift.Null[format.Type] `thrift:"1,optional"`
+		Name     string                   `thrift:"4,required"`
+		Children thrift.Null[int32]       `thrift:"5,optional"`
+	}] `thrift:"2,required"`
+	RowGroups thrift.Slice[struct {
+		Columns thrift.Slice[struct{}] `thrift:"1,required"`
+	}] `thrift:"4,required"`
+}
+
+// checkSchema checks the depth of the schema, and that row groups have the columns of the schema. The
+// library allocates the path of each part of the schema, and each column in each row group.
+func checkSchema(raw []byte) error {
+	const (
+		maxDepth = 32
+		maxNames = 4 << 20
+	)
+	var outline schemaOutline
+	if err := thrift.NewDecoder((&thrift.CompactProtocol{}).NewReaderFromBytes(raw)).Decode(&outline); err != nil {
+		return corrupt(err)
+	}
+	type group struct {
+		left  int32 // the children that follow
+		names int   // the bytes of its path
+	}
+	var groups []group
+	leaves, names := 0, 0
+	for _, part := range outline.Schema {
+		length := len(part.Name)
+		if len(groups) > 0 {
+			length += groups[len(groups)-1].names
+		}
+		if part.Type.Valid {
+			leaves++
+			names += length
+		}
+		if part.Children.V > 0 {
+			groups = append(groups, group{part.Children.V, length})
+		} else {
+			for len(groups) > 0 {
+				last := &groups[len(groups)-1]
+				if last.left--; last.left > 0 {
+					break
+				}
+				groups = groups[:len(groups)-1]
+			}
+		}
+		switch {
+		case len(groups) > maxDepth:
+			return fmt.Errorf("more than %d levels of columns: %w", maxDepth, ErrFormat)
+		case names > maxNames:
+			return fmt.Errorf("names of columns with more than %d bytes: %w", maxNames, ErrFormat)
+		}
+	}
+	if leaves > maxFields {
+		return fmt.Errorf("%d columns, expected at most %d: remove unused columns: %w", leaves, maxFields, ErrFormat)
+	}
+	for i, group := range outline.RowGroups {
+		if len(group.Columns) != leaves {
+			return fmt.Errorf("row group %d has %d columns, and the schema has %d: %w", i, len(group.Columns), leaves, ErrFormat)
+		}
 	}
 	return nil
 }
@@ -150,13 +216,8 @@ func (p *parquetRows) group(group parquet.RowGroup, buffer []parquet.Row, raw *[
 }
 
 // parquetColumns returns the columns of a schema: one for each leaf.
-func parquetColumns(schema *parquet.Schema) ([]*parquetColumn, error) {
-	paths := schema.Columns()
-	if len(paths) > maxFields {
-		return nil, fmt.Errorf("%d columns, expected at most %d: remove unused columns: %w", len(paths), maxFields, ErrFormat)
-	}
-	var columns []*parquetColumn
-	for _, path := range paths {
+func parquetColumns(schema *parquet.Schema) (columns []*parquetColumn) {
+	for _, path := range schema.Columns() {
 		leaf, _ := schema.Lookup(path...)
 		c := &parquetColumn{kind: parquetKind(leaf.Node.Type()), list: leaf.MaxRepetitionLevel > 0}
 		if c.list { // the names inside a list are those of its encoding
@@ -176,7 +237,7 @@ func parquetColumns(schema *parquet.Schema) ([]*parquetColumn, error) {
 		}
 		columns = append(columns, c)
 	}
-	return columns, nil
+	return columns
 }
 
 // parquetKind returns the element type of a column; nil if the type is not supported.

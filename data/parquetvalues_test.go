@@ -9,6 +9,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
@@ -114,6 +115,14 @@ func deltas(t testing.TB, numbers []int32) []byte {
 
 const manyValues = math.MaxInt32
 
+// schemaOf returns a Parquet file with a schema and row groups that have no columns.
+func schemaOf(t testing.TB, schema []format.SchemaElement, groups int) []byte {
+	t.Helper()
+	footer, err := thrift.Marshal(&thrift.CompactProtocol{}, &format.FileMetaData{Schema: schema, RowGroups: make([]format.RowGroup, groups)})
+	require.NoError(t, err)
+	return withFooter([]byte(parquetMagic), footer)
+}
+
 type hostileFile struct {
 	raw  []byte
 	want string // in the error
@@ -141,6 +150,7 @@ func hostileParquet(t testing.TB) map[string]hostileFile {
 	longRow := dataPage(1<<20, format.Plain, prefixedBy4(runOf(1<<20, 1)), prefixedBy4(runOf(1<<20, 0)))
 	deep := bytes.Repeat([]byte{0x19}, 4<<20) // a list of a list, and so on
 	long := []byte{0x29, 0xfc, 0xff, 0xff, 0xff, 0xff, 7}
+	parent, leaf := format.SchemaElement{Name: "x", NumChildren: thrift.New(int32(1))}, format.SchemaElement{Name: "x", Type: thrift.New(format.Int32)}
 	made := map[string]parquetParts{
 		"levels":             {want: "runs with more values than the 1 that its header states", kind: format.Int32, repeated: format.Optional, pages: []parquetPart{dataPage(1, format.Plain, prefixedBy4(runOf(manyValues, 1)), []byte{1, 0, 0, 0})}},
 		"levels of pages 2":  {want: "runs with more values than the 1 that its header states", kind: format.Int32, repeated: format.Optional, pages: []parquetPart{dataPage2(1, 0, runOf(manyValues, 1), []byte{1, 0, 0, 0})}},
@@ -189,6 +199,11 @@ func hostileParquet(t testing.TB) map[string]hostileFile {
 	files := map[string]hostileFile{
 		"nested metadata": {withFooter([]byte(parquetMagic), deep), "the metadata is damaged: more than 32 levels of nesting"},
 		"long metadata":   {withFooter([]byte(parquetMagic), long), "the metadata is damaged: it ends early"},
+		"deep schema":     {schemaOf(t, slices.Repeat([]format.SchemaElement{parent}, 30000), 1), "more than 32 levels of columns"},
+		"many columns":    {schemaOf(t, append([]format.SchemaElement{{Name: "root", NumChildren: thrift.New(int32(30000))}}, slices.Repeat([]format.SchemaElement{leaf}, 30000)...), 30000), "30000 columns, expected at most 4096"},
+		"many row groups": {schemaOf(t, append([]format.SchemaElement{{Name: "root", NumChildren: thrift.New(int32(4096))}}, slices.Repeat([]format.SchemaElement{leaf}, 4096)...), 60000), "row group 0 has 0 columns, and the schema has 4096"},
+		"long names": {schemaOf(t, append([]format.SchemaElement{{Name: strings.Repeat("a", 64<<10), NumChildren: thrift.New(int32(4096))}},
+			slices.Repeat([]format.SchemaElement{leaf}, 4096)...), 0), "names of columns with more than 4194304 bytes"},
 	}
 	for name, parts := range made {
 		files[name] = hostileFile{parts.file(t), parts.want}
