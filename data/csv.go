@@ -57,6 +57,7 @@ type CSVOptions struct {
 	Bool bool
 
 	ignore []string // Options.Ignore
+	size   int64    // bytes of the text, or 0 if unknown
 }
 
 // Column is a table column that becomes a field with one value per row.
@@ -443,7 +444,7 @@ func (t *table) row(record []string) error {
 				return err
 			}
 			// A cell shares the memory of its row, so a copy is stored.
-			f.texts = append(f.texts, strings.Clone(cell))
+			f.texts = added(t, f.texts, strings.Clone(cell))
 			continue
 		}
 		cell = strings.TrimSpace(cell)
@@ -458,14 +459,14 @@ func (t *table) row(record []string) error {
 			if !ok {
 				return t.bad(i, quote(cell), "true, false, 1 or 0", "correct it, or remove the row")
 			}
-			f.bools = append(f.bools, v)
+			f.bools = added(t, f.bools, v)
 			continue
 		}
 		v, err := t.number(i, cell)
 		if err != nil {
 			return err
 		}
-		f.add(v, cell, t.options.Exact)
+		f.add(t, v, cell)
 	}
 	t.line = append(t.line, line)
 	return nil
@@ -532,12 +533,12 @@ func (t *table) dataset() (*InMemory, error) {
 		if t.found != nil {
 			classes = t.sortClasses()
 		}
-		y = &Array{Shape: []int{n}, Values: t.y}
+		y = &Array{Shape: []int{n}, Values: compact(t.y)}
 		if t.real != nil {
-			y.Values = t.real
+			y.Values = compact(t.real)
 		}
 	}
-	m, err := newTable(t.file, t.line, fields, y, classes, label)
+	m, err := newTable(t.file, compact(t.line), fields, y, classes, label)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -422,6 +423,42 @@ func TestCSVFiles(t *testing.T) {
 	zeros := compressed(t, bytes.Repeat([]byte("0,0\n"), 1<<20))
 	_, err = Open(write(t, "zeros.csv.gz", zeros), Options{MaxBytes: 1 << 20})
 	require.ErrorIs(t, err, ErrTooLarge)
+}
+
+// Columns have little spare capacity, and while they grow, the copies are few.
+func TestCSVCapacity(t *testing.T) {
+	for _, c := range []struct {
+		name, cell string
+		options    CSVOptions
+	}{
+		{"numbers", "0", CSVOptions{}},
+		{"compressed", "0", CSVOptions{}},
+		{"integers", "16777217", CSVOptions{Exact: true}},
+		{"bools", "1", CSVOptions{Bool: true}},
+		{"texts", "a", CSVOptions{Text: true, Header: "no"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := []byte(strings.Repeat(strings.Repeat(c.cell+",", 32)+"0\n", 10_000))
+			c.options.Label = "-1"
+			read := func(path string) {
+				m, err := Open(path, Options{CSV: c.options})
+				require.NoError(t, err)
+				for _, column := range m.columns {
+					values := reflect.ValueOf(column.values)
+					require.LessOrEqual(t, values.Cap()-values.Len(), values.Len()/32+1, column.name)
+				}
+			}
+			most := math.MaxInt
+			if c.name == "numbers" { // of float32
+				most = 3*4*32*10_000 + 2*len(text)
+			}
+			if c.name == "compressed" {
+				text = compressed(t, text)
+			}
+			path := write(t, "t.csv", text)
+			bounded.Allocates(t, most, func() { read(path) })
+		})
+	}
 }
 
 // Messages contain positions in the file, also for derived datasets.

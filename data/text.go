@@ -10,11 +10,18 @@ import (
 )
 
 func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader, CSVOptions, *limit) (*InMemory, error)) (*InMemory, error) {
-	r, _, err := openPlain(path)
+	f, size, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
-	defer r.Close()
+	defer f.Close()
+	r, likely, err := gunzip(f, size)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if likely == size {
+		o.size = size
+	}
 	return read(path, r, o, l)
 }
 
