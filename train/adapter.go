@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -65,6 +66,17 @@ func (t *training) save(ctx context.Context, r *Result) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// withSaved adds the saved results to the error of a complete training.
+func (r *Result) withSaved(err error) error {
+	if err != nil && r.Out != "" {
+		err = fmt.Errorf("%w; the training is complete, and the trained model is in %s", err, r.Out)
+	}
+	if err != nil && r.OutAdapter != "" {
+		err = fmt.Errorf("%w; the training is complete, and the trained adapter is in %s", err, r.OutAdapter)
+	}
+	return err
 }
 
 // record adds the record of the data to a trained model.

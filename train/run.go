@@ -189,7 +189,8 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	err = t.orRestart(r.History, err)
 	// An interrupt or a file that could not be written must not discard the result.
 	if r.History.Done && every(err, final) {
-		err = errors.Join(err, t.save(context.WithoutCancel(ctx), &r))
+		unsaved := t.save(context.WithoutCancel(ctx), &r)
+		err = errors.Join(r.withSaved(err), unsaved)
 	}
 	// Other ranks wait for the checkpoint that the first one writes at an interrupt, and for the
 	// same error on slower ranks.

@@ -3,6 +3,7 @@ package train
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
+	"steadyfit/fit/checkpoint"
 	"steadyfit/internal/contract"
 	"steadyfit/option"
 	"steadyfit/session"
@@ -75,6 +77,25 @@ func TestRun(t *testing.T) {
 	assert.NotEmpty(t, r.History.ResumedFrom)
 	assert.True(t, bytes.Equal(want, weights(t, c.Out)), "resumed")
 	assert.Equal(t, tfbind.Counts{}, tfbind.Live())
+}
+
+// A training without space for its last checkpoint saves its model, and the error names it.
+func TestRunWithoutLastCheckpoint(t *testing.T) {
+	dir := t.TempDir()
+	c := Config{
+		Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 256, Epochs: 1},
+		Out: filepath.Join(dir, "out"), OutAdapter: filepath.Join(dir, "adapter"), OnWriteError: fit.Continue,
+	}
+	c.Checkpoints.Folder = filepath.Join(dir, "ckpt")
+	c.Loop.Hook(fit.Hook{Name: "no folder", Epoch: func(context.Context, *fit.State) error {
+		return errors.Join(os.RemoveAll(c.Checkpoints.Folder), os.WriteFile(c.Checkpoints.Folder, nil, 0o666))
+	}})
+	r, err := Run(t.Context(), c)
+	require.ErrorAs(t, err, new(*checkpoint.Error))
+	require.ErrorContains(t, err, "; the training is complete, and the trained model is in "+c.Out)
+	require.ErrorContains(t, err, "; the training is complete, and the trained adapter is in "+c.OutAdapter)
+	assert.Equal(t, c.Out, r.Out)
+	assert.NotEmpty(t, weights(t, c.Out))
 }
 
 // Without Report, the log has the messages for the user.
