@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -400,6 +401,14 @@ func (r *reader) scaled(ds *data.InMemory) (*data.InMemory, error) {
 		ds = scaled
 	}
 	return ds, nil
+}
+
+// release returns the memory that was needed to parse the data, which would stay resident during the
+// training and count in budgets. Mapped and streamed data needs none.
+func (r *reader) release() {
+	if slices.ContainsFunc(r.opened, func(ds *data.InMemory) bool { return ds.HeapBytes() > 0 }) {
+		debug.FreeOSMemory()
+	}
 }
 
 func (r *reader) close() error {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 	"steadyfit/fit"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
+	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
@@ -131,6 +133,34 @@ func file(t *testing.T, name, content string) string {
 	path := filepath.Join(t.TempDir(), name)
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o666))
 	return path
+}
+
+// The memory for reading data into the heap is returned before training. Mapped data needs no collection.
+func TestParsedDataIsReleased(t *testing.T) {
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	array := func(path, shape string, values int) {
+		head := fmt.Sprintf("{'descr': '<f4', 'fortran_order': False, 'shape': (%s)}", shape)
+		head += strings.Repeat(" ", 117-len(head)) + "\n"
+		content := "\x93NUMPY\x01\x00" + string([]byte{byte(len(head)), 0}) + head + string(make([]byte, 4*values))
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o666))
+	}
+	arrays := t.TempDir()
+	array(filepath.Join(arrays, "x.npy"), "2, 64", 128)
+	array(filepath.Join(arrays, "y.npy"), "2,", 2)
+	table := file(t, "t.csv", strings.Repeat(strings.Repeat("0.5,", 64)+"1\n", 2))
+	plan, err := session.Compile(m, session.Options{})
+	require.NoError(t, err)
+	for path, released := range map[string]uint32{table: 1, arrays: 0} {
+		tr := &training{Config: Config{Data: Data{Path: path, Label: "-1", Map: mapAlways}, Loop: fit.Loop{Batch: 2}}, model: m, plan: plan}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := tr.openData()
+		runtime.ReadMemStats(&after)
+		assert.NoError(t, err)
+		assert.Equal(t, released, after.NumForcedGC-before.NumForcedGC, path)
+		assert.NoError(t, tr.reader.close())
+	}
 }
 
 // Tables with the same columns in another order swapped features.

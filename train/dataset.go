@@ -48,6 +48,7 @@ func (t *training) openData() (err error) {
 		return err
 	}
 	t.samples, t.data = train, t.ordered(train, nil)
+	t.reader.release()
 	return nil
 }
 
