@@ -128,7 +128,9 @@ type Config struct {
 	// Supervise selects whether the training runs in a child process: "always" restarts it when it
 	// crashes or hangs, and needs Checkpoints. "budget" uses a child process if a budget may need a
 	// new process and Checkpoints is set, and does not restart after crashes. Empty trains in this
-	// process. Supervisor configures the supervision.
+	// process. Supervisor configures the supervision. With a child process, main runs in both: the
+	// parent waits in Run, and the child trains in it, so code before and after Run runs twice (see
+	// Result.InChild).
 	Supervise  string
 	Supervisor supervise.Options
 	// Worker is for programs that call supervise.Run themselves, for example to run several
