@@ -202,6 +202,7 @@ func (p *parquetRows) group(group parquet.RowGroup, buffer []parquet.Row, raw *[
 			if err := each(*raw); err != nil {
 				return err
 			}
+			clear(row) // its texts keep their pages in memory
 		}
 		if end == io.EOF {
 			return nil

@@ -46,6 +46,10 @@ const (
 	// maxRows and maxRowValues limit the rows that are read at a time.
 	maxRows      = 64
 	maxRowValues = 1 << 17
+	// maxKept limits the memory of pages that these rows keep.
+	maxKept = 256 << 20
+	// readValues is the number of values of a page that the library reads at a time.
+	readValues = 170
 	// spareBytes follow the bytes of a page, since decoders of the library read whole words.
 	spareBytes = 16
 )
@@ -72,10 +76,10 @@ func (p *pageChecker) close() {
 
 // check checks the pages of a row group. It returns the number of rows to read at a time, and the values
 // of columns of booleans that the library does not decode. Of each column, the largest page, the largest
-// dictionary and the longest row are in memory at a time.
+// dictionary and the longest row are in memory at a time, and all pages of texts that the rows refer to.
 func (p *pageChecker) check(group *format.RowGroup) (rows int, flags [][]byte, err error) {
 	defer func() { p.block, p.raw, p.levels, p.lengths = nil, nil, nil, nil }()
-	total, values := int64(0), 0
+	total, kept, values := int64(0), int64(0), 0
 	for i := range group.Columns {
 		c := &columnChunk{pageChecker: p, leaf: p.columns[i], meta: &group.Columns[i].MetaData}
 		name := strings.Join(c.meta.PathInSchema, ".")
@@ -84,12 +88,17 @@ func (p *pageChecker) check(group *format.RowGroup) (rows int, flags [][]byte, e
 		}
 		flags = append(flags, c.flags)
 		values += c.longest
-		total += c.page + c.dictionary + rowValueBytes*int64(c.longest)
+		kept += c.kept
+		total += max(c.page, c.kept) + c.dictionary + rowValueBytes*int64(c.longest)
 		if p.limit != nil && total > p.limit.max {
 			return 0, nil, option.Errorf("column %q: %w: with the columns before it, its pages and its longest row have %d bytes when decompressed, and the limit is %d; write smaller pages or fewer columns, or raise {Options.MaxBytes} if the data is meant to be that large", name, ErrTooLarge, total, p.limit.max)
 		}
 	}
-	return max(1, min(maxRows, maxRowValues/max(1, values))), flags, nil
+	free := int64(maxKept)
+	if p.limit != nil {
+		free = min(free, p.limit.max-total)
+	}
+	return max(1, min(maxRows, maxRowValues/max(1, values), int(1+free/max(1, kept)))), flags, nil
 }
 
 // columnChunk is a column in a row group.
@@ -103,6 +112,18 @@ type columnChunk struct {
 	row, longest     int    // values of the last row, which may go on in the next page, and of the longest
 	values           int    // except nulls
 	flags            []byte // booleans that the library does not decode
+
+	kept    int64      // memory for the most pages of texts that a row and the library refer to
+	ofRow   int64      // memory for those of the last row
+	begins  bool       // whether a row begins in the last page
+	latest  int        // values of the last page
+	stale   []keptPage // those of the values that the library read and did not replace yet
+	ofReads int64      // their memory
+}
+
+type keptPage struct {
+	values int
+	memory int64
 }
 
 // check checks the pages, which the library reads from the offset of the data on, after the dictionary.
@@ -167,8 +188,31 @@ func (c *columnChunk) checkPage(from, end int64, first bool) (int64, error) {
 		c.dictionary = max(c.dictionary, memory)
 	} else {
 		c.page = max(c.page, memory)
+		c.keep(memory)
 	}
 	return size + int64(h.CompressedPageSize), nil
+}
+
+// keep counts the pages that remain in memory since values refer to them. The library reads values to the
+// beginning of a buffer, so the values of an earlier page may remain behind those of a later one.
+func (c *columnChunk) keep(memory int64) {
+	switch c.leaf.Type().Kind() {
+	case parquet.ByteArray, parquet.FixedLenByteArray:
+	default:
+		return
+	}
+	values := min(c.latest, readValues)
+	for n := len(c.stale); n > 0 && c.stale[n-1].values <= values; n-- {
+		c.ofReads -= c.stale[n-1].memory
+		c.stale = c.stale[:n-1]
+	}
+	c.stale = append(c.stale, keptPage{values, memory})
+	c.ofReads += memory
+	c.kept = max(c.kept, c.ofRow+c.ofReads)
+	if c.begins {
+		c.ofRow = 0
+	}
+	c.ofRow += memory
 }
 
 // header decodes the header of a page and returns its size.

@@ -50,7 +50,7 @@ func (c *columnChunk) checkData(h *format.PageHeader, levels, raw []byte) (memor
 	if err := c.decodeLevels(repetition, highestRepetition, n); err != nil {
 		return 0, err
 	}
-	c.addRows()
+	c.addRows(n)
 	if err := c.decodeLevels(definition, highestDefinition, n); err != nil {
 		return 0, err
 	}
@@ -99,14 +99,15 @@ func (p *pageChecker) decodeLevels(runs []byte, highest, n int) (err error) {
 	return err
 }
 
-// addRows finds the longest row from the levels of repetition. A row may begin in an earlier page.
-func (c *columnChunk) addRows() {
+// addRows finds the longest row from the levels of repetition of n values. A row may begin in an earlier page.
+func (c *columnChunk) addRows(n int) {
+	c.latest, c.begins = n, false
 	if c.leaf.MaxRepetitionLevel() == 0 {
-		c.longest = 1
+		c.longest, c.begins = 1, n > 0
 	}
 	for _, level := range c.levels {
 		if level == 0 {
-			c.row = 0
+			c.row, c.begins = 0, true
 		}
 		c.row++
 		c.longest = max(c.longest, c.row)

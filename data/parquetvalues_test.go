@@ -150,6 +150,17 @@ func hostileParquet(t testing.TB) map[string]hostileFile {
 	longRow := dataPage(1<<20, format.Plain, prefixedBy4(runOf(1<<20, 1)), prefixedBy4(runOf(1<<20, 0)))
 	deep := bytes.Repeat([]byte{0x19}, 4<<20) // a list of a list, and so on
 	long := []byte{0x29, 0xfc, 0xff, 0xff, 0xff, 0xff, 7}
+	var longPages, shrinking []parquetPart
+	large := prefixedBy4(make([]byte, 2<<20))
+	for i := range 64 {
+		list := slices.Concat(prefixedBy4(runOf(1, byte(min(i, 1)))), prefixedBy4(runOf(1, 1)), large)
+		longPages = append(longPages, dataPage(1, format.Plain, z.EncodeAll(list, nil)))
+		longPages[i].size = len(list)
+		texts := slices.Concat(bytes.Repeat(text, 63-i), large)
+		shrinking = append(shrinking, dataPage(int32(64-i), format.Plain, z.EncodeAll(texts, nil)))
+		shrinking[i].size = len(texts)
+	}
+	asZstd := func(meta *format.FileMetaData, _ []int) { meta.RowGroups[0].Columns[0].MetaData.Codec = format.Zstd }
 	parent, leaf := format.SchemaElement{Name: "x", NumChildren: thrift.New(int32(1))}, format.SchemaElement{Name: "x", Type: thrift.New(format.Int32)}
 	made := map[string]parquetParts{
 		"levels":             {want: "runs with more values than the 1 that its header states", kind: format.Int32, repeated: format.Optional, pages: []parquetPart{dataPage(1, format.Plain, prefixedBy4(runOf(manyValues, 1)), []byte{1, 0, 0, 0})}},
@@ -181,8 +192,10 @@ func hostileParquet(t testing.TB) map[string]hostileFile {
 				c.DictionaryPageOffset, c.DataPageOffset = c.DataPageOffset, int64(starts[1]-len(hiddenPage))
 			},
 		},
-		"long row":       {want: "larger than allowed: with the columns before it, its pages and its longest row have", kind: format.Int32, repeated: format.Repeated, pages: slices.Repeat([]parquetPart{longRow}, 64)},
-		"nested headers": {want: "the page at byte 4: a header that is damaged or has more than 4096 bytes: more than 32 levels of nesting", kind: format.Int32, pages: []parquetPart{{raw: deep}}},
+		"long row of pages":      {want: "larger than allowed: with the columns before it, its pages and its longest row have", kind: format.ByteArray, repeated: format.Repeated, pages: longPages, change: asZstd},
+		"fewer and fewer values": {want: "larger than allowed: with the columns before it, its pages and its longest row have", kind: format.ByteArray, pages: shrinking, change: asZstd},
+		"long row":               {want: "larger than allowed: with the columns before it, its pages and its longest row have", kind: format.Int32, repeated: format.Repeated, pages: slices.Repeat([]parquetPart{longRow}, 64)},
+		"nested headers":         {want: "the page at byte 4: a header that is damaged or has more than 4096 bytes: more than 32 levels of nesting", kind: format.Int32, pages: []parquetPart{{raw: deep}}},
 		"two compressions": {
 			want: "the compression ZSTD in one row group and UNCOMPRESSED in another is not supported; write the file with one", kind: format.ByteArray, pages: []parquetPart{small, dataPage(1, format.Plain, z.EncodeAll(make([]byte, 48<<20), nil))},
 			change: func(meta *format.FileMetaData, starts []int) {
@@ -223,6 +236,32 @@ func TestHostileParquet(t *testing.T) {
 				require.ErrorContains(t, err, file.want)
 			})
 		})
+	}
+}
+
+// Rows with texts in large pages are read by few, and do not keep the pages after that.
+func TestParquetRowsKeepPages(t *testing.T) {
+	const n, size = 16, 1 << 20
+	raw := parquetParts{
+		kind: format.ByteArray, pages: slices.Repeat([]parquetPart{dataPage(1, format.Plain, prefixedBy4(make([]byte, size)))}, n),
+		change: func(meta *format.FileMetaData, _ []int) {
+			meta.NumRows, meta.RowGroups[0].NumRows, meta.RowGroups[0].Columns[0].MetaData.NumValues = n, n, n
+		},
+	}.file(t)
+	f, err := parquet.OpenFile(bytes.NewReader(raw), int64(len(raw)))
+	require.NoError(t, err)
+	limit := newLimit(8 * size)
+	rows, flags, err := newPageChecker(f, bytes.NewReader(raw), int64(len(raw)), limit).check(&f.Metadata().RowGroups[0])
+	require.NoError(t, err)
+	require.Equal(t, 3, rows, "each may refer to a page, and to the page that the library reads after it")
+	read, buffer := 0, make([]parquet.Row, rows)
+	p := &parquetRows{columns: parquetColumns(f.Schema()), limit: limit, flags: flags}
+	require.NoError(t, p.group(f.RowGroups()[0], buffer, new([]byte), func([]byte) error { read++; return nil }))
+	require.Equal(t, n, read)
+	for _, row := range buffer {
+		for _, v := range row[:cap(row)] {
+			require.Zero(t, len(v.ByteArray()))
+		}
 	}
 }
 
