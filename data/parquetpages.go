@@ -250,8 +250,8 @@ func (p *pageChecker) stated(h *format.PageHeader) (int64, error) {
 		return 0, fmt.Errorf("%d bytes and %d values: %w", h.UncompressedPageSize, values, ErrFormat)
 	}
 	stated := int64(h.UncompressedPageSize) + valueBytes*int64(values)
-	if p.limit != nil && stated > p.limit.max {
-		return 0, option.Errorf("%w: it has %d bytes when decompressed and %d values, and the limit is %d bytes; write smaller pages, or raise {Options.MaxBytes} if the data is meant to be that large", ErrTooLarge, h.UncompressedPageSize, values, p.limit.max)
+	if p.limit != nil && max(stated, int64(h.CompressedPageSize)) > p.limit.max {
+		return 0, option.Errorf("%w: it has %d bytes, %d when decompressed, and %d values, and the limit is %d bytes; write smaller pages, or raise {Options.MaxBytes} if the data is meant to be that large", ErrTooLarge, h.CompressedPageSize, h.UncompressedPageSize, values, p.limit.max)
 	}
 	return stated, nil
 }

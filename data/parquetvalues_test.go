@@ -147,6 +147,10 @@ func hostileParquet(t testing.TB) map[string]hostileFile {
 	small.size = len(text)
 	asBoth := dataPage(1, format.Plain, text)
 	asBoth.header.DictionaryPageHeader = thrift.New(format.DictionaryPageHeader{NumValues: manyValues})
+	sparse := small.header
+	sparse.UncompressedPageSize, sparse.CompressedPageSize = 4, math.MaxInt32
+	sparseHeader, err := thrift.Marshal(&thrift.CompactProtocol{}, &sparse)
+	require.NoError(t, err)
 	longRow := dataPage(1<<20, format.Plain, prefixedBy4(runOf(1<<20, 1)), prefixedBy4(runOf(1<<20, 0)))
 	deep := bytes.Repeat([]byte{0x19}, 4<<20) // a list of a list, and so on
 	long := []byte{0x29, 0xfc, 0xff, 0xff, 0xff, 0xff, 7}
@@ -192,6 +196,7 @@ func hostileParquet(t testing.TB) map[string]hostileFile {
 				c.DictionaryPageOffset, c.DataPageOffset = c.DataPageOffset, int64(starts[1]-len(hiddenPage))
 			},
 		},
+		"compressed size":        {want: "larger than allowed: it has 2147483647 bytes, 4 when decompressed, and 1 values", kind: format.Int32, pages: []parquetPart{{raw: sparseHeader}}},
 		"long row of pages":      {want: "larger than allowed: with the columns before it, its pages and its longest row have", kind: format.ByteArray, repeated: format.Repeated, pages: longPages, change: asZstd},
 		"fewer and fewer values": {want: "larger than allowed: with the columns before it, its pages and its longest row have", kind: format.ByteArray, pages: shrinking, change: asZstd},
 		"long row":               {want: "larger than allowed: with the columns before it, its pages and its longest row have", kind: format.Int32, repeated: format.Repeated, pages: slices.Repeat([]parquetPart{longRow}, 64)},
