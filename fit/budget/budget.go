@@ -53,8 +53,8 @@ type Error struct {
 	Limit memory.Bytes
 	Layer memory.Layer
 	// Need is a limit in whole MiB that should be sufficient for the steps. It is the highest
-	// peak with at least as many micro-batches as at the beginning, plus an allowance for later
-	// steps and a reserve. A process that keeps growing needs more.
+	// peak with at least as many micro-batches as at the beginning, or that of writing the last
+	// checkpoint, plus an allowance for later steps and a reserve. A process that keeps growing needs more.
 	Need memory.Bytes
 	// Opening is the peak before the first step, when the model was opened; 0 if it is unknown.
 	// A budget is kept from the first step on, so Opening may exceed Need.
@@ -314,6 +314,10 @@ func (e *enforcer) end(_ context.Context, s *fit.State) error {
 	var exceeded *Error
 	if errors.As(e.err, &exceeded) {
 		exceeded.Checkpoint = s.History.Checkpoint // the last checkpoint was written
+		if reading := e.watch.level(); reading.OK && exceeded.Checkpoint != "" {
+			// Writing it may have taken more memory than the steps.
+			exceeded.Need = max(exceeded.Need, e.watch.enough(reading.Bytes+e.watch.beyond()))
+		}
 	}
 	return errors.Join(e.err, e.watch.close())
 }

@@ -2,6 +2,7 @@ package budget
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -664,6 +665,22 @@ func TestBudgetNeedIsEnough(t *testing.T) {
 			require.NotContains(t, eventsOf(h), overEvent)
 		}
 	}
+}
+
+// Writing a checkpoint takes more memory than the steps. The limit from the error suffices for both.
+func TestBudgetNeedIncludesCheckpoints(t *testing.T) {
+	run := func(limit memory.Bytes) (*machine, error) {
+		m := &machine{base: 300 * mib, perSample: mib, whole: true}
+		saving := fit.Hook{Name: "saving", Save: func(string) (json.RawMessage, error) { m.rise(100 * mib); return nil, nil }}
+		_, err := attempt{epochs: 3, steps: 20, dir: t.TempDir(), hooks: []fit.Hook{saving}}.run(t, m, &Budget{Limit: limit})
+		return m, err
+	}
+	_, err := run(320 * mib)
+	var unkept *Error
+	require.ErrorAs(t, err, &unkept)
+	m, err := run(unkept.Need)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, m.highest, unkept.Need)
 }
 
 // Opening a small model takes more memory than training it. The limit from the error is that of
