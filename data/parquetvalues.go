@@ -136,8 +136,11 @@ func checkRuns(runs []byte, width, n int) error {
 			return tooMany(n)
 		}
 		if count > 0 {
+			if length > len(runs) {
+				return fmt.Errorf("a run of values that ends early: %w", ErrFormat)
+			}
 			left -= count
-			runs = runs[min(length, len(runs)):]
+			runs = runs[length:]
 		}
 	}
 	return nil
@@ -320,6 +323,9 @@ func afterDeltas(raw []byte, n int, width int64) ([]byte, error) {
 		for ; n > 0 && len(widths) > 0; n, widths = n-size, widths[1:] {
 			if int64(widths[0]) > width {
 				return nil, badDeltas(fmt.Sprintf("numbers of %d bits", widths[0]))
+			}
+			if (min(n, size)*int(widths[0])+7)/8 > len(raw) {
+				return nil, badDeltas("a block that ends early")
 			}
 			raw = raw[min(size/8*int(widths[0]), len(raw)):]
 		}

@@ -173,6 +173,8 @@ func hostileParquet(t testing.TB) map[string]hostileFile {
 		"packed indexes":     {want: "runs with more values than the 1 that its header states", kind: format.ByteArray, pages: []parquetPart{dictionaryPage(1, text), dataPage(1, oldDictionary, []byte{0}, binary.AppendUvarint(nil, manyValues|1))}},
 		"runs of booleans":   {want: "runs with more values than the 1 that its header states", kind: format.Boolean, pages: []parquetPart{dataPage(1, format.RLE, prefixedBy4(runOf(manyValues, 1)))}},
 		"runs of integers":   {want: "the encoding RLE of INT32 is not supported", kind: format.Int32, pages: []parquetPart{dataPage(1, format.RLE, binary.AppendUvarint(nil, manyValues<<1))}},
+		"cut run":            {want: "a run of values that ends early", kind: format.ByteArray, pages: []parquetPart{dictionaryPage(1, text), dataPage(8, format.RLEDictionary, []byte{8, 3, 0, 0})}},
+		"cut deltas":         {want: "delta encoding: a block that ends early", kind: format.Int32, pages: []parquetPart{dataPage(34, format.DeltaBinaryPacked, deltaHead(128, 4, 34), []byte{0, 4, 32, 0, 0}, make([]byte, 16+3))}},
 		"delta numbers":      {want: "2147483647 numbers instead of 1", kind: format.Int64, pages: []parquetPart{dataPage(1, format.DeltaBinaryPacked, deltaHead(128, 4, manyValues))}},
 		"delta widths":       {want: "numbers of 255 bits", kind: format.Int32, pages: []parquetPart{dataPage(2, format.DeltaBinaryPacked, deltaHead(128, 4, 2), []byte{0, 255, 0, 0, 0})}},
 		"delta lengths":      {want: "2147483647 numbers instead of 1", kind: format.ByteArray, pages: []parquetPart{dataPage(1, format.DeltaLengthByteArray, deltaHead(128, 4, manyValues))}},
