@@ -478,7 +478,9 @@ def fetch(args):
                 say(
                     f"no hash given for {version}: the wheel is taken as pip serves it (pass --sha256 to pin it)"
                 )
-            names = f"{len(missing)} wheels" if args.gpu else f"the {pins[0].package} {version} wheel"
+            names = (
+                f"{len(missing)} wheels" if args.gpu else f"the {pins[0].package} {version} wheel"
+            )
             say(f"downloading {names} with pip ({'3.4 GB in all' if args.gpu else 'about 270 MB'})")
             # One by one, so that an interruption loses one download only.
             for pin in missing:
