@@ -89,8 +89,10 @@ func newSearch(g Goal, bases []autotune.Configuration, groups [][]autotune.Confi
 	return s
 }
 
-// screen lists the bases to measure first. Of the numbers of micro-batches, a middle one and the
-// largest show the line of the others.
+// screen lists the configurations to measure first: plain steps, several steps per execution with the
+// single-threaded executor, whose effects add up to more than each of them has on plain steps, and the
+// bases. Of the numbers of micro-batches, a middle one and plain steps show the line of the others; the
+// largest one is measured if plain steps fail.
 func (s *search) screen() {
 	var parts []int
 	for i, c := range s.axes[0] {
@@ -99,10 +101,11 @@ func (s *search) screen() {
 		}
 	}
 	for _, c := range s.candidates {
-		if i := slices.Index(parts, c.at[0]); i >= 0 && i != len(parts)-1 && i != (len(parts)-1)/2 {
-			continue
-		}
-		if !slices.ContainsFunc(c.at[1:], func(value int) bool { return value != 0 }) {
+		switch i := slices.Index(parts, c.at[0]); {
+		case i >= 0 && i != len(parts)-1 && i != (len(parts)-1)/2:
+		case c.distance(candidate{at: make([]int, len(c.at))}) == 2 && c.is.StepsPerExecution > 1 && c.is.Executor != "":
+			s.screening = slices.Insert(s.screening, 1, c)
+		case !slices.ContainsFunc(c.at[1:], func(value int) bool { return value != 0 }):
 			s.screening = append(s.screening, c)
 		}
 	}
@@ -177,7 +180,7 @@ const (
 // that is predicted to be better than the best one precedes settings that were never measured.
 func (s *search) next() (c autotune.Configuration, ok bool) {
 	for _, c := range s.screening {
-		if !s.tried(c) {
+		if _, known := s.predict(c); !s.tried(c) && (!known || c.is.MicroBatches < 2) {
 			return c.is, true
 		}
 	}
