@@ -91,8 +91,9 @@ NO_RACE := TestHostileInputs|TestCachedFeatures|TestMeasuredChoice|TestChoiceTha
 # Tests that end processes and compare what is left. Other tests and scripts run the same commands
 # to their end.
 ENDS := TestKilledRunsResumeBitForBit|TestKilledBeforeTheFirstCheckpoint|TestSupervisedRunsEndAsUndisturbed|TestInterruptExitsWith130|TestParentIsSmall|TestProcessResets.*|TestProcessThatRanOutOfMemory|TestLaunchFails|TestLaunchEnds|TestLaunchedRanksChange|TestLaunchedRankIsLost|TestLaunchedRanksAreKilled|TestVersionOfASupervisedTraining|TestClusterSurvivesKills|TestClusterCutOff|TestServiceSurvivesItsWorker
-# Readers that meet limits, and the distribution of random numbers, in one goroutine.
-LIMITS := TestCSVRowWithoutEnd|TestCSVOfManyColumns|TestCompressedRecordsAreBounded|TestCropsAreUniform|TestHostileFilesAreRefusedBeforeTheyTakeMemory|TestLongChainOf.*|TestNestingIsBounded
+# Readers that meet limits, and the distribution of random numbers, in one goroutine. Some count bytes of
+# pools, which the race detector empties at random.
+LIMITS := TestCSVRowWithoutEnd|TestLongParquetRows|TestParquetRowsKeepPages|TestHugeParquetRow|TestHostileParquet|TestCSVOfManyColumns|TestCompressedRecordsAreBounded|TestCropsAreUniform|TestHostileFilesAreRefusedBeforeTheyTakeMemory|TestLongChainOf.*|TestNestingIsBounded
 # Scripts of flags, output and exit codes, and of data that library tests read in the same goroutines.
 COMMAND_SCRIPTS := ^TestScripts$$/^(config|device|explain|fuse|images|lossscale|onednn|other|records|tune)$$
 LARGER_RANKS := ^TestCluster$$/^(digits_[49]|digits-scaled|lstm|image-224)
