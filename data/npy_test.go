@@ -420,6 +420,7 @@ func FuzzNPY(f *testing.F) {
 	f.Add(rawNPY(dictOf(">i2", "(1, 2)"), 1, 2, 3, 4))
 	f.Add(rawNPY("{'descr': '|b1', 'fortran_order': True, 'shape': (2, 2)}", 0, 1, 1, 0))
 	f.Add(rawNPY(dictOf("|O", "()")))
+	f.Add(rawNPY(dictOf(">S2", "(1, 2)"), 'a', 'b', 'c', 0))
 	f.Add(rawNPY(dictOf("|u1", "(1000000000000000000,)")))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		var a Array
@@ -443,6 +444,9 @@ func FuzzNPY(f *testing.F) {
 			for i := range n {
 				require.Equal(t, appendText(nil, read, i), appendText(nil, copied, i))
 			}
+		}
+		if _, isText := a.Values.([]string); isText {
+			return // is not written
 		}
 		var file bytes.Buffer
 		require.NoError(t, WriteNPY(&file, a))
