@@ -198,10 +198,11 @@ func (t *table) bad(column int, found, expected, fix string) error {
 
 // checkText returns an error for text that is not UTF-8, whose words a model does not know.
 func (t *table) checkText(column int, cell string) error {
-	if wrong := notUTF8(cell); wrong != nil {
-		return t.bad(column, wrong.Found, wrong.Expected, wrong.Fix)
+	if utf8.ValidString(cell) {
+		return nil
 	}
-	return nil
+	wrong := notUTF8(cell)
+	return t.bad(column, wrong.Found, wrong.Expected, wrong.Fix)
 }
 
 func (t *table) columnName(column int) string {

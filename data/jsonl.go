@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // readJSONL reads JSON lines. Each line is an object
@@ -77,7 +78,8 @@ func (t *objects) bad(line int, name, found, expected, fix string) error {
 
 func (t *objects) add(text []byte, line int) error {
 	const fix = `write a line such as {"text": "...", "label": 1}`
-	if wrong := notUTF8(string(text)); wrong != nil { // the decoder replaces invalid bytes
+	if !utf8.Valid(text) { // the decoder replaces invalid bytes
+		wrong := notUTF8(string(text))
 		return t.bad(line, "", wrong.Found, wrong.Expected, wrong.Fix)
 	}
 	d := json.NewDecoder(bytes.NewReader(text))

@@ -31,7 +31,7 @@ func blends(all []blend, n, size int) []blend {
 		floor := float32(math.Floor(float64(at)))
 		lower := min(max(int(floor), 0), size-1)
 		upper := min(int(math.Ceil(float64(at))), size-1)
-		all = append(all, blend{lower, max(upper, 0), at - floor})
+		all = append(all, blend{lower, upper, at - floor})
 	}
 	return all
 }

@@ -101,24 +101,22 @@ func textReader(r io.Reader) (io.Reader, error) {
 	return b, nil
 }
 
-// notUTF8 describes text in another encoding from a character before its first invalid byte on.
-// The error has no position. It is nil for text in UTF-8.
+// notUTF8 describes text that is not UTF-8, a long one from a character before its first invalid byte on.
+// The error has no position.
 func notUTF8(text string) *RowError {
-	from := 0
-	for at := 0; ; {
+	from, at := 0, 0
+	for at < len(text) {
 		r, size := utf8.DecodeRuneInString(text[at:])
-		switch {
-		case size == 0:
-			return nil
-		case r == utf8.RuneError && size == 1:
-			if len(text) <= maxQuoted {
-				from = 0
-			}
-			return &RowError{Found: quote(text[from:]), Expected: "text in UTF-8",
-				Fix: "convert the file, for example with iconv -f latin1 -t utf-8", Err: ErrFormat}
+		if r == utf8.RuneError && size == 1 {
+			break
 		}
 		from, at = at, at+size
 	}
+	if len(text) <= maxQuoted {
+		from = 0
+	}
+	return &RowError{Found: quote(text[from:]), Expected: "text in UTF-8",
+		Fix: "convert the file, for example with iconv -f latin1 -t utf-8", Err: ErrFormat}
 }
 
 // Memory in bytes that counts against the limit in addition to the text.

@@ -370,7 +370,8 @@ type savedState struct {
 	Recovery json.RawMessage `json:"recovery,omitempty"`
 	// Session is the state of the session other than variables.
 	Session json.RawMessage `json:"session,omitempty"`
-	// history is the content of the history file. files are folders whose files belong to the state of a hook, by its name.
+	// history is the content of the history file. files are folders whose files belong to the state of
+	// a hook, by its name.
 	history []byte
 	files   map[string]string
 }

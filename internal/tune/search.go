@@ -103,7 +103,7 @@ func (s *search) screen() {
 	for _, c := range s.candidates {
 		switch i := slices.Index(parts, c.at[0]); {
 		case i >= 0 && i != len(parts)-1 && i != (len(parts)-1)/2:
-		case c.distance(candidate{at: make([]int, len(c.at))}) == 2 && c.is.StepsPerExecution > 1 && c.is.Executor != "":
+		case c.distance(s.candidates[0]) == 2 && c.is.StepsPerExecution > 1 && c.is.Executor != "":
 			s.screening = slices.Insert(s.screening, 1, c)
 		case !slices.ContainsFunc(c.at[1:], func(value int) bool { return value != 0 }):
 			s.screening = append(s.screening, c)
