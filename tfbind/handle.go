@@ -40,9 +40,10 @@ func newHandle(p ptr, k *kind, size int64, free func(ptr)) *handle {
 func watch[T any](object *T, h *handle) {
 	runtime.AddCleanup(object, func(h *handle) {
 		if h.state.Load()&closedBit == 0 {
-			h.kind.leaked.Add(1)
-			h.kind.leakedBytes.Add(h.size)
+			// The number is last, so that a leak that is counted is complete.
 			recordLeak(h)
+			h.kind.leakedBytes.Add(h.size)
+			h.kind.leaked.Add(1)
 		}
 	}, h)
 }
