@@ -62,7 +62,7 @@ func BenchmarkGrid(b *testing.B) {
 		for _, p := range found.Front {
 			known = append(known, p.Configuration)
 		}
-		again := measure(b, plan, append(all, known...), 4)
+		again := measure(b, plan, append(all, known...), 12)
 		var reached []point
 		for _, c := range known {
 			if p := again.point(c); p != nil {
