@@ -3,7 +3,6 @@ package data
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -15,8 +14,8 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// CheckLabels reads the dataset and returns a *RowError (ErrLabel) for the first label that is
-// not an integer from 0 to classes-1. It checks every element of a label field.
+// CheckLabels reads the dataset and returns a *RowError (ErrLabel) for the first labels that are
+// not integers from 0 to classes-1. It checks every element of a label field.
 //
 // TensorFlow does not name the sample: its sparse cross-entropy fails on a CPU, and on a GPU
 // the loss becomes NaN (documented at tf.nn.sparse_softmax_cross_entropy_with_logits).
@@ -39,7 +38,7 @@ func CheckLabels(ds Dataset, field string, classes int) error {
 	})
 }
 
-// CheckProbabilities reads the dataset and returns a *RowError (ErrLabel) for the first number of a
+// CheckProbabilities reads the dataset and returns a *RowError (ErrLabel) for the first numbers of a
 // field outside 0 to 1, as binary cross-entropy needs them: its loss has no minimum for others.
 func CheckProbabilities(ds Dataset, field string) error {
 	if kind := kindOfField(ds, field); kind != nil && kind.Kind == dtype.String {
@@ -62,8 +61,8 @@ func CheckProbabilities(ds Dataset, field string) error {
 	})
 }
 
-// CheckIntegers reads the dataset and returns a *RowError (ErrValue) for the first value of a
-// field that is not an integer from low to high. A float counts as an integer if it is whole and
+// CheckIntegers reads the dataset and returns a *RowError (ErrValue) for the first values of a
+// field that are not integers from low to high. A float counts as an integer if it is whole and
 // below 2^53.
 func CheckIntegers(ds Dataset, field string, low, high int64) error {
 	if kind := kindOfField(ds, field); kind != nil && kind.Kind == dtype.String {
@@ -85,7 +84,7 @@ func CheckIntegers(ds Dataset, field string, low, high int64) error {
 }
 
 // CheckFinite reads the dataset and returns a *RowError (ErrValue) for the first NaN or
-// infinity in a floating-point field. For a field made by Augment or Scale it checks the original
+// infinities in a floating-point field. For a field made by Augment or Scale it checks the original
 // values. It does not check images.
 func CheckFinite(ds Dataset) error {
 	ds = beforeTame(ds)
@@ -103,7 +102,7 @@ func CheckFinite(ds Dataset) error {
 	})
 }
 
-// CheckMagnitude reads the dataset and returns a *RowError (ErrValue) for the first value of
+// CheckMagnitude reads the dataset and returns a *RowError (ErrValue) for the first values of
 // a floating-point field whose magnitude is limit or more. Fields of other types pass.
 func CheckMagnitude(ds Dataset, field string, limit float64) error {
 	ds = beforeTame(ds)
@@ -161,9 +160,9 @@ func firstBeyond[T float32 | float64](values []T, limit float64, orNaN bool) int
 	return -1
 }
 
-// walk calls find for the named fields of each sample. find returns the index of an invalid
-// element, or -1. At the first invalid element, walk calls says for the error, adds the value and
-// its location, and returns it.
+// walk calls find for the named fields of each sample. find returns the index of the first invalid
+// element, or -1. At the first invalid element of a sample, walk calls says for the error, and adds
+// the value and its location.
 func walk(ds Dataset, fields []string, find func(vector) int, says func(v vector, at int) RowError) error {
 	m, located := inMemory(ds)
 	if located {
@@ -176,7 +175,7 @@ func walk(ds Dataset, fields []string, find func(vector) int, says func(v vector
 		narrow.shuffled = false
 		m, ds = narrow, narrow
 	}
-	seen := 0
+	seen, invalid := 0, problems{source: ds.Name()}
 	for b, err := range ds.Batches(Pass{Batch: 16}) {
 		if err != nil {
 			return err
@@ -190,23 +189,34 @@ func walk(ds Dataset, fields []string, find func(vector) int, says func(v vector
 			if err != nil {
 				return fmt.Errorf("%s: field %q: %w", ds.Name(), name, err)
 			}
-			at := find(v)
-			if at < 0 {
-				continue
-			}
 			width := v.len() / b.Size
-			bad := says(v, at)
-			bad.File, bad.Unit, bad.Row = ds.Name(), "sample", seen+at/width
-			bad.Column = name + elementIndex(at%width, a.Shape[1:])
-			if located {
-				m.locate(&bad, name)
+			for from, rest := 0, v; ; {
+				at := find(rest)
+				if at < 0 {
+					break
+				}
+				bad := says(rest, at)
+				bad.Found = string(appendText(nil, rest, at))
+				at += from
+				bad.File, bad.Unit, bad.Row = ds.Name(), "sample", seen+at/width
+				bad.Column = name + elementIndex(at%width, a.Shape[1:])
+				if located {
+					m.locate(&bad, name)
+				}
+				if !invalid.add(&bad) {
+					return invalid.err()
+				}
+				if from = (at/width + 1) * width; from == v.len() {
+					break
+				}
+				if rest, err = vectorOf(v.values(from, v.len())); err != nil {
+					return err
+				}
 			}
-			bad.Found = string(appendText(nil, v, at))
-			return &bad
 		}
 		seen += b.Size
 	}
-	return nil
+	return invalid.err()
 }
 
 func inMemory(ds Dataset) (*InMemory, bool) {
@@ -274,7 +284,7 @@ func indexes(at int, shape []int) []string {
 }
 
 // CheckImages decodes each image of a dataset once, with the dataset's workers. It returns the
-// errors of the first eight unusable images in file order. Datasets without images pass. CheckImages
+// errors of the first ten unusable images in file order. Datasets without images pass. CheckImages
 // stops when ctx is done.
 func CheckImages(ctx context.Context, ds Dataset) error {
 	if ctx == nil {
@@ -284,7 +294,7 @@ func CheckImages(ctx context.Context, ds Dataset) error {
 	if !ok {
 		return nil
 	}
-	var failed []error
+	failed := problems{source: m.name}
 	for i := range m.columns {
 		c := m.columns[i].decoded()
 		if c == nil {
@@ -294,18 +304,11 @@ func CheckImages(ctx context.Context, ds Dataset) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s: checking images: %w", m.name, context.Cause(ctx))
 		}
-		failed = append(failed, bad...)
+		for _, err := range bad {
+			failed.add(err)
+		}
 	}
-	const most = 8
-	switch n := len(failed); {
-	case n == 0:
-		return nil
-	case n == 1:
-		return failed[0]
-	case n > most:
-		failed = append(failed[:most:most], fmt.Errorf("... and %d more", n-most))
-	}
-	return fmt.Errorf("%s: images that cannot be used:\n%w", m.name, errors.Join(failed...))
+	return failed.err()
 }
 
 // decoded returns the column of decoded images that c is computed from, or nil.

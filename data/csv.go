@@ -12,7 +12,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"steadyfit/internal/english"
 	"steadyfit/option"
 )
 
@@ -22,7 +21,7 @@ import (
 // the int64 number of the name in ClassNames. A column sample_weight becomes a float32 field of that
 // name. The other columns become x, float32 [columns], unless Exact, Columns or Text is set. Empty
 // cells, NaN, infinities, text that is not UTF-8, and rows of different lengths are a *RowError
-// (ErrFormat); an error has up to ten.
+// (ErrFormat).
 type CSVOptions struct {
 	// Label is the column that becomes the field y: its name in the header, or its number from 1.
 	// -1 means the last column. Empty means that all columns are features.
@@ -89,16 +88,13 @@ func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error
 	return t.dataset()
 }
 
-// maxProblems is the maximum number of rows that an error describes.
-const maxProblems = 10
-
 // read reads all rows. After a row that cannot be used, it reads on to find others.
 func (t *table) read() error {
-	var problems []error
-	for len(problems) < maxProblems {
+	found := problems{source: t.file}
+	for {
 		record, err := t.lines.Read()
 		if err == io.EOF {
-			break
+			return found.err()
 		}
 		isRow := t.columns > 0
 		if err == nil && !isRow {
@@ -109,39 +105,10 @@ func (t *table) read() error {
 			err = t.row(record)
 			inRow = errors.As(err, new(*RowError))
 		}
-		if err != nil {
-			problems = append(problems, t.failed(err))
-		}
-		if err != nil && !inRow {
-			break
+		if err != nil && (!found.add(t.failed(err)) || !inRow) {
+			return found.err()
 		}
 	}
-	return several(t.file, problems)
-}
-
-// several joins the problems of a table. Of equal remedies in a row, the first one remains.
-func several(file string, problems []error) error {
-	switch len(problems) {
-	case 0:
-		return nil
-	case 1:
-		return problems[0]
-	}
-	fix := ""
-	for _, err := range problems {
-		if row := (*RowError)(nil); errors.As(err, &row) {
-			if row.Fix == fix {
-				row.Fix = ""
-			} else {
-				fix = row.Fix
-			}
-		}
-	}
-	which := english.Count(len(problems), "problem")
-	if len(problems) == maxProblems {
-		which = fmt.Sprintf("the first %d problems", maxProblems)
-	}
-	return fmt.Errorf("%s: %s:\n%w", file, which, errors.Join(problems...))
 }
 
 type table struct {
@@ -397,22 +364,20 @@ func (t *table) noLabel(first []string) error {
 	if len(first) > most {
 		shown = fmt.Sprintf("%q ... %q", first[:most/2], first[len(first)-most/2:])
 	}
-	hint := ""
-	if len(first) == 1 {
-		hint = t.separator(first[0])
+	if hint := t.separator(first[0]); hint != "" && len(first) == 1 {
+		return fmt.Errorf("no label column %s among the %d columns %s: %s: %w", quote(t.options.Label), t.columns, shown, hint, ErrField)
 	}
-	if hint != "" {
-		hint += "; or "
-	}
-	return fmt.Errorf("no label column %s among the %d columns %s; %sgive a name from the header, a number from 1, or -1 for the last: %w",
-		quote(t.options.Label), t.columns, shown, hint, ErrField)
+	return fmt.Errorf("no label column %s among the %d columns %s; give a name from the header, a number from 1, or -1 for the last: %w",
+		quote(t.options.Label), t.columns, shown, ErrField)
 }
 
 // separator returns what to do if a cell has another separator of columns than the file should have.
 func (t *table) separator(cell string) string {
 	for _, c := range ";\t" {
 		if strings.ContainsRune(cell, c) && t.options.Comma != c {
-			return fmt.Sprintf("columns seem to be separated by %q instead of %q: write the file with %[2]q between columns and a point in decimal numbers", c, cmp.Or(t.options.Comma, ','))
+			return fmt.Sprintf("columns seem to be separated by %q instead of %q; write the file with %[2]q between columns and a point in decimal numbers, "+
+				`for example with pandas.read_csv(%q, sep="%s", decimal=",").to_csv("commas.csv", index=False)`,
+				c, cmp.Or(t.options.Comma, ','), t.file, strings.Trim(strconv.QuoteRune(c), "'"))
 		}
 	}
 	return ""

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"steadyfit/internal/english"
 )
 
 // Errors for errors.Is. A missing or unreadable file is fs.ErrNotExist or fs.ErrPermission.
@@ -26,7 +28,7 @@ var (
 
 var errOption = errors.New("invalid option")
 
-// RowError reports a value that training cannot use.
+// RowError reports a value that training cannot use. An error of a source joins up to ten.
 type RowError struct {
 	// File is the name of the file or dataset.
 	File string
@@ -58,6 +60,52 @@ func (e *RowError) Error() string {
 
 // Unwrap returns Err.
 func (e *RowError) Unwrap() error { return e.Err }
+
+// maxProblems is the maximum number of rows, arrays or images that an error describes.
+const maxProblems = 10
+
+// problems are the errors of a source whose other parts can still be checked.
+type problems struct {
+	source string
+	errs   []error
+	all    int // more than len(errs) if the others were counted only
+}
+
+// add adds an error. It returns false if there are enough.
+func (p *problems) add(err error) bool {
+	if p.all++; len(p.errs) < maxProblems {
+		p.errs = append(p.errs, err)
+	}
+	return len(p.errs) < maxProblems
+}
+
+// err joins the errors; nil if there are none. Of equal remedies in a row, the first one remains.
+func (p *problems) err() error {
+	if p.all == 0 {
+		return nil
+	}
+	if p.all == 1 {
+		return p.errs[0]
+	}
+	fix := ""
+	for _, err := range p.errs {
+		if row := (*RowError)(nil); errors.As(err, &row) {
+			if row.Fix == fix {
+				row.Fix = ""
+			} else {
+				fix = row.Fix
+			}
+		}
+	}
+	which := english.Count(p.all, "problem")
+	switch {
+	case p.all > maxProblems:
+		which = fmt.Sprintf("%d problems, of which the first %d are", p.all, maxProblems)
+	case p.all == maxProblems:
+		which = fmt.Sprintf("the first %d problems", maxProblems)
+	}
+	return fmt.Errorf("%s: %s:\n%w", p.source, which, errors.Join(p.errs...))
+}
 
 // maxQuoted is the maximum number of bytes of a value in a message.
 const maxQuoted = 40

@@ -401,7 +401,7 @@ func TestPassesWithADamagedImage(t *testing.T) {
 	for i := range 10 {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "ant", fmt.Sprintf("%03d.png", 3*i)), []byte("text"), 0o644))
 	}
-	require.ErrorContains(t, CheckImages(t.Context(), m), "... and 4 more")
+	require.ErrorContains(t, CheckImages(t.Context(), m), ": 12 problems, of which the first 10 are:\n")
 
 	sound, err := openImages(imageFolder(t, 9), ImageOptions{Size: 8})
 	require.NoError(t, err)

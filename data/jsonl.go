@@ -34,19 +34,30 @@ func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, err
 	}
 	lines := bufio.NewScanner(text)
 	lines.Buffer(nil, maxRow)
+	found := problems{source: name}
 	line := 1
 	for ; lines.Scan(); line++ {
 		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
 			continue
 		}
-		if err := t.add(lines.Bytes(), line); err != nil {
-			return nil, err
+		err := t.add(lines.Bytes(), line)
+		if err == nil {
+			continue
+		}
+		if !found.add(err) || !errors.As(err, new(*RowError)) {
+			return nil, found.err()
+		}
+		if len(t.lines) == 0 { // the next line defines the names and shapes
+			t.names, t.fields = nil, make(map[string]*jsonField)
 		}
 	}
 	if err := lines.Err(); err == bufio.ErrTooLong {
-		return nil, t.bad(line, "", fmt.Sprintf("more than %d bytes", maxRow), "the object of a sample", "put each sample on a line of its own")
+		found.add(t.bad(line, "", fmt.Sprintf("more than %d bytes", maxRow), "the object of a sample", "put each sample on a line of its own"))
 	} else if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, corrupt(err))
+		found.add(fmt.Errorf("%s: %w", name, corrupt(err)))
+	}
+	if err := found.err(); err != nil {
+		return nil, err
 	}
 	if len(t.lines) == 0 {
 		return nil, fmt.Errorf("%s: it has no objects: %w", name, ErrFormat)
@@ -63,7 +74,7 @@ type objects struct {
 }
 
 type jsonField struct {
-	samples int
+	line    int    // line of the last value
 	shape   []int  // of one sample
 	kind    string // type of the values, for messages
 	numbers []float64
@@ -107,8 +118,9 @@ func (t *objects) add(text []byte, line int) error {
 			t.fields[name] = f
 			t.names = append(t.names, name)
 		}
-		err = t.value(d, f, 0)
-		if f.samples++; err == nil && f.samples > len(t.lines)+1 {
+		repeated := f.line == line
+		f.line = line
+		if err = t.value(d, f, 0); err == nil && repeated {
 			err = wrong("a repeated name", "unique names")
 		}
 		var row *RowError
@@ -130,7 +142,7 @@ func (t *objects) add(text []byte, line int) error {
 		return fmt.Errorf("%s: %w", t.file, err)
 	}
 	if seen != len(t.names) {
-		missing := slices.IndexFunc(t.names, func(name string) bool { return t.fields[name].samples == len(t.lines) })
+		missing := slices.IndexFunc(t.names, func(name string) bool { return t.fields[name].line != line })
 		return t.bad(line, strconv.Quote(t.names[missing]), "no value", "a value, as in the first line", "give all lines the same names")
 	}
 	t.lines = append(t.lines, line)
@@ -295,14 +307,15 @@ func classNumbers(file string, names []string, o CSVOptions, bad func(i int, fou
 		return nil, nil, fmt.Errorf("%s: %w", file, err)
 	}
 	numbers = make([]int64, len(names))
+	unknown := problems{source: file}
 	for i, name := range names {
 		class, ok := number[name]
-		if !ok {
-			return nil, nil, bad(i, quote(name), fmt.Sprintf("one of the %d classes, such as %s", len(classes), quote(classes[0])))
+		if !ok && !unknown.add(bad(i, quote(name), fmt.Sprintf("one of the %d classes, such as %s", len(classes), quote(classes[0])))) {
+			break
 		}
 		numbers[i] = class
 	}
-	return numbers, classes, nil
+	return numbers, classes, unknown.err()
 }
 
 // parsedIntegers returns the texts as integers, or nil if one is not an integer.

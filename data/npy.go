@@ -78,15 +78,16 @@ func openNPY(name string, paths []string, split string, how reading) (*InMemory,
 		return nil, err
 	}
 	m := &InMemory{name: name}
+	found := problems{source: name}
 	for _, n := range names {
 		if chosen[n] == "" {
 			continue
 		}
-		if err := m.openArray(chosen[n], byField[n], how); err != nil {
-			return m.opened(err)
+		if err := m.openArray(chosen[n], byField[n], how); err != nil && (!found.add(err) || errors.Is(err, ErrTooLarge)) {
+			break
 		}
 	}
-	return m, nil
+	return m.opened(found.err())
 }
 
 func (m *InMemory) opened(err error) (*InMemory, error) {
@@ -183,19 +184,22 @@ func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit
 	if err := plausible(archive, size); err != nil {
 		return fmt.Errorf("%s: %w", m.name, err)
 	}
+	found := problems{source: m.name}
 	for i, f := range archive.File {
 		if chosen[names[i]] == "" {
 			continue
 		}
 		a, err := readMember(f, r, size, l, mapped)
 		if err != nil {
-			return fmt.Errorf("%s: array %q: %w", m.name, names[i], err)
+			err = fmt.Errorf("%s: array %q: %w", m.name, names[i], err)
+		} else {
+			err = m.add(chosen[names[i]], a, m.name)
 		}
-		if err := m.add(chosen[names[i]], a, m.name); err != nil {
-			return err
+		if err != nil && (!found.add(err) || errors.Is(err, ErrTooLarge)) {
+			break
 		}
 	}
-	return nil
+	return found.err()
 }
 
 // plausible returns an error if the members are larger than deflate can compress to size bytes

@@ -89,6 +89,7 @@ type recordSet struct {
 	observed []observed // of the fields
 	observes int        // elements of the fields
 	row      []byte     // the label
+	found    problems
 }
 
 // recordField makes the values of a column.
@@ -104,20 +105,26 @@ type recordField struct {
 func openRecords(name string, paths []string, size int64, format recordFormat, o Options, how reading) (*InMemory, error) {
 	kept, keep := keptIndexOf(paths, format, o, size)
 	if keep {
-		s := newRecordSet(format, o, how)
+		s := newRecordSet(name, format, o, how)
 		if kept.load(s, paths) == nil {
 			m := &InMemory{name: name, records: s, files: []io.Closer{s}}
 			return m.opened(s.dataset(m))
 		}
 		how.limit = how.limit.again()
 	}
-	s := newRecordSet(format, o, how)
+	s := newRecordSet(name, format, o, how)
 	m := &InMemory{name: name, records: s, files: []io.Closer{s}}
 	for _, path := range paths {
 		s.all = append(s.all, &recordFile{path: path, set: &s.recordFiles, first: s.writer.n})
 		if err := s.addFile(s.last(), len(paths), how.given, s.format, s.add); err != nil {
-			return m.opened(s.failed(path, s.last().records, err))
+			if len(s.found.errs) < maxProblems { // otherwise add has added it
+				s.found.add(s.failed(path, s.last().records, err))
+			}
+			break
 		}
+	}
+	if err := s.found.err(); err != nil {
+		return m.opened(err)
 	}
 	if s.writer.n == 0 {
 		return m.opened(fmt.Errorf("%s: it has no records: %w", name, ErrFormat))
@@ -135,8 +142,8 @@ func openRecords(name string, paths []string, size int64, format recordFormat, o
 	return m.opened(s.dataset(m))
 }
 
-func newRecordSet(format recordFormat, o Options, how reading) *recordSet {
-	s := &recordSet{format: format, options: o, limit: how.limit, textIDs: map[string]uint32{}}
+func newRecordSet(name string, format recordFormat, o Options, how reading) *recordSet {
+	s := &recordSet{format: format, options: o, limit: how.limit, textIDs: map[string]uint32{}, found: problems{source: name}}
 	s.writer.create = func() (*os.File, error) { return s.scratchFile("index") }
 	if table, ok := format.(tableFormat); ok {
 		s.format = table.fresh(how.limit)
@@ -156,13 +163,25 @@ func (s *recordSet) failed(path string, number int, err error) error {
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// add checks a record and adds it to the index with its label.
-func (s *recordSet) add(found record, raw []byte) (err error) {
+// add adds a record. After one that cannot be used, it returns nil until there are enough problems.
+func (s *recordSet) add(found record, raw []byte) error {
 	if s.byName == nil {
 		if err := s.start(raw); err != nil {
 			return err
 		}
 	}
+	err := s.addRecord(found, raw)
+	if errors.As(err, new(*RowError)) && s.found.add(s.failed(s.last().path, s.last().records, err)) {
+		err = nil
+	}
+	if err == nil {
+		s.last().records++
+	}
+	return err
+}
+
+// addRecord checks a record and adds it to the index with its label.
+func (s *recordSet) addRecord(found record, raw []byte) (err error) {
 	if s.values, err = s.split(s.values, raw); err != nil {
 		return err
 	}
@@ -178,7 +197,6 @@ func (s *recordSet) add(found record, raw []byte) (err error) {
 	if err := s.writer.add(found, label); err != nil {
 		return err
 	}
-	s.last().records++
 	return checkSamples(s.writer.n)
 }
 
@@ -265,7 +283,10 @@ func (s *recordSet) start(raw []byte) (err error) {
 			continue
 		}
 		v := first[name]
-		if v.err != nil {
+		switch isNull := v.count == 0 && v.kind != nil; {
+		case isNull && errors.Is(v.err, ErrFormat):
+			v.count = 1 // split reports it
+		case v.err != nil:
 			return v.err
 		}
 		if v.count == 0 {

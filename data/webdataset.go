@@ -188,7 +188,7 @@ func jsonValues(content []byte, err *error, yield func([]byte, value) bool) bool
 		return false
 	}
 	t := objects{fields: make(map[string]*jsonField)}
-	if *err = t.add(content, 0); *err != nil {
+	if *err = t.add(content, 1); *err != nil {
 		return false
 	}
 	for _, name := range t.names {

@@ -48,7 +48,7 @@ func TestImagesAreCheckedAsByTensorFlow(t *testing.T) {
 		Loop: fit.Loop{Batch: 2, Epochs: 1},
 	}
 	_, err = Run(t.Context(), c)
-	require.ErrorContains(t, err, "images that cannot be used")
+	require.ErrorContains(t, err, "2 problems")
 	assert.ErrorContains(t, err, filepath.Join("1", "1.jpg"))
 	assert.Equal(t, exitUsage, ExitCode(err))
 }

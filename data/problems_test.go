@@ -1,0 +1,89 @@
+package data
+
+import (
+	"archive/zip"
+	"bytes"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/stretchr/testify/require"
+)
+
+// parquetOf returns a Parquet file of rows.
+func parquetOf[T any](t testing.TB, rows ...T) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := parquet.NewGenericWriter[T](&out)
+	_, err := w.Write(rows)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	return out.Bytes()
+}
+
+// Formats other than CSV named only the first problem of a file.
+func TestProblems(t *testing.T) {
+	type row struct {
+		A *int64 `parquet:"a,optional"`
+		B string `parquet:"b"`
+	}
+	one := int64(1)
+	nan := math.NaN()
+	made, err := New("made", Field{"x", Array{[]int{40, 2}, append(make([]float64, 70), nan, nan, 0, nan, 0, 0, 0, 0, nan, 0)}})
+	require.NoError(t, err)
+	open := func(name string, raw []byte, o Options) error {
+		_, err := Open(put(t, t.TempDir(), name, raw), o)
+		return err
+	}
+	labelled := Options{CSV: CSVOptions{Label: "b", Classes: []string{"c"}}}
+	for _, c := range []struct {
+		name string
+		err  error
+		want []string
+	}{
+		{"JSON lines", open("t.jsonl", []byte("{\"a\": null}\n[1]\n{\"a\": 1, \"b\": \"x\"}\n{\"a\": 2}\n{\"a\": 3, \"b\": \"y\", \"a\": 4}\n{\"a\": \"z\", \"b\": \"y\"}\n"), Options{}), []string{
+			": 5 problems:",
+			`line 1, column "a": found null`, `line 2: found "[1]"`, `line 4, column "b": found no value`,
+			`line 5, column "a": found a repeated name`, `line 6, column "a": found text, expected a number`,
+		}},
+		{"labels of JSON lines", open("t.jsonl", []byte("{\"a\": 1, \"b\": \"c\"}\n{\"a\": 1, \"b\": \"d\"}\n{\"a\": 1, \"b\": \"e\"}\n"), labelled), []string{
+			": 2 problems:", `line 2, column "b": found "d", expected one of the 1 classes`, `line 3, column "b": found "e"`,
+		}},
+		{"Parquet", open("t.parquet", parquetOf(t, row{nil, "c"}, row{&one, "c"}, row{nil, "c"}), labelled), []string{
+			": 2 problems:", `record 0, column "a": found null`, `record 2, column "a": found null`,
+		}},
+		{"labels of Parquet", open("t.parquet", parquetOf(t, row{&one, "d"}, row{&one, "c"}, row{&one, "e"}), labelled), []string{
+			": 2 problems:", `record 0, column "b": found "d"`, `record 2, column "b": found "e"`,
+		}},
+		{"many records", open("t.parquet", parquetOf(t, make([]row, 30)...), Options{}), append([]string{": the first 10 problems:"},
+			strings.Split(strings.Repeat(`column "a": found null,`, 10), ",")[:10]...)},
+		{"npz", open("t.npz", archive(t, member{"a.npy", zip.Store, []byte("no")}, member{"x.npy", zip.Store, rawNPY(dictOf("|u1", "(1,)"), 1)},
+			member{"y.npy", zip.Store, rawNPY(dictOf("|u1", "(2,)"), 7, 8)}), Options{}), []string{": 2 problems:", `array "a"`, `field "y" has 2 samples`}},
+		{"values", CheckFinite(made), []string{
+			": 3 problems:", "sample 35, column x[0]: found NaN", "sample 36, column x[1]: found NaN", "sample 39, column x[0]: found NaN",
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			require.Error(t, c.err)
+			lines := strings.Split(c.err.Error(), "\n")
+			require.Len(t, lines, len(c.want), "%v", c.err)
+			for i, want := range c.want {
+				require.Contains(t, lines[i], want)
+			}
+		})
+	}
+	for n, want := range map[int]string{0: "", 9: "9 problems", 10: "the first 10 problems", 12: "12 problems, of which the first 10 are"} {
+		found := problems{source: "t"}
+		for i := range n {
+			require.Equal(t, i < maxProblems-1, found.add(fmt.Errorf("%d", i)))
+		}
+		if err := found.err(); n > 0 {
+			require.ErrorContains(t, err, "t: "+want+":\n0\n")
+			require.Equal(t, min(n, maxProblems), strings.Count(err.Error(), "\n"))
+		} else {
+			require.NoError(t, err)
+		}
+	}
+}
