@@ -18,7 +18,8 @@ type Augmentation struct {
 	// it by Crop pixels and cropping at random. Pixels beyond an edge mirror the image.
 	Crop int
 	// Jitter, from 0 to 1, multiplies brightness, contrast and, for colour images, saturation by
-	// random factors between 1-Jitter and 1+Jitter. Only uint8 results are clamped (0 to 255).
+	// random factors between 1-Jitter and 1+Jitter. The results of uint8 and of decoded images are
+	// clamped (0 to 255).
 	Jitter float64
 	// Seed seeds the random numbers. The changes depend only on Seed, the row and the epoch.
 	Seed uint64
@@ -110,15 +111,20 @@ func (m *InMemory) Augment(field string, a Augmentation) (*InMemory, error) {
 	name := fmt.Sprintf("augment %s, seed %d", a, a.Seed)
 	switch c.kind {
 	case dtype.For[uint8]():
-		return augment(m, field, name, c.shape, p, a, func(v float32) uint8 { return uint8(min(max(v, 0), 255) + 0.5) })
+		return augment(m, c, name, p, a, func(v float32) uint8 { return uint8(min(max(v, 0), 255) + 0.5) })
 	case dtype.For[float32]():
-		return augment(m, field, name, c.shape, p, a, func(v float32) float32 { return v })
+		return augment(m, c, name, p, a, func(v float32) float32 {
+			if c.pixels {
+				v = min(max(v, 0), 255)
+			}
+			return v
+		})
 	}
 	return refuse(ErrField, "images are uint8 or float32")
 }
 
-func augment[T uint8 | float32](m *InMemory, field, name string, shape []int, p picture, a Augmentation, to func(float32) T) (*InMemory, error) {
-	return mapField(m, field, name, shape, true, false, func(s Sample, dst, src []T) error {
+func augment[T uint8 | float32](m *InMemory, c column, name string, p picture, a Augmentation, to func(float32) T) (*InMemory, error) {
+	m, err := mapField(m, c.name, name, c.shape, true, false, func(s Sample, dst, src []T) error {
 		d := a.draw(s)
 		move(p, d, dst, src)
 		if a.Jitter > 0 {
@@ -126,6 +132,15 @@ func augment[T uint8 | float32](m *InMemory, field, name string, shape []int, p 
 		}
 		return nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	for i := range m.columns {
+		if m.columns[i].name == c.name {
+			m.columns[i].pixels = c.pixels
+		}
+	}
+	return m, nil
 }
 
 type picture struct{ height, width, channels int }

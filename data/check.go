@@ -313,10 +313,10 @@ func CheckImages(ctx context.Context, ds Dataset) error {
 
 // decoded returns the column of decoded images that c is computed from, or nil.
 func (c *column) decoded() *column {
-	for c != nil && c.made != nil && !c.made.images() {
+	for c.made != nil && c.made.under() != nil {
 		c = c.made.under()
 	}
-	if c == nil || c.made == nil {
+	if !c.pixels {
 		return nil
 	}
 	return c

@@ -12,6 +12,7 @@ import (
 	"image/png"
 	"io"
 	"io/fs"
+	"slices"
 	"sync"
 
 	"golang.org/x/image/bmp"
@@ -62,17 +63,16 @@ func detect(head []byte) (imageFormat, bool) {
 type painter struct {
 	options ImageOptions
 	buffer  *bufio.Reader
-	canvas  *image.RGBA
 	resizer resizer
-	file    []byte // see decodeJPEG
+	pixels  []uint8 // see whole
+	file    []byte  // see decodeJPEG
 }
 
+// keptBytes is the maximum size of a picture whose memory is reused.
+const keptBytes = 16 << 20
+
 func newPainter(o ImageOptions) *painter {
-	return &painter{
-		options: o,
-		buffer:  bufio.NewReaderSize(nil, 64<<10),
-		canvas:  image.NewRGBA(image.Rect(0, 0, o.Width, o.Height)),
-	}
+	return &painter{options: o, buffer: bufio.NewReaderSize(nil, 64<<10)}
 }
 
 func (p *painter) width() int { return p.options.Height * p.options.Width * p.options.Channels }
@@ -83,8 +83,9 @@ type imageSource interface {
 	io.Seeker
 }
 
-// paint decodes an image of size bytes into a sample. The gate limits the memory of all painters.
-func (p *painter) paint(dst []uint8, r imageSource, size int64, decoding *gate) error {
+// paint decodes an image of size bytes into a sample of dst, starting at index at. The gate limits the
+// memory of all painters.
+func (p *painter) paint(dst vector, at int, r imageSource, size int64, decoding *gate) error {
 	var head [16]byte
 	n, err := r.ReadAt(head[:], 0)
 	if err != nil && err != io.EOF {
@@ -114,7 +115,7 @@ func (p *painter) paint(dst []uint8, r imageSource, size int64, decoding *gate) 
 	}
 	decoding.enter(cost)
 	defer decoding.leave(cost)
-	if err := p.decode(dst, format, r, size); err != nil {
+	if err := p.decode(dst, at, format, r, size); err != nil {
 		return p.broken(format, err)
 	}
 	return nil
@@ -138,7 +139,7 @@ func (p *painter) config(format imageFormat, r imageSource) (c image.Config, err
 	return format.config(from)
 }
 
-func (p *painter) decode(dst []uint8, format imageFormat, r imageSource, size int64) (err error) {
+func (p *painter) decode(dst vector, at int, format imageFormat, r imageSource, size int64) (err error) {
 	defer recovered(&err)
 	from, err := p.rewind(format, r)
 	if err != nil {
@@ -156,7 +157,7 @@ func (p *painter) decode(dst []uint8, format imageFormat, r imageSource, size in
 	if picture.Bounds().Empty() {
 		return errors.New("no pixels")
 	}
-	p.draw(dst, picture)
+	p.draw(dst, at, picture)
 	return nil
 }
 
@@ -230,32 +231,52 @@ func progressive(r io.ReaderAt) bool {
 	return false
 }
 
-func (p *painter) draw(dst []uint8, picture image.Image) {
+// draw writes a picture as a sample.
+func (p *painter) draw(dst vector, at int, picture image.Image) {
 	picture = opaque(picture)
 	from := picture.Bounds()
 	if p.options.KeepAspect {
 		from = centre(from, p.options.Width, p.options.Height)
 	}
-	to := p.canvas.Bounds()
-	switch {
-	case from.Size() == to.Size():
-		draw.Draw(p.canvas, to, picture, from.Min, draw.Src)
-	case p.options.Smooth:
-		draw.BiLinear.Scale(p.canvas, to, picture, from, draw.Src, nil)
-	default:
-		p.resizer.scale(p.canvas, picture, from)
+	if to := image.Rect(0, 0, p.options.Width, p.options.Height); p.options.Smooth && from.Size() != to.Size() {
+		smooth := image.NewRGBA(to)
+		draw.BiLinear.Scale(smooth, to, picture, from, draw.Src, nil)
+		picture, from = smooth, to
 	}
-	pixels := p.canvas.Pix
+	whole, from := p.whole(picture, from)
 	if p.options.Channels == 1 {
-		for i := range dst {
-			c := pixels[4*i : 4*i+3 : 4*i+3]
-			// This formula equals color.GrayModel.
-			dst[i] = uint8((19595*uint32(c[0]) + 38470*uint32(c[1]) + 7471*uint32(c[2]) + 1<<15) >> 16)
-		}
-		return
+		toGrey(whole, from)
 	}
-	for i := range len(dst) / 3 {
-		copy(dst[3*i:3*i+3], pixels[4*i:])
+	switch o := p.options; dst := dst.(type) {
+	case vec[uint8]:
+		resize(&p.resizer, dst[at:at+p.width()], o.Width, o.Channels, whole, from)
+	case vec[float32]:
+		resize(&p.resizer, dst[at:at+p.width()], o.Width, o.Channels, whole, from)
+	}
+}
+
+// whole returns a rectangle of a picture as RGBA, and its place there.
+func (p *painter) whole(picture image.Image, from image.Rectangle) (*image.RGBA, image.Rectangle) {
+	if whole, ok := picture.(*image.RGBA); ok {
+		return whole, from
+	}
+	n := 4 * from.Dx() * from.Dy()
+	pixels := slices.Grow(p.pixels[:0], n)[:n]
+	if n <= keptBytes {
+		p.pixels = pixels
+	}
+	whole := &image.RGBA{Pix: pixels, Stride: 4 * from.Dx(), Rect: image.Rect(0, 0, from.Dx(), from.Dy())}
+	draw.Draw(whole, whole.Rect, picture, from.Min, draw.Src)
+	return whole, whole.Rect
+}
+
+// toGrey replaces the first channel of a rectangle of a picture by the grey of its pixels.
+func toGrey(picture *image.RGBA, of image.Rectangle) {
+	for y := of.Min.Y; y < of.Max.Y; y++ {
+		for c := range slices.Chunk(picture.Pix[picture.PixOffset(of.Min.X, y):][:4*of.Dx()], 4) {
+			// tf.io.decode_png has this formula, which libpng does not round.
+			c[0] = uint8((9797*uint32(c[0]) + 19234*uint32(c[1]) + 3737*uint32(c[2])) >> 15)
+		}
 	}
 }
 

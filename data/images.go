@@ -26,9 +26,12 @@ type ImageOptions struct {
 	// is to stretch images, as Keras' image_dataset_from_directory does.
 	KeepAspect bool
 	// Smooth averages all pixels that one pixel of the sample covers, with a triangle filter like
-	// Pillow's BILINEAR; it is slower for large images. The default is to interpolate between the
-	// nearest four pixels, as Keras does, and to round to whole numbers, as it does not.
+	// Pillow's BILINEAR, and rounds; it is slower for large images. The default is to interpolate
+	// between the nearest four pixels, as Keras does.
 	Smooth bool
+	// Float makes the samples float32, from 0 to 255 with the fractions of resized pixels, as in Keras.
+	// The default is uint8, rounded, with a quarter of the memory.
+	Float bool
 	// Classes are the names of the class folders, in the order of their numbers. Empty means all
 	// sub-folders, sorted. For a validation folder, set the ClassNames of the training folder.
 	Classes []string
@@ -68,8 +71,8 @@ var imageExtensions = []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp",
 // openImages lists a folder of images. Each sub-folder is a class; its images may be in nested
 // folders. The workers of the dataset (InMemory.Workers) decode an image when a batch needs it.
 //
-// The field x is uint8 [height width channels] from 0 to 255, and y is the int64 number of the class
-// in ClassNames. Samples are sorted by class and name, so shuffle them for training.
+// The field x is [height width channels] from 0 to 255, uint8 or with ImageOptions.Float float32, and y
+// is the int64 number of the class in ClassNames. Samples are sorted by class and name, so shuffle them for training.
 //
 // Formats are PNG, JPEG, GIF (the first picture), WebP, BMP and TIFF. Grey and paletted images are
 // converted to colour, 16-bit channels are reduced to their upper 8 bits, transparency is dropped,
@@ -135,7 +138,7 @@ func openImages(dir string, o ImageOptions) (*InMemory, error) {
 	m := &InMemory{name: dir, n: n}
 	m.columns = []column{{
 		name: "x", shape: []int{o.Height, o.Width, o.Channels}, width: o.Height * o.Width * o.Channels,
-		kind: dtype.For[uint8](), made: files, file: dir,
+		kind: o.kind(), made: files, pixels: true, file: dir,
 	}}
 	if err := m.add("y", array{[]int{n}, vec[int64](labels)}, dir); err != nil {
 		return nil, err
@@ -301,8 +304,6 @@ func (f *imageFiles) tame() bool { return true }
 
 func (f *imageFiles) repeats() bool { return true }
 
-func (f *imageFiles) images() bool { return true }
-
 // describe tells the decoders of JPEG files apart if the folder has one by its name.
 func (f *imageFiles) describe() string {
 	return f.options.describe(slices.ContainsFunc(f.files, func(file imageFile) bool {
@@ -310,8 +311,16 @@ func (f *imageFiles) describe() string {
 	}))
 }
 
+// kind returns the element type of the samples.
+func (o ImageOptions) kind() *dtype.Type {
+	if o.Float {
+		return dtype.For[float32]()
+	}
+	return dtype.For[uint8]()
+}
+
 func (o ImageOptions) describe(jpeg bool) string {
-	text := fmt.Sprintf("images %dx%dx%d, keep aspect %v, smooth %v, rounded", o.Height, o.Width, o.Channels, o.KeepAspect, o.Smooth)
+	text := fmt.Sprintf("images %dx%dx%d, keep aspect %v, smooth %v, rounded %v", o.Height, o.Width, o.Channels, o.KeepAspect, o.Smooth, !o.Float)
 	if jpeg && o.jpeg.Load() != nil {
 		text += ", JPEG files by another decoder than Go's"
 	}
@@ -332,7 +341,7 @@ func (f *imageFiles) make(h *hand, dst vector, at int, s Sample) error {
 	defer file.Close() // the file was only read
 	info, err := file.Stat()
 	if err == nil {
-		err = p.paint(dst.(vec[uint8])[at:at+p.width()], file, info.Size(), &f.decoding)
+		err = p.paint(dst, at, file, info.Size(), &f.decoding)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)

@@ -72,7 +72,7 @@ func painted(raw []byte, o ImageOptions) ([]uint8, error) {
 		return nil, err
 	}
 	dst := make([]uint8, o.Height*o.Width*o.Channels)
-	return dst, newPainter(o).paint(dst, bytes.NewReader(raw), int64(len(raw)), &gate{limit: o.DecodeBytes})
+	return dst, newPainter(o).paint(vec[uint8](dst), 0, bytes.NewReader(raw), int64(len(raw)), &gate{limit: o.DecodeBytes})
 }
 
 func TestOpenImages(t *testing.T) {
@@ -481,10 +481,10 @@ func TestCostOfImages(t *testing.T) {
 		raw, err := os.ReadFile(filepath.Join("testdata", "images", name))
 		require.NoError(t, err)
 		g := gate{limit: 1}
-		dst := make([]uint8, 3)
+		dst := make(vec[uint8], 3)
 		o, err := ImageOptions{Size: 1}.complete()
 		require.NoError(t, err)
-		require.NoError(t, newPainter(o).paint(dst, bytes.NewReader(raw), int64(len(raw)), &g))
+		require.NoError(t, newPainter(o).paint(dst, 0, bytes.NewReader(raw), int64(len(raw)), &g))
 		require.Equal(t, want+4*48, g.peak, name) // with the pixels for resizing
 	}
 }
@@ -527,6 +527,7 @@ func TestFingerprint(t *testing.T) {
 	differs("the other half", other, err)
 	differs("grey", open(dir, ImageOptions{Size: 8, Channels: 1}), nil)
 	differs("smaller", open(dir, ImageOptions{Size: 4}), nil)
+	differs("with fractions", open(dir, ImageOptions{Size: 8, Float: true}), nil)
 	differs("smooth", open(dir, ImageOptions{Size: 8, Smooth: true}), nil)
 	differs("other class numbers", open(dir, ImageOptions{Size: 8, Classes: []string{"cow", "bee", "ant"}}), nil)
 	flipped, err := m.Augment("x", Augmentation{Flip: true})

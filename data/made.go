@@ -42,8 +42,6 @@ type maker interface {
 	tame() bool
 	// repeats reports whether a sample has the same values in each epoch.
 	repeats() bool
-	// images reports whether the values are decoded images.
-	images() bool
 }
 
 // hand is the memory of one worker: samples between two functions, and the state of makers.
@@ -153,8 +151,6 @@ func (g *stage[D, S]) tame() bool { return g.keeps }
 
 func (g *stage[D, S]) repeats() bool { return g.same }
 
-func (g *stage[D, S]) images() bool { return false }
-
 func (g *stage[D, S]) make(h *hand, dst vector, at int, s Sample) error {
 	src, err := g.source(h, s)
 	if err != nil {
@@ -184,9 +180,9 @@ func (g *stage[D, S]) source(h *hand, s Sample) ([]S, error) {
 	return room.(vec[S]), c.made.make(h, room, 0, s)
 }
 
-// Scale returns the dataset with a uint8 field converted linearly to float32, so that 0 becomes low
-// and 255 becomes high. Scale("x", 0, 1) divides by 255. Augment before scaling: after it, Jitter
-// does not clamp.
+// Scale returns the dataset with a field of uint8, or of images as float32 (ImageOptions.Float),
+// converted linearly to float32, so that 0 becomes low and 255 becomes high. Scale("x", 0, 1) divides by
+// 255. Augment before scaling: after it, Jitter does not clamp.
 func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	c, ok := m.column(field)
 	if !ok {
@@ -195,12 +191,21 @@ func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	if low-low != 0 || high-high != 0 {
 		return nil, fmt.Errorf("%s: cannot scale field %q to %v ... %v: both limits must be finite", m.name, field, low, high)
 	}
+	// The conversion to float64 prevents a fused multiply-add, which rounds differently.
+	scale := func(v float64) float32 { return float32(float64(low) + float64(v/255*(float64(high)-float64(low)))) }
+	name := fmt.Sprintf("scale %v,%v", low, high)
+	if c.pixels && c.kind == dtype.For[float32]() {
+		return mapField(m, field, name, c.shape, true, true, func(_ Sample, dst, src []float32) error {
+			for i, v := range src {
+				dst[i] = scale(float64(v))
+			}
+			return nil
+		})
+	}
 	var values [256]float32
 	for i := range values {
-		// The conversion to float64 prevents a fused multiply-add, which rounds differently.
-		values[i] = float32(float64(low) + float64(float64(i)/255*(float64(high)-float64(low))))
+		values[i] = scale(float64(i))
 	}
-	name := fmt.Sprintf("scale %v,%v", low, high)
 	return mapField(m, field, name, c.shape, true, true, func(_ Sample, dst []float32, src []uint8) error {
 		for i, v := range src {
 			dst[i] = values[v]

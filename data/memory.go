@@ -43,6 +43,7 @@ type column struct {
 	kind    *dtype.Type
 	values  origin // nil if made is set
 	made    maker  // nil if values is set
+	pixels  bool   // of decoded images, from 0 to 255
 	file    string // source file, for messages
 	origin  string // table column, for messages
 	classes []string

@@ -274,14 +274,17 @@ func observeFloats[T float32 | float64](o *observed, values []T) {
 	}
 }
 
-// observedOf returns the extremes of a field of records; those of another dataset are not known.
+// observedOf returns the extremes of a field of records, and bounds of those of images; others are not known.
 func observedOf(ds Dataset, field string) observed {
 	m, ok := inMemory(ds)
 	if !ok {
 		return observed{}
 	}
 	c, _ := m.column(field)
-	if f, ok := c.made.(*recordField); ok && !f.image {
+	if c.pixels {
+		return observed{Known: true, Finite: true, Magnitude: math.MaxUint8, High: math.MaxUint8}
+	}
+	if f, ok := c.made.(*recordField); ok {
 		return f.set.index.observed[f.index]
 	}
 	if labels, ok := c.values.(*indexedLabels); ok {

@@ -409,7 +409,7 @@ func (s *recordSet) dataset(m *InMemory) error {
 		c := column{name: names[0], shape: f.value.dimensions(), width: f.value.count, kind: f.value.kind, made: f, file: m.name}
 		names = names[1:]
 		if o := s.options.Images; f.image {
-			c.shape, c.kind = []int{o.Height, o.Width, o.Channels}, dtype.For[uint8]()
+			c.shape, c.kind, c.pixels = []int{o.Height, o.Width, o.Channels}, o.kind(), true
 			c.width = o.Height * o.Width * o.Channels
 		}
 		m.columns = append(m.columns, c)
@@ -475,8 +475,6 @@ func (f *recordField) tame() bool { return true }
 
 func (f *recordField) repeats() bool { return true }
 
-func (f *recordField) images() bool { return f.image }
-
 func (f *recordField) describe() string {
 	if f.image {
 		return f.set.options.Images.describe(true) + " of " + f.name
@@ -506,8 +504,7 @@ func (f *recordField) make(h *hand, dst vector, at int, s Sample) error {
 			held.painter = newPainter(f.set.options.Images)
 		}
 		raw := f.set.format.content(v)
-		pixels := dst.(vec[uint8])[at : at+held.painter.width()]
-		err = held.painter.paint(pixels, bytes.NewReader(raw), int64(len(raw)), &f.set.decoding)
+		err = held.painter.paint(dst, at, bytes.NewReader(raw), int64(len(raw)), &f.set.decoding)
 	}
 	if err != nil {
 		file, number := f.set.position(s.Row)

@@ -463,6 +463,16 @@ func TestCheckRecords(t *testing.T) {
 	require.Equal(t, []string{"picture"}, scaled.ImageFields())
 	require.NoError(t, m.Close())
 
+	m, err = Open(dir, Options{CSV: CSVOptions{Label: "label"}, Images: ImageOptions{Size: 4, Float: true}})
+	require.NoError(t, err)
+	require.Equal(t, dir+": 5 samples; picture float32 [4 4 3], x float32 [2], y int64 []", describe(m))
+	for b, err := range m.Batches(Pass{Batch: 1}) {
+		require.NoError(t, err)
+		require.NotEqual(t, float32(int(b.Fields[0].Values.([]float32)[0])), b.Fields[0].Values.([]float32)[0], "a fraction")
+		break
+	}
+	require.NoError(t, m.Close())
+
 	// The model takes the text, so it is not decoded.
 	m, err = Open(dir, Options{CSV: CSVOptions{Columns: []Column{{Name: "picture", Text: true}, {Name: "x"}}}})
 	require.NoError(t, err)

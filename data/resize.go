@@ -2,26 +2,17 @@ package data
 
 import (
 	"image"
-	"image/draw"
 	"math"
-	"slices"
 )
 
-// resizer resizes pictures like tf.image.resize with bilinear interpolation and half pixel centres
-// (core/kernels/image/resize_bilinear_op.cc), but rounds the result to whole numbers.
-type resizer struct {
-	whole         []uint8 // reused
-	columns, rows []blend
-}
+// resizer resizes pictures. It is reused.
+type resizer struct{ columns, rows []blend }
 
 // blend interpolates between two pixels of a row or column.
 type blend struct {
 	lower, upper int
 	share        float32 // of the upper one
 }
-
-// keptBytes is the maximum size of a picture whose memory is reused.
-const keptBytes = 16 << 20
 
 // blends appends how n pixels are made of size pixels. Each operation has the precision of TensorFlow's.
 func blends(all []blend, n, size int) []blend {
@@ -36,32 +27,38 @@ func blends(all []blend, n, size int) []blend {
 	return all
 }
 
-// scale writes a rectangle of a picture into dst, whose size is another.
-func (z *resizer) scale(dst *image.RGBA, picture image.Image, from image.Rectangle) {
-	whole, ok := picture.(*image.RGBA)
-	if !ok {
-		n := 4 * from.Dx() * from.Dy()
-		pixels := slices.Grow(z.whole[:0], n)[:n]
-		if n <= keptBytes {
-			z.whole = pixels
+// resize writes a rectangle of a picture, with a number of channels, to a sample of a width in pixels. It
+// resizes like tf.image.resize with bilinear interpolation and half pixel centres
+// (core/kernels/image/resize_bilinear_op.cc). Bytes are rounded to the nearest whole number.
+func resize[T uint8 | float32](z *resizer, dst []T, width, channels int, picture *image.RGBA, from image.Rectangle) {
+	height := len(dst) / (width * channels)
+	if from.Dx() == width && from.Dy() == height {
+		for y := range height {
+			row, out := picture.Pix[picture.PixOffset(from.Min.X, from.Min.Y+y):], dst[y*width*channels:]
+			for x := range width {
+				for c := range channels {
+					out[x*channels+c] = T(row[4*x+c])
+				}
+			}
 		}
-		whole = &image.RGBA{Pix: pixels, Stride: 4 * from.Dx(), Rect: image.Rect(0, 0, from.Dx(), from.Dy())}
-		draw.Draw(whole, whole.Rect, picture, from.Min, draw.Src)
-		from = whole.Rect
+		return
 	}
-	z.columns, z.rows = blends(z.columns[:0], dst.Rect.Dx(), from.Dx()), blends(z.rows[:0], dst.Rect.Dy(), from.Dy())
+	half := float32(0.5)
+	if one := T(1); one/2 != 0 {
+		half = 0
+	}
+	z.columns, z.rows = blends(z.columns[:0], width, from.Dx()), blends(z.rows[:0], height, from.Dy())
 	for y, row := range z.rows {
-		top := whole.Pix[whole.PixOffset(from.Min.X, from.Min.Y+row.lower):]
-		bottom := whole.Pix[whole.PixOffset(from.Min.X, from.Min.Y+row.upper):]
-		out := dst.Pix[y*dst.Stride:]
+		top := picture.Pix[picture.PixOffset(from.Min.X, from.Min.Y+row.lower):]
+		bottom := picture.Pix[picture.PixOffset(from.Min.X, from.Min.Y+row.upper):]
+		out := dst[y*width*channels:][:width*channels]
 		for x, column := range z.columns {
 			left, right := 4*column.lower, 4*column.upper
-			for c := range 3 {
+			for c := range channels {
 				above := between(top[left+c], top[right+c], column.share)
 				below := between(bottom[left+c], bottom[right+c], column.share)
-				out[4*x+c] = uint8(above + float32((below-above)*row.share) + 0.5)
+				out[x*channels+c] = T(above + float32((below-above)*row.share) + half)
 			}
-			out[4*x+3] = 0xff
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Resized pixels are those of tf.image.resize (TensorFlow 2.21) as whole numbers. The file has its values
-// for a picture of random colours: picture has bytes in rows of width pixels of 3 values.
+// Resized pixels are those of tf.image.resize (TensorFlow 2.21), and the nearest whole numbers as bytes. The
+// file has its values for a picture of random colours (see testdata/resized.py).
 func TestResizedLikeTensorFlow(t *testing.T) {
 	raw, err := os.ReadFile("testdata/resized.json")
 	require.NoError(t, err)
@@ -19,32 +19,95 @@ func TestResizedLikeTensorFlow(t *testing.T) {
 		Picture       []int
 		Height, Width int
 		Resized       []struct {
-			Height, Width int
-			Values        []float64
+			Height, Width, Channels int
+			Values                  []float32
 		}
 	}
 	require.NoError(t, json.Unmarshal(raw, &want))
-	rgba := image.NewRGBA(image.Rect(0, 0, want.Width+2, want.Height+1))
+	bounds := image.Rect(0, 0, want.Width+2, want.Height+1)
 	inner := image.Rect(2, 1, want.Width+2, want.Height+1)
-	others := image.NewNRGBA(rgba.Rect)
-	for i := range want.Width * want.Height {
-		for c := range 4 {
-			value := uint8(255)
-			if c < 3 {
-				value = uint8(want.Picture[3*i+c])
-			}
-			at := rgba.PixOffset(2+i%want.Width, 1+i/want.Width) + c
-			rgba.Pix[at], others.Pix[at] = value, value
-		}
-	}
-	var z resizer
 	for _, to := range want.Resized {
-		for _, picture := range []image.Image{rgba, others} {
-			got := image.NewRGBA(image.Rect(0, 0, to.Width, to.Height))
-			z.scale(got, picture, inner)
-			for i, value := range to.Values {
-				require.Equal(t, uint8(math.Floor(value+0.5)), got.Pix[i/3*4+i%3], "%dx%d, value %d of %T", to.Height, to.Width, i, picture)
+		rounded := make(vec[uint8], len(to.Values))
+		for i, v := range to.Values {
+			rounded[i] = uint8(math.Floor(float64(v) + 0.5))
+		}
+		for _, float := range []bool{false, true} {
+			o, err := ImageOptions{Height: to.Height, Width: to.Width, Channels: to.Channels, Float: float}.complete()
+			require.NoError(t, err)
+			p := newPainter(o)
+			rgba, others := image.NewRGBA(bounds), image.NewNRGBA(bounds)
+			for i, v := range want.Picture {
+				at := rgba.PixOffset(2+i/3%want.Width, 1+i/3/want.Width)
+				rgba.Pix[at+i%3], others.Pix[at+i%3] = uint8(v), uint8(v)
+				rgba.Pix[at+3], others.Pix[at+3] = 255, 255
+			}
+			for _, picture := range []image.Image{rgba.SubImage(inner), others.SubImage(inner)} {
+				got := makeVector(o.kind(), len(to.Values)+1)
+				p.draw(got, 1, picture)
+				if float {
+					require.Equal(t, append([]float32{0}, to.Values...), got.values(0, got.len()), "%dx%dx%d of %T", to.Height, to.Width, to.Channels, picture)
+				} else {
+					require.Equal(t, append([]uint8{0}, rounded...), got.values(0, got.len()), "%dx%dx%d of %T", to.Height, to.Width, to.Channels, picture)
+				}
 			}
 		}
 	}
+}
+
+// Images with fractions are augmented and scaled like bytes, and no check decodes them.
+func TestImagesWithFractions(t *testing.T) {
+	dir := imageFolder(t, 9)
+	read := func(float bool, change func(*InMemory) (*InMemory, error)) (values any) {
+		m, err := openImages(dir, ImageOptions{Height: 7, Width: 10, Float: float})
+		require.NoError(t, err)
+		m, err = change(m)
+		require.NoError(t, err)
+		require.Equal(t, []string{"x"}, m.ImageFields())
+		for b, err := range m.Batches(Pass{Batch: 9}) {
+			require.NoError(t, err)
+			return b.Fields[0].Values
+		}
+		return nil
+	}
+	jittered := func(m *InMemory) (*InMemory, error) {
+		return m.Augment("x", Augmentation{Flip: true, Crop: 2, Jitter: 1, Seed: 3})
+	}
+	bytes, floats := read(false, jittered).([]uint8), read(true, jittered).([]float32)
+	black, white, fractions := 0, 0, 0
+	for i, v := range floats {
+		require.InDelta(t, v, bytes[i], 6) // the pixel is rounded, and multiplied by up to 8
+		switch {
+		case v == 0:
+			black++
+		case v == 255:
+			white++
+		case v != float32(math.Trunc(float64(v))):
+			fractions++
+		}
+	}
+	require.Positive(t, black)
+	require.Positive(t, white)
+	require.Greater(t, fractions, len(floats)/2)
+
+	plain := read(true, func(m *InMemory) (*InMemory, error) { return m, nil }).([]float32)
+	scaled := read(true, func(m *InMemory) (*InMemory, error) { return m.Scale("x", -1, 1) }).([]float32)
+	for i, v := range plain {
+		require.Equal(t, float32(-1+float64(v)/255*2), scaled[i])
+	}
+
+	m, err := openImages(dir, ImageOptions{Size: 8, Float: true})
+	require.NoError(t, err)
+	require.Equal(t, dir+": 9 samples; x float32 [8 8 3], y int64 []", describe(m))
+	require.NoError(t, CheckImages(t.Context(), m))
+	changed, err := jittered(m)
+	require.NoError(t, err)
+	changed, err = changed.Scale("x", 0, 1)
+	require.NoError(t, err)
+	require.NoError(t, os.RemoveAll(dir))
+	for _, ds := range []Dataset{m, changed} {
+		require.NoError(t, CheckFinite(ds))
+		require.NoError(t, CheckMagnitude(ds, "x", 65520))
+	}
+	_, err = changed.Scale("x", 0, 1)
+	require.ErrorContains(t, err, "takes elements of uint8", "scaled twice")
 }

@@ -9,6 +9,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/dtype"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -254,16 +255,18 @@ func classNames(model *savedmodels.Model, sig *savedmodels.Signature) []string {
 // ImageOptions returns the options to read a folder of images for a signature: the size and
 // channels of its image input, and the model's class names if the signature takes a label. A height or width of 0 means the
 // size of the input; an unknown size is 0. With a height and a width, a flat input of that many
-// pixels is an image input too. scale is the range of values that the input expects; nil means
-// 0 to 255 or unknown.
+// pixels is an image input too. The samples are floats if all image inputs are. scale is the range of
+// values that the input expects; nil means 0 to 255 or unknown.
 func ImageOptions(model *savedmodels.Model, signature string, height, width int) (o data.ImageOptions, scale *[2]float64, err error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
 		return o, nil, err
 	}
 	o.Height, o.Width = height, width
-	in := imageInput(sig)
-	if in != nil {
+	var in *savedmodels.Tensor
+	inputs := imageInputs(sig)
+	if len(inputs) == 1 {
+		in = &inputs[0]
 		o.Height = cmp.Or(height, int(max(in.Shape[1], 0)))
 		o.Width = cmp.Or(width, int(max(in.Shape[2], 0)))
 		o.Channels = int(max(in.Shape[3], 0))
@@ -271,9 +274,14 @@ func ImageOptions(model *savedmodels.Model, signature string, height, width int)
 	for _, t := range sig.DataInputs() {
 		pixels := int64(height) * int64(width)
 		if in == nil && pixels > 0 && !t.UnknownRank && len(t.Shape) == 2 && (t.Shape[1] == pixels || t.Shape[1] == 3*pixels) {
-			in, o.Channels = sig.Input(t.Name), int(t.Shape[1]/pixels)
+			in, o.Channels = &t, int(t.Shape[1]/pixels)
+			inputs = append(inputs, t)
 		}
 	}
+	o.Float = len(inputs) > 0 && !slices.ContainsFunc(inputs, func(t savedmodels.Tensor) bool {
+		kind := dtype.ByCode(int32(t.DType))
+		return kind == nil || kind.Kind != dtype.Float
+	})
 	if m := model.Metadata; in != nil && m != nil {
 		o.Classes = classNames(model, sig)
 		if scale = m.Inputs[in.Name].Range; scale != nil && *scale == [2]float64{0, 255} {
@@ -283,20 +291,12 @@ func ImageOptions(model *savedmodels.Model, signature string, height, width int)
 	return o, scale, nil
 }
 
-// imageInput returns the data input of shape [batch height width channels] with 1, 3 or an open
-// number of channels. It returns nil if there is not exactly one.
-func imageInput(s *savedmodels.Signature) *savedmodels.Tensor {
-	var found *savedmodels.Tensor
-	for _, t := range s.DataInputs() {
-		if t.UnknownRank || len(t.Shape) != 4 || t.Shape[3] != 1 && t.Shape[3] != 3 && t.Shape[3] >= 0 {
-			continue
-		}
-		if found != nil {
-			return nil
-		}
-		found = s.Input(t.Name)
-	}
-	return found
+// imageInputs returns the data inputs of shape [batch height width channels] with 1, 3 or an open
+// number of channels.
+func imageInputs(s *savedmodels.Signature) []savedmodels.Tensor {
+	return slices.DeleteFunc(s.DataInputs(), func(t savedmodels.Tensor) bool {
+		return t.UnknownRank || len(t.Shape) != 4 || t.Shape[3] != 1 && t.Shape[3] != 3 && t.Shape[3] >= 0
+	})
 }
 
 // names joins the names of tensors for an error.

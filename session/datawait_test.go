@@ -55,7 +55,7 @@ func pictures(t testing.TB, n int) string {
 //	go test ./session -run '^$' -bench DataWait -benchtime 40x
 func BenchmarkDataWait(b *testing.B) {
 	const batch, warmup = 32, 4
-	ds, err := data.Open(pictures(b, batch*max(b.N, warmup)), data.Options{Images: data.ImageOptions{Size: 224}})
+	ds, err := data.Open(pictures(b, batch*max(b.N, warmup)), data.Options{Images: data.ImageOptions{Size: 224, Float: true}})
 	require.NoError(b, err)
 	ds, err = ds.Shuffle(1).Augment("x", data.Augmentation{Flip: true, Crop: 16, Jitter: 0.1, Seed: 1})
 	require.NoError(b, err)

@@ -28,13 +28,13 @@ func TestImageOptions(t *testing.T) {
 		want          data.ImageOptions
 		scale         *[2]float64
 	}{
-		{"images", model([]int64{-1, 224, 192, 3}, nil), 0, 0, data.ImageOptions{Height: 224, Width: 192, Channels: 3}, nil},
-		{"stated", model([]int64{-1, 28, 28, 1}, stated(0, 1)), 0, 0, data.ImageOptions{Height: 28, Width: 28, Channels: 1, Classes: []string{"a", "b"}}, &[2]float64{0, 1}},
-		{"bytes", model([]int64{-1, 28, 28, 1}, stated(0, 255)), 0, 0, data.ImageOptions{Height: 28, Width: 28, Channels: 1, Classes: []string{"a", "b"}}, nil},
-		{"any size", model([]int64{-1, -1, -1, 3}, nil), 0, 0, data.ImageOptions{Channels: 3}, nil},
-		{"any size, given", model([]int64{-1, -1, -1, 3}, nil), 96, 128, data.ImageOptions{Height: 96, Width: 128, Channels: 3}, nil},
-		{"grey in a row", model([]int64{-1, 64}, stated(0, 16)), 8, 8, data.ImageOptions{Height: 8, Width: 8, Channels: 1, Classes: []string{"a", "b"}}, &[2]float64{0, 16}},
-		{"colours in a row", model([]int64{-1, 3 * 64}, nil), 8, 8, data.ImageOptions{Height: 8, Width: 8, Channels: 3}, nil},
+		{"images", model([]int64{-1, 224, 192, 3}, nil), 0, 0, data.ImageOptions{Height: 224, Width: 192, Channels: 3, Float: true}, nil},
+		{"stated", model([]int64{-1, 28, 28, 1}, stated(0, 1)), 0, 0, data.ImageOptions{Height: 28, Width: 28, Channels: 1, Classes: []string{"a", "b"}, Float: true}, &[2]float64{0, 1}},
+		{"bytes", model([]int64{-1, 28, 28, 1}, stated(0, 255)), 0, 0, data.ImageOptions{Height: 28, Width: 28, Channels: 1, Classes: []string{"a", "b"}, Float: true}, nil},
+		{"any size", model([]int64{-1, -1, -1, 3}, nil), 0, 0, data.ImageOptions{Channels: 3, Float: true}, nil},
+		{"any size, given", model([]int64{-1, -1, -1, 3}, nil), 96, 128, data.ImageOptions{Height: 96, Width: 128, Channels: 3, Float: true}, nil},
+		{"grey in a row", model([]int64{-1, 64}, stated(0, 16)), 8, 8, data.ImageOptions{Height: 8, Width: 8, Channels: 1, Classes: []string{"a", "b"}, Float: true}, &[2]float64{0, 16}},
+		{"colours in a row", model([]int64{-1, 3 * 64}, nil), 8, 8, data.ImageOptions{Height: 8, Width: 8, Channels: 3, Float: true}, nil},
 		{"a row", model([]int64{-1, 64}, stated(0, 16)), 0, 0, data.ImageOptions{}, nil},
 		{"another row", model([]int64{-1, 65}, nil), 8, 8, data.ImageOptions{Height: 8, Width: 8}, nil},
 	} {
@@ -42,6 +42,13 @@ func TestImageOptions(t *testing.T) {
 		require.NoError(t, err, c.name)
 		require.Equal(t, c.want, got, c.name)
 		require.Equal(t, c.scale, scale, c.name)
+	}
+	for dtype, float := range map[tfbind.DType]bool{tfbind.BFloat16: true, tfbind.Float16: true, tfbind.Float64: true, tfbind.Uint8: false, tfbind.Int32: false} {
+		m := model([]int64{-1, 8, 8, 3}, nil)
+		m.Signatures[0].Inputs[0].DType = dtype
+		got, _, err := session.ImageOptions(m, "train", 0, 0)
+		require.NoError(t, err)
+		require.Equal(t, float, got.Float, dtype)
 	}
 	_, _, err := session.ImageOptions(model(nil, nil), "learn", 0, 0)
 	require.ErrorIs(t, err, savedmodels.ErrNoSignature)

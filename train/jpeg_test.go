@@ -1,6 +1,9 @@
 package train
 
 import (
+	"encoding/json"
+	"image"
+	"image/png"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +13,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/savedmodels"
 )
 
 // A training on JPEG files equals one on PNG files with the pixels that TensorFlow decodes from them.
@@ -27,6 +31,62 @@ func TestJPEGIsDecodedAsByTensorFlow(t *testing.T) {
 		return weights(t, c.Out)
 	}
 	assert.Equal(t, train("png-grey"), train("jpeg"))
+}
+
+// Pixels were rounded where an image was resized, so a training differed from one with Keras' pixels.
+func TestResizedImagesKeepFractions(t *testing.T) {
+	raw, err := os.ReadFile("../data/testdata/resized.json")
+	require.NoError(t, err)
+	var made struct {
+		Picture       []int
+		Height, Width int
+		Resized       []struct {
+			Height, Width, Channels int
+			Values                  []float64
+		}
+	}
+	require.NoError(t, json.Unmarshal(raw, &made))
+	picture := image.NewNRGBA(image.Rect(0, 0, made.Width, made.Height))
+	for i, v := range made.Picture {
+		picture.Pix[i/3*4+i%3], picture.Pix[i/3*4+3] = uint8(v), 255
+	}
+	folder := t.TempDir()
+	for _, class := range []string{"0", "1"} {
+		require.NoError(t, os.Mkdir(filepath.Join(folder, class), 0o755))
+		file, err := os.Create(filepath.Join(folder, class, "1.png"))
+		require.NoError(t, err)
+		require.NoError(t, png.Encode(file, picture))
+		require.NoError(t, file.Close())
+	}
+	var x []float32 // as the model takes it, from 0 to 16
+	for _, r := range made.Resized {
+		if r.Height != 8 || r.Width != 8 || r.Channels != 1 {
+			continue
+		}
+		for _, v := range append(r.Values, r.Values...) {
+			x = append(x, float32(v/255*16))
+		}
+	}
+	require.Len(t, x, 2*64)
+	pixels, err := data.New("made by TensorFlow",
+		data.Field{Name: "x", Array: data.Array{Shape: []int{2, 64}, Values: x}},
+		data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: []int64{0, 1}}})
+	require.NoError(t, err)
+
+	images := Data{Path: folder, Height: 8, Width: 8}
+	model, err := savedmodels.Builtin("digits-cnn")
+	require.NoError(t, err)
+	ds, err := opened(t, model, images)
+	require.NoError(t, err)
+	assert.Equal(t, x, values[float32](t, ds, "x"))
+	train := func(d Data) []byte {
+		t.Helper()
+		c := Config{Model: "builtin:digits-cnn", Data: d, Out: filepath.Join(t.TempDir(), "out"), Loop: fit.Loop{Batch: 2, Epochs: 2}}
+		_, err := Run(t.Context(), c)
+		require.NoError(t, err)
+		return weights(t, c.Out)
+	}
+	assert.Equal(t, train(Data{Memory: pixels}), train(images))
 }
 
 // The check of images has the decoder of the training. testdata/cmyk.jpg has four channels, which Go's decoder
