@@ -304,12 +304,7 @@ func (f *imageFiles) tame() bool { return true }
 
 func (f *imageFiles) repeats() bool { return true }
 
-// describe tells the decoders of JPEG files apart if the folder has one by its name.
-func (f *imageFiles) describe() string {
-	return f.options.describe(slices.ContainsFunc(f.files, func(file imageFile) bool {
-		return slices.Contains([]string{".jpg", ".jpeg"}, strings.ToLower(filepath.Ext(file.path)))
-	}))
-}
+func (f *imageFiles) describe() string { return f.options.describe() }
 
 // kind returns the element type of the samples.
 func (o ImageOptions) kind() *dtype.Type {
@@ -319,9 +314,9 @@ func (o ImageOptions) kind() *dtype.Type {
 	return dtype.For[uint8]()
 }
 
-func (o ImageOptions) describe(jpeg bool) string {
+func (o ImageOptions) describe() string {
 	text := fmt.Sprintf("images %dx%dx%d, keep aspect %v, smooth %v, rounded %v", o.Height, o.Width, o.Channels, o.KeepAspect, o.Smooth, !o.Float)
-	if jpeg && o.jpeg.Load() != nil {
+	if o.jpeg.Load() != nil {
 		text += ", JPEG files by another decoder than Go's"
 	}
 	return text

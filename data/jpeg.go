@@ -14,7 +14,7 @@ type DecodeJPEG func(file []byte, channels int) (pixels []byte, width, height in
 
 // UseJPEG makes this dataset, and all datasets that share its images, decode JPEG files with a function.
 // nil, the default, means Go's decoder, whose pixels differ from TensorFlow's. Fingerprint tells the two
-// apart for records and for folders with a name that ends in .jpg or .jpeg.
+// apart, also for images of other formats.
 func (m *InMemory) UseJPEG(decode DecodeJPEG) {
 	use := &decode
 	if decode == nil {

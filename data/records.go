@@ -477,7 +477,7 @@ func (f *recordField) repeats() bool { return true }
 
 func (f *recordField) describe() string {
 	if f.image {
-		return f.set.options.Images.describe(true) + " of " + f.name
+		return f.set.options.Images.describe() + " of " + f.name
 	}
 	return f.name
 }
