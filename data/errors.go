@@ -61,7 +61,7 @@ func (e *RowError) Error() string {
 // Unwrap returns Err.
 func (e *RowError) Unwrap() error { return e.Err }
 
-// maxProblems is the maximum number of rows, arrays or images that an error describes.
+// maxProblems is the maximum number of rows, arrays, files or images that an error describes.
 const maxProblems = 10
 
 // problems are the errors of a source whose other parts can still be checked.

@@ -81,8 +81,8 @@ var imageExtensions = []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp",
 //
 // Other files inside a class folder are ErrUnsupported. A class folder that is not in
 // ImageOptions.Classes is ErrLabel. An empty file, a class without images and a folder without
-// classes are ErrFormat. A damaged image ends the pass that needs it with an error that names the
-// file.
+// classes are ErrFormat. An error has up to ten such problems. A damaged image ends the pass that needs
+// it with an error that names the file.
 //
 // JPEG files have other pixels than with tf.io.decode_jpeg, unless InMemory.UseJPEG sets its decoder.
 // Resizing may round differently on another processor architecture, and decoders may change with
@@ -99,36 +99,29 @@ func openImages(dir string, o ImageOptions) (*InMemory, error) {
 	files := &imageFiles{dir: dir, options: o, decoding: gate{limit: o.DecodeBytes}}
 	classes := slices.Clone(o.Classes)
 	var labels []int64
+	found := &problems{source: dir}
 	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		info, err := os.Stat(path) // follows links to folders, unlike e.Info
-		switch {
-		case ignored(e.Name()):
-			continue
-		case err != nil:
-			return nil, openError(path, err)
-		case !info.IsDir():
-			if isImage(path) {
-				return nil, fmt.Errorf("%s: the image is not in a class folder: move it to the folder of its class: %w", path, ErrFormat)
-			}
+		if ignored(e.Name()) || len(found.errs) == maxProblems {
 			continue
 		}
+		isClass, err := files.isClass(e.Name())
+		if err != nil {
+			found.add(err)
+		}
+		if !isClass {
+			continue
+		}
+		before := len(files.files)
+		files.list(e.Name(), found)
 		class := slices.Index(classes, e.Name())
-		if class < 0 && len(o.Classes) > 0 {
-			return nil, fmt.Errorf("%s: the folder is not one of the %d classes %s: rename it, or move it elsewhere: %w", path, len(classes), list(classes), ErrLabel)
-		}
 		if class < 0 {
 			class = len(classes)
 			classes = append(classes, e.Name())
 		}
-		before := len(files.files)
-		if err := files.list(path, e.Name()); err != nil {
-			return nil, err
-		}
-		if len(files.files) == before {
-			return nil, fmt.Errorf("%s: the class folder has no images: add some, or remove the folder: %w", path, ErrFormat)
-		}
 		labels = append(labels, slices.Repeat([]int64{int64(class)}, len(files.files)-before)...)
+	}
+	if err := found.err(); err != nil {
+		return nil, err
 	}
 	n := len(labels)
 	if n == 0 {
@@ -261,41 +254,70 @@ type imageFile struct {
 	size int64
 }
 
-func (f *imageFiles) list(path, relative string) error {
+// isClass reports whether an entry of the folder is a class folder.
+func (f *imageFiles) isClass(name string) (bool, error) {
+	path := filepath.Join(f.dir, name)
+	info, err := os.Stat(path) // follows links to folders
+	switch classes := f.options.Classes; {
+	case err != nil:
+		return false, openError(path, err)
+	case !info.IsDir() && isImage(path):
+		return false, fmt.Errorf("%s: the image is not in a class folder: move it to the folder of its class: %w", path, ErrFormat)
+	case info.IsDir() && len(classes) > 0 && !slices.Contains(classes, name):
+		return false, fmt.Errorf("%s: the folder is not one of the %d classes %s: rename it, or move it elsewhere: %w", path, len(classes), list(classes), ErrLabel)
+	}
+	return info.IsDir(), nil
+}
+
+// list adds the files in a class folder.
+func (f *imageFiles) list(class string, found *problems) {
+	files, errs := len(f.files), len(found.errs)
+	f.walk(class, found)
+	if path := filepath.Join(f.dir, class); len(f.files) == files && len(found.errs) == errs {
+		found.add(fmt.Errorf("%s: the class folder has no images: add some, or remove the folder: %w", path, ErrFormat))
+	}
+}
+
+func (f *imageFiles) walk(relative string, found *problems) {
+	path := filepath.Join(f.dir, relative)
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return openError(path, err)
+		found.add(openError(path, err))
 	}
 	for _, e := range entries {
-		if ignored(e.Name()) {
+		if ignored(e.Name()) || len(found.errs) == maxProblems {
 			continue
 		}
-		at, from := filepath.Join(path, e.Name()), filepath.Join(relative, e.Name())
-		info, err := os.Stat(at)
-		if err != nil {
-			return openError(at, err)
+		from := filepath.Join(relative, e.Name())
+		switch size, isDir, err := checkFile(filepath.Join(path, e.Name()), e); {
+		case err != nil:
+			found.add(err)
+		case isDir:
+			f.walk(from, found)
+		default:
+			f.files = append(f.files, imageFile{from, size})
 		}
-		if info.IsDir() {
-			if e.Type()&fs.ModeSymlink != 0 {
-				return fmt.Errorf("%s: a link to a folder inside a class folder may form a loop: put the images themselves there: %w", at, ErrUnsupported)
-			}
-			if err := f.list(at, from); err != nil {
-				return err
-			}
-			continue
-		}
-		switch {
-		case !isImage(at):
-			return fmt.Errorf("%s: the file is %w as an image (supported extensions: %s): convert it, or move it out of the folder",
-				at, ErrUnsupported, strings.Join(imageExtensions, " "))
-		case !info.Mode().IsRegular():
-			return fmt.Errorf("%s is not a regular file: move it out of the folder: %w", at, ErrUnsupported)
-		case info.Size() == 0:
-			return fmt.Errorf("%s is empty; was the download interrupted? Replace or remove it: %w", at, ErrFormat)
-		}
-		f.files = append(f.files, imageFile{from, info.Size()})
 	}
-	return nil
+}
+
+// checkFile returns the size of an image file, or that an entry of a class folder is a folder.
+func checkFile(path string, e fs.DirEntry) (size int64, isDir bool, err error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return 0, false, openError(path, err)
+	case info.IsDir() && e.Type()&fs.ModeSymlink != 0:
+		err = fmt.Errorf("%s: a link to a folder inside a class folder may form a loop: put the images themselves there: %w", path, ErrUnsupported)
+	case info.IsDir():
+	case !isImage(path):
+		err = fmt.Errorf("%s: the file is %w as an image (supported extensions: %s): convert it, or move it out of the folder",
+			path, ErrUnsupported, strings.Join(imageExtensions, " "))
+	case !info.Mode().IsRegular():
+		err = fmt.Errorf("%s is not a regular file: move it out of the folder: %w", path, ErrUnsupported)
+	case info.Size() == 0:
+		err = fmt.Errorf("%s is empty; was the download interrupted? Replace or remove it: %w", path, ErrFormat)
+	}
+	return info.Size(), info.IsDir(), err
 }
 
 func (f *imageFiles) under() *column { return nil }
@@ -330,8 +352,11 @@ func (f *imageFiles) make(h *hand, dst vector, at int, s Sample) error {
 	}
 	path := filepath.Join(f.dir, f.files[s.Row].path)
 	file, err := os.Open(path)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w; it existed when the folder was opened: do not change data during training", path, withoutPath(err))
+	}
+	if err != nil {
+		return openError(path, err)
 	}
 	defer file.Close() // the file was only read
 	info, err := file.Stat()

@@ -218,6 +218,28 @@ func TestOpenImagesRefuses(t *testing.T) {
 	}
 	_, err := openImages(filepath.Join(t.TempDir(), "gone"), ImageOptions{Size: 1})
 	require.ErrorIs(t, err, fs.ErrNotExist)
+
+	// All problems are named, but not more than ten.
+	many := t.TempDir()
+	for _, name := range []string{"a/1.png", "a/deep/1.txt", "b/.keep", "c.png", "d/1.png"} {
+		put(t, many, name, nil)
+	}
+	for _, more := range []int{0, 30} {
+		for i := range more {
+			put(t, many, fmt.Sprintf("d/%d.gif", i), nil)
+		}
+		_, err = openImages(many, ImageOptions{Size: 1, Classes: []string{"a", "b", "d"}})
+		require.ErrorIs(t, err, ErrFormat)
+		require.ErrorIs(t, err, ErrUnsupported)
+		lines := strings.Split(err.Error(), "\n")
+		require.Equal(t, many+": "+[]string{"5 problems:", "the first 10 problems:"}[min(more, 1)], lines[0])
+		require.Len(t, lines, 1+min(5+more, maxProblems))
+		for i, says := range []string{"a/1.png is empty", "a/deep/1.txt: the file is not supported", "b: the class folder has no images", "c.png: the image is not in a class folder", "is empty"} {
+			require.ErrorContains(t, err, says)
+			require.Contains(t, lines[i+1], says)
+		}
+	}
+
 	dir := imageFolder(t, 3)
 	require.NoError(t, os.Symlink(dir, filepath.Join(dir, "ant", "loop")))
 	_, err = openImages(dir, ImageOptions{Size: 1})
@@ -403,8 +425,16 @@ func TestPassesWithADamagedImage(t *testing.T) {
 	}
 	require.ErrorContains(t, CheckImages(t.Context(), m), ": 12 problems, of which the first 10 are:\n")
 
-	sound, err := openImages(imageFolder(t, 9), ImageOptions{Size: 8})
+	dir = imageFolder(t, 9)
+	sound, err := openImages(dir, ImageOptions{Size: 8})
 	require.NoError(t, err)
+	if os.Geteuid() != 0 { // root may read every file
+		require.NoError(t, os.Chmod(filepath.Join(dir, "bee", "001.png"), 0))
+		err := CheckImages(t.Context(), sound)
+		require.ErrorIs(t, err, fs.ErrPermission)
+		require.ErrorContains(t, err, "give the user of this process the right to read it")
+		require.NoError(t, os.Chmod(filepath.Join(dir, "bee", "001.png"), 0o644))
+	}
 	scaled, err := sound.Scale("x", 0, 1)
 	require.NoError(t, err)
 	require.NoError(t, CheckImages(t.Context(), scaled))
