@@ -254,6 +254,25 @@ type imageFile struct {
 	size int64
 }
 
+// ImagePath returns the file of a sample, counted from 0 in the order of an unshuffled pass, if its images
+// are in a folder. The path is relative to the folder with the class folders, and has slashes. It is
+// empty for other data.
+func (m *InMemory) ImagePath(sample int) string {
+	for i := range m.columns {
+		c := m.columns[i].decoded()
+		if c == nil {
+			continue
+		}
+		if files, ok := c.made.(*imageFiles); ok {
+			if m.rows != nil {
+				sample = int(m.rows[sample])
+			}
+			return filepath.ToSlash(files.files[sample].path)
+		}
+	}
+	return ""
+}
+
 // isClass reports whether an entry of the folder is a class folder.
 func (f *imageFiles) isClass(name string) (bool, error) {
 	path := filepath.Join(f.dir, name)

@@ -25,7 +25,9 @@ func newPredict(s *settings) *cobra.Command {
 		Short: "Write the predictions of a SavedModel for a dataset",
 		Long: `Write the predictions of a SavedModel for a dataset to a file, one row per sample
 in the order of the data: all outputs to .csv and .jsonl, one output to .npy. Of a
-dataset with a training and a test part, the test part is used.`,
+dataset with a training and a test part, the test part is used. For a folder of
+images, each row of .csv and .jsonl ends with the path of the file, below the folder
+with the class folders, under the name file, unless an output has that name.`,
 		Example: "  steadyfit predict --model out/digits --data builtin:digits --out predictions.csv",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -72,12 +74,15 @@ func outputs(step *session.Step, chosen string, single bool) ([]string, error) {
 	return names, nil
 }
 
+// fileColumn is the name of the paths of images among the outputs.
+const fileColumn = "file"
+
 // predict writes to a temporary file, which it renames at the end.
-func predict(ctx context.Context, step *session.Step, names []string, ds data.Dataset, batch int, path, kind string) error {
+func predict(ctx context.Context, step *session.Step, names []string, ds *data.InMemory, batch int, path, kind string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return unusable(err)
 	}
-	created := false
+	created, named := false, kind != ".npy" && ds.ImagePath(0) != "" && !slices.Contains(names, fileColumn)
 	err := files.Stream(path, func(out io.Writer) error {
 		created = true
 		buffered := bufio.NewWriter(out)
@@ -97,6 +102,13 @@ func predict(ctx context.Context, step *session.Step, names []string, ds data.Da
 			fields, err := predictBatch(ctx, step, names, b)
 			if err != nil {
 				return err
+			}
+			if named {
+				paths := make([]string, b.Size)
+				for i := range paths {
+					paths[i] = ds.ImagePath(b.Index*batch + i)
+				}
+				fields = append(fields, data.Field{Name: fileColumn, Array: data.Array{Shape: []int{b.Size}, Values: paths}})
 			}
 			if err := w.Write(fields...); err != nil {
 				return err
