@@ -31,23 +31,16 @@ import (
 // of the training and at most 20 s. The thread of train steps is chosen during the training. A
 // resumed training uses the configuration of its checkpoint.
 type Autotune struct {
-	// Mode selects the configurations that may be chosen: "on" allows those that compute with the
-	// types of the model, "precision" also 16-bit types, which change the result. "live" measures
+	// Mode selects the configurations that may be chosen: On allows those that compute with the
+	// types of the model, Precision also 16-bit types, which change the result. Live measures
 	// nothing at the start, and chooses only the thread of train steps. Empty chooses nothing.
-	Mode string
+	Mode Choice
 	// Cache is the folder for measurements; empty means steadyfit/tune in the
 	// cache folder of the user.
 	Cache string
 	// Fixed selects options of Config.Session that keep their values.
 	Fixed Fixed
 }
-
-// Values of Autotune.Mode.
-const (
-	autotuneOn        = "on"
-	autotuneLive      = "live"
-	autotunePrecision = "precision"
-)
 
 // Fixed selects options of a session that Autotune does not change. An option that differs from
 // its default is always fixed.
@@ -65,10 +58,10 @@ func (a *Autotune) check() error {
 func Child(ctx context.Context) { autotune.Child(ctx) }
 
 // measures reports whether configurations are measured at the start of a training.
-func (a *Autotune) measures() bool { return a.Mode == autotuneOn || a.Mode == autotunePrecision }
+func (a *Autotune) measures() bool { return a.Mode == On || a.Mode == Precision }
 
 func (a *Autotune) limits(o session.Options, most int) autotune.Limits {
-	return autotune.Fixed(a.Fixed).Limits(o, most, a.Mode == autotunePrecision)
+	return autotune.Fixed(a.Fixed).Limits(o, most, a.Mode == Precision)
 }
 
 // tunesLive reports whether train steps choose their thread during the training.
@@ -301,7 +294,7 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	l.Restart = t.mayRestart()
 	l.Precision = !t.Autotune.Fixed.Precision
 	// The executor of the checkpoint takes precedence over tracing, except over the option for all steps.
-	l.Traced = t.Trace == traceAlways
+	l.Traced = t.Trace == Always
 	if !t.Autotune.Fixed.StepsPerExecution {
 		l.StepsPerExecution = math.MaxInt32 // the loop itself ends executions where it must pause
 	}
@@ -340,7 +333,7 @@ func (t *training) excludes(was, is session.Options) string {
 		return ""
 	case t.Autotune.Mode == "":
 		return "Autotune.Mode off"
-	case t.Autotune.Mode == autotuneLive:
+	case t.Autotune.Mode == Live:
 		return "Autotune.Mode live"
 	case a.OneDNN != b.OneDNN:
 		return t.excludesOneDNN()

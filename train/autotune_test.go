@@ -36,7 +36,7 @@ func TestLimits(t *testing.T) {
 	} {
 		want := all
 		c.without(&want)
-		a := Autotune{Mode: autotunePrecision, Fixed: c.fixed}
+		a := Autotune{Mode: Precision, Fixed: c.fixed}
 		assert.Equal(t, want, a.limits(c.options, 50), c.name)
 	}
 }
@@ -54,7 +54,7 @@ func TestStepsChooseTheirThread(t *testing.T) {
 	} {
 		config := Config{
 			Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Prefetch: -1, Loop: fit.Loop{Batch: 32, Epochs: 1},
-			Autotune: Autotune{Mode: autotuneOn, Cache: t.TempDir()}, Trace: traceNever, CacheFeatures: "",
+			Autotune: Autotune{Mode: On, Cache: t.TempDir()}, Trace: Never, CacheFeatures: "",
 		}
 		c.change(&config)
 		var live bool

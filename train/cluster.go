@@ -38,7 +38,7 @@ func (c *Config) checkCluster() error {
 	switch {
 	case c.Autotune.Mode != "":
 		return alone("Autotune.Mode", c.Autotune.Mode)
-	case c.CacheFeatures == cacheOn:
+	case c.CacheFeatures == On:
 		return alone("Config.CacheFeatures", c.CacheFeatures)
 	case c.Session.StepsPerExecution > 1:
 		return alone("Options.StepsPerExecution", c.Session.StepsPerExecution)
@@ -48,7 +48,7 @@ func (c *Config) checkCluster() error {
 		return alone("ResetPolicy.Depth", c.Reset.Depth)
 	case c.OnOutOfMemory != "":
 		return alone("Config.OnOutOfMemory", c.OnOutOfMemory)
-	case c.Trace == traceAlways:
+	case c.Trace == Always:
 		return alone("Config.Trace", nil)
 	case c.Loop.Batch < len(c.Cluster.Workers):
 		return refuse("Loop.Batch", c.Loop.Batch, "the batch is shared by %d ranks, so some would have no sample; expected at least that many", len(c.Cluster.Workers))
@@ -62,7 +62,7 @@ func (c *Config) asRank() {
 	if !ranked {
 		return
 	}
-	c.Session.Cluster, c.ChooseSteps, c.CacheFeatures, c.Trace = c.Cluster, false, "", traceNever
+	c.Session.Cluster, c.ChooseSteps, c.CacheFeatures, c.Trace = c.Cluster, false, "", Never
 	if rank > 0 {
 		c.Out, c.OutVersion, c.OutAdapter, c.Progress = "", "", "", nil
 	}

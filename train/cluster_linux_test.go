@@ -56,7 +56,7 @@ func (j *rankJob) config() Config {
 	c.Loop.Hook(fit.HistoryFile(filepath.Join(j.Dir, "history.jsonl"), fit.Stop))
 	c.Loop.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if j.Supervised {
-		c.Supervise = supervised
+		c.Supervise = Always
 		c.Supervisor = supervise.Options{Deadline: time.Minute, Restarts: 20, Backoff: 50 * time.Millisecond, Log: c.Loop.Log, Stderr: os.Stderr}
 	}
 	return c

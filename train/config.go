@@ -2,6 +2,7 @@ package train
 
 import (
 	"cmp"
+	"fmt"
 	"io"
 	"math"
 	"slices"
@@ -71,11 +72,11 @@ type Config struct {
 	// Autotune measures at the start which configuration runs fastest.
 	Autotune Autotune
 	// CacheFeatures selects whether the part of the model that training does not change is
-	// computed once per sample instead of in every step (savedmodels.Features): "auto" if there is
+	// computed once per sample instead of in every step (savedmodels.Features): Auto if there is
 	// such a part, the first steps have the same bits, and the measured times promise a faster
-	// training, and otherwise the reason is reported; "on" also if steps then round differently, or
-	// Run fails with the reason why it cannot; "off" or empty never.
-	CacheFeatures string
+	// training, and otherwise the reason is reported; On also if steps then round differently, or
+	// Run fails with the reason why it cannot; Off or empty never.
+	CacheFeatures Choice
 	// Allocator is the malloc of the process: jemalloc, tcmalloc or mimalloc, if installed, or
 	// "mmap", which returns large blocks to the system when they are freed. Empty changes nothing.
 	// Run restarts the program with the environment variables that it needs.
@@ -103,10 +104,10 @@ type Config struct {
 	// policies.
 	OnWriteError fit.ErrorPolicy
 	// Trace selects whether a step is traced at the start, to report which options take effect:
-	// "always", "never", or "unless-limited", which traces unless memory is limited, since the
-	// first steps under a limit must be representative. Empty is like "unless-limited" if an
-	// option may not take effect, and otherwise "never".
-	Trace string
+	// Always, Never, or UnlessLimited, which traces unless memory is limited, since the first
+	// steps under a limit must be representative. Empty is like UnlessLimited if an option may
+	// not take effect, and otherwise Never.
+	Trace Choice
 	// Profile selects steps whose operations are traced.
 	Profile Profile
 	// TensorBoard configures event files for TensorBoard; without a folder there are none.
@@ -125,13 +126,13 @@ type Config struct {
 
 	// Memory and recovery.
 
-	// Supervise selects whether the training runs in a child process: "always" restarts it when it
-	// crashes or hangs, and needs Checkpoints. "budget" uses a child process if a budget may need a
+	// Supervise selects whether the training runs in a child process: Always restarts it when it
+	// crashes or hangs, and needs Checkpoints. ForBudget uses a child process if a budget may need a
 	// new process and Checkpoints is set, and does not restart after crashes. Empty trains in this
 	// process. Supervisor configures the supervision. With a child process, main runs in both: the
 	// parent waits in Run, and the child trains in it, so code before and after Run runs twice (see
 	// Result.InChild).
-	Supervise  string
+	Supervise  Choice
 	Supervisor supervise.Options
 	// Worker is for programs that call supervise.Run themselves, for example to run several
 	// trainings in one process. Supervise then has no effect, and Resume decides whether the
@@ -146,9 +147,9 @@ type Config struct {
 	// TensorFlow's pool on the first GPU.
 	Budget Budget
 	// OnOutOfMemory selects what to do when TensorFlow runs out of memory. Empty ends the
-	// training. "microbatch" repeats the step in micro-batches, and uses them from then on.
-	// "restart" resumes from the last checkpoint in another process, and needs Supervise.
-	OnOutOfMemory string
+	// training. MicroBatch repeats the step in micro-batches, and uses them from then on. Restart
+	// resumes from the last checkpoint in another process, and needs Supervise.
+	OnOutOfMemory Choice
 }
 
 // Checkpoints configure where and when checkpoints are written.
@@ -191,17 +192,24 @@ func (b Budget) ofProcess() bool { return b.Limit != 0 && b.Layer != memory.GPUP
 
 func (b Budget) ofGPU() bool { return b.Limit != 0 && b.Layer == memory.GPUProcess }
 
-// Values of Config.Supervise.
-const supervised, forBudget = "always", "budget"
+// Choice is a value of an option that chooses among words. The comment of the option names those that
+// it can have; empty is its default.
+type Choice string
 
-// Values of Config.OnOutOfMemory.
+// The words of all options.
 const (
-	microBatch   = "microbatch"
-	restartOnOOM = "restart"
+	Always        Choice = "always"
+	Never         Choice = "never"
+	On            Choice = "on"
+	Off           Choice = "off"
+	Auto          Choice = "auto"
+	Precision     Choice = "precision"
+	Live          Choice = "live"
+	UnlessLimited Choice = "unless-limited"
+	ForBudget     Choice = "budget"
+	MicroBatch    Choice = "microbatch"
+	Restart       Choice = "restart"
 )
-
-// Values of Config.Trace.
-const traceUnlessLimited, traceAlways, traceNever = "unless-limited", "always", "never"
 
 // Result is the outcome of a training.
 type Result struct {
@@ -254,26 +262,28 @@ func (c *Config) check() error {
 	case c.Loop.ValidationEvery > 1 && !c.validates():
 		return refuse("Loop.ValidationEvery", c.Loop.ValidationEvery, "needs {Config.Validation}, the data")
 	}
-	if err := cmp.Or(c.checkWords(), c.checkFolders(), c.checkObservers(), c.checkProfile(), c.checkSupervision(), c.checkReset(), c.checkCluster(), c.Autotune.check()); err != nil {
+	if err := cmp.Or(c.checkChoices(), c.checkFolders(), c.checkObservers(), c.checkProfile(), c.checkSupervision(), c.checkReset(), c.checkCluster(), c.Autotune.check()); err != nil {
 		return err
 	}
 	return c.checkSplit()
 }
 
-// checkWords returns an error for an option that is set to none of its words.
-func (c *Config) checkWords() error {
+// checkChoices returns an error for an option that is set to none of its words.
+func (c *Config) checkChoices() error {
 	for _, o := range []struct {
-		option, value string
-		words         []string
+		option string
+		value  Choice
+		words  []Choice
 	}{
-		{"Autotune.Mode", c.Autotune.Mode, []string{autotuneOn, autotunePrecision, autotuneLive}},
-		{"Config.CacheFeatures", c.CacheFeatures, []string{cacheAuto, cacheOn, "off"}},
-		{"Config.OnOutOfMemory", c.OnOutOfMemory, []string{microBatch, restartOnOOM}},
-		{"Config.Supervise", c.Supervise, []string{supervised, forBudget}},
-		{"Config.Trace", c.Trace, []string{traceAlways, traceNever, traceUnlessLimited}},
+		{"Autotune.Mode", c.Autotune.Mode, []Choice{On, Precision, Live}},
+		{"Config.CacheFeatures", c.CacheFeatures, []Choice{Auto, On, Off}},
+		{"Config.OnOutOfMemory", c.OnOutOfMemory, []Choice{MicroBatch, Restart}},
+		{"Config.Supervise", c.Supervise, []Choice{Always, ForBudget}},
+		{"Config.Trace", c.Trace, []Choice{Always, Never, UnlessLimited}},
 	} {
 		if o.value != "" && !slices.Contains(o.words, o.value) {
-			return refuse(o.option, o.value, "expected %s, or nothing", strings.Join(o.words, ", "))
+			words := strings.Fields(strings.Trim(fmt.Sprint(o.words), "[]"))
+			return refuse(o.option, o.value, "expected %s, or nothing", strings.Join(words, ", "))
 		}
 	}
 	return nil
@@ -301,9 +311,9 @@ func (c *Config) checkFolders() error {
 func (c *Config) checkSupervision() error {
 	_, child := c.supervisor()
 	child = child || c.Worker != nil
-	restarts := c.Supervise == supervised || c.Worker != nil
+	restarts := c.Supervise == Always || c.Worker != nil
 	switch s := c.Supervisor; {
-	case c.Supervise == supervised && c.Checkpoints.Folder == "":
+	case c.Supervise == Always && c.Checkpoints.Folder == "":
 		return refuse("Config.Supervise", nil, "needs {Config.Checkpoints}, the folder to resume from")
 	case s.Deadline < 0:
 		return refuse("Supervisor.Deadline", s.Deadline, "expected 0 or more")
@@ -311,7 +321,7 @@ func (c *Config) checkSupervision() error {
 		return refuse("Supervisor.Deadline", nil, "needs {Config.Supervise}, which ends a training that hangs")
 	case s.Restarts != 0 && !restarts:
 		return refuse("Supervisor.Restarts", nil, "needs {Config.Supervise}, which restarts a training that crashed")
-	case c.OnOutOfMemory == restartOnOOM && !restarts:
+	case c.OnOutOfMemory == Restart && !restarts:
 		return refuse("Config.OnOutOfMemory", c.OnOutOfMemory, "needs {Config.Supervise}, which starts the next process")
 	}
 	return nil
@@ -322,7 +332,7 @@ func (c *Config) checkReset() error {
 		return nil
 	}
 	p := *c.Reset
-	if p.Depth == session.ResetProcess && c.Supervise != supervised && c.Worker == nil {
+	if p.Depth == session.ResetProcess && c.Supervise != Always && c.Worker == nil {
 		return refuse("ResetPolicy.Depth", p.Depth, "needs {Config.Supervise}, which starts the next process")
 	}
 	if p.Limit != 0 && p.Layer == memory.GPUProcess {
@@ -334,7 +344,7 @@ func (c *Config) checkReset() error {
 
 func (c *Config) resets() bool { return c.Reset != nil && c.Reset.Depth != session.ResetNone }
 
-func (c *Config) splits() bool { return c.OnOutOfMemory == microBatch || c.Budget.ofGPU() }
+func (c *Config) splits() bool { return c.OnOutOfMemory == MicroBatch || c.Budget.ofGPU() }
 
 // checkSplit returns an error if the options need micro-batches and the model does not support
 // them. Otherwise the training would fail late, when memory runs out.
@@ -354,7 +364,7 @@ func (c *Config) checkSplit() error {
 		return err
 	}
 	refused := &option.Error{Option: "Config.OnOutOfMemory", Value: c.OnOutOfMemory, Reason: err.Error(), Fix: "choose to stop or to restart, which need no micro-batches", Err: err}
-	if c.OnOutOfMemory != microBatch {
+	if c.OnOutOfMemory != MicroBatch {
 		refused.Option, refused.Value, refused.Fix = "Budget.Layer", c.Budget.Layer, "lower {Loop.Batch}, or limit TensorFlow's pool with {Options.MemoryFraction}"
 	}
 	return refused
@@ -364,14 +374,14 @@ func (c *Config) checkSplit() error {
 // process.
 func (c *Config) supervisor() (s supervise.Options, ok bool) {
 	s = c.Supervisor
-	if c.Worker != nil || c.Supervise == supervised {
+	if c.Worker != nil || c.Supervise == Always {
 		if rank, ranked := c.ranked(); ranked && c.Cluster.MinWorkers > 0 {
 			s.Peers = len(c.Cluster.Workers) - 1
 			s.KillOrphan = rank > 0 // the other ranks continue without this one
 		}
 		return s, c.Worker == nil
 	}
-	if c.Supervise != forBudget || !c.Budget.ofProcess() || c.Checkpoints.Folder == "" {
+	if c.Supervise != ForBudget || !c.Budget.ofProcess() || c.Checkpoints.Folder == "" {
 		return s, false
 	}
 	s.Grace = cmp.Or(s.Grace, max(s.Deadline, time.Minute))

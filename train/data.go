@@ -45,19 +45,16 @@ type Data struct {
 	// Ignore lists fields of the data, values of records, or columns of tables to omit.
 	Ignore []string
 	// Map selects whether arrays of .npy and uncompressed .npz files are mapped instead of
-	// read: "always", "never", or empty for files of 1 GiB or more.
-	Map string
+	// read: Always, Never, or empty for files of 1 GiB or more.
+	Map Choice
 	// Workers is the number of goroutines that decode and augment; 0 means one per core.
 	Workers int
 	// Note receives messages about how a table is read; nil discards them. Run uses Config.Report.
 	Note func(message string)
 }
 
-const (
-	mapAlways, mapNever = "always", "never" // values of Data.Map
-	// mapFrom is the least total size of files in bytes that are mapped by default.
-	mapFrom = 1 << 30
-)
+// mapFrom is the least total size of files in bytes that are mapped by default.
+const mapFrom = 1 << 30
 
 // OpenData reads the data for a signature of a model, and checks it for a pass. part is "train",
 // "test" or "validation", and selects that part of a dataset with two parts. The record of the model
@@ -109,8 +106,8 @@ type reader struct {
 }
 
 func newReader(model *savedmodels.Model, signature string, d Data) (*reader, error) {
-	if !slices.Contains([]string{"", mapAlways, mapNever}, d.Map) {
-		return nil, refuse("Data.Map", d.Map, "expected %s, %s, or nothing", mapAlways, mapNever)
+	if !slices.Contains([]Choice{"", Always, Never}, d.Map) {
+		return nil, refuse("Data.Map", d.Map, "expected %s, %s, or nothing", Always, Never)
 	}
 	r := &reader{Data: d}
 	var err error
@@ -344,7 +341,7 @@ func (r *reader) checkRange(ds *data.InMemory) error {
 
 func (r *reader) maps(path string) bool {
 	if r.Map != "" {
-		return r.Map == mapAlways
+		return r.Map == Always
 	}
 	files := []string{path}
 	if inside, err := filepath.Glob(filepath.Join(path, "*.npy")); err == nil { // an error means that path is not a valid pattern

@@ -133,7 +133,7 @@ func notBegun(err error) bool {
 // process could train but this one has not resumed yet.
 func (t *training) restartable(err error, early bool) error {
 	noMemory := errors.Is(err, session.ErrOutOfMemory)
-	if noMemory && (early || t.OnOutOfMemory == restartOnOOM) || early && errors.As(err, new(syscall.Errno)) {
+	if noMemory && (early || t.OnOutOfMemory == Restart) || early && errors.As(err, new(syscall.Errno)) {
 		return fmt.Errorf("%w: %w", supervise.ErrRetry, err)
 	}
 	return err

@@ -26,9 +26,6 @@ import (
 	"steadyfit/session"
 )
 
-// Values of Config.CacheFeatures.
-const cacheAuto, cacheOn = "auto", "on"
-
 // maxCached is the maximum size of features in memory, unless a budget asks for less. Larger
 // features are in mapped files.
 var maxCached memory.Bytes = 1 << 30
@@ -44,7 +41,7 @@ func (t *training) cacheFeatures(ctx context.Context) error {
 		files.ClearScratch(t.Checkpoints.Folder, featuresPrefix)
 	}
 	// Autotune restarts a process only without cached features.
-	if t.CacheFeatures == "" || t.CacheFeatures == "off" || t.CacheFeatures == cacheAuto && (!t.freezes() || restartedAlready()) {
+	if t.CacheFeatures == "" || t.CacheFeatures == Off || t.CacheFeatures == Auto && (!t.freezes() || restartedAlready()) {
 		return nil
 	}
 	err := t.tryFeatures(ctx)
@@ -54,11 +51,11 @@ func (t *training) cacheFeatures(ctx context.Context) error {
 	var why *noFeatures
 	known := errors.As(err, &why)
 	switch {
-	case known && t.CacheFeatures == cacheOn:
+	case known && t.CacheFeatures == On:
 		return &option.Error{Option: "Config.CacheFeatures", Value: t.CacheFeatures, Reason: why.err.Error(), Fix: "leave the option out", Err: why.err}
 	case known:
 		err = why.err
-	case t.CacheFeatures == cacheOn || context.Cause(ctx) != nil || errors.As(err, new(*InputError)):
+	case t.CacheFeatures == On || context.Cause(ctx) != nil || errors.As(err, new(*InputError)):
 		return err
 	}
 	t.report("features", text("not cached: "+err.Error()))
@@ -138,11 +135,11 @@ func (t *training) mayCache() error {
 		return no("{Options.Compiled} trains with signatures that compute the frozen part")
 	case t.Session.StepsPerExecution > 1:
 		return no("{Options.StepsPerExecution} trains with a signature that computes the frozen part")
-	case t.CacheFeatures == cacheAuto && t.Loop.Epochs-t.Loop.InitialEpoch < 2 && t.Loop.StepsPerEpoch == 0:
+	case t.CacheFeatures == Auto && t.Loop.Epochs-t.Loop.InitialEpoch < 2 && t.Loop.StepsPerEpoch == 0:
 		return no("one epoch computes the frozen part once anyway")
 	}
 	before, _, err := t.chosenBefore()
-	if err == nil && !before.Plain() && !(t.CacheFeatures == cacheOn && t.Loop.ResumeAnyway) {
+	if err == nil && !before.Plain() && !(t.CacheFeatures == On && t.Loop.ResumeAnyway) {
 		return no("the checkpoint was trained with %s, as {Autotune.Mode} had chosen, and steps on features have no such configuration", before)
 	}
 	return err
@@ -207,7 +204,7 @@ func (t *training) setFirstRate(s *session.Session) error {
 // pays returns a noFeatures if the measured times promise no faster training, or if results must
 // not change and a cache may change them.
 func (t *training) pays(c session.FeatureCheck) error {
-	if t.CacheFeatures != cacheAuto {
+	if t.CacheFeatures != Auto {
 		return nil
 	}
 	if c.Difference > 0 { // the bits of a training must not depend on measured times

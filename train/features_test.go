@@ -44,7 +44,7 @@ func frozenModels(t *testing.T, kinds ...string) string {
 
 // trainFrozen trains a model of frozenModels. It returns the weights and what was reported about
 // features.
-func trainFrozen(dir, kind string, cache string, change func(*Config)) (weights []byte, report string, err error) {
+func trainFrozen(dir, kind string, cache Choice, change func(*Config)) (weights []byte, report string, err error) {
 	c := Config{
 		Model: filepath.Join(dir, kind), Data: Data{Path: filepath.Join(dir, "data.npz")}, ValidationFraction: 0.25,
 		Seed: 1, Shuffle: true, CacheFeatures: cache, Out: filepath.Join(dir, "out"), Autotune: Autotune{Cache: filepath.Join(dir, "cache")},
@@ -165,13 +165,13 @@ func TestCachedFeatures(t *testing.T) {
 func frozenKinds(t *testing.T, dir string) {
 	for _, c := range frozenCases {
 		t.Run(c.kind, func(t *testing.T) {
-			with, report, err := trainFrozen(dir, c.kind, cacheOn, nil)
+			with, report, err := trainFrozen(dir, c.kind, On, nil)
 			if c.no != "" {
 				var refused *option.Error
 				require.ErrorAs(t, err, &refused)
 				assert.Equal(t, "Config.CacheFeatures", refused.Option)
 				assert.Contains(t, refused.Reason, c.no)
-				with, _, err = trainFrozen(dir, c.kind, cacheAuto, nil)
+				with, _, err = trainFrozen(dir, c.kind, Auto, nil)
 			} else {
 				assert.Contains(t, report, "computed once for 150 samples")
 				assert.Contains(t, report, c.want)
@@ -201,7 +201,7 @@ func otherSignature(t *testing.T, dir string) {
 	learn := func(o *Config) { o.Session.TrainSignature = "learn" }
 	want, _, err := trainFrozen(dir, "two steps", "", learn)
 	require.NoError(t, err)
-	got, report, err := trainFrozen(dir, "two steps", cacheOn, learn)
+	got, report, err := trainFrozen(dir, "two steps", On, learn)
 	require.NoError(t, err)
 	assert.Equal(t, want, got)
 	assert.Contains(t, report, "2 operations")
@@ -216,11 +216,11 @@ func shuffledData(t *testing.T, dir string) {
 		shuffled := func(o *Config) { o.Data, o.Shuffle = Data{Memory: ds.Shuffle(1)}, again }
 		want, _, err := trainFrozen(dir, "plain", "", shuffled)
 		require.NoError(t, err)
-		got, report, err := trainFrozen(dir, "plain", cacheAuto, shuffled)
+		got, report, err := trainFrozen(dir, "plain", Auto, shuffled)
 		require.NoError(t, err)
 		assert.Equal(t, want, got)
 		assert.Contains(t, report, "another order")
-		_, _, err = trainFrozen(dir, "plain", cacheOn, shuffled)
+		_, _, err = trainFrozen(dir, "plain", On, shuffled)
 		assert.ErrorContains(t, err, "another order")
 	}
 }
@@ -231,9 +231,9 @@ func resumeCached(t *testing.T, dir string) {
 	want, _, err := trainFrozen(dir, "plain", "", nil)
 	require.NoError(t, err)
 	for _, c := range []struct {
-		first, then string
+		first, then Choice
 		limit       memory.Bytes
-	}{{cacheOn, "", 1 << 30}, {"", cacheOn, 1 << 30}, {cacheOn, cacheOn, 1}} {
+	}{{On, "", 1 << 30}, {"", On, 1 << 30}, {On, On, 1}} {
 		before := maxCached
 		maxCached = c.limit
 		t.Cleanup(func() { maxCached = before })
@@ -273,7 +273,7 @@ func cachedInFolders(t *testing.T, dir string) {
 	before := maxCached
 	maxCached = 1
 	t.Cleanup(func() { maxCached = before })
-	_, report, err := trainFrozen(dir, "plain", cacheOn, checkpoints)
+	_, report, err := trainFrozen(dir, "plain", On, checkpoints)
 	require.NoError(t, err)
 	assert.Contains(t, report, "in mapped files")
 	assert.Equal(t, []string{used}, featureFolders(t, folder))
@@ -285,7 +285,7 @@ func cachedInFolders(t *testing.T, dir string) {
 	}
 	t.Cleanup(func() { assert.NoError(t, exec.Command("umount", folder).Run()) })
 	require.NoError(t, os.WriteFile(filepath.Join(folder, "full"), make([]byte, 6<<10), 0o666))
-	_, _, err = trainFrozen(dir, "plain", cacheOn, checkpoints)
+	_, _, err = trainFrozen(dir, "plain", On, checkpoints)
 	require.ErrorContains(t, err, "free some space")
 	assert.Empty(t, featureFolders(t, folder))
 }
@@ -320,7 +320,7 @@ func inputsLikePaths(t *testing.T, dir string) {
 	before := maxCached
 	maxCached = 1
 	t.Cleanup(func() { maxCached = before })
-	_, report, err := trainFrozen(other, "plain", cacheOn, renamed)
+	_, report, err := trainFrozen(other, "plain", On, renamed)
 	require.NoError(t, err)
 	assert.Contains(t, report, "in mapped files")
 	assert.NoFileExists(t, filepath.Join(other, "a", "y.npy"))
@@ -333,7 +333,7 @@ func rateAsInput(t *testing.T, dir string) {
 	}
 	want, _, err := trainFrozen(dir, "rate", "", rising)
 	require.NoError(t, err)
-	got, report, err := trainFrozen(dir, "rate", cacheOn, rising)
+	got, report, err := trainFrozen(dir, "rate", On, rising)
 	require.NoError(t, err)
 	assert.Equal(t, want, got)
 	assert.Contains(t, report, "computed once")
@@ -342,8 +342,8 @@ func rateAsInput(t *testing.T, dir string) {
 // A training that autotune configured resumes in the same configuration, without cached features.
 func resumeChosen(t *testing.T, dir string) {
 	folder := t.TempDir()
-	first := func(o *Config) { o.Checkpoints.Folder, o.Loop.Epochs, o.Autotune.Mode = folder, 2, autotuneOn }
-	for _, cache := range []string{"", cacheAuto} {
+	first := func(o *Config) { o.Checkpoints.Folder, o.Loop.Epochs, o.Autotune.Mode = folder, 2, On }
+	for _, cache := range []Choice{"", Auto} {
 		t.Setenv(ChosenEnv, `{"executor": "SINGLE_THREADED_EXECUTOR"}`)
 		folder = t.TempDir()
 		_, report, err := trainFrozen(dir, "plain", cache, first)
@@ -351,12 +351,12 @@ func resumeChosen(t *testing.T, dir string) {
 		assert.Empty(t, report, "the process before the restart has reported it")
 	}
 	resume := func(o *Config) { first(o); o.Resume, o.Loop.Epochs = true, 3 }
-	_, _, err := trainFrozen(dir, "plain", cacheOn, resume)
+	_, _, err := trainFrozen(dir, "plain", On, resume)
 	require.ErrorContains(t, err, "single-threaded executor")
-	_, report, err := trainFrozen(dir, "plain", cacheAuto, resume)
+	_, report, err := trainFrozen(dir, "plain", Auto, resume)
 	require.NoError(t, err)
 	assert.Contains(t, report, "not cached: the checkpoint was trained with single-threaded executor")
-	_, report, err = trainFrozen(dir, "plain", cacheOn, func(o *Config) { resume(o); o.Loop.ResumeAnyway, o.Loop.Epochs = true, 4 })
+	_, report, err = trainFrozen(dir, "plain", On, func(o *Config) { resume(o); o.Loop.ResumeAnyway, o.Loop.Epochs = true, 4 })
 	require.NoError(t, err)
 	assert.Contains(t, report, "computed once")
 }
@@ -371,7 +371,7 @@ func keptChecks(t *testing.T, dir string) {
 		func(o *Config) { o.Data.Path = filepath.Join(dir, "double.npz") },
 		func(*Config) { t.Setenv("TF_STEADYFIT_TEST", "1") },
 	} {
-		_, _, err := trainFrozen(dir, "plain", cacheOn, func(o *Config) { o.Autotune.Cache = cache; change(o) })
+		_, _, err := trainFrozen(dir, "plain", On, func(o *Config) { o.Autotune.Cache = cache; change(o) })
 		require.NoError(t, err)
 		kept, err := filepath.Glob(filepath.Join(cache, "features-*.json"))
 		require.NoError(t, err)

@@ -304,7 +304,7 @@ func (t *training) warn() {
 		}
 	}
 	resets := t.resets() && t.Reset.Depth != session.ResetRestore
-	if !resets && t.Supervise != supervised && !t.Resume && t.Budget.Limit == 0 && t.OnOutOfMemory == "" {
+	if !resets && t.Supervise != Always && !t.Resume && t.Budget.Limit == 0 && t.OnOutOfMemory == "" {
 		return
 	}
 	for _, p := range problems {
@@ -433,8 +433,8 @@ func (t *training) reportEffects(ctx context.Context) error {
 
 func (t *training) traces() bool {
 	switch t.Trace {
-	case traceAlways, traceNever:
-		return t.Trace == traceAlways
+	case Always, Never:
+		return t.Trace == Always
 	case "":
 		o := t.Session.Device
 		return t.mayTrace() && (o.Precision != "" || o.XLA != "" && o.XLA != "off" || o.AsksForGPU() != "" || len(o.ForGPU()) > 0)

@@ -37,14 +37,14 @@ func TestWhoTrains(t *testing.T) {
 		grace    time.Duration
 	}{
 		{"unsupervised", Config{}, false, 0, 0, 0},
-		{"supervised", Config{Supervise: supervised, Supervisor: of(time.Minute, 3)}, true, time.Minute, 3, 0},
-		{"supervised, without restarts", Config{Supervise: supervised, Supervisor: of(0, -1)}, true, 0, -1, 0},
-		{"in a child already", Config{Supervise: supervised, Worker: &supervise.Worker{}}, false, 0, 0, 0},
-		{"budget", Config{Supervise: forBudget, Supervisor: of(5*time.Minute, 3), Budget: rss}, true, 0, -1, 5 * time.Minute},
-		{"budget, without a deadline", Config{Supervise: forBudget, Budget: rss}, true, 0, -1, time.Minute},
+		{"supervised", Config{Supervise: Always, Supervisor: of(time.Minute, 3)}, true, time.Minute, 3, 0},
+		{"supervised, without restarts", Config{Supervise: Always, Supervisor: of(0, -1)}, true, 0, -1, 0},
+		{"in a child already", Config{Supervise: Always, Worker: &supervise.Worker{}}, false, 0, 0, 0},
+		{"budget", Config{Supervise: ForBudget, Supervisor: of(5*time.Minute, 3), Budget: rss}, true, 0, -1, 5 * time.Minute},
+		{"budget, without a deadline", Config{Supervise: ForBudget, Budget: rss}, true, 0, -1, time.Minute},
 		{"budget, unsupervised", Config{Budget: rss}, false, 0, 0, 0},
-		{"no budget", Config{Supervise: forBudget}, false, 0, 0, 0},
-		{"budget of a GPU", Config{Supervise: forBudget, Budget: gpu}, false, 0, 0, 0},
+		{"no budget", Config{Supervise: ForBudget}, false, 0, 0, 0},
+		{"budget of a GPU", Config{Supervise: ForBudget, Budget: gpu}, false, 0, 0, 0},
 	} {
 		c.config.Checkpoints.Folder = "ckpt"
 		s, ok := c.config.supervisor()
@@ -54,17 +54,17 @@ func TestWhoTrains(t *testing.T) {
 		assert.Equal(t, c.grace, s.Grace, c.name)
 		c.config.Checkpoints.Folder = ""
 		_, ok = c.config.supervisor()
-		assert.Equal(t, c.child && c.config.Supervise == supervised, ok, c.name)
+		assert.Equal(t, c.child && c.config.Supervise == Always, ok, c.name)
 	}
 	for rank, kill := range []bool{false, true} {
 		all := cluster.Cluster{Workers: []string{"a:1", "b:1", "c:1"}, Rank: rank}
-		s, _ := (&Config{Supervise: supervised, Cluster: &all}).supervisor()
+		s, _ := (&Config{Supervise: Always, Cluster: &all}).supervisor()
 		assert.Equal(t, supervise.Options{}, s)
 		all.MinWorkers = 1
-		s, _ = (&Config{Supervise: supervised, Cluster: &all}).supervisor()
+		s, _ = (&Config{Supervise: Always, Cluster: &all}).supervisor()
 		assert.Equal(t, supervise.Options{Peers: 2, KillOrphan: kill}, s)
 	}
-	c := Config{Checkpoints: Checkpoints{Folder: "ckpt"}, Supervise: forBudget, Supervisor: of(time.Minute, 0), Budget: rss, Loop: fit.Loop{Batch: 1, Epochs: 1}}
+	c := Config{Checkpoints: Checkpoints{Folder: "ckpt"}, Supervise: ForBudget, Supervisor: of(time.Minute, 0), Budget: rss, Loop: fit.Loop{Batch: 1, Epochs: 1}}
 	assert.NoError(t, c.check(), "the child of a budget has the deadline to end in")
 }
 
@@ -75,17 +75,17 @@ func TestWhatIsTriedAgain(t *testing.T) {
 	gone := unusable(&fs.PathError{Op: "open", Path: "train.npz", Err: syscall.ENOENT})
 	for _, c := range []struct {
 		err          error
-		onOOM        string
+		onOOM        Choice
 		early, again bool
 	}{
 		{nil, "", true, false},
 		{full, "", true, true},
-		{full, restartOnOOM, false, false},
+		{full, Restart, false, false},
 		{gone, "", true, true},
 		{gone, "", false, false},
 		{session.ErrOutOfMemory, "", true, true},
 		{session.ErrOutOfMemory, "", false, false},
-		{session.ErrOutOfMemory, restartOnOOM, false, true},
+		{session.ErrOutOfMemory, Restart, false, true},
 		{refuse("Config.Out", nil, "no"), "", true, false},
 	} {
 		r := training{Config: Config{OnOutOfMemory: c.onOOM}}
@@ -185,7 +185,7 @@ func TestResultUnderSupervision(t *testing.T) {
 	}
 	r, err := Run(t.Context(), Config{
 		Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 32, Epochs: 1, StepsPerEpoch: 2},
-		Supervise: supervised, Checkpoints: Checkpoints{Folder: out + "-checkpoints"}, Out: out,
+		Supervise: Always, Checkpoints: Checkpoints{Folder: out + "-checkpoints"}, Out: out,
 	})
 	require.NoError(t, err)
 	fmt.Printf("child %v, out %q, epochs %d\n", r.InChild, r.Out, len(r.History.Records))

@@ -119,9 +119,9 @@ func (s *settings) checkBench() error {
 	case s.autotune != autotuneOff && s.signature != "":
 		return usagef("--auto chooses among the signatures that train; leave --signature out")
 	}
-	s.Autotune.Mode, s.Autotune.Fixed = "on", s.fixed()
+	s.Autotune.Mode, s.Autotune.Fixed = train.On, s.fixed()
 	if s.autotune == autotunePrecision {
-		s.Autotune.Mode = "precision"
+		s.Autotune.Mode = train.Precision
 	}
 	if s.autotune == autotuneOff || s.autotune == autotuneKept {
 		return nil

@@ -97,11 +97,11 @@ func (s *settings) combine() error {
 	s.Autotune.Fixed = s.fixed()
 	switch given := s.given("resolved-settings"); {
 	case given && s.traced:
-		s.Trace = "always"
+		s.Trace = train.Always
 	case given:
-		s.Trace = "never"
+		s.Trace = train.Never
 	case s.verbose:
-		s.Trace = "unless-limited"
+		s.Trace = train.UnlessLimited
 	}
 	if err := s.combineReset(); err != nil {
 		return err
@@ -109,7 +109,7 @@ func (s *settings) combine() error {
 	if s.deadline < 0 {
 		return usagef("--deadline %v: expected 0 or more", s.deadline)
 	}
-	supervised := s.Supervise == "always"
+	supervised := s.Supervise == train.Always
 	if supervised || s.given("deadline") {
 		s.Supervisor.Deadline = s.deadline
 	}

@@ -72,7 +72,7 @@ func newSettings() *settings {
 	s.Loop.Epochs, s.Loop.Batch, s.Loop.ValidationEvery = 1, 32, 1
 	s.Shuffle, s.CheckImages, s.Prefetch = true, true, -1
 	s.Checkpoints.EveryEpochs, s.Checkpoints.Keep = 1, 3
-	s.Autotune.Mode, s.Supervise, s.CacheFeatures = "on", "budget", "auto"
+	s.Autotune.Mode, s.Supervise, s.CacheFeatures = train.On, train.ForBudget, train.Auto
 	s.Budget.Layer, s.reset.Depth = memory.RSS, session.ResetNone
 	s.plan.Runtimes, s.plan.Out, s.plan.Jobs, s.plan.Seed, s.plan.Timeout = []string{matrix.Go}, "out/matrix", 1, 1, 2*time.Minute
 	return s
@@ -141,7 +141,7 @@ func (s *settings) dataFlags() []flag {
 		{"ignore-fields", onModel, "data fields to leave out, as in id,weight", "InMemory.Drop", &s.Data.Ignore},
 		{"max-data", onModel, "maximum size of decompressed data (default 64MiB plus 50 times the file size)", "Options.MaxBytes", newSize(&s.Data.MaxBytes, 1)},
 		{"map", onModel, "memory-map .npy and uncompressed .npz files (auto: from 1 GiB)", "Data.Map",
-			newChoice(&s.Data.Map, "auto always never", "", "always", "never")},
+			newChoice(&s.Data.Map, "auto always never", "", train.Always, train.Never)},
 		{"augment", "fit", "random changes to training images, as in flip,crop:4,jitter:0.1", "Config.Augmentation",
 			newParsed(&s.Augmentation, "changes", data.ParseAugmentation)},
 		{"check-images", "fit", "decode every image once before training, to find damaged ones", "", &s.CheckImages},
@@ -220,7 +220,7 @@ func (s *settings) memoryFlags() []flag {
 		{"micro-batches", "fit explain", "split each batch into this many parts and add up their gradients (0: as memory needs)", "Options.MicroBatches",
 			newCount(&s.Session.MicroBatches, 0)},
 		{"on-oom", "fit", "what to do when TensorFlow runs out of memory; microbatch splits the batches", "Config.OnOutOfMemory",
-			newChoice(&s.OnOutOfMemory, "stop microbatch restart", "", "microbatch", "restart")},
+			newChoice(&s.OnOutOfMemory, "stop microbatch restart", "", train.MicroBatch, train.Restart)},
 		{"inexact-micro-batches", "fit explain tune", "allow split batches that change the update, as with BatchNormalization or Dropout", "Options.AllowInexactSplit",
 			&s.Session.AllowInexactSplit},
 		{"reset", "fit", "reset the variables, the model, or the process regularly, with the same results", "ResetPolicy.Depth",
@@ -252,7 +252,7 @@ func (s *settings) checkpointFlags() []flag {
 		{"resume", "fit", "resume from the newest good checkpoint, if there is one", "Config.Resume Loop.Resume", &s.Resume},
 		{"force", "fit", "resume even if data, options or TensorFlow differ, with a warning for each", "Loop.ResumeAnyway", &s.Loop.ResumeAnyway},
 		{"supervise", "fit", "train in a child process; restart it from the last checkpoint if it crashes or hangs", "Config.Supervise supervise.Run",
-			newSwitch(&s.Supervise, "always", "")},
+			newSwitch(&s.Supervise, train.Always, "")},
 		{"deadline", "fit", "kill a supervised run that completes no step for this long (0 disables)", "Supervisor.Deadline", &s.deadline},
 		{"restarts", "fit", "consecutive crashes without progress before --supervise gives up", "Supervisor.Restarts", newCount(&s.restarts, 0)},
 		{"on-write-error", "fit", "what to do if a checkpoint or the history cannot be written", "", newChoice(&s.OnWriteError, "stop continue", fit.Stop, fit.Continue)},
@@ -262,16 +262,16 @@ func (s *settings) checkpointFlags() []flag {
 func (s *settings) speedFlags() []flag {
 	return []flag{
 		{"auto", "fit", "measure which configuration is fastest; precision tries 16 bits too, live only the thread", "Autotune.Mode",
-			newChoice(&s.Autotune.Mode, "on precision live off", "on", "precision", "live", "")},
+			newChoice(&s.Autotune.Mode, "on precision live off", train.On, train.Precision, train.Live, "")},
 		{"auto", "bench", "measure which configuration runs fastest; kept prints an earlier result", "",
 			newChoice(&s.autotune, "off on precision kept", autotuneOff, autotuneOn, autotunePrecision, autotuneKept)},
 		{"auto", "tune", "precision also tries 16 bits, which change the results; the other values have no effect", "",
-			newChoice(&s.Autotune.Mode, "on precision live off", "on", "precision", "live", "")},
+			newChoice(&s.Autotune.Mode, "on precision live off", train.On, train.Precision, train.Live, "")},
 		{"cache", "fit bench tune", "folder for the measurements of --auto (default steadyfit/tune in your cache folder)", "Autotune.Cache Plan.Cache", &s.Autotune.Cache},
 		{"steps-per-execution fuse-steps", "fit explain", "train steps per execution; auto chooses by the model and the data", "Options.StepsPerExecution",
 			newValue("N|auto", "1", s.setStepsPerExecution)},
 		{"cache-features", "fit tune", "compute the frozen part of the model once per sample (auto: where that is faster)", "Config.CacheFeatures",
-			newChoice(&s.CacheFeatures, "auto on off", "auto", "on", "")},
+			newChoice(&s.CacheFeatures, "auto on off", train.Auto, train.On, "")},
 		{"jit-compile compiled", "fit explain", "use the XLA-compiled signatures of the model; they round differently", "Options.Compiled", &s.Session.Compiled},
 		{"onednn", "fit explain tune", "compute with oneDNN or without it (auto: TensorFlow decides by the processor)", "Options.OneDNN",
 			newChoice(&s.Session.Device.OneDNN, "auto on off", "", "on", "off")},

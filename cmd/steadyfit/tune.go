@@ -159,12 +159,12 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 	fixed := autotune.Fixed(s.fixed())
 	fixed.OneDNN = os.Getenv("TF_ENABLE_ONEDNN_OPTS") != "" // fit refuses another value in the file
 	plan := autotune.Plan{
-		Model: m, Options: s.Session, Limits: fixed.Limits(s.Session, steps, s.Autotune.Mode == "precision"),
+		Model: m, Options: s.Session, Limits: fixed.Limits(s.Session, steps, s.Autotune.Mode == train.Precision),
 		Data: ds, Batch: s.Loop.Batch, Cache: cmp.Or(s.Autotune.Cache, autotune.CacheDir()), Budget: s.Budget.Limit,
 		LearningRate: s.firstRate(),
 	}
 	plan.Limits.Restart = true // fit sets these variables when it starts
-	plan.Limits.Features, plan.Limits.FeatureRounding = s.CacheFeatures != "", s.CacheFeatures == "on"
+	plan.Limits.Features, plan.Limits.FeatureRounding = s.CacheFeatures != "", s.CacheFeatures == train.On
 	if file, err := readConfig(configPath(s.configFile)); err != nil {
 		return tune.Result{}, err
 	} else if file["augment"] != "" {
@@ -346,7 +346,7 @@ func (s *settings) goal() tune.Goal {
 func (s *settings) notReached(r tune.Result, inexact bool) error {
 	p := r.Nearest
 	var fixes []string
-	if s.Autotune.Mode != "precision" {
+	if s.Autotune.Mode != train.Precision {
 		fixes = append(fixes, "--auto precision")
 	}
 	if s.Budget.Limit == 0 {
@@ -452,7 +452,7 @@ func absolute(flag, value string) string {
 // tunedFlags returns the flags of fit for a configuration, with their values. consent is that to cached
 // features. frozen means that fit might cache features which the configuration does not have, and with
 // which it would take another amount of memory.
-func tunedFlags(c autotune.Configuration, consent string, frozen bool) (flags [][2]string) {
+func tunedFlags(c autotune.Configuration, consent train.Choice, frozen bool) (flags [][2]string) {
 	add := func(when bool, name string, value any) {
 		if when {
 			flags = append(flags, [2]string{name, fmt.Sprint(value)})

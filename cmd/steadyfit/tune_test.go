@@ -39,7 +39,7 @@ func TestTunedFlagsOfCachedFeatures(t *testing.T) {
 	plain, cached := autotune.Configuration{}, autotune.Configuration{CachedFeatures: true}
 	for _, c := range []struct {
 		is      autotune.Configuration
-		consent string
+		consent train.Choice
 		frozen  bool
 		want    string
 	}{{plain, "auto", false, ""}, {plain, "auto", true, "off"}, {cached, "auto", true, "auto"}, {cached, "on", true, "on"}} {

@@ -93,7 +93,7 @@ func (s service) work(ctx context.Context, worker *supervise.Worker) error {
 func (s service) train(ctx context.Context, worker *supervise.Worker, name string) error {
 	c := train.Config{
 		Shuffle: true, Prefetch: -1, Checkpoints: train.Checkpoints{EverySteps: 20, Keep: 1},
-		Autotune: train.Autotune{Mode: "on"}, Budget: train.Budget{Limit: 4 * memory.GiB},
+		Autotune: train.Autotune{Mode: train.On}, Budget: train.Budget{Limit: 4 * memory.GiB},
 	}
 	text, err := os.ReadFile(s.path("queue", name+".json"))
 	if err == nil {

@@ -45,8 +45,8 @@ func main() {
 func run(ctx context.Context, o options, out io.Writer) error {
 	for _, c := range []struct {
 		name  string
-		cache string
-	}{{"without", ""}, {"with", "on"}} {
+		cache train.Choice
+	}{{"without", ""}, {"with", train.On}} {
 		start := time.Now()
 		result, err := train.Run(ctx, train.Config{
 			Model:         filepath.Join(o.dir, "model"),
