@@ -2,6 +2,7 @@ package observe
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,13 +15,18 @@ import (
 	"strings"
 	"time"
 
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/framework/summary_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"steadyfit/fit"
+	"steadyfit/internal/graphdef"
 	"steadyfit/internal/wire"
 )
 
-// Field numbers in event.proto, summary.proto, tensor.proto and their values (TensorFlow 2.21).
+// Field numbers in event.proto (TensorFlow 2.21), which has no generated Go type.
 const (
 	eventTime    = 1
 	eventStep    = 2
@@ -29,30 +35,11 @@ const (
 	eventSummary = 5
 	eventSession = 7
 
-	sessionStatus = 1 // of SessionLog
-	sessionStart  = 1 // its value START
-
-	summaryValue  = 1
-	valueTag      = 1
-	valueTensor   = 8
-	valueMetadata = 9
-
-	metadataPlugin = 1
-	metadataClass  = 4
-	classScalar    = 1 // DATA_CLASS_SCALAR
-	classTensor    = 2 // DATA_CLASS_TENSOR
-	pluginName     = 1
-
-	tensorType    = 1
-	tensorShape   = 2
-	tensorContent = 4
-	float32Type   = 1 // DT_FLOAT
-	float64Type   = 2 // DT_DOUBLE
-	shapeDim      = 2
-	dimSize       = 1
-
 	fileVersion = "brain.Event:2"
 )
+
+// sessionStart is the SessionLog with the status START.
+var sessionStart = varint(nil, 1, 1)
 
 func message(b []byte, field protowire.Number, content []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), content)
@@ -69,32 +56,32 @@ func event(at time.Time, step int64, content []byte) []byte {
 	return append(varint(b, eventStep, step), content...)
 }
 
-// value returns a Summary.Value with a tensor in a form that a plugin of TensorBoard reads.
-func value(tag, plugin string, class, dtype int64, shape []int64, content []byte) []byte {
-	var dims []byte
-	for _, d := range shape {
-		dims = message(dims, shapeDim, varint(nil, dimSize, d))
+// value returns a tensor in a form that a plugin of TensorBoard reads.
+func value(tag, plugin string, class pb.DataClass, dtype types_go_proto.DataType, shape []int64, content []byte) *pb.Summary_Value {
+	return &pb.Summary_Value{
+		Tag: tag,
+		Value: &pb.Summary_Value_Tensor{Tensor: &tensor_go_proto.TensorProto{
+			Dtype: dtype, TensorShape: graphdef.Shape(shape).GetShape(), TensorContent: content,
+		}},
+		Metadata: &pb.SummaryMetadata{DataClass: class, PluginData: &pb.SummaryMetadata_PluginData{PluginName: plugin}},
 	}
-	tensor := message(message(varint(nil, tensorType, dtype), tensorShape, dims), tensorContent, content)
-	metadata := varint(message(nil, metadataPlugin, message(nil, pluginName, []byte(plugin))), metadataClass, class)
-	return message(message(message(nil, valueTag, []byte(tag)), valueTensor, tensor), valueMetadata, metadata)
 }
 
 // scalar returns the value that tf.summary.scalar writes.
-func scalar(name string, v float64) []byte {
-	return value(name, "scalars", classScalar, float32Type, nil, binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(v))))
+func scalar(name string, v float64) *pb.Summary_Value {
+	return value(name, "scalars", pb.DataClass_DATA_CLASS_SCALAR, types_go_proto.DataType_DT_FLOAT, nil, binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(v))))
 }
 
 // histogram returns the value that tf.summary.histogram writes: a row per bucket with its limits and
 // its count.
-func histogram(h fit.Histogram) []byte {
+func histogram(h fit.Histogram) *pb.Summary_Value {
 	var content []byte
 	for _, b := range h.Buckets {
 		for _, v := range []float64{b.Low, b.High, b.Count} {
 			content = binary.LittleEndian.AppendUint64(content, math.Float64bits(v))
 		}
 	}
-	return value(h.Name+histogramSuffix, "histograms", classTensor, float64Type, []int64{int64(len(h.Buckets)), 3}, content)
+	return value(h.Name+histogramSuffix, "histograms", pb.DataClass_DATA_CLASS_TENSOR, types_go_proto.DataType_DT_DOUBLE, []int64{int64(len(h.Buckets)), 3}, content)
 }
 
 // histogramSuffix ends the tags of histograms, as in Keras.
@@ -131,53 +118,27 @@ type parsed struct {
 	start bool   // the SessionLog START
 }
 
-func parseEvent(b []byte) (e parsed, err error) {
-	err = each(b, func(field protowire.Number, number uint64, content []byte) error {
-		switch field {
-		case eventStep:
-			e.step = int64(number)
-		case eventSession:
-			return each(content, func(field protowire.Number, number uint64, _ []byte) error {
-				e.start = e.start || field == sessionStatus && number == sessionStart
-				return nil
-			})
-		case eventSummary:
-			return each(content, func(field protowire.Number, _ uint64, value []byte) error {
-				if field != summaryValue || e.tag != "" {
-					return nil
-				}
-				return each(value, func(field protowire.Number, _ uint64, content []byte) error {
-					switch field {
-					case valueTag:
-						e.tag = string(content)
-					case valueTensor:
-						return each(content, func(field protowire.Number, _ uint64, float []byte) error {
-							if field == tensorContent && len(float) == 4 {
-								e.value = binary.LittleEndian.Uint32(float)
-							}
-							return nil
-						})
-					}
-					return nil
-				})
-			})
-		}
-		return nil
-	})
-	return e, err
-}
-
-// each calls do with the fields of a message. number is the value of a varint, and content that of a
-// nested message or string.
-func each(b []byte, do func(field protowire.Number, number uint64, content []byte) error) (err error) {
+func parseEvent(b []byte) (e parsed, values []*pb.Summary_Value, err error) {
 	for f := range wire.Fields(b, &err, func(_ int, cause error) error { return cause }) {
-		var number uint64
-		if f.Typ == protowire.VarintType {
-			number, _ = protowire.ConsumeVarint(f.Raw[len(f.Raw)-f.Size:])
+		switch f.Num {
+		case eventStep:
+			n, _ := protowire.ConsumeVarint(f.Raw[len(f.Raw)-f.Size:])
+			e.step = int64(n)
+		case eventSession:
+			e.start = bytes.Equal(f.Value, sessionStart)
+		case eventSummary:
+			var s pb.Summary
+			err = proto.Unmarshal(f.Value, &s)
+			values = s.GetValue()
 		}
-		err = do(f.Num, number, f.Value)
 	}
-	return err
+	if len(values) > 0 {
+		e.tag = values[0].GetTag()
+		if content := values[0].GetTensor().GetTensorContent(); len(content) == 4 {
+			e.value = binary.LittleEndian.Uint32(content)
+		}
+	}
+	return e, values, err
 }
 
 // maxEventBytes limits the size of an event that a resumed run reads; the largest one has the graph.
@@ -226,7 +187,7 @@ func readEvents(path string) (*recorded, error) {
 		if !ok {
 			return r, nil
 		}
-		e, err := parseEvent(record)
+		e, _, err := parseEvent(record)
 		if err != nil {
 			return nil, fmt.Errorf("%s, at byte %d: %w", path, r.end, err)
 		}
@@ -366,6 +327,15 @@ func (e *eventFile) write(event []byte) error {
 	}
 	e.size += int64(len(record))
 	return nil
+}
+
+// summary writes an event with values.
+func (e *eventFile) summary(at time.Time, step int64, values []*pb.Summary_Value) error {
+	content, err := proto.Marshal(&pb.Summary{Value: values})
+	if err != nil {
+		return err
+	}
+	return e.write(event(at, step, message(nil, eventSummary, content)))
 }
 
 func (e *eventFile) close() error {

@@ -153,72 +153,49 @@ func (p *Prometheus) close(ctx context.Context) error {
 	return err
 }
 
-var (
-	stepsMetric    = describe("steps_total", "Train steps of this process.")
-	samplesMetric  = describe("samples_total", "Samples that this process has trained on.")
-	stepMetric     = describe("step", "Train steps since the beginning of the training, with those before a resume.")
-	epochsMetric   = describe("epochs_done", "Complete epochs.")
-	epochsAll      = describe("epochs", "Epochs to train in total.")
-	valueMetric    = describe("metric", "Mean of a metric over the current epoch, by the name that it has in the history.", "name")
-	rateMetric     = describe("learning_rate", "Learning rate of the last step.")
-	stepTimeMetric = describe("step_seconds", "Mean time of the last train steps.")
-	memoryMetric   = describe("memory_bytes", "Memory of the process by layer.", "layer")
-	budgetMetric   = describe("memory_budget_bytes", "Limit of the memory budget by the layer that it limits.", "layer")
-	restartsMetric = describe("restarts_total", "Restarts of the training process.")
-	savedStep      = describe("checkpoint_step", "Train steps at the newest checkpoint.")
-	savedAge       = describe("checkpoint_age_seconds", "Time since the newest checkpoint was written.")
-	savedDuration  = describe("checkpoint_duration_seconds", "Time that writing the newest checkpoint took, also while steps ran.")
-)
-
-func describe(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("steadyfit_"+name, help, labels, nil)
-}
-
-// Describe implements prometheus.Collector.
-func (p *Prometheus) Describe(c chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		stepsMetric, samplesMetric, stepMetric, epochsMetric, epochsAll, valueMetric, rateMetric, stepTimeMetric,
-		memoryMetric, budgetMetric, restartsMetric, savedStep, savedAge, savedDuration,
-	} {
-		c <- d
-	}
-}
+// Describe implements prometheus.Collector. Its metrics are in Collect.
+func (p *Prometheus) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (p *Prometheus) Collect(c chan<- prometheus.Metric) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := p.last
-	count := func(d *prometheus.Desc, v float64) { c <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v) }
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		c <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	describe := func(name, help string, labels prometheus.Labels) *prometheus.Desc {
+		return prometheus.NewDesc("steadyfit_"+name, help, nil, labels)
 	}
-	count(stepsMetric, float64(o.Steps))
-	count(samplesMetric, float64(o.Samples))
-	count(restartsMetric, float64(o.Restarts))
-	gauge(stepMetric, float64(o.Step))
-	gauge(epochsMetric, float64(o.EpochsDone))
-	gauge(epochsAll, float64(o.Epochs))
+	count := func(name, help string, v int64) {
+		c <- prometheus.MustNewConstMetric(describe(name, help, nil), prometheus.CounterValue, float64(v))
+	}
+	gauge := func(name, help string, v float64, labels prometheus.Labels) {
+		c <- prometheus.MustNewConstMetric(describe(name, help, labels), prometheus.GaugeValue, v)
+	}
+	count("steps_total", "Train steps of this process.", o.Steps)
+	count("samples_total", "Samples that this process has trained on.", o.Samples)
+	count("restarts_total", "Restarts of the training process.", int64(o.Restarts))
+	gauge("step", "Train steps since the beginning of the training, with those before a resume.", float64(o.Step), nil)
+	gauge("epochs_done", "Complete epochs.", float64(o.EpochsDone), nil)
+	gauge("epochs", "Epochs to train in total.", float64(o.Epochs), nil)
 	for name, v := range p.metrics {
-		gauge(valueMetric, v, strings.ToValidUTF8(name, "?"))
+		gauge("metric", "Mean of a metric over the current epoch, by the name that it has in the history.", v, prometheus.Labels{"name": strings.ToValidUTF8(name, "?")})
 	}
 	if o.LearningRate != nil {
-		gauge(rateMetric, *o.LearningRate)
+		gauge("learning_rate", "Learning rate of the last step.", *o.LearningRate, nil)
 	}
 	if o.StepTime > 0 {
-		gauge(stepTimeMetric, o.StepTime.Seconds())
+		gauge("step_seconds", "Mean time of the last train steps.", o.StepTime.Seconds(), nil)
 	}
 	for layer, r := range fit.MemoryLayers(p.memory, p.gpu) {
-		gauge(memoryMetric, float64(r), layer)
+		gauge("memory_bytes", "Memory of the process by layer.", float64(r), prometheus.Labels{"layer": layer})
 	}
 	if o.Budget > 0 {
-		gauge(budgetMetric, float64(o.Budget), string(o.BudgetLayer))
+		gauge("memory_budget_bytes", "Limit of the memory budget by the layer that it limits.", float64(o.Budget), prometheus.Labels{"layer": string(o.BudgetLayer)})
 	}
 	if w := o.Checkpoint; !w.Time.IsZero() {
-		gauge(savedStep, float64(w.Step))
-		gauge(savedAge, time.Since(w.Time).Seconds())
+		gauge("checkpoint_step", "Train steps at the newest checkpoint.", float64(w.Step), nil)
+		gauge("checkpoint_age_seconds", "Time since the newest checkpoint was written.", time.Since(w.Time).Seconds(), nil)
 		if w.Took > 0 {
-			gauge(savedDuration, w.Took.Seconds())
+			gauge("checkpoint_duration_seconds", "Time that writing the newest checkpoint took, also while steps ran.", w.Took.Seconds(), nil)
 		}
 	}
 }

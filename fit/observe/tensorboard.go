@@ -7,7 +7,10 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/framework/summary_go_proto"
 
 	"steadyfit/fit"
 )
@@ -127,7 +130,7 @@ func (t *TensorBoard) begin(run string, w *runWriter) error {
 	o := t.begun
 	if !t.joins {
 		// TensorBoard drops all earlier events whose step is not below that of START.
-		if err := w.write(event(o.Time, 0, message(nil, eventSession, varint(nil, sessionStatus, sessionStart)))); err != nil {
+		if err := w.write(event(o.Time, 0, message(nil, eventSession, sessionStart))); err != nil {
 			return err
 		}
 	}
@@ -203,11 +206,11 @@ func (t *TensorBoard) histograms(o *fit.Observation) error {
 	if err != nil {
 		return err
 	}
-	var summary []byte
+	var values []*pb.Summary_Value
 	for _, h := range o.Histograms {
-		summary = message(summary, summaryValue, histogram(h))
+		values = append(values, histogram(h))
 	}
-	return t.named(w.write(event(o.Time, int64(o.Record.Epoch)-1, message(nil, eventSummary, summary))))
+	return t.named(w.summary(o.Time, int64(o.Record.Epoch)-1, values))
 }
 
 func (t *TensorBoard) write(o *fit.Observation, scalars []fit.Scalar) error {
@@ -215,11 +218,7 @@ func (t *TensorBoard) write(o *fit.Observation, scalars []fit.Scalar) error {
 		return nil // the run has not begun
 	}
 	for _, run := range []string{"train", "validation"} {
-		of := false
-		for _, s := range scalars {
-			of = of || s.Run == run
-		}
-		if !of {
+		if !slices.ContainsFunc(scalars, func(s fit.Scalar) bool { return s.Run == run }) {
 			continue
 		}
 		w, err := t.writer(run)
@@ -235,29 +234,25 @@ func (t *TensorBoard) write(o *fit.Observation, scalars []fit.Scalar) error {
 
 // scalars writes the scalars of a run. An event has those of one step and kind.
 func (w *runWriter) scalars(o *fit.Observation, run string, scalars []fit.Scalar) error {
-	var summary []byte
+	var values []*pb.Summary_Value
 	var first fit.Scalar
-	flush := func() error {
-		if len(summary) == 0 {
-			return nil
-		}
-		err := w.write(event(o.Time, first.Step, message(nil, eventSummary, summary)))
-		summary = nil
-		return err
-	}
 	for _, s := range scalars {
 		if s.Run != run {
 			continue
 		}
-		if len(summary) > 0 && (s.Step != first.Step || ofEpoch(s.Name) != ofEpoch(first.Name)) {
-			if err := flush(); err != nil {
+		if len(values) > 0 && (s.Step != first.Step || ofEpoch(s.Name) != ofEpoch(first.Name)) {
+			if err := w.summary(o.Time, first.Step, values); err != nil {
 				return err
 			}
+			values = nil
 		}
-		if len(summary) == 0 {
+		if len(values) == 0 {
 			first = s
 		}
-		summary = message(summary, summaryValue, scalar(s.Name, s.Value))
+		values = append(values, scalar(s.Name, s.Value))
 	}
-	return flush()
+	if len(values) == 0 {
+		return nil
+	}
+	return w.summary(o.Time, first.Step, values)
 }

@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/framework/summary_go_proto"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
-	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"steadyfit/fit"
 )
@@ -59,35 +60,14 @@ func points(t *testing.T, dir string) (found []point) {
 			b, size, ok := unframe(content)
 			require.True(t, ok, "%s has an incomplete record", path)
 			content = content[size:]
-			e, err := parseEvent(b)
+			e, values, err := parseEvent(b)
 			require.NoError(t, err)
 			if e.start {
 				found = nil
 			}
-			require.NoError(t, each(b, func(field protowire.Number, _ uint64, summary []byte) error {
-				if field != eventSummary {
-					return nil
-				}
-				return each(summary, func(_ protowire.Number, _ uint64, value []byte) error {
-					p := point{step: e.step}
-					err := each(value, func(field protowire.Number, _ uint64, content []byte) error {
-						switch field {
-						case valueTag:
-							p.tag = string(content)
-						case valueTensor:
-							return each(content, func(field protowire.Number, _ uint64, floats []byte) error {
-								if field == tensorContent {
-									p.value = math.Float32frombits(binary.LittleEndian.Uint32(floats))
-								}
-								return nil
-							})
-						}
-						return nil
-					})
-					found = append(found, p)
-					return err
-				})
-			}))
+			for _, v := range values {
+				found = append(found, point{v.Tag, e.step, math.Float32frombits(binary.LittleEndian.Uint32(v.GetTensor().TensorContent))})
+			}
 		}
 	}
 	return found
@@ -224,7 +204,9 @@ func TestTensorBoardKeepsOtherFiles(t *testing.T) {
 	dir := t.TempDir()
 	observe(t, &TensorBoard{Dir: dir}, start(fit.Observation{}), end)
 	keras := filepath.Join(dir, "train", "events.out.tfevents.1800000000.host.1.0.v2")
-	content := frame(event(at, 9, message(nil, eventSummary, message(nil, summaryValue, scalar("epoch_loss", 1)))))
+	summary, err := proto.Marshal(&pb.Summary{Value: []*pb.Summary_Value{scalar("epoch_loss", 1)}})
+	require.NoError(t, err)
+	content := frame(event(at, 9, message(nil, eventSummary, summary)))
 	require.NoError(t, os.WriteFile(keras, content, 0o666))
 	tb := &TensorBoard{Dir: dir}
 	observe(t, tb, start(fit.Observation{Resumed: true, Step: 10, EpochsDone: 1}), end)
