@@ -31,7 +31,7 @@ import (
 func fullLoop(t testing.TB, l *linear, dir string, c Checkpoint) Loop {
 	loop := Loop{
 		Session: l, Batch: 4, Epochs: 4, Validation: samples(t, 10), ValidationEvery: 2,
-		LearningRate: warmup(3, Constant(0.05)), StepsPerEpoch: 4,
+		LearningRate: parsed("warmup:3:0.05"), StepsPerEpoch: 4,
 	}
 	c.Folder, c.Keep, c.EverySteps, c.EveryEpochs, c.Best = dir, 2, 3, 1, "val_loss"
 	loop.Hook(

@@ -523,7 +523,7 @@ func TestDataErrors(t *testing.T) {
 
 func TestLearningRateIsSetWhenItChanges(t *testing.T) {
 	l := newLinear()
-	loop := Loop{Session: l, Batch: 4, Epochs: 4, LearningRate: stepDecay(0.1, 0.5, 2)}
+	loop := Loop{Session: l, Batch: 4, Epochs: 4, LearningRate: parsed("step:0.1:0.5:2")}
 	h, err := loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Equal(t, []float64{0.1, 0.05}, l.rates)

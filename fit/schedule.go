@@ -17,48 +17,7 @@ func Constant(rate float64) Schedule {
 	return func(int64, int) float64 { return rate }
 }
 
-// cosineDecay changes the rate from initial to final along half a cosine over the given number
-// of steps. Later steps have the rate final.
-func cosineDecay(initial, final float64, steps int64) Schedule {
-	return func(step int64, _ int) float64 {
-		return final + (initial-final)*(1+math.Cos(math.Pi*progress(step, steps)))/2
-	}
-}
-
-// linearDecay changes the rate from initial to final along a line over the given number of
-// steps. Later steps have the rate final.
-func linearDecay(initial, final float64, steps int64) Schedule {
-	return func(step int64, _ int) float64 {
-		return initial + (final-initial)*progress(step, steps)
-	}
-}
-
-func stepDecay(initial, factor float64, epochs int) Schedule {
-	return func(_ int64, epoch int) float64 {
-		return initial * math.Pow(factor, float64(epoch/max(epochs, 1)))
-	}
-}
-
-// exponentialDecay multiplies the rate at each step by the same number, so that the given
-// number of steps multiplies it by factor.
-func exponentialDecay(initial, factor float64, steps int64) Schedule {
-	return func(step int64, _ int) float64 {
-		return initial * math.Pow(factor, float64(step)/float64(max(steps, 1)))
-	}
-}
-
-// warmup returns the schedule then, whose rate is multiplied by 1/steps at the first step, by
-// 2/steps at the second, and so on, up to 1.
-func warmup(steps int64, then Schedule) Schedule {
-	return func(step int64, epoch int) float64 {
-		rate := then(step, epoch)
-		if step < steps {
-			rate *= float64(step+1) / float64(steps)
-		}
-		return rate
-	}
-}
-
+// progress returns the part of the steps that are done, at most 1.
 func progress(step, steps int64) float64 {
 	if step >= steps {
 		return 1
@@ -107,23 +66,32 @@ func (a *arguments) schedule() Schedule {
 	switch kind {
 	case "cosine":
 		initial, steps, final := a.rate(), a.count(), a.final()
-		return cosineDecay(initial, final, steps)
+		return func(step int64, _ int) float64 {
+			return final + (initial-final)*(1+math.Cos(math.Pi*progress(step, steps)))/2
+		}
 	case "linear":
 		initial, steps, final := a.rate(), a.count(), a.final()
-		return linearDecay(initial, final, steps)
+		return func(step int64, _ int) float64 { return initial + (final-initial)*progress(step, steps) }
 	case "step":
 		initial, factor, epochs := a.rate(), a.factor(), a.count()
-		return stepDecay(initial, factor, int(epochs))
+		return func(_ int64, epoch int) float64 { return initial * math.Pow(factor, float64(epoch/int(epochs))) }
 	case "exp":
 		initial, factor, steps := a.rate(), a.factor(), a.count()
-		return exponentialDecay(initial, factor, steps)
+		return func(step int64, _ int) float64 { return initial * math.Pow(factor, float64(step)/float64(steps)) }
 	case "warmup":
 		steps := a.count()
 		if len(a.parts) == 0 {
 			a.fail("warmup has no schedule after it")
 			return nil
 		}
-		return warmup(steps, a.schedule())
+		then := a.schedule()
+		return func(step int64, epoch int) float64 {
+			rate := then(step, epoch)
+			if step < steps {
+				rate *= float64(step+1) / float64(steps)
+			}
+			return rate
+		}
 	}
 	return Constant(a.rate())
 }

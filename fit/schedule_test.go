@@ -65,3 +65,12 @@ func TestParseSchedule(t *testing.T) {
 		require.ErrorContains(t, err, "expected RATE, cosine:", text)
 	}
 }
+
+// parsed returns a schedule for the loop of a test.
+func parsed(text string) Schedule {
+	s, err := ParseSchedule(text)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}

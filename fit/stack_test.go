@@ -151,10 +151,10 @@ func TestCallsOfSeveralSteps(t *testing.T) {
 				return []Hook{{Name: "look", Step: func(context.Context, *State) error { return nil }}}
 			}},
 		"a constant rate":       {together: 4, samples: 40, epochs: 1, schedule: Constant(0.01), calls: []int{4, 4, 2}},
-		"a rate by epochs":      {together: 4, samples: 20, epochs: 3, schedule: stepDecay(0.1, 0.5, 1), calls: []int{4, 1, 4, 1, 4, 1}},
+		"a rate by epochs":      {together: 4, samples: 20, epochs: 3, schedule: parsed("step:0.1:0.5:1"), calls: []int{4, 1, 4, 1, 4, 1}},
 		"a rate that changes":   {together: 4, samples: 40, epochs: 1, schedule: steps(0.1, 0.1, 0.2, 0.2, 0.2, 0.3, 0.3, 0.3, 0.3, 0.3), calls: []int{2, 3, 4, 1}},
-		"a rate in each step":   {together: 4, samples: 16, epochs: 2, schedule: linearDecay(0.1, 0, 100), calls: []int{1, 1, 1, 1, 1, 1, 1, 1}, says: "while the learning rate changes"},
-		"a warmup, then steady": {together: 4, samples: 40, epochs: 1, schedule: warmup(3, Constant(0.1)), calls: []int{1, 1, 4, 4}, says: "while the learning rate changes"},
+		"a rate in each step":   {together: 4, samples: 16, epochs: 2, schedule: parsed("linear:0.1:100"), calls: []int{1, 1, 1, 1, 1, 1, 1, 1}, says: "while the learning rate changes"},
+		"a warmup, then steady": {together: 4, samples: 40, epochs: 1, schedule: parsed("warmup:3:0.1"), calls: []int{1, 1, 4, 4}, says: "while the learning rate changes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run := func(s Session) (*History, string) {
@@ -208,7 +208,7 @@ func TestHooksBetweenCalls(t *testing.T) {
 // run, and the same result bit for bit.
 func TestResumeBetweenCalls(t *testing.T) {
 	train := func(l *several, dir string, stop func(*State) bool) *History {
-		loop := Loop{Session: l, Batch: 4, Epochs: 3, StepsPerEpoch: 7, Resume: dir, LearningRate: stepDecay(0.05, 0.5, 1)}
+		loop := Loop{Session: l, Batch: 4, Epochs: 3, StepsPerEpoch: 7, Resume: dir, LearningRate: parsed("step:0.05:0.5:1")}
 		loop.Hook(Checkpoint{Folder: dir, EverySteps: 5}.Hook(), Hook{Name: "stop", StepEvery: AnyStep, Step: func(_ context.Context, s *State) error {
 			if stop(s) {
 				s.Stop("enough")
