@@ -76,7 +76,7 @@ func TestGaugeOfAWorkingSet(t *testing.T) {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "memory.stat"), []byte(c.stat), 0o600))
 			g := Gauge{layer: memory.CgroupWorkingSet}
 			assert.False(t, g.Read().OK)
-			g.openGroup(cgroup.Controller{Version: c.version, Dirs: []string{filepath.Join(dir, "none"), without, dir}}, memory.CgroupWorkingSet)
+			g.openGroup(cgroup.Controller{Version: c.version, Dirs: []string{filepath.Join(dir, "none"), without, dir}})
 			assert.Equal(t, c.want, g.Read())
 			assert.Zero(t, testing.AllocsPerRun(100, func() { g.Read() }))
 			require.NoError(t, g.Close())
