@@ -55,7 +55,9 @@ func NewSampler(options SamplerOptions) (*Sampler, error) {
 	}
 	s.group.open(pid)
 	if own {
-		s.metrics = goMetrics()
+		for _, m := range goMetrics {
+			s.metrics = append(s.metrics, metrics.Sample{Name: m.name})
+		}
 	}
 	return s, nil
 }
@@ -119,67 +121,41 @@ func (s *Sampler) Close() error {
 	return nil
 }
 
-// Indices in goMetrics.
-const (
-	metricObjects = iota
-	metricLive
-	metricTotal
-	metricReleased
-	metricGoroutines
-	metricCleanupsQueued
-	metricCleanupsRun
-	metricFinalizersQueued
-	metricFinalizersRun
-	metricCycles
-)
-
-func goMetrics() []metrics.Sample {
-	return []metrics.Sample{
-		metricObjects:          {Name: "/memory/classes/heap/objects:bytes"},
-		metricLive:             {Name: "/gc/heap/live:bytes"},
-		metricTotal:            {Name: "/memory/classes/total:bytes"},
-		metricReleased:         {Name: "/memory/classes/heap/released:bytes"},
-		metricGoroutines:       {Name: "/sched/goroutines:goroutines"},
-		metricCleanupsQueued:   {Name: "/gc/cleanups/queued:cleanups"},
-		metricCleanupsRun:      {Name: "/gc/cleanups/executed:cleanups"},
-		metricFinalizersQueued: {Name: "/gc/finalizers/queued:finalizers"},
-		metricFinalizersRun:    {Name: "/gc/finalizers/executed:finalizers"},
-		metricCycles:           {Name: "/gc/cycles/total:gc-cycles"},
-	}
+// goMetrics are the metrics of the Go runtime, with the sign with which each counts in its layer.
+var goMetrics = []struct {
+	layer Layer
+	sign  Bytes
+	name  string
+}{
+	{GoHeap, 1, "/memory/classes/heap/objects:bytes"},
+	{goLive, 1, "/gc/heap/live:bytes"},
+	{goTotal, 1, "/memory/classes/total:bytes"},
+	{goTotal, -1, "/memory/classes/heap/released:bytes"},
+	{cleanupCount, 1, "/gc/cleanups/queued:cleanups"},
+	{cleanupCount, -1, "/gc/cleanups/executed:cleanups"},
+	{cleanupCount, 1, "/gc/finalizers/queued:finalizers"},
+	{cleanupCount, -1, "/gc/finalizers/executed:finalizers"},
+	{gcCycles, 1, "/gc/cycles/total:gc-cycles"},
+	{goroutines, 1, "/sched/goroutines:goroutines"},
 }
 
 func (s *Sampler) goRuntime() {
-	var heap, live, total, waiting, cycles, running Reading
-	if len(s.metrics) > 0 {
+	own := len(s.metrics) > 0
+	if own {
 		metrics.Read(s.metrics)
-		heap, live = s.metric(metricObjects), s.metric(metricLive)
-		cycles, running = s.metric(metricCycles), s.metric(metricGoroutines)
-		total = minus(s.metric(metricTotal), s.metric(metricReleased))
-		waiting = minus(s.metric(metricCleanupsQueued), s.metric(metricCleanupsRun))
-		if f := minus(s.metric(metricFinalizersQueued), s.metric(metricFinalizersRun)); waiting.OK && f.OK {
-			waiting.Bytes += f.Bytes
+	}
+	for i := 0; i < len(goMetrics); {
+		layer, sum, known := goMetrics[i].layer, Bytes(0), own
+		for ; i < len(goMetrics) && goMetrics[i].layer == layer; i++ {
+			// KindBad means that this version of Go does not have the metric.
+			if known = known && s.metrics[i].Value.Kind() == metrics.KindUint64; known {
+				sum += goMetrics[i].sign * Bytes(s.metrics[i].Value.Uint64())
+			}
 		}
+		r := Reading{}
+		if known {
+			r = Known(max(sum, 0)) // the metrics of a layer are read at slightly different times
+		}
+		s.set(layer, r)
 	}
-	s.set(GoHeap, heap)
-	s.set(goLive, live)
-	s.set(goTotal, total)
-	s.set(cleanupCount, waiting)
-	s.set(gcCycles, cycles)
-	s.set(goroutines, running)
-}
-
-func (s *Sampler) metric(i int) Reading {
-	// KindBad means that this version of Go does not have the metric.
-	if v := s.metrics[i].Value; v.Kind() == metrics.KindUint64 {
-		return Known(Bytes(v.Uint64()))
-	}
-	return Reading{}
-}
-
-// minus returns a-b, but at least 0, since both are read at slightly different times.
-func minus(a, b Reading) Reading {
-	if !a.OK || !b.OK {
-		return Reading{}
-	}
-	return Known(max(a.Bytes-b.Bytes, 0))
 }
