@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 
+	"steadyfit/internal/files"
 	"steadyfit/internal/nearest"
 )
 
@@ -236,17 +237,12 @@ func whole(dir string, files []file) bool {
 }
 
 func (f file) sameAs(path string) bool {
-	info, err := os.Stat(path)
-	// Opening a named pipe would block.
-	if err != nil || !info.Mode().IsRegular() || info.Size() != f.size {
-		return false
-	}
-	in, err := os.Open(path)
+	in, size, err := files.Open(path)
 	if err != nil {
 		return false
 	}
 	defer in.Close()
 	sum := crc32.NewIEEE()
 	n, err := io.Copy(sum, io.LimitReader(in, f.size+1))
-	return err == nil && n == f.size && sum.Sum32() == f.crc
+	return err == nil && size == f.size && n == f.size && sum.Sum32() == f.crc
 }

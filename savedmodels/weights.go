@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"steadyfit/internal/bundle"
+	"steadyfit/internal/files"
 )
 
 // CheckUnchanged checks that the model can be loaded from its folder again. The error is
@@ -20,7 +21,12 @@ import (
 func (m *Model) CheckUnchanged() error {
 	path := filepath.Join(m.Dir, modelFile)
 	hash := sha256.New()
-	if err := copyFile(hash, path); err != nil {
+	f, _, err := files.Open(path)
+	if err == nil {
+		_, err = io.Copy(hash, f)
+		f.Close()
+	}
+	if err != nil {
 		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
 	}
 	if now := hex.EncodeToString(hash.Sum(nil)); now != m.Hash {
@@ -53,24 +59,6 @@ func (m *Model) CheckUnchanged() error {
 		}
 	}
 	return nil
-}
-
-// copyFile copies a regular file to w.
-func copyFile(w io.Writer, path string) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() { // opening a named pipe would block
-		return &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	_, err = io.Copy(w, f)
-	return err
 }
 
 // checkWeights reports missing or damaged files of weights.

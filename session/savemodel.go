@@ -161,12 +161,8 @@ func tidyModel(model, left string) error {
 // replaceable rejects a folder that has other content than a SavedModel or is inside the folder
 // of the original model.
 func replaceable(dir, model string) error {
-	inside, err := within(dir, model)
-	if err != nil {
+	if err := outside(dir, model); err != nil {
 		return fmt.Errorf("save model to %s: %w", dir, err)
-	}
-	if inside {
-		return fmt.Errorf("save model to %s: the folder is inside the model %s; choose another folder", dir, model)
 	}
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -182,22 +178,22 @@ func replaceable(dir, model string) error {
 	return nil
 }
 
-// within reports whether dir is, or would be, inside the folder top.
-func within(dir, top string) (bool, error) {
-	info, err := os.Stat(top)
+// outside returns an error if dir is, or would be, inside the folder of a model.
+func outside(dir, model string) error {
+	info, err := os.Stat(model)
 	if err != nil {
-		return false, err
+		return err
 	}
 	dir, err = filepath.Abs(dir)
 	if err != nil {
-		return false, err
+		return err
 	}
 	for parent := filepath.Dir(dir); parent != dir; dir, parent = parent, filepath.Dir(parent) {
 		if at, err := os.Stat(parent); err == nil && os.SameFile(at, info) {
-			return true, nil
+			return fmt.Errorf("the folder is inside the model %s; choose another folder", model)
 		}
 	}
-	return false, nil
+	return nil
 }
 
 // CheckOutput reports early what SaveModel would report at the end of a run: a dir with other
@@ -216,14 +212,10 @@ func CheckOutput(dir string, model *savedmodels.Model) error {
 // the folder parent, which it creates.
 func checkSpace(dir, parent string, model *savedmodels.Model) error {
 	needs := modelBytes(model)
-	err := os.MkdirAll(parent, 0o777)
-	if err == nil {
-		err = files.Writable(parent, needs)
+	if err := files.WritableDir(parent, needs); err != nil {
+		return newSaveError("save model to", dir, needs, withoutProbe(err))
 	}
-	if err == nil {
-		return nil
-	}
-	return newSaveError("save model to", dir, needs, withoutProbe(err))
+	return nil
 }
 
 // copyModel copies a SavedModel without its variables and its manifest.

@@ -155,12 +155,8 @@ func (v Versions) replaceable(model string) error {
 	if _, err := os.Stat(filepath.Join(v.Dir, "saved_model.pb")); err == nil {
 		return fmt.Errorf("save a version in %s: the folder is a SavedModel; choose the folder that has the versions", v.Dir)
 	}
-	inside, err := within(v.Dir, model)
-	if err != nil {
+	if err := outside(v.Dir, model); err != nil {
 		return fmt.Errorf("save a version in %s: %w", v.Dir, err)
-	}
-	if inside {
-		return fmt.Errorf("save a version in %s: the folder is inside the model %s; choose another folder", v.Dir, model)
 	}
 	return nil
 }

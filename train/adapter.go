@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"steadyfit/adapter"
@@ -37,10 +36,7 @@ func (t *training) openAdapter() (err error) {
 	if err := session.CheckAdapter(t.model, nil); err != nil {
 		return wrong("Config.OutAdapter", t.OutAdapter, err)
 	}
-	if err := os.MkdirAll(t.OutAdapter, 0o777); err != nil {
-		return unusable(err)
-	}
-	return unusable(files.Writable(t.OutAdapter, t.model.WeightBytes()))
+	return unusable(files.WritableDir(t.OutAdapter, t.model.WeightBytes()))
 }
 
 func (t *training) save(ctx context.Context, r *Result) error {

@@ -294,62 +294,50 @@ func (c *cached) Describe() string { return "" }
 // featuresOf computes the features of a dataset, in memory or in files.
 func (t *training) featuresOf(ctx context.Context, x *session.FeatureStep, ds *data.InMemory) (*data.InMemory, error) {
 	if total := memory.Bytes(x.SampleBytes() * ds.Len()); total > t.maxCached() {
-		c := &computation{training: t, step: x, ds: ds}
-		return c.inFiles(ctx, total)
+		return t.inFiles(ctx, x, ds, total)
 	}
 	return x.All(ctx, t.prefetched(ds), t.Loop.Batch)
 }
 
-// computation computes the features of a dataset.
-type computation struct {
-	*training
-	step *session.FeatureStep
-	ds   *data.InMemory
-}
-
 // inFiles writes the features to a folder and maps them. The folder is beside the checkpoints,
 // or in the system's temporary folder, and exists during the training.
-func (c *computation) inFiles(ctx context.Context, size memory.Bytes) (*data.InMemory, error) {
+func (t *training) inFiles(ctx context.Context, x *session.FeatureStep, ds *data.InMemory, size memory.Bytes) (*data.InMemory, error) {
 	parent, needed := os.TempDir(), int64(size)
-	if c.Checkpoints.Folder != "" {
-		parent = c.Checkpoints.Folder
-		for _, v := range c.model.Variables { // a checkpoint
+	if t.Checkpoints.Folder != "" {
+		parent = t.Checkpoints.Folder
+		for _, v := range t.model.Variables { // a checkpoint
 			needed += v.Bytes()
 		}
 	}
-	err := os.MkdirAll(parent, 0o777)
-	if err == nil {
-		err = files.Writable(parent, needed)
-	}
-	if err != nil {
+	if err := files.WritableDir(parent, needed); err != nil {
 		return nil, no("%s of features cannot be written to %s: %w; %s", size, parent, err, files.Remedy(err, ""))
 	}
 	folder, remove, err := files.ScratchIn(parent, featuresPrefix)
 	if err != nil {
 		return nil, err
 	}
-	c.temporary = append(c.temporary, remove)
-	names, err := c.write(ctx, folder)
+	t.temporary = append(t.temporary, remove)
+	names, err := t.writeFeatures(ctx, x, ds, folder)
 	if err != nil {
 		return nil, fmt.Errorf("write features to %s: %w", folder, err)
 	}
-	ds, err := data.Open(folder, data.Options{Map: true})
+	mapped, err := data.Open(folder, data.Options{Map: true})
 	if err != nil {
 		return nil, err
 	}
-	c.temporary = append(c.temporary, ds.Close)
+	t.temporary = append(t.temporary, mapped.Close)
 	for i := 0; i < len(names) && err == nil; i++ {
-		ds, err = ds.Rename(numbered(i), names[i])
+		mapped, err = mapped.Rename(numbered(i), names[i])
 	}
-	return ds, err
+	return mapped, err
 }
 
 // numbered returns the name of the file of a field, without .npy. The names of fields are those of
 // the model's inputs, which may be paths.
 func numbered(field int) string { return "steadyfit-field-" + strconv.Itoa(field) }
 
-// write writes one .npy file for each field, and returns the names of the fields.
-func (c *computation) write(ctx context.Context, folder string) (names []string, err error) {
+// writeFeatures writes one .npy file for each field, and returns the names of the fields.
+func (t *training) writeFeatures(ctx context.Context, x *session.FeatureStep, ds *data.InMemory, folder string) (names []string, err error) {
 	var open []io.Closer
 	var writers []data.Writer
 	defer func() {
@@ -357,7 +345,7 @@ func (c *computation) write(ctx context.Context, folder string) (names []string,
 			err = errors.Join(err, f.Close())
 		}
 	}()
-	err = c.step.Each(ctx, c.prefetched(c.ds), c.Loop.Batch, func(b data.Batch) error {
+	err = x.Each(ctx, t.prefetched(ds), t.Loop.Batch, func(b data.Batch) error {
 		for i, f := range b.Fields {
 			if i == len(writers) {
 				file, err := os.Create(filepath.Join(folder, numbered(i)+".npy"))
@@ -366,7 +354,7 @@ func (c *computation) write(ctx context.Context, folder string) (names []string,
 				}
 				names = append(names, f.Name)
 				open = append(open, file)
-				writers = append(writers, data.NewNPYWriter(file, c.ds.Len()))
+				writers = append(writers, data.NewNPYWriter(file, ds.Len()))
 			}
 			if err := writers[i].Write(f); err != nil {
 				return err

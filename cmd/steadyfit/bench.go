@@ -7,7 +7,6 @@ import (
 	"io"
 	"iter"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -134,11 +133,7 @@ func (s *settings) checkCache() error {
 	if s.Autotune.Cache == "" {
 		return nil
 	}
-	err := os.MkdirAll(s.Autotune.Cache, 0o755)
-	if err == nil {
-		err = files.Writable(s.Autotune.Cache, 0)
-	}
-	if err != nil {
+	if err := files.WritableDir(s.Autotune.Cache, 0); err != nil {
 		return unusable(fmt.Errorf("--cache %s: the folder cannot hold measurements: %w; name a folder that can be written", s.Autotune.Cache, err))
 	}
 	return nil

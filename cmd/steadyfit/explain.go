@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -70,11 +69,7 @@ func (s *settings) explain(cmd *cobra.Command) error {
 		})
 	}
 	if s.Out != "" {
-		err := os.MkdirAll(s.Out, 0o777)
-		if err == nil {
-			err = files.Writable(s.Out, 0)
-		}
-		if err != nil {
+		if err := files.WritableDir(s.Out, 0); err != nil {
 			return unusable(fmt.Errorf("--out %s: the page cannot be written: %w", s.Out, err))
 		}
 	}

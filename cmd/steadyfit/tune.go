@@ -119,11 +119,7 @@ func (s *settings) checkTune() error {
 	if file, err := os.Stat(s.Out); err == nil && file.IsDir() {
 		return usagef("--out %s: it is a folder; name a file in it, such as %s", s.Out, filepath.Join(s.Out, "tuned.yaml"))
 	}
-	err := os.MkdirAll(filepath.Dir(s.Out), 0o777)
-	if err == nil {
-		err = files.Writable(filepath.Dir(s.Out), 0)
-	}
-	if err != nil {
+	if err := files.WritableDir(filepath.Dir(s.Out), 0); err != nil {
 		return unusable(fmt.Errorf("--out %s: the file cannot be written: %w", s.Out, err))
 	}
 	return nil

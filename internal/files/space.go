@@ -42,6 +42,14 @@ func Writable(dir string, bytes int64) error {
 	return err
 }
 
+// WritableDir makes a folder, and returns an error if it cannot store files of this total size.
+func WritableDir(dir string, bytes int64) error {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	return Writable(dir, bytes)
+}
+
 // Full reports whether an error means a full disk or an exhausted quota.
 func Full(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
