@@ -28,16 +28,19 @@ var (
 
 type (
 	// Error reports a checkpoint that could not be written, or an old one that could not be
-	// removed: the Path, the newest Good checkpoint, the Remedy, and the cause Err. Final is
-	// true if the training is complete and has no other error.
+	// removed: the Path, the newest Good checkpoint, the Remedy, and the cause Err. No part of
+	// the failed checkpoint remains, and the session still has its state. Final is true if the
+	// training is complete and has no other error; the result is then on disk only if Good is
+	// the checkpoint of the last step.
 	Error = checkpoint.Error
-	// LockedError reports that another run, the Holder, uses the Folder.
+	// LockedError reports that another run, the Holder, uses the Folder. Nothing was trained.
 	LockedError = checkpoint.LockedError
 	// Holder is a process that uses a folder: its PID and Host, and the time Since it does.
 	Holder = checkpoint.Holder
 	// Info describes a checkpoint on disk: its Path, Step, Epochs, Identity, the time Written,
 	// and whether it is the Best. Variables is the prefix for Session.Restore. Err is nil if the
-	// checkpoint is intact; otherwise only Path and Step are set.
+	// checkpoint is intact. Otherwise it is ErrTorn, ErrForeign, ErrFuture, or the error of
+	// reading a file of a checkpoint that may be intact, and only Path and Step are set.
 	Info = checkpoint.Info
 )
 

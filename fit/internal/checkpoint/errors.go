@@ -9,24 +9,18 @@ import (
 	"steadyfit/internal/files"
 )
 
+// The public package describes these errors.
 var (
-	// ErrTorn means that a checkpoint is damaged or incomplete.
-	ErrTorn = errors.New("torn checkpoint")
-	// ErrForeign means that a folder named like a checkpoint has none that this version can
-	// read.
+	ErrTorn    = errors.New("torn checkpoint")
 	ErrForeign = errors.New("not a checkpoint of this program")
-	// ErrFuture is an ErrForeign for a checkpoint that a newer version of this program wrote.
-	ErrFuture = fmt.Errorf("%w: a newer version wrote it", ErrForeign)
-	// ErrLocked matches every LockedError with errors.Is.
-	ErrLocked = errors.New("folder of checkpoints is in use")
+	ErrFuture  = fmt.Errorf("%w: a newer version wrote it", ErrForeign)
+	ErrLocked  = errors.New("folder of checkpoints is in use")
 )
 
-// LockedError reports that another run uses a folder of checkpoints. It matches ErrLocked.
-// Nothing was trained or changed.
+// LockedError reports that another run uses a folder of checkpoints.
 type LockedError struct {
 	Folder string
-	// Holder is the run that uses the folder; the zero value if unknown.
-	Holder Holder
+	Holder Holder // the zero value if unknown
 }
 
 func (e *LockedError) Error() string {
@@ -36,18 +30,11 @@ func (e *LockedError) Error() string {
 // Is reports whether target is ErrLocked.
 func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 
-// Error reports a checkpoint that could not be written, or an old one that could not be
-// removed. Earlier good checkpoints are intact, and no part of the failed one remains. The
-// session still has its state.
+// Error reports a checkpoint that could not be written or removed.
 type Error struct {
-	// Path is the folder that could not be written or removed.
-	Path string
-	// Good is the newest good checkpoint; empty if there is none.
-	Good string
-	// Final is true if the training is complete (fit.History.Done) and has no other error. The
-	// result is then on disk only if Good is the checkpoint of the last step.
-	Final bool
-	// Remedy describes how to fix the problem.
+	Path   string
+	Good   string // empty if there is none
+	Final  bool
 	Remedy string
 	Err    error
 }
@@ -60,7 +47,6 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("checkpoint %s: %v; %s; %s", e.Path, e.Err, good, e.Remedy)
 }
 
-// Unwrap returns the error of the file system or of the session.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Permanent marks an error that another attempt to save the state would repeat.
@@ -68,7 +54,6 @@ type Permanent struct{ Err error }
 
 func (e *Permanent) Error() string { return e.Err.Error() }
 
-// Unwrap returns the wrapped error.
 func (e *Permanent) Unwrap() error { return e.Err }
 
 // errNoRoom means that makeRoom must not remove any checkpoint.

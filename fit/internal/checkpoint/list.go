@@ -20,27 +20,17 @@ import (
 
 // Info describes a checkpoint on disk.
 type Info struct {
-	// Path is the folder of the checkpoint. Variables is the prefix for Session.Restore.
 	Path      string
 	Variables string
-	// Step and Epochs are the numbers of train steps and epochs done.
-	Step   int64
-	Epochs int
-	// Written is the time at which the checkpoint was written.
-	Written time.Time
-	// Identity has the values that a run must match to resume from the checkpoint.
-	Identity map[string]string
-	// Best is true for the best checkpoint by the metric of fit.Best.
-	Best bool
-	// Err is nil if the checkpoint is intact. Otherwise it is ErrTorn, ErrForeign, ErrFuture,
-	// or the error of reading a file of a checkpoint that may be intact. If Err is not nil,
-	// only Path and Step are set.
-	Err error
+	Step      int64
+	Epochs    int
+	Written   time.Time
+	Identity  map[string]string // the values that a run must match to resume
+	Best      bool
+	Err       error
 }
 
-// List returns the checkpoints of a folder, newest first, and verifies their files. A folder
-// that does not exist has no checkpoints. List takes no lock, so a run may remove checkpoints
-// meanwhile.
+// List returns the checkpoints of a folder, newest first, and verifies their files.
 func List(dir string) ([]Info, error) {
 	steps, err := listSteps(dir)
 	if err != nil {
@@ -136,9 +126,7 @@ func Adopt(dir, from string, log *slog.Logger) (err error) {
 	return nil
 }
 
-// HookState returns the state of a hook in the newest readable checkpoint of a folder; nil if
-// the hook saved none. found is false if there is no checkpoint. HookState does not verify
-// other files, and takes no lock.
+// HookState returns the state of a hook in the newest readable checkpoint of a folder.
 func HookState(dir, hook string) (saved json.RawMessage, found bool, err error) {
 	steps, err := listSteps(dir)
 	if err != nil {
@@ -152,9 +140,7 @@ func HookState(dir, hook string) (saved json.RawMessage, found bool, err error) 
 	return nil, false, nil
 }
 
-// CheckUnused returns the error that a new training in a folder would get: an *option.Error if
-// the folder has checkpoints of an earlier training, or a *LockedError if another run uses it.
-// A folder that does not exist or has no checkpoint is unused.
+// CheckUnused returns the error that a new training in a folder would get.
 func CheckUnused(dir string) error {
 	steps, err := listSteps(dir)
 	if err != nil {

@@ -23,11 +23,8 @@ const lockTries = 100
 
 // Holder is a process that uses a folder of checkpoints.
 type Holder struct {
-	// PID is the process ID on the host or in the container.
-	PID int `json:"pid"`
-	// Host is the name of the host or of the container.
-	Host string `json:"host"`
-	// Since is the time at which the process took the lock.
+	PID   int       `json:"pid"`
+	Host  string    `json:"host"` // of the host or of the container
 	Since time.Time `json:"since"`
 }
 
