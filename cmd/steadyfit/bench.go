@@ -23,13 +23,8 @@ import (
 	"steadyfit/train"
 )
 
-// The values of bench --auto.
-const (
-	autotuneOff       = "off"
-	autotuneOn        = "on"
-	autotunePrecision = "precision"
-	autotuneKept      = "kept"
-)
+// kept is the value of bench --auto that measures nothing.
+const kept train.Choice = "kept"
 
 func newBench(s *settings) *cobra.Command {
 	return &cobra.Command{
@@ -81,7 +76,7 @@ func (s *settings) bench(cmd *cobra.Command) error {
 		return err
 	}
 	var choice autotune.Choice
-	if s.autotune != autotuneOff {
+	if s.autotune != train.Off {
 		// Trials run before a session takes memory.
 		if choice, err = s.choose(cmd, m, source.data); err != nil {
 			return err
@@ -115,14 +110,10 @@ func (s *settings) checkBench() error {
 		return usagef("--batch %d: expected at least 1", s.Loop.Batch)
 	case s.synthetic && s.Data.Path != "":
 		return usagef("--synthetic and --data exclude each other")
-	case s.autotune != autotuneOff && s.signature != "":
+	case s.autotune != train.Off && s.signature != "":
 		return usagef("--auto chooses among the signatures that train; leave --signature out")
 	}
-	s.Autotune.Mode, s.Autotune.Fixed = train.On, s.fixed()
-	if s.autotune == autotunePrecision {
-		s.Autotune.Mode = train.Precision
-	}
-	if s.autotune == autotuneOff || s.autotune == autotuneKept {
+	if s.autotune == train.Off || s.autotune == kept {
 		return nil
 	}
 	return s.checkCache()
@@ -216,12 +207,12 @@ func printTrials(w io.Writer, choice autotune.Choice, model string, batch int) e
 const trialTime = time.Minute
 
 func (s *settings) choose(cmd *cobra.Command, m *savedmodels.Model, ds data.Dataset) (autotune.Choice, error) {
-	limits := autotune.Fixed(s.Autotune.Fixed).Limits(s.Session, ds.Len()/s.Loop.Batch, s.autotune == autotunePrecision)
+	limits := autotune.Fixed(s.fixed()).Limits(s.Session, ds.Len()/s.Loop.Batch, s.autotune == train.Precision)
 	limits.Restart = true // fit may restart the program
 	choice, err := autotune.Choose(cmd.Context(), autotune.Plan{
 		Model: m, Options: s.Session, Limits: limits,
 		Data: ds, Batch: s.Loop.Batch, LearningRate: s.rate, Time: trialTime,
-		Cache: cmp.Or(s.Autotune.Cache, autotune.CacheDir()), CacheOnly: s.autotune == autotuneKept, Refresh: s.autotune != autotuneKept,
+		Cache: cmp.Or(s.Autotune.Cache, autotune.CacheDir()), CacheOnly: s.autotune == kept, Refresh: s.autotune != kept,
 	})
 	if err != nil {
 		return choice, err
@@ -311,7 +302,7 @@ func (s *settings) syntheticSource(m *savedmodels.Model, sig *savedmodels.Signat
 		for yield(b, nil) {
 		}
 	}
-	if s.autotune != autotuneOff {
+	if s.autotune != train.Off {
 		var one *data.InMemory
 		one, err = data.New("synthetic", b.Fields...)
 		source.data = repeated{one}

@@ -49,7 +49,8 @@ type settings struct {
 
 	// Flags of bench; matrix also has steps.
 	steps, stepsPerCall int
-	signature, autotune string
+	signature           string
+	autotune            train.Choice
 	synthetic           bool
 	rate                float64
 
@@ -67,7 +68,7 @@ type settings struct {
 }
 
 func newSettings() *settings {
-	s := &settings{deadline: 5 * time.Minute, restarts: 5, steps: 1000, stepsPerCall: 50, autotune: autotuneOff, ranks: 2, within: 4 * time.Minute}
+	s := &settings{deadline: 5 * time.Minute, restarts: 5, steps: 1000, stepsPerCall: 50, autotune: train.Off, ranks: 2, within: 4 * time.Minute}
 	s.cluster.Start, s.cluster.Timeout = 10*time.Minute, time.Minute
 	s.Loop.Epochs, s.Loop.Batch, s.Loop.ValidationEvery = 1, 32, 1
 	s.Shuffle, s.CheckImages, s.Prefetch = true, true, -1
@@ -264,7 +265,7 @@ func (s *settings) speedFlags() []flag {
 		{"auto", "fit", "measure which configuration is fastest; precision tries 16 bits too, live only the thread", "Autotune.Mode",
 			newChoice(&s.Autotune.Mode, "on precision live off", train.On, train.Precision, train.Live, "")},
 		{"auto", "bench", "measure which configuration runs fastest; kept prints an earlier result", "",
-			newChoice(&s.autotune, "off on precision kept", autotuneOff, autotuneOn, autotunePrecision, autotuneKept)},
+			newChoice(&s.autotune, "off on precision kept", train.Off, train.On, train.Precision, kept)},
 		{"auto", "tune", "precision also tries 16 bits, which change the results; the other values have no effect", "",
 			newChoice(&s.Autotune.Mode, "on precision live off", train.On, train.Precision, train.Live, "")},
 		{"cache", "fit bench tune", "folder for the measurements of --auto (default steadyfit/tune in your cache folder)", "Autotune.Cache Plan.Cache", &s.Autotune.Cache},

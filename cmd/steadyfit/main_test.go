@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) {
 	// Long trainings that are interrupted start without --auto; auto.txtar tests the choice.
 	if _, set := os.LookupEnv(autoEnv); !set {
-		if err := os.Setenv(autoEnv, autotuneOff); err != nil {
+		if err := os.Setenv(autoEnv, "off"); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
