@@ -1,8 +1,6 @@
 package cluster
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -344,19 +342,15 @@ func ReadHosts(path string, rank int) (*Cluster, error) {
 		return nil, &option.Error{Option: "Cluster.Workers", Value: path, Reason: err.Error(), Err: err}
 	}
 	c := &Cluster{Rank: rank, From: path}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for number := 1; lines.Scan(); number++ {
-		line := strings.TrimSpace(lines.Text())
+	for i, line := range strings.Split(string(text), "\n") {
+		line = strings.TrimSpace(line)
 		if line == "" || line[0] == '#' {
 			continue
 		}
 		if reason := wrong(line); reason != "" {
-			return nil, &option.Error{Option: "Cluster.Workers", Value: path, Reason: fmt.Sprintf("line %d, %q: %s", number, shorten(line), reason)}
+			return nil, &option.Error{Option: "Cluster.Workers", Value: path, Reason: fmt.Sprintf("line %d, %q: %s", i+1, shorten(line), reason)}
 		}
 		c.Workers = append(c.Workers, line)
-	}
-	if err := lines.Err(); err != nil {
-		return nil, &option.Error{Option: "Cluster.Workers", Value: path, Reason: err.Error(), Err: err}
 	}
 	if err := c.Check(); err != nil {
 		return nil, err
