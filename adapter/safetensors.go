@@ -174,7 +174,6 @@ func finite(d tfbind.DType, data []byte) bool {
 	return true
 }
 
-// header decodes a header.
 func header(text []byte) (entries map[string]*entry, metadata map[string]string, err error) {
 	entries, metadata = map[string]*entry{}, map[string]string{}
 	d := json.NewDecoder(bytes.NewReader(text))

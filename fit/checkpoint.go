@@ -285,7 +285,6 @@ func (c *checkpointer) freeze(s *State) session.Frozen {
 	return nil
 }
 
-// await waits for the checkpoint that is being written.
 func (c *checkpointer) await(s *State) {
 	if c.beside == nil {
 		return

@@ -49,9 +49,10 @@ type Session interface {
 	Identity() map[string]string
 }
 
-// stacker is a Session that can run several train steps in one execution. The results equal those of single steps. An execution ends at the end of an epoch, at
-// the end of a pass over the data, before the learning rate changes, and where Hook.StepEvery
-// requires it. A smaller last batch runs alone. After a failed execution, steps run one by one.
+// stacker is a Session that can run several train steps in one execution, with the results of
+// single steps. An execution ends at the end of an epoch or a pass over the data, before the
+// learning rate changes, and where Hook.StepEvery requires it. A smaller last batch runs alone.
+// After a failed execution, steps run one by one.
 type stacker interface {
 	// StepsPerExecution is the maximum number of train steps per execution; 0 and 1 mean one.
 	StepsPerExecution() int
@@ -63,9 +64,7 @@ type stacker interface {
 	// are contiguous in memory (data.Batch.Join), in which case TrainN reads them in place. A
 	// Loop calls TrainN before it requests another batch from the dataset.
 	Stack(i, n int, b data.Batch) error
-	// TrainN runs the n stacked steps and writes the means of their results to out. step is the
-	// number of train steps before the first of them. After an error, the state of the model is
-	// undefined.
+	// TrainN runs the n stacked steps and writes the means of their results to out.
 	TrainN(ctx context.Context, step int64, n int, out []float64) error
 }
 
@@ -83,27 +82,23 @@ type lossScaler interface {
 }
 
 // stateful is a Session with state other than variables, such as a loss scale. Checkpoints
-// store that state.
+// store that state. SetState is called after Restore.
 type stateful interface {
-	// State returns the state, or nil if there is none.
 	State() (json.RawMessage, error)
-	// SetState restores the state. It is called after Restore.
 	SetState(json.RawMessage) error
 }
 
-// freezer is a Session whose state can be saved while later steps run.
+// freezer is a Session whose state can be saved while later steps run. Freeze returns nil if only
+// Save can write the state.
 type freezer interface {
-	// Freeze returns the state; nil if only Save can write it.
 	Freeze(ctx context.Context) (session.Frozen, error)
 }
 
 // accumulator is a Session with running metrics, which accumulate over all batches of an epoch
 // or an evaluation, like Keras metrics. A Record has the last value of a running metric instead
-// of a mean.
+// of a mean. ResetMetrics is called when an epoch or an evaluation begins.
 type accumulator interface {
-	// RunningMetrics returns the names of the running metrics.
 	RunningMetrics() []string
-	// ResetMetrics resets the running metrics when an epoch or an evaluation begins.
 	ResetMetrics(ctx context.Context) error
 }
 

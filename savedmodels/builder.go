@@ -246,7 +246,6 @@ func (b *builder) finish(need []bool, effects []int) (Signature, error) {
 	return b.sorted(), nil
 }
 
-// sorted returns the signature with sorted inputs.
 func (b *builder) sorted() Signature {
 	slices.SortFunc(b.signature.Inputs, func(x, y Tensor) int { return strings.Compare(x.Name, y.Name) })
 	return b.signature

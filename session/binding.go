@@ -299,7 +299,6 @@ func imageInputs(s *savedmodels.Signature) []savedmodels.Tensor {
 	})
 }
 
-// names joins the names of tensors for an error.
 func names(ts []savedmodels.Tensor) string {
 	list := make([]string, len(ts))
 	for i, t := range ts {

@@ -430,7 +430,6 @@ func (s *Session) Leave() error {
 	return nil
 }
 
-// trainRank runs a train step of a cluster.
 func (s *Session) trainRank(ctx context.Context, step int64, b data.Batch, out []float64) (applied bool, err error) {
 	n := &s.native.rank.train
 	seed := partSeed(s.opts.Seed, s.rank.Rank)
@@ -505,7 +504,6 @@ func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batc
 	return st.finish(n.after, n.finite, applied, out)
 }
 
-// combine combines the shares of all ranks.
 func (r *ranked) combine(n *rankSteps, b data.Batch, parts int, out []float64) (applied bool, err error) {
 	c := n.of.combine(b, n.metrics, out)
 	applied = true

@@ -31,7 +31,6 @@ func (s *Session) sumGraph() ([]byte, error) {
 
 func sumPrefix(i int) string { return "steadyfit_sum" + strconv.Itoa(i) + "/" }
 
-// prepareSums prepares the sums of integers over all ranks.
 func (s *Session) prepareSums(n *native) error {
 	for i, step := range []**tfbind.Step{&n.rank.small, &n.rank.large} {
 		own, err := n.tf.Graph().Output(sumPrefix(i) + "own")

@@ -32,7 +32,6 @@ func (p *Plan) CheckSplit() error {
 	return nil
 }
 
-// checkMicroBatches checks Options.MicroBatches.
 func (p *Plan) checkMicroBatches() error {
 	n := p.opts.MicroBatches
 	refuse := func(reason, fix string, err error) error {
@@ -231,7 +230,6 @@ func (s *Session) prepareMicroBatches() error {
 	return nil
 }
 
-// trainParts runs a train step in micro-batches.
 func (s *Session) trainParts(ctx context.Context, step int64, b data.Batch, out []float64) (applied bool, err error) {
 	p := s.split
 	if applied, err = p.gradients.inParts(ctx, b, min(s.parts, b.Size), s.opts.Seed, step, p.metrics, out); err != nil {

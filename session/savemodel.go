@@ -233,7 +233,6 @@ func copyModel(from, to string) error {
 	})
 }
 
-// modelError converts an error of the file system to a SaveError.
 func (s *Session) modelError(dir string, err error) error {
 	var saving *SaveError
 	switch {

@@ -87,7 +87,6 @@ type stacker struct {
 	next *stack
 }
 
-// reset discards the stacked batches.
 func (f *stacker) reset() error {
 	k := f.next
 	if f.next = nil; k == nil {
@@ -227,7 +226,6 @@ func (k *stack) begin(n int, b data.Batch) error {
 	return nil
 }
 
-// add adds the next batch.
 func (k *stack) add(b data.Batch) error {
 	if k.joined.Size > 0 && !(b.IsPart(k.have, k.joined) && k.matches(b.Fields)) {
 		// The batch is not contiguous with the previous ones. Their memory is still valid.

@@ -101,7 +101,6 @@ func (w *watch) lose(rank int, reason error) {
 	w.cancel(lostRank(w.name(rank), reason))
 }
 
-// close ends all connections.
 func (w *watch) close() {
 	if w == nil {
 		return

@@ -205,9 +205,9 @@ func ExitCode(err error) int {
 // group when the child has ended.
 //
 // If the parent is killed, train's context is cancelled, and the child is killed after Grace, or at
-// once with KillOrphan. Wait for
-// its end before resuming by hand, since two processes must not write the same checkpoints. If the
-// kernel kills control groups as a whole (memory.oom.group), it also kills the parent.
+// once with KillOrphan. Wait for its end before resuming by hand, since two processes must not write
+// the same checkpoints. If the kernel kills control groups as a whole (memory.oom.group), it also
+// kills the parent.
 func Run(ctx context.Context, o Options, train func(ctx context.Context, w *Worker) error) error {
 	switch {
 	case ctx == nil:

@@ -268,7 +268,6 @@ func (c *Config) check() error {
 	return c.checkSplit()
 }
 
-// checkChoices returns an error for an option that is set to none of its words.
 func (c *Config) checkChoices() error {
 	for _, o := range []struct {
 		option string
@@ -291,7 +290,6 @@ func (c *Config) checkChoices() error {
 
 func (c *Config) validates() bool { return c.Validation != "" || c.ValidationFraction != 0 }
 
-// checkFolders checks the folders for checkpoints and results.
 func (c *Config) checkFolders() error {
 	switch {
 	case c.Checkpoints.Best != "" && c.Checkpoints.Folder == "":

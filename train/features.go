@@ -230,7 +230,6 @@ func (t *training) featureKey(f *savedmodels.Features) (string, error) {
 	return hex.EncodeToString(sum[:12]), err
 }
 
-// keepCheck writes the result of a check.
 func keepCheck(path string, c session.FeatureCheck) error {
 	text, err := json.Marshal(c)
 	if err != nil {
@@ -242,7 +241,6 @@ func keepCheck(path string, c session.FeatureCheck) error {
 	return files.Replace(path, text)
 }
 
-// useFeatures computes the features of all data.
 func (t *training) useFeatures(ctx context.Context, x *session.FeatureStep, f *savedmodels.Features, c session.FeatureCheck) error {
 	began := time.Now()
 	train, err := t.featuresOf(ctx, x, t.samples)

@@ -29,7 +29,6 @@ func (c *Config) checkObservers() error {
 	return wrong("Config.MetricsListen", c.MetricsListen, observe.CheckListen(c.MetricsListen))
 }
 
-// arrangeObservers adds the observers of the training to the loop.
 func (t *training) arrangeObservers() {
 	b := t.TensorBoard
 	o := fit.Observers{

@@ -147,7 +147,6 @@ func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
 	})
 }
 
-// modelName returns the name of the model for a page.
 func (s *settings) modelName() string {
 	if strings.HasPrefix(s.Model, savedmodels.BuiltinPrefix) {
 		return s.Model

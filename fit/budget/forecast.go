@@ -17,7 +17,6 @@ type forecast struct {
 
 const forecastLength = 64
 
-// add adds the amount after a step.
 func (f *forecast) add(step int64, amount memory.Bytes) {
 	f.steps[f.next], f.amounts[f.next] = step, amount
 	f.next = (f.next + 1) % forecastLength

@@ -114,7 +114,6 @@ func (p *Prometheus) listen() error {
 	return p.serve(listener)
 }
 
-// serve starts the server.
 func (p *Prometheus) serve(listener net.Listener) error {
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(p); err != nil {
