@@ -77,15 +77,11 @@ func (s *Signature) DataInputs() []Tensor {
 // name, without global_step.
 func (s *Signature) Metrics() []Tensor {
 	out := slices.DeleteFunc(slices.Clone(s.Outputs), func(t Tensor) bool { return t.Name == outputGlobalStep || !t.scalarNumber() })
-	slices.SortStableFunc(out, func(a, b Tensor) int {
-		switch {
-		case a.Name == OutputLoss:
-			return -1
-		case b.Name == OutputLoss:
-			return 1
-		}
-		return 0
-	})
+	if i := slices.IndexFunc(out, func(t Tensor) bool { return t.Name == OutputLoss }); i > 0 {
+		loss := out[i]
+		copy(out[1:], out[:i])
+		out[0] = loss
+	}
 	return out
 }
 
