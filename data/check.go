@@ -283,9 +283,9 @@ func indexes(at int, shape []int) []string {
 	return index
 }
 
-// CheckImages decodes each image of a dataset once, with the dataset's workers. It returns the
-// errors of the first ten unusable images in file order. Datasets without images pass. CheckImages
-// stops when ctx is done.
+// CheckImages decodes each image of a dataset, or each text of class folders, once, with the dataset's
+// workers. It returns the errors of the first ten unusable ones in file order. Other datasets pass.
+// CheckImages stops when ctx is done.
 func CheckImages(ctx context.Context, ds Dataset) error {
 	if ctx == nil {
 		return fmt.Errorf("checking images: the context is nil; pass a context such as context.Background(): %w", errOption)
@@ -296,8 +296,8 @@ func CheckImages(ctx context.Context, ds Dataset) error {
 	}
 	failed := problems{source: m.name}
 	for i := range m.columns {
-		c := m.columns[i].decoded()
-		if c == nil {
+		c := m.columns[i].bottom()
+		if c.files() == nil && !c.pixels {
 			continue
 		}
 		bad := m.checkColumn(ctx, c)
@@ -309,17 +309,6 @@ func CheckImages(ctx context.Context, ds Dataset) error {
 		}
 	}
 	return failed.err()
-}
-
-// decoded returns the column of decoded images that c is computed from, or nil.
-func (c *column) decoded() *column {
-	for c.made != nil && c.made.under() != nil {
-		c = c.made.under()
-	}
-	if !c.pixels {
-		return nil
-	}
-	return c
 }
 
 func (m *InMemory) checkColumn(ctx context.Context, c *column) []error {

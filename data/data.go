@@ -9,7 +9,8 @@
 //
 // Some datasets make a sample only when a batch needs it:
 //
-//   - A folder of images is decoded. CheckImages decodes all images beforehand.
+//   - A file in a class folder is an image, which is decoded, or a text. CheckImages reads all of
+//     them beforehand.
 //   - A record of a TFRecord, WebDataset or Parquet file is read and parsed. Opening such files reads
 //     them once, checks them and makes an index, with the extremes of the values for the functions
 //     that check a dataset. The rows of Parquet files and the content of compressed files are copied

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"steadyfit/internal/cgroup"
@@ -27,7 +26,7 @@ type Options struct {
 	// besides test. For a source with one part, all but "train" are ErrNoSplit.
 	Split string
 	// CSV configures .csv and .jsonl files and the label of records. Header and Comma apply only to
-	// .csv files.
+	// .csv files. Classes and Names apply also to folders of texts.
 	CSV CSVOptions
 	// Images configures folders of images and images in records. ImageOptions.Size is required for them.
 	Images ImageOptions
@@ -47,7 +46,7 @@ type Options struct {
 	MaxBytes int64
 }
 
-const formats = ".npz, .npy, .csv, .jsonl (both also .gz), a folder in MNIST's layout (IDX), a folder of .npy files, a folder of images with a sub-folder per class, TFRecord, WebDataset (.tar) or Parquet files (one, a folder or a pattern), or builtin:NAME"
+const formats = ".npz, .npy, .csv, .jsonl (both also .gz), a folder in MNIST's layout (IDX), a folder of .npy files, a folder of images or texts (.txt) with a sub-folder per class, TFRecord, WebDataset (.tar) or Parquet files (one, a folder or a pattern), or builtin:NAME"
 
 // known lists common formats that Open does not support.
 var known = map[string]string{
@@ -65,12 +64,15 @@ var known = map[string]string{
 }
 
 // Open reads the dataset at a path. The extension of a file selects the format: .npz, .npy, .csv,
-// .csv.gz, .jsonl, .jsonl.gz, or .tfrecord. A folder contains class folders of images (ImageOptions),
-// .npy files, TFRecord files or MNIST's files. builtin:NAME is a dataset of Builtin.
+// .csv.gz, .jsonl, .jsonl.gz, or .tfrecord. A folder contains class folders of images (ImageOptions)
+// or of texts, .npy files, TFRecord files or MNIST's files. builtin:NAME is a dataset of Builtin.
 //
 // The path of TFRecord files may be a pattern such as train-*.tfrecord, or one of several files with
 // names such as train-00003-of-00010.tfrecord, all of which are read. The samples are read again when
 // a batch needs them.
+//
+// A text is the content of a .txt file, byte for byte, in UTF-8 and of at most 16 MiB. The samples of
+// class folders are sorted by class and name, so shuffle them for training.
 //
 // The file x.npy is read together with a y.npy in its folder. Any other .npy file becomes the field
 // x. Other formats are ErrUnsupported. A path that does not exist is fs.ErrNotExist.
@@ -121,7 +123,7 @@ func Open(path string, o Options) (*InMemory, error) {
 		return openOneNPY(path, how)
 	case strings.Contains(base, "idx1-ubyte"), strings.Contains(base, "idx3-ubyte"):
 		return nil, fmt.Errorf("%s: IDX images and labels are two files; use the folder that contains both, %s: %w", path, filepath.Dir(path), ErrUnsupported)
-	case slices.Contains(imageExtensions, plain):
+	case imageKind.has(plain):
 		return nil, fmt.Errorf("%s is one image; use a folder with one sub-folder per class: %w", path, ErrUnsupported)
 	case known[plain] != "":
 		return nil, fmt.Errorf("%s: %s files are %w; supported are %s. In Python, numpy.savez(\"data.npz\", x=..., y=...) writes a supported file", path, known[plain], ErrUnsupported, formats)
@@ -188,15 +190,26 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 	switch {
 	case len(arrays) > 0:
 		return openNPY(path, arrays, o.Split, how)
-	case folders && holdsImages(path):
-		return openImagePart(path, how.part, o.Images)
+	case folders && imageKind.in(path):
+		d, err := newImageDecoder(o.Images)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		return openClassPart(path, how.part, o.Images.Classes, d)
 	}
 	if records, err := recordsIn(path); err != nil {
 		return nil, err
 	} else if len(records) > 0 {
 		return openRecordPart(path, records, o, how)
 	}
-	return nil, fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files, TFRecord, WebDataset or Parquet files, or class folders of images; supported are %s: %w", path, formats, ErrUnsupported)
+	if folders && textKind.in(path) {
+		classes := o.CSV.Classes
+		if len(classes) == 0 {
+			classes = o.CSV.Names
+		}
+		return openClassPart(path, how.part, classes, textDecoder{})
+	}
+	return nil, fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files, TFRecord, WebDataset or Parquet files, or class folders of images or texts; supported are %s: %w", path, formats, ErrUnsupported)
 }
 
 // onePart returns an error if the test part of a source with one part is requested.

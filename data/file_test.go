@@ -43,7 +43,7 @@ func TestOpenRefuses(t *testing.T) {
 		"empty.npz":                  {ErrFormat, "is empty"},
 		"empty.csv":                  {ErrFormat, "is empty"},
 		"empty.npy":                  {ErrFormat, "is empty"},
-		"flowers":                    {ErrUnsupported, "or class folders of images"},
+		"flowers":                    {ErrUnsupported, "or class folders of images or texts"},
 		"pictures":                   {errOption, "ImageOptions.Size: "},
 		"pictures/cat/a.jpg":         {ErrUnsupported, "use a folder with one sub-folder per class"},
 		"mixed":                      {ErrUnsupported, "without MNIST's files"},

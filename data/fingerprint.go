@@ -6,18 +6,20 @@ import (
 	"fmt"
 	"hash"
 	"path/filepath"
+	"slices"
 	"sync"
 )
 
-// Fingerprint returns a text that identifies a dataset of image files or records, without reading
-// samples. It depends on the names and sizes of the image files or the sizes and checksums of the
+// Fingerprint returns a text that identifies a dataset of class folders or records, without reading
+// samples. It depends on the names and sizes of the files in class folders or the sizes and checksums of the
 // records, and on the fields, the classes, the order of the samples and the functions applied to
 // them. It does not depend on paths and the number of workers. ok is false for another
 // dataset.
 //
-// Fingerprint does not detect an image file replaced by another one of the same name and size.
+// Fingerprint does not detect a file in a class folder replaced by another one of the same name and size.
 func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
-	if m.ImageFields() == nil && m.records == nil {
+	ofFiles := func(c column) bool { return c.files() != nil }
+	if m.records == nil && !slices.ContainsFunc(m.columns, ofFiles) {
 		return "", false, nil
 	}
 	sum := sha256.New() // writing to it never fails
@@ -30,8 +32,7 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 		fmt.Fprintf(sum, "field %q %s\n", c.name, describeField(c.kind.Name, c.shape))
 		for c.made != nil {
 			fmt.Fprintf(sum, "made by %q\n", c.made.describe())
-			files, ofFiles := c.made.(*imageFiles)
-			if ofFiles {
+			if files, ok := c.made.(*classFiles); ok {
 				for _, row := range rows() {
 					fmt.Fprintf(sum, "%q %d\n", filepath.ToSlash(files.files[row].path), files.files[row].size)
 				}

@@ -65,6 +65,15 @@ func pngOf(t testing.TB, m image.Image) []byte {
 	return file.Bytes()
 }
 
+// openImages opens a folder of images that has no parts.
+func openImages(dir string, o ImageOptions) (*InMemory, error) {
+	d, err := newImageDecoder(o)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return openClasses(dir, o.Classes, d)
+}
+
 // painted decodes an image in memory to a sample.
 func painted(raw []byte, o ImageOptions) ([]uint8, error) {
 	o, err := o.complete()
@@ -104,10 +113,10 @@ func TestOpenImages(t *testing.T) {
 	require.NoError(t, err)
 	_, rest, err = rest.Split(0.5, 1)
 	require.NoError(t, err)
-	require.Equal(t, "lily/white/x.png", m.ImagePath(0))
-	require.Equal(t, "rose/b.PNG", m.ImagePath(2))
-	require.Equal(t, m.ImagePath(int(rest.rows[0])), rest.ImagePath(0))
-	require.Empty(t, counted(t, 1).ImagePath(0))
+	require.Equal(t, "lily/white/x.png", m.FilePath(0))
+	require.Equal(t, "rose/b.PNG", m.FilePath(2))
+	require.Equal(t, m.FilePath(int(rest.rows[0])), rest.FilePath(0))
+	require.Empty(t, counted(t, 1).FilePath(0))
 	opened, err := Open(dir, Options{Images: ImageOptions{Height: 2, Width: 3, Channels: 1, Classes: []string{"rose", "tulip", "lily"}}})
 	require.NoError(t, err)
 	require.Equal(t, []string{"rose", "tulip", "lily"}, opened.ClassNames("y"))
@@ -503,10 +512,10 @@ func TestDecodingIsBounded(t *testing.T) {
 				require.NoError(t, err)
 			}
 		}
-		files := m.columns[0].decoded().made.(*imageFiles)
-		require.Zero(t, files.decoding.used)
-		require.LessOrEqual(t, files.decoding.peak, c.most)
-		require.GreaterOrEqual(t, files.decoding.peak, int64(each))
+		d := m.columns[0].files().fileDecoder.(*imageDecoder)
+		require.Zero(t, d.decoding.used)
+		require.LessOrEqual(t, d.decoding.peak, c.most)
+		require.GreaterOrEqual(t, d.decoding.peak, int64(each))
 	}
 }
 

@@ -23,8 +23,10 @@ func (m *InMemory) UseJPEG(decode DecodeJPEG) {
 	for i := range m.columns {
 		for c := &m.columns[i]; c != nil && c.made != nil; c = c.made.under() {
 			switch made := c.made.(type) {
-			case *imageFiles:
-				made.options.jpeg.Store(use)
+			case *classFiles:
+				if images, ok := made.fileDecoder.(*imageDecoder); ok {
+					images.options.jpeg.Store(use)
+				}
 			case *recordField:
 				if made.image {
 					made.set.options.Images.jpeg.Store(use)

@@ -5,8 +5,12 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"os"
 	"slices"
+	"strings"
 	"unicode/utf8"
+
+	"steadyfit/internal/dtype"
 )
 
 func openTable(path string, o CSVOptions, l *limit, read func(string, io.Reader, CSVOptions, *limit) (*InMemory, error)) (*InMemory, error) {
@@ -102,7 +106,7 @@ func textReader(r io.Reader) (io.Reader, error) {
 }
 
 // notUTF8 describes text that is not UTF-8, a long one from a character before its first invalid byte on.
-// The error has no position.
+// The error has the line in the text.
 func notUTF8(text string) *RowError {
 	from, at := 0, 0
 	for at < len(text) {
@@ -112,11 +116,41 @@ func notUTF8(text string) *RowError {
 		}
 		from, at = at, at+size
 	}
+	wrong := &RowError{Unit: "line", Row: 1 + strings.Count(text[:at], "\n"), Expected: "text in UTF-8", Err: ErrFormat}
 	if len(text) <= maxQuoted {
 		from = 0
 	}
-	return &RowError{Found: quote(text[from:]), Expected: "text in UTF-8",
-		Fix: "convert the file, for example with iconv -f latin1 -t utf-8", Err: ErrFormat}
+	wrong.Found = quote(text[from:])
+	encoding := "latin1"
+	if strings.HasPrefix(text, "\xff\xfe") || strings.HasPrefix(text, "\xfe\xff") {
+		encoding = "utf-16"
+	}
+	wrong.Fix = "convert the file, for example with iconv -f " + encoding + " -t utf-8"
+	return wrong
+}
+
+// textDecoder reads the texts of class folders, byte for byte.
+type textDecoder struct{}
+
+func (textDecoder) kind() *fileKind { return textKind }
+
+func (textDecoder) column() column { return column{width: 1, kind: dtype.For[string]()} }
+
+func (textDecoder) describe() string { return textKind.many }
+
+func (textDecoder) decode(_ *hand, dst vector, at int, file *os.File, size int64) error {
+	if size > maxRow {
+		return fmt.Errorf("%w: a text of %d bytes, more than the limit of %d: divide or remove it", ErrTooLarge, size, maxRow)
+	}
+	raw := make([]byte, size)
+	if _, err := io.ReadFull(file, raw); err != nil {
+		return onDisk(err)
+	}
+	if !utf8.Valid(raw) {
+		return notUTF8(string(raw))
+	}
+	dst.(vec[string])[at] = string(raw)
+	return nil
 }
 
 // Memory in bytes that counts against the limit in addition to the text.

@@ -165,7 +165,7 @@ func (m *InMemory) editable(field string) (v *InMemory, at int, err error) {
 // ImageFields returns the names of the fields that are decoded from images.
 func (m *InMemory) ImageFields() (names []string) {
 	for _, c := range m.columns {
-		if c.decoded() != nil {
+		if c.bottom().pixels {
 			names = append(names, c.name)
 		}
 	}

@@ -53,7 +53,8 @@ type Config struct {
 	ClassWeights map[string]float64
 	// Augmentation changes training images at random.
 	Augmentation data.Augmentation
-	// CheckImages decodes all images once before training, to find damaged ones.
+	// CheckImages decodes all images, or the texts of class folders, once before training, to find
+	// damaged ones.
 	CheckImages bool
 
 	// Session and loop.

@@ -52,7 +52,7 @@ func (t *training) openData() (err error) {
 	return nil
 }
 
-// checkImages decodes all images once, with the decoder of the training.
+// checkImages decodes all images or texts of class folders once, as the training does.
 func (t *training) checkImages(ctx context.Context) error {
 	if !t.CheckImages {
 		return nil

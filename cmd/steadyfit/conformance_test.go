@@ -5,10 +5,13 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -61,8 +64,8 @@ func TestTrainsAsKerasFit(t *testing.T) {
 	}
 }
 
-// trainsOnTexts trains a case whose data is a table on the same texts as arrays and as JSON
-// lines. The losses must be those of the table.
+// trainsOnTexts trains a case whose data is a table on the same texts as arrays, with the losses of the
+// table. Sorted by class, the texts are JSON lines and files in class folders, with equal losses.
 func trainsOnTexts(t *testing.T, dir string) {
 	t.Helper()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -71,11 +74,16 @@ func trainsOnTexts(t *testing.T, dir string) {
 	defer table.Close()
 	rows, err := csv.NewReader(table).ReadAll()
 	require.NoError(t, err)
+	rows = rows[1:]
+	slices.SortStableFunc(rows, func(a, b []string) int { return strings.Compare(a[1], b[1]) })
 	var lines bytes.Buffer
-	for _, row := range rows[1:] {
+	for i, row := range rows {
 		y, err := strconv.Atoi(row[1])
 		require.NoError(t, err)
 		require.NoError(t, json.NewEncoder(&lines).Encode(map[string]any{"x": row[0], "y": y}))
+		file := at(filepath.Join("texts", row[1], fmt.Sprintf("%03d.txt", i)))
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		require.NoError(t, os.WriteFile(file, []byte(row[0]), 0o600))
 	}
 	require.NoError(t, os.WriteFile(at("train.jsonl"), lines.Bytes(), 0o600))
 	losses := func(history string) (found []float64) {
@@ -88,11 +96,12 @@ func trainsOnTexts(t *testing.T, dir string) {
 		}
 		return found
 	}
-	want := losses("history.jsonl")
-	require.Len(t, want, 3)
-	for _, name := range []string{"train.npz", "train.jsonl"} {
+	for _, name := range []string{"train.npz", "train.jsonl", "texts"} {
 		out, err := program(t, "fit", "--model", at("model"), "--data", at(name), "--label", "y", "--history", at(name+".history"), "--shuffle=false", "--batch", "16", "--epochs", "3").CombinedOutput()
 		require.NoError(t, err, "%s: %s", name, out)
-		assert.Equal(t, want, losses(name+".history"), name)
 	}
+	require.Len(t, losses("history.jsonl"), 3)
+	assert.Equal(t, losses("history.jsonl"), losses("train.npz.history"))
+	assert.Equal(t, losses("train.jsonl.history"), losses("texts.history"))
+	assert.NotEqual(t, losses("train.npz.history"), losses("texts.history"), "the order differs")
 }

@@ -145,7 +145,7 @@ func (s *settings) dataFlags() []flag {
 			newChoice(&s.Data.Map, "auto always never", "", train.Always, train.Never)},
 		{"augment", "fit", "random changes to training images, as in flip,crop:4,jitter:0.1", "Config.Augmentation",
 			newParsed(&s.Augmentation, "changes", data.ParseAugmentation)},
-		{"check-images", "fit", "decode every image once before training, to find damaged ones", "", &s.CheckImages},
+		{"check-images", "fit", "decode every image or text file once before training, to find damaged ones", "", &s.CheckImages},
 		{"model", "matrix", "SavedModel folder or builtin:NAME for the workload user", "", &s.Model},
 		{"data", "matrix", "data of the workload user (default: synthetic batches)", "", &s.Data.Path},
 		{"steps", "matrix", "train steps per run of the workload user, at least 40", "", &s.steps},

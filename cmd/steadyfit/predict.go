@@ -82,7 +82,7 @@ func predict(ctx context.Context, step *session.Step, names []string, ds *data.I
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return unusable(err)
 	}
-	created, named := false, kind != ".npy" && ds.ImagePath(0) != "" && !slices.Contains(names, fileColumn)
+	created, named := false, kind != ".npy" && ds.FilePath(0) != "" && !slices.Contains(names, fileColumn)
 	err := files.Stream(path, func(out io.Writer) error {
 		created = true
 		buffered := bufio.NewWriter(out)
@@ -106,7 +106,7 @@ func predict(ctx context.Context, step *session.Step, names []string, ds *data.I
 			if named {
 				paths := make([]string, b.Size)
 				for i := range paths {
-					paths[i] = ds.ImagePath(b.Index*batch + i)
+					paths[i] = ds.FilePath(b.Index*batch + i)
 				}
 				fields = append(fields, data.Field{Name: fileColumn, Array: data.Array{Shape: []int{b.Size}, Values: paths}})
 			}

@@ -1,0 +1,337 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// fileKind is a kind of files that class folders hold. one and many are words for messages.
+type fileKind struct {
+	one, many  string
+	extensions []string
+	// empty is true if a file without bytes is a sample.
+	empty bool
+}
+
+// The format of an image is detected from its content.
+var (
+	imageKind = &fileKind{"an image", "images", []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff"}, false}
+	textKind  = &fileKind{"a text", "texts", []string{".txt"}, true}
+)
+
+// has reports whether the extension of a path is one of the kind.
+func (k *fileKind) has(path string) bool {
+	return slices.Contains(k.extensions, strings.ToLower(filepath.Ext(path)))
+}
+
+// in reports whether a sub-folder of dir holds files of the kind.
+func (k *fileKind) in(dir string) bool {
+	// WalkDir's own errors are ignored here: openClasses reports them.
+	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && k.has(path) && filepath.Dir(path) != filepath.Clean(dir) {
+			return errFound
+		}
+		return nil
+	}) == errFound
+}
+
+var errFound = errors.New("found")
+
+// fileDecoder makes samples of files of a kind. Its methods are safe for concurrent use.
+type fileDecoder interface {
+	kind() *fileKind
+	// column describes the samples.
+	column() column
+	// decode writes the sample of a file of size bytes to dst, starting at index at.
+	decode(h *hand, dst vector, at int, file *os.File, size int64) error
+	// describe identifies the decoder in fingerprints.
+	describe() string
+}
+
+// openClasses lists a folder of files of one kind. Each sub-folder is a class; its files may be in
+// nested folders. The workers of the dataset (InMemory.Workers) decode a file when a batch needs it.
+//
+// The field x has the samples of the decoder, and y is the int64 number of the class in ClassNames.
+// names are the classes in the order of their numbers; empty means all sub-folders, sorted. Samples are
+// sorted by class and name, so shuffle them for training.
+//
+// Names that begin with a dot, Thumbs.db and desktop.ini are ignored, and so are files beside the class
+// folders, except for images beside folders of images. Files of another kind inside a class folder are
+// ErrUnsupported. A class folder that is not in names is ErrLabel. An empty image file, a class without
+// files and a folder without classes are ErrFormat. An error has up to ten such problems. A file that
+// cannot be decoded ends the pass that needs it with an error that names the file.
+func openClasses(dir string, names []string, d fileDecoder) (*InMemory, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, openError(dir, err)
+	}
+	files := &classFiles{fileDecoder: d, dir: dir, names: names}
+	classes := slices.Clone(names)
+	var labels []int64
+	found := &problems{source: dir}
+	for _, e := range entries {
+		if ignored(e.Name()) || len(found.errs) == maxProblems {
+			continue
+		}
+		isClass, err := files.isClass(e.Name())
+		if err != nil {
+			found.add(err)
+		}
+		if !isClass {
+			continue
+		}
+		before := len(files.files)
+		files.list(e.Name(), found)
+		class := slices.Index(classes, e.Name())
+		if class < 0 {
+			class = len(classes)
+			classes = append(classes, e.Name())
+		}
+		labels = append(labels, slices.Repeat([]int64{int64(class)}, len(files.files)-before)...)
+	}
+	if err := found.err(); err != nil {
+		return nil, err
+	}
+	n := len(labels)
+	if n == 0 {
+		return nil, fmt.Errorf("%s: it has no class folders: put the %s of each class in a sub-folder with the name of the class (%s, %s, ...): %w",
+			dir, d.kind().many, filepath.Join(dir, "cat"), filepath.Join(dir, "dog"), ErrFormat)
+	}
+	x := d.column()
+	x.name, x.file, x.made = "x", dir, files
+	m := &InMemory{name: dir, n: n, columns: []column{x}}
+	if err := m.add("y", array{[]int{n}, vec[int64](labels)}, dir); err != nil {
+		return nil, err
+	}
+	m.columns[1].classes = classes
+	return m, nil
+}
+
+// trained, tested and validated list the possible names of folders and files with a part, without regard
+// to case, in the order in which they are chosen.
+var (
+	trained   = []string{"train", "training"}
+	tested    = []string{"test", "testing", "validation", "val", "valid"}
+	validated = []string{"validation", "val", "valid", "test", "testing"}
+)
+
+// partNames returns the names of a part.
+func partNames(split string) []string {
+	switch split {
+	case "test":
+		return tested
+	case "validation":
+		return validated
+	}
+	return trained
+}
+
+// openClassPart opens the part split of a folder of files. The folder has parts if all its
+// sub-folders have names of parts and contain class folders; "train" may also be a class.
+func openClassPart(dir, split string, names []string, d fileDecoder) (*InMemory, error) {
+	found, part, divided, err := partFolders(dir, names, d.kind())
+	if err != nil {
+		return nil, err
+	}
+	first := func(names []string) string {
+		i := slices.IndexFunc(names, func(name string) bool { return found[name] != "" })
+		if i < 0 {
+			return ""
+		}
+		return found[names[i]]
+	}
+	switch train, chosen := first(trained), first(partNames(split)); {
+	case divided && train != "" && chosen != "":
+		return openClasses(chosen, names, d)
+	case divided && train != "":
+		return nil, fmt.Errorf("%s: part %q: %w: no folder %q beside %s", dir, split, ErrNoSplit, partNames(split), filepath.Base(train))
+	case part != "":
+		return nil, fmt.Errorf("%s: the folder has the name of a part and contains folders of %s, so it is not a class: open it by itself, or leave only folders named %q and %q in %s: %w",
+			part, d.kind().many, trained, tested, dir, ErrFormat)
+	}
+	if err := onePart(dir, split); err != nil {
+		return nil, err
+	}
+	return openClasses(dir, names, d)
+}
+
+// partFolders returns the sub-folders of a folder by their names in lower case. part is one that
+// has the name and the class folders of a part and is no class. divided reports whether all of
+// them are parts.
+func partFolders(dir string, classes []string, kind *fileKind) (found map[string]string, part string, divided bool, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, "", false, openError(dir, err)
+	}
+	found, divided = map[string]string{}, true
+	for _, e := range entries {
+		if ignored(e.Name()) || !e.IsDir() {
+			continue
+		}
+		name := strings.ToLower(e.Name())
+		path := filepath.Join(dir, e.Name())
+		isPart := (slices.Contains(trained, name) || slices.Contains(tested, name)) && kind.in(path)
+		divided = divided && isPart && found[name] == ""
+		found[name] = path
+		if isPart && !slices.Contains(classes, e.Name()) {
+			part = path
+		}
+	}
+	return found, part, divided, nil
+}
+
+func ignored(name string) bool {
+	return strings.HasPrefix(name, ".") || strings.EqualFold(name, "Thumbs.db") || strings.EqualFold(name, "desktop.ini")
+}
+
+func list(names []string) string {
+	const most = 8
+	if len(names) > most {
+		return fmt.Sprintf("%q ...", names[:most])
+	}
+	return fmt.Sprintf("%q", names)
+}
+
+// classFiles makes samples of the files in class folders.
+type classFiles struct {
+	fileDecoder
+	dir   string
+	names []string // of the classes; empty means all sub-folders
+	files []classFile
+}
+
+// classFile is a file. Its path is relative to the folder of the dataset.
+type classFile struct {
+	path string
+	size int64
+}
+
+// FilePath returns the file of a sample, counted from 0 in the order of an unshuffled pass, if the data is
+// a folder with class folders. The path is relative to this folder, and has slashes. It is empty for other
+// data.
+func (m *InMemory) FilePath(sample int) string {
+	for i := range m.columns {
+		if files := m.columns[i].files(); files != nil {
+			if m.rows != nil {
+				sample = int(m.rows[sample])
+			}
+			return filepath.ToSlash(files.files[sample].path)
+		}
+	}
+	return ""
+}
+
+// isClass reports whether an entry of the folder is a class folder.
+func (f *classFiles) isClass(name string) (bool, error) {
+	path := filepath.Join(f.dir, name)
+	info, err := os.Stat(path) // follows links to folders
+	switch classes := f.names; {
+	case err != nil:
+		return false, openError(path, err)
+	case !info.IsDir() && f.kind() == imageKind && imageKind.has(path):
+		return false, fmt.Errorf("%s: the image is not in a class folder: move it to the folder of its class: %w", path, ErrFormat)
+	case info.IsDir() && len(classes) > 0 && !slices.Contains(classes, name):
+		return false, fmt.Errorf("%s: the folder is not one of the %d classes %s: rename it, or move it elsewhere: %w", path, len(classes), list(classes), ErrLabel)
+	}
+	return info.IsDir(), nil
+}
+
+// list adds the files in a class folder.
+func (f *classFiles) list(class string, found *problems) {
+	files, errs := len(f.files), len(found.errs)
+	f.walk(class, found)
+	if path := filepath.Join(f.dir, class); len(f.files) == files && len(found.errs) == errs {
+		found.add(fmt.Errorf("%s: the class folder has no %s: add some, or remove the folder: %w", path, f.kind().many, ErrFormat))
+	}
+}
+
+func (f *classFiles) walk(relative string, found *problems) {
+	path := filepath.Join(f.dir, relative)
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		found.add(openError(path, err))
+	}
+	for _, e := range entries {
+		if ignored(e.Name()) || len(found.errs) == maxProblems {
+			continue
+		}
+		from := filepath.Join(relative, e.Name())
+		switch size, isDir, err := f.kind().check(filepath.Join(path, e.Name()), e); {
+		case err != nil:
+			found.add(err)
+		case isDir:
+			f.walk(from, found)
+		default:
+			f.files = append(f.files, classFile{from, size})
+		}
+	}
+}
+
+// check returns the size of a file, or that an entry of a class folder is a folder.
+func (k *fileKind) check(path string, e fs.DirEntry) (size int64, isDir bool, err error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return 0, false, openError(path, err)
+	case info.IsDir() && e.Type()&fs.ModeSymlink != 0:
+		err = fmt.Errorf("%s: a link to a folder inside a class folder may form a loop: put the %s themselves there: %w", path, k.many, ErrUnsupported)
+	case info.IsDir():
+	case !k.has(path):
+		err = fmt.Errorf("%s: the file is %w as %s, and the folder has %s (supported extensions: %s): convert it, or move it out of the folder",
+			path, ErrUnsupported, k.one, k.many, strings.Join(k.extensions, " "))
+	case !info.Mode().IsRegular():
+		err = fmt.Errorf("%s is not a regular file: move it out of the folder: %w", path, ErrUnsupported)
+	case info.Size() == 0 && !k.empty:
+		err = fmt.Errorf("%s is empty; was the download interrupted? Replace or remove it: %w", path, ErrFormat)
+	}
+	return info.Size(), info.IsDir(), err
+}
+
+func (f *classFiles) under() *column { return nil }
+
+func (f *classFiles) tame() bool { return true }
+
+func (f *classFiles) repeats() bool { return true }
+
+func (f *classFiles) make(h *hand, dst vector, at int, s Sample) error {
+	path := filepath.Join(f.dir, f.files[s.Row].path)
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: %w; it existed when the folder was opened: do not change data during training", path, withoutPath(err))
+	}
+	if err != nil {
+		return openError(path, err)
+	}
+	defer file.Close() // the file was only read
+	info, err := file.Stat()
+	if err == nil {
+		err = f.decode(h, dst, at, file, info.Size())
+	}
+	if row := (*RowError)(nil); errors.As(err, &row) {
+		row.File = path
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// files returns the class folders from which the values of c are made; nil for other columns.
+func (c *column) files() *classFiles {
+	files, _ := c.bottom().made.(*classFiles)
+	return files
+}
+
+// bottom returns the column from which c is computed, directly or by several functions.
+func (c *column) bottom() *column {
+	for c.made != nil && c.made.under() != nil {
+		c = c.made.under()
+	}
+	return c
+}
