@@ -54,6 +54,8 @@ type CSVOptions struct {
 	Text bool
 	// Bool reads the features as bools: true, false, 1 or 0, in any case.
 	Bool bool
+	// Schema has rules for columns; nil means none.
+	Schema *Schema
 
 	ignore []string // Options.Ignore
 	size   int64    // bytes of the text, or 0 if unknown
@@ -124,6 +126,7 @@ type table struct {
 	labelLine int      // line of the first label; 0 before it
 
 	fields []*features      // by column; columns may share one; nil for the label and if left out
+	rules  []*Rule          // by column; nil for one without a rule
 	order  []int            // the columns to read
 	out    []string         // the columns that are left out
 	line   []int            // line of each row
@@ -214,6 +217,9 @@ func (t *table) start(record []string) (isRow bool, err error) {
 	if err := t.layOut(); err != nil {
 		return false, err
 	}
+	if err := t.setRules(); err != nil {
+		return false, err
+	}
 	if err := t.list(t.options.Classes); err != nil {
 		return false, err
 	}
@@ -240,11 +246,11 @@ func (t *table) hasHeader(first []string) (bool, error) {
 	for _, c := range t.options.Columns {
 		text, named = text || c.Text, named || slices.Contains(first, c.Name)
 	}
-	for _, name := range slices.Concat(t.options.Features, t.options.ignore) {
+	for _, name := range slices.Concat(t.options.Features, t.options.ignore, t.options.Schema.names()) {
 		named = named || !isNumber(name) && slices.Contains(first, name)
 	}
 	header := named || !slices.ContainsFunc(first, func(cell string) bool {
-		_, isTruth := truth(cell)
+		_, isTruth := boolRule.convert(cell)
 		return isNumber(cell) || t.options.Bool && isTruth
 	})
 	if text && !named && header {
@@ -282,7 +288,7 @@ func (t *table) layOut() error {
 			others--
 		}
 	}
-	if i := slices.Index(t.names, sampleWeight); i >= 0 && t.fields[i] != nil {
+	if i := slices.Index(t.names, sampleWeight); i >= 0 && t.fields[i] != nil && !t.options.Schema.allTexts() {
 		t.fields[i] = &features{name: sampleWeight}
 		others--
 	}
@@ -312,6 +318,56 @@ func (t *table) layOut() error {
 		}
 	}
 	return nil
+}
+
+// setRules sets the rules of the columns, and the classes of a label that is a category.
+func (t *table) setRules() error {
+	t.rules = make([]*Rule, t.columns)
+	rules, err := t.options.rules()
+	if err != nil {
+		return err
+	}
+	if len(rules) > 0 && t.names == nil {
+		return fmt.Errorf("the schema has rules for names of columns, and the file has no header: %w", ErrFormat)
+	}
+	label := ""
+	if t.label >= 0 && t.names != nil {
+		label = t.names[t.label]
+	}
+	if err := t.options.useSchema(rules, t.names, label); err != nil {
+		return err
+	}
+	for i := range t.rules {
+		if t.names != nil {
+			t.rules[i] = rules[t.names[i]]
+		}
+		if err := t.checkRule(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkRule returns an error for a rule whose values the field of a column does not take.
+func (t *table) checkRule(column int) error {
+	rule, f := t.rules[column], t.fields[column]
+	takes := "numbers"
+	switch {
+	case f == nil && rule != nil: // the label, or a column that is left out
+		rule.asText = rule.Type == "text" || rule.Type == "category"
+		return nil
+	case f == nil || f.text:
+		return nil
+	case f.bool && rule == nil:
+		t.rules[column] = boolRule
+		return nil
+	case f.bool:
+		takes = "bools"
+	}
+	if rule == nil || rule.Type == "bool" || !f.bool && rule.Type != "text" {
+		return nil
+	}
+	return fmt.Errorf("column %s is of type %s in the schema, and the model takes %s: give the column another type, or leave it out: %w", t.columnName(column), rule.Type, takes, ErrFormat)
 }
 
 // selectFeatures sets the order of the columns, and leaves out those that Features does not have.
@@ -405,6 +461,13 @@ func (t *table) row(record []string) error {
 				return err
 			}
 		}
+		if rule := t.rules[i]; rule != nil {
+			text, err := rule.read(cell)
+			if row := (*RowError)(nil); errors.As(err, &row) {
+				return t.bad(i, row.Found, row.Expected, row.Fix)
+			}
+			cell = text
+		}
 		if f != nil && f.text {
 			if err := t.values.take(textBytes); err != nil {
 				return err
@@ -421,11 +484,7 @@ func (t *table) row(record []string) error {
 			continue
 		}
 		if f.bool {
-			v, ok := truth(cell)
-			if !ok {
-				return t.bad(i, quote(cell), "true, false, 1 or 0", "correct it, or remove the row")
-			}
-			f.bools = added(t, f.bools, v)
+			f.bools = added(t, f.bools, cell == "1")
 			continue
 		}
 		v, err := t.number(i, cell)

@@ -3,7 +3,6 @@ package data
 import (
 	"math"
 	"strconv"
-	"strings"
 )
 
 type features struct {
@@ -47,17 +46,6 @@ func (f *features) array(n int) Array {
 		return Array{Shape: []int{n, len(f.wide) / n}, Values: compact(f.wide)}
 	}
 	return Array{Shape: []int{n, len(f.narrow) / n}, Values: compact(f.narrow)}
-}
-
-// truth returns the value of a bool, and whether the cell is one.
-func truth(cell string) (value, ok bool) {
-	switch strings.ToLower(cell) {
-	case "true", "1":
-		return true, true
-	case "false", "0":
-		return false, true
-	}
-	return false, false
 }
 
 // added appends a value. A large column gets the capacity for the whole file, since the copies that

@@ -77,6 +77,23 @@ var known = map[string]string{
 // The file x.npy is read together with a y.npy in its folder. Any other .npy file becomes the field
 // x. Other formats are ErrUnsupported. A path that does not exist is fs.ErrNotExist.
 func Open(path string, o Options) (*InMemory, error) {
+	m, err := open(path, o)
+	if s := o.CSV.Schema; err == nil && s != nil && !s.Partial && !m.isTable() {
+		return m.opened(fmt.Errorf("%s: a schema is only for CSV, JSON lines and Parquet: %w", path, ErrUnsupported))
+	}
+	return m, err
+}
+
+// isTable reports whether the samples are rows of a table.
+func (m *InMemory) isTable() bool {
+	if m.records == nil {
+		return m.lines != nil
+	}
+	_, table := m.records.format.(tableFormat)
+	return table
+}
+
+func open(path string, o Options) (*InMemory, error) {
 	switch o.Split {
 	case "", "train", "test", "validation":
 	default:

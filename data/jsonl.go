@@ -27,7 +27,11 @@ import (
 // An invalid line is a *RowError (ErrFormat): a line that is not an object or not UTF-8, names or shapes that
 // differ from the first line, null, or a number too large for float32.
 func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
-	t := objects{file: name, values: l.again(), fields: make(map[string]*jsonField)}
+	t := objects{file: name, values: l.again(), options: o, fields: make(map[string]*jsonField)}
+	var err error
+	if t.rules, err = o.rules(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
 	text, err := textReader(l.reader(r))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, corrupt(err))
@@ -62,15 +66,20 @@ func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, err
 	if len(t.lines) == 0 {
 		return nil, fmt.Errorf("%s: it has no objects: %w", name, ErrFormat)
 	}
+	if err := o.useSchema(t.rules, t.names, o.Label); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
 	return t.dataset(o)
 }
 
 type objects struct {
-	file   string
-	values *limit   // for the values in memory
-	names  []string // in the order of the first line
-	fields map[string]*jsonField
-	lines  []int // line of each sample
+	file    string
+	values  *limit // for the values in memory
+	options CSVOptions
+	rules   map[string]*Rule
+	names   []string // in the order of the first line
+	fields  map[string]*jsonField
+	lines   []int // line of each sample
 }
 
 type jsonField struct {
@@ -81,6 +90,7 @@ type jsonField struct {
 	real    bool // whether a number is not an integer
 	texts   []string
 	bools   []bool
+	rule    *Rule // may be nil
 }
 
 func (t *objects) bad(line int, name, found, expected, fix string) error {
@@ -114,9 +124,7 @@ func (t *objects) add(text []byte, line int) error {
 			return t.bad(line, strconv.Quote(name), "an unknown name", "a name of the first line: "+strings.Join(t.names[:min(8, len(t.names))], ", "), "give all lines the same names")
 		}
 		if f == nil {
-			f = &jsonField{}
-			t.fields[name] = f
-			t.names = append(t.names, name)
+			f = t.addField(name)
 		}
 		repeated := f.line == line
 		f.line = line
@@ -149,6 +157,14 @@ func (t *objects) add(text []byte, line int) error {
 	return nil
 }
 
+func (t *objects) addField(name string) *jsonField {
+	rule := t.options.Schema.ruleOf(t.rules, name)
+	f := &jsonField{rule: rule, real: rule != nil && rule.Type == "float"}
+	t.fields[name] = f
+	t.names = append(t.names, name)
+	return f
+}
+
 // wrong returns an error for a value. objects.add completes it with the line and name.
 func wrong(found, expected string) error {
 	return &RowError{Found: found, Expected: expected, Fix: "correct the line, or remove it", Err: ErrFormat}
@@ -164,6 +180,11 @@ func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	}
 	if err != nil {
 		return wrong("an invalid JSON value: "+err.Error(), aValue)
+	}
+	if f.rule != nil && depth == 0 {
+		if token, err = f.rule.token(token); err != nil {
+			return err
+		}
 	}
 	var kind string
 	switch token := token.(type) {
@@ -279,7 +300,7 @@ func (t *objects) dataset(o CSVOptions) (*InMemory, error) {
 func fieldNames(names []string, o CSVOptions) []string {
 	inputs := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == sampleWeight })
 	byName := len(o.Columns) > 0 && !slices.ContainsFunc(o.Columns, func(c Column) bool { return !slices.Contains(names, c.Name) })
-	if len(inputs) != 1 || byName {
+	if len(inputs) != 1 || byName || o.Schema.allTexts() {
 		return names
 	}
 	names = slices.Clone(names)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/encoding/thrift"
@@ -33,7 +34,8 @@ type parquetColumn struct {
 	name string
 	kind *dtype.Type
 	list bool
-	err  error // why the column cannot be used; ignored if it is left out
+	date func(parquet.Value) string // the text of a date or time; nil for other types
+	err  error                      // why the column cannot be used; ignored if it is left out
 }
 
 func (*parquetRows) name() string { return "Parquet" }
@@ -232,6 +234,9 @@ func parquetColumns(schema *parquet.Schema) (columns []*parquetColumn) {
 			c.kind, what = nil, "nested lists"
 		}
 		if c.kind == nil {
+			if !c.list {
+				c.date = parquetDate(leaf.Node.Type())
+			}
 			c.kind = dtype.For[string]()
 			c.err = &RowError{Unit: "record", Column: strconv.Quote(c.name), Found: what, Expected: "numbers, booleans, text, or lists of them",
 				Fix: "convert the column, or leave it out", Err: ErrUnsupported}
@@ -275,6 +280,28 @@ func parquetKind(t parquet.Type) *dtype.Type {
 	return nil
 }
 
+// parquetDate returns a function for the text of dates or times, which rules read; nil for other columns.
+func parquetDate(t parquet.Type) func(parquet.Value) string {
+	logical := t.LogicalType()
+	if logical == nil {
+		return nil
+	}
+	at := func(v parquet.Value) time.Time { return time.Unix(0, v.Int64()) }
+	switch l := logical.Value.(type) {
+	case *format.DateType:
+		return func(v parquet.Value) string { return time.Unix(day*int64(v.Int32()), 0).UTC().Format(time.DateOnly) }
+	case *format.TimestampType:
+		switch l.Unit.Value.(type) {
+		case *format.MilliSeconds:
+			at = func(v parquet.Value) time.Time { return time.UnixMilli(v.Int64()) }
+		case *format.MicroSeconds:
+			at = func(v parquet.Value) time.Time { return time.UnixMicro(v.Int64()) }
+		}
+		return func(v parquet.Value) string { return at(v).UTC().Format("2006-01-02T15:04:05") }
+	}
+	return nil
+}
+
 // encode appends a row to raw.
 func (p *parquetRows) encode(raw []byte, row parquet.Row) ([]byte, error) {
 	for i, c := range p.columns {
@@ -287,13 +314,16 @@ func (p *parquetRows) encode(raw []byte, row parquet.Row) ([]byte, error) {
 		}
 		values := row[:n]
 		row = row[n:]
-		if values[0].IsNull() && n == 1 || c.err != nil {
+		if values[0].IsNull() && n == 1 || c.err != nil && c.date == nil {
 			values = nil // null, or an empty list
 		}
 		raw = binary.AppendUvarint(raw, uint64(len(values)))
 		for _, v := range values {
 			if v.IsNull() {
 				return raw, nullValue(c.name)
+			}
+			if c.date != nil {
+				v = parquet.ByteArrayValue([]byte(c.date(v)))
 			}
 			raw = appendParquet(raw, c.kind, v)
 			if flags := p.flags[i]; len(flags) > 0 {
@@ -349,7 +379,7 @@ func (p *parquetRows) values(raw []byte, err *error) iter.Seq2[[]byte, value] {
 		for _, c := range p.columns {
 			n, size := binary.Uvarint(raw)
 			raw = raw[size:]
-			v := value{kind: c.kind, count: int(n), err: c.err}
+			v := value{kind: c.kind, count: int(n), date: c.date != nil, err: c.err}
 			length := int(n) * c.kind.Size
 			if c.kind.Kind == dtype.String {
 				length = 0

@@ -54,6 +54,7 @@ type value struct {
 	count   int
 	raw     []byte
 	decoded vector // nil if the elements are encoded in raw
+	date    bool   // whether raw is the text of a date, which only a rule converts
 	err     error  // why the value cannot be used; ignored if it is left out
 }
 
@@ -77,6 +78,7 @@ type recordSet struct {
 	fields []*recordField // sorted by name
 	byName map[string]int // index in fields; -1 for a value to leave out
 	label  *recordField   // nil without a label
+	rules  map[string]*Rule
 	index  *recordIndex
 	kept   string // the file of the index for the next start; it may be empty
 
@@ -113,6 +115,12 @@ func openRecords(name string, paths []string, size int64, format recordFormat, o
 		how.limit = how.limit.again()
 	}
 	s := newRecordSet(name, format, o, how)
+	var err error
+	if _, isTable := format.(tableFormat); isTable {
+		if s.rules, err = o.CSV.rules(); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
 	m := &InMemory{name: name, records: s, files: []io.Closer{s}}
 	for _, path := range paths {
 		s.all = append(s.all, &recordFile{path: path, set: &s.recordFiles, first: s.writer.n})
@@ -129,7 +137,6 @@ func openRecords(name string, paths []string, size int64, format recordFormat, o
 	if s.writer.n == 0 {
 		return m.opened(fmt.Errorf("%s: it has no records: %w", name, ErrFormat))
 	}
-	var err error
 	if s.index, err = s.writer.index(); err != nil {
 		return m.opened(err)
 	}
@@ -210,11 +217,19 @@ func (s *recordSet) observe(i int, v value) error {
 	if to == nil {
 		return nil
 	}
-	if err := s.format.decode(v, to, 0); err != nil {
+	if err := s.decode(v, to, 0); err != nil {
 		return err
 	}
 	s.observed[i].add(to)
 	return nil
+}
+
+// decode writes the elements of a value to dst, starting at index at.
+func (s *recordSet) decode(v value, dst vector, at int) error {
+	if v.decoded != nil {
+		return v.decoded.copyTo(dst, at, 0, v.count)
+	}
+	return s.format.decode(v, dst, at)
 }
 
 // labelBytes returns the label in the form of the index; nil if labels are not stored.
@@ -261,30 +276,33 @@ func (s *recordSet) storesText() bool {
 func (s *recordSet) start(raw []byte) (err error) {
 	first := map[string]value{}
 	for name, v := range s.format.values(raw, &err) {
-		if first[string(name)] = v; len(first) > maxFields {
+		if first[string(name)] = s.ruled(string(name), v); len(first) > maxFields {
 			return recordError(fmt.Sprintf("more than %d values", maxFields), "the inputs of a model", "leave out unused values")
 		}
 	}
 	if err != nil {
 		return err
 	}
-	label := s.options.CSV.Label
+	names, label := slices.Sorted(maps.Keys(first)), s.options.CSV.Label
 	if usual := s.format.usualLabel(); usual != "" && label == "label" && first[label].kind == nil {
 		label = usual
 	}
 	if _, ok := first[label]; !ok && label != "" {
-		names := slices.Sorted(maps.Keys(first))
 		return fmt.Errorf("the records have no value %s; their values are %s: %w", quote(s.options.CSV.Label), list(names), ErrField)
 	}
+	if err := s.options.CSV.useSchema(s.rules, names, label); err != nil {
+		return err
+	}
 	s.byName = map[string]int{}
-	for _, name := range slices.Sorted(maps.Keys(first)) {
+	for _, name := range names {
 		if slices.Contains(s.options.Ignore, name) {
 			s.byName[name] = -1
 			continue
 		}
 		v := first[name]
-		switch isNull := v.count == 0 && v.kind != nil; {
-		case isNull && errors.Is(v.err, ErrFormat):
+		isNull := v.count == 0 && v.kind != nil
+		switch {
+		case errors.Is(v.err, ErrFormat) && (isNull || s.rules[name] != nil):
 			v.count = 1 // split reports it
 		case v.err != nil:
 			return v.err
@@ -365,6 +383,9 @@ func (s *recordSet) split(values []value, raw []byte) ([]value, error) {
 		}
 		if i < 0 {
 			continue
+		}
+		if s.rules != nil {
+			v = s.ruled(string(name), v)
 		}
 		if v.err != nil {
 			return values, v.err
@@ -498,7 +519,7 @@ func (f *recordField) make(h *hand, dst vector, at int, s Sample) error {
 	}
 	v := held.values[f.index]
 	if !f.image {
-		err = f.set.format.decode(v, dst, at)
+		err = f.set.decode(v, dst, at)
 	} else {
 		if held.painter == nil {
 			held.painter = newPainter(f.set.options.Images)

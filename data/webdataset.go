@@ -209,9 +209,6 @@ func jsonValues(content []byte, err *error, yield func([]byte, value) bool) bool
 }
 
 func (tarRecords) decode(v value, dst vector, at int) error {
-	if v.decoded != nil {
-		return v.decoded.copyTo(dst, at, 0, v.count)
-	}
 	dst.(vec[string])[at] = string(v.raw)
 	return nil
 }

@@ -74,6 +74,8 @@ type DataRecord struct {
 	Columns []string `json:"columns,omitempty"`
 	// Scale is the range to which bytes from 0 to 255 were scaled; nil if unknown.
 	Scale *[2]float64 `json:"scale,omitempty"`
+	// Schema has the rules for the columns of tables, a data.Schema as JSON.
+	Schema json.RawMessage `json:"schema,omitempty"`
 }
 
 // WithRecord returns a copy of the model with another record, such as that of an adapter. With nil,

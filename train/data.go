@@ -1,6 +1,7 @@
 package train
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -49,6 +50,8 @@ type Data struct {
 	Map Choice
 	// Workers is the number of goroutines that decode and augment; 0 means one per core.
 	Workers int
+	// Schema has rules for columns of a table; nil means those of the training that the model records.
+	Schema *data.Schema
 	// Note receives messages about how a table is read; nil discards them. Run uses Config.Report.
 	Note func(message string)
 }
@@ -123,6 +126,9 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 		m = &savedmodels.Metadata{}
 	}
 	r.record = m.DataRecord
+	if err := r.setSchema(model.Roles, signature); err != nil {
+		return nil, unusable(fmt.Errorf("%s: %w", model.Dir, err))
+	}
 	if s := r.record.Scale; s != nil && d.Scale != nil && *s != *d.Scale {
 		return nil, &option.Error{Option: "Data.Scale", Value: scaleText(*d.Scale), Reason: "the model was trained with bytes scaled to " + scaleText(*s), Fix: "leave it out"}
 	}
@@ -147,6 +153,31 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 		}
 	}
 	return r, nil
+}
+
+// setSchema sets the rules for columns to those of the options, which a training records, or else to
+// the recorded ones.
+func (r *reader) setSchema(roles savedmodels.Roles, signature string) error {
+	if recorded := r.record.Schema; recorded != nil {
+		r.csv.Schema = &data.Schema{Partial: true}
+		if err := json.Unmarshal(recorded, r.csv.Schema); err != nil {
+			return fmt.Errorf("the schema that the model records: %w", err)
+		}
+	}
+	if r.Schema == nil {
+		return nil
+	}
+	before, err := json.Marshal(r.csv.Schema)
+	if err == nil {
+		r.record.Schema, err = json.Marshal(r.Schema)
+	}
+	if err == nil && r.csv.Schema != nil && signature != roles.Train && r.Note != nil && string(before) != string(r.record.Schema) {
+		r.Note("the schema differs from that of the training, which the model records")
+	}
+	given := *r.Schema
+	given.Partial = given.Partial || signature == roles.Predict // such a table may have no label
+	r.csv.Schema = &given
+	return err
 }
 
 func scaleText(s [2]float64) string { return fmt.Sprintf("%g,%g", s[0], s[1]) }
@@ -281,6 +312,11 @@ func some(names []string) string {
 // follow records the training data. Later data has its class numbers.
 func (r *reader) follow(train *data.InMemory) {
 	r.fixed, r.trains = true, true
+	if r.csv.Schema != nil {
+		partial := *r.csv.Schema
+		partial.Partial = true
+		r.csv.Schema = &partial
+	}
 	if names := train.ClassNames("y"); len(names) > 0 {
 		r.record.ClassNames, r.csv.Classes, r.images.Classes = names, names, names
 	}

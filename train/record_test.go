@@ -71,15 +71,16 @@ func recorded(t *testing.T, m *savedmodels.Model, d Data) *savedmodels.Model {
 }
 
 // The text labels of each file were numbered in sorted order, so the only label of a later file
-// was class 0. The saved model has the record, also if it had no notes.
+// was class 0. The saved model has the record, also if it had no notes, and the schema.
 func TestLabelsKeepTheirNumbers(t *testing.T) {
 	model, err := savedmodels.Builtin("dropout-200-512-256-1")
 	require.NoError(t, err)
 	dir := filepath.Join(t.TempDir(), "model")
 	require.NoError(t, os.CopyFS(dir, os.DirFS(model.Dir)))
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "assets.extra")))
+	schema := &data.Schema{Columns: map[string]data.Rule{"c0": {Type: "category", Values: map[string]int64{"0": 5}}}}
 	c := Config{
-		Model: dir, Data: Data{Path: table(t, 200, "yes", "no", "no", "yes")}, Out: filepath.Join(t.TempDir(), "out"),
+		Model: dir, Data: Data{Path: table(t, 200, "yes", "no", "no", "yes"), Schema: schema}, Out: filepath.Join(t.TempDir(), "out"),
 		Loop: fit.Loop{Batch: 2, Epochs: 1, StepsPerEpoch: 1},
 	}
 	_, err = Run(t.Context(), c)
@@ -91,6 +92,7 @@ func TestLabelsKeepTheirNumbers(t *testing.T) {
 		ds, err := opened(t, m, one)
 		require.NoError(t, err)
 		assert.Equal(t, []int64{1, 1}, values[int64](t, ds, "y"))
+		assert.Equal(t, []float32{5, 0}, values[float32](t, ds, "x")[:2])
 		_, err = opened(t, m, Data{Path: table(t, 200, "yes", "maybe")})
 		require.ErrorAs(t, err, new(*InputError))
 		assert.ErrorContains(t, err, `found "maybe", expected one of the 2 classes`)
@@ -161,6 +163,46 @@ func photos(t *testing.T) string {
 		require.NoError(t, os.WriteFile(filepath.Join(class, "1.png"), text.Bytes(), 0o666))
 	}
 	return dir
+}
+
+// A table to predict has no label, and may need other rules, such as other words.
+func TestRecordedSchema(t *testing.T) {
+	m, err := savedmodels.Builtin("dropout-200-512-256-1")
+	require.NoError(t, err)
+	words := func(zero string) *data.Schema {
+		return &data.Schema{Columns: map[string]data.Rule{
+			"c0":    {Type: "category", Values: map[string]int64{zero: 5}},
+			"label": {Type: "bool", TrueValues: []string{"yes"}, FalseValues: []string{"no"}},
+		}}
+	}
+	labelled := table(t, 200, "yes", "no")
+	m = recorded(t, m, Data{Path: labelled, Schema: words("0")})
+	ds, err := opened(t, m, Data{Path: labelled})
+	require.NoError(t, err)
+	assert.Equal(t, []int64{1, 0}, values[int64](t, ds, "y"))
+	text, err := os.ReadFile(labelled)
+	require.NoError(t, err)
+	features := strings.NewReplacer(",label", "", ",yes", "", ",no", "").Replace(string(text))
+	var notes []string
+	d := Data{Path: file(t, "features.csv", features), Note: func(message string) { notes = append(notes, message) }}
+	read := func() (*data.InMemory, error) {
+		return OpenData(m, m.Roles.Predict, d, "test", data.Pass{Batch: 2})
+	}
+	ds, err = read()
+	require.NoError(t, err)
+	assert.Equal(t, []float32{5, 0}, values[float32](t, ds, "x")[:2])
+	assert.Empty(t, notes)
+	d.Schema = words("0")
+	_, err = read()
+	require.NoError(t, err)
+	assert.Empty(t, notes)
+	_, err = OpenData(m, m.Roles.Train, d, "train", data.Pass{Batch: 2})
+	require.ErrorContains(t, err, `the schema has a rule for column "label", and the columns are`)
+	d.Path, d.Schema = file(t, "other.csv", strings.ReplaceAll(features, "\n0,", "\nzero,")), words("zero")
+	ds, err = read()
+	require.NoError(t, err)
+	assert.Equal(t, []float32{5, 0}, values[float32](t, ds, "x")[:2])
+	assert.Equal(t, []string{"the schema differs from that of the training, which the model records"}, notes)
 }
 
 // A model trained with scaled bytes was evaluated with bytes from 0 to 255.

@@ -1,0 +1,398 @@
+package data
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"steadyfit/internal/dtype"
+)
+
+// Schema has rules for columns of a table by name: CSV with a header, JSON lines or Parquet. A column
+// without a rule is read as without a schema.
+type Schema struct {
+	Columns map[string]Rule `json:"columns" yaml:"columns"`
+	// Partial allows rules for columns that a table does not have.
+	Partial bool `json:"-" yaml:"-"`
+
+	texts bool // all columns are read as text, for InferSchema
+}
+
+// Rule determines how the cells of a column become values. Spaces around a cell do not count, except
+// in text. An input that takes text gets the text of a cell that the rule allows.
+type Rule struct {
+	// Type is float, int, text, bool, category or date.
+	Type string `json:"type" yaml:"type"`
+	// Missing is the text that is read in place of a missing cell: one that is empty, null, NaN or in
+	// NAValues. If it is nil, a missing cell is an error, or the text "" in a column of text.
+	Missing  *string  `json:"missing,omitempty" yaml:"missing,omitempty"`
+	NAValues []string `json:"na_values,omitempty" yaml:"na_values,omitempty,flow"`
+	// Values are the categories with their numbers. For a label, these are the numbers of the classes.
+	Values map[string]int64 `json:"values,omitempty" yaml:"values,omitempty,flow"`
+	// TrueValues and FalseValues are the words of bools, in any case. The default is true and 1,
+	// and false and 0.
+	TrueValues  []string `json:"true_values,omitempty" yaml:"true_values,omitempty,flow"`
+	FalseValues []string `json:"false_values,omitempty" yaml:"false_values,omitempty,flow"`
+	// Format has the directives of strftime; the default is %Y-%m-%d. A date becomes the number of
+	// Unit, days (the default) or seconds, since 1970.
+	Format string `json:"format,omitempty" yaml:"format,omitempty"`
+	Unit   string `json:"unit,omitempty" yaml:"unit,omitempty"`
+
+	layout string // of package time
+	asText bool   // the text of a cell is used
+	asBool bool   // a field of bools is made
+}
+
+var ruleKeys = []string{"type", "missing", "na_values", "values", "true_values", "false_values", "format", "unit"}
+
+var ruleTypes = []string{"float", "int", "text", "bool", "category", "date"}
+
+const (
+	missingIsError = "error" // the value of the key missing
+	usualDate      = "%Y-%m-%d"
+	maxSchema      = 1 << 20
+	day            = 24 * 60 * 60
+)
+
+// directives are the directives of strftime in layouts of package time.
+var directives = map[byte]string{
+	'Y': "2006", 'y': "06", 'm': "1", 'B': "January", 'b': "Jan", 'd': "2", 'A': "Monday", 'a': "Mon",
+	'H': "15", 'I': "3", 'p': "PM", 'M': "4", 'S': "5", 'z': "-0700",
+}
+
+// layoutOf translates a format of strftime; ok is false if it has other characters than directives and
+// separators.
+func layoutOf(format string) (layout string, ok bool) {
+	for i := 0; i < len(format); i++ {
+		c := format[i]
+		if c != '%' && !strings.ContainsRune("-/.:, TZ", rune(c)) {
+			return "", false
+		}
+		if c != '%' {
+			layout += string(c)
+			continue
+		}
+		if i++; i == len(format) || directives[format[i]] == "" {
+			return "", false
+		}
+		part := directives[format[i]]
+		if len(part) == 1 && strings.HasPrefix(format[i+1:], "%") { // without a separator, it has two digits
+			part = "0" + part
+		}
+		layout += part
+	}
+	return layout, true
+}
+
+// boolRule reads the bools of a column without a rule.
+var boolRule = &Rule{Type: "bool", asBool: true}
+
+// ReadSchema reads a schema from a YAML file, which has the mapping columns with a rule for each name.
+func ReadSchema(path string) (*Schema, error) {
+	f, size, err := openFile(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if size > maxSchema {
+		return nil, fmt.Errorf("%s: %d bytes, expected at most %d: %w", path, size, maxSchema, ErrFormat)
+	}
+	s := &Schema{}
+	decoder := yaml.NewDecoder(f)
+	decoder.KnownFields(true)
+	if err := decoder.Decode(s); err != nil {
+		text := strings.NewReplacer("yaml: unmarshal errors:\n  ", "", "field ", "key ", "in type data.Rule", "in a rule, which has "+strings.Join(ruleKeys, ", "),
+			"in type data.Schema", "in a schema, which has columns", "data.Rule", "rules").Replace(err.Error())
+		return nil, fmt.Errorf("%s: %s: %w", path, text, ErrFormat)
+	}
+	if len(s.Columns) == 0 {
+		return nil, fmt.Errorf("%s: no rules, expected columns with a rule for each name: %w", path, ErrFormat)
+	}
+	if _, err := (CSVOptions{Schema: s}).rules(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return s, nil
+}
+
+// complete checks a rule and sets its layout.
+func (r *Rule) complete() error {
+	if !slices.Contains(ruleTypes, r.Type) {
+		return fmt.Errorf("type: found %s, expected %s: %w", quote(r.Type), strings.Join(ruleTypes, ", "), ErrFormat)
+	}
+	known := false
+	r.layout, known = layoutOf(cmp.Or(r.Format, usualDate))
+	switch {
+	case (r.Type == "category") != (len(r.Values) > 0):
+		return fmt.Errorf("values: a category, and no other type, has values with their numbers, as in {female: 0, male: 1}: %w", ErrFormat)
+	case r.Type != "bool" && r.TrueValues != nil:
+		return fmt.Errorf("true_values: only a bool has them, and the type is %s: %w", r.Type, ErrFormat)
+	case r.Type != "date" && r.Format+r.Unit != "":
+		return fmt.Errorf("format and unit: only a date has them, and the type is %s: %w", r.Type, ErrFormat)
+	case !known:
+		return fmt.Errorf("format: found %s, expected %%Y, %%m, %%d, %%H, %%M, %%S, %%I, %%p, %%y, %%b, %%B, %%a, %%A or %%z, and separators: %w", quote(r.Format), ErrFormat)
+	case !slices.Contains([]string{"", "days", "seconds"}, r.Unit):
+		return fmt.Errorf("unit: found %s, expected days or seconds: %w", quote(r.Unit), ErrFormat)
+	case (r.TrueValues == nil) != (r.FalseValues == nil):
+		return fmt.Errorf("true_values and false_values belong together: %w", ErrFormat)
+	}
+	for _, word := range r.TrueValues {
+		if contains(r.FalseValues, word) {
+			return fmt.Errorf("%s is in true_values and in false_values: %w", quote(word), ErrFormat)
+		}
+	}
+	if r.Missing != nil && *r.Missing == missingIsError {
+		r.Missing = nil
+	}
+	if r.Missing == nil {
+		return nil
+	}
+	if _, ok := r.convert(*r.Missing); !ok {
+		return fmt.Errorf("missing: found %s, expected %s, or %s: %w", quote(*r.Missing), r.expected(), missingIsError, ErrFormat)
+	}
+	return nil
+}
+
+// rules returns the completed rules for a table.
+func (o CSVOptions) rules() (map[string]*Rule, error) {
+	if o.Schema == nil {
+		return nil, nil
+	}
+	rules := map[string]*Rule{}
+	for _, name := range o.Schema.names() {
+		r := o.Schema.Columns[name]
+		if err := r.complete(); err != nil {
+			return nil, fmt.Errorf("the rule of column %q: %w", name, err)
+		}
+		i := slices.IndexFunc(o.Columns, func(c Column) bool { return c.Name == name })
+		r.asText = r.Type == "text" || o.Text || i >= 0 && o.Columns[i].Text
+		r.asBool = r.Type == "bool" && (o.Bool || i >= 0 && o.Columns[i].Bool)
+		if name == o.Label {
+			r.asText, r.asBool = r.Type == "text" || r.Type == "category", false
+		}
+		rules[name] = &r
+	}
+	return rules, nil
+}
+
+// ruleOf returns the rule of a column; nil if there is none.
+func (s *Schema) ruleOf(rules map[string]*Rule, name string) *Rule {
+	if s.allTexts() {
+		return &Rule{Type: "text", asText: true}
+	}
+	return rules[name]
+}
+
+func (s *Schema) allTexts() bool { return s != nil && s.texts }
+
+// names returns the columns that have rules.
+func (s *Schema) names() []string {
+	if s == nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(s.Columns))
+}
+
+// useSchema checks that a table has the columns of the rules. If its label is a category, it sets the
+// classes, in the order of their numbers.
+func (o *CSVOptions) useSchema(rules map[string]*Rule, columns []string, label string) error {
+	for _, name := range o.Schema.names() {
+		if !o.Schema.Partial && !slices.Contains(columns, name) {
+			return fmt.Errorf("the schema has a rule for column %s, and the columns are %s; correct the name, or remove the rule: %w", quote(name), list(columns), ErrFormat)
+		}
+	}
+	r := rules[label]
+	if r == nil || r.Type != "category" || len(o.Classes) > 0 {
+		return nil
+	}
+	classes := slices.SortedFunc(maps.Keys(r.Values), func(a, b string) int { return cmp.Compare(r.Values[a], r.Values[b]) })
+	for i, class := range classes {
+		if r.Values[class] != int64(i) {
+			return fmt.Errorf("the classes of label %s in the schema have the numbers %v, expected 0 to %d: %w",
+				quote(label), slices.Sorted(maps.Values(r.Values)), len(classes)-1, ErrFormat)
+		}
+	}
+	o.Classes = classes
+	return nil
+}
+
+// read returns a cell as text that is a number, or as the text of a cell if the field has text. The
+// error is a *RowError without a position.
+func (r *Rule) read(cell string) (string, error) {
+	if r.Type != "text" {
+		cell = strings.TrimSpace(cell)
+	}
+	switch missing := r.isMissing(cell); {
+	case missing && r.Missing != nil:
+		cell = *r.Missing
+	case missing && r.Type == "text":
+		return "", nil
+	case missing:
+		return "", r.invalid(cell, "set missing of the rule in the schema to a value, or remove the row")
+	}
+	value, ok := r.convert(cell)
+	switch {
+	case !ok:
+		return "", r.invalid(cell, "correct it, or change the rule in the schema")
+	case r.asText:
+		return cell, nil
+	}
+	return value, nil
+}
+
+func (r *Rule) invalid(cell, fix string) error {
+	found := quote(cell)
+	if cell == "" {
+		found = "an empty cell"
+	}
+	if r == boolRule {
+		fix = "correct it, or remove the row"
+	}
+	return &RowError{Found: found, Expected: r.expected(), Fix: fix, Err: ErrFormat}
+}
+
+func (r *Rule) isMissing(cell string) bool {
+	return cell == "" || slices.Contains(r.NAValues, cell) || (r.Type == "float" || r.Type == "int") && strings.EqualFold(cell, "nan")
+}
+
+// convert returns the number of a cell as text; text does not change.
+func (r *Rule) convert(cell string) (string, bool) {
+	switch r.Type {
+	case "text":
+		return cell, true
+	case "float":
+		return cell, isNumber(cell) && isDecimal(cell)
+	case "int":
+		if v, err := strconv.ParseFloat(cell, 64); err == nil && isDecimal(cell) && v == math.Trunc(v) && math.Abs(v) < 1<<53 {
+			return strconv.FormatInt(int64(v), 10), true
+		}
+		_, err := strconv.ParseInt(cell, 10, 64)
+		return cell, err == nil
+	case "bool":
+		switch {
+		case r.TrueValues == nil && strings.EqualFold(cell, "true"), r.TrueValues == nil && cell == "1", contains(r.TrueValues, cell):
+			return "1", true
+		case r.FalseValues == nil && strings.EqualFold(cell, "false"), r.FalseValues == nil && cell == "0", contains(r.FalseValues, cell):
+			return "0", true
+		}
+		return "", false
+	case "category":
+		number, ok := r.Values[cell]
+		return strconv.FormatInt(number, 10), ok
+	}
+	at, err := time.Parse(r.layout, cell)
+	seconds := at.Unix()
+	if r.Unit != "seconds" {
+		seconds = int64(math.Floor(float64(seconds) / day))
+	}
+	return strconv.FormatInt(seconds, 10), err == nil
+}
+
+func contains(words []string, cell string) bool {
+	return slices.ContainsFunc(words, func(word string) bool { return strings.EqualFold(word, cell) })
+}
+
+// expected describes the cells that the rule allows.
+func (r *Rule) expected() string {
+	switch r.Type {
+	case "float":
+		return "a number"
+	case "int":
+		return "an integer"
+	case "bool":
+		if r.TrueValues == nil {
+			return "true, false, 1 or 0"
+		}
+		return "one of " + list(slices.Concat(r.TrueValues, r.FalseValues))
+	case "category":
+		return "one of " + list(slices.Sorted(maps.Keys(r.Values)))
+	case "date":
+		return "a date in the format " + cmp.Or(r.Format, usualDate)
+	}
+	return "text"
+}
+
+// token returns the value of a column in JSON lines.
+func (r *Rule) token(token json.Token) (json.Token, error) {
+	cell := ""
+	switch v := token.(type) {
+	case json.Number:
+		cell = v.String()
+	case string:
+		cell = v
+	case bool:
+		cell = strconv.FormatBool(v)
+	case json.Delim:
+		if r.Missing == nil && r.Type == "text" { // arrays have no rules
+			return token, nil
+		}
+		return nil, wrong("an array or an object", "a single value, because the schema has a rule for the column")
+	}
+	text, err := r.read(cell)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.asText:
+		return text, nil
+	case r.asBool:
+		return text == "1", nil
+	}
+	return json.Number(text), nil
+}
+
+// value returns the value of a cell as a vector of one element, also with an error.
+func (r *Rule) value(cell string, exact bool) (vector, error) {
+	text, err := r.read(cell)
+	number := 0.0
+	if err == nil && r.Type == "float" && !r.asText {
+		if number, _ = strconv.ParseFloat(text, 64); math.Abs(number) > math.MaxFloat32 {
+			err = &RowError{Found: quote(cell), Expected: fmt.Sprintf("a number within float32, up to %.2g", math.MaxFloat32), Fix: "scale the column down", Err: ErrFormat}
+		}
+	}
+	switch {
+	case r.asText:
+		return vec[string]{text}, err
+	case r.asBool:
+		return vec[bool]{text == "1"}, err
+	case r.Type == "float" && exact:
+		return vec[float64]{number}, err
+	case r.Type == "float":
+		return vec[float32]{float32(number)}, err
+	}
+	integer, _ := strconv.ParseInt(text, 10, 64) // read has checked it
+	return vec[int64]{integer}, err
+}
+
+// ruled returns the value of a column by its rule.
+func (s *recordSet) ruled(name string, v value) value {
+	rule := s.options.CSV.Schema.ruleOf(s.rules, name)
+	if rule == nil || v.shape != nil || errors.Is(v.err, ErrUnsupported) && !v.date {
+		return v
+	}
+	cell := ""
+	if v.count > 0 {
+		one := makeVector(v.kind, 1)
+		if v.err = s.decode(v, one, 0); v.err != nil {
+			return v
+		}
+		if cell = string(appendText(nil, one, 0)); v.kind.Kind == dtype.String {
+			cell = one.(vec[string])[0]
+		}
+	}
+	v = value{count: 1}
+	if v.decoded, v.err = rule.value(cell, s.options.CSV.Exact); v.err != nil {
+		row := *v.err.(*RowError)
+		row.Unit, row.Column = "record", strconv.Quote(name)
+		v.err = &row
+	}
+	v.kind = v.decoded.kind()
+	return v
+}

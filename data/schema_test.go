@@ -1,0 +1,282 @@
+package data
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const passengers = `Survived,Sex,Age,Alone,Born,Name
+yes,female,22,no,1912-04-15,"Braund, Mr"
+no,male,,yes,1970-01-02,Ann
+no, male ,30.5,No,1969-12-31,Bob
+yes,female,?,YES,2000-01-01,Eve
+`
+
+const rules = `
+columns:
+  Survived: {type: category, values: {no: 0, yes: 1}}
+  Sex: {type: category, values: {female: 0, male: 1}}
+  Age: {type: float, missing: 26.25, na_values: ["?"]}
+  Alone: {type: bool, true_values: [yes], false_values: [no]}
+  Born: {type: date}
+`
+
+func rulesOf(t testing.TB, text string) *Schema {
+	t.Helper()
+	s, err := ReadSchema(put(t, t.TempDir(), "schema.yaml", []byte(text)))
+	require.NoError(t, err)
+	return s
+}
+
+// Tables with missing cells, words for numbers and bools, or dates could not be read.
+func TestSchema(t *testing.T) {
+	type row struct {
+		Survived, Sex string
+		Age           *float64 `parquet:",optional"`
+		Alone         bool
+		Born          time.Time `parquet:",timestamp(microsecond)"`
+		Day           int32     `parquet:",date"`
+	}
+	age := 30.5
+	born := func(text string) time.Time {
+		at, err := time.Parse(time.DateOnly, text)
+		require.NoError(t, err)
+		return at
+	}
+	dir := t.TempDir()
+	native := rulesOf(t, strings.NewReplacer(", true_values: [yes], false_values: [no]", "", "Born: {type: date}",
+		"Born: {type: date, format: '%Y-%m-%dT%H:%M:%S', unit: seconds}\n  Day: {type: date}").Replace(rules))
+	lines := `{"Survived": "yes", "Sex": "female", "Age": null, "Alone": false, "Born": "1970-01-02T00:00:01", "Day": "1970-01-02", "Name": ["a", "b"]}
+{"Survived": "no", "Sex": "male", "Age": 30.5, "Alone": true, "Born": "1912-04-15T00:00:00", "Day": "1969-12-31", "Name": ["c", "d"]}`
+	for name, raw := range map[string][]byte{
+		"t.jsonl": []byte(lines),
+		"t.parquet": parquetOf(t, row{"yes", "female", nil, false, born("1970-01-02").Add(time.Second), 1},
+			row{"no", "male", &age, true, born("1912-04-15"), -1}),
+	} {
+		path := put(t, dir, name, raw)
+		m, err := Open(path, Options{CSV: CSVOptions{Label: "Survived", Schema: native}})
+		require.NoError(t, err, name)
+		f := fieldsOf(t, m)
+		require.Equal(t, []int64{1, 0}, f["y"].Values, name)
+		require.Equal(t, []string{"no", "yes"}, m.ClassNames("y"), name)
+		require.Equal(t, []int64{0, 1}, f["Sex"].Values, name)
+		require.Equal(t, []float32{26.25, 30.5}, f["Age"].Values, name)
+		require.Equal(t, []int64{0, 1}, f["Alone"].Values, name)
+		require.Equal(t, []int64{86401, -1821312000}, f["Born"].Values, name)
+		require.Equal(t, []int64{1, -1}, f["Day"].Values, name)
+		require.NoError(t, m.Close())
+		// The model may take texts and bools.
+		o := CSVOptions{Schema: native, Columns: []Column{{Name: "Sex", Text: true}, {Name: "Age", Text: true}, {Name: "Alone", Bool: true}}}
+		m, err = Open(path, Options{CSV: o})
+		require.NoError(t, err, name)
+		f = fieldsOf(t, m)
+		require.Equal(t, []string{"female", "male"}, f["Sex"].Values, name)
+		require.Equal(t, []string{"26.25", "30.5"}, f["Age"].Values, name)
+		require.Equal(t, []bool{false, true}, f["Alone"].Values, name)
+		require.NoError(t, m.Close())
+	}
+
+	path := put(t, dir, "t.csv", []byte(passengers))
+	o := Options{CSV: CSVOptions{Label: "Survived", Schema: rulesOf(t, rules)}, Ignore: []string{"Name"}}
+	m, err := Open(path, o)
+	require.NoError(t, err)
+	f := fieldsOf(t, m)
+	require.Equal(t, Array{[]int{4, 4}, []float32{0, 22, 0, -21080, 1, 26.25, 1, 1, 1, 30.5, 0, -1, 0, 26.25, 1, 10957}}, f["x"])
+	require.Equal(t, Array{[]int{4}, []int64{1, 0, 0, 1}}, f["y"])
+	require.Equal(t, []string{"no", "yes"}, m.ClassNames("y"))
+	require.Equal(t, []string{"Sex", "Age", "Alone", "Born"}, m.ColumnNames("x"))
+	// A label may be a bool, and a table to predict has none.
+	o.CSV.Schema = rulesOf(t, strings.Replace(rules, "category, values: {no: 0, yes: 1}", "bool, true_values: [yes], false_values: [no]", 1))
+	m, err = Open(path, o)
+	require.NoError(t, err)
+	require.Equal(t, []int64{1, 0, 0, 1}, fieldsOf(t, m)["y"].Values)
+	o.CSV.Label, o.CSV.Schema.Partial = "", true
+	_, err = Open(put(t, dir, "p.csv", []byte("Sex,Age,Alone,Born\nmale,1,no,2000-01-01\n")), o)
+	require.NoError(t, err)
+}
+
+func TestSchemaRefusesCells(t *testing.T) {
+	for _, c := range []struct{ rule, cell, says string }{
+		{"{type: float}", "", `t.csv: line 2, column "a" (1): found an empty cell, expected a number; set missing of the rule in the schema to a value, or remove the row`},
+		{"{type: float, na_values: [NA]}", "NA", `found "NA", expected a number; set missing`},
+		{"{type: float}", "NaN", `found "NaN", expected a number; set missing`},
+		{"{type: int}", "1.5", `found "1.5", expected an integer; correct it, or change the rule in the schema`},
+		{"{type: bool}", "yes", `found "yes", expected true, false, 1 or 0`},
+		{"{type: bool, true_values: [ja], false_values: [nein]}", "yes", `found "yes", expected one of ["ja" "nein"]`},
+		{"{type: category, values: {b: 1, a: 0}}", "c", `found "c", expected one of ["a" "b"]`},
+		{"{type: date}", "1.2.2000", `found "1.2.2000", expected a date in the format %Y-%m-%d`},
+		{"{type: date, format: '%d.%m.%Y'}", "32.1.2000", `expected a date in the format %d.%m.%Y`},
+		{"{type: text}", "x", `column "a" (1) is of type text in the schema, and the model takes numbers: give the column another type, or leave it out`},
+	} {
+		_, err := Open(put(t, t.TempDir(), "t.csv", []byte("a,b\n"+c.cell+",1\n")), Options{CSV: CSVOptions{Schema: rulesOf(t, "columns: {a: "+c.rule+"}")}})
+		require.ErrorIs(t, err, ErrFormat, c.cell)
+		require.ErrorContains(t, err, c.says)
+	}
+	misnamed := rulesOf(t, "columns: {c: {type: int}}")
+	for name, text := range map[string]string{"t.csv": "a,b\n1,2\n", "t.jsonl": `{"a": 1, "b": 2}`, "t.parquet": string(parquetOf(t, struct{ a, B int }{}, struct{ a, B int }{}))} {
+		path := put(t, t.TempDir(), name, []byte(text))
+		_, err := Open(path, Options{CSV: CSVOptions{Schema: misnamed}})
+		require.ErrorIs(t, err, ErrFormat)
+		require.ErrorContains(t, err, path+`: the schema has a rule for column "c", and the columns are [`)
+		_, err = Open(path, Options{CSV: CSVOptions{Schema: &Schema{Columns: misnamed.Columns, Partial: true}}})
+		require.NoError(t, err)
+	}
+	for text, says := range map[string]string{
+		"1,2\n":  "the schema has rules for names of columns, and the file has no header",
+		"c\n1\n": "",
+	} {
+		_, err := Open(put(t, t.TempDir(), "t.csv", []byte(text)), Options{CSV: CSVOptions{Schema: misnamed}})
+		if says == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, says)
+	}
+	_, err := Open("builtin:digits", Options{CSV: CSVOptions{Schema: misnamed}})
+	require.ErrorIs(t, err, ErrUnsupported)
+	numbers := rulesOf(t, "columns: {y: {type: category, values: {a: 1, b: 2}}}")
+	_, err = Open(put(t, t.TempDir(), "t.csv", []byte("x,y\n1,a\n")), Options{CSV: CSVOptions{Label: "y", Schema: numbers}})
+	require.ErrorContains(t, err, `the classes of label "y" in the schema have the numbers [1 2], expected 0 to 1`)
+	// The problems of several records are named at once.
+	text := "{\"a\": \"x\"}\n{\"a\": \"1\"}\n{\"a\": []}\n{\"a\": null}\n"
+	_, err = Open(put(t, t.TempDir(), "t.jsonl", []byte(text)), Options{CSV: CSVOptions{Schema: rulesOf(t, "columns: {a: {type: int}}")}})
+	require.Equal(t, []string{`"x"`, "an array", "an empty"}, foundIn(err.Error()))
+	type row struct {
+		A *string `parquet:"a,optional"`
+	}
+	x, one := "x", "1"
+	_, err = Open(put(t, t.TempDir(), "t.parquet", parquetOf(t, row{&x}, row{&one}, row{})), Options{CSV: CSVOptions{Schema: rulesOf(t, "columns: {a: {type: int}}")}})
+	require.Equal(t, []string{`"x"`, "an empty"}, foundIn(err.Error()))
+	require.ErrorContains(t, err, `record 0, column "a": found "x", expected an integer`)
+}
+
+// foundIn returns the first two words that each problem found.
+func foundIn(text string) (found []string) {
+	for _, line := range strings.Split(text, "\n") {
+		if _, what, ok := strings.Cut(line, ": found "); ok {
+			words := strings.Fields(strings.ReplaceAll(what, ",", " "))
+			if strings.HasPrefix(words[0], `"`) {
+				words = words[:1]
+			}
+			found = append(found, strings.Join(words[:min(2, len(words))], " "))
+		}
+	}
+	return found
+}
+
+func TestReadSchemaRefuses(t *testing.T) {
+	for text, says := range map[string]string{
+		"":                             "EOF",
+		"columns: {}":                  "no rules, expected columns with a rule for each name",
+		"[1]":                          "line 1: cannot unmarshal !!seq",
+		"colums: {}":                   "line 1: key colums not found in a schema, which has columns",
+		"columns: 3":                   "line 1: cannot unmarshal !!int `3` into map[string]rules",
+		"columns:\n  a: float":         "line 2: cannot unmarshal !!str `float` into rules",
+		"columns: {a: {}}":             `the rule of column "a": type: found "", expected float, int, text, bool, category, date`,
+		"columns: {a: {typ: int}}":     "line 1: key typ not found in a rule, which has type, missing, na_values, values, true_values, false_values, format, unit",
+		"columns:\n  a: {type: flaot}": `the rule of column "a": type: found "flaot", expected float`,
+		"columns: {a: {type: int}, a: {type: int}}":                          "already defined",
+		"columns: {a: {type: int, values: {b: 1}}}":                          "values: a category, and no other type, has values",
+		"columns: {a: {type: category}}":                                     "values: a category, and no other type, has values",
+		"columns: {a: {type: category, values: {b: x}}}":                     "cannot unmarshal !!str `x` into int64",
+		"columns: {a: {type: category, values: {b: 1}, missing: c}}":         `missing: found "c", expected one of ["b"], or error`,
+		"columns: {a: {type: float, missing: mean}}":                         `missing: found "mean", expected a number, or error`,
+		"columns: {a: {type: bool, true_values: [a]}}":                       "true_values and false_values belong together",
+		"columns: {a: {type: int, true_values: [a], false_values: [b]}}":     "true_values: only a bool has them, and the type is int",
+		"columns: {a: {type: int, unit: days}}":                              "only a date has them, and the type is int",
+		"columns: {a: {type: bool, true_values: [a], false_values: [b, A]}}": `"a" is in true_values and in false_values`,
+		"columns: {a: {type: date, format: 2006}}":                           `format: found "2006", expected %Y`,
+		"columns: {a: {type: date, format: '%Y%'}}":                          "format: found",
+		"columns: {a: {type: date, unit: weeks}}":                            `unit: found "weeks", expected days or seconds`,
+	} {
+		path := put(t, t.TempDir(), "s.yaml", []byte(text+"\n"))
+		_, err := ReadSchema(path)
+		require.ErrorIs(t, err, ErrFormat, text)
+		require.ErrorContains(t, err, says, text)
+		require.ErrorContains(t, err, path)
+	}
+	_, err := Open(put(t, t.TempDir(), "t.csv", []byte("a,b\n1,2\n")), Options{CSV: CSVOptions{Schema: &Schema{Columns: map[string]Rule{"a": {Type: "flaot"}}}}})
+	require.ErrorContains(t, err, `the rule of column "a": type: found "flaot"`)
+}
+
+func TestDateFormats(t *testing.T) {
+	for format, cell := range map[string]string{
+		"%m/%d/%Y": "4/5/2006", "%d.%m.%y": "05.04.06", "%Y%m%d": "20060405", "%d %b %Y": "5 Apr 2006", "%B %d, %Y": "April 05, 2006",
+		"%Y-%m-%dT%H:%M:%SZ": "2006-04-05T07:08:09Z", "%Y-%m-%d %I:%M:%S %p": "2006-04-05 07:08:09 AM", "%Y%m%d%H%M%S": "20060405070809",
+		"%Y-%m-%dT%H:%M:%S%z": "2006-04-05T09:08:09+0200",
+	} {
+		want := "1144195200"
+		if strings.Contains(format, "%S") {
+			want = "1144220889"
+		}
+		r := Rule{Type: "date", Format: format, Unit: "seconds"}
+		require.NoError(t, r.complete())
+		got, err := r.read(cell)
+		require.NoError(t, err, format)
+		require.Equal(t, want, got, format)
+	}
+}
+
+// A schema that is inferred reads the table, after missing cells have values.
+func TestInferSchema(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("id,mixed,text,when,us,empty,label\n")
+	for i := range 12 {
+		fmt.Fprintf(&text, "%d,%s,text %d,2020-01-%02d 10:00:00,%d/1/2020,,%s\n", i, []string{"1.5", "NA", "2"}[i%3], i, i+1, i+1, []string{"yes", "no"}[i%2])
+	}
+	dir := t.TempDir()
+	table := put(t, dir, "t.csv", []byte(text.String()))
+	schema, err := InferSchema(table, Options{})
+	require.NoError(t, err)
+	require.Equal(t, `columns:
+  id:
+    type: int
+  mixed:
+    type: float
+    na_values: [NA]
+    missing: error # 4 of 12 cells; 1.75, the mean, would fill them
+  text:
+    type: text
+  when:
+    type: date
+    format: '%Y-%m-%d %H:%M:%S'
+    unit: seconds
+  us:
+    type: date # or the format %d/%m/%Y: each cell fits both
+    format: '%m/%d/%Y'
+    unit: days
+  empty:
+    type: text
+  label:
+    type: bool
+    true_values: ["yes"]
+    false_values: ["no"]
+`, string(schema))
+	put(t, dir, "s.yaml", []byte(strings.Replace(string(schema), "missing: error", "missing: 1.75", 1)))
+	s, err := ReadSchema(filepath.Join(dir, "s.yaml"))
+	require.NoError(t, err)
+	m, err := Open(table, Options{CSV: CSVOptions{Label: "label", Schema: s}, Ignore: []string{"text", "empty"}})
+	require.NoError(t, err)
+	require.Equal(t, []float32{0, 1.5, 1577872800, 18262}, fieldsOf(t, m)["x"].Values.([]float32)[:4])
+
+	type row struct {
+		A *int64   `parquet:"a,optional"`
+		B string   `parquet:"b"`
+		C []string `parquet:"c"`
+		D int32    `parquet:"d,date"`
+	}
+	one := int64(1)
+	want := "columns:\n  a:\n    type: int\n    missing: error # 1 of 2 cells; 1, the mean, would fill them\n" +
+		"  b:\n    type: category\n    values: {x: 0}\n  d:\n    type: date\n    format: '%Y-%m-%d'\n    unit: days\n"
+	lines := "{\"a\": null, \"b\": \"x\", \"c\": [1], \"d\": \"2000-01-01\"}\n{\"a\": 1, \"b\": \"x\", \"c\": [2], \"d\": \"2000-02-29\"}\n"
+	for name, raw := range map[string][]byte{"t.jsonl": []byte(lines), "t.parquet": parquetOf(t, row{nil, "x", []string{"u"}, 1}, row{&one, "x", []string{"v"}, 2})} {
+		schema, err := InferSchema(put(t, dir, name, raw), Options{})
+		require.NoError(t, err, name)
+		require.Equal(t, want, string(schema), name)
+	}
+}

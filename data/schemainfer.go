@@ -1,0 +1,171 @@
+package data
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"steadyfit/internal/dtype"
+)
+
+// InferSchema reads a table and returns a schema for it as YAML, in the order of the columns. Comments
+// state missing cells, which are errors until the schema has a value for them. Columns of lists have
+// no rules.
+func InferSchema(path string, o Options) ([]byte, error) {
+	o.CSV = CSVOptions{Text: true, Header: "yes", Comma: o.CSV.Comma, Schema: &Schema{texts: true}}
+	ds, err := Open(path, o)
+	if err != nil {
+		return nil, err
+	}
+	defer ds.Close()
+	guesses := map[string][]*guess{} // by field
+	var all []*guess
+	for _, f := range ds.Fields() {
+		names := ds.ColumnNames(f.Name) // of a CSV file
+		if names == nil && len(f.Shape) == 0 && f.Type == dtype.For[string]().Name {
+			names = []string{f.Name}
+		}
+		for _, name := range names {
+			g := newGuess(name)
+			guesses[f.Name], all = append(guesses[f.Name], g), append(all, g)
+		}
+	}
+	for b, err := range ds.Batches(Pass{Batch: 256}) {
+		if err != nil {
+			return nil, err
+		}
+		for name, of := range guesses {
+			a, _ := b.Field(name)
+			for i, cell := range a.Values.([]string) {
+				of[i%len(of)].add(cell)
+			}
+		}
+	}
+	columns := &yaml.Node{Kind: yaml.MappingNode}
+	for _, g := range all {
+		rule, err := g.node()
+		if err != nil {
+			return nil, err
+		}
+		columns.Content = append(columns.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: g.name, Tag: "!!str"}, rule)
+	}
+	var out bytes.Buffer
+	encoder := yaml.NewEncoder(&out)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(map[string]any{"columns": columns}); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), encoder.Close()
+}
+
+// guess infers the rule of a column from its cells.
+type guess struct {
+	name           string
+	cells, missing int
+	notAvailable   map[string]bool
+	counts         map[string]int // nil if there are too many different cells for a category
+	fits           []Rule         // the first one becomes the rule
+	sum            float64
+}
+
+// maxCategories is the maximum number of categories of a column.
+const maxCategories = 100
+
+// notAvailable are the words of pandas.read_csv for missing values, and "?".
+var notAvailable = []string{"?", "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
+
+// newGuess returns a guess with all rules that may fit.
+func newGuess(name string) *guess {
+	g := &guess{name: name, notAvailable: map[string]bool{}, counts: map[string]int{}, fits: []Rule{{Type: "int"}, {Type: "float"}}}
+	for _, words := range [][2]string{{"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"on", "off"}} {
+		g.fits = append(g.fits, Rule{Type: "bool", TrueValues: []string{words[0]}, FalseValues: []string{words[1]}})
+	}
+	for _, format := range []string{usualDate, "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y"} {
+		g.fits = append(g.fits, Rule{Type: "date", Format: format, Unit: "days"})
+	}
+	for _, format := range []string{usualDate + "T%H:%M:%S", usualDate + " %H:%M:%S", usualDate + "T%H:%M:%SZ", usualDate + "T%H:%M:%S%z"} {
+		g.fits = append(g.fits, Rule{Type: "date", Format: format, Unit: "seconds"})
+	}
+	for i := range g.fits {
+		g.fits[i].layout, _ = layoutOf(g.fits[i].Format)
+	}
+	return g
+}
+
+func (g *guess) add(cell string) {
+	g.cells++
+	if cell = strings.TrimSpace(cell); cell == "" || slices.Contains(notAvailable, cell) {
+		if g.missing++; cell != "" {
+			g.notAvailable[cell] = true
+		}
+		return
+	}
+	g.fits = slices.DeleteFunc(g.fits, func(r Rule) bool { _, ok := r.convert(cell); return !ok })
+	if number, err := strconv.ParseFloat(cell, 64); err == nil {
+		g.sum += number
+	}
+	if g.counts == nil {
+		return
+	}
+	if g.counts[cell]++; len(g.counts) > maxCategories {
+		g.counts = nil
+	}
+}
+
+// node returns the rule with comments.
+func (g *guess) node() (*yaml.Node, error) {
+	present := g.cells - g.missing
+	r := Rule{Type: "text"}
+	switch {
+	case present == 0:
+	case len(g.fits) > 0:
+		r = g.fits[0]
+	case g.counts != nil && 2*len(g.counts) <= present:
+		r = Rule{Type: "category", Values: map[string]int64{}}
+		for i, value := range slices.Sorted(maps.Keys(g.counts)) {
+			r.Values[value] = int64(i)
+		}
+	}
+	if r.Type != "text" {
+		r.NAValues = slices.Sorted(maps.Keys(g.notAvailable))
+	}
+	node := &yaml.Node{}
+	if err := node.Encode(r); err != nil {
+		return nil, err
+	}
+	if len(g.fits) > 1 && r.Type == "date" && g.fits[1].Type == "date" {
+		node.Content[1].LineComment = "or the format " + g.fits[1].Format + ": each cell fits both"
+	}
+	if g.missing > 0 && r.Type != "text" {
+		value := &yaml.Node{Kind: yaml.ScalarNode, Value: missingIsError}
+		value.LineComment = fmt.Sprintf("%d of %d cells; %s would fill them", g.missing, g.cells, g.filler(r))
+		node.Content = append(node.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "missing"}, value)
+	}
+	return node, nil
+}
+
+// filler returns a usual value for missing cells, with its name.
+func (g *guess) filler(r Rule) string {
+	mean := g.sum / float64(g.cells-g.missing)
+	switch {
+	case r.Type == "float":
+		return fmt.Sprintf("%.4g, the mean,", mean)
+	case r.Type == "int":
+		return fmt.Sprintf("%.0f, the mean,", math.Round(mean))
+	case g.counts == nil:
+		return "a value"
+	}
+	most := ""
+	for _, value := range slices.Sorted(maps.Keys(g.counts)) {
+		if most == "" || g.counts[value] > g.counts[most] {
+			most = value
+		}
+	}
+	return strconv.Quote(most) + ", the most frequent value,"
+}
