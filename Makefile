@@ -166,6 +166,12 @@ $(HUB): scripts/requirements-hub.txt | venv
 conformance: runtime venv $(HUB) ## train all cases in Keras fit and here, compare, and write the table of docs/reference/keras.md (half an hour)
 	STEADYFIT_TEST_CONFORMANCE=$(CURDIR)/docs/reference/keras.md PYTHONPATH=$(CURDIR)/$(HUB) $(GO) test -count=1 -v -timeout 90m -run '^TestTrainsAsKerasFit$$' ./cmd/steadyfit
 
+# MLflow, in a Python environment of its own, since it needs other versions of packages.
+.PHONY: mlflow
+mlflow: runtime ## record a training in MLflow's own server, and read it with its client
+	@PYTHON=$(PYTHON) scripts/venv.sh .runtime/mlflow scripts/requirements-mlflow.txt
+	STEADYFIT_TEST_MLFLOW=$(CURDIR)/.runtime/mlflow/bin/python $(GO) test -count=1 -v -timeout 10m -run '^TestMLflow' ./examples/mlflow
+
 .PHONY: soak
 soak: runtime ## long runs with all policies on, 200 kills of each kind of run, and an hour of fuzzing (three hours)
 	STEADYFIT_TEST_SOAK=1 STEADYFIT_TEST_KILLS=200 $(GO) test -count=1 -timeout 120m -v -run '^(TestSoak|TestReloadsStayFlat|TestKilledRunsResumeBitForBit|TestSupervisedRunsEndAsUndisturbed|TestSuperviseRandomKills|TestClusterSurvivesKills|TestLaunchedRanksAreKilled|TestVersionsAreWhole)$$' ./fit ./session ./supervise ./train ./cmd/steadyfit

@@ -15,9 +15,11 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"math"
 	"net/http"
 	"os"
+	"strconv"
 
 	"steadyfit/fit"
 	"steadyfit/train"
@@ -27,6 +29,12 @@ import (
 // (mlflow.org/docs/latest/api_reference/rest-api.html).
 type mlflow struct {
 	server, experiment, run string
+	params                  []param
+}
+
+type param struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
 }
 
 // Observe implements fit.Observer.
@@ -34,7 +42,7 @@ func (m *mlflow) Observe(ctx context.Context, o *fit.Observation) error {
 	at := o.Time.UnixMilli()
 	switch o.Moment {
 	case fit.AtEpoch:
-		return m.call(ctx, "runs/log-batch", map[string]any{"run_id": m.run, "metrics": metrics(o, at)}, nil)
+		return logBatch(ctx, m, "metrics", metrics(o, at))
 	case fit.AtEnd:
 		status := "FAILED"
 		if o.Done {
@@ -42,21 +50,35 @@ func (m *mlflow) Observe(ctx context.Context, o *fit.Observation) error {
 		}
 		return m.call(ctx, "runs/update", map[string]any{"run_id": m.run, "status": status, "end_time": at}, nil)
 	case fit.AtStart:
-		if m.run != "" {
-			return nil
+		if m.run == "" {
+			if err := m.create(ctx, at); err != nil {
+				return err
+			}
 		}
-		var created struct {
-			Run struct {
-				Info struct {
-					ID string `json:"run_id"`
-				} `json:"info"`
-			} `json:"run"`
-		}
-		err := m.call(ctx, "runs/create", map[string]any{"experiment_id": m.experiment, "start_time": at}, &created)
-		m.run = created.Run.Info.ID
-		return err
+		return logBatch(ctx, m, "params", m.params)
 	}
 	return nil
+}
+
+// logBatch logs a list, unless it is empty: MLflow's server fails for null in place of a list.
+func logBatch[T any](ctx context.Context, m *mlflow, name string, list []T) error {
+	if len(list) == 0 {
+		return nil
+	}
+	return m.call(ctx, "runs/log-batch", map[string]any{"run_id": m.run, name: list}, nil)
+}
+
+func (m *mlflow) create(ctx context.Context, at int64) error {
+	var created struct {
+		Run struct {
+			Info struct {
+				ID string `json:"run_id"`
+			} `json:"info"`
+		} `json:"run"`
+	}
+	err := m.call(ctx, "runs/create", map[string]any{"experiment_id": m.experiment, "start_time": at}, &created)
+	m.run = created.Run.Info.ID
+	return err
 }
 
 // metrics returns the finite figures of an epoch, since JSON has no others. The names of a validation
@@ -99,16 +121,29 @@ func (m *mlflow) call(ctx context.Context, method string, request, answer any) e
 	return err
 }
 
+// recorded returns a training that m records.
+func recorded(m *mlflow) train.Config {
+	c := train.Config{
+		Model: "builtin:digits", Data: train.Data{Path: "builtin:digits"}, Validation: "builtin:digits",
+		Loop:      fit.Loop{Batch: 32, Epochs: 10},
+		Observers: []fit.Observer{m},
+	}
+	m.params = []param{
+		{"model", c.Model}, {"data", c.Data.Path},
+		{"batch", strconv.Itoa(c.Loop.Batch)}, {"epochs", strconv.Itoa(c.Loop.Epochs)},
+	}
+	return c
+}
+
 func main() {
 	server := flag.String("server", "http://localhost:5000", "address of MLflow")
 	experiment := flag.String("experiment", "0", "ID of the experiment")
 	flag.Parse()
-	_, err := train.Run(context.Background(), train.Config{
-		Model: "builtin:digits", Data: train.Data{Path: "builtin:digits"}, Validation: "builtin:digits",
-		Loop:      fit.Loop{Batch: 32, Epochs: 10},
-		Observers: []fit.Observer{&mlflow{*server, *experiment, os.Getenv("MLFLOW_RUN_ID")}},
-		Progress:  os.Stderr,
-	})
+	c := recorded(&mlflow{server: *server, experiment: *experiment, run: os.Getenv("MLFLOW_RUN_ID")})
+	c.Progress = os.Stderr
+	// Errors of observers are warnings, since they do not end the training.
+	c.Loop.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	_, err := train.Run(context.Background(), c)
 	if err != nil {
 		log.Print(err)
 	}
