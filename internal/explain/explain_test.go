@@ -101,7 +101,7 @@ func (c testCase) measure() (*Report, error) {
 					leak, err = workload.Open(context.Background(), worker.New(worker.Spec{Workload: c.Retain, Model: m.Dir, Batch: c.Batch, Epoch: 1, Seed: 1}))
 				}
 				if err == nil {
-					_, err = leak.Step(context.Background(), step)
+					err = worker.Caught(func() { leak.Step(context.Background(), step) })
 				}
 			}
 			return err

@@ -63,7 +63,7 @@ const killAfter = 5 * time.Second
 // has succeeded. The error is that of the first rank that failed; after the end of ctx it is that
 // of rank 0, if it failed. The kernel kills the ranks when the calling thread ends.
 func Run(ctx context.Context, o Options) error {
-	addresses, err := freeAddresses(o.Ranks)
+	addresses, err := FreeAddresses(o.Ranks)
 	if err != nil {
 		return err
 	}
@@ -220,8 +220,8 @@ const lowPort, highPort = 10000, 32768
 // maxRanks is far above the number of ranks that a machine can run well.
 const maxRanks = 256
 
-// freeAddresses returns addresses of this machine on which no process listens.
-func freeAddresses(n int) (addresses []string, err error) {
+// FreeAddresses returns addresses of this machine on which no process listens.
+func FreeAddresses(n int) (addresses []string, err error) {
 	if n > maxRanks {
 		return nil, fmt.Errorf("%d ranks on this machine: expected at most %d", n, maxRanks)
 	}

@@ -14,9 +14,10 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/lab/measure"
+	"steadyfit/internal/lab/worker"
 )
 
-func baseline(args []string, stdout, stderr io.Writer) error {
+func baseline(args []string, stdout, stderr io.Writer) {
 	flags := flag.NewFlagSet("galeone", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	impl := flags.String("impl", "galeone", "galeone or tfgo")
@@ -35,140 +36,102 @@ func baseline(args []string, stdout, stderr io.Writer) error {
 		fetches = append(fetches, s)
 		return nil
 	})
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
+	worker.Check(flags.Parse(args))
 	if *dir == "" || len(feeds) == 0 || len(fetches) == 0 || *batch < 1 || *steps < 1 || *epochs < 1 {
-		return errors.New("all flags except -impl and -input are required")
+		worker.Check(errors.New("all flags except -impl and -input are required"))
 	}
-	return measure.WithData(*folder, func(all data.Batch) error {
+	worker.Check(measure.WithData(*folder, func(all data.Batch) error {
 		if all.Size != *batch**steps {
 			return fmt.Errorf("the data has %d samples, expected %d batches of %d", all.Size, *steps, *batch)
 		}
-		b, err := load(*impl, *dir)
-		if err != nil {
-			return err
-		}
-		step, err := b.loop(all, *batch, *steps, *input, feeds, fetches)
-		if err != nil {
-			return err
-		}
+		step := load(*impl, *dir).loop(all, *batch, *steps, *input, feeds, fetches)
 		result, err := measure.Run(measure.Plan{Warmup: *steps, Steps: *steps * *epochs, Chunks: *epochs}, step)
 		if err != nil {
 			return err
 		}
 		return result.Sample(1, tf.Version()).Write(stdout)
-	})
+	}))
 }
 
 type library struct {
-	output func(tensor string) (tf.Output, error)
+	output func(tensor string) tf.Output
 	run    func(feeds map[tf.Output]*tf.Tensor, fetches []tf.Output) ([]*tf.Tensor, error)
 }
 
-func load(impl, dir string) (library, error) {
+func load(impl, dir string) (l library) {
 	switch impl {
 	case "galeone":
-		saved, err := tf.LoadSavedModel(dir, []string{"serve"}, nil)
-		if err != nil {
-			return library{}, err
+		saved := worker.Must(tf.LoadSavedModel(dir, []string{"serve"}, nil))
+		l.output = func(tensor string) tf.Output { return output(saved.Graph, tensor) }
+		l.run = func(feeds map[tf.Output]*tf.Tensor, fetches []tf.Output) ([]*tf.Tensor, error) {
+			return saved.Session.Run(feeds, fetches, nil)
 		}
-		return library{
-			output: func(tensor string) (tf.Output, error) { return output(saved.Graph, tensor) },
-			run: func(feeds map[tf.Output]*tf.Tensor, fetches []tf.Output) ([]*tf.Tensor, error) {
-				return saved.Session.Run(feeds, fetches, nil)
-			},
-		}, nil
 	case "tfgo":
 		m := tfgo.LoadModel(dir, []string{"serve"}, nil) // panics on an error
-		return library{
-			output: func(tensor string) (tf.Output, error) {
-				op, index, err := split(tensor)
-				if err != nil {
-					return tf.Output{}, err
-				}
-				return m.Op(op, index), nil
-			},
-			run: func(feeds map[tf.Output]*tf.Tensor, fetches []tf.Output) ([]*tf.Tensor, error) {
-				return m.Exec(fetches, feeds), nil
-			},
-		}, nil
+		l.output = func(tensor string) tf.Output { return m.Op(split(tensor)) }
+		l.run = func(feeds map[tf.Output]*tf.Tensor, fetches []tf.Output) ([]*tf.Tensor, error) {
+			return m.Exec(fetches, feeds), nil
+		}
+	default:
+		worker.Check(fmt.Errorf("impl %q is not galeone or tfgo", impl))
 	}
-	return library{}, fmt.Errorf("impl %q is not galeone or tfgo", impl)
+	return l
 }
 
 // loop returns a function that trains on the next batch and returns the loss.
-func (b library) loop(all data.Batch, batch, steps int, input string, feeds, fetches []string) (func() (float32, error), error) {
-	makers := make([]map[tf.Output]func() (*tf.Tensor, error), steps)
+func (l library) loop(all data.Batch, batch, steps int, input string, feeds, fetches []string) func() (float32, error) {
+	makers := make([]map[tf.Output]func() *tf.Tensor, steps)
 	for k := range makers {
-		makers[k] = make(map[tf.Output]func() (*tf.Tensor, error))
+		makers[k] = make(map[tf.Output]func() *tf.Tensor)
 	}
 	for _, feed := range feeds {
 		tensor, field, _ := strings.Cut(feed, "=")
-		in, err := b.output(tensor)
-		if err != nil {
-			return nil, err
-		}
+		in := l.output(tensor)
 		for k := range makers {
 			values, ok := all.Slice(k*batch, (k+1)*batch).Field(field)
 			if !ok {
-				return nil, fmt.Errorf("the data has no field %q", field)
+				worker.Check(fmt.Errorf("the data has no field %q", field))
 			}
-			if makers[k][in], err = maker(values, input); err != nil {
-				return nil, err
-			}
+			makers[k][in] = maker(values, input)
 		}
 	}
 	var outputs []tf.Output
 	for _, name := range fetches {
-		o, err := b.output(name)
-		if err != nil {
-			return nil, err
-		}
-		outputs = append(outputs, o)
+		outputs = append(outputs, l.output(name))
 	}
 	step := 0
 	return func() (float32, error) {
 		values := make(map[tf.Output]*tf.Tensor, len(feeds))
 		for in, tensor := range makers[step%steps] {
-			t, err := tensor()
-			if err != nil {
-				return 0, err
-			}
-			values[in] = t
+			values[in] = tensor()
 		}
 		step++
-		results, err := b.run(values, outputs)
-		if err != nil {
-			return 0, err
-		}
-		loss, ok := results[0].Value().(float32)
+		loss, ok := worker.Must(l.run(values, outputs))[0].Value().(float32)
 		if !ok {
-			return 0, errors.New("the first fetch is not a float32 scalar")
+			worker.Check(errors.New("the first fetch is not a float32 scalar"))
 		}
 		return loss, nil
-	}, nil
+	}
 }
 
 // maker returns a function that creates a tensor of a batch, either from nested slices, as in
 // the binding's documentation, or from a flat slice, which is faster.
-func maker(batch data.Array, input string) (func() (*tf.Tensor, error), error) {
+func maker(batch data.Array, input string) func() *tf.Tensor {
 	switch input {
 	case "nested":
 		value := nest(batch).Interface()
-		return func() (*tf.Tensor, error) { return tf.NewTensor(value) }, nil
+		return func() *tf.Tensor { return worker.Must(tf.NewTensor(value)) }
 	case "flat":
 		shape := make([]int64, len(batch.Shape))
 		for i, d := range batch.Shape {
 			shape[i] = int64(d)
 		}
-		return func() (*tf.Tensor, error) {
-			t, err := tf.NewTensor(batch.Values)
-			if err != nil {
-				return nil, err
-			}
-			return t, t.Reshape(shape)
-		}, nil
+		return func() *tf.Tensor {
+			t := worker.Must(tf.NewTensor(batch.Values))
+			worker.Check(t.Reshape(shape))
+			return t
+		}
 	}
-	return nil, fmt.Errorf("input %q is not nested or flat", input)
+	worker.Check(fmt.Errorf("input %q is not nested or flat", input))
+	return nil
 }

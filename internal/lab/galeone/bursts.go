@@ -12,6 +12,7 @@ import (
 	tf "github.com/galeone/tensorflow/tensorflow/go"
 
 	"steadyfit/internal/lab/loop"
+	"steadyfit/internal/lab/worker"
 )
 
 // A burst is the set of tensors that all goroutines create in a step.
@@ -25,29 +26,28 @@ const (
 
 // bursts creates tensors in several goroutines, each from a new slice, and drops them out of
 // order. Some survive until the next step.
-func bursts(j *job) (*loop.Loop, error) {
+func bursts(j *job) *loop.Loop {
 	n := j.Int("goroutines", 8)
 	if n < 1 || burstTensors%n != 0 {
-		return nil, fmt.Errorf("%d goroutines cannot share %d tensors", n, burstTensors)
+		worker.Check(fmt.Errorf("%d goroutines cannot share %d tensors", n, burstTensors))
 	}
 	makers := make([]*burster, n)
 	for i := range makers {
 		makers[i] = &burster{tensors: j.tensors, random: rand.New(rand.NewPCG(j.random.Uint64(), 0))}
 	}
 	errs := make([]error, n)
-	return untrained(func(int) error {
+	return untrained(func(int) {
 		var all sync.WaitGroup
 		for i, m := range makers {
-			all.Go(func() { errs[i] = m.burst(burstTensors / n) })
+			all.Go(func() { errs[i] = worker.Caught(func() { m.burst(burstTensors / n) }) })
 		}
 		all.Wait()
-		return errors.Join(errs...)
-	}, func() error {
+		worker.Check(errors.Join(errs...))
+	}, func() {
 		for _, m := range makers {
 			m.release(0)
 		}
-		return nil
-	}), nil
+	})
 }
 
 type burster struct {
@@ -56,15 +56,11 @@ type burster struct {
 	held    []*tf.Tensor
 }
 
-func (m *burster) burst(n int) error {
+func (m *burster) burst(n int) {
 	old := len(m.held)
 	for range n {
-		values := make([]float32, (burstLeast+m.random.IntN(burstMost-burstLeast+1))/4)
-		t, err := tf.NewTensor(values)
-		if err != nil {
-			return err
-		}
-		m.tensors.keep(m.tensors.counted(t))
+		t := m.tensors.tensor(make([]float32, (burstLeast+m.random.IntN(burstMost-burstLeast+1))/4))
+		m.tensors.keep(t)
 		m.held = append(m.held, t)
 	}
 	for i, t := range m.held[:old] {
@@ -73,7 +69,6 @@ func (m *burster) burst(n int) error {
 	}
 	m.held = slices.Delete(m.held, 0, old)
 	m.release(n / burstSurvives)
-	return nil
 }
 
 func (m *burster) release(but int) {

@@ -7,6 +7,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/lab/synth"
+	"steadyfit/internal/lab/worker"
 )
 
 // rows are samples for each input: nested slices with a level per dimension, as in the
@@ -16,18 +17,15 @@ type rows struct {
 	n       int
 }
 
-func (m *model) synth(signature string) (*synth.Synth, error) {
-	return synth.New(m.info, signature, m.Spec.Seed)
+func (m *model) synth(f *function) *synth.Synth {
+	return worker.Must(synth.New(m.info, f.signature.Name, m.Spec.Seed))
 }
 
-func (m *model) rows(f *function, n int, key uint64) (rows, error) {
-	s, err := m.synth(f.signature.Name)
-	if err != nil {
-		return rows{}, err
-	}
+func (m *model) rows(f *function, n int, key uint64) rows {
+	s := m.synth(f)
 	b := s.Batch(n)
 	s.FillAll(b, key)
-	return f.nested(b), nil
+	return f.nested(b)
 }
 
 func (f *function) nested(b data.Batch) rows {

@@ -39,29 +39,26 @@ const binding = "github.com/galeone/tensorflow/tensorflow/go"
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	work := func() error { return baseline(args, stdout, stderr) }
+	work := func() { baseline(args, stdout, stderr) }
 	if os.Getenv(worker.Env) != "" {
 		work = matrixRun
 	}
-	if err := work(); err != nil {
+	if err := worker.Caught(work); err != nil {
 		fmt.Fprintf(stderr, "galeone: %v\n", err)
 		return 1
 	}
 	return 0
 }
 
-func matrixRun() error {
+func matrixRun() {
 	tensors := &tensors{}
-	child, err := worker.Start(tensors.Sample)
-	if err != nil {
-		return err
-	}
+	child := worker.Must(worker.Start(tensors.Sample))
 	result := guarded(child, tensors)
 	failure := worker.Failed
 	if outOfMemory(result) {
 		failure = worker.OutOfMemory
 	}
-	return errors.Join(child.Done(result, failure), child.Close(), result)
+	worker.Check(errors.Join(child.Done(result, failure), child.Close(), result))
 }
 
 // guarded turns panics of the binding into errors.
@@ -78,16 +75,12 @@ func guarded(child *worker.Child, tensors *tensors) (err error) {
 	return loop.Run(context.Background(), child, loop.Program{
 		Linked: true,
 		Load:   func() (string, error) { return tf.Version(), child.Fact("binding", binding+" "+version()) },
-		Open: func(context.Context) (*loop.Loop, error) {
+		Open: func(context.Context) *loop.Loop {
 			j := &job{Child: child, tensors: tensors, random: rand.New(rand.NewPCG(uint64(child.Spec.Seed), 0))}
 			if id := child.Spec.Workload; id != "W1" && id != "W8" { // the other workloads do not release tensors that they hold
 				j.drop = j.Choice("release", "gc", "drop") == "drop"
 			}
-			l, err := open(j)
-			if err = errors.Join(child.Err(), err); err != nil {
-				return nil, err
-			}
-			return l, nil
+			return open(j)
 		},
 		Collect: collect,
 	})

@@ -12,6 +12,7 @@ import (
 	tf "github.com/galeone/tensorflow/tensorflow/go"
 
 	"steadyfit/internal/lab/loop"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/savedmodels"
 )
 
@@ -29,213 +30,152 @@ type function struct {
 	loss      int                  // index of that output, or -1
 }
 
-func (j *job) open() (*model, error) {
-	info, err := loop.Model(j.Child)
-	if err != nil {
-		return nil, err
-	}
+func (j *job) open(info *savedmodels.Model) *model {
 	m := &model{job: j, info: info}
-	return m, m.load()
+	m.load()
+	return m
 }
 
-func (m *model) load() (err error) {
-	if m.saved, err = tf.LoadSavedModel(m.info.Dir, m.info.Tags, &tf.SessionOptions{Config: m.Spec.Config}); err != nil {
-		return fmt.Errorf("load %s: %w", m.info.Dir, err)
+func (m *model) load() {
+	saved, err := tf.LoadSavedModel(m.info.Dir, m.info.Tags, &tf.SessionOptions{Config: m.Spec.Config})
+	if err != nil {
+		worker.Check(fmt.Errorf("load %s: %w", m.info.Dir, err))
 	}
-	m.tensors.countedGraph(m.saved.Graph)
-	return nil
+	m.saved = saved
+	m.tensors.countedGraph(saved.Graph)
 }
 
-func (m *model) close() error {
+func (m *model) close() {
 	m.tensors.releaseGraph()
-	return m.saved.Session.Close()
+	worker.Check(m.saved.Session.Close())
 }
 
-func (j *job) trainable() (*model, *function, error) {
-	info, err := loop.Model(j.Child)
-	if err != nil {
-		return nil, nil, err
-	}
-	return j.trainableOf(info)
+func (j *job) trainable() (*model, *function) { return j.trainableOf(loop.Model(j.Child)) }
+
+func (j *job) trainableOf(info *savedmodels.Model) (*model, *function) {
+	m := j.open(info)
+	return m, m.function(info.Roles.Train)
 }
 
-func (j *job) trainableOf(info *savedmodels.Model) (*model, *function, error) {
-	m := &model{job: j, info: info}
-	if err := m.load(); err != nil {
-		return nil, nil, err
-	}
-	f, err := m.function(info.Roles.Train)
-	return m, f, err
-}
-
-func (m *model) function(name string) (*function, error) {
+func (m *model) function(name string) *function {
 	s, err := m.info.Signature(name)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", m.info.Dir, err)
+		worker.Check(fmt.Errorf("%s: %w", m.info.Dir, err))
 	}
 	f := &function{signature: s, types: s.DataInputs(), loss: -1}
 	if len(f.types) < len(s.Inputs) {
-		return nil, fmt.Errorf("signature %s takes reserved inputs, which this loop does not feed", name)
+		worker.Check(fmt.Errorf("signature %s takes reserved inputs, which this loop does not feed", name))
 	}
-	return f, m.bind(f)
+	m.bind(f)
+	return f
 }
 
-func (m *model) bind(f *function) error {
+func (m *model) bind(f *function) {
 	f.inputs, f.outputs = nil, nil
 	for _, t := range f.types {
-		o, err := output(m.saved.Graph, t.Op)
-		if err != nil {
-			return err
-		}
-		f.inputs = append(f.inputs, o)
+		f.inputs = append(f.inputs, output(m.saved.Graph, t.Op))
 	}
 	for i, t := range f.signature.Outputs {
-		o, err := output(m.saved.Graph, t.Op)
-		if err != nil {
-			return err
-		}
-		f.outputs = append(f.outputs, o)
+		f.outputs = append(f.outputs, output(m.saved.Graph, t.Op))
 		if t.Name == savedmodels.OutputLoss {
 			f.loss = i
 		}
 	}
-	return nil
 }
 
 // split splits "op:index"; the default index is 0.
-func split(tensor string) (op string, index int, err error) {
+func split(tensor string) (op string, index int) {
 	op, text, found := strings.Cut(tensor, ":")
 	if found {
-		if index, err = strconv.Atoi(text); err != nil {
-			err = fmt.Errorf("tensor %q: %w", tensor, err)
-		}
+		index = worker.Must(strconv.Atoi(text))
 	}
-	return op, index, err
+	return op, index
 }
 
-func output(graph *tf.Graph, tensor string) (tf.Output, error) {
-	name, n, err := split(tensor)
-	if err != nil {
-		return tf.Output{}, err
-	}
+func output(graph *tf.Graph, tensor string) tf.Output {
+	name, n := split(tensor)
 	op := graph.Operation(name)
 	if op == nil {
-		return tf.Output{}, fmt.Errorf("no operation %q in the graph", name)
+		worker.Check(fmt.Errorf("no operation %q in the graph", name))
 	}
-	return op.Output(n), nil
+	return op.Output(n)
 }
 
 // call runs a function on values. read must not keep the results.
-func (m *model) call(f *function, values []any, read func([]*tf.Tensor) error) error {
+func (m *model) call(f *function, values []any, read func([]*tf.Tensor)) {
 	feeds := make(map[tf.Output]*tf.Tensor, len(values))
 	for i, v := range values {
-		t, err := tf.NewTensor(v)
-		if err != nil {
-			return err
-		}
-		feeds[f.inputs[i]] = m.tensors.counted(t)
+		feeds[f.inputs[i]] = m.tensors.tensor(v)
 	}
-	return m.run(m.saved.Session, feeds, f.outputs, read)
+	m.run(m.saved.Session, feeds, f.outputs, read)
 }
 
 // run calls Session.Run, and releases results and feeds if the parameter release says so.
-func (j *job) run(session *tf.Session, feeds map[tf.Output]*tf.Tensor, fetches []tf.Output, read func([]*tf.Tensor) error) error {
-	results, err := session.Run(feeds, fetches, nil)
-	if err != nil {
-		return err
-	}
+func (j *job) run(session *tf.Session, feeds map[tf.Output]*tf.Tensor, fetches []tf.Output, read func([]*tf.Tensor)) {
+	results := worker.Must(session.Run(feeds, fetches, nil))
 	for _, t := range results {
 		j.tensors.counted(t)
 	}
 	if read != nil {
-		err = read(results)
+		read(results)
 	}
 	if j.drop {
 		clear(feeds)
 		clear(results)
 	}
-	return err
 }
 
 // scalars runs a function and reads all results, like a loop that prints its progress.
-func (m *model) scalars(f *function, values []any) (loss float32, err error) {
-	err = m.call(f, values, func(results []*tf.Tensor) error {
+func (m *model) scalars(f *function, values []any) (loss float32) {
+	m.call(f, values, func(results []*tf.Tensor) {
 		for i, t := range results {
-			v, ok := t.Value().(float32)
-			if !ok {
-				return fmt.Errorf("output %s is not a float32", f.signature.Outputs[i].Name)
-			}
-			if i == f.loss {
+			if v := f.scalar(i, t); i == f.loss {
 				loss = v
 			}
 		}
-		return nil
 	})
-	return loss, err
+	return loss
 }
 
-func (m *model) train(f *function, batch func(n int) ([]any, error)) *loop.Loop {
-	return &loop.Loop{
-		Step: func(_ context.Context, n int) (float64, error) {
-			values, err := batch(n)
-			if err != nil {
-				return 0, err
-			}
-			loss, err := m.scalars(f, values)
-			return float64(loss), err
-		},
-		Close: m.close,
+// scalar returns the value of an output.
+func (f *function) scalar(i int, t *tf.Tensor) float32 {
+	v, ok := t.Value().(float32)
+	if !ok {
+		worker.Check(fmt.Errorf("output %s is not a float32", f.signature.Outputs[i].Name))
 	}
+	return v
 }
 
-func (m *model) trainRows(f *function, n int) (*loop.Loop, error) {
-	data, err := m.rows(f, n, 0)
-	if err != nil {
-		return nil, err
-	}
-	return m.train(f, func(n int) ([]any, error) { return data.at(n, m.Spec.Batch), nil }), nil
+func (m *model) train(f *function, batch func(n int) []any) *loop.Loop {
+	return &loop.Loop{Step: func(_ context.Context, n int) float64 { return float64(m.scalars(f, batch(n))) }, Close: m.close}
+}
+
+func (m *model) trainRows(f *function, n int) *loop.Loop {
+	data := m.rows(f, n, 0)
+	return m.train(f, func(n int) []any { return data.at(n, m.Spec.Batch) })
 }
 
 // save and restore use files with a prefix.
-func (m *model) save(prefix string) error {
-	return m.saver(prefix, func(s *savedmodels.Saver) (fetches []tf.Output, _ []*tf.Operation, err error) {
-		o, err := output(m.saved.Graph, s.SaveTensor)
-		return []tf.Output{o}, nil, err
-	})
+func (m *model) save(prefix string) {
+	m.checkpoint(prefix, []tf.Output{output(m.saved.Graph, m.saver().SaveTensor)}, nil)
 }
 
-func (m *model) restore(prefix string) error {
-	return m.saver(prefix, func(s *savedmodels.Saver) ([]tf.Output, []*tf.Operation, error) {
-		op := m.saved.Graph.Operation(s.RestoreOp)
-		if op == nil {
-			return nil, nil, fmt.Errorf("no operation %q in the graph", s.RestoreOp)
-		}
-		return nil, []*tf.Operation{op}, nil
-	})
+func (m *model) restore(prefix string) {
+	m.checkpoint(prefix, nil, []*tf.Operation{output(m.saved.Graph, m.saver().RestoreOp).Op})
 }
 
-func (m *model) saver(prefix string, what func(*savedmodels.Saver) ([]tf.Output, []*tf.Operation, error)) error {
-	s := m.info.Saver
-	if s == nil {
-		return fmt.Errorf("%s has no saver", m.info.Dir)
+func (m *model) saver() *savedmodels.Saver {
+	if m.info.Saver == nil {
+		worker.Check(fmt.Errorf("%s has no saver", m.info.Dir))
 	}
-	filename, err := output(m.saved.Graph, s.FilenameTensor)
-	if err != nil {
-		return err
-	}
-	fetches, targets, err := what(s)
-	if err != nil {
-		return err
-	}
-	x, err := tf.NewTensor(prefix)
-	if err != nil {
-		return err
-	}
-	results, err := m.saved.Session.Run(map[tf.Output]*tf.Tensor{filename: m.tensors.counted(x)}, fetches, targets)
-	for _, t := range results {
+	return m.info.Saver
+}
+
+func (m *model) checkpoint(prefix string, fetches []tf.Output, targets []*tf.Operation) {
+	feeds := map[tf.Output]*tf.Tensor{output(m.saved.Graph, m.saver().FilenameTensor): m.tensors.tensor(prefix)}
+	for _, t := range worker.Must(m.saved.Session.Run(feeds, fetches, targets)) {
 		m.tensors.counted(t)
 	}
-	return err
 }
 
 // resetting adds the action of the parameter reset to the end of each epoch. The state of the
@@ -246,29 +186,19 @@ func (m *model) resetting(l *loop.Loop, functions ...*function) *loop.Loop {
 		return l
 	}
 	before, state := l.Epoch, filepath.Join(m.Spec.Scratch, "state")
-	l.Epoch = func(ctx context.Context, n int) error {
+	l.Epoch = func(ctx context.Context, n int) {
 		if before != nil {
-			if err := before(ctx, n); err != nil {
-				return err
-			}
+			before(ctx, n)
 		}
-		if err := m.save(state); err != nil {
-			return err
-		}
+		m.save(state)
 		if reset == "reload" {
-			if err := m.close(); err != nil {
-				return err
-			}
-			if err := m.load(); err != nil {
-				return err
-			}
+			m.close()
+			m.load()
 			for _, f := range functions {
-				if err := m.bind(f); err != nil {
-					return err
-				}
+				m.bind(f)
 			}
 		}
-		return m.restore(state)
+		m.restore(state)
 	}
 	return l
 }

@@ -10,6 +10,7 @@ import (
 
 	tf "github.com/galeone/tensorflow/tensorflow/go"
 
+	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
 )
@@ -68,6 +69,9 @@ func (t *tensors) counted(x *tf.Tensor) *tf.Tensor {
 	t.made.append(madeTensor{weak.Make(x), size(x)})
 	return x
 }
+
+// tensor creates a tensor from slices, as in the binding's documentation.
+func (t *tensors) tensor(value any) *tf.Tensor { return t.counted(worker.Must(tf.NewTensor(value))) }
 
 // keep records that the workload holds a tensor until release.
 func (t *tensors) keep(x *tf.Tensor)    { t.hold(size(x)) }

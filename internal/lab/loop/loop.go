@@ -22,20 +22,20 @@ import (
 // continues. Loop.Epoch returns it, and Run returns it after Child.Again.
 var ErrSaved = errors.New("another process continues")
 
-// Loop is a workload that is ready to run.
+// Loop is a workload that is ready to run. Its functions end the run by worker.Check.
 type Loop struct {
 	// Step runs step n, from 1, and returns its loss.
-	Step      func(ctx context.Context, n int) (loss float64, err error)
+	Step      func(ctx context.Context, n int) (loss float64)
 	Untrained bool
 	// Epoch is called after step n at the end of each epoch except the last one. It may be nil.
-	Epoch func(ctx context.Context, n int) error
+	Epoch func(ctx context.Context, n int)
 	// Steps runs all steps and calls after for each. If it is nil, Run calls Step.
-	Steps func(ctx context.Context, after func(ctx context.Context, n int, loss float64) error) error
+	Steps func(ctx context.Context, after func(ctx context.Context, n int, loss float64) error)
 	// Trace makes the next steps write a tensorflow.RunMetadata to into. It is nil if steps
 	// cannot be traced.
 	Trace func(into *[]byte)
 	// Close frees everything that can be freed explicitly.
-	Close func() error
+	Close func()
 }
 
 // Program has the parts that differ between runtimes.
@@ -45,7 +45,7 @@ type Program struct {
 	Linked bool
 	Load   func() (version string, err error)
 	// Open opens the loop. It must read all parameters of the workload.
-	Open func(context.Context) (*Loop, error)
+	Open func(context.Context) *Loop
 	// Collect frees the objects that Close leaves to the garbage collector. It may be nil.
 	Collect func()
 }
@@ -65,159 +65,139 @@ const (
 // Run runs all phases. The caller then calls Child.Done, except after ErrSaved. A process that
 // continues an earlier one sends all phases again.
 func Run(ctx context.Context, c *worker.Child, p Program) error {
-	r := &run{c: c, gc: c.Choice("gc", "", eachEpoch, eachStep), trim: c.Choice("trim", "", eachEpoch)}
-	if err := c.Err(); err != nil {
-		return err
-	}
+	return worker.Caught(func() {
+		r := &run{c: c, gc: c.Choice("gc", "", eachEpoch, eachStep), trim: c.Choice("trim", "", eachEpoch)}
+		r.all(ctx, p)
+	})
+}
+
+func (r *run) all(ctx context.Context, p Program) {
+	c := r.c
 	if !p.Linked {
-		if err := c.Phase(worker.PhaseStart); err != nil {
-			return err
-		}
+		worker.Check(c.Phase(worker.PhaseStart))
 	}
-	version, err := p.Load()
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(
+	version := worker.Must(p.Load())
+	worker.Check(errors.Join(
 		c.Phase(worker.PhaseLibrary),
 		c.Fact("tensorflow", version),
 		c.Fact("batch", strconv.Itoa(c.Spec.Batch)),
 		c.Fact(worker.FactAllocator, native.Allocator()),
-	); err != nil {
-		return err
+	))
+	err := r.work(ctx, p.Open)
+	if errors.Is(err, ErrSaved) {
+		err = errors.Join(c.Again(r.done), ErrSaved)
 	}
-	if err := r.work(ctx, p.Open); errors.Is(err, ErrSaved) {
-		return errors.Join(c.Again(r.done), ErrSaved)
-	} else if err != nil {
-		return err
-	}
+	worker.Check(err)
 	if p.Collect != nil {
 		p.Collect()
 	}
 	debug.FreeOSMemory() // return freed Go memory too
-	if err := c.Phase(worker.PhaseClosed); err != nil || !native.Trim() {
-		return err
+	worker.Check(c.Phase(worker.PhaseClosed))
+	if native.Trim() {
+		worker.Check(c.Phase(worker.PhaseTrimmed))
 	}
-	return c.Phase(worker.PhaseTrimmed)
 }
 
 // work opens the loop, runs its steps and closes it. Its objects are unreachable afterwards.
-func (r *run) work(ctx context.Context, open func(context.Context) (*Loop, error)) error {
-	l, err := open(ctx)
-	if err != nil {
-		return err
-	}
-	if err = r.c.Unused(); err == nil {
-		err = r.phases(ctx, l)
-	}
-	closed := l.Close()
+func (r *run) work(ctx context.Context, open func(context.Context) *Loop) error {
+	l := open(ctx)
+	err := worker.Caught(func() {
+		worker.Check(r.c.Unused())
+		worker.Check(r.c.Phase(worker.PhaseLoaded))
+		r.steps(ctx, l)
+		r.steady()
+		if l.Trace != nil && r.c.Spec.Trace {
+			r.trace(ctx, l)
+		}
+	})
+	closed := worker.Caught(l.Close)
 	if closed != nil && errors.Is(err, ErrSaved) {
 		err = nil // the run fails
 	}
 	return errors.Join(err, closed)
 }
 
-func (r *run) phases(ctx context.Context, l *Loop) error {
-	if err := r.c.Phase(worker.PhaseLoaded); err != nil {
-		return err
-	}
-	if err := r.steps(ctx, l); err != nil {
-		return err
-	}
-	if err := r.steady(); err != nil || l.Trace == nil || !r.c.Spec.Trace {
-		return err
-	}
-	return r.trace(ctx, l)
-}
-
-func (r *run) steps(ctx context.Context, l *Loop) error {
-	after := func(ctx context.Context, n int, loss float64) error { return r.after(ctx, l, n, loss) }
+func (r *run) steps(ctx context.Context, l *Loop) {
 	if l.Steps != nil {
-		return l.Steps(ctx, after)
+		l.Steps(ctx, func(ctx context.Context, n int, loss float64) error {
+			return worker.Caught(func() { r.after(ctx, l, n, loss) })
+		})
+		return
 	}
 	for n := r.c.Spec.From + 1; n <= r.c.Spec.Steps; n++ {
-		loss, err := l.Step(ctx, n)
+		loss, err := step(ctx, l, n)
 		if err != nil {
-			return fmt.Errorf("step %d: %w", n, err)
+			worker.Check(fmt.Errorf("step %d: %w", n, err))
 		}
-		if err := after(ctx, n, loss); err != nil {
-			return err
-		}
+		r.after(ctx, l, n, loss)
 	}
-	return nil
+}
+
+func step(ctx context.Context, l *Loop, n int) (loss float64, err error) {
+	err = worker.Caught(func() { loss = l.Step(ctx, n) })
+	return loss, err
 }
 
 // after counts step n, takes a sample if one is due, and ends the epoch. It allocates nothing
 // except at the end of an epoch.
-func (r *run) after(ctx context.Context, l *Loop, n int, loss float64) error {
+func (r *run) after(ctx context.Context, l *Loop, n int, loss float64) {
 	first := r.done == 0
 	r.done = n
 	if !l.Untrained {
 		r.losses.add(loss)
 	}
 	if first {
-		if err := r.c.Phase(worker.PhaseFirst); err != nil {
-			return err
-		}
+		worker.Check(r.c.Phase(worker.PhaseFirst))
 	}
 	if r.gc == eachStep {
 		runtime.GC()
 	}
 	var saved error
 	if n%r.c.Spec.Epoch == 0 {
-		err := r.endEpoch(ctx, l, n)
-		if err != nil && !errors.Is(err, ErrSaved) {
-			return err
-		}
-		saved = err
+		saved = r.endEpoch(ctx, l, n)
 	}
-	if err := r.c.Step(n); err != nil {
-		return err
-	}
-	return saved
+	worker.Check(r.c.Step(n))
+	worker.Check(saved)
 }
 
-func (r *run) endEpoch(ctx context.Context, l *Loop, n int) (err error) {
+// endEpoch returns ErrSaved if another process continues.
+func (r *run) endEpoch(ctx context.Context, l *Loop, n int) (saved error) {
 	if n < r.c.Spec.Steps && l.Epoch != nil {
-		if err = l.Epoch(ctx, n); err != nil && !errors.Is(err, ErrSaved) {
-			return fmt.Errorf("end of epoch at step %d: %w", n, err)
+		if saved = worker.Caught(func() { l.Epoch(ctx, n) }); saved != nil && !errors.Is(saved, ErrSaved) {
+			worker.Check(fmt.Errorf("end of epoch at step %d: %w", n, saved))
 		}
 	}
 	if r.gc == eachEpoch {
 		runtime.GC()
 	}
 	if r.trim == eachEpoch && !native.Trim() {
-		return &worker.ParameterError{Failure: worker.CouldNotApply, Name: "trim", Value: r.trim, Reason: "the allocator of this process has no malloc_trim"}
+		worker.Check(&worker.ParameterError{Failure: worker.CouldNotApply, Name: "trim", Value: r.trim, Reason: "the allocator of this process has no malloc_trim"})
 	}
-	return err
+	return saved
 }
 
-func (r *run) steady() error {
-	errs := []error{r.c.Phase(worker.PhaseSteady)}
+func (r *run) steady() {
+	worker.Check(r.c.Phase(worker.PhaseSteady))
 	if n := r.c.Last(memory.Threads); n.OK {
-		errs = append(errs, r.c.Fact("threads", strconv.FormatInt(int64(n.Bytes), 10)))
+		worker.Check(r.c.Fact("threads", strconv.FormatInt(int64(n.Bytes), 10)))
 	}
 	for name, value := range r.losses.facts() {
-		errs = append(errs, r.c.Fact(name, value))
+		worker.Check(r.c.Fact(name, value))
 	}
-	return errors.Join(errs...)
 }
 
 // trace runs one more step, and reports the memory of TensorFlow's allocators and the
 // operations of the rewritten graph. A trace takes memory itself, so it comes last.
-func (r *run) trace(ctx context.Context, l *Loop) error {
+func (r *run) trace(ctx context.Context, l *Loop) {
 	var metadata []byte
 	l.Trace(&metadata)
-	if _, err := l.Step(ctx, r.done+1); err != nil {
-		return fmt.Errorf("traced step: %w", err)
+	if _, err := step(ctx, l, r.done+1); err != nil {
+		worker.Check(fmt.Errorf("traced step: %w", err))
 	}
 	if metadata == nil {
-		return nil // eager execution has no graph
+		return // eager execution has no graph
 	}
-	seen, err := native.ReadTrace(metadata)
-	if err != nil {
-		return err
-	}
+	seen := worker.Must(native.ReadTrace(metadata))
 	var values []memory.Value
 	for name, use := range seen.Allocators {
 		used := memory.TFUsed
@@ -226,9 +206,7 @@ func (r *run) trace(ctx context.Context, l *Loop) error {
 		}
 		values = append(values, memory.Value{Layer: used.Of(name), Reading: use.InUse}, memory.Value{Layer: memory.TFPeak.Of(name), Reading: use.Peak})
 	}
-	if err := r.c.Phase(worker.PhaseTraced, values...); err != nil {
-		return err
-	}
+	worker.Check(r.c.Phase(worker.PhaseTraced, values...))
 	matrix := 0
 	for _, count := range seen.Matrix {
 		matrix += count
@@ -241,11 +219,8 @@ func (r *run) trace(ctx context.Context, l *Loop) error {
 		{worker.FactRecomputed, seen.Recomputed}, {worker.FactClusters, seen.XLAClusters}, {worker.FactOneDNN, seen.OneDNN}, {worker.FactCalls, seen.Calls},
 		{worker.FactMatrix, matrix}, {worker.FactMatrixBFloat16, seen.Matrix[tfbind.BFloat16]}, {worker.FactMatrixFloat16, seen.Matrix[tfbind.Float16]},
 	} {
-		if err := r.c.Fact(fact.name, strconv.Itoa(fact.count)); err != nil {
-			return err
-		}
+		worker.Check(r.c.Fact(fact.name, strconv.Itoa(fact.count)))
 	}
-	return nil
 }
 
 // losses may be NaN or infinite.

@@ -9,19 +9,17 @@ import (
 )
 
 // Model opens the Spec's model, or that of the parameter model, without loading it.
-func Model(c *worker.Child) (*savedmodels.Model, error) {
+func Model(c *worker.Child) *savedmodels.Model {
 	name := c.Param("model", "")
-	if err := c.Err(); err != nil {
-		return nil, err
-	}
 	if name == "" {
-		return savedmodels.Open(c.Spec.Model)
+		return worker.Must(savedmodels.Open(c.Spec.Model))
 	}
 	m, err := savedmodels.Builtin(name)
 	if errors.Is(err, savedmodels.ErrUnknownBuiltin) {
-		return nil, &worker.ParameterError{Failure: worker.CouldNotApply, Name: "model", Value: name, Reason: err.Error()}
+		err = &worker.ParameterError{Failure: worker.CouldNotApply, Name: "model", Value: name, Reason: err.Error()}
 	}
-	return m, err
+	worker.Check(err)
+	return m
 }
 
 // Rounding returns the function of the parameter shapes, which changes a number of samples from 1

@@ -184,6 +184,38 @@ func (e *ParameterError) Error() string {
 
 func (e *ParameterError) Is(target error) bool { return target == ErrParameter }
 
+// failure is the value with which Check panics.
+type failure struct{ error }
+
+// Check ends the run with an error, unless it is nil. Workloads call Check and Must instead of
+// returning errors, because every error ends the run. Caught returns the error.
+func Check(err error) {
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
+// Must returns a value, or ends the run with an error.
+func Must[T any](v T, err error) T {
+	Check(err)
+	return v
+}
+
+// Caught returns the error with which do ended the run, or nil.
+func Caught(do func()) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case failure:
+			err = p.error
+		default:
+			panic(p)
+		}
+	}()
+	do()
+	return nil
+}
+
 // Child is the child's side of a run. It must be used by one goroutine.
 type Child struct {
 	Spec Spec
@@ -194,7 +226,6 @@ type Child struct {
 	sample  memory.Sample
 	line    []byte
 	used    map[string]bool
-	err     error // first error of the parameters
 	since   time.Time
 	last    int
 }
@@ -236,33 +267,25 @@ func (c *Child) Param(name, otherwise string) string {
 	return cmp.Or(c.Spec.Params[name], otherwise)
 }
 
-// Int is like Param, for an integer. If the parameter is not an integer, Int returns the argument
-// otherwise, and [Child.Err] returns the error.
+// Int is like Param, for an integer. It ends the run if the parameter is none.
 func (c *Child) Int(name string, otherwise int) int {
 	text := c.Param(name, strconv.Itoa(otherwise))
 	n, err := strconv.Atoi(text)
 	if err != nil {
-		c.fail(fmt.Errorf("parameter %s=%s: %w", name, text, err))
-		return otherwise
+		Check(fmt.Errorf("parameter %s=%s: %w", name, text, err))
 	}
 	return n
 }
 
-// Choice is like Param, for one of several words; the first is the default. For another word it
-// returns the default, and [Child.Err] returns a ParameterError.
+// Choice is like Param, for one of several words; the first is the default. It ends the run with a
+// ParameterError for another word.
 func (c *Child) Choice(name string, words ...string) string {
 	v := c.Param(name, words[0])
 	if !slices.Contains(words, v) {
-		c.fail(&ParameterError{NotApplicable, name, v, "this workload has only " + strings.Join(words, ", ")})
-		return words[0]
+		Check(&ParameterError{NotApplicable, name, v, "this workload has only " + strings.Join(words, ", ")})
 	}
 	return v
 }
-
-// Err returns the first error of Int and Choice.
-func (c *Child) Err() error { return c.err }
-
-func (c *Child) fail(err error) { c.err = cmp.Or(c.err, err) }
 
 // Unused returns an error for a parameter that was set but never read.
 func (c *Child) Unused() error {

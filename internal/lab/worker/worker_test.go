@@ -116,8 +116,13 @@ func TestAParameterThatNobodyAsksForIsNotApplicable(t *testing.T) {
 func TestChoice(t *testing.T) {
 	c, _ := piped(t, Spec{Every: 1, Params: map[string]string{"data": "cloud"}}, 0)
 	assert.Equal(t, "none", c.Choice("reset", "none", "reload"))
-	require.NoError(t, c.Err())
-	assert.Equal(t, "memory", c.Choice("data", "memory", "disk"))
-	require.ErrorIs(t, c.Err(), ErrParameter)
-	require.ErrorContains(t, c.Err(), "memory, disk")
+	err := Caught(func() { c.Choice("data", "memory", "disk") })
+	require.ErrorIs(t, err, ErrParameter)
+	require.ErrorContains(t, err, "memory, disk")
+}
+
+func TestOnlyErrorsOfTheRunAreCaught(t *testing.T) {
+	require.NoError(t, Caught(func() { Check(nil) }))
+	require.ErrorIs(t, Caught(func() { Must(os.Open("")) }), os.ErrNotExist)
+	require.PanicsWithValue(t, "a fault", func() { _ = Caught(func() { panic("a fault") }) })
 }

@@ -162,7 +162,8 @@ func (e *eagerModel) step(ctx context.Context, s eagerSignature, b data.Batch, o
 	if err != nil {
 		return err
 	}
-	return errors.Join(e.scalars(ctx, s.program, set, out), set.close())
+	defer set.close()
+	return e.scalars(ctx, s.program, set, out)
 }
 
 // scalars runs a program on tensors of the caller and reads its first results.

@@ -113,22 +113,22 @@ func newCompiler(model *savedmodels.Model, context eager.Context) (*compiler, er
 	return c, nil
 }
 
-// op returns the definition of an operation. A SavedModel leaves out the operations in bodies
+// op returns the definition of a node's operation. A SavedModel leaves out the operations in bodies
 // of loops, so it asks TensorFlow.
-func (c *compiler) op(name string) (*op_def_go_proto.OpDef, error) {
-	if def := c.ops[name]; def != nil {
-		return def, nil
+func (c *compiler) op(n *node_def_go_proto.NodeDef) *op_def_go_proto.OpDef {
+	def := c.ops[n.GetOp()]
+	if def == nil {
+		text, err := c.context.OpDef(n.GetOp())
+		def = &op_def_go_proto.OpDef{}
+		if err == nil {
+			err = proto.Unmarshal(text, def)
+		}
+		if err != nil {
+			worker.Check(fmt.Errorf("%s: %w", n.GetName(), err))
+		}
+		c.ops[n.GetOp()] = def
 	}
-	text, err := c.context.OpDef(name)
-	if err != nil {
-		return nil, err
-	}
-	def := &op_def_go_proto.OpDef{}
-	if err := proto.Unmarshal(text, def); err != nil {
-		return nil, fmt.Errorf("definition of %s: %w", name, err)
-	}
-	c.ops[name] = def
-	return def, nil
+	return def
 }
 
 func (c *compiler) refuse(where, reason string) error {
@@ -137,26 +137,27 @@ func (c *compiler) refuse(where, reason string) error {
 
 // part compiles a part of the main graph, from the fed inputs to the outputs or operations in
 // want.
-func (c *compiler) part(name string, inputs, want []string) (*program, error) {
+func (c *compiler) part(name string, inputs, want []string) (p *program, err error) {
 	b := c.body(name, c.main)
 	for _, in := range inputs {
 		b.first[nodeName(in)] = b.places
 		b.places++
 	}
-	return b.compile(want, nil)
+	err = worker.Caught(func() { p = b.compile(want, nil) })
+	return p, err
 }
 
-func (c *compiler) function(name string) (*program, error) {
+func (c *compiler) function(name string) *program {
 	p, ok := c.done[name]
 	if ok && p == nil {
-		return nil, c.refuse(name, "it calls itself")
+		worker.Check(c.refuse(name, "it calls itself"))
 	}
 	if ok {
-		return p, nil
+		return p
 	}
 	f := c.functions[name]
 	if f == nil {
-		return nil, c.refuse(name, "there is no such function")
+		worker.Check(c.refuse(name, "there is no such function"))
 	}
 	c.done[name] = nil
 	b := c.body(name, f.GetNodeDef())
@@ -174,20 +175,12 @@ func (c *compiler) function(name string) (*program, error) {
 	}
 	// Stateful operations run even if nothing depends on them.
 	for _, n := range f.GetNodeDef() {
-		op, err := c.op(n.GetOp())
-		if err != nil {
-			return nil, fmt.Errorf("%s: %s: %w", name, n.GetName(), err)
-		}
-		if op.GetIsStateful() {
+		if c.op(n).GetIsStateful() {
 			also = append(also, n.GetName())
 		}
 	}
-	p, err := b.compile(want, also)
-	if err != nil {
-		return nil, err
-	}
-	c.done[name] = p
-	return p, nil
+	c.done[name] = b.compile(want, also)
+	return c.done[name]
 }
 
 // body is a program during compilation.
@@ -219,16 +212,14 @@ func (c *compiler) body(name string, nodes []*node_def_go_proto.NodeDef) *body {
 
 // compile lists the operations in want and also with their dependencies, in the order of the
 // graph where possible. Eager execution of the source has the same order.
-func (b *body) compile(want, also []string) (*program, error) {
+func (b *body) compile(want, also []string) *program {
 	given := b.places
 	for _, name := range slices.Concat(want, also) {
 		b.need(nodeName(name))
 	}
 	for _, n := range b.order {
 		if b.needed[n.GetName()] {
-			if err := b.emit(n); err != nil {
-				return nil, err
-			}
+			b.emit(n)
 		}
 	}
 	var results []int32
@@ -236,11 +227,7 @@ func (b *body) compile(want, also []string) (*program, error) {
 		if !b.inFunction && !strings.Contains(name, ":") {
 			continue // an operation
 		}
-		place, err := b.place(name)
-		if err != nil {
-			return nil, err
-		}
-		results = append(results, place)
+		results = append(results, b.place(name))
 	}
 	return b.finish(given, results)
 }
@@ -261,97 +248,70 @@ func (b *body) need(name string) {
 	}
 }
 
-func (b *body) emit(n *node_def_go_proto.NodeDef) error {
+func (b *body) emit(n *node_def_go_proto.NodeDef) {
 	if _, done := b.first[n.GetName()]; done {
-		return nil
+		return
 	}
 	if b.begun[n.GetName()] {
-		return b.refuse(n.GetName(), "it depends on itself, as in loops of TensorFlow 1")
+		worker.Check(b.refuse(n.GetName(), "it depends on itself, as in loops of TensorFlow 1"))
 	}
 	b.begun[n.GetName()] = true
 	d := draft{instruction: &instruction{node: n.GetName()}, def: n}
 	for _, ref := range n.GetInput() {
 		if dependency := b.nodes[nodeName(ref)]; dependency != nil {
-			if err := b.emit(dependency); err != nil {
-				return err
-			}
+			b.emit(dependency)
 		}
-		if strings.HasPrefix(ref, "^") {
-			continue
+		if !strings.HasPrefix(ref, "^") {
+			d.inputs = append(d.inputs, b.place(ref))
 		}
-		place, err := b.place(ref)
-		if err != nil {
-			return err
-		}
-		d.inputs = append(d.inputs, place)
 	}
-	op, err := b.op(n.GetOp())
-	if err != nil {
-		return fmt.Errorf("%s: %w", n.GetName(), err)
-	}
+	op := b.op(n)
 	for _, out := range op.GetOutputArg() {
 		d.outputs += width(op, out, n)
 	}
 	d.first = b.places
 	b.first[n.GetName()] = b.places
 	b.places += int32(d.outputs)
-	if n.GetOp() == "NoOp" {
-		return nil
+	if n.GetOp() != "NoOp" {
+		b.resolve(&d, op)
+		b.drafts = append(b.drafts, d)
 	}
-	if err := b.resolve(&d, op); err != nil {
-		return err
-	}
-	b.drafts = append(b.drafts, d)
-	return nil
 }
 
-func (b *body) resolve(d *draft, op *op_def_go_proto.OpDef) (err error) {
+func (b *body) resolve(d *draft, op *op_def_go_proto.OpDef) {
 	n := d.def
-	called := func(attr string) (*program, error) { return b.function(n.GetAttr()[attr].GetFunc().GetName()) }
+	called := func(attr string) *program { return b.function(n.GetAttr()[attr].GetFunc().GetName()) }
 	switch n.GetOp() {
 	case "Placeholder":
-		return b.refuse(n.GetName(), "it is a placeholder that is not fed")
+		worker.Check(b.refuse(n.GetName(), "it is a placeholder that is not fed"))
 	case "PartitionedCall", "StatefulPartitionedCall":
-		d.body, err = called("f")
-		return err
+		d.body = called("f")
+		return
 	case "While", "StatelessWhile":
-		if d.condition, err = called("cond"); err != nil {
-			return err
-		}
-		d.body, err = called("body")
-		return err
+		d.condition, d.body = called("cond"), called("body")
+		return
 	case "If", "StatelessIf":
-		for _, attr := range []string{"then_branch", "else_branch"} {
-			p, err := called(attr)
-			if err != nil {
-				return err
-			}
-			d.branches = append(d.branches, p)
-		}
-		return nil
+		d.branches = []*program{called("then_branch"), called("else_branch")}
+		return
 	}
 	if b.functions[n.GetOp()] != nil {
-		d.body, err = b.function(n.GetOp())
-		return err
+		d.body = b.function(n.GetOp())
+		return
 	}
 	d.variable = n.GetOp() == "VarHandleOp" && !b.inFunction
 	d.attrs = map[string][]byte{}
 	for _, a := range op.GetAttr() {
 		value := attrOf(op, n, a.GetName())
 		if a.GetType() == "func" || a.GetType() == "list(func)" {
-			return b.refuse(n.GetName(), n.GetOp()+" takes a function")
+			worker.Check(b.refuse(n.GetName(), n.GetOp()+" takes a function"))
 		}
 		if d.variable && a.GetName() == "shared_name" && len(value.GetS()) == 0 {
 			value = graphdef.Text(n.GetName()) // the default of a session
 		}
-		if value == nil {
-			continue
-		}
-		if d.attrs[a.GetName()], err = proto.Marshal(value); err != nil {
-			return err
+		if value != nil {
+			d.attrs[a.GetName()] = worker.Must(proto.Marshal(value))
 		}
 	}
-	return nil
 }
 
 // attrOf returns an attribute of a node, or its default, which a SavedModel leaves out.
@@ -379,19 +339,16 @@ func width(op *op_def_go_proto.OpDef, out *op_def_go_proto.OpDef_ArgDef, n *node
 
 // place returns the slot of a value by its name: "node:1" in the main graph, and "argument" or
 // "node:output:1" in a function.
-func (b *body) place(ref string) (int32, error) {
+func (b *body) place(ref string) int32 {
 	parts := strings.Split(ref, ":")
 	first, ok := b.first[parts[0]]
-	if !ok {
-		return 0, b.refuse(b.name, "unknown value "+ref)
-	}
 	n := b.nodes[parts[0]]
-	if n == nil || len(parts) == 1 {
-		return first, nil
+	if ok && (n == nil || len(parts) == 1) {
+		return first
 	}
 	index, err := strconv.Atoi(parts[len(parts)-1])
-	if err != nil {
-		return 0, b.refuse(b.name, "unknown value "+ref)
+	if !ok || err != nil {
+		worker.Check(b.refuse(b.name, "unknown value "+ref))
 	}
 	if len(parts) == 3 {
 		op := b.ops[n.GetOp()] // a compiled node has a known operation
@@ -402,11 +359,11 @@ func (b *body) place(ref string) (int32, error) {
 			index += width(op, out, n)
 		}
 	}
-	return first + int32(index), nil
+	return first + int32(index)
 }
 
 // finish makes the last instruction that needs a value free it.
-func (b *body) finish(given int32, results []int32) (*program, error) {
+func (b *body) finish(given int32, results []int32) *program {
 	p := &program{name: b.name, code: make([]instruction, len(b.drafts))}
 	needed := make([]bool, b.places)
 	for _, d := range b.drafts {
@@ -444,12 +401,9 @@ func (b *body) finish(given int32, results []int32) (*program, error) {
 			p.unused = append(p.unused, at)
 		}
 	}
-	var err error
-	p.frame, err = b.context.NewFrame(int(b.places))
-	if err == nil {
-		b.programs = append(b.programs, p)
-	}
-	return p, err
+	p.frame = worker.Must(b.context.NewFrame(int(b.places)))
+	b.programs = append(b.programs, p)
+	return p
 }
 
 func (b *body) transfers(places []int32, needed []bool) []transfer {

@@ -17,68 +17,46 @@ import (
 	"steadyfit/tfbind"
 )
 
-func (b *builder) identity(dtype tfbind.DType) (s *tfbind.Session, in, out tfbind.Output, err error) {
-	g := new(graphdef.Graph).Placeholder("x", dtype).Add("y", "Identity", graphdef.Attrs{"T": graphdef.Type(dtype)}, "x")
-	if s, err = b.graph(g); err != nil {
-		return nil, in, out, err
-	}
-	xy, err := outputs(s, "x", "y")
-	if err != nil {
-		return nil, in, out, err
-	}
-	return s, xy[0], xy[1], nil
+func (b *builder) identity(dtype tfbind.DType) (s *tfbind.Session, in, out tfbind.Output) {
+	s = b.graph(new(graphdef.Graph).Placeholder("x", dtype).Add("y", "Identity", graphdef.Attrs{"T": graphdef.Type(dtype)}, "x"))
+	xy := outputs(s, "x", "y")
+	return s, xy[0], xy[1]
 }
 
 // constFloats is the number of values of 4 KiB.
 const constFloats = 4 << 10 / 4
 
 // newW5 adds a constant of 4 KiB and an Identity of it to the graph in each step.
-func newW5(_ context.Context, b *builder) (*loop.Loop, error) {
+func newW5(_ context.Context, b *builder) *loop.Loop {
 	sealed := b.Choice("graph", "grow", "sealed") == "sealed"
-	s, err := b.graph(new(graphdef.Graph))
-	if err != nil {
-		return nil, err
-	}
+	s := b.graph(new(graphdef.Graph))
 	raw := make([]byte, constFloats*4)
 	var out []tfbind.Output
-	grow := func(n int) error {
+	grow := func(n int) {
 		binary.LittleEndian.PutUint32(raw, uint32(n)) // different constants
 		id := strconv.Itoa(n)
-		def, err := new(graphdef.Graph).Constant("c"+id, tfbind.Float32, raw, constFloats).
-			Add("i"+id, "Identity", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}, "c"+id).Bytes()
-		if err != nil {
-			return err
-		}
-		if err := s.Graph().Import(def, ""); err != nil {
-			return err
-		}
-		out, err = outputs(s, "i"+id)
-		return err
+		def := worker.Must(new(graphdef.Graph).Constant("c"+id, tfbind.Float32, raw, constFloats).
+			Add("i"+id, "Identity", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}, "c"+id).Bytes())
+		worker.Check(s.Graph().Import(def, ""))
+		out = outputs(s, "i"+id)
 	}
 	if sealed {
-		if err := grow(0); err != nil {
-			return nil, err
-		}
+		grow(0)
 	}
-	return &loop.Loop{Step: func(ctx context.Context, n int) (float64, error) {
+	return &loop.Loop{Untrained: true, Step: func(ctx context.Context, n int) float64 {
 		if !sealed {
-			if err := grow(n); err != nil {
-				return 0, err
-			}
+			grow(n)
 		}
-		results, err := s.Run(ctx, nil, out)
-		if err != nil {
-			return 0, err
-		}
-		return 0, results.Close()
-	}}, nil
+		worker.Check(worker.Must(s.Run(ctx, nil, out)).Close())
+		return 0
+	}}
 }
 
 // fetchable is the number of outputs in W6, which fetches all nonempty sets of them.
 const fetchable = 14
 
 // newW6 fetches a different set of outputs in each step.
-func newW6(_ context.Context, b *builder) (*loop.Loop, error) {
+func newW6(_ context.Context, b *builder) *loop.Loop {
 	fixed := b.Choice("fetches", "varying", "fixed") == "fixed"
 	g := new(graphdef.Graph).Placeholder("x", tfbind.Float32)
 	names := []string{"x"}
@@ -86,22 +64,13 @@ func newW6(_ context.Context, b *builder) (*loop.Loop, error) {
 		names = append(names, "y"+strconv.Itoa(i))
 		g.Add(names[i+1], "AddV2", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}, "x", "x")
 	}
-	s, err := b.graph(g)
-	if err != nil {
-		return nil, err
-	}
-	in, err := tfbind.NewTensor(make([]float32, 16), 16)
-	if err != nil {
-		return nil, err
-	}
+	s := b.graph(g)
+	in := worker.Must(tfbind.NewTensor(make([]float32, 16), 16))
 	b.onClose(in.Close)
-	all, err := outputs(s, names...)
-	if err != nil {
-		return nil, err
-	}
+	all := outputs(s, names...)
 	// The sets are bit masks, in an order without a trend in their size.
 	sets := rand.New(rand.NewPCG(uint64(b.Spec.Seed), 6)).Perm(1<<fetchable - 1)
-	return &loop.Loop{Step: func(ctx context.Context, n int) (float64, error) {
+	return &loop.Loop{Untrained: true, Step: func(ctx context.Context, n int) float64 {
 		which := 0
 		if !fixed {
 			which = n % len(sets)
@@ -112,12 +81,9 @@ func newW6(_ context.Context, b *builder) (*loop.Loop, error) {
 				fetch = append(fetch, o)
 			}
 		}
-		out, err := s.Run(ctx, tfbind.Feeds{all[0]: in}, fetch)
-		if err != nil {
-			return 0, err
-		}
-		return 0, out.Close()
-	}}, nil
+		worker.Check(worker.Must(s.Run(ctx, tfbind.Feeds{all[0]: in}, fetch)).Close())
+		return 0
+	}}
 }
 
 const (
@@ -127,36 +93,26 @@ const (
 )
 
 // newW12 passes string tensors through a graph and closes them.
-func newW12(_ context.Context, b *builder) (*loop.Loop, error) {
-	s, in, fetch, err := b.identity(tfbind.String)
-	if err != nil {
-		return nil, err
-	}
+func newW12(_ context.Context, b *builder) *loop.Loop {
+	s, in, fetch := b.identity(tfbind.String)
 	var pool []string // more strings than in a tensor
 	rng := rand.New(rand.NewPCG(uint64(b.Spec.Seed), 12))
 	for range 2 * stringCount {
 		n := stringShort + rng.IntN(stringLong-stringShort+1)
 		pool = append(pool, strings.Repeat(string(rune('a'+rng.IntN(26))), n))
 	}
-	return &loop.Loop{Step: func(ctx context.Context, n int) (float64, error) {
+	return &loop.Loop{Untrained: true, Step: func(ctx context.Context, n int) float64 {
 		from := n * 7 % stringCount
 		values := pool[from : from+stringCount]
-		x, err := tfbind.NewTensor(values, stringCount)
-		if err != nil {
-			return 0, err
-		}
+		x := worker.Must(tfbind.NewTensor(values, stringCount))
 		defer x.Close()
-		out, err := s.Run(ctx, tfbind.Feeds{in: x}, []tfbind.Output{fetch})
-		if err != nil {
-			return 0, err
-		}
+		out := worker.Must(s.Run(ctx, tfbind.Feeds{in: x}, []tfbind.Output{fetch}))
 		defer out.Close()
-		back, err := tfbind.Values[string](out[0])
-		if err == nil && !slices.Equal(back, values) {
-			err = errors.New("the output has other strings than the input")
+		if back := worker.Must(tfbind.Values[string](out[0])); !slices.Equal(back, values) {
+			worker.Check(errors.New("the output has other strings than the input"))
 		}
-		return 0, err
-	}}, nil
+		return 0
+	}}
 }
 
 // All goroutines together create a burst, so that its size does not depend on their number.
@@ -179,10 +135,10 @@ type burster struct {
 }
 
 // newW8 creates bursts of tensors on several threads and closes them out of order.
-func newW8(_ context.Context, b *builder) (*loop.Loop, error) {
+func newW8(_ context.Context, b *builder) *loop.Loop {
 	n := b.Int("goroutines", burstWorkers)
 	if n < 1 || n > 64 {
-		return nil, &worker.ParameterError{Failure: worker.NotApplicable, Name: "goroutines", Value: strconv.Itoa(n), Reason: "expected 1 to 64"}
+		worker.Check(&worker.ParameterError{Failure: worker.NotApplicable, Name: "goroutines", Value: strconv.Itoa(n), Reason: "expected 1 to 64"})
 	}
 	var all []*burster
 	for i := range n {
@@ -197,10 +153,11 @@ func newW8(_ context.Context, b *builder) (*loop.Loop, error) {
 		b.onClose(func() error {
 			close(w.work)
 			<-w.results
-			return w.kept.close()
+			w.kept.close()
+			return nil
 		})
 	}
-	return &loop.Loop{Step: func(context.Context, int) (float64, error) {
+	return &loop.Loop{Untrained: true, Step: func(context.Context, int) float64 {
 		handed := make([]tensors, n)
 		for i := range all {
 			// The previous burster's tensors, so that another thread frees the memory.
@@ -213,8 +170,9 @@ func newW8(_ context.Context, b *builder) (*loop.Loop, error) {
 		for _, w := range all {
 			errs = append(errs, <-w.results)
 		}
-		return 0, errors.Join(errs...)
-	}}, nil
+		worker.Check(errors.Join(errs...))
+		return 0
+	}}
 }
 
 func (w *burster) run() {
@@ -227,17 +185,16 @@ func (w *burster) run() {
 
 // burst creates tensors. Halfway it closes those of another burster, and at the end most of its
 // own in random order.
-func (w *burster) burst(others tensors) error {
+func (w *burster) burst(others tensors) (err error) {
 	var mine tensors
-	var errs []error
 	for i := range w.count {
 		if i == w.count/2 {
-			errs = append(errs, others.close())
+			others.close()
 		}
 		n := burstSmall + w.rng.IntN(burstLarge-burstSmall+1)
-		x, err := tfbind.NewTensor(w.values[:n], int64(n))
-		if err != nil {
-			errs = append(errs, fmt.Errorf("tensor %d of a burst: %w", i, err))
+		x, failed := tfbind.NewTensor(w.values[:n], int64(n))
+		if failed != nil {
+			err = fmt.Errorf("tensor %d of a burst: %w", i, failed)
 			break
 		}
 		mine = append(mine, x)
@@ -245,5 +202,6 @@ func (w *burster) burst(others tensors) error {
 	w.rng.Shuffle(len(mine), func(a, b int) { mine[a], mine[b] = mine[b], mine[a] })
 	keep := len(mine) / burstSurvivors
 	w.kept = append(w.kept[:0], mine[:keep]...)
-	return errors.Join(append(errs, mine[keep:].close())...)
+	mine[keep:].close()
+	return err
 }

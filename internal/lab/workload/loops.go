@@ -2,7 +2,6 @@ package workload
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -18,23 +17,16 @@ import (
 	"steadyfit/session"
 )
 
-func (b *builder) inMemory(ctx context.Context, samples int) (*trainer, *loop.Loop, error) {
+func (b *builder) inMemory(ctx context.Context, samples int) (*trainer, *loop.Loop) {
 	prefetch := b.Int("prefetch", 0)
-	t, err := b.trainer(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	ds, err := t.samples(samples)
-	if err != nil {
-		return nil, nil, err
-	}
-	return t, t.loop(b.passes(data.Prefetch(ds, prefetch), b.Spec.Batch, b.Spec.From)), nil
+	t := b.trainer(ctx)
+	return t, t.loop(b.passes(data.Prefetch(t.samples(samples), prefetch), b.Spec.Batch, b.Spec.From))
 }
 
 // newInMemory is W0, S2 and S2l.
-func newInMemory(ctx context.Context, b *builder) (*loop.Loop, error) {
-	_, l, err := b.inMemory(ctx, b.Spec.SetSize())
-	return l, err
+func newInMemory(ctx context.Context, b *builder) *loop.Loop {
+	_, l := b.inMemory(ctx, b.Spec.SetSize())
+	return l
 }
 
 // almost returns the samples of an epoch whose last batch is a quarter full, like that of 1000
@@ -44,97 +36,52 @@ func almost(s worker.Spec) int { return max(1, s.SetSize()-s.WholeBatch()*3/4) }
 const validationBatch = 64
 
 // newValidated is S1 and S1d: training with a validation after each epoch.
-func newValidated(ctx context.Context, b *builder) (*loop.Loop, error) {
-	t, l, err := b.inMemory(ctx, almost(b.Spec))
-	if err != nil {
-		return nil, err
-	}
-	s, err := t.synth()
-	if err != nil {
-		return nil, err
-	}
-	validation, err := s.InMemory(almost(b.Spec)/5, 1)
-	if err != nil {
-		return nil, err
-	}
+func newValidated(ctx context.Context, b *builder) *loop.Loop {
+	t, l := b.inMemory(ctx, almost(b.Spec))
+	validation := worker.Must(t.synth().InMemory(almost(b.Spec)/5, 1))
 	out := make([]float64, len(t.EvaluateMetrics()))
-	l.Epoch = func(ctx context.Context, n int) error {
+	l.Epoch = func(ctx context.Context, n int) {
 		for batch, err := range validation.Batches(data.Pass{Batch: validationBatch}) {
-			if err == nil {
-				err = t.Evaluate(ctx, batch, out)
-			}
-			if err != nil {
-				return err
-			}
+			worker.Check(err)
+			worker.Check(t.Evaluate(ctx, batch, out))
 		}
-		return t.endEpoch(ctx, n)
+		t.endEpoch(ctx, n)
 	}
-	return l, nil
+	return l
 }
 
 // newS0 trains on a large dataset in memory, streamed from files, or in the graph.
-func newS0(ctx context.Context, b *builder) (*loop.Loop, error) {
+func newS0(ctx context.Context, b *builder) *loop.Loop {
 	where, rows := b.Choice("data", "memory", "disk", "graph"), b.Int("rows", 1_000_000)
 	if where == "memory" {
-		_, l, err := b.inMemory(ctx, rows)
-		return l, err
+		_, l := b.inMemory(ctx, rows)
+		return l
 	}
 	prefetch := b.Int("prefetch", 0)
-	t, err := b.trainer(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s, err := t.synth()
-	if err != nil {
-		return nil, err
-	}
+	t := b.trainer(ctx)
 	if where == "graph" {
-		p, err := b.pipeline(ctx, s, rows, 0, prefetch)
-		if err != nil {
-			return nil, err
-		}
-		return t.loop(p.take), nil
+		return t.loop(b.pipeline(ctx, t.synth(), rows, 0, prefetch).take)
 	}
-	ds, err := synth.Stream(s, rows, b.Spec.Scratch)
-	if err != nil {
-		return nil, err
-	}
+	ds := worker.Must(synth.Stream(t.synth(), rows, b.Spec.Scratch))
 	b.onClose(ds.Close)
-	return t.loop(b.passes(data.Prefetch(ds, prefetch), b.Spec.Batch, b.Spec.From)), nil
+	return t.loop(b.passes(data.Prefetch(ds, prefetch), b.Spec.Batch, b.Spec.From))
 }
 
 // newW11 trains from a shuffling pipeline in the graph.
-func newW11(ctx context.Context, b *builder) (*loop.Loop, error) {
+func newW11(ctx context.Context, b *builder) *loop.Loop {
 	shuffle, prefetch := b.Int("shuffle", 1000), b.Int("prefetch", 0)
-	t, err := b.trainer(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s, err := t.synth()
-	if err != nil {
-		return nil, err
-	}
-	p, err := b.pipeline(ctx, s, b.Spec.SetSize(), shuffle, prefetch)
-	if err != nil {
-		return nil, err
-	}
-	return t.loop(p.take), nil
+	t := b.trainer(ctx)
+	return t.loop(b.pipeline(ctx, t.synth(), b.Spec.SetSize(), shuffle, prefetch).take)
 }
 
 // newS4 keeps the metrics of each step by name, like a logging callback.
-func newS4(ctx context.Context, b *builder) (*loop.Loop, error) {
+func newS4(ctx context.Context, b *builder) *loop.Loop {
 	keep := b.Choice("history", "keep", "last") == "keep"
-	t, l, err := b.inMemory(ctx, min(b.Spec.Epoch, 200)*b.Spec.WholeBatch())
-	if err != nil {
-		return nil, err
-	}
+	t, l := b.inMemory(ctx, min(b.Spec.Epoch, 200)*b.Spec.WholeBatch())
 	var history []map[string]float64
 	train := l.Step
-	l.Step = func(ctx context.Context, n int) (float64, error) {
-		loss, err := train(ctx, n)
-		if err != nil {
-			return 0, err
-		}
+	l.Step = func(ctx context.Context, n int) float64 {
+		loss := train(ctx, n)
 		if !keep {
 			history = history[:0]
 		}
@@ -143,117 +90,74 @@ func newS4(ctx context.Context, b *builder) (*loop.Loop, error) {
 			entry[name] = t.values[i]
 		}
 		history = append(history, entry)
-		return loss, nil
+		return loss
 	}
-	return l, nil
-}
-
-// sizes draws the number of samples of a step from 1 to most, which is twice the batch.
-type sizes struct {
-	most  int
-	rng   *rand.Rand
-	order []int // the remaining sizes if none may repeat, otherwise nil
-	round func(n int) int
-}
-
-func (b *builder) sizes() *sizes {
-	most := 2 * b.Spec.Batch
-	return &sizes{most: most, rng: rand.New(rand.NewPCG(uint64(b.Spec.Seed), 3)), round: loop.Rounding(b.Child, most)}
-}
-
-func (z *sizes) once() {
-	z.order = z.rng.Perm(z.most)
-	for i := range z.order {
-		z.order[i]++
-	}
-}
-
-func (z *sizes) next() int {
-	if z.order == nil {
-		return z.round(1 + z.rng.IntN(z.most))
-	}
-	last := len(z.order) - 1
-	n := z.order[last]
-	z.order = slices.Insert(z.order[:last], 0, n)
-	return z.round(n)
+	return l
 }
 
 // newW3 predicts for a random number of samples in each step.
-func newW3(ctx context.Context, b *builder) (*loop.Loop, error) {
-	z := b.sizes()
-	p, err := b.predictor(ctx, z.most)
-	if err != nil {
-		return nil, err
-	}
+func newW3(ctx context.Context, b *builder) *loop.Loop {
+	most, rng := 2*b.Spec.Batch, rand.New(rand.NewPCG(uint64(b.Spec.Seed), 3))
+	round := loop.Rounding(b.Child, most)
+	p := b.predictor(ctx, most)
 	return &loop.Loop{
-		Step:  func(ctx context.Context, _ int) (float64, error) { return 0, p.run(ctx, z.next()) },
+		Untrained: true,
+		Step: func(ctx context.Context, _ int) float64 {
+			p.run(ctx, round(1+rng.IntN(most)))
+			return 0
+		},
 		Trace: func(into *[]byte) { p.traced = into },
-	}, nil
+	}
 }
 
-// newW9 trains on a random number of samples in each step, with XLA.
-func newW9(ctx context.Context, b *builder) (*loop.Loop, error) {
-	jit, z := b.Choice("jit", "on", "cluster", "off"), b.sizes()
-	z.once() // XLA compiles each size
-	model, err := loop.Model(b.Child)
-	if err != nil {
-		return nil, err
-	}
+// newW9 trains with XLA, which compiles each number of samples. Every number comes once before one
+// repeats.
+func newW9(ctx context.Context, b *builder) *loop.Loop {
+	jit, most := b.Choice("jit", "on", "cluster", "off"), 2*b.Spec.Batch
+	round := loop.Rounding(b.Child, most)
+	order := rand.New(rand.NewPCG(uint64(b.Spec.Seed), 3)).Perm(most)
+	slices.Reverse(order)
+	model := loop.Model(b.Child)
 	var device gpuopts.Options
 	switch jit {
 	case "on":
-		if model, err = mustcompile.Copy(model, filepath.Join(b.Spec.Scratch, "compiled")); err != nil {
-			return nil, err
-		}
+		model = worker.Must(mustcompile.Copy(model, filepath.Join(b.Spec.Scratch, "compiled")))
 	case "cluster":
 		device.XLA = "on-2"
 	}
-	t, err := b.trainerOf(ctx, model, device)
-	if err != nil {
-		return nil, err
-	}
-	s, err := t.synth()
-	if err != nil {
-		return nil, err
-	}
-	all := s.Batch(z.most)
+	t := b.trainerOf(ctx, model, device)
+	s := t.synth()
+	all := s.Batch(most)
 	s.Fill(all, 0)
-	l := t.loop(func(context.Context) (data.Batch, error) { return all.Slice(0, z.next()), nil })
+	n := 0
+	l := t.loop(func(context.Context) data.Batch {
+		n++
+		return all.Slice(0, round(1+order[(n-1)%most]))
+	})
 	l.Epoch = nil
-	return l, nil
+	return l
 }
 
 // userSamples is the number of generated samples without a dataset of the user.
 const userSamples = 1024
 
 // newUser trains the user's model with package fit.
-func newUser(ctx context.Context, b *builder) (*loop.Loop, error) {
+func newUser(ctx context.Context, b *builder) *loop.Loop {
 	prefetch := b.Int("prefetch", 0)
-	t, err := b.trainer(ctx)
-	if err != nil {
-		return nil, err
-	}
+	t := b.trainer(ctx)
 	spec, whole := b.Spec, b.Spec.WholeBatch()
 	var memory *data.InMemory
 	if spec.Data != "" {
-		memory, err = openData(spec.Data, t.model)
+		memory = worker.Must(openData(spec.Data, t.model))
 	} else {
-		memory, err = t.samples(max(userSamples, whole))
-	}
-	if err != nil {
-		return nil, err
+		memory = t.samples(max(userSamples, whole))
 	}
 	ds := data.Prefetch(memory, prefetch)
 	// Another process continues at the next epoch of the fit.Loop. So an epoch of the loop is
 	// an epoch of the Spec, or a shorter pass of whole batches.
 	epoch := min(spec.Epoch, max(1, (ds.Len()+whole-1)/whole))
-	l := t.loop(func(context.Context) (data.Batch, error) { // for the traced step
-		for batch, err := range ds.Batches(data.Pass{Batch: spec.Batch}) {
-			return batch, err
-		}
-		return data.Batch{}, fmt.Errorf("%s has fewer samples than a batch of %d", ds.Name(), spec.Batch)
-	})
-	l.Steps = func(ctx context.Context, after func(context.Context, int, float64) error) error {
+	l := t.loop(b.passes(memory, spec.Batch, 0)) // for the traced step
+	l.Steps = func(ctx context.Context, after func(context.Context, int, float64) error) {
 		first := spec.From / epoch
 		f := &fit.Loop{Session: t, Batch: spec.Batch, InitialEpoch: first, Epochs: first + spec.Steps/epoch + 1, StepsPerEpoch: epoch}
 		n := spec.From
@@ -268,9 +172,9 @@ func newUser(ctx context.Context, b *builder) (*loop.Loop, error) {
 			return nil
 		}})
 		_, err := f.Run(ctx, ds)
-		return err
+		worker.Check(err)
 	}
-	return l, nil
+	return l
 }
 
 // openData reads the user's data, with images and tables converted for the model.

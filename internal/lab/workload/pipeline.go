@@ -7,6 +7,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/graphdef"
 	"steadyfit/internal/lab/synth"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/tfbind"
 )
 
@@ -25,34 +26,24 @@ type pipeline struct {
 // pipeline opens a pipeline with a shuffle buffer of samples and a prefetch buffer of batches.
 // 0 means no buffer, and a prefetch of -1 lets TensorFlow choose. A process that continues
 // restarts the pass.
-func (b *builder) pipeline(ctx context.Context, s *synth.Synth, samples, shuffle, prefetch int) (*pipeline, error) {
+func (b *builder) pipeline(ctx context.Context, s *synth.Synth, samples, shuffle, prefetch int) *pipeline {
 	if samples < b.Spec.Batch {
-		return nil, fmt.Errorf("%d samples are fewer than a batch of %d", samples, b.Spec.Batch)
+		worker.Check(fmt.Errorf("%d samples are fewer than a batch of %d", samples, b.Spec.Batch))
 	}
 	p := &pipeline{batch: s.Batch(b.Spec.Batch), passLen: samples / b.Spec.Batch, feeds: make(tfbind.Feeds)}
-	var err error
-	if p.session, err = b.graph(pipelineGraph(s, b.Spec.Batch, shuffle, prefetch, b.Spec.Seed)); err != nil {
-		return nil, err
-	}
+	p.session = b.graph(pipelineGraph(s, b.Spec.Batch, shuffle, prefetch, b.Spec.Seed))
 	all := s.Batch(samples)
 	s.FillAll(all, 0)
 	for i, f := range all.Fields {
-		found, err := outputs(p.session, "all_"+f.Name, fmt.Sprintf("next:%d", i))
-		if err != nil {
-			return nil, err
-		}
-		x, err := newTensor(f.Array)
-		if err != nil {
-			return nil, err
-		}
+		found := outputs(p.session, "all_"+f.Name, fmt.Sprintf("next:%d", i))
+		x := worker.Must(newTensor(f.Array))
 		b.onClose(x.Close)
 		p.feeds[found[0]] = x
 		p.next = append(p.next, found[1])
 	}
-	if p.begin, err = p.session.Graph().Operation("begin"); err != nil {
-		return nil, err
-	}
-	return p, p.rewind(ctx)
+	p.begin = worker.Must(p.session.Graph().Operation("begin"))
+	p.rewind(ctx)
+	return p
 }
 
 func pipelineGraph(s *synth.Synth, batch, shuffle, prefetch int, seed int64) *graphdef.Graph {
@@ -94,31 +85,23 @@ func pipelineGraph(s *synth.Synth, batch, shuffle, prefetch int, seed int64) *gr
 		Add("next", "IteratorGetNext", of(batched), "iterator")
 }
 
-func (p *pipeline) rewind(ctx context.Context) error {
-	_, err := p.session.RunWith(ctx, p.feeds, nil, tfbind.RunOptions{Targets: []tfbind.Operation{p.begin}})
+func (p *pipeline) rewind(ctx context.Context) {
+	worker.Must(p.session.RunWith(ctx, p.feeds, nil, tfbind.RunOptions{Targets: []tfbind.Operation{p.begin}}))
 	p.at = 0
-	return err
 }
 
-func (p *pipeline) take(ctx context.Context) (data.Batch, error) {
+func (p *pipeline) take(ctx context.Context) data.Batch {
 	if p.at == p.passLen {
-		if err := p.rewind(ctx); err != nil {
-			return data.Batch{}, err
-		}
+		p.rewind(ctx)
 	}
-	out, err := p.session.Run(ctx, nil, p.next)
-	if err != nil {
-		return data.Batch{}, err
-	}
+	out := worker.Must(p.session.Run(ctx, nil, p.next))
 	defer out.Close()
 	for i, x := range out {
-		if err := copyTo(p.batch.Fields[i].Values, x); err != nil {
-			return data.Batch{}, err
-		}
+		worker.Check(copyTo(p.batch.Fields[i].Values, x))
 	}
 	p.batch.Index = p.at
 	p.at++
-	return p.batch, nil
+	return p.batch
 }
 
 func copyTo(to any, x *tfbind.Tensor) error {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"strings"
 	"time"
@@ -14,78 +13,51 @@ import (
 	"steadyfit/internal/child"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/launch"
 )
 
 // newD1 trains as one of two ranks. The other one is a child process with the same Spec, which
 // nobody measures. The parameter rank is the rank of this process.
-func newD1(ctx context.Context, b *builder) (*loop.Loop, error) {
+func newD1(ctx context.Context, b *builder) *loop.Loop {
 	c := &cluster.Cluster{}
 	other := "1"
 	if b.Choice("rank", "0", "1") == "1" {
 		c.Rank, other = 1, "0"
 	}
 	workers := b.Param("workers", "") // set in the child
-	if err := b.Err(); err != nil {
-		return nil, err
-	}
 	if workers == "" {
-		var err error
-		if workers, err = freeAddresses(2); err == nil {
-			err = b.startRank(ctx, other, workers)
-		}
-		if err != nil {
-			return nil, err
-		}
+		workers = strings.Join(worker.Must(launch.FreeAddresses(2)), ",")
+		b.startRank(ctx, other, workers)
 	}
 	c.Workers = strings.Split(workers, ",")
 	b.cluster = c
-	t, l, err := b.inMemory(ctx, b.Spec.SetSize())
-	if err != nil {
-		return nil, err
-	}
+	t, l := b.inMemory(ctx, b.Spec.SetSize())
 	leaver, ok := t.engine.(interface{ Leave() error })
 	if !ok {
-		return nil, &worker.ParameterError{Failure: worker.NotApplicable, Name: "eager", Value: "1", Reason: "eager execution has no ranks"}
+		worker.Check(&worker.ParameterError{Failure: worker.NotApplicable, Name: "eager", Value: "1", Reason: "eager execution has no ranks"})
 	}
 	train := l.Step
-	l.Step = func(ctx context.Context, n int) (float64, error) {
-		loss, err := train(ctx, n)
-		if err == nil && n == b.Spec.Steps {
-			err = leaver.Leave()
+	l.Step = func(ctx context.Context, n int) float64 {
+		loss := train(ctx, n)
+		if n == b.Spec.Steps {
+			worker.Check(leaver.Leave())
 		}
-		return loss, err
+		return loss
 	}
 	l.Epoch, l.Trace = nil, nil // a trace would show only one rank
-	return l, nil
-}
-
-// freeAddresses returns addresses of this machine on which no process listens, separated by commas.
-func freeAddresses(n int) (string, error) {
-	addresses := make([]string, n)
-	for i := range addresses {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return "", err
-		}
-		defer l.Close() // only after the last one was found, so that all differ
-		addresses[i] = l.Addr().String()
-	}
-	return strings.Join(addresses, ","), nil
+	return l
 }
 
 // otherGrace is the longest time for the other rank to end after this one.
 const otherGrace = 30 * time.Second
 
 // startRank starts the other rank, and answers its messages as package runner would.
-func (b *builder) startRank(ctx context.Context, rank, workers string) error {
+func (b *builder) startRank(ctx context.Context, rank, workers string) {
 	spec := b.Spec
 	spec.Params = map[string]string{}
 	maps.Copy(spec.Params, b.Spec.Params)
 	spec.Params["rank"], spec.Params["workers"] = rank, workers
-	p, err := child.Start(ctx, child.Command{Variable: worker.Env, Spec: spec, Log: os.Stderr, KillWithParent: true})
-	if err != nil {
-		return err
-	}
+	p := worker.Must(child.Start(ctx, child.Command{Variable: worker.Env, Spec: spec, Log: os.Stderr, KillWithParent: true}))
 	var last worker.Message
 	ended := make(chan struct{})
 	go func() {
@@ -107,5 +79,4 @@ func (b *builder) startRank(ctx context.Context, rank, workers string) error {
 		}
 		return nil
 	})
-	return nil
 }

@@ -26,33 +26,28 @@ import (
 
 var ErrUnknown = errors.New("unknown workload")
 
-type workload struct {
-	open      func(context.Context, *builder) (*loop.Loop, error)
-	untrained bool // steps have no loss
-}
-
-var workloads = map[string]workload{
-	"W0":   {open: newInMemory},
-	"W1":   {open: newW1},
-	"W2":   {open: newW2},
-	"W3":   {newW3, true},
-	"W4":   {open: newW4},
-	"W5":   {newW5, true},
-	"W6":   {newW6, true},
-	"W8":   {newW8, true},
-	"W9":   {open: newW9},
-	"W10":  {newW10, true},
-	"W11":  {open: newW11},
-	"W12":  {newW12, true},
-	"S0":   {open: newS0},
-	"S1":   {open: newValidated},
-	"S1d":  {open: newValidated},
-	"S2":   {open: newInMemory},
-	"S2l":  {open: newInMemory},
-	"S3":   {open: newS3},
-	"S4":   {open: newS4},
-	"D1":   {open: newD1},
-	"user": {open: newUser},
+var workloads = map[string]func(context.Context, *builder) *loop.Loop{
+	"W0":   newInMemory,
+	"W1":   newW1,
+	"W2":   newW2,
+	"W3":   newW3,
+	"W4":   newW4,
+	"W5":   newW5,
+	"W6":   newW6,
+	"W8":   newW8,
+	"W9":   newW9,
+	"W10":  newW10,
+	"W11":  newW11,
+	"W12":  newW12,
+	"S0":   newS0,
+	"S1":   newValidated,
+	"S1d":  newValidated,
+	"S2":   newInMemory,
+	"S2l":  newInMemory,
+	"S3":   newS3,
+	"S4":   newS4,
+	"D1":   newD1,
+	"user": newUser,
 }
 
 // IDs returns the sorted IDs of the workloads.
@@ -80,61 +75,46 @@ func (b *builder) close() error {
 	return errors.Join(errs...)
 }
 
-func (b *builder) graph(g *graphdef.Graph) (*tfbind.Session, error) {
-	def, err := g.Bytes()
-	if err = errors.Join(b.Err(), err); err != nil {
-		return nil, err
-	}
-	graph, err := tfbind.NewGraph()
-	if err != nil {
-		return nil, err
-	}
+func (b *builder) graph(g *graphdef.Graph) *tfbind.Session {
+	def := worker.Must(g.Bytes())
+	graph := worker.Must(tfbind.NewGraph())
 	b.onClose(graph.Close)
-	if err := graph.Import(def, ""); err != nil {
-		return nil, err
-	}
-	s, err := tfbind.NewSession(graph, b.Spec.Config)
-	if err != nil {
-		return nil, err
-	}
+	worker.Check(graph.Import(def, ""))
+	s := worker.Must(tfbind.NewSession(graph, b.Spec.Config))
 	b.onClose(s.Close)
-	return s, nil
+	return s
 }
 
-func outputs(s *tfbind.Session, names ...string) ([]tfbind.Output, error) {
+func outputs(s *tfbind.Session, names ...string) []tfbind.Output {
 	list := make([]tfbind.Output, len(names))
 	for i, name := range names {
-		var err error
-		if list[i], err = s.Graph().Output(name); err != nil {
-			return nil, err
-		}
+		list[i] = worker.Must(s.Graph().Output(name))
 	}
-	return list, nil
+	return list
 }
 
 // Open opens the Spec's workload without running it. TensorFlow must be loaded.
-func Open(ctx context.Context, c *worker.Child) (*loop.Loop, error) {
-	return open(ctx, c, new(tfbind.Counts))
+func Open(ctx context.Context, c *worker.Child) (l *loop.Loop, err error) {
+	err = worker.Caught(func() { l = open(ctx, c, new(tfbind.Counts)) })
+	return l, err
 }
 
 // open opens a workload. Its Close writes the objects that stay open on purpose to left.
-func open(ctx context.Context, c *worker.Child, left *tfbind.Counts) (*loop.Loop, error) {
-	w, ok := workloads[c.Spec.Workload]
+func open(ctx context.Context, c *worker.Child, left *tfbind.Counts) (l *loop.Loop) {
+	start, ok := workloads[c.Spec.Workload]
 	if !ok {
-		return nil, fmt.Errorf("%w %q; use one of %s", ErrUnknown, c.Spec.Workload, strings.Join(nearest.Sort(c.Spec.Workload, IDs()), ", "))
+		worker.Check(fmt.Errorf("%w %q; use one of %s", ErrUnknown, c.Spec.Workload, strings.Join(nearest.Sort(c.Spec.Workload, IDs()), ", ")))
 	}
 	b := &builder{Child: c}
-	l, err := w.open(ctx, b)
-	if err = errors.Join(b.Err(), err); err != nil {
-		return nil, errors.Join(err, b.close())
+	if err := worker.Caught(func() { l = start(ctx, b) }); err != nil {
+		worker.Check(errors.Join(err, b.close()))
 	}
-	l.Untrained = w.untrained
-	l.Close = func() error {
+	l.Close = func() {
 		err := b.close()
 		*left = b.left
-		return err
+		worker.Check(err)
 	}
-	return l, nil
+	return l
 }
 
 // Run runs all phases of the Spec's workload. lib is the location of TensorFlow, as in
@@ -146,20 +126,14 @@ func Run(ctx context.Context, c *worker.Child, lib string) error {
 	err := loop.Run(ctx, c, loop.Program{
 		Load: func() (string, error) {
 			info, err := tfbind.Load(lib)
-			if err != nil {
-				return "", err
-			}
-			return info.Version, nil
+			return info.Version, err
 		},
-		Open: func(ctx context.Context) (*loop.Loop, error) {
-			l, err := open(ctx, c, &left)
-			if err != nil {
-				return nil, err
-			}
+		Open: func(ctx context.Context) *loop.Loop {
+			l := open(ctx, c, &left)
 			// Otherwise the steps would reuse the free memory of loading, which would hide
 			// their growth.
 			debug.FreeOSMemory()
-			return l, nil
+			return l
 		},
 	})
 	if err != nil {

@@ -11,16 +11,6 @@ import (
 	"steadyfit/session"
 )
 
-func TestWhichWorkloadsTrainNothing(t *testing.T) {
-	var untrained []string
-	for id, w := range workloads {
-		if w.untrained {
-			untrained = append(untrained, id)
-		}
-	}
-	assert.ElementsMatch(t, []string{"W3", "W5", "W6", "W8", "W10", "W12"}, untrained)
-}
-
 // S1 has 1000 samples and S1d 10,000, also with a divided batch.
 func TestAlmost(t *testing.T) {
 	for _, s := range []worker.Spec{{Epoch: 32, Batch: 32}, {Epoch: 32, Batch: 16, Samples: 1024}, {Epoch: 32, Batch: 8, Samples: 1024}} {

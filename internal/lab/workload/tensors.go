@@ -12,6 +12,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/synth"
+	"steadyfit/internal/lab/worker"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -20,11 +21,10 @@ import (
 // tensors are the inputs of a signature.
 type tensors []*tfbind.Tensor
 
-func (s tensors) close() error {
+func (s tensors) close() {
 	for _, t := range s {
 		t.Close()
 	}
-	return nil
 }
 
 // leave counts tensors that stay open on purpose.
@@ -38,12 +38,13 @@ func (b *builder) leave(s tensors) {
 func tensorsOf(inputs []savedmodels.Tensor, b data.Batch) (set tensors, err error) {
 	for _, in := range inputs {
 		a, ok := b.Field(in.Name)
-		if !ok {
-			return nil, errors.Join(fmt.Errorf("no field for input %s", in.Name), set.close())
+		var x *tfbind.Tensor
+		if err = fmt.Errorf("no field for input %s", in.Name); ok {
+			x, err = newTensor(a)
 		}
-		x, err := newTensor(a)
 		if err != nil {
-			return nil, errors.Join(err, set.close())
+			set.close()
+			return nil, err
 		}
 		set = append(set, x)
 	}
@@ -72,96 +73,63 @@ func newTensor(a data.Array) (*tfbind.Tensor, error) {
 const leakFloats = 64 << 10 / 4
 
 // newW1 is the step of W0 and a fetched tensor that stays open.
-func newW1(ctx context.Context, b *builder) (*loop.Loop, error) {
+func newW1(ctx context.Context, b *builder) *loop.Loop {
 	keep := b.Choice("release", "keep", "close") == "keep"
-	_, l, err := b.inMemory(ctx, b.Spec.SetSize())
-	if err != nil {
-		return nil, err
-	}
-	s, in, out, err := b.identity(tfbind.Float32)
-	if err != nil {
-		return nil, err
-	}
+	_, l := b.inMemory(ctx, b.Spec.SetSize())
+	s, in, out := b.identity(tfbind.Float32)
 	values := make([]float32, leakFloats)
 	var kept tensors
 	train := l.Step
-	l.Step = func(ctx context.Context, n int) (float64, error) {
-		loss, err := train(ctx, n)
-		if err != nil {
-			return 0, err
-		}
+	l.Step = func(ctx context.Context, n int) float64 {
+		loss := train(ctx, n)
 		// Identity returns its input, so the fetched tensor has the same buffer.
-		x, err := tfbind.NewTensor(values, leakFloats)
-		if err != nil {
-			return 0, err
-		}
+		x := worker.Must(tfbind.NewTensor(values, leakFloats))
 		defer x.Close()
-		y, err := s.Run(ctx, tfbind.Feeds{in: x}, []tfbind.Output{out})
-		if err != nil {
-			return 0, err
+		y := worker.Must(s.Run(ctx, tfbind.Feeds{in: x}, []tfbind.Output{out}))
+		if keep {
+			kept = append(kept, y...)
+		} else {
+			worker.Check(y.Close())
 		}
-		if !keep {
-			return loss, y.Close()
-		}
-		kept = append(kept, y...)
-		return loss, nil
+		return loss
 	}
 	b.onClose(func() error {
 		b.leave(kept)
 		return nil
 	})
-	return l, nil
+	return l
 }
 
 // newW2 creates tensors for each step and leaves them open.
-func newW2(ctx context.Context, b *builder) (*loop.Loop, error) {
+func newW2(ctx context.Context, b *builder) *loop.Loop {
 	if b.Choice("input", "tensor", "buffer") == "buffer" {
 		// Feed the session's own buffers.
-		t, err := b.trainer(ctx)
-		if err != nil {
-			return nil, err
-		}
-		ds, err := t.samples(b.Spec.Batch)
-		if err != nil {
-			return nil, err
-		}
-		l := t.loop(b.passes(ds, b.Spec.Batch, 0))
-		return l, nil
+		t := b.trainer(ctx)
+		return t.loop(b.passes(t.samples(b.Spec.Batch), b.Spec.Batch, 0))
 	}
 	release := b.Choice("release", "gc", "close", "drop")
-	t, err := b.tensorTrainer(1)
-	if err != nil {
-		return nil, err
-	}
-	batch, err := b.batch(t.model, t.model.Roles.Train, b.Spec.Batch)
-	if err != nil {
-		return nil, err
-	}
-	return t.loop(func(ctx context.Context, _ int) (float64, error) {
-		set, err := tensorsOf(t.whole.inputs, batch)
-		if err != nil {
-			return 0, err
-		}
-		loss, err := t.train(ctx, set)
-		if err != nil || release == "close" {
-			return loss, errors.Join(err, set.close())
+	t := b.tensorTrainer(1)
+	batch := b.batch(t.model, t.model.Roles.Train, b.Spec.Batch)
+	return t.loop(func(ctx context.Context, _ int) float64 {
+		set := worker.Must(tensorsOf(t.whole.inputs, batch))
+		loss := t.train(ctx, set)
+		if release == "close" {
+			set.close()
+			return loss
 		}
 		b.leave(set)
 		if release == "drop" {
 			clear(set)
 		}
-		return loss, nil
-	}), nil
+		return loss
+	})
 }
 
-func (b *builder) batch(model *savedmodels.Model, signature string, n int) (data.Batch, error) {
-	s, err := synth.New(model, signature, b.Spec.Seed)
-	if err != nil {
-		return data.Batch{}, err
-	}
+func (b *builder) batch(model *savedmodels.Model, signature string, n int) data.Batch {
+	s := worker.Must(synth.New(model, signature, b.Spec.Seed))
 	batch := s.Batch(n)
 	s.Fill(batch, 0)
-	return batch, nil
+	return batch
 }
 
 // tensorTrainer trains on tensors of its caller.
@@ -181,162 +149,121 @@ type signature struct {
 	program *program // for eager execution, instead of feeds and fetches
 }
 
-func (b *builder) tensorTrainer(micro int) (*tensorTrainer, error) {
+func (b *builder) tensorTrainer(micro int) *tensorTrainer {
 	eager := b.eager()
-	model, err := loop.Model(b.Child)
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(model.CheckTrainable(savedmodels.CheckOptions{}), b.checkMicro(model, session.Options{}, micro)); err != nil {
-		return nil, err
-	}
-	t := &tensorTrainer{model: model}
+	t := &tensorTrainer{model: loop.Model(b.Child)}
+	worker.Check(t.model.CheckTrainable(savedmodels.CheckOptions{}))
+	b.checkMicro(t.model, session.Options{}, micro)
+	var err error
 	if eager {
-		t.eager, err = openEager(model, session.Options{Config: b.Spec.Config})
+		t.eager, err = openEager(t.model, session.Options{Config: b.Spec.Config})
 	} else {
-		t.session, err = tfbind.LoadSavedModel(model.Dir, model.Tags, b.Spec.Config)
+		t.session, err = tfbind.LoadSavedModel(t.model.Dir, t.model.Tags, b.Spec.Config)
 	}
-	if err != nil {
-		return nil, err
-	}
+	worker.Check(err)
 	b.onClose(func() error { return errors.Join(t.session.Close(), t.eager.Close()) })
-	first := model.Roles.Train
+	first := t.model.Roles.Train
 	if micro > 1 {
-		first = model.Roles.Gradients
-		if t.apply, err = t.signature(model.Roles.Apply, ""); err != nil {
-			return nil, err
-		}
+		first = t.model.Roles.Gradients
+		t.apply = t.signature(t.model.Roles.Apply, "")
 	}
-	if t.whole, err = t.signature(first, savedmodels.OutputLoss); err != nil {
-		return nil, err
-	}
+	t.whole = t.signature(first, savedmodels.OutputLoss)
 	if eager {
 		t.eager.settle()
 	}
-	return t, nil
+	return t
 }
 
-func (t *tensorTrainer) loop(step func(ctx context.Context, n int) (float64, error)) *loop.Loop {
+func (t *tensorTrainer) loop(step func(ctx context.Context, n int) float64) *loop.Loop {
 	return &loop.Loop{Step: step, Trace: func(into *[]byte) { t.traced = into }}
 }
 
 // signature finds the inputs of a signature and an output. An empty output means any.
-func (t *tensorTrainer) signature(name, output string) (s signature, err error) {
-	sig, err := t.model.Signature(name)
-	if err != nil {
-		return s, err
-	}
+func (t *tensorTrainer) signature(name, output string) (s signature) {
+	sig := worker.Must(t.model.Signature(name))
 	s.inputs = sig.DataInputs()
 	if len(s.inputs) != len(sig.Inputs) {
-		return s, fmt.Errorf("signature %s takes reserved inputs, which this loop does not feed", name)
+		worker.Check(fmt.Errorf("signature %s takes reserved inputs, which this loop does not feed", name))
 	}
 	fetch := sig.Output(output)
 	if output == "" && len(sig.Outputs) > 0 {
 		fetch = &sig.Outputs[0]
 	}
 	if fetch == nil {
-		return s, fmt.Errorf("signature %s has no output %q", name, output)
+		worker.Check(fmt.Errorf("signature %s has no output %q", name, output))
 	}
 	if t.eager != nil {
-		s.program, err = t.eager.part(sig, fetch.Op)
-		return s, err
+		s.program = worker.Must(t.eager.part(sig, fetch.Op))
+		return s
 	}
 	var names []string
 	for _, in := range s.inputs {
 		names = append(names, in.Op)
 	}
-	found, err := outputs(t.session, append(names, fetch.Op)...)
-	if err != nil {
-		return s, err
-	}
+	found := outputs(t.session, append(names, fetch.Op)...)
 	s.feeds, s.fetches = found[:len(names):len(names)], found[len(names):]
-	return s, nil
+	return s
 }
 
-func (t *tensorTrainer) train(ctx context.Context, set tensors) (float64, error) {
+func (t *tensorTrainer) train(ctx context.Context, set tensors) float64 {
 	var o tfbind.RunOptions
 	if t.traced != nil {
-		var err error
-		if o.Proto, err = proto.Marshal(&pb.RunOptions{TraceLevel: pb.RunOptions_SOFTWARE_TRACE}); err != nil {
-			return 0, err
-		}
+		o.Proto = worker.Must(proto.Marshal(&pb.RunOptions{TraceLevel: pb.RunOptions_SOFTWARE_TRACE}))
 		o.Metadata = t.traced
 	}
 	return t.run(ctx, t.whole, set, o)
 }
 
-func (t *tensorTrainer) run(ctx context.Context, s signature, set tensors, o tfbind.RunOptions) (float64, error) {
+func (t *tensorTrainer) run(ctx context.Context, s signature, set tensors, o tfbind.RunOptions) float64 {
 	if t.eager != nil {
 		var out [1]float64
-		err := t.eager.scalars(ctx, s.program, set, out[:])
-		return out[0], err
+		worker.Check(t.eager.scalars(ctx, s.program, set, out[:]))
+		return out[0]
 	}
 	feeds := make(tfbind.Feeds, len(set))
 	for i, x := range set {
 		feeds[s.feeds[i]] = x
 	}
-	out, err := t.session.RunWith(ctx, feeds, s.fetches, o)
-	if err != nil {
-		return 0, err
-	}
+	out := worker.Must(t.session.RunWith(ctx, feeds, s.fetches, o))
 	defer out.Close()
-	return out[0].Float()
+	return worker.Must(out[0].Float())
 }
 
 // newW4 loads the SavedModel for each step. With reuse, it loads it once and then only restores
 // its variables.
-func newW4(ctx context.Context, b *builder) (*loop.Loop, error) {
+func newW4(ctx context.Context, b *builder) *loop.Loop {
 	if b.Choice("reuse", "0", "1") == "1" {
-		t, err := b.trainer(ctx)
-		if err != nil {
-			return nil, err
-		}
-		batch, err := b.batch(t.model, t.Roles().Train, b.Spec.Batch)
-		if err != nil {
-			return nil, err
-		}
+		t := b.trainer(ctx)
+		batch := b.batch(t.model, t.Roles().Train, b.Spec.Batch)
 		initial := filepath.Join(b.Spec.Scratch, "initial")
-		if err := t.Save(ctx, initial); err != nil {
-			return nil, err
+		worker.Check(t.Save(ctx, initial))
+		// Every step follows a restore, and is the first one, so all draw the same random numbers.
+		l := t.loop(nil)
+		l.Step = func(ctx context.Context, _ int) float64 {
+			worker.Check(t.Restore(ctx, initial))
+			return t.step(ctx, 1, batch)
 		}
-		l := t.loop(func(ctx context.Context) (data.Batch, error) { return batch, t.Restore(ctx, initial) })
 		l.Epoch = nil
-		// Every step follows a restore, so all draw the same random numbers.
-		step := l.Step
-		l.Step = func(ctx context.Context, _ int) (float64, error) { return step(ctx, 1) }
-		return l, nil
+		return l
 	}
 	keep := b.Choice("close", "none", "all") == "none" // a session is closed and deleted in one call
-	model, err := loop.Model(b.Child)
-	if err != nil {
-		return nil, err
-	}
-	batch, err := b.batch(model, model.Roles.Train, b.Spec.Batch)
-	if err != nil {
-		return nil, err
-	}
-	plan, err := session.Compile(model, session.Options{Config: b.Spec.Config, Seed: b.Spec.Seed})
-	if err != nil {
-		return nil, err
-	}
+	model := loop.Model(b.Child)
+	batch := b.batch(model, model.Roles.Train, b.Spec.Batch)
+	plan := worker.Must(session.Compile(model, session.Options{Config: b.Spec.Config, Seed: b.Spec.Seed}))
 	var traced *[]byte
-	step := func(ctx context.Context, _ int) (float64, error) {
+	step := func(ctx context.Context, _ int) float64 {
 		before := tfbind.Live()
-		s, err := session.Open(ctx, plan)
-		if err != nil {
-			return 0, err
-		}
+		s := worker.Must(session.Open(ctx, plan))
 		values := make([]float64, len(s.TrainMetrics()))
+		var err error
 		if traced == nil {
 			err = s.Train(ctx, 0, batch, values)
 		} else {
 			*traced, err = s.Trace(ctx, 0, batch, values)
 		}
-		if err != nil {
-			return 0, errors.Join(err, s.Close())
-		}
-		if !keep {
-			return values[0], s.Close()
+		if err != nil || !keep {
+			worker.Check(errors.Join(err, s.Close()))
+			return values[0]
 		}
 		after := tfbind.Live()
 		b.left.Graphs += after.Graphs - before.Graphs
@@ -344,9 +271,9 @@ func newW4(ctx context.Context, b *builder) (*loop.Loop, error) {
 		b.left.Executors += after.Executors - before.Executors
 		b.left.Steps += after.Steps - before.Steps
 		b.left.StepBytes += after.StepBytes - before.StepBytes
-		return values[0], nil
+		return values[0]
 	}
-	return &loop.Loop{Step: step, Trace: func(into *[]byte) { traced = into }}, nil
+	return &loop.Loop{Step: step, Trace: func(into *[]byte) { traced = into }}
 }
 
 type predictor struct {
@@ -355,63 +282,42 @@ type predictor struct {
 	traced *[]byte
 }
 
-func (b *builder) predictor(ctx context.Context, samples int) (*predictor, error) {
-	model, err := loop.Model(b.Child)
-	if err != nil {
-		return nil, err
-	}
-	p := &predictor{}
-	if p.batch, err = b.batch(model, model.Roles.Predict, samples); err != nil {
-		return nil, err
-	}
-	s, err := session.OpenModel(ctx, model, session.Options{ReadOnly: true, Config: b.Spec.Config})
-	if err != nil {
-		return nil, err
-	}
+func (b *builder) predictor(ctx context.Context, samples int) *predictor {
+	model := loop.Model(b.Child)
+	p := &predictor{batch: b.batch(model, model.Roles.Predict, samples)}
+	s := worker.Must(session.OpenModel(ctx, model, session.Options{ReadOnly: true, Config: b.Spec.Config}))
 	b.onClose(s.Close)
-	if p.step, err = s.Prepare(model.Roles.Predict); err != nil {
-		return nil, err
-	}
+	p.step = worker.Must(s.Prepare(model.Roles.Predict))
 	b.onClose(p.step.Close)
-	return p, nil
+	return p
 }
 
-func (p *predictor) run(ctx context.Context, n int) error {
-	err := p.step.Feed(p.batch.Slice(0, n))
-	if err == nil && p.traced == nil {
-		return p.step.Run(ctx)
-	} else if err == nil {
-		*p.traced, err = p.step.Trace(ctx)
+func (p *predictor) run(ctx context.Context, n int) {
+	worker.Check(p.step.Feed(p.batch.Slice(0, n)))
+	if p.traced == nil {
+		worker.Check(p.step.Run(ctx))
+	} else {
+		*p.traced = worker.Must(p.step.Trace(ctx))
 	}
-	return err
 }
 
 // newW10 keeps the predictions of each step as Go values.
-func newW10(ctx context.Context, b *builder) (*loop.Loop, error) {
+func newW10(ctx context.Context, b *builder) *loop.Loop {
 	keep := b.Choice("history", "keep", "last") == "keep"
-	p, err := b.predictor(ctx, b.Spec.Batch)
-	if err != nil {
-		return nil, err
-	}
+	p := b.predictor(ctx, b.Spec.Batch)
 	var history [][]any
-	return &loop.Loop{Trace: func(into *[]byte) { p.traced = into }, Step: func(ctx context.Context, _ int) (float64, error) {
-		if err := p.run(ctx, b.Spec.Batch); err != nil {
-			return 0, err
-		}
+	return &loop.Loop{Untrained: true, Trace: func(into *[]byte) { p.traced = into }, Step: func(ctx context.Context, _ int) float64 {
+		p.run(ctx, b.Spec.Batch)
 		var values []any
 		for _, t := range p.step.Signature.Outputs {
-			v, err := p.values(t.Name)
-			if err != nil {
-				return 0, err
-			}
-			values = append(values, v)
+			values = append(values, worker.Must(p.values(t.Name)))
 		}
 		if !keep {
 			history = history[:0]
 		}
 		history = append(history, values)
-		return 0, nil
-	}}, nil
+		return 0
+	}}
 }
 
 func (p *predictor) values(name string) (any, error) {

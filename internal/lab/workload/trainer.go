@@ -36,7 +36,6 @@ type engine interface {
 // trainer is a fit.Session with the parameters model, reset, micro and eager.
 type trainer struct {
 	engine // the current one
-	b      *builder
 	model  *savedmodels.Model
 	opts   session.Options
 	eager  bool
@@ -47,18 +46,14 @@ type trainer struct {
 	traced *[]byte   // where Train writes a trace; nil for none
 }
 
-func (b *builder) trainer(ctx context.Context) (*trainer, error) {
-	model, err := loop.Model(b.Child)
-	if err != nil {
-		return nil, err
-	}
-	return b.trainerOf(ctx, model, gpuopts.Options{})
+func (b *builder) trainer(ctx context.Context) *trainer {
+	return b.trainerOf(ctx, loop.Model(b.Child), gpuopts.Options{})
 }
 
 // trainerOf opens a model. The Spec's ConfigProto overrides device.
-func (b *builder) trainerOf(ctx context.Context, model *savedmodels.Model, device gpuopts.Options) (*trainer, error) {
+func (b *builder) trainerOf(ctx context.Context, model *savedmodels.Model, device gpuopts.Options) *trainer {
 	t := &trainer{
-		b: b, model: model,
+		model: model,
 		// An inexact update is also measured; checkMicro reports it.
 		opts:  session.Options{Device: device, Config: b.Spec.Config, Seed: b.Spec.Seed, AllowInexactSplit: true, Cluster: b.cluster},
 		reset: b.Choice("reset", resetNone, resetRestore, resetReload, resetProcess),
@@ -66,41 +61,35 @@ func (b *builder) trainerOf(ctx context.Context, model *savedmodels.Model, devic
 		eager: b.eager(),
 		state: filepath.Join(b.Spec.Scratch, "state"),
 	}
-	if err := errors.Join(b.Err(), b.checkMicro(model, t.opts, t.micro)); err != nil {
-		return nil, err
-	}
+	b.checkMicro(model, t.opts, t.micro)
 	if t.eager && t.micro > 1 {
-		return nil, b.microError("eager execution has no gradients and apply signatures")
+		b.refuseMicro("eager execution has no gradients and apply signatures")
 	}
-	if err := t.open(ctx); err != nil {
-		return nil, err
-	}
+	t.open(ctx)
 	b.onClose(func() error { return t.Close() }) // the last engine
 	if b.Spec.From > 0 {
-		if err := t.Restore(ctx, t.state); err != nil {
-			return nil, err
-		}
+		worker.Check(t.Restore(ctx, t.state))
 	}
 	t.values = make([]float64, len(t.TrainMetrics()))
-	return t, nil
+	return t
 }
 
 func (b *builder) eager() bool { return b.Choice("eager", "", "1") == "1" }
 
-// checkMicro returns an error if a batch cannot be split into parts, and reports whether their
+// checkMicro ends the run if a batch cannot be split into parts, and reports whether their
 // update is exact.
-func (b *builder) checkMicro(model *savedmodels.Model, o session.Options, parts int) error {
+func (b *builder) checkMicro(model *savedmodels.Model, o session.Options, parts int) {
 	if parts < 1 || parts > b.Spec.Batch {
-		return b.microError(fmt.Sprintf("the batch has only %d samples", b.Spec.Batch))
+		b.refuseMicro(fmt.Sprintf("the batch has only %d samples", b.Spec.Batch))
 	}
 	if parts == 1 {
-		return nil
+		return
 	}
 	split, err := splitOf(model, o)
 	if err != nil {
-		return b.microError(err.Error())
+		b.refuseMicro(err.Error())
 	}
-	return b.Fact(worker.FactSplit, split)
+	worker.Check(b.Fact(worker.FactSplit, split))
 }
 
 // splitOf returns the fact FactSplit, or an error if the batch cannot be split.
@@ -119,24 +108,20 @@ func splitOf(model *savedmodels.Model, o session.Options) (string, error) {
 	return worker.SplitExact, nil
 }
 
-func (b *builder) microError(reason string) error {
-	return &worker.ParameterError{Failure: worker.NotApplicable, Name: "micro", Value: b.Param("micro", ""), Reason: reason}
+func (b *builder) refuseMicro(reason string) {
+	worker.Check(&worker.ParameterError{Failure: worker.NotApplicable, Name: "micro", Value: b.Param("micro", ""), Reason: reason})
 }
 
-func (t *trainer) open(ctx context.Context) (err error) {
+func (t *trainer) open(ctx context.Context) {
 	if t.eager {
-		t.engine, err = newEagerEngine(t.model, t.opts)
-		return err
+		t.engine = worker.Must(newEagerEngine(t.model, t.opts))
+		return
 	}
-	s, err := session.OpenModel(ctx, t.model, t.opts)
-	if err != nil {
-		return err
+	s := worker.Must(session.OpenModel(ctx, t.model, t.opts))
+	if err := s.SetMicroBatches(t.micro); err != nil {
+		worker.Check(errors.Join(err, s.Close()))
 	}
 	t.engine = s
-	if err := s.SetMicroBatches(t.micro); err != nil {
-		return errors.Join(err, s.Close())
-	}
-	return nil
 }
 
 // Train trains on a batch, and traces the step if traced is set.
@@ -148,80 +133,62 @@ func (t *trainer) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	return err
 }
 
-func (t *trainer) step(ctx context.Context, n int, b data.Batch) (float64, error) {
-	if err := t.Train(ctx, int64(n-1), b, t.values); err != nil {
-		return 0, err
-	}
-	return t.values[0], nil
+func (t *trainer) step(ctx context.Context, n int, b data.Batch) float64 {
+	worker.Check(t.Train(ctx, int64(n-1), b, t.values))
+	return t.values[0]
 }
 
-func (t *trainer) endEpoch(ctx context.Context, _ int) error {
+func (t *trainer) endEpoch(ctx context.Context, _ int) {
 	if t.reset == resetNone {
-		return nil
+		return
 	}
-	if err := t.Save(ctx, t.state); err != nil {
-		return err
-	}
+	worker.Check(t.Save(ctx, t.state))
 	switch t.reset {
 	case resetProcess:
-		return loop.ErrSaved
+		worker.Check(loop.ErrSaved)
 	case resetReload:
-		if err := t.Close(); err != nil {
-			return err
-		}
-		if err := t.open(ctx); err != nil {
-			return err
-		}
+		worker.Check(t.Close())
+		t.open(ctx)
 	}
-	return t.Restore(ctx, t.state)
+	worker.Check(t.Restore(ctx, t.state))
 }
 
-func (t *trainer) loop(take func(context.Context) (data.Batch, error)) *loop.Loop {
+func (t *trainer) loop(take func(context.Context) data.Batch) *loop.Loop {
 	return &loop.Loop{
-		Step: func(ctx context.Context, n int) (float64, error) {
-			b, err := take(ctx)
-			if err != nil {
-				return 0, err
-			}
-			return t.step(ctx, n, b)
-		},
+		Step:  func(ctx context.Context, n int) float64 { return t.step(ctx, n, take(ctx)) },
 		Epoch: t.endEpoch,
 		Trace: func(into *[]byte) { t.traced = into },
 	}
 }
 
-func (t *trainer) synth() (*synth.Synth, error) {
-	return synth.New(t.model, t.Roles().Train, t.opts.Seed)
+func (t *trainer) synth() *synth.Synth {
+	return worker.Must(synth.New(t.model, t.Roles().Train, t.opts.Seed))
 }
 
-func (t *trainer) samples(n int) (*data.InMemory, error) {
-	s, err := t.synth()
-	if err != nil {
-		return nil, err
-	}
-	return s.InMemory(n, 0)
-}
+func (t *trainer) samples(n int) *data.InMemory { return worker.Must(t.synth().InMemory(n, 0)) }
 
 // passes returns a function that returns the next batch, pass after pass. It skips the first
 // done batches, which an earlier process used. A batch is valid until the next call.
-func (b *builder) passes(ds data.Dataset, size, done int) func(context.Context) (data.Batch, error) {
+func (b *builder) passes(ds data.Dataset, size, done int) func(context.Context) data.Batch {
 	perPass := max(1, (ds.Len()+size-1)/size)
 	pass := data.Pass{Batch: size, Epoch: done / perPass, Skip: done % perPass}
 	var next func() (data.Batch, error, bool)
 	stop := func() {}
 	b.onClose(func() error { stop(); return nil })
-	return func(context.Context) (data.Batch, error) {
+	return func(context.Context) data.Batch {
 		for range 2 {
 			if next == nil {
 				next, stop = iter.Pull2(ds.Batches(pass))
 				pass.Skip = 0
 			}
 			if batch, err, ok := next(); ok {
-				return batch, err
+				worker.Check(err)
+				return batch
 			}
 			stop()
 			next, pass.Epoch = nil, pass.Epoch+1
 		}
-		return data.Batch{}, fmt.Errorf("%s has fewer samples than a batch of %d", ds.Name(), size)
+		worker.Check(fmt.Errorf("%s has fewer samples than a batch of %d", ds.Name(), size))
+		return data.Batch{}
 	}
 }
