@@ -73,9 +73,8 @@ func (g GPU) String() string {
 
 // Driver is an open NVIDIA driver. It is safe for concurrent use and must be closed.
 type Driver struct {
-	gpus    []GPU
-	version string
-	why     string
+	gpus []GPU
+	why  string
 
 	mu   sync.RWMutex // held for reading during a sample, so that Close waits
 	nvml *nvml        // nil if unavailable or closed
@@ -102,9 +101,6 @@ func Open() (*Driver, error) {
 
 // GPUs returns the GPUs that existed at Open, in the driver's order.
 func (d *Driver) GPUs() []GPU { return slices.Clone(d.gpus) }
-
-// Version returns the version of the driver, such as "570.133.20", or "".
-func (d *Driver) Version() string { return d.version }
 
 // Why returns the reason why there are no layers, or "" if there are layers.
 func (d *Driver) Why() string { return d.why }

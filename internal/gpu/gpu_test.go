@@ -17,12 +17,11 @@ func TestOpenThisMachine(t *testing.T) {
 	_, absent := os.Stat("/dev/nvidiactl")
 	libraries, _ := filepath.Glob("/usr/lib*/**/libnvidia-ml.so.1")
 	if absent == nil || len(libraries) > 0 {
-		t.Logf("driver %q: %v (%v): %s", d.Version(), d.GPUs(), err, d.Why())
+		t.Logf("%v (%v): %s", d.GPUs(), err, d.Why())
 		t.Skip("this machine has a driver of NVIDIA; the test is of one without")
 	}
 	require.NoError(t, err)
 	require.Empty(t, d.GPUs())
-	require.Empty(t, d.Version())
 	require.NotEmpty(t, d.Why())
 	require.Nil(t, d.Source(0))
 	require.Nil(t, d.Source(1))

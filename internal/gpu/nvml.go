@@ -52,7 +52,6 @@ type (
 type functions struct {
 	init, shutdown func() status
 	errorString    func(status) string
-	driverVersion  func(text *byte, size uint32) status
 	count          func(n *uint32) status
 	device         func(index uint32, into *handle) status
 	name, uuid     func(d handle, text *byte, size uint32) status
@@ -78,7 +77,6 @@ func (f *functions) symbols() []symbol {
 		{&f.init, []string{"nvmlInit_v2", "nvmlInit"}, true},
 		{&f.shutdown, []string{"nvmlShutdown"}, true},
 		{&f.errorString, []string{"nvmlErrorString"}, true},
-		{&f.driverVersion, []string{"nvmlSystemGetDriverVersion"}, true},
 		{&f.count, []string{"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"}, true},
 		{&f.device, []string{"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"}, true},
 		{&f.name, []string{"nvmlDeviceGetName"}, true},
@@ -116,7 +114,6 @@ func (d *Driver) open(f *functions) error {
 		d.why = "NVML cannot be started: " + f.errorString(s)
 		return n.failed("NVML cannot be started", s)
 	}
-	d.version = text(f.driverVersion)
 	var count uint32
 	if s := f.count(&count); s != success {
 		d.why = "NVML cannot count the GPUs: " + f.errorString(s)

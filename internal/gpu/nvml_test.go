@@ -56,10 +56,6 @@ func (f *fakeNVML) functions() *functions {
 		init:        func() status { return f.init },
 		shutdown:    func() status { f.shutdowns++; return f.shutdown },
 		errorString: func(status) string { return "in its words" },
-		driverVersion: func(text *byte, size uint32) status {
-			put("570.1", text, size)
-			return success
-		},
 		count: func(n *uint32) status {
 			*n = uint32(len(f.devices))
 			return f.count

@@ -19,14 +19,6 @@ type Use struct {
 	// allocating operation. Peak is the maximum over all allocating operations. Both are
 	// unknown if the allocator does not count.
 	InUse, Peak memory.Reading
-	// RunPeak is the maximum amount held by the execution, without variables, inputs and other
-	// executions. It is computed from the records of all allocations, which have a resolution of a
-	// microsecond, so it is known for every allocator.
-	RunPeak memory.Bytes
-	// Requested is the sum of all allocations.
-	Requested memory.Bytes
-	// Operations is the number of operations that allocated.
-	Operations int
 }
 
 // Trace is the summary of a traced execution.
@@ -67,7 +59,6 @@ func ReadTrace(metadata []byte) (Trace, error) {
 	}
 	t := Trace{Allocators: map[string]Use{}, Devices: map[string]int{}, Floating: map[tfbind.DType]int{}, Matrix: map[tfbind.DType]int{}}
 	last := map[string]int64{} // end time of the operation that InUse is from
-	records := map[string][]Record{}
 	for _, device := range run.GetStepStats().GetDevStats() {
 		for _, node := range device.GetNodeStats() {
 			t.count(node)
@@ -76,8 +67,6 @@ func ReadTrace(metadata []byte) (Trace, error) {
 			for _, m := range node.GetMemory() {
 				name := m.GetAllocatorName()
 				u := t.Allocators[name]
-				u.Requested += memory.Bytes(m.GetTotalBytes())
-				u.Operations++
 				// The message does not distinguish 0 from absent, but an allocator that counts cannot report 0
 				// after an allocation.
 				if b := memory.Bytes(m.GetAllocatorBytesInUse()); b > 0 {
@@ -87,16 +76,9 @@ func ReadTrace(metadata []byte) (Trace, error) {
 					}
 				}
 				t.Allocators[name] = u
-				a := allocations(node, m)
-				t.Allocations = append(t.Allocations, a)
-				records[name] = append(records[name], a.Records...)
+				t.Allocations = append(t.Allocations, allocations(node, m))
 			}
 		}
-	}
-	for name, r := range records {
-		u := t.Allocators[name]
-		u.RunPeak, _ = Peak(r)
-		t.Allocators[name] = u
 	}
 	return t, nil
 }

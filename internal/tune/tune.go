@@ -128,8 +128,8 @@ type Event struct {
 	Configuration autotune.Configuration
 	// Done is nil before the trial.
 	Done *autotune.Measurement
-	// Measured and Trials count measured configurations and all trials, earlier ones too.
-	Measured, Trials int
+	// Trials counts all trials, earlier ones too.
+	Trials int
 }
 
 // ErrNothing means that no configuration was measured.
@@ -183,7 +183,7 @@ func (s *search) run(ctx context.Context, t trials, until time.Time, progress fu
 				return nil
 			}
 		}
-		progress(Event{Configuration: c, Measured: len(s.points), Trials: s.count})
+		progress(Event{Configuration: c, Trials: s.count})
 		m, err := t.Measure(ctx, c)
 		if err != nil {
 			return err
@@ -192,7 +192,7 @@ func (s *search) run(ctx context.Context, t trials, until time.Time, progress fu
 			return nil
 		}
 		s.add(m)
-		progress(Event{Configuration: c, Done: &m, Measured: len(s.points), Trials: s.count})
+		progress(Event{Configuration: c, Done: &m, Trials: s.count})
 	}
 }
 
