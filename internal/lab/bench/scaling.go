@@ -307,7 +307,7 @@ func trainingsChild(ctx context.Context, args []string, stderr io.Writer) error 
 		if err != nil {
 			return err
 		}
-		done.Anon = m.Anon
+		done.Anon = int64(m.Anon.Bytes)
 		return errors.Join(parent.Send(done), closed())
 	})
 }

@@ -59,23 +59,13 @@ func Integers[T int32 | int64](f Feed, i int) []T {
 	return values
 }
 
-// Memory is the memory of this process in bytes.
-type Memory struct {
-	RSS  int64 // VmRSS: resident memory, including pages of files
-	Anon int64 // RssAnon: resident anonymous memory
-	Peak int64 // VmHWM: the highest RSS since the start
-}
-
 // ReadMemory reads the memory of this process. An unknown amount is an error.
-func ReadMemory() (Memory, error) {
+func ReadMemory() (memory.Usage, error) {
 	u, err := memory.Read()
-	if err != nil {
-		return Memory{}, err
+	if err == nil && !(u.RSS.OK && u.Anon.OK && u.Peak.OK) {
+		err = fmt.Errorf("%w: /proc/self/status lacks VmRSS, RssAnon or VmHWM", memory.ErrUnavailable)
 	}
-	if !u.RSS.OK || !u.Anon.OK || !u.Peak.OK {
-		return Memory{}, fmt.Errorf("%w: /proc/self/status lacks VmRSS, RssAnon or VmHWM", memory.ErrUnavailable)
-	}
-	return Memory{RSS: int64(u.RSS.Bytes), Anon: int64(u.Anon.Bytes), Peak: int64(u.Peak.Bytes)}, nil
+	return u, err
 }
 
 // Plan is the length of a measurement.
@@ -86,15 +76,13 @@ type Plan struct {
 }
 
 type Result struct {
-	Steps  int
-	Median time.Duration // median over the chunks' means, per step
-	Mean   time.Duration // per step
-	Memory Memory        // after the last step
-	Slope  float64       // bytes of anonymous memory per step, Theil-Sen over the chunks
-	// AnonLow and AnonHigh are the smallest and the largest anonymous memory after a chunk.
-	AnonLow, AnonHigh int64
-	FirstLoss         float32 // of the first warm-up step
-	LastLoss          float32
+	Steps     int
+	Median    time.Duration // median over the chunks' means, per step
+	Mean      time.Duration // per step
+	Memory    memory.Usage  // after the last step
+	Slope     float64       // bytes of anonymous memory per step, Theil-Sen over the chunks
+	FirstLoss float32       // of the first warm-up step
+	LastLoss  float32
 	// Times are the mean step times of the chunks, Anons the anonymous memory after each chunk.
 	Times []time.Duration
 	Anons []int64
@@ -143,20 +131,17 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 		total += took
 		means[c] = float64(took) / float64(size)
 		// not timed, because reading /proc takes about as long as a small step
-		m, err := ReadMemory()
-		if err != nil {
+		var err error
+		if r.Memory, err = ReadMemory(); err != nil {
 			return Result{}, err
 		}
-		r.Memory = m
-		at[c] = float64((c + 1) * size)
-		anon[c] = float64(m.Anon)
-		r.Times, r.Anons = append(r.Times, took/time.Duration(size)), append(r.Anons, m.Anon)
+		at[c], anon[c] = float64((c+1)*size), float64(r.Memory.Anon.Bytes)
+		r.Times, r.Anons = append(r.Times, took/time.Duration(size)), append(r.Anons, int64(r.Memory.Anon.Bytes))
 	}
 	r.CPU = ProcessTime() - used
 	r.Median = time.Duration(Median(means))
 	r.Mean = total / time.Duration(r.Steps)
 	r.Slope = TheilSen(at, anon)
-	r.AnonLow, r.AnonHigh = int64(slices.Min(anon)), int64(slices.Max(anon))
 	return r, nil
 }
 
@@ -180,6 +165,6 @@ func TheilSen(x, y []float64) float64 {
 func (r Result) Print(w io.Writer, impl, model string, batch int64) error {
 	_, err := fmt.Fprintf(w, "BenchmarkStep/impl=%s/model=%s/batch=%d\t%d\t%d ns/op\t%d mean-ns/op\t%.1f steps/s\t%d rss-bytes\t%d anon-bytes\t%d peak-bytes\t%.1f anon-B/step\t%d anon-range-bytes\t%g first-loss\t%g last-loss\n",
 		impl, model, batch, r.Steps, r.Median.Nanoseconds(), r.Mean.Nanoseconds(), 1/r.Median.Seconds(),
-		r.Memory.RSS, r.Memory.Anon, r.Memory.Peak, r.Slope, r.AnonHigh-r.AnonLow, r.FirstLoss, r.LastLoss)
+		r.Memory.RSS.Bytes, r.Memory.Anon.Bytes, r.Memory.Peak.Bytes, r.Slope, slices.Max(r.Anons)-slices.Min(r.Anons), r.FirstLoss, r.LastLoss)
 	return err
 }

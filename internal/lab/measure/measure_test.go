@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"steadyfit/memory"
 )
 
 // These values are those of earlier measurements.
@@ -43,7 +45,7 @@ func TestReadMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The kernel counts RSS in batches per thread, so the peak can lag a little.
-	if m.Anon <= 0 || m.RSS < m.Anon || m.Peak < m.RSS/2 {
+	if m.Anon.Bytes <= 0 || m.RSS.Bytes < m.Anon.Bytes || m.Peak.Bytes < m.RSS.Bytes/2 {
 		t.Errorf("memory = %+v, want 0 < Anon <= RSS, and a peak of that size", m)
 	}
 }
@@ -75,7 +77,7 @@ func TestRun(t *testing.T) {
 	if s := r.Sample(50, "2.21"); s.Steps != 500 || s.LastLoss != 12.5 || len(s.StepNS) != 5 || s.StepNS[0] != float64(r.Times[0])/50 {
 		t.Errorf("sample %+v of %+v", s, r)
 	}
-	if n != 13 || r.Steps != 10 || r.FirstLoss != 1 || r.LastLoss != 13 || r.Memory.RSS == 0 {
+	if n != 13 || r.Steps != 10 || r.FirstLoss != 1 || r.LastLoss != 13 || !r.Memory.RSS.OK {
 		t.Errorf("%d calls, result %+v", n, r)
 	}
 	broken := errors.New("broken")
@@ -89,7 +91,8 @@ func TestRun(t *testing.T) {
 
 func TestPrint(t *testing.T) {
 	var out bytes.Buffer
-	r := Result{Steps: 5, Median: time.Microsecond, Mean: 2 * time.Microsecond, Memory: Memory{3, 2, 4}, Slope: 0.25, AnonLow: 1, AnonHigh: 9, FirstLoss: 1, LastLoss: 0.5}
+	r := Result{Steps: 5, Median: time.Microsecond, Mean: 2 * time.Microsecond, Slope: 0.25, Anons: []int64{5, 1, 9}, FirstLoss: 1, LastLoss: 0.5}
+	r.Memory = memory.Usage{RSS: memory.Known(3), Anon: memory.Known(2), Peak: memory.Known(4)}
 	if err := r.Print(&out, "c", "m", 32); err != nil {
 		t.Fatal(err)
 	}
