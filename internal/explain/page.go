@@ -1,8 +1,7 @@
 package explain
 
 import (
-	"bytes"
-	_ "embed"
+	"embed"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -13,18 +12,10 @@ import (
 	"steadyfit/memory"
 )
 
-var (
-	//go:embed page.tmpl
-	pageText string
-	//go:embed page.css
-	pageStyle string
-	//go:embed page.js
-	pageScript string
-)
+//go:embed page.tmpl page.css page.js
+var assets embed.FS
 
-var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"style":  func() template.CSS { return template.CSS(uplot.Style() + pageStyle) },
-	"script": func() template.JS { return template.JS(uplot.Script() + pageScript) },
+var pageTemplate = uplot.Template(assets, template.FuncMap{
 	"share":  func(part, whole memory.Bytes) string { return percent(part, whole) },
 	"width":  func(part, whole any) string { return fmt.Sprintf("%.3f%%", 100*number(part)/max(number(whole), 1)) },
 	"micros": micros,
@@ -32,7 +23,7 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 
 	"execution": (*Report).execution,
 	"higher":    (*Report).higher,
-}).Parse(pageText))
+})
 
 func number(v any) float64 {
 	switch n := v.(type) {
@@ -104,10 +95,5 @@ func (r *Report) HTML(w io.Writer) error {
 		return fmt.Errorf("page: %w", err)
 	}
 	p.Charts = template.JS(charts) // json.Marshal escapes <, > and &
-	var out bytes.Buffer
-	if err := pageTemplate.Execute(&out, p); err != nil {
-		return fmt.Errorf("page: %w", err)
-	}
-	_, err = out.WriteTo(w)
-	return err
+	return uplot.Write(w, pageTemplate, p)
 }

@@ -1,8 +1,7 @@
 package tune
 
 import (
-	"bytes"
-	_ "embed"
+	"embed"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -17,21 +16,13 @@ import (
 	"steadyfit/memory"
 )
 
-var (
-	//go:embed page.tmpl
-	pageText string
-	//go:embed page.css
-	pageStyle string
-	//go:embed page.js
-	pageScript string
-)
+//go:embed page.tmpl page.css page.js
+var assets embed.FS
 
-var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"style":    func() template.CSS { return template.CSS(uplot.Style() + pageStyle) },
-	"script":   func() template.JS { return template.JS(uplot.Script() + pageScript) },
+var pageTemplate = uplot.Template(assets, template.FuncMap{
 	"duration": english.Duration,
 	"inc":      func(i int) int { return i + 1 },
-}).Parse(pageText))
+})
 
 // Page is a page with a result and the chart of its front.
 type Page struct {
@@ -183,11 +174,4 @@ func (p *Page) Chart() (template.JS, error) {
 }
 
 // HTML writes the page as one file that loads nothing.
-func (p *Page) HTML(w io.Writer) error {
-	var out bytes.Buffer
-	if err := pageTemplate.Execute(&out, p); err != nil {
-		return fmt.Errorf("page: %w", err)
-	}
-	_, err := out.WriteTo(w)
-	return err
-}
+func (p *Page) HTML(w io.Writer) error { return uplot.Write(w, pageTemplate, p) }

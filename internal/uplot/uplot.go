@@ -2,7 +2,12 @@
 package uplot
 
 import (
+	"bytes"
 	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"io/fs"
 	"strings"
 )
 
@@ -23,12 +28,29 @@ var (
 	pageStyle string
 )
 
-// Style returns the style sheet of a page with charts.
-func Style() string { return libraryStyle + pageStyle }
+// Template parses page.tmpl. Besides funcs, the template has the functions style and script, which return
+// page.css and page.js after those of all pages. They do not name uPlot's address, since a page must not
+// refer to the network.
+func Template(files fs.FS, funcs template.FuncMap) *template.Template {
+	read := func(name string) string {
+		text, _ := fs.ReadFile(files, name) // embedded files are always there
+		return string(text)
+	}
+	return template.Must(template.New("page.tmpl").Funcs(funcs).Funcs(template.FuncMap{
+		"style": func() template.CSS { return template.CSS(libraryStyle + pageStyle + read("page.css")) },
+		"script": func() template.JS {
+			_, chart, _ := strings.Cut(library, "*/")
+			return template.JS("/* uPlot 1.6.32, MIT License, (c) 2022 Leon Sorokin */" + chart + "\n" + charts + read("page.js"))
+		},
+	}).ParseFS(files, "page.tmpl"))
+}
 
-// Script returns uPlot and the functions for charts. It does not name uPlot's address, since a page must
-// not refer to the network.
-func Script() string {
-	_, chart, _ := strings.Cut(library, "*/")
-	return "/* uPlot 1.6.32, MIT License, (c) 2022 Leon Sorokin */" + chart + "\n" + charts
+// Write writes a page, or nothing if the template fails.
+func Write(w io.Writer, t *template.Template, page any) error {
+	var out bytes.Buffer
+	if err := t.Execute(&out, page); err != nil {
+		return fmt.Errorf("page: %w", err)
+	}
+	_, err := out.WriteTo(w)
+	return err
 }

@@ -17,21 +17,14 @@ import (
 	"steadyfit/memory"
 )
 
-//go:embed page.tmpl style.css script.js
+//go:embed page.tmpl page.css page.js
 var assets embed.FS
 
-func asset(name string) string {
-	text, _ := assets.ReadFile(name) // embedded files are always there
-	return string(text)
-}
-
-var pageTemplate = template.Must(template.New("page.tmpl").Funcs(template.FuncMap{
-	"style":  func() template.CSS { return template.CSS(uplot.Style() + asset("style.css")) },
-	"script": func() template.JS { return template.JS(uplot.Script() + asset("script.js")) },
-	"size":   size, "duration": duration, "sentence": sentence, "spread": spread,
+var pageTemplate = uplot.Template(assets, template.FuncMap{
+	"size": size, "duration": duration, "sentence": sentence, "spread": spread,
 	"slope": func(c *matrix.Combination) string { return slopeText(c, false) },
 	"best":  best,
-}).ParseFS(assets, "page.tmpl"))
+})
 
 type page struct {
 	*view
@@ -57,7 +50,7 @@ func HTML(w io.Writer, r *matrix.Result) error {
 		answers := p.answers(name)
 		p.Runtimes = append(p.Runtimes, onRuntime{i, name, answers, p.keeps(answers)})
 	}
-	var packed, out bytes.Buffer
+	var packed bytes.Buffer
 	packed.WriteByte('"')
 	text := base64.NewEncoder(base64.StdEncoding, &packed)
 	zip, err := gzip.NewWriterLevel(text, gzip.BestCompression)
@@ -72,11 +65,7 @@ func HTML(w io.Writer, r *matrix.Result) error {
 	}
 	packed.WriteByte('"')
 	p.Packed = template.JS(packed.String())
-	if err := pageTemplate.Execute(&out, p); err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	_, err = out.WriteTo(w)
-	return err
+	return uplot.Write(w, pageTemplate, p)
 }
 
 func (r onRuntime) Tally() string       { return tally(r.Answers) }
