@@ -55,7 +55,7 @@ func (p *Plan) assemble(r *Result, settled map[combinationID]Combination, jobs [
 	}
 	finish(&r.Environment, r.Runs)
 	r.Claims, err = ledger(r)
-	thin(r)
+	thin(r, runs)
 	return err
 }
 
@@ -314,14 +314,8 @@ var shownPhase = []memory.Layer{memory.RSS, memory.Anon, memory.File, memory.Pea
 // thin drops the data that only runs.jsonl has: layers and trends that no report shows, and all
 // curves except those of the middle run of each combination and of the first group of baseline
 // runs.
-func thin(r *Result) {
+func thin(r *Result, runs map[combinationID][]*RunResult) {
 	shown := make(map[int]bool)
-	runs := make(map[combinationID][]*RunResult)
-	for i := range r.Runs {
-		run := &r.Runs[i]
-		id := combinationID{run.Runtime, run.Workload, run.Remedy}
-		runs[id] = append(runs[id], run)
-	}
 	for id, all := range runs {
 		shown[middle(all).ID] = true
 		for _, run := range all {
@@ -338,12 +332,10 @@ func thin(r *Result) {
 			phases[name] = only(sample, shownPhase)
 		}
 		run.Phases = phases
-		switch {
-		case run.Series == nil:
-		case !shown[run.ID]:
-			run.Series = nil
-		default:
+		if run.Series != nil && shown[run.ID] {
 			run.Series = reduced(run.Series)
+		} else {
+			run.Series = nil
 		}
 	}
 }
