@@ -152,18 +152,8 @@ class Spec:
 class _Mallinfo2(ctypes.Structure):
     """The result of glibc's mallinfo2 (malloc.h, from glibc 2.33 on)."""
 
-    _fields_ = [
-        ("arena", ctypes.c_size_t),
-        ("ordblks", ctypes.c_size_t),
-        ("smblks", ctypes.c_size_t),
-        ("hblks", ctypes.c_size_t),
-        ("hblkhd", ctypes.c_size_t),
-        ("usmblks", ctypes.c_size_t),
-        ("fsmblks", ctypes.c_size_t),
-        ("uordblks", ctypes.c_size_t),
-        ("fordblks", ctypes.c_size_t),
-        ("keepcost", ctypes.c_size_t),
-    ]
+    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in _names.split()]
 
 
 class Malloc:
@@ -366,18 +356,6 @@ def architecture_of(spec: Spec, default: str) -> str:
     return folder if folder in ARCHITECTURES else default
 
 
-def make_loss(name: str, from_logits: bool) -> Any:
-    """The keras.losses.Loss for a name that bench_models uses."""
-    import keras
-
-    losses = keras.losses
-    if name == "mse":
-        return losses.MeanSquaredError()
-    if name == "binary_crossentropy":
-        return losses.BinaryCrossentropy(from_logits=from_logits)
-    return losses.SparseCategoricalCrossentropy(from_logits=from_logits)
-
-
 class Samples:
     """Generates samples for an architecture from the seed and a key.
 
@@ -427,7 +405,6 @@ class LoopOptions:
     eager: bool
     jit: bool
     mixed: str
-    clear_session: bool
 
     @classmethod
     def ask(cls, child: Child, jit: bool = False, delete_model: bool = False) -> LoopOptions:
@@ -445,7 +422,6 @@ class LoopOptions:
             eager=child.switch("eager"),
             jit=child.xla(default=jit),
             mixed=child.parameter("mixed", "", "mixed_bfloat16", "mixed_float16"),
-            clear_session=child.parameter("clear_session", "", "epoch") == "epoch",
         )
         own = loop in ("function", "eager")
         if options.delete and not own and not delete_model:
@@ -468,7 +444,7 @@ class Learner:
 
         self.options = options
         self.model, described = architecture.make()
-        self.loss = make_loss(described["loss"], described.get("from_logits", False))
+        self.loss = export._as_loss(described["loss"], described.get("from_logits", False))
         self.model.compile(
             optimizer=keras.optimizers.Adam(described.get("learning_rate", 1e-3)),
             loss=self.loss,
@@ -613,7 +589,6 @@ class ArrayFeed:
         self.aligned = self.whole or options.data != "numpy"
 
     def arguments(self) -> dict[str, Any]:
-        """See Feed."""
         data = self.options.data
         if data == "numpy":
             return {"x": self.x, "y": self.y, "batch_size": self.spec.batch, **self.steps}
@@ -624,7 +599,6 @@ class ArrayFeed:
         return {"x": self._dataset().repeat(), "steps_per_epoch": self.spec.epoch}
 
     def batches(self) -> Iterator[Batch]:
-        """See Feed."""
         one_pass = self._dataset() if self.options.data in ("tfdata", "from_generator") else None
         while True:
             yield from self._pass() if one_pass is None else one_pass
@@ -729,11 +703,9 @@ class SizesFeed:
         self.sizes, self.x, self.y, self.epoch = sizes, x, y, epoch
 
     def arguments(self) -> dict[str, Any]:
-        """See Feed."""
         return {"x": self.batches(), "steps_per_epoch": self.epoch}
 
     def batches(self) -> Iterator[Batch]:
-        """See Feed."""
         for n in self.sizes.draw():
             yield self.x[:n], self.y[:n]
 
@@ -749,12 +721,10 @@ class ImageFeed:
         self.spec, self.options, self.samples, self.how = spec, options, samples, how
 
     def arguments(self) -> dict[str, Any]:
-        """See Feed."""
         data = self._dataset() if self.options.data == "from_generator" else self.batches()
         return {"x": data, "steps_per_epoch": self.spec.epoch}
 
     def batches(self) -> Iterator[Batch]:
-        """See Feed."""
         if self.options.data == "from_generator":
             return iter(self._dataset())
         return ahead(self._made(), 2) if self.how.input == "prefetch" else self._made()
@@ -896,12 +866,13 @@ class Progress:
 class Job:
     """A workload. It reads its parameters in __init__; TensorFlow is imported before load."""
 
-    model = ""  # the architecture, if the Spec has no model
     loop = ""
+    clears = True  # whether the job has the parameter clear_session
 
     def __init__(self, child: Child) -> None:
         self.child, self.spec = child, child.spec
-        self.clear = False
+        self.model = WORKLOADS[child.spec.workload][1]  # if the Spec has no model
+        self.clear = self.clears and child.parameter("clear_session", "", "epoch") == "epoch"
 
     def load(self) -> None:
         """Make models and data."""
@@ -934,10 +905,6 @@ class Job:
             keras.backend.clear_session()
         return False
 
-    def ask_clear(self) -> None:
-        """Read the parameter clear_session."""
-        self.clear = self.child.parameter("clear_session", "", "epoch") == "epoch"
-
     def architecture(self) -> Architecture:
         """The architecture to work on."""
         self.model = architecture_of(self.spec, self.model)
@@ -951,12 +918,14 @@ class Job:
 class Training(Job):
     """Train steps on one model."""
 
+    sources = ARRAYS  # choices of the parameter data
+    reset = "none"
     jit = False  # whether XLA compiles the step unless a parameter says otherwise
 
     def __init__(self, child: Child) -> None:
         super().__init__(child)
         self.options = LoopOptions.ask(child, jit=self.jit)
-        self.loop, self.clear = self.options.loop, self.options.clear_session
+        self.loop = self.options.loop
         self.ask_data()
         self.hoard = child.parameter("callback", "", "hoard") == "hoard"
         if self.hoard and self.loop != "fit":
@@ -965,15 +934,12 @@ class Training(Job):
         self.learner: Learner | None = None
         self.kept: list[Any] = []
 
-    reset = "none"
-
     def ask_data(self) -> None:
         """Read the parameters for the source of batches."""
-        self.data = DataOptions.ask(self.child, *ARRAYS)
+        self.data = DataOptions.ask(self.child, *self.sources)
         self.reset = self.child.parameter("reset", "none", "restore", "reload", "process")
 
     def load(self) -> None:
-        """See Job."""
         prepare(self.options, self.spec)
         self.learner = Learner(self.architecture(), self.options)
         if self.spec.start:
@@ -994,7 +960,6 @@ class Training(Job):
         """Work of a workload after the train step."""
 
     def run(self, progress: Progress) -> None:
-        """See Job."""
         if self.loop == "fit":
             self._fit(progress)
             return
@@ -1075,7 +1040,6 @@ class Training(Job):
         return Hoarder()
 
     def epoch(self) -> bool:
-        """See Job."""
         super().epoch()
         if self.reset == "none":
             return False
@@ -1116,13 +1080,7 @@ def prepare(options: LoopOptions, spec: Spec) -> None:
         tf.config.run_functions_eagerly(True)
 
 
-class Control(Training):
-    """W0: the step keeps nothing."""
-
-    model = "digits-cnn"
-
-
-class Kept(Control):
+class Kept(Training):
     """W1: a tensor of exactly 64 KiB is kept after each step."""
 
     size = 64 << 10
@@ -1132,7 +1090,6 @@ class Kept(Control):
         self.keep = child.parameter("release", "keep", "close", "del") == "keep"
 
     def load(self) -> None:
-        """See Job."""
         super().load()
         import tensorflow as tf
 
@@ -1141,7 +1098,6 @@ class Kept(Control):
         self.fetch = lambda: tf.fill([self.size // 4], 1.0)
 
     def after_step(self, logs: Mapping[str, float]) -> None:
-        """See Training."""
         tensor = self.fetch()
         if self.keep:
             self.kept.append(tensor)
@@ -1150,12 +1106,10 @@ class Kept(Control):
 class Images(Training):
     """W2, S3: images are made for each step."""
 
-    model = "image-224"
+    sources = ("generator", *ARRAYS)
 
     def ask_data(self) -> None:
-        """See Training."""
-        self.data = DataOptions.ask(self.child, "generator", *ARRAYS)
-        self.reset = self.child.parameter("reset", "none", "restore", "reload", "process")
+        super().ask_data()
         made = self.data.data in ("generator", "from_generator")
         self.images = ImageOptions(
             self.child.parameter("input", "tensor", "buffer", "prefetch"),
@@ -1170,7 +1124,6 @@ class Images(Training):
             self.child.refuse("augment", f"with data={self.data.data} images are not augmented")
 
     def make_feed(self) -> Feed:
-        """See Training."""
         if self.data.data in ("generator", "from_generator"):
             return ImageFeed(self.spec, self.data, self.samples(), self.images)
         return super().make_feed()
@@ -1179,55 +1132,31 @@ class Images(Training):
 class Large(Training):
     """S0: a large set of samples."""
 
-    model = "dense-100-64-1"
+    sources = (*ARRAYS, "disk")
 
     def ask_data(self) -> None:
-        """See Training."""
-        self.data = DataOptions.ask(self.child, *ARRAYS, "disk")
-        self.reset = self.child.parameter("reset", "none", "restore", "reload", "process")
+        super().ask_data()
         self.rows = self.child.number("rows", 1_000_000, least=self.spec.batch)
 
     def make_feed(self) -> Feed:
-        """See Training."""
         samples = self.samples()
         x, y = large_set(self.spec, samples, self.rows, self.data.data)
         return ArrayFeed(x, y, self.spec, self.data, samples)
 
 
 class Validated(Training):
-    """S1: an epoch whose last batch is smaller, and validation at its end."""
-
-    model = "dense-100-64-1"
+    """S1, S1d: an epoch whose last batch is smaller, and validation at its end."""
 
     def samples_per_pass(self) -> int:
-        """See Training. The last batch is a quarter full, like that of 1000 samples by 32."""
+        """The last batch is a quarter full, like that of 1000 samples by 32."""
         return max(1, self.spec.set_size - self.spec.whole_batch * 3 // 4)
 
     def load(self) -> None:
-        """See Job."""
         super().load()
         self.validation = self.samples().make(max(1, self.samples_per_pass() // 5), 1)
 
 
-class Dropout(Validated):
-    """S1d: a larger model."""
-
-    model = "dropout-200-512-256-1"
-
-
-class Classifier(Training):
-    """S2."""
-
-    model = "dense-784-10"
-
-
-class Recurrent(Training):
-    """S2l."""
-
-    model = "lstm"
-
-
-class Recorded(Classifier):
+class Recorded(Training):
     """S4: the logs of each step are kept, as a logging callback does."""
 
     def __init__(self, child: Child) -> None:
@@ -1235,26 +1164,23 @@ class Recorded(Classifier):
         self.keep = child.parameter("history", "keep", "last") == "keep"
 
     def samples_per_pass(self) -> int:
-        """See Training. This avoids an epoch of 60,000 samples in memory."""
+        """This avoids an epoch of 60,000 samples in memory."""
         return min(self.spec.epoch, 200) * self.spec.whole_batch
 
     def after_step(self, logs: Mapping[str, float]) -> None:
-        """See Training."""
         if not self.keep:
             self.kept.clear()
         self.kept.append({name: float(value) for name, value in logs.items()})
 
 
-class Pipeline(Classifier):
+class Pipeline(Training):
     """W11: a shuffle buffer in a tf.data pipeline that restarts each epoch."""
 
     def ask_data(self) -> None:
-        """See Training."""
         self.data = DataOptions("tfdata", DataOptions.ask_prefetch(self.child), False)
         self.shuffle = self.child.number("shuffle", 1000)
 
     def make_feed(self) -> Feed:
-        """See Training."""
         samples = self.samples()
         x, y = samples.make(self.samples_per_pass(), 0)
         return ArrayFeed(x, y, self.spec, self.data, samples, self.shuffle)
@@ -1263,15 +1189,12 @@ class Pipeline(Classifier):
 class Compiled(Training):
     """W9: XLA compiles the step for each number of samples."""
 
-    model = "dense-100-64-1"
     jit = True
 
     def ask_data(self) -> None:
-        """See Training."""
         self.sizes = Sizes(self.child, once=True)
 
     def make_feed(self) -> Feed:
-        """See Training."""
         x, y = self.samples().make(self.sizes.most, 0)
         return SizesFeed(self.sizes, x, y, self.spec.epoch)
 
@@ -1279,18 +1202,15 @@ class Compiled(Training):
 class Rebuilt(Job):
     """W4: the model is built and compiled again for each step, as Keras users load it."""
 
-    model = "image-224"
-
     def __init__(self, child: Child) -> None:
         super().__init__(child)
         self.options = LoopOptions.ask(child, delete_model=True)
-        self.loop, self.clear = self.options.loop, self.options.clear_session
+        self.loop = self.options.loop
         self.reuse = child.switch("reuse")
         self.learner: Learner | None = None
         self.initial: list[Any] = []
 
     def load(self) -> None:
-        """See Job."""
         prepare(self.options, self.spec)
         self.x, self.y = self.samples().make(self.spec.batch, 0)
         if self.reuse:
@@ -1298,7 +1218,6 @@ class Rebuilt(Job):
             self.initial = self.learner.state()
 
     def step(self, n: int) -> float:
-        """See Job."""
         if self.reuse:
             self.learner.restore(self.initial)
         else:
@@ -1320,14 +1239,12 @@ class Predicting(Job):
         self.loop = "predict" if loop == "fit" else loop
         self.eager = child.switch("eager")
         self.jit = child.xla()
-        self.ask_clear()
         if self.eager and self.loop == "eager":
             child.refuse("eager", "the loop eager has no function to run eagerly")
         if self.jit and (self.eager or self.loop == "eager"):
             child.refuse("jit", "eager execution compiles nothing")
 
     def load(self) -> None:
-        """See Job."""
         import keras
         import tensorflow as tf
 
@@ -1351,27 +1268,21 @@ class Predicting(Job):
 class Varying(Predicting):
     """W3: a different number of samples in each step."""
 
-    model = "digits"
-
     def __init__(self, child: Child) -> None:
         super().__init__(child)
         self.sizes = Sizes(child)
 
     def load(self) -> None:
-        """See Job."""
         super().load()
         self.x, _ = self.samples().make(self.sizes.most, 0)
         self.draw = self.sizes.draw()
 
     def step(self, n: int) -> None:
-        """See Job."""
         self.predict(self.x[: next(self.draw)])
 
 
 class History(Predicting):
     """W10: the values of all predictions are kept."""
-
-    model = "digits"
 
     def __init__(self, child: Child) -> None:
         super().__init__(child)
@@ -1382,12 +1293,10 @@ class History(Predicting):
         self.history: list[Any] = []
 
     def load(self) -> None:
-        """See Job."""
         super().load()
         self.x, _ = self.samples().make(self.spec.batch, 0)
 
     def step(self, n: int) -> None:
-        """See Job."""
         values = self.predict(self.x)
         if not self.keep:
             self.history.clear()
@@ -1403,10 +1312,8 @@ class Growing(Job):
     def __init__(self, child: Child) -> None:
         super().__init__(child)
         self.grow = child.parameter("graph", "grow", "sealed") == "grow"
-        self.ask_clear()
 
     def load(self) -> None:
-        """See Job."""
         import numpy as np
         import tensorflow as tf
 
@@ -1416,7 +1323,6 @@ class Growing(Job):
         self.function = tf.function(constant)
 
     def step(self, n: int) -> None:
-        """See Job."""
         self.function(n if self.grow else 0)
 
 
@@ -1428,10 +1334,8 @@ class Fetching(Job):
     def __init__(self, child: Child) -> None:
         super().__init__(child)
         self.fixed = child.parameter("fetches", "varying", "fixed") == "fixed"
-        self.ask_clear()
 
     def load(self) -> None:
-        """See Job."""
         import keras
         import numpy as np
 
@@ -1443,7 +1347,6 @@ class Fetching(Job):
         self.sets = [int(s) + 1 for s in random.permutation((1 << self.outputs) - 1)]
 
     def step(self, n: int) -> None:
-        """See Job."""
         import keras
 
         bits = self.sets[0 if self.fixed else n % len(self.sets)]
@@ -1454,6 +1357,7 @@ class Fetching(Job):
 class Bursts(Job):
     """W8: threads make tensors, and drop most of them out of order."""
 
+    clears = False
     tensors = 320  # in a step, by all threads
     small, large = 64 << 10, 256 << 10  # bytes
 
@@ -1463,14 +1367,12 @@ class Bursts(Job):
         self.survivors: list[list[Any]] = [[] for _ in range(self.threads)]
 
     def load(self) -> None:
-        """See Job."""
         import numpy as np
 
         self.pool = concurrent.futures.ThreadPoolExecutor(self.threads)
         self.randoms = [np.random.default_rng([self.spec.seed, i]) for i in range(self.threads)]
 
     def step(self, n: int) -> None:
-        """See Job."""
         # Each thread drops the tensors that another one kept.
         handed = self.survivors[1:] + self.survivors[:1]
         self.survivors = []
@@ -1500,12 +1402,7 @@ class Bursts(Job):
 class Texts(Job):
     """W12: a tensor of strings is made, passed through an operation and read."""
 
-    def __init__(self, child: Child) -> None:
-        super().__init__(child)
-        self.ask_clear()
-
     def load(self) -> None:
-        """See Job."""
         import numpy as np
 
         random = np.random.default_rng([self.spec.seed, 12])
@@ -1514,7 +1411,6 @@ class Texts(Job):
         self.pool = [chr(a) * int(n) for a, n in zip(letters, lengths, strict=True)]
 
     def step(self, n: int) -> None:
-        """See Job."""
         import tensorflow as tf
 
         start = n * 7 % 1000
@@ -1524,26 +1420,27 @@ class Texts(Job):
             raise RuntimeError("strings came back changed")
 
 
-WORKLOADS: dict[str, type[Job]] = {
-    "W0": Control,
-    "W1": Kept,
-    "W2": Images,
-    "W3": Varying,
-    "W4": Rebuilt,
-    "W5": Growing,
-    "W6": Fetching,
-    "W8": Bursts,
-    "W9": Compiled,
-    "W10": History,
-    "W11": Pipeline,
-    "W12": Texts,
-    "S0": Large,
-    "S1": Validated,
-    "S1d": Dropout,
-    "S2": Classifier,
-    "S2l": Recurrent,
-    "S3": Images,
-    "S4": Recorded,
+# The job and the architecture of each workload.
+WORKLOADS: dict[str, tuple[type[Job], str]] = {
+    "W0": (Training, "digits-cnn"),
+    "W1": (Kept, "digits-cnn"),
+    "W2": (Images, "image-224"),
+    "W3": (Varying, "digits"),
+    "W4": (Rebuilt, "image-224"),
+    "W5": (Growing, ""),
+    "W6": (Fetching, ""),
+    "W8": (Bursts, ""),
+    "W9": (Compiled, "dense-100-64-1"),
+    "W10": (History, "digits"),
+    "W11": (Pipeline, "dense-784-10"),
+    "W12": (Texts, ""),
+    "S0": (Large, "dense-100-64-1"),
+    "S1": (Validated, "dense-100-64-1"),
+    "S1d": (Validated, "dropout-200-512-256-1"),
+    "S2": (Training, "dense-784-10"),
+    "S2l": (Training, "lstm"),
+    "S3": (Images, "image-224"),
+    "S4": (Recorded, "dense-784-10"),
 }
 
 
@@ -1575,11 +1472,6 @@ class Runtime:
         return tf, keras
 
 
-def threads() -> int:
-    """The number of threads of this process."""
-    return len(os.listdir("/proc/self/task"))
-
-
 def do(child: Child) -> None:
     """Do the run from the first phase to the last.
 
@@ -1587,12 +1479,11 @@ def do(child: Child) -> None:
         Again: another process continues, which the parent knows.
         ParameterError: a parameter cannot be used.
     """
-    kind = WORKLOADS.get(child.spec.workload)
-    if kind is None:
+    if child.spec.workload not in WORKLOADS:
         known = ", ".join(WORKLOADS)
         raise ValueError(f"unknown workload {child.spec.workload!r} on Keras; there are {known}")
     runtime, progress = Runtime(child), Progress(child)
-    job = kind(child)
+    job = WORKLOADS[child.spec.workload][0](child)
     child.check_params()
     child.phase("start")
     tf, keras = runtime.start()
@@ -1615,7 +1506,7 @@ def do(child: Child) -> None:
         child.again(progress.done)
         raise
     child.phase("steady")
-    child.fact("threads", threads())
+    child.fact("threads", len(os.listdir("/proc/self/task")))
     if progress.first is not None:
         child.fact("loss_first", f"{progress.first:.6g}")
         child.fact("loss_last", f"{progress.last:.6g}")

@@ -407,7 +407,7 @@ def test_samples_fit_the_model(name):
     assert not np.array_equal(x, samples.make(5, 2)[0])
     classes = y.astype("int64").reshape(-1)
     assert all(x[i].reshape(-1)[k] >= 1 for i, k in enumerate(classes)), "nothing to learn"
-    options = matrix_keras.LoopOptions("eager", False, False, False, "", False)
+    options = matrix_keras.LoopOptions("eager", False, False, False, "")
     learner = matrix_keras.Learner(architecture, options)
     assert math.isfinite(learner.step(x, y))
 
