@@ -161,8 +161,6 @@ def keras_fit(folder: pathlib.Path, batch: int, epochs: int) -> None:
 
 def steadyfit(folder: pathlib.Path, cache: str, batch: int, epochs: int) -> dict[str, float]:
     model, data = ("head", "features.npz") if cache == "head" else ("model", "data.npz")
-    log = folder / "history.jsonl"
-    log.unlink(missing_ok=True)
     out = subprocess.run(
         [
             ROOT / "bin/steadyfit",

@@ -32,19 +32,15 @@ shapes; --twins adds them to digits-cnn and attention. ``--policy`` makes models
 policy of Keras, from the same weights, in folders whose names have the suffix in
 SUFFIXES; under mixed_float16 with ``--loss-scale-input`` the suffix is SCALED. ``--remat``
 computes layers again for the gradient, as export.py does, with the suffix REMAT.
-``--check-fashion FOLDER`` trains fashion-cnn on the four IDX files of a folder and prints
-the accuracy after each epoch.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import gzip
 import math
 import pathlib
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -292,50 +288,6 @@ def export_model(
     return export.export(model, out, optimizer=adam, force=True, check=check, **options)
 
 
-def read_idx(file: pathlib.Path) -> Any:
-    """Read a gzipped IDX file of unsigned bytes."""
-    import numpy as np
-
-    data = gzip.decompress(file.read_bytes())
-    if data[:3] != b"\0\0\x08":
-        raise ValueError(f"{file}: not an IDX file of unsigned bytes")
-    shape = np.frombuffer(data, ">i4", data[3], 4)
-    return np.frombuffer(data, "uint8", offset=4 + 4 * data[3]).reshape(shape)
-
-
-def check_fashion(model: pathlib.Path, folder: pathlib.Path, epochs: int, batch: int = 64) -> float:
-    """Train fashion-cnn through its signatures; returns the test accuracy."""
-    tf, _ = export._load_tensorflow()
-    import numpy as np
-
-    part = {
-        name: (
-            read_idx(folder / f"{name}-images-idx3-ubyte.gz"),
-            read_idx(folder / f"{name}-labels-idx1-ubyte.gz").astype("int64"),
-        )
-        for name in ("train", "t10k")
-    }
-    signatures = tf.saved_model.load(str(model)).signatures
-    order = np.random.default_rng(SEED)
-    accuracy = 0.0
-    for epoch in range(epochs):
-        start = time.monotonic()
-        x, y = part["train"]
-        shuffled = order.permutation(len(x))
-        for first in range(0, len(x), batch):
-            rows = shuffled[first : first + batch]
-            signatures["train"](x=tf.constant(x[rows]), y=tf.constant(y[rows]))
-        seconds = time.monotonic() - start
-        x, y = part["t10k"]
-        results = [
-            signatures["evaluate"](x=tf.constant(x[i : i + 1000]), y=tf.constant(y[i : i + 1000]))
-            for i in range(0, len(x), 1000)
-        ]
-        accuracy = float(np.mean([r["accuracy"] for r in results]))
-        print(f"epoch {epoch + 1}: test accuracy {accuracy:.4f}, {seconds:.1f} s", flush=True)
-    return accuracy
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(
@@ -350,8 +302,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--no-verify", action="store_true", help="do not load the exports to verify them"
     )
-    parser.add_argument("--check-fashion", type=pathlib.Path, metavar="FOLDER")
-    parser.add_argument("--epochs", type=int, default=5, help="epochs of --check-fashion (5)")
     arguments = parser.parse_args(argv)
     if arguments.loss_scale_input and arguments.policy != "mixed_float16":
         parser.error("--loss-scale-input is for --policy mixed_float16")
@@ -371,11 +321,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{report.path}: {report.bytes / 1024:.0f} KiB, {', '.join(report.signatures)}",
             flush=True,
         )
-    if arguments.check_fashion:
-        accuracy = check_fashion(
-            arguments.out / "fashion-cnn", arguments.check_fashion, arguments.epochs
-        )
-        return 0 if accuracy >= 0.88 else 1
     return 0
 
 
