@@ -10,55 +10,8 @@ This file is a command (``python scripts/export.py --help``) and a library::
                            loss="sparse_categorical_crossentropy",
                            metrics=["accuracy"])
 
-The SavedModel has these signatures:
-
-========================  =====================================  =======================
-signature                 inputs                                 outputs
-========================  =====================================  =======================
-``train``                 model inputs [B,...], labels [B,...]   loss, metrics
-``train_n``               the same, stacked [N,B,...]            means over the N steps [#]_
-``evaluate``              as train                               loss, metrics
-``predict``               model inputs                           model outputs [#]_
-``gradients``             as train                               loss, metrics
-``apply``                 none                                   global_step
-``set_learning_rate``     learning_rate []                       learning_rate
-``reset_metrics``         none                                   metrics, by name
-``finalize``              none                                   global_step
-``train_xla``             as train, fixed B (on request)         as train
-``train_n_xla``           as train_n, fixed N and B              as train_n
-========================  =====================================  =======================
-
-.. [#] inputs that are constant within a call (learning_rate, loss_scale) are not stacked.
-.. [#] also as ``serving_default``, the default name of TensorFlow's own tools.
-
-``gradients`` adds a micro-batch's gradients, weighted with its share of the
-samples, to accumulators that live in the model; ``apply`` divides, takes one
-optimizer step and clears them. Any split of a batch gives the step of the whole
-batch, up to the order of float additions. Exceptions are layers and losses
-whose value for one sample depends on the others (BatchNormalization, Dice) or on a random
-draw (Dropout), layers that change their weights, and an Embedding under any optimizer but
-SGD without clipping, since Keras treats each occurrence of a row in a batch as a separate
-gradient. The metadata of these models has ``"micro_batches_exact": false``. For others, the
-export compares the gradients of 8 random samples with those of 3 and 5 of them.
-
-The loss is that of Keras ``fit``: the reduced loss plus the model's
-regularisation losses, in ``train`` and in ``evaluate``.
-Metrics are Keras's own objects with their variables. A step returns their values over
-all batches since ``reset_metrics``, whose outputs name them. ``finalize`` exists for an
-optimizer with ``use_ema``, and replaces the weights by their averages, as ``fit`` does at its end.
-
-A model whose class overrides ``train_step``, ``test_step``, ``compute_loss`` or similar methods,
-or whose only loss comes from ``add_loss``, is exported with its own steps, which are traced
-without changes and may use several optimizers. It has no ``gradients`` and ``apply``.
-
-A model with layers under the policy mixed_float16 scales its loss, since small gradients
-would be zero in float16. By default the scale is inside the graph, as in Keras's
-LossScaleOptimizer: the scale doubles after 2000 good steps in a row, and halves at a step
-whose gradients are not finite, which is skipped. ``train``, ``train_n`` and ``gradients``
-then also return ``loss_scale``, the scale of the next step, ``skipped_steps``, the number
-of steps skipped so far, and ``grads_finite``. With ``loss_scale_input``, the scale is an
-input of these signatures instead, set by the training program, and a step whose
-gradients are not finite changes no weight.
+docs/reference/contract.md describes the signatures that it writes, and docs/reference/keras.md
+which models train as under Keras fit, and which are refused.
 
 Every variable that a step touches is tracked by the saved object, optimizer
 slots, dropout seeds and accumulators included, because only tracked variables are
@@ -2096,12 +2049,8 @@ def _assigns(nodes: Iterable[Any], variable: str, library: Mapping[str, Any]) ->
                 "ResourceGather"
             ):
                 return True
-            at -= node.op in (
-                "If",
-                "StatelessIf",
-                "Case",
-                "StatelessCase",
-            )  # the branch index comes first
+            # The index of the branch comes first.
+            at -= node.op in ("If", "StatelessIf", "Case", "StatelessCase")
             called = [a.func.name for a in node.attr.values() if a.HasField("func")]
             called += [f.name for a in node.attr.values() for f in a.list.func]
             for function in (library[f] for f in called):
@@ -2129,6 +2078,13 @@ def _numbered(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def _spec_json(spec: Spec) -> dict[str, Any]:
     return {"dtype": spec.dtype, "shape": [-1, *(-1 if d is None else d for d in spec.shape)]}
+
+
+def _tensors_json(specs: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        n: {"dtype": s.dtype.name, "shape": [-1 if d is None else d for d in s.shape]}
+        for n, s in specs.items()
+    }
 
 
 def repeat(
@@ -2353,43 +2309,19 @@ class _ModuleProgram:
         Keras optimizers are the usual case: tf.Module does not see their slots.
         """
         owned = {id(v) for v in self.module.variables}
+        used = {id(v): v for f in self.functions.values() for v in f.graph.variables}
         root = self.tf.Module()
         root.module = self.module
-        root.used = [
-            v
-            for v in dict.fromkeys(
-                variable
-                for function in self.functions.values()
-                for variable in map(_Identity, function.graph.variables)
-            )
-            if id(v.value) not in owned
-        ]
-        root.used = [v.value for v in root.used]
+        root.used = [v for key, v in used.items() if key not in owned]
         return root
 
     def metadata(self) -> dict[str, Any]:
         """The metadata of the train step."""
         outputs = self.functions[self.step].structured_outputs
         return {
-            "inputs": {
-                n: {"dtype": s.dtype.name, "shape": [-1 if d is None else d for d in s.shape]}
-                for n, s in self.inputs.items()
-            },
+            "inputs": _tensors_json(self.inputs),
             "metrics": [n for n in outputs if n not in RESERVED_OUTPUTS],
         }
-
-
-class _Identity:
-    """A variable as a dictionary key: tf.Variable compares by value."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self.value is other.value
 
 
 def _refuse_foreign_ops(concrete: Any, where: str) -> None:
@@ -2685,10 +2617,7 @@ def export(
         if "predict" in signatures and isinstance(
             signatures["predict"].structured_outputs, Mapping
         ):
-            metadata["outputs"] = {
-                n: {"dtype": s.dtype.name, "shape": [-1 if d is None else d for d in s.shape]}
-                for n, s in signatures["predict"].structured_outputs.items()
-            }
+            metadata["outputs"] = _tensors_json(signatures["predict"].structured_outputs)
         for name, (low, high) in (input_ranges or {}).items():
             metadata["inputs"][name]["range"] = [low, high]
         if class_names is not None:
@@ -3020,7 +2949,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
             if "reset_metrics" in signatures:
                 run("reset_metrics", {})  # the state of metrics does not count
             after = session.run(reads)
-            changed = [n for n in reads if not _same(np, initial[n], after[n])]
+            changed = [n for n in reads if not np.array_equal(initial[n], after[n])]
             if not changed and first.get("grads_finite", True):
                 raise refuse(
                     "a train step changes nothing",
@@ -3059,8 +2988,8 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
                 run("apply", {})
                 split = session.run(reads)
                 restore(middle)
-                values = _values(signatures["gradients"], half)
-                run(step, dict(zip(_inputs(signatures[step]), values, strict=True)))
+                named = {k: half[v.name] for k, v in signatures["gradients"].inputs.items()}
+                run(step, {v.name: named[k] for k, v in signatures[step].inputs.items()})
                 whole = session.run(reads)
                 for name in reads:
                     if not _close(np, split[name], whole[name], 1e-3):
@@ -3108,14 +3037,6 @@ def _ancestors(graph: Any, tensors: Sequence[str]) -> list[Any]:
     return [op for op in graph.get_operations() if op in seen]
 
 
-def _inputs(signature: Any) -> list[str]:
-    return [signature.inputs[k].name for k in sorted(signature.inputs)]
-
-
-def _values(signature: Any, feeds: Mapping[str, Any]) -> list[Any]:
-    return [feeds[signature.inputs[k].name] for k in sorted(signature.inputs)]
-
-
 # The texts that checks feed: words first, and numbers with an empty cell if a step fails on words.
 WORDS = ("one", "two words")
 NUMBERS = ("1", "", "2")
@@ -3146,10 +3067,6 @@ def _random(
     else:
         values = random.integers(0, 2, shape)
     return np.asarray(values).astype(dtype.as_numpy_dtype)
-
-
-def _same(np: Any, a: Any, b: Any) -> bool:
-    return np.array_equal(np.asarray(a), np.asarray(b))
 
 
 def _close(np: Any, a: Any, b: Any, tolerance: float = 1e-5) -> bool:
