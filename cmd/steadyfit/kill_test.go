@@ -63,7 +63,7 @@ func asProgram() {
 }
 
 // program returns the command with these arguments, as a child process.
-func program(t *testing.T, args ...string) *exec.Cmd {
+func program(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
 	text, err := json.Marshal(args)
 	require.NoError(t, err)
