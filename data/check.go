@@ -255,7 +255,7 @@ func (m *InMemory) locate(e *RowError, field string) {
 		}
 	}
 	if m.rows != nil {
-		e.Row = int(m.rows[e.Row])
+		e.Row = int(m.rows.at(e.Row))
 	}
 	if m.lines != nil {
 		e.Unit, e.Row = "line", m.lines[e.Row]
@@ -325,7 +325,7 @@ func (m *InMemory) checkColumn(ctx context.Context, c *column) []error {
 					return
 				}
 				if m.rows != nil {
-					row = int(m.rows[row])
+					row = int(m.rows.at(row))
 				}
 				if err := c.made.make(h, sample, 0, Sample{Row: row}); err != nil {
 					mu.Lock()

@@ -65,7 +65,8 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 
 // firstRows returns the rows in the order of the first pass.
 func (m *InMemory) firstRows() []uint32 {
-	rows := m.order(new([]uint32), 0)
+	var room []uint32
+	rows := m.order(&room, 0).between(&room, 0, m.n)
 	if rows == nil {
 		rows = make([]uint32, m.n)
 		for i := range rows {
@@ -82,11 +83,12 @@ func (m *InMemory) identifyRecords(sum hash.Hash) {
 	if m.shuffled {
 		fmt.Fprintf(sum, "seed %d\n", m.seed)
 	}
-	var raw []byte
-	for i, row := range m.rows {
-		if raw = binary.LittleEndian.AppendUint32(raw, row); len(raw) >= 64<<10 || i == len(m.rows)-1 {
-			sum.Write(raw)
-			raw = raw[:0]
-		}
+	if m.rows == nil {
+		return
+	}
+	var raw [8]byte
+	for _, word := range m.rows.bits {
+		binary.LittleEndian.PutUint64(raw[:], word)
+		sum.Write(raw[:])
 	}
 }

@@ -218,7 +218,7 @@ func (m *InMemory) FilePath(sample int) string {
 	for i := range m.columns {
 		if files := m.columns[i].files(); files != nil {
 			if m.rows != nil {
-				sample = int(m.rows[sample])
+				sample = int(m.rows.at(sample))
 			}
 			return filepath.ToSlash(files.files[sample].path)
 		}

@@ -115,7 +115,7 @@ func TestOpenImages(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "lily/white/x.png", m.FilePath(0))
 	require.Equal(t, "rose/b.PNG", m.FilePath(2))
-	require.Equal(t, m.FilePath(int(rest.rows[0])), rest.FilePath(0))
+	require.Equal(t, m.FilePath(int(rest.rows.at(0))), rest.FilePath(0))
 	require.Empty(t, counted(t, 1).FilePath(0))
 	opened, err := Open(dir, Options{Images: ImageOptions{Height: 2, Width: 3, Channels: 1, Classes: []string{"rose", "tulip", "lily"}}})
 	require.NoError(t, err)

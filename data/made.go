@@ -44,8 +44,9 @@ type maker interface {
 	repeats() bool
 }
 
-// hand is the memory of one worker: samples between two functions, and the state of makers.
+// hand is the memory of one worker: samples between two functions, the state of makers, and rows.
 type hand struct {
+	rows    []uint32
 	between map[maker]vector
 	kept    map[any]any
 }
@@ -247,7 +248,7 @@ func (m *InMemory) chunk(batch, workers int) int {
 
 // share lets all workers write the samples at positions [from, to) of a pass to w. The workers
 // have ended when share returns.
-func (m *InMemory) share(w *workspace, order []uint32, epoch, from, to int) error {
+func (m *InMemory) share(w *workspace, order order, epoch, from, to int) error {
 	n := to - from
 	size := m.chunk(n, len(w.hands))
 	if size == n {

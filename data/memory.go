@@ -19,8 +19,8 @@ import (
 type InMemory struct {
 	name    string
 	columns []column
-	// rows lists the rows of the columns that belong to this dataset; nil means all rows.
-	rows []uint32
+	// rows are the rows of the columns that belong to this dataset; nil means the first n.
+	rows *subset
 	n    int
 	// lines are the line numbers of all rows in a text file; nil for other sources.
 	lines []int
@@ -226,36 +226,26 @@ func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
 	}
 }
 
-// order returns the rows in the order of a pass; nil means all rows in file order. A shuffled
-// dataset reuses the slice in room.
-func (m *InMemory) order(room *[]uint32, epoch int) []uint32 {
+// order returns the rows in the order of a pass. It reuses the slice in room.
+func (m *InMemory) order(room *[]uint32, epoch int) order {
 	if !m.shuffled {
-		return m.rows
+		return order{of: m.rows}
 	}
-	if len(*room) != m.n {
-		*room = make([]uint32, m.n)
-	}
-	order := *room
-	shuffleOrder(order, m.seed, uint64(epoch))
-	if m.rows != nil {
-		for i, at := range order {
-			order[i] = m.rows[at]
-		}
-	}
-	return order
+	return newOrder(m.n, m.rows, room, m.seed, uint64(epoch))
 }
 
 // fill writes the samples at positions [from, to) of a pass to the slab, starting at index at.
-func (m *InMemory) fill(h *hand, s *slab, at int, order []uint32, epoch, from, to int) error {
+func (m *InMemory) fill(h *hand, s *slab, at int, order order, epoch, from, to int) error {
+	rows := order.between(&h.rows, from, to)
 	for i := range m.columns {
 		c := &m.columns[i]
 		var err error
 		switch {
 		case c.values == nil:
-		case order == nil:
+		case rows == nil:
 			err = c.values.copyTo(s.vectors[i], at*c.width, from*c.width, to*c.width)
 		default:
-			err = c.values.gatherTo(s.vectors[i], at*c.width, order[from:to], c.width)
+			err = c.values.gatherTo(s.vectors[i], at*c.width, rows, c.width)
 		}
 		if err != nil {
 			return err
@@ -266,8 +256,8 @@ func (m *InMemory) fill(h *hand, s *slab, at int, order []uint32, epoch, from, t
 	}
 	for position := from; position < to; position++ {
 		sample := Sample{Row: position, Epoch: epoch}
-		if order != nil {
-			sample.Row = int(order[position])
+		if rows != nil {
+			sample.Row = int(rows[position-from])
 		}
 		for i := range m.columns {
 			c := &m.columns[i]

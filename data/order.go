@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
+	"sort"
 )
 
 // splitStream is the random stream of Split. It differs from every epoch, since epochs are not
@@ -22,10 +24,7 @@ func shuffleOrder(order []uint32, seed, stream uint64) {
 	for i := range order {
 		order[i] = uint32(i)
 	}
-	// The seed is mixed because seeds are often consecutive, and the first outputs of PCG are
-	// correlated for neighbouring states.
-	high := mix(seed)
-	source := rand.NewPCG(high, mix(high+stream))
+	source := randomOf(seed, stream)
 	var drawn [512]uint32
 	for i := len(order) - 1; i > 0; {
 		block := drawn[:min(i, len(drawn))]
@@ -43,6 +42,152 @@ func shuffleOrder(order []uint32, seed, stream uint64) {
 			i--
 		}
 	}
+}
+
+// randomOf returns the random numbers of an order. The seed is mixed because seeds are often consecutive, and
+// the first outputs of PCG are correlated for neighbouring states.
+func randomOf(seed, stream uint64) *rand.PCG {
+	high := mix(seed)
+	return rand.NewPCG(high, mix(high+stream))
+}
+
+// maxStored is the maximum length of a random order that is stored. A longer one is computed, so that its
+// memory, 4 MiB, does not grow with the data.
+const maxStored = 1 << 20
+
+// order has the rows of a pass by their positions.
+type order struct {
+	rows     []uint32     // stored rows; nil if they are computed
+	shuffled *permutation // of the positions; nil for the order of the file
+	of       *subset      // to which the positions belong; nil means all rows
+}
+
+// newOrder returns a random order of n rows, of a subset or of all. It reuses the slice in room.
+func newOrder(n int, of *subset, room *[]uint32, seed, stream uint64) order {
+	if n > maxStored {
+		return order{shuffled: newPermutation(n, seed, stream), of: of}
+	}
+	if len(*room) != n {
+		*room = make([]uint32, n)
+	}
+	rows := *room
+	shuffleOrder(rows, seed, stream)
+	if of != nil {
+		for i, at := range rows {
+			rows[i] = of.at(int(at))
+		}
+	}
+	return order{rows: rows}
+}
+
+// between returns the rows at the positions [from, to); nil means that they are the positions. The slice is
+// valid until the next call with the same room.
+func (o order) between(room *[]uint32, from, to int) []uint32 {
+	if o.rows != nil {
+		return o.rows[from:to]
+	}
+	if o.shuffled == nil && o.of == nil {
+		return nil
+	}
+	rows := slices.Grow((*room)[:0], to-from)
+	for position := from; position < to; position++ {
+		row := uint32(position)
+		switch {
+		case o.of == nil:
+			row = o.shuffled.at(row)
+		case o.shuffled != nil:
+			row = o.of.at(int(o.shuffled.at(row)))
+		case len(rows) > 0:
+			row = o.of.next(rows[len(rows)-1])
+		default:
+			row = o.of.at(position)
+		}
+		rows = append(rows, row)
+	}
+	*room = rows
+	return rows
+}
+
+// permutation is a random permutation of the numbers below n that is computed: a Feistel network on the
+// numbers below a power of four, which is applied again to a result that is n or more.
+type permutation struct {
+	n    uint64
+	half int // bits of a half of a number
+	keys [8]uint64
+}
+
+func newPermutation(n int, seed, stream uint64) *permutation {
+	p := &permutation{n: uint64(n), half: (bits.Len64(uint64(n-1)) + 1) / 2}
+	source := randomOf(seed, stream)
+	for i := range p.keys {
+		p.keys[i] = source.Uint64()
+	}
+	return p
+}
+
+func (p *permutation) at(i uint32) uint32 {
+	mask := uint64(1)<<p.half - 1
+	for v := uint64(i); ; {
+		left, right := v>>p.half, v&mask
+		for _, key := range p.keys {
+			left, right = right, left^mix(right+key)&mask
+		}
+		if v = left<<p.half | right; v < p.n {
+			return uint32(v)
+		}
+	}
+}
+
+// subset is a set of rows in ascending order, with one bit for each row of the source.
+type subset struct {
+	bits   []uint64
+	before []uint32 // members before each blockWords words
+}
+
+const blockWords = 8
+
+func newSubset(rows int) *subset { return &subset{bits: make([]uint64, (rows+63)/64)} }
+
+func (s *subset) add(row uint32) { s.bits[row/64] |= 1 << (row % 64) }
+
+// complete prepares at, after the last change of the bits.
+func (s *subset) complete() *subset {
+	n := 0
+	s.before = make([]uint32, 0, len(s.bits)/blockWords+1)
+	for i, word := range s.bits {
+		if i%blockWords == 0 {
+			s.before = append(s.before, uint32(n))
+		}
+		n += bits.OnesCount64(word)
+	}
+	return s
+}
+
+// at returns member i.
+func (s *subset) at(i int) uint32 {
+	block := sort.Search(len(s.before), func(b int) bool { return int(s.before[b]) > i }) - 1
+	left := i - int(s.before[block])
+	at := block * blockWords
+	for n := bits.OnesCount64(s.bits[at]); left >= n; n = bits.OnesCount64(s.bits[at]) {
+		left -= n
+		at++
+	}
+	word := s.bits[at]
+	for ; left > 0; left-- {
+		word &= word - 1
+	}
+	return uint32(64*at + bits.TrailingZeros64(word))
+}
+
+// next returns the member after another one, which is not the last.
+func (s *subset) next(row uint32) uint32 {
+	at := row / 64
+	word := s.bits[at] &^ (uint64(1)<<(row%64+1) - 1)
+	for word == 0 {
+		at++
+		word = s.bits[at]
+	}
+	return 64*at + uint32(bits.TrailingZeros64(word))
 }
 
 // maxSamples is the maximum length of an order, whose row numbers have 32 bits.

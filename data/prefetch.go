@@ -78,11 +78,11 @@ type ring struct {
 	work, ready sync.Cond
 
 	pass     Pass
-	batches  int      // batches of the pass, including skipped batches
-	upcoming int      // number of the next batch to begin
-	current  *slab    // slab of the newest batch
-	open     *handed  // newest batch, while it has chunks to take
-	order    []uint32 // rows in the order of the pass; nil means file order
+	batches  int     // batches of the pass, including skipped batches
+	upcoming int     // number of the next batch to begin
+	current  *slab   // slab of the newest batch
+	open     *handed // newest batch, while it has chunks to take
+	order    order
 	room     []uint32 // memory for order
 	hands    []*hand
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Shuffle returns the dataset in a random order that depends only on the seed, the epoch and the
-// number of samples. It needs 4 bytes per sample.
+// number of samples. It needs 4 bytes per sample, and at most 4 MiB.
 func (m *InMemory) Shuffle(seed uint64) *InMemory {
 	v := m.view()
 	v.shuffled, v.seed = true, seed
@@ -17,8 +17,8 @@ func (m *InMemory) Shuffle(seed uint64) *InMemory {
 }
 
 // Split divides the dataset at random into two datasets. The first has the given fraction of the
-// samples, and both keep the order of the samples. An empty part is an error. For a validation part
-// of 10%:
+// samples, and both keep the order of the samples. Each needs about one bit per sample. An empty part is
+// an error. For a validation part of 10%:
 //
 //	train, validation, err := all.Split(0.9, seed)
 func (m *InMemory) Split(fraction float64, seed uint64) (first, second *InMemory, err error) {
@@ -29,25 +29,43 @@ func (m *InMemory) Split(fraction float64, seed uint64) (first, second *InMemory
 	if k == 0 || k == m.n {
 		return nil, nil, fmt.Errorf("%s: cannot split %d samples at %v: one part would be empty", m.name, m.n, fraction)
 	}
-	at := make([]uint32, m.n)
-	shuffleOrder(at, seed, splitStream)
-	inFirst := make([]bool, m.n)
-	for _, pos := range at[:k] {
-		inFirst[pos] = true
+	var room [2][]uint32
+	order := newOrder(m.n, m.rows, &room[0], seed, splitStream)
+	// The smaller part is the shorter one to find.
+	from, to := 0, k
+	if k > m.n/2 {
+		from, to = k, m.n
 	}
-	i, j := 0, k
-	for pos, is := range inFirst {
-		if is {
-			at[i] = uint32(pos)
-			i++
-		} else {
-			at[j] = uint32(pos)
-			j++
+	found := newSubset(m.sourceRows())
+	for at := from; at < to; at += maxStored {
+		for _, row := range order.between(&room[1], at, min(at+maxStored, to)) {
+			found.add(row)
 		}
 	}
-	first = m.pick(at[:k:k], fmt.Sprintf("%d of %d samples", k, m.n))
-	second = m.pick(at[k:], fmt.Sprintf("the other %d of %d samples", m.n-k, m.n))
+	rest := newSubset(m.sourceRows())
+	for i := range rest.bits {
+		all := ^uint64(0)
+		if m.rows != nil {
+			all = m.rows.bits[i]
+		} else if last := m.n - 64*i; last < 64 {
+			all = 1<<last - 1
+		}
+		rest.bits[i] = all &^ found.bits[i]
+	}
+	if k > m.n/2 {
+		found, rest = rest, found
+	}
+	first = m.pick(found, k, fmt.Sprintf("%d of %d samples", k, m.n))
+	second = m.pick(rest, m.n-k, fmt.Sprintf("the other %d of %d samples", m.n-k, m.n))
 	return first, second, nil
+}
+
+// sourceRows returns a number above all rows of the dataset.
+func (m *InMemory) sourceRows() int {
+	if m.rows != nil {
+		return 64 * len(m.rows.bits)
+	}
+	return m.n
 }
 
 // Take returns the first n samples in file order, or all if there are fewer. The order of calls to
@@ -59,22 +77,26 @@ func (m *InMemory) Take(n int) (*InMemory, error) {
 	if n >= m.n {
 		return m, nil
 	}
-	at := make([]uint32, n)
-	for i := range at {
-		at[i] = uint32(i)
-	}
-	return m.pick(at, fmt.Sprintf("first %d of %d samples", n, m.n)), nil
-}
-
-func (m *InMemory) pick(at []uint32, what string) *InMemory {
-	v := m.view()
-	v.name = fmt.Sprintf("%s (%s)", m.name, what)
-	if m.rows != nil {
-		for i, pos := range at {
-			at[i] = m.rows[pos]
+	first := m.rows
+	if first != nil {
+		end := first.at(n)
+		first = newSubset(int(end))
+		copy(first.bits, m.rows.bits)
+		if end%64 != 0 {
+			first.bits[end/64] &= 1<<(end%64) - 1
 		}
 	}
-	v.rows, v.n = at, len(at)
+	return m.pick(first, n, fmt.Sprintf("first %d of %d samples", n, m.n)), nil
+}
+
+// pick returns the n samples at rows; nil means the first ones.
+func (m *InMemory) pick(rows *subset, n int, what string) *InMemory {
+	v := m.view()
+	v.name = fmt.Sprintf("%s (%s)", m.name, what)
+	if rows != nil {
+		v.rows = rows.complete()
+	}
+	v.n = n
 	return v
 }
 
