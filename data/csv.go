@@ -498,7 +498,7 @@ func (t *table) row(record []string) error {
 }
 
 // missingFix is what to do about a cell without a number.
-const missingFix = "write a value, such as the mean of the column, or remove the row; a model may also take the column as text and convert it"
+const missingFix = "write a value, such as the mean of the column, give the column one by a rule of a schema, or remove the row; a model may also take the column as text and convert it"
 
 func (t *table) number(column int, cell string) (float32, error) {
 	v, err := strconv.ParseFloat(cell, 32)
@@ -510,7 +510,7 @@ func (t *table) number(column int, cell string) (float32, error) {
 	case err == nil && (math.IsNaN(v) || math.IsInf(v, 0)):
 		return 0, t.bad(column, quote(cell), "a finite number", missingFix)
 	case err != nil || !isDecimal(cell):
-		fix := "correct it, encode the column as numbers, or leave the column out"
+		fix := "correct it, encode the column as numbers or by a rule of a schema, or leave the column out"
 		if t.label < 0 {
 			fix += "; if the column is the label, select it as the label"
 		}

@@ -87,7 +87,7 @@ func TestCSVRowErrors(t *testing.T) {
 		says    string
 	}{
 		{"not a number", "a,b\n1,2\n3,x\n", CSVOptions{}, 3, `"b" (2)`, `t.csv: line 3, column "b" (2): found "x", expected a number; correct it`},
-		{"empty cell", "1,2\n3,\n", CSVOptions{}, 2, "2", "found an empty cell, expected a number; write a value, such as the mean of the column, or remove the row; a model may also take the column as text"},
+		{"empty cell", "1,2\n3,\n", CSVOptions{}, 2, "2", "found an empty cell, expected a number; write a value, such as the mean of the column, give the column one by a rule of a schema, or remove the row; a model may also take the column as text"},
 		{"blank cell", "1,2\n3,  \n", CSVOptions{}, 2, "2", "found an empty cell"},
 		{"NaN", "1,2\n3,nan\n", CSVOptions{}, 2, "2", `found "nan", expected a finite number`},
 		{"infinity", "1,2\n-Infinity,1\n", CSVOptions{}, 2, "1", "expected a finite number"},
@@ -224,7 +224,7 @@ func TestCSVProblems(t *testing.T) {
 	text, _ := read("y,a,b\n1,?,2\n2,3\n3,4,5\n4,,6\n5,nan,7\n")
 	require.Equal(t, []string{
 		"t.csv: 4 problems:",
-		`t.csv: line 2, column "a" (2): found "?", expected a number; correct it, encode the column as numbers, or leave the column out`,
+		`t.csv: line 2, column "a" (2): found "?", expected a number; correct it, encode the column as numbers or by a rule of a schema, or leave the column out`,
 		"t.csv: line 3: found 2 columns, expected 3 as in line 1; complete the row or remove it; cells with commas in them need double quotes",
 		`t.csv: line 5, column "a" (2): found an empty cell, expected a number; ` + missingFix,
 		`t.csv: line 6, column "a" (2): found "nan", expected a finite number`,
