@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 
@@ -49,14 +50,10 @@ type entry struct {
 	of      tfbind.DType
 }
 
-// encode returns the content of a file, and adds the hash of the values to the metadata. Large elements come first, which aligns all values, as
-// the Python package does.
+// encode returns the content of a file, and adds the hash of the values to the metadata. Large elements
+// come first, which aligns all values, as the Python package does.
 func encode(weights map[string]Weight, metadata map[string]string) ([]byte, error) {
-	names := make([]string, 0, len(weights))
-	for name := range weights {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int {
+	names := slices.SortedFunc(maps.Keys(weights), func(a, b string) int {
 		return cmp.Or(cmp.Compare(weights[b].DType.Size(), weights[a].DType.Size()), cmp.Compare(a, b))
 	})
 	header, values := map[string]any{}, sha256.New()

@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,12 +110,7 @@ func (e *MismatchError) OptionText(name option.Name) string {
 	return b.String()
 }
 
-func orAbsent(s string) string {
-	if s == "" {
-		return "nothing"
-	}
-	return s
-}
+func orAbsent(s string) string { return cmp.Or(s, "nothing") }
 
 // contextError returns the error and the cause of a context that has ended.
 func contextError(ctx context.Context) error {

@@ -240,10 +240,7 @@ func (e *earlyStop) load(dir string, state json.RawMessage) error {
 		return nil
 	}
 	e.saved = saved
-	if loaded.Saved == nil {
-		loaded.Saved = loaded.Best
-	}
-	e.savedBest.setState(loaded.Saved)
+	e.savedBest.setState(cmp.Or(loaded.Saved, loaded.Best))
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -161,9 +162,7 @@ const (
 // Hook returns the hook for Loop.Hook.
 func (o Observers) Hook() Hook {
 	w := &observing{Observers: o}
-	if w.patience == 0 {
-		w.patience = observeEnding
-	}
+	w.patience = cmp.Or(w.patience, observeEnding)
 	every := AnyStep
 	if o.EverySteps > 0 {
 		every = o.EverySteps

@@ -251,12 +251,9 @@ func Later(first, config []byte) error {
 		if now.value == "" || now.value == was.value {
 			continue
 		}
-		if was.value == "" {
-			was.value = "TensorFlow's default"
-		}
 		errs = append(errs, &option.Error{
 			Option: now.option, Value: now.value,
-			Reason: fmt.Sprintf("TensorFlow sets up %s once per process, and the first session did so with %s", now.what, was.value),
+			Reason: fmt.Sprintf("TensorFlow sets up %s once per process, and the first session did so with %s", now.what, cmp.Or(was.value, "TensorFlow's default")),
 			Fix:    now.fix, Err: ErrTooLate,
 		})
 	}

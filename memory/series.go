@@ -100,10 +100,7 @@ func (s *Series) reserve(sample *Sample) {
 }
 
 func (s *Series) begin() {
-	if s.Keep == 0 {
-		s.Keep = defaultKeep
-	}
-	s.Keep = max(s.Keep, minimumKeep)
+	s.Keep = max(cmp.Or(s.Keep, defaultKeep), minimumKeep)
 	s.Keep += s.Keep % 2
 	s.stride = 1
 	s.index = map[Layer]int{}

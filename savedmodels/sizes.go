@@ -3,6 +3,7 @@ package savedmodels
 import (
 	"slices"
 
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 )
 
@@ -108,13 +109,6 @@ func (p *part) elements(op *flatOp) ([]int64, bool) {
 // single reports whether the graph records that the result of an operation has one element.
 func (p *part) single(op *flatOp) bool {
 	recorded := op.def.GetAttr()["_output_shapes"].GetList().GetShape()
-	if len(recorded) != 1 || recorded[0].GetUnknownRank() {
-		return false
-	}
-	for _, d := range recorded[0].GetDim() {
-		if d.GetSize() != 1 {
-			return false
-		}
-	}
-	return true
+	return len(recorded) == 1 && !recorded[0].GetUnknownRank() &&
+		!slices.ContainsFunc(recorded[0].GetDim(), func(d *tensor_shape_go_proto.TensorShapeProto_Dim) bool { return d.GetSize() != 1 })
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -294,10 +295,7 @@ func (d *preprocessed) Describe() string {
 
 func (d *preprocessed) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 	return func(yield func(data.Batch, error) bool) {
-		buf := d.idle.Swap(nil)
-		if buf == nil {
-			buf = &buffers{}
-		}
+		buf := cmp.Or(d.idle.Swap(nil), &buffers{})
 		defer d.idle.Store(buf)
 		for b, err := range d.ds.Batches(p) {
 			if err == nil {

@@ -269,12 +269,8 @@ func newParent(o Options) *parent {
 	p.Backoff = cmp.Or(p.Backoff, time.Second)
 	p.MaxBackoff = max(p.Backoff, cmp.Or(p.MaxBackoff, time.Minute))
 	p.Grace = cmp.Or(p.Grace, max(p.Deadline, time.Minute))
-	if p.Log == nil {
-		p.Log = slog.New(slog.DiscardHandler)
-	}
-	if p.Stderr == nil {
-		p.Stderr = os.Stderr
-	}
+	p.Log = cmp.Or(p.Log, slog.New(slog.DiscardHandler))
+	p.Stderr = cmp.Or[io.Writer](p.Stderr, os.Stderr)
 	if file, ok := p.Stderr.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		p.terminal = file
 	}

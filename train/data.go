@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -121,10 +122,7 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	if r.images, r.pixels, err = session.ImageOptions(model, signature, d.Height, d.Width); err != nil {
 		return nil, unusable(err)
 	}
-	m := model.Metadata
-	if m == nil {
-		m = &savedmodels.Metadata{}
-	}
+	m := cmp.Or(model.Metadata, &savedmodels.Metadata{})
 	r.record = m.DataRecord
 	if err := r.setSchema(model.Roles, signature); err != nil {
 		return nil, unusable(fmt.Errorf("%s: %w", model.Dir, err))

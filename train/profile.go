@@ -19,7 +19,7 @@ import (
 
 // Profile selects train steps to trace. The zero value traces none.
 type Profile struct {
-	// First and Last are the numbers of the first and the last step, from 1. At most MaxProfile
+	// First and Last are the numbers of the first and the last step, from 1. At most 1000
 	// steps can be traced, since a viewer has the whole file in memory. A training has the trace of
 	// one execution in memory.
 	First, Last int64
@@ -29,8 +29,8 @@ type Profile struct {
 	File string
 }
 
-// MaxProfile is the maximum number of steps of a Profile.
-const MaxProfile = 1000
+// maxProfile is the maximum number of steps of a Profile.
+const maxProfile = 1000
 
 // ParseProfile parses steps=FIRST:LAST or steps=FIRST:LAST,file=PATH. The file is trace.json by default.
 func ParseProfile(text string) (Profile, error) {
@@ -68,8 +68,8 @@ func (c *Config) checkProfile() error {
 	switch info, err := os.Stat(p.File); {
 	case p.First < 1 || p.Last < p.First:
 		return refuse("Config.Profile", p, "the first step is at least 1, and the last step is not before it")
-	case p.Last-p.First >= MaxProfile:
-		return refuse("Config.Profile", p, "at most %d steps can be traced, and these are %d", MaxProfile, p.Last-p.First+1)
+	case p.Last-p.First >= maxProfile:
+		return refuse("Config.Profile", p, "at most %d steps can be traced, and these are %d", maxProfile, p.Last-p.First+1)
 	case p.File == "":
 		return refuse("Config.Profile", p, "it names no file for the trace")
 	case err == nil && !info.Mode().IsRegular():

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,9 +34,7 @@ import (
 //   - in the parent process, an error of supervise.Run.
 func Run(ctx context.Context, c Config) (Result, error) {
 	none := Result{History: &fit.History{}}
-	if c.Loop.Log == nil {
-		c.Loop.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Loop.Log = cmp.Or(c.Loop.Log, slog.New(slog.DiscardHandler))
 	c.Session.Seed, c.Session.ReadOnly, c.Session.ListAllocations = int64(c.Seed), false, c.OnOutOfMemory == ""
 	c.Autotune.Fixed = Fixed(autotune.Fixed(c.Autotune.Fixed).With(c.Session))
 	c.Autotune.Fixed.StepsPerExecution = c.Autotune.Fixed.StepsPerExecution || c.ChooseSteps

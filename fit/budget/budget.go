@@ -213,9 +213,7 @@ func (e *enforcer) start(_ context.Context, s *fit.State) (err error) {
 	if e.Batch < 1 {
 		return &option.Error{Option: "Budget.Batch", Value: e.Batch, Reason: "expected at least 1", Fix: "set it to {Loop.Batch}"}
 	}
-	if e.log == nil {
-		e.log = slog.New(slog.DiscardHandler)
-	}
+	e.log = cmp.Or(e.log, slog.New(slog.DiscardHandler))
 	m, err := e.open(e.layer)
 	if err != nil {
 		return err

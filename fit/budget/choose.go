@@ -1,6 +1,7 @@
 package budget
 
 import (
+	"cmp"
 	"fmt"
 
 	"steadyfit/memory"
@@ -172,9 +173,7 @@ func (c *choice) fewest(now need, perSample float64, lowest, present int, saved 
 		if !c.fits(now, perSample, parts, saved) {
 			continue
 		}
-		if fits == 0 {
-			fits = parts
-		}
+		fits = cmp.Or(fits, parts)
 		// Micro-batches of two sizes would take blocks of two sizes from the pool.
 		if c.batch%parts == 0 {
 			return parts

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,10 +53,7 @@ func withHost(address string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w; expected HOST:PORT, or :PORT for the loopback address", err)
 	}
-	if host == "" {
-		host = "127.0.0.1"
-	}
-	return net.JoinHostPort(host, port), nil
+	return net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port), nil
 }
 
 // Address returns the address of the running server; empty if there is none.
