@@ -16,7 +16,7 @@
 //     that check a dataset. The rows of Parquet files and the content of compressed files are copied
 //     to a temporary file. The index of other files of 16 MiB or more is kept in the folder
 //     steadyfit/data of os.UserCacheDir, so that opening them again does not read them.
-//   - Options.Map copies samples out of mapped .npy and .npz files. Opening such a file checks
+//   - Options.OnDisk reads samples from .npy and .npz files. Opening such a file checks
 //     only its header and size.
 //   - Map, Scale and Augment apply a function to the samples of a field.
 //

@@ -30,13 +30,13 @@ type Options struct {
 	CSV CSVOptions
 	// Images configures folders of images and images in records. ImageOptions.Size is required for them.
 	Images ImageOptions
-	// Map maps .npy files and uncompressed .npz files into memory instead of reading them, so data
-	// may exceed memory; close the dataset (InMemory.Close). Arrays of bools, of text, in foreign
-	// byte order, and multidimensional arrays in Fortran order are read.
+	// OnDisk leaves the arrays of .npy files and uncompressed .npz files on disk, where each batch
+	// reads its samples, so data may exceed memory; close the dataset (InMemory.Close). Arrays of
+	// bools, of text, in foreign byte order, and multidimensional arrays in Fortran order are read
+	// into memory.
 	//
-	// Checksums of .npz files are not verified. Changes to a mapped file change the samples. On
-	// Linux and macOS, reading a part that was cut off is an error.
-	Map bool
+	// Checksums of .npz files are not verified. Changes to the file change the samples.
+	OnDisk bool
 	// Ignore lists values of records, and columns of tables with a header, to leave out. They are not
 	// parsed, and may differ in length between records.
 	Ignore []string
@@ -99,7 +99,7 @@ func open(path string, o Options) (*InMemory, error) {
 	default:
 		return nil, fmt.Errorf("%s: part %q: %w; the parts are train, test and validation", path, o.Split, ErrNoSplit)
 	}
-	how := reading{given: o.MaxBytes, mapped: o.Map, part: o.Split}
+	how := reading{given: o.MaxBytes, onDisk: o.OnDisk, part: o.Split}
 	if o.Split == "validation" { // only folders tell it from test
 		o.Split = "test"
 	}

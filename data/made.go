@@ -215,7 +215,7 @@ func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	})
 }
 
-// stored returns the values of a column. Values in a mapped file are copied. A column made on demand
+// stored returns the values of a column. Values on disk are read. A column made on demand
 // is an error.
 func (c *column) stored() (vector, error) {
 	switch v := c.values.(type) {

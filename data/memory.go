@@ -11,7 +11,7 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// InMemory is a dataset with random access to its samples, which are in memory, in a mapped file, or
+// InMemory is a dataset with random access to its samples, which are in memory, in a file, or
 // made on demand, such as decoded images. It is immutable and safe for concurrent use. Shuffle,
 // Split, Take, Drop, Rename, Augment and Workers return datasets that share its values.
 //
@@ -24,7 +24,7 @@ type InMemory struct {
 	n    int
 	// lines are the line numbers of all rows in a text file; nil for other sources.
 	lines []int
-	// files are the mapped and the open files. Derived datasets share them.
+	// files are the open files. Derived datasets share them.
 	files   []io.Closer
 	records *recordSet // nil for other sources
 	out     []string   // table columns that were left out
@@ -128,7 +128,7 @@ func (m *InMemory) Name() string { return m.name }
 // Len returns the number of samples; at least 1.
 func (m *InMemory) Len() int { return m.n }
 
-// HeapBytes returns the size of the arrays in the Go heap, without mapped files and samples that are made
+// HeapBytes returns the size of the arrays in the Go heap, without arrays that stay on disk and samples that are made
 // on demand. A string counts as 16 bytes plus its text. The index of records counts if it is in memory.
 func (m *InMemory) HeapBytes() (sum int64) {
 	if m.records != nil {
@@ -144,17 +144,6 @@ func (m *InMemory) HeapBytes() (sum int64) {
 			for _, text := range texts {
 				sum += int64(len(text))
 			}
-		}
-	}
-	return sum
-}
-
-// MappedBytes returns the size of the arrays in mapped files. Their pages count as resident memory once they
-// were read.
-func (m *InMemory) MappedBytes() (sum int64) {
-	for _, c := range m.columns {
-		if v, ok := c.values.(mapped); ok {
-			sum += int64(v.n) * int64(v.of.Size)
 		}
 	}
 	return sum

@@ -45,8 +45,8 @@ type reading struct {
 	given int64 // Options.MaxBytes
 	// part is Options.Split.
 	part string
-	// mapped maps values into memory if possible.
-	mapped bool
+	// onDisk leaves values in the file if possible.
+	onDisk bool
 }
 
 type array struct {
@@ -102,20 +102,18 @@ func (m *InMemory) openArray(field, path string, how reading) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	if how.mapped {
-		mapped, err := openMapping(f, path, size)
-		if err == nil { // a file that cannot be mapped is read
-			a, ok, err := mapped.array(f, 0, size, how.limit)
-			if ok {
-				m.files = append(m.files, mapped)
-				return m.add(field, a, path)
-			}
-			if err = errors.Join(err, mapped.Close()); err != nil {
-				return fmt.Errorf("%s: %w", path, err)
-			}
+	if how.onDisk {
+		stays := &diskFile{path, f}
+		a, ok, err := stays.array(0, size, how.limit)
+		if ok {
+			m.files = append(m.files, stays)
+			return m.add(field, a, path)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, errors.Join(err, f.Close()))
 		}
 	}
+	defer f.Close()
 	a, err := readNPY(f, how.limit, size)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -130,23 +128,22 @@ func openNPZ(path, split string, how reading) (*InMemory, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	var mapped *mapping
-	if how.mapped {
-		mapped, _ = openMapping(f, path, size) // a file that cannot be mapped is read
+	if how.onDisk {
+		return readNPZ(path, f, size, split, how.limit, &diskFile{path, f})
 	}
-	return readNPZ(path, f, size, split, how.limit, mapped)
+	defer f.Close()
+	return readNPZ(path, f, size, split, how.limit, nil)
 }
 
-// readNPZ reads an archive of size bytes. If mapped is set, uncompressed arrays stay in the mapping,
+// readNPZ reads an archive of size bytes. If stays is set, uncompressed arrays stay in that file,
 // which the dataset then owns.
-func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) (*InMemory, error) {
+func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, stays *diskFile) (*InMemory, error) {
 	m := &InMemory{name: name}
-	if mapped != nil {
-		m.files = []io.Closer{mapped}
+	if stays != nil {
+		m.files = []io.Closer{stays}
 	}
-	err := m.readMembers(r, size, split, l, mapped)
-	if err == nil && !slices.ContainsFunc(m.columns, column.isMapped) {
+	err := m.readMembers(r, size, split, l, stays)
+	if err == nil && !slices.ContainsFunc(m.columns, column.isOnDisk) {
 		err = m.Close()
 		m.files = nil
 	}
@@ -155,7 +152,7 @@ func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, map
 
 const maxArrays = 1024
 
-func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit, mapped *mapping) error {
+func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit, stays *diskFile) error {
 	archive, err := zip.NewReader(r, size)
 	if err != nil {
 		return fmt.Errorf("%s is not a .npz file, which is a zip archive (truncated, or another format?): %w: %w", m.name, err, ErrFormat)
@@ -189,7 +186,7 @@ func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit
 		if chosen[names[i]] == "" {
 			continue
 		}
-		a, err := readMember(f, r, size, l, mapped)
+		a, err := readMember(f, r, size, l, stays)
 		if err != nil {
 			err = fmt.Errorf("%s: array %q: %w", m.name, names[i], err)
 		} else {
@@ -215,8 +212,8 @@ func plausible(archive *zip.Reader, size int64) error {
 	return nil
 }
 
-func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, mapped *mapping) (array, error) {
-	if mapped != nil && f.Method == zip.Store && f.CompressedSize64 == f.UncompressedSize64 {
+func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, stays *diskFile) (array, error) {
+	if stays != nil && f.Method == zip.Store && f.CompressedSize64 == f.UncompressedSize64 {
 		offset, err := f.DataOffset()
 		if err != nil {
 			return array{}, corrupt(err)
@@ -225,7 +222,7 @@ func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, mapped *mappin
 		if offset < 0 || length > size-offset {
 			return array{}, fmt.Errorf("%d bytes from byte %d on exceed the %d bytes of the archive: %w", length, offset, size, ErrFormat)
 		}
-		if a, ok, err := mapped.array(r, offset, length, l); ok || err != nil {
+		if a, ok, err := stays.array(offset, length, l); ok || err != nil {
 			return a, err
 		}
 	}

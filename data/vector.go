@@ -15,7 +15,7 @@ type element interface {
 		uint8 | uint16 | uint32 | uint64 | bool | string
 }
 
-// origin is where the values of a column are stored: in a vector or a mapped file.
+// origin is where the values of a column are stored: in a vector or in a file.
 type origin interface {
 	len() int
 	kind() *dtype.Type

@@ -46,9 +46,9 @@ type Data struct {
 	MaxBytes int64
 	// Ignore lists fields of the data, values of records, or columns of tables to omit.
 	Ignore []string
-	// Map selects whether arrays of .npy and uncompressed .npz files are mapped instead of
-	// read: Always, Never, or empty for files of 1 GiB or more.
-	Map Choice
+	// OnDisk selects whether arrays of .npy and uncompressed .npz files stay on disk: Always, Never,
+	// or empty for files of 1 GiB or more.
+	OnDisk Choice
 	// Workers is the number of goroutines that decode and augment; 0 means one per core.
 	Workers int
 	// Schema has rules for columns of a table; nil means those of the training that the model records.
@@ -57,8 +57,8 @@ type Data struct {
 	Note func(message string)
 }
 
-// mapFrom is the least total size of files in bytes that are mapped by default.
-const mapFrom = 1 << 30
+// onDiskFrom is the least total size in bytes of files whose arrays stay on disk by default.
+const onDiskFrom = 1 << 30
 
 // OpenData reads the data for a signature of a model, and checks it for a pass. part is "train",
 // "test" or "validation", and selects that part of a dataset with two parts. The record of the model
@@ -110,8 +110,8 @@ type reader struct {
 }
 
 func newReader(model *savedmodels.Model, signature string, d Data) (*reader, error) {
-	if !slices.Contains([]Choice{"", Always, Never}, d.Map) {
-		return nil, refuse("Data.Map", d.Map, "expected %s, %s, or nothing", Always, Never)
+	if !slices.Contains([]Choice{"", Always, Never}, d.OnDisk) {
+		return nil, refuse("Data.OnDisk", d.OnDisk, "expected %s, %s, or nothing", Always, Never)
 	}
 	r := &reader{Data: d}
 	var err error
@@ -228,7 +228,7 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	if d.Path == "" {
 		return nil, &option.Error{Option: "Data.Path", Reason: "missing", Fix: "give a file, a folder, or " + builtinNames(data.BuiltinNames())}
 	}
-	o := data.Options{Split: part, CSV: r.csv, Images: r.images, Map: r.maps(d.Path), Ignore: r.Ignore, MaxBytes: r.MaxBytes}
+	o := data.Options{Split: part, CSV: r.csv, Images: r.images, OnDisk: r.onDisk(d.Path), Ignore: r.Ignore, MaxBytes: r.MaxBytes}
 	labels := []string{"label", "y", ""} // other formats ignore the label
 	if r.Label != "" {
 		labels = []string{r.Label}
@@ -373,9 +373,9 @@ func (r *reader) checkRange(ds *data.InMemory) error {
 	return nil
 }
 
-func (r *reader) maps(path string) bool {
-	if r.Map != "" {
-		return r.Map == Always
+func (r *reader) onDisk(path string) bool {
+	if r.OnDisk != "" {
+		return r.OnDisk == Always
 	}
 	files := []string{path}
 	if inside, err := filepath.Glob(filepath.Join(path, "*.npy")); err == nil { // an error means that path is not a valid pattern
@@ -387,7 +387,7 @@ func (r *reader) maps(path string) bool {
 			bytes += info.Size()
 		}
 	}
-	return bytes >= mapFrom
+	return bytes >= onDiskFrom
 }
 
 // scaleOf returns the range to which bytes are scaled; nil if they are used as they are.
@@ -435,7 +435,7 @@ func (r *reader) scaled(ds *data.InMemory) (*data.InMemory, error) {
 }
 
 // release returns the memory that was needed to parse the data, which would stay resident during the
-// training and count in budgets. Mapped and streamed data needs none.
+// training and count in budgets. Data on disk needs none.
 func (r *reader) release() {
 	if slices.ContainsFunc(r.opened, func(ds *data.InMemory) bool { return ds.HeapBytes() > 0 }) {
 		debug.FreeOSMemory()

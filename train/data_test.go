@@ -152,7 +152,7 @@ func TestParsedDataIsReleased(t *testing.T) {
 	plan, err := session.Compile(m, session.Options{})
 	require.NoError(t, err)
 	for path, released := range map[string]uint32{table: 1, arrays: 0} {
-		tr := &training{Config: Config{Data: Data{Path: path, Label: "-1", Map: Always}, Loop: fit.Loop{Batch: 2}}, model: m, plan: plan}
+		tr := &training{Config: Config{Data: Data{Path: path, Label: "-1", OnDisk: Always}, Loop: fit.Loop{Batch: 2}}, model: m, plan: plan}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		err := tr.openData()

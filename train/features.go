@@ -27,7 +27,7 @@ import (
 )
 
 // maxCached is the maximum size of features in memory, unless a budget asks for less. Larger
-// features are in mapped files.
+// features are in files.
 var maxCached memory.Bytes = 1 << 30
 
 // featuresPrefix begins the name of the folders with the files of features.
@@ -258,7 +258,7 @@ func (t *training) useFeatures(ctx context.Context, x *session.FeatureStep, f *s
 	size := memory.Bytes(x.SampleBytes() * train.Len())
 	where := "in memory"
 	if size > t.maxCached() {
-		where = "in mapped files"
+		where = "in files"
 	}
 	same := "and the first steps had the same results"
 	if c.Difference > 0 {
@@ -297,7 +297,7 @@ func (t *training) featuresOf(ctx context.Context, x *session.FeatureStep, ds *d
 	return x.All(ctx, t.prefetched(ds), t.Loop.Batch)
 }
 
-// inFiles writes the features to a folder and maps them. The folder is beside the checkpoints,
+// inFiles writes the features to a folder. The folder is beside the checkpoints,
 // or in the system's temporary folder, and exists during the training.
 func (t *training) inFiles(ctx context.Context, x *session.FeatureStep, ds *data.InMemory, size memory.Bytes) (*data.InMemory, error) {
 	parent, needed := os.TempDir(), int64(size)
@@ -319,15 +319,15 @@ func (t *training) inFiles(ctx context.Context, x *session.FeatureStep, ds *data
 	if err != nil {
 		return nil, fmt.Errorf("write features to %s: %w", folder, err)
 	}
-	mapped, err := data.Open(folder, data.Options{Map: true})
+	stored, err := data.Open(folder, data.Options{OnDisk: true})
 	if err != nil {
 		return nil, err
 	}
-	t.temporary = append(t.temporary, mapped.Close)
+	t.temporary = append(t.temporary, stored.Close)
 	for i := 0; i < len(names) && err == nil; i++ {
-		mapped, err = mapped.Rename(numbered(i), names[i])
+		stored, err = stored.Rename(numbered(i), names[i])
 	}
-	return mapped, err
+	return stored, err
 }
 
 // numbered returns the name of the file of a field, without .npy. The names of fields are those of

@@ -245,7 +245,7 @@ func resumeCached(t *testing.T, dir string) {
 		assert.Equal(t, want, got, "%+v", c)
 		assert.Empty(t, featureFolders(t, folder), "the files exist during the training only")
 		if c.limit == 1 {
-			assert.Contains(t, report, "in mapped files")
+			assert.Contains(t, report, "in files")
 		}
 	}
 }
@@ -275,7 +275,7 @@ func cachedInFolders(t *testing.T, dir string) {
 	t.Cleanup(func() { maxCached = before })
 	_, report, err := trainFrozen(dir, "plain", On, checkpoints)
 	require.NoError(t, err)
-	assert.Contains(t, report, "in mapped files")
+	assert.Contains(t, report, "in files")
 	assert.Equal(t, []string{used}, featureFolders(t, folder))
 	require.NoError(t, remove())
 
@@ -322,7 +322,7 @@ func inputsLikePaths(t *testing.T, dir string) {
 	t.Cleanup(func() { maxCached = before })
 	_, report, err := trainFrozen(other, "plain", On, renamed)
 	require.NoError(t, err)
-	assert.Contains(t, report, "in mapped files")
+	assert.Contains(t, report, "in files")
 	assert.NoFileExists(t, filepath.Join(other, "a", "y.npy"))
 }
 

@@ -125,7 +125,7 @@ func TestRunRefuses(t *testing.T) {
 		{func(c *Config) { c.Model = "nowhere" }, "", "nowhere"},
 		{func(c *Config) { c.Data.Path = "" }, "Data.Path", "missing"},
 		{func(c *Config) { c.Data.Path = "nowhere.npz" }, "", "nowhere.npz"},
-		{func(c *Config) { c.Data.Map = "often" }, "Data.Map", "expected always, never, or nothing"},
+		{func(c *Config) { c.Data.OnDisk = "often" }, "Data.OnDisk", "expected always, never, or nothing"},
 		{func(c *Config) { c.Loop.Batch = 0 }, "Loop.Batch", "expected at least 1"},
 		{func(c *Config) { c.Loop.InitialEpoch = 1 }, "Loop.InitialEpoch", "expected at most 0"},
 		{func(c *Config) { c.Prefetch = -2 }, "Config.Prefetch", "expected at least -1"},

@@ -141,7 +141,7 @@ func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
 	return explain.Measure(cmd.Context(), explain.Plan{
 		Name: s.modelName(), Model: m, Options: s.Session, Batch: s.Loop.Batch, Prefetch: s.Prefetch, Time: growthTime,
 		Shuffle: s.Shuffle, ChooseSteps: s.ChooseSteps, Budgeted: s.Budget.Limit > 0, LearningRate: s.firstRate(),
-		Mappable:       mappable(s.Data.Path),
+		OnDisk:         mayStayOnDisk(s.Data.Path),
 		OpenData:       func() (*data.InMemory, error) { return s.trainingData(m, plan.Roles().Train) },
 		LoadTensorFlow: func() error { return s.loadDevices(cmd) },
 	})
@@ -158,8 +158,8 @@ func (s *settings) trainingData(m *savedmodels.Model, signature string) (*data.I
 	return train.OpenData(m, signature, s.Data, "train", data.Pass{Batch: s.Loop.Batch})
 }
 
-// mappable reports whether data is in files that --map maps.
-func mappable(path string) bool {
+// mayStayOnDisk reports whether data is in files that --on-disk leaves on disk.
+func mayStayOnDisk(path string) bool {
 	switch strings.ToLower(filepath.Ext(path)) {
 	case ".npy":
 		return true

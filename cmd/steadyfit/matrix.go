@@ -356,7 +356,7 @@ func (s *settings) checkUser() error {
 	if p.Data == "" {
 		return nil
 	}
-	ds, err := train.OpenData(m, m.Roles.Train, train.Data{Path: p.Data, Map: train.Never}, "train", data.Pass{Batch: s.Loop.Batch, DropRemainder: true})
+	ds, err := train.OpenData(m, m.Roles.Train, train.Data{Path: p.Data, OnDisk: train.Never}, "train", data.Pass{Batch: s.Loop.Batch, DropRemainder: true})
 	if err == nil {
 		return ds.Close()
 	}

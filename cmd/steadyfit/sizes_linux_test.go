@@ -14,7 +14,7 @@ import (
 	"steadyfit/memory"
 )
 
-// BenchmarkDataSizes trains the digits model for 300 shuffled steps on arrays of up to 50 GB that are mapped,
+// BenchmarkDataSizes trains the digits model for 300 shuffled steps on arrays of up to 50 GB on disk,
 // and on 100 MB in memory. It reports the most anonymous, file-backed and resident memory of the process,
 // read every 10 ms. The files are sparse, so the disk needs no room for them.
 //
@@ -22,9 +22,9 @@ import (
 func BenchmarkDataSizes(b *testing.B) {
 	const pixels = 64
 	for _, c := range []struct {
-		name  string
-		bytes int
-		maps  string
+		name   string
+		bytes  int
+		onDisk string
 	}{
 		{"100MB-in-memory", 1e8, "never"}, {"100MB", 1e8, "always"},
 		{"1GB", 1e9, "always"}, {"10GB", 1e10, "always"}, {"50GB", 5e10, "always"},
@@ -35,7 +35,7 @@ func BenchmarkDataSizes(b *testing.B) {
 			sparseArray(b, filepath.Join(dir, "x.npy"), samples*pixels, fmt.Sprintf("(%d, %d)", samples, pixels))
 			sparseArray(b, filepath.Join(dir, "y.npy"), samples, fmt.Sprintf("(%d,)", samples))
 			for b.Loop() {
-				most := peaks(b, "fit", "--model", "builtin:digits", "--data", dir, "--map", c.maps, "--scale", "0,16",
+				most := peaks(b, "fit", "--model", "builtin:digits", "--data", dir, "--on-disk", c.onDisk, "--scale", "0,16",
 					"--epochs", "3", "--steps-per-epoch", "100", "--batch", "64", "--seed", "1")
 				for _, layer := range []memory.Layer{memory.Anon, memory.File, memory.RSS} {
 					b.ReportMetric(float64(most[layer])/1e6, "MB-"+string(layer))

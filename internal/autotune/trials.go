@@ -61,12 +61,9 @@ func (t *Trials) whole(m Measurement) Measurement {
 	if m.StepPeak == 0 {
 		return m // unknown
 	}
-	heap, mapped := max(t.tuner.own-m.Base, 0), memory.Bytes(0)
+	heap := max(t.tuner.own-m.Base, 0)
 	m.StepAnon, m.OpenedAnon = m.StepAnon+heap, m.OpenedAnon+heap
-	if d, ok := t.tuner.plan.Data.(interface{ MappedBytes() int64 }); ok {
-		mapped = memory.Bytes(d.MappedBytes())
-	}
-	m.StepPeak, m.Opened, m.Opening = m.StepPeak+heap+mapped, m.Opened+heap+mapped, m.Opening+heap+mapped
+	m.StepPeak, m.Opened, m.Opening = m.StepPeak+heap, m.Opened+heap, m.Opening+heap
 	if f := m.Features; f != nil {
 		n := t.tuner.plan.Data.Len()
 		factor := float64(n) / float64(f.Samples)

@@ -1,7 +1,6 @@
 package autotune
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/data"
 	"steadyfit/internal/allocator"
 	"steadyfit/memory"
 	"steadyfit/session"
@@ -99,19 +97,9 @@ func TestTrialsUnsaved(t *testing.T) {
 	require.NoError(t, trials.Close())
 }
 
-// Peaks that were measured with little data hold for more data, in memory and in mapped files.
+// Peaks that were measured with little data hold for more data.
 func TestTrialsWithMoreData(t *testing.T) {
 	m, few := dense(t)
-	path := filepath.Join(t.TempDir(), "x.npy")
-	var file bytes.Buffer
-	require.NoError(t, data.WriteNPY(&file, data.Array{Shape: []int{320, 100}, Values: make([]float32, 320*100)}))
-	require.NoError(t, os.WriteFile(path, file.Bytes(), 0o600))
-	mapped, err := data.Open(path, data.Options{Map: true})
-	require.NoError(t, err)
-	defer mapped.Close()
-	const held = 320 * 100 * 4
-	require.EqualValues(t, held, mapped.MappedBytes())
-
 	p := Plan{Model: m, Data: few, Batch: 32, Cache: t.TempDir()}
 	s := newScriptedTuner(t, &p, []scripted{{step: 0.1, holds: answer{Base: 20, StepPeak: 1000, Mapped: 300, Opened: 500, OpenedAnon: 100, Opening: 1500}}})
 	key := newKey(&p, tfbind.Info{})
@@ -125,12 +113,12 @@ func TestTrialsWithMoreData(t *testing.T) {
 	}
 	assert.Equal(t, []memory.Bytes{1000, 700, 500, 100, 1500}, memories(little))
 
-	s.own, p.Data = 120, mapped
+	s.own = 120
 	again := Trials{tuner: &s.tuner, cached: p.load(key)}
 	require.Len(t, again.Known(), 1)
-	want := []memory.Bytes{1100 + held, 800, 600 + held, 200, 1600 + held}
+	want := []memory.Bytes{1100, 800, 600, 200, 1600}
 	assert.Equal(t, want, memories(again.Known()[0]))
-	s.own, p.Data = 20, few
+	s.own = 20
 	assert.Equal(t, []memory.Bytes{1000, 700, 500, 100, 1500}, memories(again.Known()[0]), "the cache is unchanged")
 }
 

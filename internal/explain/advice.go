@@ -34,8 +34,8 @@ func (m *measurement) advise(r *Report) {
 func (m *measurement) advice(r *Report, p *Part) string {
 	switch p.Name {
 	case Dataset:
-		if m.plan.Mappable {
-			return "{Data.Map always} maps the files instead"
+		if m.plan.OnDisk {
+			return "{Data.OnDisk always} leaves the arrays on disk"
 		}
 	case Prefetched:
 		if n := m.executions.Ahead.Ahead(); n > 1 {
@@ -57,7 +57,7 @@ func (m *measurement) advice(r *Report, p *Part) string {
 		if r.Malloc != "glibc" && r.OneDNN {
 			return "with the graph, executors and TensorFlow's pool: " + r.Malloc + " does not tell them apart"
 		}
-	case Libraries, MappedData:
+	case Libraries, MappedFiles:
 		return "pages of files, which the system can drop"
 	}
 	return ""

@@ -12,7 +12,7 @@
 //
 // The peak is resident memory (VmHWM). Its parts come from four sources:
 //
-//   - /proc/self/smaps: pages of libraries and of mapped data, Go's arenas, stacks, and all other
+//   - /proc/self/smaps: pages of libraries and of other files, Go's arenas, stacks, and all other
 //     anonymous memory, which is native memory.
 //   - The model and the dataset: sizes of variables by role, and of arrays.
 //   - The trace: the operations that hold memory at the moment at which all operations hold most.
@@ -93,7 +93,7 @@ const (
 	Libraries    = "library pages"
 	GoRuntime    = "go runtime"
 	Dataset      = "dataset in memory"
-	MappedData   = "mapped data files"
+	MappedFiles  = "other mapped files"
 	Prefetched   = "prefetched batches"
 	Inputs       = "input buffers"
 	Tensors      = "open tensors"

@@ -43,8 +43,8 @@ type Plan struct {
 	// Budgeted trains as with a budget of memory (package budget): one step per execution, and malloc
 	// returns its free memory.
 	Budgeted bool
-	// Mappable is true if the data is in files that can be mapped instead of read.
-	Mappable bool
+	// OnDisk is true if the data is in files that can stay on disk.
+	OnDisk bool
 	// LearningRate is the rate for a model that takes one; 0 keeps the model's own.
 	LearningRate float64
 	// Time limits the steps that show whether memory grows. Samples is the number of

@@ -71,7 +71,7 @@ func class(part string) string {
 		return "upda"
 	case Weights, Optimizer, OtherVars:
 		return "vars"
-	case Dataset, MappedData, Prefetched, Inputs:
+	case Dataset, MappedFiles, Prefetched, Inputs:
 		return "data"
 	case PoolSlack, MallocSlack:
 		return "slack"

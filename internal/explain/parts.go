@@ -38,7 +38,7 @@ func (m *measurement) parts(operations []operation) []Part {
 	l.add(Libraries, b.libraries)
 	l.add(Stacks, b.stacks)
 	l.add(Code, b.code)
-	l.holders(MappedData, b.files)
+	l.holders(MappedFiles, b.files)
 
 	// Before TensorFlow is loaded, native memory is that of the Go runtime. Its own figure includes pages
 	// that were never written.

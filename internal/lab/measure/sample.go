@@ -50,9 +50,9 @@ func (r Result) Sample(stepsPerCall int, tensorflow string) Sample {
 func (s Sample) Write(w io.Writer) error { return json.NewEncoder(w).Encode(s) }
 
 // WithData calls use with the samples of x.npy and y.npy in a folder, as one batch that is
-// valid until use returns. Each file is mapped only while it is copied.
+// valid until use returns. The samples are read from the files into that batch.
 func WithData(dir string, use func(data.Batch) error) error {
-	ds, err := data.Open(filepath.Join(dir, "x.npy"), data.Options{Map: true})
+	ds, err := data.Open(filepath.Join(dir, "x.npy"), data.Options{OnDisk: true})
 	if err != nil {
 		return err
 	}

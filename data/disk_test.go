@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package data
 
 import (
@@ -15,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func mappedFields(m *InMemory) int {
+func fieldsOnDisk(m *InMemory) int {
 	n := 0
 	for _, c := range m.columns {
 		if _, read := c.values.(vector); !read {
@@ -25,8 +23,8 @@ func mappedFields(m *InMemory) int {
 	return n
 }
 
-// A mapped file has the same values as a file that is read. Values that cannot be mapped are read.
-func TestMappedIsAsRead(t *testing.T) {
+// Values on disk are the same as in memory. Values that need conversion are read into memory.
+func TestOnDiskIsAsInMemory(t *testing.T) {
 	dir := t.TempDir()
 	for name, a := range map[string]Array{
 		"x.npy": {[]int{50, 3}, func() []float32 {
@@ -44,7 +42,7 @@ func TestMappedIsAsRead(t *testing.T) {
 	}
 	for _, c := range []struct {
 		path   string
-		mapped int
+		onDisk int
 	}{
 		{filepath.Join(dir, "x.npy"), 2},
 		{dir, 2},
@@ -58,18 +56,18 @@ func TestMappedIsAsRead(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, read.files)
 		require.NoError(t, read.Close())
-		mapped, err := Open(c.path, Options{Map: true})
+		stays, err := Open(c.path, Options{OnDisk: true})
 		require.NoError(t, err)
-		require.Equal(t, c.mapped, mappedFields(mapped), c.path)
-		require.Equal(t, c.mapped > 0, len(mapped.files) > 0)
-		require.Equal(t, describe(read), describe(mapped))
+		require.Equal(t, c.onDisk, fieldsOnDisk(stays), c.path)
+		require.Equal(t, c.onDisk > 0, len(stays.files) > 0)
+		require.Equal(t, describe(read), describe(stays))
 		for _, p := range []Pass{{Batch: 1}, {Batch: 7, Epoch: 2}, {Batch: math.MaxInt}, {Batch: 20, Skip: 1}} {
-			require.Equal(t, copied(t, read, p), copied(t, mapped, p))
-			require.Equal(t, copied(t, read.Shuffle(4), p), copied(t, Prefetch(mapped.Shuffle(4), 2), p))
+			require.Equal(t, copied(t, read, p), copied(t, stays, p))
+			require.Equal(t, copied(t, read.Shuffle(4), p), copied(t, Prefetch(stays.Shuffle(4), 2), p))
 		}
-		require.NoError(t, mapped.Close())
+		require.NoError(t, stays.Close())
 	}
-	m, err := Open(dir, Options{Map: true})
+	m, err := Open(dir, Options{OnDisk: true})
 	require.NoError(t, err)
 	require.NoError(t, CheckLabels(m, "y", 50))
 	require.NoError(t, CheckFinite(m))
@@ -88,7 +86,7 @@ func TestMappedIsAsRead(t *testing.T) {
 	require.NoError(t, doubled.Close())
 }
 
-func TestMappedRefuses(t *testing.T) {
+func TestOnDiskRefuses(t *testing.T) {
 	var sound bytes.Buffer
 	require.NoError(t, WriteNPY(&sound, Array{[]int{4}, []float32{1, 2, 3, 4}}))
 	for _, c := range []struct {
@@ -107,23 +105,23 @@ func TestMappedRefuses(t *testing.T) {
 		{"not.npz", []byte("PK no archive"), ErrFormat, "not a .npz file"},
 	} {
 		path := write(t, c.name, c.raw)
-		_, err := Open(path, Options{Map: true})
+		_, err := Open(path, Options{OnDisk: true})
 		require.ErrorIs(t, err, c.kind, c.name)
 		require.ErrorContains(t, err, c.says)
 		require.ErrorContains(t, err, path)
 		_, read := Open(path, Options{})
-		require.EqualError(t, err, read.Error(), "mapped as read")
+		require.EqualError(t, err, read.Error(), "on disk as in memory")
 	}
-	_, err := Open(write(t, "x.npy", sound.Bytes()), Options{Map: true, MaxBytes: 10})
+	_, err := Open(write(t, "x.npy", sound.Bytes()), Options{OnDisk: true, MaxBytes: 10})
 	require.ErrorIs(t, err, ErrTooLarge)
 }
 
-func TestClosedMapping(t *testing.T) {
+func TestClosedOnDisk(t *testing.T) {
 	path := write(t, "x.npy", nil)
 	var file bytes.Buffer
 	require.NoError(t, WriteNPY(&file, Array{[]int{100}, make([]int32, 100)}))
 	require.NoError(t, os.WriteFile(path, file.Bytes(), 0o644))
-	m, err := Open(path, Options{Map: true})
+	m, err := Open(path, Options{OnDisk: true})
 	require.NoError(t, err)
 	part, err := m.Take(50)
 	require.NoError(t, err)
@@ -147,7 +145,7 @@ func TestClosedMapping(t *testing.T) {
 	require.ErrorIs(t, CheckLabels(m, "x", 3), fs.ErrClosed)
 
 	// Close ends passes in progress.
-	again, err := Open(path, Options{Map: true})
+	again, err := Open(path, Options{OnDisk: true})
 	require.NoError(t, err)
 	var passes sync.WaitGroup
 	for range 4 {
@@ -168,15 +166,15 @@ func TestClosedMapping(t *testing.T) {
 	passes.Wait()
 }
 
-// Truncating a mapped file gives an error in every goroutine.
-func TestTruncatedWhileMapped(t *testing.T) {
+// Truncating a file gives an error in every goroutine.
+func TestTruncatedOnDisk(t *testing.T) {
 	const n = 1 << 16
 	path := write(t, "x.npy", nil)
 	for _, ahead := range []int{0, 2} {
 		var file bytes.Buffer
 		require.NoError(t, WriteNPY(&file, Array{[]int{n}, make([]float64, n)}))
 		require.NoError(t, os.WriteFile(path, file.Bytes(), 0o644))
-		m, err := Open(path, Options{Map: true})
+		m, err := Open(path, Options{OnDisk: true})
 		require.NoError(t, err)
 		good := 0
 		var failed error
@@ -196,3 +194,8 @@ func TestTruncatedWhileMapped(t *testing.T) {
 		require.NoError(t, m.Close())
 	}
 }
+
+// closable is a reader in memory that stands for a file.
+type closable struct{ *bytes.Reader }
+
+func (closable) Close() error { return nil }

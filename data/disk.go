@@ -1,0 +1,108 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"steadyfit/internal/dtype"
+)
+
+// diskFile is an open file whose arrays stay on disk. A batch reads its samples, so that their pages
+// are never part of the memory of this process.
+type diskFile struct {
+	path string
+	r    interface {
+		io.ReaderAt
+		io.Closer
+	}
+}
+
+// read fills dst with bytes of the file, starting at offset at.
+func (f *diskFile) read(dst []byte, at int) error {
+	n, err := f.r.ReadAt(dst, int64(at))
+	switch {
+	case n == len(dst):
+		return nil
+	case errors.Is(err, fs.ErrClosed):
+		return fmt.Errorf("%s: %w: the dataset was closed", f.path, fs.ErrClosed)
+	}
+	return fmt.Errorf("%s: %d bytes from byte %d on can no longer be read (%w): the file was truncated while it was in use, or its disk failed; do not change data during training: %w",
+		f.path, len(dst), at, err, ErrFormat)
+}
+
+// Close closes the file. It may be called again.
+func (f *diskFile) Close() error {
+	if err := f.r.Close(); err != nil && !errors.Is(err, fs.ErrClosed) {
+		return fmt.Errorf("%s: closing the file: %w", f.path, err)
+	}
+	return nil
+}
+
+// array locates a .npy array that occupies size bytes of the file from offset on. ok is false for
+// values that need conversion: foreign byte order, column-major order, text, and bools, whose bytes
+// may differ from 0 and 1 in a file. The array counts against the limit.
+func (f *diskFile) array(offset, size int64, l *limit) (a array, ok bool, err error) {
+	section := io.NewSectionReader(f.r, offset, size)
+	h, err := readHeader(section)
+	if err != nil {
+		return array{}, false, corrupt(err)
+	}
+	t, err := npyType(h.descr)
+	if err != nil {
+		return array{}, false, err
+	}
+	n, err := elements(h.shape)
+	if err != nil {
+		return array{}, false, err
+	}
+	if _, err := (*limit)(nil).expect(n, t.size, 1, 0); err != nil {
+		return array{}, false, err
+	}
+	start, err := section.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return array{}, false, err
+	}
+	switch want, have := int64(n*t.size), size-start; {
+	case have < want:
+		return array{}, false, fmt.Errorf("truncated: the header states %d bytes of values, the file has %d: %w", want, have, ErrFormat)
+	case have > want:
+		return array{}, false, errMore
+	case t.kind.Kind == dtype.Bool, t.kind.Kind == dtype.String, t.size > 1 && !native(t.order), h.fortran && len(h.shape) > 1:
+		return array{}, false, nil
+	}
+	if err := l.take(size); err != nil {
+		return array{}, false, err
+	}
+	return array{h.shape, diskArray{f, t.kind, int(offset + start), n}}, true, nil
+}
+
+// diskArray is a range of elements of a diskFile.
+type diskArray struct {
+	file      *diskFile
+	of        *dtype.Type
+	offset, n int
+}
+
+func (c column) isOnDisk() bool {
+	_, ok := c.values.(diskArray)
+	return ok
+}
+
+func (v diskArray) len() int { return v.n }
+
+func (v diskArray) kind() *dtype.Type { return v.of }
+
+func (v diskArray) copyTo(dst vector, at, from, to int) error {
+	return v.file.read(bytesOf(dst, at, at+to-from), v.offset+from*v.of.Size)
+}
+
+func (v diskArray) gatherTo(dst vector, at int, rows []uint32, width int) error {
+	for i, r := range rows {
+		if err := v.copyTo(dst, at+i*width, int(r)*width, (int(r)+1)*width); err != nil {
+			return err
+		}
+	}
+	return nil
+}
