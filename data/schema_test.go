@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/bounded"
 )
 
 const passengers = `Survived,Sex,Age,Alone,Born,Name
@@ -279,4 +281,33 @@ func TestInferSchema(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Equal(t, want, string(schema), name)
 	}
+}
+
+// A schema and a table of any content give values or an error with the name of the file, in bounded memory.
+func FuzzSchema(f *testing.F) {
+	table := "a,b,y\n1,x,2000-01-02\n,yes,2001-02-03\n"
+	for _, schema := range []string{
+		"columns: {a: {type: float, missing: 3}, b: {type: category, values: {x: 0, \"yes\": 1}}, y: {type: date, unit: seconds}}",
+		"columns: {a: {type: int, na_values: ['']}, b: {type: bool, true_values: [\"yes\"], false_values: [x]}, y: {type: text}}",
+		"columns: &a\n  a: {type: float}\n  b: *a\n", "columns: {y: {type: date, format: '%d%m%Y %p'}}", "columns: [1]", "",
+	} {
+		f.Add([]byte(schema), table, "y")
+	}
+	f.Fuzz(func(t *testing.T, schema []byte, table, label string) {
+		path := write(t, "schema.yaml", schema)
+		var err error
+		bounded.Allocates(t, 4<<20+1024*(len(schema)+len(table)), func() {
+			s, wrong := ReadSchema(path)
+			if err = wrong; err != nil {
+				return
+			}
+			var m *InMemory
+			if m, err = readCSV("t.csv", strings.NewReader(table), CSVOptions{Label: label, Schema: s}, newLimit(1<<20)); err == nil {
+				require.NoError(t, CheckFinite(m))
+			}
+		})
+		if err != nil {
+			require.True(t, strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "t.csv"), "%v", err)
+		}
+	})
 }
