@@ -202,7 +202,7 @@ func (t *table) start(record []string) (isRow bool, err error) {
 			return false, err
 		}
 	}
-	if hint := t.separator(trimmed[0]); header && t.columns == 1 && hint != "" && !t.options.Text {
+	if hint := t.separator(trimmed[0]); header && t.columns == 1 && hint != "" && (!t.options.Text || t.options.Schema.allTexts()) {
 		return false, fmt.Errorf("line %d has one column, %s: %s: %w", t.firstLine, quote(trimmed[0]), hint, ErrFormat)
 	}
 	if t.options.Label != "" {

@@ -3,6 +3,7 @@ package data
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"hash"
 	"path/filepath"
@@ -24,7 +25,9 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 	}
 	sum := sha256.New() // writing to it never fails
 	if m.records != nil {
-		m.identifyRecords(sum)
+		if err := m.identifyRecords(sum); err != nil {
+			return "", false, err
+		}
 	}
 	rows := sync.OnceValue(m.firstRows)
 	for i := range m.columns {
@@ -78,17 +81,28 @@ func (m *InMemory) firstRows() []uint32 {
 
 // identifyRecords writes what identifies the records and their order. It does not read the index,
 // which may have millions of rows.
-func (m *InMemory) identifyRecords(sum hash.Hash) {
+func (m *InMemory) identifyRecords(sum hash.Hash) error {
 	fmt.Fprintf(sum, "records %x\n", m.records.index.digest)
+	if schema := m.records.options.CSV.Schema; schema != nil {
+		text, err := json.Marshal(schema)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(sum, "schema %s\n", text)
+	}
 	if m.shuffled {
 		fmt.Fprintf(sum, "seed %d\n", m.seed)
+		if m.n > maxStored {
+			fmt.Fprintln(sum, "computed order")
+		}
 	}
 	if m.rows == nil {
-		return
+		return nil
 	}
 	var raw [8]byte
 	for _, word := range m.rows.bits {
 		binary.LittleEndian.PutUint64(raw[:], word)
 		sum.Write(raw[:])
 	}
+	return nil
 }

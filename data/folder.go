@@ -213,10 +213,10 @@ type classFile struct {
 
 // FilePath returns the file of a sample, counted from 0 in the order of an unshuffled pass, if the data is
 // a folder with class folders. The path is relative to this folder, and has slashes. It is empty for other
-// data.
+// data, and for a sample that does not exist.
 func (m *InMemory) FilePath(sample int) string {
 	for i := range m.columns {
-		if files := m.columns[i].files(); files != nil {
+		if files := m.columns[i].files(); files != nil && sample >= 0 && sample < m.n {
 			if m.rows != nil {
 				sample = int(m.rows.at(sample))
 			}

@@ -159,6 +159,9 @@ func (t *objects) add(text []byte, line int) error {
 
 func (t *objects) addField(name string) *jsonField {
 	rule := t.options.Schema.ruleOf(t.rules, name)
+	if slices.Contains(t.options.ignore, name) {
+		rule = nil
+	}
 	f := &jsonField{rule: rule, real: rule != nil && rule.Type == "float"}
 	t.fields[name] = f
 	t.names = append(t.names, name)

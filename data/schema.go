@@ -1,10 +1,12 @@
 package data
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"slices"
@@ -106,13 +108,34 @@ func ReadSchema(path string) (*Schema, error) {
 	if size > maxSchema {
 		return nil, fmt.Errorf("%s: %d bytes, expected at most %d: %w", path, size, maxSchema, ErrFormat)
 	}
+	content, err := io.ReadAll(io.LimitReader(f, maxSchema))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
 	s := &Schema{}
-	decoder := yaml.NewDecoder(f)
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(s); err != nil {
 		text := strings.NewReplacer("yaml: unmarshal errors:\n  ", "", "field ", "key ", "in type data.Rule", "in a rule, which has "+strings.Join(ruleKeys, ", "),
-			"in type data.Schema", "in a schema, which has columns", "data.Rule", "rules").Replace(err.Error())
+			"in type data.Schema", "in a schema, which has columns", "data.Rule", "rules", "into []string", "as a list, such as ['?']", "!!str ", "").Replace(err.Error())
 		return nil, fmt.Errorf("%s: %s: %w", path, text, ErrFormat)
+	}
+	if err := decoder.Decode(&yaml.Node{}); err != io.EOF {
+		return nil, fmt.Errorf("%s: found a second document after ---, expected one with all rules: %w", path, ErrFormat)
+	}
+	// The decoder truncates fractions.
+	var numbers struct {
+		Columns map[string]struct{ Values map[string]yaml.Node }
+	}
+	if err := yaml.Unmarshal(content, &numbers); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", path, err, ErrFormat)
+	}
+	for name, rule := range numbers.Columns {
+		for category, number := range rule.Values {
+			if number.Kind == yaml.ScalarNode && number.ShortTag() != "!!int" {
+				return nil, fmt.Errorf("%s: line %d: the rule of column %q: category %s has the number %s, expected an integer: %w", path, number.Line, name, quote(category), number.Value, ErrFormat)
+			}
+		}
 	}
 	if len(s.Columns) == 0 {
 		return nil, fmt.Errorf("%s: no rules, expected columns with a rule for each name: %w", path, ErrFormat)
@@ -139,6 +162,8 @@ func (r *Rule) complete() error {
 		return fmt.Errorf("format and unit: only a date has them, and the type is %s: %w", r.Type, ErrFormat)
 	case !known:
 		return fmt.Errorf("format: found %s, expected %%Y, %%m, %%d, %%H, %%M, %%S, %%I, %%p, %%y, %%b, %%B, %%a, %%A or %%z, and separators: %w", quote(r.Format), ErrFormat)
+	case r.Type == "date" && !strings.Contains(r.layout, "06"): // also in 2006
+		return fmt.Errorf("format: found %s, expected a year, %%Y or %%y: %w", quote(r.Format), ErrFormat)
 	case !slices.Contains([]string{"", "days", "seconds"}, r.Unit):
 		return fmt.Errorf("unit: found %s, expected days or seconds: %w", quote(r.Unit), ErrFormat)
 	case (r.TrueValues == nil) != (r.FalseValues == nil):
@@ -210,7 +235,7 @@ func (o *CSVOptions) useSchema(rules map[string]*Rule, columns []string, label s
 		}
 	}
 	r := rules[label]
-	if r == nil || r.Type != "category" || len(o.Classes) > 0 {
+	if r == nil || r.Type != "category" {
 		return nil
 	}
 	classes := slices.SortedFunc(maps.Keys(r.Values), func(a, b string) int { return cmp.Compare(r.Values[a], r.Values[b]) })
@@ -219,6 +244,9 @@ func (o *CSVOptions) useSchema(rules map[string]*Rule, columns []string, label s
 			return fmt.Errorf("the classes of label %s in the schema have the numbers %v, expected 0 to %d: %w",
 				quote(label), slices.Sorted(maps.Values(r.Values)), len(classes)-1, ErrFormat)
 		}
+	}
+	if len(o.Classes) > 0 && !slices.Equal(o.Classes, classes) {
+		return fmt.Errorf("the schema has the classes %s for label %s, and the model has %s; give both the same numbers: %w", list(classes), quote(label), list(o.Classes), ErrFormat)
 	}
 	o.Classes = classes
 	return nil
@@ -289,6 +317,9 @@ func (r *Rule) convert(cell string) (string, bool) {
 		return strconv.FormatInt(number, 10), ok
 	}
 	at, err := time.Parse(r.layout, cell)
+	if err != nil && strings.Contains(r.layout, directives['z']) {
+		at, err = time.Parse(strings.Replace(r.layout, directives['z'], "Z07:00", 1), cell)
+	}
 	seconds := at.Unix()
 	if r.Unit != "seconds" {
 		seconds = int64(math.Floor(float64(seconds) / day))
@@ -374,7 +405,11 @@ func (r *Rule) value(cell string, exact bool) (vector, error) {
 // ruled returns the value of a column by its rule.
 func (s *recordSet) ruled(name string, v value) value {
 	rule := s.options.CSV.Schema.ruleOf(s.rules, name)
-	if rule == nil || v.shape != nil || errors.Is(v.err, ErrUnsupported) && !v.date {
+	if rule == nil || errors.Is(v.err, ErrUnsupported) && !v.date || s.options.CSV.Schema.allTexts() && v.shape != nil {
+		return v
+	}
+	if v.shape != nil {
+		v.err = &RowError{Unit: "record", Column: strconv.Quote(name), Found: "a list", Expected: "a single value, because the schema has a rule for the column", Fix: "remove the rule", Err: ErrFormat}
 		return v
 	}
 	cell := ""

@@ -178,14 +178,14 @@ func TestReadSchemaRefuses(t *testing.T) {
 		"[1]":                          "line 1: cannot unmarshal !!seq",
 		"colums: {}":                   "line 1: key colums not found in a schema, which has columns",
 		"columns: 3":                   "line 1: cannot unmarshal !!int `3` into map[string]rules",
-		"columns:\n  a: float":         "line 2: cannot unmarshal !!str `float` into rules",
+		"columns:\n  a: float":         "line 2: cannot unmarshal `float` into rules",
 		"columns: {a: {}}":             `the rule of column "a": type: found "", expected float, int, text, bool, category, date`,
 		"columns: {a: {typ: int}}":     "line 1: key typ not found in a rule, which has type, missing, na_values, values, true_values, false_values, format, unit",
 		"columns:\n  a: {type: flaot}": `the rule of column "a": type: found "flaot", expected float`,
 		"columns: {a: {type: int}, a: {type: int}}":                          "already defined",
 		"columns: {a: {type: int, values: {b: 1}}}":                          "values: a category, and no other type, has values",
 		"columns: {a: {type: category}}":                                     "values: a category, and no other type, has values",
-		"columns: {a: {type: category, values: {b: x}}}":                     "cannot unmarshal !!str `x` into int64",
+		"columns: {a: {type: category, values: {b: x}}}":                     "cannot unmarshal `x` into int64",
 		"columns: {a: {type: category, values: {b: 1}, missing: c}}":         `missing: found "c", expected one of ["b"], or error`,
 		"columns: {a: {type: float, missing: mean}}":                         `missing: found "mean", expected a number, or error`,
 		"columns: {a: {type: bool, true_values: [a]}}":                       "true_values and false_values belong together",
@@ -194,6 +194,10 @@ func TestReadSchemaRefuses(t *testing.T) {
 		"columns: {a: {type: bool, true_values: [a], false_values: [b, A]}}": `"a" is in true_values and in false_values`,
 		"columns: {a: {type: date, format: 2006}}":                           `format: found "2006", expected %Y`,
 		"columns: {a: {type: date, format: '%Y%'}}":                          "format: found",
+		"columns: {a: {type: date, format: '%H:%M'}}":                        `format: found "%H:%M", expected a year`,
+		"columns: {a: {type: category, values: {b: 0, c: 0.5}}}":             "line 1: the rule of column \"a\": category \"c\" has the number 0.5, expected an integer",
+		"columns: {a: {type: int}}\n---\ncolumns: {b: {type: int}}":          "found a second document after ---",
+		"columns: {a: {type: int, na_values: x}}":                            "cannot unmarshal `x` as a list, such as ['?']",
 		"columns: {a: {type: date, unit: weeks}}":                            `unit: found "weeks", expected days or seconds`,
 	} {
 		path := put(t, t.TempDir(), "s.yaml", []byte(text+"\n"))
@@ -222,6 +226,44 @@ func TestDateFormats(t *testing.T) {
 		require.NoError(t, err, format)
 		require.Equal(t, want, got, format)
 	}
+	r := Rule{Type: "date", Format: "%Y-%m-%dT%H:%M:%S%z", Unit: "seconds"}
+	require.NoError(t, r.complete())
+	for _, cell := range []string{"2006-04-05T07:08:09Z", "2006-04-05T09:08:09+02:00", "2006-04-05T02:08:09-0500"} {
+		got, err := r.read(cell)
+		require.NoError(t, err, cell)
+		require.Equal(t, "1144220889", got, cell)
+	}
+}
+
+// Other rules make other samples of the same records. A list has no rule, and a column that is left out
+// needs none.
+func TestRulesOfRecords(t *testing.T) {
+	type row struct {
+		Sex  string
+		List []int64 `parquet:",list"`
+		Y    int64
+	}
+	path := put(t, t.TempDir(), "t.parquet", parquetOf(t, row{"f", []int64{1, 2}, 0}, row{"m", []int64{3, 4}, 1}))
+	var prints []string
+	for _, rules := range []string{"columns: {Sex: {type: category, values: {f: 0, m: 1}}}", "columns: {Sex: {type: category, values: {f: 1, m: 0}}}"} {
+		m, err := Open(path, Options{CSV: CSVOptions{Label: "Y", Schema: rulesOf(t, rules)}})
+		require.NoError(t, err)
+		text, ok, err := m.Fingerprint()
+		require.NoError(t, err)
+		require.True(t, ok)
+		prints = append(prints, text)
+		require.NoError(t, m.Close())
+	}
+	require.NotEqual(t, prints[0], prints[1])
+	_, err := Open(path, Options{CSV: CSVOptions{Label: "Y", Schema: rulesOf(t, "columns: {List: {type: int}}")}})
+	require.ErrorIs(t, err, ErrFormat)
+	require.ErrorContains(t, err, `column "List": found a list, expected a single value, because the schema has a rule for the column`)
+	_, err = Open(put(t, t.TempDir(), "t.jsonl", []byte(`{"x": 1, "s": "bad"}`+"\n")), Options{Ignore: []string{"s"}, CSV: CSVOptions{Schema: rulesOf(t, "columns: {s: {type: int}}")}})
+	require.NoError(t, err)
+	_, err = Open(put(t, t.TempDir(), "t.csv", []byte("x,y\n1,cat\n2,dog\n")), Options{CSV: CSVOptions{Label: "y", Classes: []string{"cat", "dog"}, Schema: rulesOf(t, "columns: {y: {type: category, values: {dog: 0, cat: 1}}}")}})
+	require.ErrorContains(t, err, `the schema has the classes ["dog" "cat"] for label "y", and the model has ["cat" "dog"]`)
+	_, err = InferSchema(put(t, t.TempDir(), "t.csv", []byte("a;b\n1;2\n")), Options{})
+	require.ErrorContains(t, err, "columns seem to be separated by ';'")
 }
 
 // A schema that is inferred reads the table, after missing cells have values.

@@ -461,5 +461,9 @@ func (t *training) reportNotes() {
 	for i := range shown {
 		shown[i] = fmt.Sprintf("%s %d", names[i], i)
 	}
-	t.report("note", "the model does not name its classes; they are numbered in the order of their names: "+strings.Join(shown, ", "))
+	order := "the order of their names"
+	if s := t.reader.csv.Schema; s != nil && s.Columns[t.reader.csv.Label].Values != nil {
+		order = "the order of the schema"
+	}
+	t.report("note", "the model does not name its classes; they are numbered in "+order+": "+strings.Join(shown, ", "))
 }

@@ -141,7 +141,7 @@ func (s *settings) dataFlags() []flag {
 		{"image-size", onModel, "size of images, as in 224 or 240x320 (default: the size that the model takes)", "Data.Height Data.Width ImageOptions.Size",
 			newValue("HEIGHTxWIDTH", "", s.setImageSize)},
 		{"scale", onModel, "range to scale bytes to, as in 0,1 (default: for images, the range of the model)", "Data.Scale", newValue("LOW,HIGH", "", s.setScale)},
-		{"ignore-fields", onModel, "data fields to leave out, as in id,weight", "InMemory.Drop", &s.Data.Ignore},
+		{"ignore-fields", onModel + " inspect", "data fields to leave out, as in id,weight", "InMemory.Drop", &s.Data.Ignore},
 		{"max-data", onModel + " inspect", "maximum size of decompressed data (default 64MiB plus 50 times the file size)", "Options.MaxBytes", newSize(&s.Data.MaxBytes, 1)},
 		{"on-disk map", onModel, "leave arrays of .npy and uncompressed .npz files on disk (auto: from 1 GiB)", "Data.OnDisk",
 			newChoice(&s.Data.OnDisk, "auto always never", "", train.Always, train.Never)},

@@ -26,12 +26,15 @@ func newPredict(s *settings) *cobra.Command {
 		Long: `Write the predictions of a SavedModel for a dataset to a file, one row per sample
 in the order of the data: all outputs to .csv and .jsonl, one output to .npy. Of a
 dataset with a training and a test part, the test part is used. For a folder of
-images, each row of .csv and .jsonl ends with the path of the file, below the folder
+images or texts, each row of .csv and .jsonl ends with the path of the file, below the folder
 with the class folders, under the name file, unless an output has that name.`,
 		Example: "  steadyfit predict --model out/digits --data builtin:digits --out predictions.csv",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			kind := strings.ToLower(filepath.Ext(s.Out))
+			if s.Out == "" {
+				return usagef("--out is missing: expected a file that ends in .npy, .csv or .jsonl")
+			}
 			if !slices.Contains([]string{".npy", ".csv", ".jsonl"}, kind) {
 				return usagef("--out %q: expected a file that ends in .npy, .csv or .jsonl", s.Out)
 			}

@@ -59,7 +59,7 @@ func event(at time.Time, step int64, content []byte) []byte {
 // value returns a tensor in a form that a plugin of TensorBoard reads.
 func value(tag, plugin string, class pb.DataClass, dtype types_go_proto.DataType, shape []int64, content []byte) *pb.Summary_Value {
 	return &pb.Summary_Value{
-		Tag: tag,
+		Tag: strings.ToValidUTF8(tag, "?"),
 		Value: &pb.Summary_Value_Tensor{Tensor: &tensor_go_proto.TensorProto{
 			Dtype: dtype, TensorShape: graphdef.Shape(shape).GetShape(), TensorContent: content,
 		}},

@@ -150,8 +150,10 @@ func (p *Prometheus) close(ctx context.Context) error {
 	return err
 }
 
-// Describe implements prometheus.Collector. Its metrics are in Collect.
-func (p *Prometheus) Describe(chan<- *prometheus.Desc) {}
+// Describe implements prometheus.Collector. The other metrics depend on the model.
+func (p *Prometheus) Describe(c chan<- *prometheus.Desc) { c <- stepsTotal }
+
+var stepsTotal = prometheus.NewDesc("steadyfit_steps_total", "Train steps of this process.", nil, nil)
 
 // Collect implements prometheus.Collector.
 func (p *Prometheus) Collect(c chan<- prometheus.Metric) {
@@ -167,7 +169,7 @@ func (p *Prometheus) Collect(c chan<- prometheus.Metric) {
 	gauge := func(name, help string, v float64, labels prometheus.Labels) {
 		c <- prometheus.MustNewConstMetric(describe(name, help, labels), prometheus.GaugeValue, v)
 	}
-	count("steps_total", "Train steps of this process.", o.Steps)
+	c <- prometheus.MustNewConstMetric(stepsTotal, prometheus.CounterValue, float64(o.Steps))
 	count("samples_total", "Samples that this process has trained on.", o.Samples)
 	count("restarts_total", "Restarts of the training process.", int64(o.Restarts))
 	gauge("step", "Train steps since the beginning of the training, with those before a resume.", float64(o.Step), nil)
