@@ -80,7 +80,7 @@ func newOrder(n int, of *subset, room *[]uint32, seed, stream uint64) order {
 	return order{rows: rows}
 }
 
-// between returns the rows at the positions [from, to); nil means that they are the positions. The slice is
+// between returns the rows at the positions [from, to), or nil if each row equals its position. The slice is
 // valid until the next call with the same room.
 func (o order) between(room *[]uint32, from, to int) []uint32 {
 	if o.rows != nil {

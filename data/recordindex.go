@@ -274,7 +274,8 @@ func observeFloats[T float32 | float64](o *observed, values []T) {
 	}
 }
 
-// observedOf returns the extremes of a field of records, and bounds of those of images; others are not known.
+// observedOf returns the extremes of a field of records, or bounds of them for images. For other fields the
+// result is empty.
 func observedOf(ds Dataset, field string) observed {
 	m, ok := inMemory(ds)
 	if !ok {

@@ -30,7 +30,7 @@ type Schema struct {
 }
 
 // Rule determines how the cells of a column become values. Spaces around a cell do not count, except
-// in text. An input that takes text gets the text of a cell that the rule allows.
+// in text. An input of text gets the cell itself, if the rule allows it.
 type Rule struct {
 	// Type is float, int, text, bool, category or date.
 	Type string `json:"type" yaml:"type"`

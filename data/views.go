@@ -31,7 +31,7 @@ func (m *InMemory) Split(fraction float64, seed uint64) (first, second *InMemory
 	}
 	var room [2][]uint32
 	order := newOrder(m.n, m.rows, &room[0], seed, splitStream)
-	// The smaller part is the shorter one to find.
+	// Only the rows of the smaller part are computed.
 	from, to := 0, k
 	if k > m.n/2 {
 		from, to = k, m.n
