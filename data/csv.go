@@ -11,8 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
-
-	"steadyfit/option"
 )
 
 // CSVOptions configure how a table of text is read.
@@ -231,49 +229,6 @@ func (t *table) start(record []string) (isRow bool, err error) {
 	return !header, nil
 }
 
-func (t *table) hasHeader(first []string) (bool, error) {
-	switch t.options.Header {
-	case "":
-	case "yes", "no":
-		return t.options.Header == "yes", nil
-	default:
-		return false, option.Errorf("{CSVOptions.Header} is %q, expected yes, no, or nothing: %w", t.options.Header, ErrField)
-	}
-	text := t.options.Text
-	// A row may contain the text of a numeric label such as "3", so it does not indicate a header.
-	_, numberErr := strconv.Atoi(t.options.Label)
-	named := numberErr != nil && slices.Contains(first, t.options.Label)
-	for _, c := range t.options.Columns {
-		text, named = text || c.Text, named || slices.Contains(first, c.Name)
-	}
-	for _, name := range slices.Concat(t.options.Features, t.options.ignore, t.options.Schema.names()) {
-		named = named || !isNumber(name) && slices.Contains(first, name)
-	}
-	header := named || !slices.ContainsFunc(first, func(cell string) bool {
-		_, isTruth := boolRule.convert(cell)
-		return isNumber(cell) || t.options.Bool && isTruth
-	})
-	if text && !named && header {
-		return false, option.Errorf("the first line, %s, may be a header or a row of text: name a column like an input of the model or the label, or set {CSVOptions.Header}: %w",
-			quote(strings.Join(first, ",")), ErrField)
-	}
-	return header, nil
-}
-
-func (t *table) labelColumn() int {
-	if column := slices.Index(t.names, t.options.Label); column >= 0 {
-		return column
-	}
-	number, err := strconv.Atoi(t.options.Label)
-	switch {
-	case err != nil || number == 0 || number < -t.columns || number > t.columns:
-		return -1
-	case number > 0:
-		return number - 1
-	}
-	return number + t.columns
-}
-
 func (t *table) layOut() error {
 	x := &features{name: "x", text: t.options.Text, bool: t.options.Bool}
 	t.fields = slices.Repeat([]*features{x}, t.columns)
@@ -392,51 +347,6 @@ func (t *table) selectFeatures(x *features) error {
 	}
 	t.order = append(t.order, selected...)
 	return nil
-}
-
-func (t *table) header(names []string) error {
-	first := make(map[string]int, len(names))
-	for i, name := range names {
-		if name == "" {
-			return t.bad(i, "no name", "a name for each column", `if these are the row numbers of pandas, save with index=False`)
-		}
-		if at, ok := first[name]; ok {
-			return t.bad(i, quote(name), "a unique name", fmt.Sprintf("column %d has the same name; if line %d is not a header, declare that there is none", at+1, t.firstLine))
-		}
-		first[name] = i
-	}
-	t.names = names
-	return nil
-}
-
-func (t *table) noLabel(first []string) error {
-	if t.names == nil {
-		return fmt.Errorf("no label column %s: the file has no header and has %d columns; give a number from 1, or -1 for the last: %w",
-			quote(t.options.Label), t.columns, ErrField)
-	}
-	// The label is usually one of the last columns, so the message includes the last ones.
-	const most = 12
-	shown := fmt.Sprintf("%q", first)
-	if len(first) > most {
-		shown = fmt.Sprintf("%q ... %q", first[:most/2], first[len(first)-most/2:])
-	}
-	if hint := t.separator(first[0]); hint != "" && len(first) == 1 {
-		return fmt.Errorf("no label column %s among the %d columns %s: %s: %w", quote(t.options.Label), t.columns, shown, hint, ErrField)
-	}
-	return fmt.Errorf("no label column %s among the %d columns %s; give a name from the header, a number from 1, or -1 for the last: %w",
-		quote(t.options.Label), t.columns, shown, ErrField)
-}
-
-// separator returns what to do if a cell has another separator of columns than the file should have.
-func (t *table) separator(cell string) string {
-	for _, c := range ";\t" {
-		if strings.ContainsRune(cell, c) && t.options.Comma != c {
-			return fmt.Sprintf("columns seem to be separated by %q instead of %q; write the file with %[2]q between columns and a point in decimal numbers, "+
-				`for example with pandas.read_csv(%q, sep="%s", decimal=",").to_csv("commas.csv", index=False)`,
-				c, cmp.Or(t.options.Comma, ','), t.file, strings.Trim(strconv.QuoteRune(c), "'"))
-		}
-	}
-	return ""
 }
 
 func (t *table) row(record []string) error {
