@@ -35,7 +35,8 @@ type CSVOptions struct {
 	// Header is "yes" if the first line contains column names, even if they are numbers, and
 	// "no" if it is a row. By default, a first line without numbers, or with the name of the label
 	// or of a column in Columns, is a header. For a text model, a first line without such a name
-	// is ErrField, because text may be a name or a value.
+	// is ErrField, because text may be a name or a value. So is a first line 0,1,2 and so on, the
+	// names that pandas writes for columns without names.
 	Header string
 	// Comma is the separator of columns; 0 means ','.
 	Comma rune

@@ -48,6 +48,8 @@ func TestCSV(t *testing.T) {
 		{"spaces and quotes", "\" 1 \", 2\n3 ,\"4\"\n", CSVOptions{}, x2, Array{}, nil},
 		{"numbers as header", "0,1\n1,2\n3,4\n", CSVOptions{Header: "yes"}, x2, Array{}, nil},
 		{"no header though asked", "1,2\n3,4\n", CSVOptions{Header: "no"}, x2, Array{}, nil},
+		{"a row of two numbers", "0,1\n3,4\n", CSVOptions{}, Array{[]int{2, 2}, []float32{0, 1, 3, 4}}, Array{}, nil},
+		{"a row 0,1,2", "0,1,2\n3,4,8\n", CSVOptions{Label: "3", Header: "no"}, Array{[]int{2, 2}, []float32{0, 1, 3, 4}}, Array{[]int{2}, []int64{2, 8}}, nil},
 		{"semicolons", "1;2\n3;4\n", CSVOptions{Comma: ';'}, x2, Array{}, nil},
 		{"label by name", "a,label,b\n1,7,2\n3,-8,4\n", CSVOptions{Label: "label"}, x2, Array{[]int{2}, []int64{7, -8}}, nil},
 		{"label by name among numbers", "0,1,label\n1,2,7\n3,4,8\n", CSVOptions{Label: "label"}, x2, Array{[]int{2}, []int64{7, 8}}, nil},
@@ -202,6 +204,8 @@ func TestCSVRefuses(t *testing.T) {
 		{"semicolons", "a;b;label\n1,5;2;0\n", CSVOptions{Label: "label"}, ErrFormat, `columns seem to be separated by ';' instead of ','; write the file with ',' between columns and a point in decimal numbers, for example with pandas.read_csv("t.csv", sep=";", decimal=",").to_csv("commas.csv", index=False)`},
 		{"tabs without a header", "1\t2\t0\n", CSVOptions{}, ErrFormat, `for example with pandas.read_csv("t.csv", sep="\t", decimal=",")`},
 		{"semicolons and text", "a good; film\n", CSVOptions{Text: true, Header: "no", Label: "text"}, ErrField, "no label column"},
+		{"names by pandas or a row", "0,1,2\n3,4,5\n", CSVOptions{}, ErrField, `the first line, "0,1,2", may be the names that pandas gives to columns without names, or a row: set CSVOptions.Header to yes or no`},
+		{"and a label by number", "0,1,2\n3,4,5\n", CSVOptions{Label: "-1"}, ErrField, "set CSVOptions.Header"},
 		{"spreadsheet", "PK\x03\x04....", CSVOptions{}, ErrFormat, "spreadsheet"},
 		{"binary", "1,2\n\x00", CSVOptions{}, ErrFormat, "binary"},
 	} {

@@ -36,7 +36,21 @@ func (t *table) hasHeader(first []string) (bool, error) {
 		return false, option.Errorf("the first line, %s, may be a header or a row of text: name a column like an input of the model or the label, or set {CSVOptions.Header}: %w",
 			quote(strings.Join(first, ",")), ErrField)
 	}
+	if !header && counts(first) {
+		return false, option.Errorf("the first line, %s, may be the names that pandas gives to columns without names, or a row: set {CSVOptions.Header} to yes or no: %w",
+			quote(strings.Join(first, ",")), ErrField)
+	}
 	return header, nil
+}
+
+// counts reports whether cells are the numbers from 0 on, at least 3.
+func counts(cells []string) bool {
+	for i, cell := range cells {
+		if cell != strconv.Itoa(i) {
+			return false
+		}
+	}
+	return len(cells) >= 3
 }
 
 func (t *table) labelColumn() int {
