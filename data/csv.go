@@ -22,7 +22,8 @@ import (
 // (ErrFormat).
 type CSVOptions struct {
 	// Label is the column that becomes the field y: its name in the header, or its number from 1.
-	// -1 means the last column. Empty means that all columns are features.
+	// -1 means the last column. The name of one column that is the number of another is ErrField.
+	// Empty means that all columns are features.
 	Label string
 	// Classes are the names of the classes, in the order of their numbers. Empty means that
 	// labels are numbers, or names numbered in sorted order. For a validation file, set the
@@ -205,7 +206,9 @@ func (t *table) start(record []string) (isRow bool, err error) {
 		return false, fmt.Errorf("line %d has one column, %s: %s: %w", t.firstLine, quote(trimmed[0]), hint, ErrFormat)
 	}
 	if t.options.Label != "" {
-		t.label = t.labelColumn()
+		if t.label, err = t.labelColumn(); err != nil {
+			return false, err
+		}
 		if t.label < 0 {
 			return false, t.noLabel(trimmed)
 		}

@@ -58,6 +58,7 @@ func TestCSV(t *testing.T) {
 		{"last label", "1,2,7\n3,4,8\n", CSVOptions{Label: "-1"}, x2, Array{[]int{2}, []int64{7, 8}}, nil},
 		{"first label from the end", "7,1,2\n8,3,4\n", CSVOptions{Label: "-3"}, x2, Array{[]int{2}, []int64{7, 8}}, nil},
 		{"label named like a number", "1,2,0\n1,2,7\n3,4,8\n", CSVOptions{Label: "0", Header: "yes"}, x2, Array{[]int{2}, []int64{7, 8}}, nil},
+		{"label by name and the same number", "1,b,3\n1,2,7\n3,4,8\n", CSVOptions{Label: "3", Header: "yes"}, x2, Array{[]int{2}, []int64{7, 8}}, nil},
 		{"float labels", "1,2,7\n3,4,0.5\n", CSVOptions{Label: "3"}, x2, Array{[]int{2}, []float32{7, 0.5}}, nil},
 		{"named labels", "1,2,dog\n3,4,cat\n", CSVOptions{Label: "3"}, x2, Array{[]int{2}, []int64{1, 0}}, []string{"cat", "dog"}},
 		{"listed labels", "1,2,dog\n3,4,7\n", CSVOptions{Label: "3", Classes: []string{"7", "cat", "dog"}}, x2, Array{[]int{2}, []int64{2, 0}}, []string{"7", "cat", "dog"}},
@@ -206,6 +207,8 @@ func TestCSVRefuses(t *testing.T) {
 		{"semicolons and text", "a good; film\n", CSVOptions{Text: true, Header: "no", Label: "text"}, ErrField, "no label column"},
 		{"names by pandas or a row", "0,1,2\n3,4,5\n", CSVOptions{}, ErrField, `the first line, "0,1,2", may be the names that pandas gives to columns without names, or a row: set CSVOptions.Header to yes or no`},
 		{"and a label by number", "0,1,2\n3,4,5\n", CSVOptions{Label: "-1"}, ErrField, "set CSVOptions.Header"},
+		{"a name and another number", "0,1,2\n3,4,5\n", CSVOptions{Label: "1", Header: "yes"}, ErrField, `the label "1" is the name of column 2 and the number of column "0" (1): rename a column, or count from the other end, -2 for the name or -3 for the number`},
+		{"from the end", "-1,a,b\n3,4,5\n", CSVOptions{Label: "-1", Header: "yes"}, ErrField, `the label "-1" is the name of column 1 and the number of column "b" (3): rename a column, or count from the other end, 1 for the name or 3 for the number`},
 		{"spreadsheet", "PK\x03\x04....", CSVOptions{}, ErrFormat, "spreadsheet"},
 		{"binary", "1,2\n\x00", CSVOptions{}, ErrFormat, "binary"},
 	} {

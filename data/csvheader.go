@@ -53,18 +53,24 @@ func counts(cells []string) bool {
 	return len(cells) >= 3
 }
 
-func (t *table) labelColumn() int {
-	if column := slices.Index(t.names, t.options.Label); column >= 0 {
-		return column
+// labelColumn returns the column of the label from 0, or -1. A text that is the name of one column and
+// the number of another is an error.
+func (t *table) labelColumn() (int, error) {
+	label := t.options.Label
+	named := slices.Index(t.names, label)
+	number, err := strconv.Atoi(label)
+	if err != nil || number == 0 || number < -t.columns || number > t.columns {
+		return named, nil
 	}
-	number, err := strconv.Atoi(t.options.Label)
-	switch {
-	case err != nil || number == 0 || number < -t.columns || number > t.columns:
-		return -1
-	case number > 0:
-		return number - 1
+	numbered, other := number-1, -t.columns // other is the first number from the other end
+	if number < 0 {
+		numbered, other = number+t.columns, 1
 	}
-	return number + t.columns
+	if named >= 0 && named != numbered {
+		return -1, fmt.Errorf("the label %s is the name of column %d and the number of column %s: rename a column, or count from the other end, %d for the name or %d for the number: %w",
+			quote(label), named+1, t.columnName(numbered), named+other, numbered+other, ErrField)
+	}
+	return numbered, nil
 }
 
 func (t *table) header(names []string) error {
