@@ -37,7 +37,7 @@ type CSVOptions struct {
 	// "no" if it is a row. By default, a first line without numbers, or with the name of the label
 	// or of a column in Columns, is a header. For a text model, a first line without such a name
 	// is ErrField, because text may be a name or a value. So is a first line 0,1,2 and so on, the
-	// names that pandas writes for columns without names.
+	// names that pandas writes for columns without names, also with one other name.
 	Header string
 	// Comma is the separator of columns; 0 means ','.
 	Comma rune

@@ -43,14 +43,18 @@ func (t *table) hasHeader(first []string) (bool, error) {
 	return header, nil
 }
 
-// counts reports whether cells are the numbers from 0 on, at least 3.
+// counts reports whether cells are the numbers from 0 on, at least 3, and at most one text, such as the
+// name of a label.
 func counts(cells []string) bool {
-	for i, cell := range cells {
-		if cell != strconv.Itoa(i) {
+	n := 0
+	for _, cell := range cells {
+		if cell == strconv.Itoa(n) {
+			n++
+		} else if isNumber(cell) {
 			return false
 		}
 	}
-	return len(cells) >= 3
+	return n >= 3 && n+1 >= len(cells)
 }
 
 // labelColumn returns the column of the label from 0, or -1. A text that is the name of one column and
