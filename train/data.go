@@ -122,6 +122,9 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	if r.images, r.pixels, err = session.ImageOptions(model, signature, d.Height, d.Width); err != nil {
 		return nil, unusable(err)
 	}
+	if r.csv.Text { // with a size, images can be opened, and checkData says that the model takes text
+		r.images.Height, r.images.Width = cmp.Or(r.images.Height, 1), cmp.Or(r.images.Width, 1)
+	}
 	m := cmp.Or(model.Metadata, &savedmodels.Metadata{})
 	r.record = m.DataRecord
 	if err := r.setSchema(model.Roles, signature); err != nil {

@@ -346,3 +346,24 @@ func TestAugmentedFields(t *testing.T) {
 		})
 	}
 }
+
+// The error asked for the size of the images that a text model cannot take, or for images in place of the
+// bytes of raw tensors.
+func TestFolderOfTheOtherKind(t *testing.T) {
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	sig, err := m.Signature(m.Roles.Predict)
+	require.NoError(t, err)
+	texts := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(texts, "0"), 0o777))
+	require.NoError(t, os.WriteFile(filepath.Join(texts, "0", "1.txt"), []byte("a text"), 0o666))
+	_, err = OpenData(m, m.Roles.Predict, Data{Path: texts}, "test", data.Pass{Batch: 2})
+	require.ErrorIs(t, err, session.ErrData)
+	assert.ErrorContains(t, err, texts+": field x for signature predict, input x: the data does not fit the model: the model takes float32 of shape [? 64], and the folder has texts")
+	in := sig.Input("x")
+	in.DType, in.Shape = tfbind.String, []int64{-1}
+	images := filepath.Join("..", "session", "testdata", "jpeg", "png")
+	_, err = OpenData(m, m.Roles.Predict, Data{Path: images}, "test", data.Pass{Batch: 2})
+	require.ErrorIs(t, err, session.ErrData)
+	assert.ErrorContains(t, err, images+": field x for signature predict, input x: the data does not fit the model: the model takes text, and the folder has images")
+}
