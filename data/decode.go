@@ -109,6 +109,9 @@ func (p *painter) paint(dst vector, at int, r imageSource, size int64, decoding 
 	case format.name == "JPEG" && size > 16<<20+8*pixels:
 		return fmt.Errorf("%w: a JPEG file of %d bytes with %dx%d pixels: replace or remove it", ErrTooLarge, size, config.Width, config.Height)
 	}
+	if p.decoder(format) != nil && p.options.Channels == 1 && config.ColorModel == color.CMYKModel {
+		return fmt.Errorf("%w: a JPEG image in CMYK, which TensorFlow does not convert to grey: convert it to RGB or grey", ErrUnsupported)
+	}
 	cost := p.cost(format, config, r)
 	if p.decoder(format) != nil {
 		cost += 3 * size // the file, and TensorFlow's copies

@@ -109,6 +109,6 @@ func TestImagesAreCheckedAsByTensorFlow(t *testing.T) {
 	}
 	_, err = Run(t.Context(), c)
 	require.ErrorContains(t, err, "2 problems")
-	assert.ErrorContains(t, err, filepath.Join("1", "1.jpg"))
+	assert.ErrorContains(t, err, filepath.Join("1", "1.jpg")+": not supported: a JPEG image in CMYK, which TensorFlow does not convert to grey: convert it")
 	assert.Equal(t, exitUsage, ExitCode(err))
 }
