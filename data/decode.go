@@ -91,6 +91,9 @@ func (p *painter) paint(dst vector, at int, r imageSource, size int64, decoding 
 	if err != nil && err != io.EOF {
 		return onDisk(err)
 	}
+	if n == 0 {
+		return fmt.Errorf("%w: it is empty; was the download interrupted? Replace or remove it", ErrFormat)
+	}
 	format, ok := detect(head[:n])
 	if !ok {
 		return fmt.Errorf("%w: it starts with %q, unlike a PNG, JPEG, GIF, WebP, BMP or TIFF image; convert or remove it", ErrUnsupported, head[:min(n, 8)])

@@ -14,14 +14,12 @@ import (
 type fileKind struct {
 	one, many  string
 	extensions []string
-	// empty is true if a file without bytes is a sample.
-	empty bool
 }
 
 // The format of an image is detected from its content.
 var (
-	imageKind = &fileKind{"an image", "images", []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff"}, false}
-	textKind  = &fileKind{"a text", "texts", []string{".txt"}, true}
+	imageKind = &fileKind{"an image", "images", []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff"}}
+	textKind  = &fileKind{"a text", "texts", []string{".txt"}}
 )
 
 // has reports whether the extension of a path is one of the kind.
@@ -62,9 +60,9 @@ type fileDecoder interface {
 //
 // Names that begin with a dot, Thumbs.db and desktop.ini are ignored, and so are files beside the class
 // folders, except for images beside folders of images. Files of another kind inside a class folder are
-// ErrUnsupported. A class folder that is not in names is ErrLabel. An empty image file, a class without
-// files and a folder without classes are ErrFormat. An error has up to ten such problems. A file that
-// cannot be decoded ends the pass that needs it with an error that names the file.
+// ErrUnsupported. A class folder that is not in names is ErrLabel. A class without files and a folder
+// without classes are ErrFormat. An error has up to ten such problems. A file that cannot be decoded,
+// such as an empty image, ends the pass that needs it with an error that names the file.
 func openClasses(dir string, names []string, d fileDecoder) (*InMemory, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -286,8 +284,6 @@ func (k *fileKind) check(path string, e fs.DirEntry) (size int64, isDir bool, er
 			path, ErrUnsupported, k.one, k.many, strings.Join(k.extensions, " "))
 	case !info.Mode().IsRegular():
 		err = fmt.Errorf("%s is not a regular file: move it out of the folder: %w", path, ErrUnsupported)
-	case info.Size() == 0 && !k.empty:
-		err = fmt.Errorf("%s is empty; was the download interrupted? Replace or remove it: %w", path, ErrFormat)
 	}
 	return info.Size(), info.IsDir(), err
 }

@@ -217,7 +217,6 @@ func TestOpenImagesRefuses(t *testing.T) {
 		{"no classes", map[string][]byte{"notes.txt": small}, ImageOptions{Size: 1}, ErrFormat, "put the images of each class in a sub-folder"},
 		{"beside", map[string][]byte{"a/1.png": small, "2.png": small}, ImageOptions{Size: 1}, ErrFormat, "2.png: the image is not in a class folder"},
 		{"empty class", map[string][]byte{"a/1.png": small, "b/.keep": {}}, ImageOptions{Size: 1}, ErrFormat, "b: the class folder has no images"},
-		{"empty file", map[string][]byte{"a/1.png": {}}, ImageOptions{Size: 1}, ErrFormat, "1.png is empty"},
 		{"other file", map[string][]byte{"a/1.png": small, "a/1.heic": small}, ImageOptions{Size: 1}, ErrUnsupported, "1.heic: the file is not supported as an image"},
 		{"other class", map[string][]byte{"a/1.png": small, "b/1.png": small}, ImageOptions{Size: 1, Classes: []string{"a", "c"}}, ErrLabel, `b: the folder is not one of the 2 classes ["a" "c"]`},
 	} {
@@ -238,12 +237,12 @@ func TestOpenImagesRefuses(t *testing.T) {
 
 	// All problems are named, but not more than ten.
 	many := t.TempDir()
-	for _, name := range []string{"a/1.png", "a/deep/1.txt", "b/.keep", "c.png", "d/1.png"} {
+	for _, name := range []string{"a/1.md", "a/deep/1.txt", "b/.keep", "c.png", "d/1.md", "d/1.png"} {
 		put(t, many, name, nil)
 	}
 	for _, more := range []int{0, 30} {
 		for i := range more {
-			put(t, many, fmt.Sprintf("d/%d.gif", i), nil)
+			put(t, many, fmt.Sprintf("d/%d.md", i), nil)
 		}
 		_, err = openImages(many, ImageOptions{Size: 1, Classes: []string{"a", "b", "d"}})
 		require.ErrorIs(t, err, ErrFormat)
@@ -251,7 +250,7 @@ func TestOpenImagesRefuses(t *testing.T) {
 		lines := strings.Split(err.Error(), "\n")
 		require.Equal(t, many+": "+[]string{"5 problems:", "the first 10 problems:"}[min(more, 1)], lines[0])
 		require.Len(t, lines, 1+min(5+more, maxProblems))
-		for i, says := range []string{"a/1.png is empty", "a/deep/1.txt: the file is not supported", "b: the class folder has no images", "c.png: the image is not in a class folder", "is empty"} {
+		for i, says := range []string{"a/1.md: the file is not supported", "a/deep/1.txt: the file is not supported", "b: the class folder has no images", "c.png: the image is not in a class folder", ".md: the file is not supported"} {
 			require.ErrorContains(t, err, says)
 			require.Contains(t, lines[i+1], says)
 		}
@@ -432,7 +431,13 @@ func TestPassesWithADamagedImage(t *testing.T) {
 			require.Equal(t, 3, good, "bee/013 is sample 14: there are 10 ants, and 1, 4, 7 and 10 before it")
 		}
 	}
+	empty, page := filepath.Join(dir, "ant", "000.png"), filepath.Join(dir, "ant", "003.png")
+	require.NoError(t, os.Truncate(empty, 0))
+	require.NoError(t, os.WriteFile(page, []byte("<html>"), 0o644))
 	err = CheckImages(t.Context(), Prefetch(m.Shuffle(1), 1))
+	require.ErrorContains(t, err, "4 problems")
+	require.ErrorContains(t, err, empty+": malformed data: it is empty; was the download interrupted?")
+	require.ErrorContains(t, err, page+": not supported: it starts with")
 	require.ErrorIs(t, err, ErrFormat)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.Less(t, strings.Index(err.Error(), bad), strings.Index(err.Error(), gone))

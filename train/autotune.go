@@ -95,7 +95,7 @@ func (t *training) autotune(ctx context.Context) error {
 		t.tuned = &p
 		t.choice, err = autotune.Choose(ctx, p)
 		done()
-		if errors.Is(err, data.ErrFormat) { // an image of the samples is damaged, and perhaps others
+		if isAny(err, data.ErrFormat, data.ErrUnsupported) { // an image of the samples is damaged, and perhaps others
 			err = cmp.Or(t.checkImages(ctx), unusable(err))
 		}
 	}
