@@ -2,8 +2,10 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"steadyfit/internal/graphdef"
 	"steadyfit/tfbind"
@@ -34,6 +36,10 @@ func (s *Session) DecodeJPEG(file []byte, channels int) (pixels []byte, width, h
 	}
 	defer content.Close()
 	found, err := d.tf.RunWith(context.Background(), tfbind.Feeds{d.file: content}, []tfbind.Output{output}, tfbind.RunOptions{Proto: callerRuns})
+	if failed := (*tfbind.Error)(nil); errors.As(err, &failed) && errors.Is(err, tfbind.ErrInvalidArgument) {
+		message, _, _ := strings.Cut(failed.Message, "[[") // the operation of this package's own graph
+		return nil, 0, 0, fmt.Errorf("TensorFlow: %s", strings.TrimSpace(message))
+	}
 	if err != nil {
 		return nil, 0, 0, err
 	}

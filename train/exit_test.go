@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/cluster"
+	"steadyfit/data"
 	"steadyfit/option"
 	"steadyfit/session"
 	"steadyfit/supervise"
@@ -30,6 +31,7 @@ func TestExitCode(t *testing.T) {
 		{asConfig(&option.Error{Option: "Loop.Resume"}), 2},
 		{fmt.Errorf("open: %w", &tfbind.LoadError{}), 3},
 		{&supervise.Error{Code: 3}, 3},
+		{fmt.Errorf("1.jpg: a damaged JPEG image: %w", data.ErrFormat), 2},
 		{session.ErrOutOfMemory, 5},
 		{fmt.Errorf("%w: %w", supervise.ErrRetry, session.ErrData), 1},
 		{context.Canceled, 130},
