@@ -205,6 +205,8 @@ func TestCSVRefuses(t *testing.T) {
 		{"UTF-16", "\xff\xfe1\x00", CSVOptions{}, ErrUnsupported, "UTF-8"},
 		{"semicolons", "a;b;label\n1,5;2;0\n", CSVOptions{Label: "label"}, ErrFormat, `columns seem to be separated by ';' instead of ','; write the file with ',' between columns and a point in decimal numbers, for example with pandas.read_csv("t.csv", sep=";", decimal=",").to_csv("commas.csv", index=False)`},
 		{"tabs without a header", "1\t2\t0\n", CSVOptions{}, ErrFormat, `for example with pandas.read_csv("t.csv", sep="\t", decimal=",")`},
+		{"semicolons between texts", "text;label\na good, long film;1\n", CSVOptions{Label: "label", Text: true}, ErrFormat, `line 1 has one column, "text;label": columns seem to be separated by ';' instead of ','`},
+		{"tabs between texts", "text\tlabel\nfine\t1\n", CSVOptions{Text: true, Columns: []Column{{Name: "text", Text: true}}}, ErrFormat, "if it is a row of text, set CSVOptions.Header no"},
 		{"semicolons and text", "a good; film\n", CSVOptions{Text: true, Header: "no", Label: "text"}, ErrField, "no label column"},
 		{"names by pandas or a row", "0,1,2\n3,4,5\n", CSVOptions{}, ErrField, `the first line, "0,1,2", may be the names that pandas gives to columns without names, or a row: set CSVOptions.Header to yes or no`},
 		{"and a label by number", "0,1,2\n3,4,5\n", CSVOptions{Label: "-1"}, ErrField, "set CSVOptions.Header"},

@@ -33,6 +33,9 @@ func (t *table) hasHeader(first []string) (bool, error) {
 		return isNumber(cell) || t.options.Bool && isTruth
 	})
 	if text && !named && header {
+		if hint := t.separator(first[0]); hint != "" && len(first) == 1 {
+			return false, option.Errorf("line %d has one column, %s: %s; if it is a row of text, set {CSVOptions.Header no}: %w", t.firstLine, quote(first[0]), hint, ErrFormat)
+		}
 		return false, option.Errorf("the first line, %s, may be a header or a row of text: name a column like an input of the model or the label, or set {CSVOptions.Header}: %w",
 			quote(strings.Join(first, ",")), ErrField)
 	}
