@@ -92,12 +92,17 @@ func TestRecordData(t *testing.T) {
 	require.NotNil(t, m.Metadata)
 	dir := filepath.Join(t.TempDir(), "model")
 	require.NoError(t, os.CopyFS(dir, os.DirFS(m.Dir)))
-	record := DataRecord{ClassNames: []string{"no", "yes"}, Columns: []string{"a<b", "c"}, Scale: &[2]float64{0, 1}}
+	record := DataRecord{ClassNames: []string{"no", "yes"}, Columns: []string{"a<b", "c"}, Ignored: []string{"id"}, Scale: &[2]float64{0, 1}}
 	require.NoError(t, RecordData(dir, record))
 	same, err := Open(dir)
 	require.NoError(t, err)
 	assert.Equal(t, record, same.Metadata.DataRecord)
 	assert.Equal(t, m.WithRecord(&record).Metadata, same.Metadata)
+	record.Ignored = []string{}
+	require.NoError(t, RecordData(dir, record))
+	same, err = Open(dir)
+	require.NoError(t, err)
+	assert.Empty(t, same.Metadata.Ignored)
 
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "assets.extra")))
 	require.NoError(t, RecordData(dir, record))

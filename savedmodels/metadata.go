@@ -72,6 +72,8 @@ type DataRecord struct {
 	ClassNames []string `json:"class_names,omitempty"`
 	// Columns are the table columns that the only input was trained with, in order.
 	Columns []string `json:"columns,omitempty"`
+	// Ignored are the fields that the training left out; not nil if it replaces an earlier record with some.
+	Ignored []string `json:"ignored,omitzero"`
 	// Scale is the range to which bytes from 0 to 255 were scaled; nil if unknown.
 	Scale *[2]float64 `json:"scale,omitempty"`
 	// Schema has the rules for the columns of tables, a data.Schema as JSON.

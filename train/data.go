@@ -64,7 +64,8 @@ const onDiskFrom = 1 << 30
 // "test" or "validation", and selects that part of a dataset with two parts. The record of the model
 // (savedmodels.DataRecord) determines the numbers of classes, the order of columns and the scale of
 // bytes; Model.WithRecord gives it that of an adapter. Except for the train signature, columns of a
-// table that the record does not have are left out. The caller closes the dataset.
+// table that the record does not have are left out, and so are fields that the training left out and that
+// no input of the signature takes. The caller closes the dataset.
 // JPEG files have the pixels of a training after InMemory.UseJPEG with session.Session.DecodeJPEG.
 func OpenData(model *savedmodels.Model, signature string, d Data, part string, pass data.Pass) (*data.InMemory, error) {
 	r, err := newReader(model, signature, d)
@@ -136,6 +137,12 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	sig, err := model.Signature(signature)
 	if err != nil {
 		return nil, err
+	}
+	r.Ignore = slices.Clone(r.Ignore)
+	for _, name := range r.record.Ignored {
+		if signature != model.Roles.Train && sig.Input(name) == nil && name != r.Label && !slices.Contains(r.Ignore, name) {
+			r.Ignore = append(r.Ignore, name)
+		}
 	}
 	r.ranges = map[string][2]float64{}
 	for _, in := range sig.DataInputs() {
@@ -213,12 +220,13 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 // without omits the ignored fields.
 func (r *reader) without(ds *data.InMemory) (*data.InMemory, error) {
 	ignore := r.Ignore
-	if len(r.opened) > 1 { // other datasets need not have the ignored arrays
-		has := func(name string) bool {
-			return slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == name })
-		}
-		ignore = slices.DeleteFunc(slices.Clone(ignore), func(name string) bool { return !has(name) })
+	has := func(name string) bool {
+		return slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == name })
 	}
+	ignore = slices.DeleteFunc(slices.Clone(ignore), func(name string) bool {
+		mayLack := len(r.opened) > 1 || slices.Contains(r.record.Ignored, name) // other data than that of the training
+		return mayLack && !has(name)
+	})
 	ds, err := ds.Drop(ignore...)
 	return ds, wrong("InMemory.Drop", nil, err)
 }
@@ -313,6 +321,9 @@ func some(names []string) string {
 // follow records the training data. Later data has its class numbers.
 func (r *reader) follow(train *data.InMemory) {
 	r.fixed, r.trains = true, true
+	if len(r.Ignore)+len(r.record.Ignored) > 0 {
+		r.record.Ignored = append([]string{}, r.Ignore...)
+	}
 	if r.csv.Schema != nil {
 		partial := *r.csv.Schema
 		partial.Partial = true

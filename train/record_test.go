@@ -17,6 +17,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/savedmodels"
+	"steadyfit/session"
 )
 
 // table returns a table with columns c0, c1 and so on, and a row of zeros for each label.
@@ -341,4 +342,35 @@ func TestClassWeightsOfNumberedNames(t *testing.T) {
 			}
 		})
 	}
+}
+
+// evaluate refused the fields that a training had left out, and predict read their values.
+func TestIgnoredFieldsAreRecorded(t *testing.T) {
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	row := `{"x": [` + strings.Repeat("0, ", 63) + `1], "name": "a", "sample_weight": 2, "y": 1}` + "\n"
+	named, unnamed := Data{Path: file(t, "named.jsonl", row+row)}, Data{Path: file(t, "unnamed.jsonl", strings.Replace(row, `"name": "a", `, "", 1))}
+	_, err = opened(t, m, named)
+	require.ErrorContains(t, err, "takes the field name")
+	training := named
+	training.Ignore = []string{"name", "sample_weight"}
+	m = recorded(t, m, training)
+	for _, d := range []Data{named, unnamed} {
+		for _, signature := range []string{m.Roles.Evaluate, m.Roles.Predict} {
+			ds, err := OpenData(m, signature, d, "test", data.Pass{Batch: 2})
+			require.NoError(t, err)
+			assert.Len(t, ds.Fields(), 2, "x and y")
+			require.NoError(t, ds.Close())
+		}
+	}
+	_, err = OpenData(m, m.Roles.Train, named, "train", data.Pass{Batch: 2})
+	require.ErrorContains(t, err, "takes the field name", "another training names what it leaves out")
+	m = recorded(t, m, Data{Path: file(t, "plain.jsonl", `{"x": [`+strings.Repeat("0, ", 63)+`1], "y": 1}`)})
+	assert.Equal(t, []string{}, m.Metadata.Ignored, "the saved record is that of the last training")
+
+	// Values of records that were left out are not read.
+	m = m.WithRecord(&savedmodels.DataRecord{Ignored: []string{"null", "lengths", "nested", "date", "struct.size"}})
+	_, err = OpenData(m, m.Roles.Predict, Data{Path: "../data/testdata/records/odd.parquet"}, "test", data.Pass{Batch: 2})
+	require.ErrorIs(t, err, session.ErrData)
+	assert.ErrorContains(t, err, "input x: the data does not fit the model: expected shape [? 64]")
 }
