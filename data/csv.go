@@ -70,7 +70,7 @@ type Column struct {
 }
 
 func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
-	t := table{file: name, options: o, label: -1, values: l.again()}
+	t := table{file: name, options: o, label: -1, values: l.again(), wrong: make(map[int]int)}
 	text, err := textReader(l.reader(r))
 	if err != nil {
 		return nil, t.failed(err)
@@ -96,6 +96,9 @@ func (t *table) read() error {
 	for {
 		record, err := t.lines.Read()
 		if err == io.EOF {
+			for _, n := range t.wrong {
+				found.some = found.some || n == maxInColumn
+			}
 			return found.err()
 		}
 		isRow := t.columns > 0
@@ -128,6 +131,7 @@ type table struct {
 	fields []*features      // by column; columns may share one; nil for the label and if left out
 	rules  []*Rule          // by column; nil for one without a rule
 	order  []int            // the columns to read
+	wrong  map[int]int      // errors by column
 	out    []string         // the columns that are left out
 	line   []int            // line of each row
 	y      []int64          // the labels, or the numbers of their classes
@@ -158,8 +162,16 @@ func (t *table) failed(err error) error {
 	return fmt.Errorf("%s: %w", t.file, corrupt(err))
 }
 
+// maxInColumn is the maximum number of cells of a column that an error describes, so that a column of
+// text among numbers leaves room for other columns.
+const maxInColumn = 2
+
+// bad returns an error for a cell. Further cells of a column with maxInColumn errors are not read.
 func (t *table) bad(column int, found, expected, fix string) error {
 	line, _ := t.lines.FieldPos(column)
+	if t.wrong[column]++; t.wrong[column] == maxInColumn {
+		t.order = slices.DeleteFunc(t.order, func(i int) bool { return i == column })
+	}
 	return &RowError{
 		File: t.file, Unit: "line", Row: line, Column: t.columnName(column),
 		Found: found, Expected: expected, Fix: fix, Err: ErrFormat,
@@ -424,14 +436,14 @@ func (t *table) number(column int, cell string) (float32, error) {
 	case err == nil && (math.IsNaN(v) || math.IsInf(v, 0)):
 		return 0, t.bad(column, quote(cell), "a finite number", missingFix)
 	case err != nil || !isDecimal(cell):
-		fix := "correct it, encode the column as numbers or by a rule of a schema, or leave the column out"
+		fix := "correct it, encode the column by a rule of a schema ({CSVOptions.Schema}), or leave it out ({Options.Ignore})"
 		if t.label < 0 {
 			fix += "; if the column is the label, select it as the label"
 		}
 		if hint := t.separator(cell); hint != "" {
 			fix = hint
 		} else if line, _ := t.lines.FieldPos(column); line == t.firstLine && t.names == nil {
-			fix += "; if this line is a header, declare it as one"
+			fix += "; if this line is a header, set {CSVOptions.Header yes}"
 		}
 		return 0, t.bad(column, quote(cell), "a number", fix)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/bounded"
+	"steadyfit/option"
 )
 
 // fieldsOf returns the values of each field.
@@ -103,7 +104,7 @@ func TestCSVRowErrors(t *testing.T) {
 		{"long row", "a,b\n1,2\n\n3,4,5\n", CSVOptions{}, 4, "", "found 3 columns, expected 2 as in line 1"},
 		{"stray quote", "1,2\n3,4\"\n", CSVOptions{}, 2, "", "found bare \" in non-quoted-field, expected a cell"},
 		{"open quote", "1,2\n3,\"4\n5,6\n", CSVOptions{}, 3, "", "the row starts on line 2"},
-		{"half a header", "a,1\n1,2\n", CSVOptions{}, 1, "1", "if this line is a header, declare it as one"},
+		{"half a header", "a,1\n1,2\n", CSVOptions{}, 1, "1", "if this line is a header, set CSVOptions.Header yes"},
 		{"label not named", "1,2,cat\n", CSVOptions{}, 1, "3", "if the column is the label, select it"},
 		{"lines in quotes", "1,2\n\"\n3\",4\n5,x\n", CSVOptions{}, 4, "2", `found "x"`},
 		{"names twice", "a,a\n1,2\n", CSVOptions{}, 1, `2`, `found "a", expected a unique name; column 1 has the same name`},
@@ -232,22 +233,33 @@ func TestCSVProblems(t *testing.T) {
 		require.ErrorIs(t, err, ErrFormat)
 		return err.Error(), err
 	}
-	text, _ := read("y,a,b\n1,?,2\n2,3\n3,4,5\n4,,6\n5,nan,7\n")
+	text, _ := read("y,a,b\n1,?,2\n2,3\n3,4,5\n4,,6\n5,6,nan\n")
 	require.Equal(t, []string{
-		"t.csv: 4 problems:",
-		`t.csv: line 2, column "a" (2): found "?", expected a number; correct it, encode the column as numbers or by a rule of a schema, or leave the column out`,
+		"t.csv: the first problems of each column:",
+		`t.csv: line 2, column "a" (2): found "?", expected a number; correct it, encode the column by a rule of a schema (CSVOptions.Schema), or leave it out (Options.Ignore)`,
 		"t.csv: line 3: found 2 columns, expected 3 as in line 1; complete the row or remove it; cells with commas in them need double quotes",
 		`t.csv: line 5, column "a" (2): found an empty cell, expected a number; ` + missingFix,
-		`t.csv: line 6, column "a" (2): found "nan", expected a finite number`,
+		`t.csv: line 6, column "b" (3): found "nan", expected a finite number`,
 	}, strings.Split(text, "\n"))
 
-	text, _ = read("y,a\n" + strings.Repeat("1,?\n", 30))
+	text, _ = read("y,a\n" + strings.Repeat("1\n", 30))
 	lines := strings.Split(text, "\n")
 	require.Len(t, lines, 1+maxProblems)
 	require.Equal(t, "t.csv: the first 10 problems:", lines[0])
-	require.Contains(t, lines[maxProblems], "line 11, ")
+	require.Contains(t, lines[maxProblems], "line 11: ")
 
-	_, err := read("y,a\n1,?\n2,3\n")
+	// A column of text does not hide the problems of other columns and rows.
+	text, err := read("y,a,b,c\n" + strings.Repeat("1,male,x,2\n", 30) + "1,male\n1,male,x,\n")
+	lines = strings.Split(text, "\n")
+	require.Equal(t, "t.csv: the first problems of each column:", lines[0])
+	for i, want := range []string{`line 2, column "a"`, `line 3, column "a"`, `line 4, column "b"`, `line 5, column "b"`, "line 32: found 2 columns", `line 33, column "c"`} {
+		require.Contains(t, lines[i+1], want)
+	}
+	require.Len(t, lines, 7)
+	flags := option.Text(err, func(name, _ string) string { return "--" + name })
+	require.Contains(t, flags, "(--CSVOptions.Schema), or leave it out (--Options.Ignore)")
+
+	_, err = read("y,a\n1,?\n2,3\n")
 	require.IsType(t, &RowError{}, err)
 	// What a row with a problem has before it counts, and the file cannot be read on after a wrong quote.
 	text, _ = read("y,a\ncat,?\n3,1\n\"x\"y,1\n4,1\n")

@@ -87,7 +87,7 @@ func (t *table) header(names []string) error {
 			return t.bad(i, "no name", "a name for each column", `if these are the row numbers of pandas, save with index=False`)
 		}
 		if at, ok := first[name]; ok {
-			return t.bad(i, quote(name), "a unique name", fmt.Sprintf("column %d has the same name; if line %d is not a header, declare that there is none", at+1, t.firstLine))
+			return t.bad(i, quote(name), "a unique name", fmt.Sprintf("column %d has the same name; if line %d is not a header, set {CSVOptions.Header no}", at+1, t.firstLine))
 		}
 		first[name] = i
 	}

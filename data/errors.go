@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/english"
+	"steadyfit/option"
 )
 
 // Errors for errors.Is. A missing or unreadable file is fs.ErrNotExist or fs.ErrPermission.
@@ -39,13 +40,18 @@ type RowError struct {
 	// Column is the name and number of a column in a text file, or the name of a field and the
 	// index of an element. Empty means the whole row.
 	Column string
-	// Found is the invalid value, Expected the valid ones, and Fix what the user can do.
+	// Found is the invalid value, Expected the valid ones, and Fix what the user can do, with options in
+	// braces as in option.Error.
 	Found, Expected, Fix string
 	// Err is the kind of error: ErrFormat, ErrLabel or ErrValue.
 	Err error
 }
 
-func (e *RowError) Error() string {
+// Error returns the text with the Go names of options.
+func (e *RowError) Error() string { return e.OptionText(option.GoName) }
+
+// OptionText returns the text with the names of options that name returns.
+func (e *RowError) OptionText(name option.Name) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s %d", e.File, e.Unit, e.Row)
 	if e.Column != "" {
@@ -53,7 +59,7 @@ func (e *RowError) Error() string {
 	}
 	fmt.Fprintf(&b, ": found %s, expected %s", e.Found, e.Expected)
 	if e.Fix != "" {
-		fmt.Fprintf(&b, "; %s", e.Fix)
+		fmt.Fprintf(&b, "; %s", option.Marked(e.Fix, name))
 	}
 	return b.String()
 }
@@ -68,7 +74,8 @@ const maxProblems = 10
 type problems struct {
 	source string
 	errs   []error
-	all    int // more than len(errs) if the others were counted only
+	all    int  // more than len(errs) if the others were counted only
+	some   bool // problems were left out and not counted
 }
 
 // add adds an error. It returns false if there are enough.
@@ -99,6 +106,8 @@ func (p *problems) err() error {
 	}
 	which := english.Count(p.all, "problem")
 	switch {
+	case p.some && p.all < maxProblems:
+		which = "the first problems of each column"
 	case p.all > maxProblems:
 		which = fmt.Sprintf("%d problems, of which the first %d are", p.all, maxProblems)
 	case p.all == maxProblems:

@@ -116,7 +116,7 @@ func ExampleOpen_csv() {
 	_, err = data.Open(f.Name(), data.Options{CSV: data.CSVOptions{Label: "species"}})
 	fmt.Println(strings.ReplaceAll(err.Error(), f.Name(), "iris.csv"))
 	// Output:
-	// iris.csv: line 3, column "width" (2): found "n/a", expected a number; correct it, encode the column as numbers or by a rule of a schema, or leave the column out
+	// iris.csv: line 3, column "width" (2): found "n/a", expected a number; correct it, encode the column by a rule of a schema (CSVOptions.Schema), or leave it out (Options.Ignore)
 }
 
 func ExampleWriteNPY() {
