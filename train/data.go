@@ -101,6 +101,8 @@ type reader struct {
 	// fixed is true if the class numbers are those of an earlier training or of the training data.
 	// trains is true once the training data is open.
 	fixed, trains bool
+	// predicts is true if no label is needed.
+	predicts bool
 	// sortable is the number of classes of a model without class names. If the data has as
 	// many class names, their numbers follow from their sorted order. 0 means that the number
 	// is unknown.
@@ -114,7 +116,7 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	if !slices.Contains([]Choice{"", Always, Never}, d.OnDisk) {
 		return nil, refuse("Data.OnDisk", d.OnDisk, "expected %s, %s, or nothing", Always, Never)
 	}
-	r := &reader{Data: d}
+	r := &reader{Data: d, predicts: signature == model.Roles.Predict}
 	var err error
 	if r.csv, err = session.CSVOptions(model, signature); err != nil {
 		return nil, unusable(err)
@@ -253,7 +255,26 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 		return nil, unusable(err)
 	}
 	r.opened = append(r.opened, ds)
-	return ds.Workers(r.Workers), r.checkHeader(ds)
+	return ds.Workers(r.Workers), cmp.Or(r.checkLabel(ds, o.CSV.Label), r.checkHeader(ds))
+}
+
+// checkLabel returns an error if a table or records have both usual labels, and the options name none.
+// label is the one that was taken.
+func (r *reader) checkLabel(ds *data.InMemory, label string) error {
+	other := map[string]string{"label": "y", "y": "label"}[label]
+	if r.Label != "" || r.predicts || other == "" || slices.Contains(slices.Concat(r.Ignore, r.record.Columns), other) {
+		return nil
+	}
+	names := ds.ColumnNames("x")
+	if label == "y" { // the source has no label or, beside it, another value named y
+		for _, f := range ds.Fields() {
+			names = append(names, f.Name)
+		}
+	}
+	if !slices.Contains(names, other) {
+		return nil
+	}
+	return &option.Error{Option: "Data.Label", Reason: ds.Name() + " has label and y", Fix: "name the one that is the label; drop the other one with {InMemory.Drop}, or rename it in the file, unless it is a feature"}
 }
 
 // checkHeader returns an error for a table whose first line may be a header or a row.
