@@ -291,7 +291,7 @@ func (r *reader) checkHeader(ds *data.InMemory) error {
 // with.
 func (r *reader) checkColumns(ds *data.InMemory) error {
 	names := ds.ColumnNames("x")
-	if r.record.Columns == nil && len(names) > 1 {
+	if r.record.Columns == nil && (len(names) > 1 || r.csv.Text) { // a name tells a header from a row of text
 		r.record.Columns = names
 	}
 	columns := r.record.Columns

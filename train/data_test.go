@@ -265,6 +265,23 @@ func TestRowIsNoHeader(t *testing.T) {
 	}
 }
 
+// The name of the only text column was not recorded, so the header of a table to predict was refused.
+func TestTextColumnOfTheRecord(t *testing.T) {
+	text := data.CSVOptions{Text: true, Columns: []data.Column{{Name: "x", Text: true}}}
+	trained := &reader{csv: text, Data: Data{Label: "sentiment"}}
+	_, err := trained.open(Data{Path: file(t, "train.csv", "review,sentiment\ngood,1\nbad,0\n")}, "train")
+	require.NoError(t, err)
+	require.Equal(t, []string{"review"}, trained.record.Columns)
+
+	table := Data{Path: file(t, "new.csv", "review\nfine\n")}
+	_, err = (&reader{csv: text}).open(table, "test")
+	require.ErrorContains(t, err, "may be a header or a row of text")
+	text.Features = trained.record.Columns
+	ds, err := (&reader{csv: text, record: trained.record}).open(table, "test")
+	require.NoError(t, err)
+	require.Equal(t, []string{"fine"}, values[string](t, ds, "x"))
+}
+
 // Bytes from 0 to 255 were fed to a model that takes 0 to 1.
 func TestBytesOutsideTheRange(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
