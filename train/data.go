@@ -19,7 +19,6 @@ import (
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
-	"steadyfit/tfbind"
 )
 
 // Data describes the data to read.
@@ -140,11 +139,8 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	if err != nil {
 		return nil, err
 	}
-	r.Ignore = slices.Clone(r.Ignore)
-	for _, name := range r.record.Ignored {
-		if signature != model.Roles.Train && sig.Input(name) == nil && name != r.Label && !slices.Contains(r.Ignore, name) {
-			r.Ignore = append(r.Ignore, name)
-		}
+	if signature != model.Roles.Train {
+		r.ignoreRecorded(sig)
 	}
 	r.ranges = map[string][2]float64{}
 	for _, in := range sig.DataInputs() {
@@ -163,6 +159,16 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 		}
 	}
 	return r, nil
+}
+
+// ignoreRecorded adds the fields that the training left out to Ignore, except for inputs of a signature.
+func (r *reader) ignoreRecorded(sig *savedmodels.Signature) {
+	r.Ignore = slices.Clone(r.Ignore)
+	for _, name := range r.record.Ignored {
+		if sig.Input(name) == nil && name != r.Label && !slices.Contains(r.Ignore, name) {
+			r.Ignore = append(r.Ignore, name)
+		}
+	}
 }
 
 // setSchema sets the rules for columns to those of the options, which a training records, or else to
@@ -487,140 +493,4 @@ func (r *reader) close() error {
 	}
 	r.opened = nil
 	return errors.Join(errs...)
-}
-
-// checkData returns an error for data that does not fit a signature, and for values that would
-// make a step fail or train NaN into the weights.
-func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass data.Pass) error {
-	fields, err := session.CheckData(model, signature, ds, pass)
-	if err != nil {
-		hasY := slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == "y" })
-		if hasY || errors.As(err, new(*session.UnusedFieldError)) {
-			return err
-		}
-		return option.Errorf("%w (for a CSV or JSON lines file, {Data.Label} names the label)", err)
-	}
-	if err := data.CheckFinite(ds); err != nil {
-		return err
-	}
-	sig, err := model.Signature(signature)
-	if err != nil {
-		return err
-	}
-	for _, in := range sig.DataInputs() {
-		if err := checkInput(ds, model.Metadata, sig, in, fields[in.Name]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkInput checks the classes of a label, the magnitudes of floats, or the ranges of
-// integers.
-func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signature, in savedmodels.Tensor, field string) error {
-	rows := int64(0) // rows of the embedding table of the input
-	_, _, integer := integerRange(in.DType.String())
-	if m != nil {
-		rows = max(m.Inputs[in.Name].Rows, 0)
-		if classes := classesOf(m, in.Name); classes > 0 && integer {
-			if named, ok := ds.(*data.InMemory); ok {
-				if err := checkNames(ds.Name(), field, named.ClassNames(field), classes); err != nil {
-					return err
-				}
-			}
-			return data.CheckLabels(ds, field, classes)
-		}
-	}
-	if binaryLoss(m) && m.Labels[in.Name].DType != "" {
-		if err := data.CheckProbabilities(ds, field); err != nil {
-			return err
-		}
-	}
-	what, err := in.DType.String(), error(nil)
-	if limit, ok := overflows[in.DType]; ok {
-		err = data.CheckMagnitude(ds, field, limit)
-	}
-	i := slices.IndexFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == field })
-	if low, high, may := mayExceed(ds.Fields()[i].Type, in.DType, rows); may && err == nil {
-		if rows > 0 {
-			what = fmt.Sprintf("indices of a table of %d rows", rows)
-		}
-		err = data.CheckIntegers(ds, field, low, high)
-	}
-	if err != nil {
-		return fmt.Errorf("input %s of signature %s takes %s: %w", in.Name, sig.Name, what, err)
-	}
-	return nil
-}
-
-// binaryLoss reports whether the loss of each output is binary cross-entropy.
-func binaryLoss(m *savedmodels.Metadata) bool {
-	if m == nil || len(m.Loss) == 0 {
-		return false
-	}
-	for _, loss := range m.Loss {
-		if loss != "binary_crossentropy" {
-			return false
-		}
-	}
-	return true
-}
-
-// classesOf returns the number of classes of a label; 0 if unknown.
-func classesOf(m *savedmodels.Metadata, label string) int {
-	if m == nil || m.Labels[label].DType == "" {
-		return 0
-	}
-	if len(m.Labels) == 1 && len(m.ClassNames) > 0 {
-		return len(m.ClassNames)
-	}
-	return m.Labels[label].Classes
-}
-
-// checkNames returns an error if class names cannot be mapped to the class numbers of a model.
-func checkNames(ds, field string, names []string, classes int) error {
-	shown := shown(names)
-	switch {
-	case len(names) > classes:
-		return fmt.Errorf("%s: field %s has the labels %s, and the model has %d classes: %w", ds, field, shown, classes, data.ErrLabel)
-	case len(names) > 0 && len(names) < classes:
-		return fmt.Errorf("%s: field %s has the %d labels %s, and the model has %d classes without names, so the labels have no numbers; write numbers, or export the model with its class names: %w", ds, field, len(names), shown, classes, data.ErrLabel)
-	}
-	return nil
-}
-
-// overflows has the least magnitude that a type rounds to infinity.
-var overflows = map[tfbind.DType]float64{
-	tfbind.Float32: 0x1.ffffffp127, tfbind.BFloat16: 0x1.ffp127, tfbind.Float16: 65520,
-}
-
-// integerRange returns the range of an integer type, limited to that of int64.
-func integerRange(name string) (low, high int64, ok bool) {
-	t := dtype.ByName(name)
-	switch {
-	case t == nil || t.Kind != dtype.Int && t.Kind != dtype.Uint:
-		return 0, 0, false
-	case t.Kind == dtype.Int:
-		return math.MinInt64 >> (64 - 8*t.Size), math.MaxInt64 >> (64 - 8*t.Size), true
-	case t.Size == 8:
-		return 0, math.MaxInt64, true
-	}
-	return 0, 1<<(8*t.Size) - 1, true
-}
-
-// mayExceed reports whether a field may have values outside [low, high], the integers that an
-// input accepts. That is the range of its type or, if rows is not 0, the indices of a table
-// with that many rows. Negative indices count from the end.
-func mayExceed(field string, input tfbind.DType, rows int64) (low, high int64, may bool) {
-	low, high, ok := integerRange(input.String())
-	if !ok || rows == 0 && field == input.String() {
-		return 0, 0, false
-	}
-	if rows > 0 {
-		low, high = max(low, -rows), min(high, rows-1)
-	}
-	if from, to, ok := integerRange(field); ok {
-		return low, high, field == "uint64" || from < low || to > high
-	}
-	return low, high, field != "bool" || high < 1
 }
