@@ -217,16 +217,8 @@ func (t *table) start(record []string) (isRow bool, err error) {
 	if hint := t.separator(trimmed[0]); header && t.columns == 1 && hint != "" && (!t.options.Text || t.options.Schema.allTexts()) {
 		return false, fmt.Errorf("line %d has one column, %s: %s: %w", t.firstLine, quote(trimmed[0]), hint, ErrFormat)
 	}
-	if t.options.Label != "" {
-		if t.label, err = t.labelColumn(); err != nil {
-			return false, err
-		}
-		if t.label < 0 {
-			return false, t.noLabel(trimmed)
-		}
-		if t.columns == 1 {
-			return false, fmt.Errorf("the label is the only column, so there are no features: %w", ErrFormat)
-		}
+	if err := t.findLabel(trimmed); err != nil {
+		return false, err
 	}
 	if err := t.layOut(); err != nil {
 		return false, err

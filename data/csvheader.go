@@ -60,6 +60,23 @@ func counts(cells []string) bool {
 	return n >= 3 && n+1 >= len(cells)
 }
 
+// findLabel sets the column of the label, if the options have one.
+func (t *table) findLabel(first []string) (err error) {
+	if t.options.Label == "" {
+		return nil
+	}
+	if t.label, err = t.labelColumn(); err != nil {
+		return err
+	}
+	if t.label < 0 {
+		return t.noLabel(first)
+	}
+	if t.columns == 1 {
+		return fmt.Errorf("the label is the only column, so there are no features: %w", ErrFormat)
+	}
+	return nil
+}
+
 // labelColumn returns the column of the label from 0, or -1. A text that is the name of one column and
 // the number of another is an error.
 func (t *table) labelColumn() (int, error) {
