@@ -219,7 +219,7 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 	if err == nil && len(r.Ignore) > 0 {
 		ds, err = r.without(ds)
 	}
-	if err == nil {
+	if err == nil && !(r.csv.Text && ds.ImageFields() != nil) { // checkData refuses images for a text model
 		err = r.checkClasses(ds)
 	}
 	return ds, err

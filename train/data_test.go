@@ -383,6 +383,13 @@ func TestFolderOfTheOtherKind(t *testing.T) {
 	_, err = OpenData(m, m.Roles.Predict, Data{Path: images}, "test", data.Pass{Batch: 2})
 	require.ErrorIs(t, err, session.ErrData)
 	assert.ErrorContains(t, err, images+": field x for signature predict, input x: the data does not fit the model: the model takes text, and the folder has images")
+	// The names of the classes, which differ, are not the first problem.
+	sig, err = m.Signature(m.Roles.Evaluate)
+	require.NoError(t, err)
+	in = sig.Input("x")
+	in.DType, in.Shape = tfbind.String, []int64{-1}
+	_, err = opened(t, m, Data{Path: images})
+	require.ErrorIs(t, err, session.ErrData)
 }
 
 // A CSV file with both usual labels was read with y as a feature, and other data with label as one.

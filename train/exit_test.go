@@ -32,6 +32,7 @@ func TestExitCode(t *testing.T) {
 		{fmt.Errorf("open: %w", &tfbind.LoadError{}), 3},
 		{&supervise.Error{Code: 3}, 3},
 		{fmt.Errorf("1.jpg: a damaged JPEG image: %w", data.ErrFormat), 2},
+		{checkNames("images", "y", []string{"a", "b"}, 3), 2},
 		{session.ErrOutOfMemory, 5},
 		{fmt.Errorf("%w: %w", supervise.ErrRetry, session.ErrData), 1},
 		{context.Canceled, 130},
