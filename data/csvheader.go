@@ -36,11 +36,11 @@ func (t *table) hasHeader(first []string) (bool, error) {
 		if hint := t.separator(first[0]); hint != "" && len(first) == 1 {
 			return false, option.Errorf("line %d has one column, %s: %s; if it is a row of text, set {CSVOptions.Header no}: %w", t.firstLine, quote(first[0]), hint, ErrFormat)
 		}
-		return false, option.Errorf("the first line, %s, may be a header or a row of text: name a column like an input of the model or the label, or set {CSVOptions.Header}: %w",
+		return false, option.Errorf("the first line, %s, may be a header or a row of text; name a column like an input of the model or the label, or set {CSVOptions.Header}: %w",
 			quote(strings.Join(first, ",")), ErrField)
 	}
 	if !header && counts(first) {
-		return false, option.Errorf("the first line, %s, may be the names that pandas gives to columns without names, or a row: set {CSVOptions.Header} to yes or no: %w",
+		return false, option.Errorf("the first line, %s, may be the names that pandas gives to columns without names, or a row; set {CSVOptions.Header} to yes or no: %w",
 			quote(strings.Join(first, ",")), ErrField)
 	}
 	return header, nil
@@ -91,7 +91,7 @@ func (t *table) labelColumn() (int, error) {
 		numbered, other = number+t.columns, 1
 	}
 	if named >= 0 && named != numbered {
-		return -1, fmt.Errorf("the label %s is the name of column %d and the number of column %s: rename a column, or count from the other end, %d for the name or %d for the number: %w",
+		return -1, fmt.Errorf("the label %s is the name of column %d and the number of column %s; rename a column, or count from the other end, %d for the name or %d for the number: %w",
 			quote(label), named+1, t.columnName(numbered), named+other, numbered+other, ErrField)
 	}
 	return numbered, nil
