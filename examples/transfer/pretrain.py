@@ -17,6 +17,7 @@ digits 5 to 9. Nothing is downloaded. Other networks:
 from __future__ import annotations
 
 import argparse
+import gzip
 import inspect
 import pathlib
 import sys
@@ -26,7 +27,6 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-import bench_models
 import export
 
 Arrays = tuple[Any, Any]
@@ -44,11 +44,22 @@ def digits() -> tuple[Arrays, Arrays]:
     return parts[0], parts[1]
 
 
+def read_idx(file: pathlib.Path) -> Any:
+    """Read a gzipped IDX file of unsigned bytes."""
+    import numpy as np
+
+    data = gzip.decompress(file.read_bytes())
+    if data[:3] != b"\0\0\x08":
+        raise ValueError(f"{file}: not an IDX file of unsigned bytes")
+    shape = np.frombuffer(data, ">i4", data[3], 4)
+    return np.frombuffer(data, "uint8", offset=4 + 4 * data[3]).reshape(shape)
+
+
 def fashion(folder: pathlib.Path) -> Arrays:
     """The training part of Fashion-MNIST, from its gzipped IDX files."""
     return (
-        bench_models.read_idx(folder / "train-images-idx3-ubyte.gz"),
-        bench_models.read_idx(folder / "train-labels-idx1-ubyte.gz"),
+        read_idx(folder / "train-images-idx3-ubyte.gz"),
+        read_idx(folder / "train-labels-idx1-ubyte.gz"),
     )
 
 
