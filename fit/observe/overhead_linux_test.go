@@ -48,11 +48,13 @@ func BenchmarkOverhead(b *testing.B) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }))
 	defer server.Close()
 	w := work{rounds: 1000}
+	var done float64 // without a use of the result, the compiler leaves out the work
 	for spent := time.Duration(0); spent < time.Millisecond; w.rounds += w.rounds / 10 {
 		began := time.Now()
-		w.do()
+		done += w.do()
 		spent = time.Since(began)
 	}
+	require.Positive(b, done)
 	ds, err := data.New("one", data.Field{Name: "x", Array: data.Array{Shape: []int{1}, Values: []float32{1}}})
 	require.NoError(b, err)
 	const steps = 3000
