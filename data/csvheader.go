@@ -39,16 +39,16 @@ func (t *table) hasHeader(first []string) (bool, error) {
 		return false, option.Errorf("the first line, %s, may be a header or a row of text; name a column like an input of the model or the label, or set {CSVOptions.Header}: %w",
 			quote(strings.Join(first, ",")), ErrField)
 	}
-	if !header && counts(first) {
+	if !header && fromZero(first) {
 		return false, option.Errorf("the first line, %s, may be the names that pandas gives to columns without names, or a row; set {CSVOptions.Header} to yes or no: %w",
 			quote(strings.Join(first, ",")), ErrField)
 	}
 	return header, nil
 }
 
-// counts reports whether cells are the numbers from 0 on, at least 3, and at most one text, such as the
+// fromZero reports whether cells are the numbers from 0 on, at least 3, and at most one text, such as the
 // name of a label.
-func counts(cells []string) bool {
+func fromZero(cells []string) bool {
 	n := 0
 	for _, cell := range cells {
 		if cell == strconv.Itoa(n) {

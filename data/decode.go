@@ -89,7 +89,7 @@ func (p *painter) paint(dst vector, at int, r imageSource, size int64, decoding 
 	var head [16]byte
 	n, err := r.ReadAt(head[:], 0)
 	if err != nil && err != io.EOF {
-		return onDisk(err)
+		return readError(err)
 	}
 	if n == 0 {
 		return fmt.Errorf("%w: it is empty; was the download interrupted? Replace or remove it", ErrFormat)
@@ -129,12 +129,13 @@ func (p *painter) paint(dst vector, at int, r imageSource, size int64, decoding 
 
 func (p *painter) broken(format imageFormat, err error) error {
 	if errors.As(err, new(*fs.PathError)) {
-		return onDisk(err)
+		return readError(err)
 	}
 	return fmt.Errorf("a damaged %s image (%w): replace or remove it: %w", format.name, err, ErrFormat)
 }
 
-func onDisk(err error) error { return fmt.Errorf("read error: %w", withoutPath(err)) }
+// readError returns the error of the system for a read, without the path.
+func readError(err error) error { return fmt.Errorf("read error: %w", withoutPath(err)) }
 
 func (p *painter) config(format imageFormat, r imageSource) (c image.Config, err error) {
 	defer recovered(&err)

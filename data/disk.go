@@ -20,16 +20,17 @@ type diskFile struct {
 }
 
 // read fills dst with bytes of the file, starting at offset at.
-func (f *diskFile) read(dst []byte, at int) error {
-	n, err := f.r.ReadAt(dst, int64(at))
+func (f *diskFile) read(dst []byte, at int64) error {
+	n, err := f.r.ReadAt(dst, at)
 	switch {
 	case n == len(dst):
 		return nil
 	case errors.Is(err, fs.ErrClosed):
 		return fmt.Errorf("%s: %w: the dataset was closed", f.path, fs.ErrClosed)
+	case err == io.EOF:
+		return fmt.Errorf("%s: the file ends within %d bytes from byte %d on, since it was truncated while it was in use; do not change data during training: %w", f.path, len(dst), at, ErrFormat)
 	}
-	return fmt.Errorf("%s: %d bytes from byte %d on can no longer be read (%w): the file was truncated while it was in use, or its disk failed; do not change data during training: %w",
-		f.path, len(dst), at, err, ErrFormat)
+	return fmt.Errorf("%s: %w", f.path, readError(err))
 }
 
 // Close closes the file. It may be called again.
@@ -75,14 +76,15 @@ func (f *diskFile) array(offset, size int64, l *limit) (a array, ok bool, err er
 	if err := l.take(size); err != nil {
 		return array{}, false, err
 	}
-	return array{h.shape, diskArray{f, t.kind, int(offset + start), n}}, true, nil
+	return array{h.shape, diskArray{f, t.kind, offset + start, n}}, true, nil
 }
 
 // diskArray is a range of elements of a diskFile.
 type diskArray struct {
-	file      *diskFile
-	of        *dtype.Type
-	offset, n int
+	file   *diskFile
+	of     *dtype.Type
+	offset int64 // in bytes
+	n      int
 }
 
 func (c column) isOnDisk() bool {
@@ -95,7 +97,7 @@ func (v diskArray) len() int { return v.n }
 func (v diskArray) kind() *dtype.Type { return v.of }
 
 func (v diskArray) copyTo(dst vector, at, from, to int) error {
-	return v.file.read(bytesOf(dst, at, at+to-from), v.offset+from*v.of.Size)
+	return v.file.read(bytesOf(dst, at, at+to-from), v.offset+int64(from)*int64(v.of.Size))
 }
 
 func (v diskArray) gatherTo(dst vector, at int, rows []uint32, width int) error {

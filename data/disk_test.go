@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -199,3 +200,17 @@ func TestTruncatedOnDisk(t *testing.T) {
 type closable struct{ *bytes.Reader }
 
 func (closable) Close() error { return nil }
+
+// A disk that fails is not a fault of the data.
+func TestFailingDisk(t *testing.T) {
+	err := (&diskFile{"x.npy", badDisk{}}).read(make([]byte, 4), 0)
+	require.ErrorIs(t, err, syscall.EIO)
+	require.NotErrorIs(t, err, ErrFormat)
+	require.EqualError(t, err, "x.npy: read error: input/output error")
+}
+
+type badDisk struct{ closable }
+
+func (badDisk) ReadAt([]byte, int64) (int, error) {
+	return 0, &fs.PathError{Op: "read", Path: "x.npy", Err: syscall.EIO}
+}

@@ -102,7 +102,7 @@ func checkMetadata(r io.ReaderAt, size int64, memory *limit) error {
 		return fmt.Errorf("%d bytes, too few for a Parquet file: %w", size, ErrFormat)
 	}
 	if _, err := r.ReadAt(end[:], size-int64(len(end))); err != nil {
-		return onDisk(err)
+		return readError(err)
 	}
 	if string(end[4:]) != parquetMagic {
 		return fmt.Errorf("truncated or no Parquet file: it ends with %q instead of %q: %w", end[4:], parquetMagic, ErrFormat)
@@ -113,7 +113,7 @@ func checkMetadata(r io.ReaderAt, size int64, memory *limit) error {
 	}
 	raw := make([]byte, n)
 	if _, err := r.ReadAt(raw, size-int64(len(end))-n); err != nil {
-		return onDisk(err)
+		return readError(err)
 	}
 	w := &thriftWalk{raw: raw}
 	if err := w.walk(0); err != nil {

@@ -175,7 +175,7 @@ func (c *columnChunk) checkPage(from, end int64, first bool) (int64, error) {
 	}
 	c.block = slices.Grow(c.block[:0], int(h.CompressedPageSize)+spareBytes)[:h.CompressedPageSize]
 	if _, err := c.file.ReadAt(c.block, from+size); err != nil {
-		return 0, onDisk(err)
+		return 0, readError(err)
 	}
 	more, err := c.content(h)
 	if err != nil {
@@ -220,7 +220,7 @@ func (p *pageChecker) header(from, end int64) (h *format.PageHeader, size int64,
 	for most := int64(4 << 10); ; most = min(16*most, maxPageHeader) {
 		raw := make([]byte, min(most, end-from))
 		if _, err := p.file.ReadAt(raw, from); err != nil {
-			return nil, 0, onDisk(err)
+			return nil, 0, readError(err)
 		}
 		w := &thriftWalk{raw: raw}
 		h = &format.PageHeader{}

@@ -71,7 +71,7 @@ func (s *recordFiles) addFile(file *recordFile, files int, maxBytes int64, forma
 		}
 	}()
 	if file.identity, err = identityOf(f); err != nil {
-		return onDisk(err)
+		return readError(err)
 	}
 	r := bufio.NewReaderSize(f, 1<<20)
 	head, err := r.Peek(512)
@@ -218,7 +218,7 @@ func (f *recordFile) read(b []byte, at int64) (err error) {
 	case err == io.EOF:
 		return fmt.Errorf("%d bytes from byte %d on are missing: the file was truncated while it was in use; do not change data during training: %w", len(b), at, ErrFormat)
 	case err != nil:
-		return onDisk(err)
+		return readError(err)
 	}
 	return nil
 }

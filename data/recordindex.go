@@ -120,7 +120,7 @@ func (x *recordIndex) heapBytes() int64 {
 // read fills b with the bytes of the rows from byte at of a row on.
 func (x *recordIndex) read(b []byte, row, at int) error {
 	if _, err := x.rows.ReadAt(b, int64(row)*int64(x.width)+int64(at)); err != nil {
-		return fmt.Errorf("the index of the records: %w", onDisk(err))
+		return fmt.Errorf("the index of the records: %w", readError(err))
 	}
 	return nil
 }

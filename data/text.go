@@ -144,7 +144,7 @@ func (textDecoder) decode(_ *hand, dst vector, at int, file *os.File, size int64
 	}
 	raw := make([]byte, size)
 	if _, err := io.ReadFull(file, raw); err != nil {
-		return onDisk(err)
+		return readError(err)
 	}
 	if !utf8.Valid(raw) {
 		return notUTF8(string(raw))

@@ -129,7 +129,7 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	}
 	m := cmp.Or(model.Metadata, &savedmodels.Metadata{})
 	r.record = m.DataRecord
-	if err := r.setSchema(model.Roles, signature); err != nil {
+	if err := r.setSchema(signature == model.Roles.Train); err != nil {
 		return nil, unusable(fmt.Errorf("%s: %w", model.Dir, err))
 	}
 	if s := r.record.Scale; s != nil && d.Scale != nil && *s != *d.Scale {
@@ -173,7 +173,7 @@ func (r *reader) ignoreRecorded(sig *savedmodels.Signature) {
 
 // setSchema sets the rules for columns to those of the options, which a training records, or else to
 // the recorded ones.
-func (r *reader) setSchema(roles savedmodels.Roles, signature string) error {
+func (r *reader) setSchema(training bool) error {
 	if recorded := r.record.Schema; recorded != nil {
 		r.csv.Schema = &data.Schema{Partial: true}
 		if err := json.Unmarshal(recorded, r.csv.Schema); err != nil {
@@ -187,11 +187,11 @@ func (r *reader) setSchema(roles savedmodels.Roles, signature string) error {
 	if err == nil {
 		r.record.Schema, err = json.Marshal(r.Schema)
 	}
-	if err == nil && r.csv.Schema != nil && signature != roles.Train && r.Note != nil && string(before) != string(r.record.Schema) {
+	if err == nil && r.csv.Schema != nil && !training && r.Note != nil && string(before) != string(r.record.Schema) {
 		r.Note("the schema differs from that of the training, which the model records")
 	}
 	given := *r.Schema
-	given.Partial = given.Partial || signature == roles.Predict // such a table may have no label
+	given.Partial = given.Partial || r.predicts // such a table may have no label
 	r.csv.Schema = &given
 	return err
 }

@@ -187,8 +187,9 @@ func (e *ParameterError) Is(target error) bool { return target == ErrParameter }
 // failure is the value with which Check panics.
 type failure struct{ error }
 
-// Check ends the run with an error, unless it is nil. Workloads call Check and Must instead of
-// returning errors, because every error ends the run. Caught returns the error.
+// Check ends the run with an error, unless it is nil. It panics, and Caught returns the error. It is only
+// for workloads, which are the programs of child processes: each of their errors ends the run, so they
+// would only pass errors on. All code of a workload runs inside Caught.
 func Check(err error) {
 	if err != nil {
 		panic(failure{err})
