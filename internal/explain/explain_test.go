@@ -296,19 +296,24 @@ func TestPlantedHolders(t *testing.T) {
 	each(t, func(t *testing.T, oneDNN string) {
 		r := measure(t, oneDNN, testCase{Model: holder(t), Samples: 32 << 10, Batch: 32, Seconds: 0.5})
 		adds(t, r)
-		p := r.Parts[0]
-		if p.Name == Libraries { // 60 to 80 MiB
-			p = r.Parts[1]
-		}
+		p := largest(r)
 		assert.Contains(t, []string{Weights, OtherVars, Optimizer}, p.Name)
 		require.NotEmpty(t, p.Of)
 		assert.Equal(t, Holder{Name: "held", Bytes: 64 * memory.MiB}, p.Of[0])
 
 		r = measure(t, oneDNN, testCase{Model: "digits", Samples: 512 << 10, Batch: 32, Seconds: 0.5})
 		adds(t, r)
-		assert.Equal(t, Dataset, r.Parts[0].Name)
-		assert.InEpsilon(t, (512<<10)*(64*4+8), float64(r.Parts[0].Bytes), 0.01)
+		p = largest(r)
+		assert.Equal(t, Dataset, p.Name)
+		assert.InEpsilon(t, (512<<10)*(64*4+8), float64(p.Bytes), 0.01)
 	})
+}
+
+// largest is the largest part except the pages of libraries: how many of those are resident is a
+// decision of the kernel (60 to more than 130 MiB).
+func largest(r *Report) Part {
+	i := slices.IndexFunc(r.Parts, func(p Part) bool { return p.Name != Libraries })
+	return r.Parts[i]
 }
 
 // holder writes a model with a variable of 64 MiB.
