@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -21,36 +19,22 @@ import (
 )
 
 // parquetRows reads Parquet files. Their values are stored by column and compressed in pages, so a
-// row cannot be read alone. All rows are therefore written once to a temporary file, one after the other.
-// Each value of a row is the number of its elements (a varint) and the elements. The elements of text
-// have their lengths before them.
+// row cannot be read alone.
 type parquetRows struct {
-	columns []*parquetColumn // of the first file
-	limit   *limit           // of the memory for pages
-	flags   [][]byte         // the values of columns of the row group that follow and that the library does not decode
-}
-
-type parquetColumn struct {
-	name string
-	kind *dtype.Type
-	list bool
-	date func(parquet.Value) string // the text of a date or time; nil for other types
-	err  error                      // why the column cannot be used; ignored if it is left out
+	tableRows
+	dates []func(parquet.Value) string // the text of a date or time of each column; nil for other types
+	flags [][]byte                     // the values of columns of the row group that follow and that the library does not decode
 }
 
 func (*parquetRows) name() string { return "Parquet" }
-
-func (*parquetRows) usualLabel() string { return "" }
 
 const parquetMagic = "PAR1"
 
 func (*parquetRows) begins(head []byte) bool { return strings.HasPrefix(string(head), parquetMagic) }
 
-func (*parquetRows) scan(io.Reader, int64, func(record, []byte) error) error {
-	return fmt.Errorf("the rows of a Parquet file cannot be read one by one: %w", ErrUnsupported)
+func (*parquetRows) fresh(memory *limit) recordFormat {
+	return &parquetRows{tableRows: tableRows{limit: memory}}
 }
-
-func (*parquetRows) fresh(memory *limit) recordFormat { return &parquetRows{limit: memory} }
 
 // rows implements tableFormat.
 func (p *parquetRows) rows(r io.ReaderAt, size int64, each func([]byte) error) (err error) {
@@ -62,13 +46,10 @@ func (p *parquetRows) rows(r io.ReaderAt, size int64, each func([]byte) error) (
 	if err != nil {
 		return corrupt(err)
 	}
-	columns := parquetColumns(f.Schema())
-	if p.columns == nil {
-		p.columns = columns
-	}
-	same := func(a, b *parquetColumn) bool { return a.name == b.name && a.kind == b.kind && a.list == b.list }
-	if !slices.EqualFunc(columns, p.columns, same) {
-		return fmt.Errorf("its columns or their types differ from those of the first file: write all files with the same columns: %w", ErrFormat)
+	var columns []tableColumn
+	columns, p.dates = parquetColumns(f.Schema())
+	if err := p.use(columns); err != nil {
+		return err
 	}
 	var raw []byte
 	buffer := make([]parquet.Row, maxRows)
@@ -218,11 +199,11 @@ func (p *parquetRows) group(group parquet.RowGroup, buffer []parquet.Row, raw *[
 	}
 }
 
-// parquetColumns returns the columns of a schema: one for each leaf.
-func parquetColumns(schema *parquet.Schema) (columns []*parquetColumn) {
+// parquetColumns returns the columns of a schema, one for each leaf, and the functions for the text of dates.
+func parquetColumns(schema *parquet.Schema) (columns []tableColumn, dates []func(parquet.Value) string) {
 	for _, path := range schema.Columns() {
 		leaf, _ := schema.Lookup(path...)
-		c := &parquetColumn{kind: parquetKind(leaf.Node.Type()), list: leaf.MaxRepetitionLevel > 0}
+		c := tableColumn{kind: parquetKind(leaf.Node.Type()), list: leaf.MaxRepetitionLevel > 0}
 		if c.list { // the names inside a list are those of its encoding
 			path = append(path[:1:1], slices.DeleteFunc(slices.Clone(path[1:]), func(name string) bool {
 				return slices.Contains([]string{"list", "element", "item", "array", "bag", "array_element"}, name)
@@ -233,17 +214,16 @@ func parquetColumns(schema *parquet.Schema) (columns []*parquetColumn) {
 		if leaf.MaxRepetitionLevel > 1 {
 			c.kind, what = nil, "nested lists"
 		}
+		var date func(parquet.Value) string
 		if c.kind == nil {
 			if !c.list {
-				c.date = parquetDate(leaf.Node.Type())
+				date = parquetDate(leaf.Node.Type())
 			}
-			c.kind = dtype.For[string]()
-			c.err = &RowError{Unit: "record", Column: strconv.Quote(c.name), Found: what, Expected: "numbers, booleans, text, or lists of them",
-				Fix: "convert the column, or leave it out", Err: ErrUnsupported}
+			c = c.without(what, date != nil)
 		}
-		columns = append(columns, c)
+		columns, dates = append(columns, c), append(dates, date)
 	}
-	return columns
+	return columns, dates
 }
 
 // parquetKind returns the element type of a column; nil if the type is not supported.
@@ -297,7 +277,7 @@ func parquetDate(t parquet.Type) func(parquet.Value) string {
 		case *format.MicroSeconds:
 			at = func(v parquet.Value) time.Time { return time.UnixMicro(v.Int64()) }
 		}
-		return func(v parquet.Value) string { return at(v).UTC().Format("2006-01-02T15:04:05") }
+		return func(v parquet.Value) string { return at(v).UTC().Format(tableTime) }
 	}
 	return nil
 }
@@ -314,7 +294,7 @@ func (p *parquetRows) encode(raw []byte, row parquet.Row) ([]byte, error) {
 		}
 		values := row[:n]
 		row = row[n:]
-		if values[0].IsNull() && n == 1 || c.err != nil && c.date == nil {
+		if values[0].IsNull() && n == 1 || c.leftOut() {
 			values = nil // null, or an empty list
 		}
 		raw = binary.AppendUvarint(raw, uint64(len(values)))
@@ -322,8 +302,8 @@ func (p *parquetRows) encode(raw []byte, row parquet.Row) ([]byte, error) {
 			if v.IsNull() {
 				return raw, nullValue(c.name)
 			}
-			if c.date != nil {
-				v = parquet.ByteArrayValue([]byte(c.date(v)))
+			if date := p.dates[i]; date != nil {
+				v = parquet.ByteArrayValue([]byte(date(v)))
 			}
 			raw = appendParquet(raw, c.kind, v)
 			if flags := p.flags[i]; len(flags) > 0 {
@@ -335,20 +315,6 @@ func (p *parquetRows) encode(raw []byte, row parquet.Row) ([]byte, error) {
 		}
 	}
 	return raw, nil
-}
-
-func (p *parquetRows) checkRow(size int) error {
-	switch {
-	case size > maxRecord:
-		return recordError(fmt.Sprintf("more than %d bytes", maxRecord), "a smaller row", "write smaller rows")
-	case p.limit != nil && int64(size) > p.limit.max:
-		return option.Errorf("%w: a row has more than %d bytes; raise {Options.MaxBytes} if the data is meant to be that large", ErrTooLarge, p.limit.max)
-	}
-	return nil
-}
-
-func nullValue(column string) error {
-	return &RowError{Unit: "record", Column: strconv.Quote(column), Found: "null", Expected: "a value", Fix: "fill it in, or leave the column out", Err: ErrFormat}
 }
 
 func appendParquet(raw []byte, kind *dtype.Type, v parquet.Value) []byte {
@@ -364,62 +330,11 @@ func appendParquet(raw []byte, kind *dtype.Type, v parquet.Value) []byte {
 	case parquet.Double:
 		return order.AppendUint64(raw, math.Float64bits(v.Double()))
 	case parquet.ByteArray:
-		raw = binary.AppendUvarint(raw, uint64(len(v.ByteArray())))
-		return append(raw, v.ByteArray()...)
+		return appendString(raw, v.ByteArray())
 	}
 	n := uint64(v.Int64())
 	if v.Kind() == parquet.Int32 {
 		n = uint64(v.Int32())
 	}
 	return append(raw, order.AppendUint64(nil, n)[:kind.Size]...) // integers of 8 and 16 bits have 32 in the file
-}
-
-func (p *parquetRows) values(raw []byte, err *error) iter.Seq2[[]byte, value] {
-	return func(yield func([]byte, value) bool) {
-		for _, c := range p.columns {
-			n, size := binary.Uvarint(raw)
-			raw = raw[size:]
-			v := value{kind: c.kind, count: int(n), date: c.date != nil, err: c.err}
-			length := int(n) * c.kind.Size
-			if c.kind.Kind == dtype.String {
-				length = 0
-				for range n {
-					text, size := binary.Uvarint(raw[length:])
-					length += size + int(text)
-				}
-			}
-			v.raw, raw = raw[:length], raw[length:]
-			switch {
-			case c.list:
-				v.shape = []int{v.count}
-			case n == 0 && v.err == nil:
-				v.err = nullValue(c.name)
-			}
-			if !yield([]byte(c.name), v) {
-				return
-			}
-		}
-	}
-}
-
-func (p *parquetRows) decode(v value, dst vector, at int) error {
-	texts, ok := dst.(vec[string])
-	if !ok {
-		to := bytesOf(dst, at, at+v.count)
-		copy(to, v.raw)
-		reorder(to, v.kind.Size, binary.LittleEndian)
-		return nil
-	}
-	raw := v.raw
-	for i := range v.count {
-		n, size := binary.Uvarint(raw)
-		texts[at+i] = string(raw[size : size+int(n)])
-		raw = raw[size+int(n):]
-	}
-	return nil
-}
-
-func (p *parquetRows) content(v value) []byte {
-	_, size := binary.Uvarint(v.raw)
-	return v.raw[size:]
 }

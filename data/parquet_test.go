@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -70,6 +71,23 @@ func TestParquetSets(t *testing.T) {
 	_, err = Open(dir, Options{})
 	require.ErrorIs(t, err, ErrFormat)
 	require.ErrorContains(t, err, filepath.Join(dir, "part-2.parquet")+": its columns or their types differ")
+}
+
+// The columns of the files of a set may count times in different units.
+func TestParquetUnitsOfFiles(t *testing.T) {
+	at := time.Date(2024, 2, 29, 12, 30, 0, 0, time.UTC)
+	dir := t.TempDir()
+	put(t, dir, "a.parquet", parquetOf(t, struct {
+		T time.Time `parquet:"t,timestamp(millisecond)"`
+	}{at}))
+	put(t, dir, "b.parquet", parquetOf(t, struct {
+		T time.Time `parquet:"t,timestamp(microsecond)"`
+	}{at}))
+	m, err := Open(dir, Options{CSV: CSVOptions{Schema: rulesOf(t, "columns: {t: {type: date, format: '%Y-%m-%dT%H:%M:%S', unit: seconds}}")}})
+	require.NoError(t, err)
+	seconds := at.Unix()
+	require.Equal(t, []int64{seconds, seconds}, fieldsOf(t, m)["x"].Values)
+	require.NoError(t, m.Close())
 }
 
 func TestOddParquet(t *testing.T) {

@@ -262,7 +262,8 @@ func TestParquetRowsKeepPages(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 3, rows, "each may refer to a page, and to the page that the library reads after it")
 	read, buffer := 0, make([]parquet.Row, rows)
-	p := &parquetRows{columns: parquetColumns(f.Schema()), limit: limit, flags: flags}
+	p := &parquetRows{tableRows: tableRows{limit: limit}, flags: flags}
+	p.columns, p.dates = parquetColumns(f.Schema())
 	require.NoError(t, p.group(f.RowGroups()[0], buffer, new([]byte), func([]byte) error { read++; return nil }))
 	require.Equal(t, n, read)
 	for _, row := range buffer {

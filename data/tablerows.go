@@ -1,0 +1,137 @@
+package data
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+	"strconv"
+
+	"steadyfit/internal/dtype"
+	"steadyfit/option"
+)
+
+// tableRows is the part that formats of tables with columns share. All rows are written once to a temporary
+// file, one after the other. Each value of a row is the number of its elements (a varint) and the elements.
+// The elements of text have their lengths before them.
+type tableRows struct {
+	columns []tableColumn // of the first file
+	limit   *limit        // of the memory for what is decompressed at a time
+}
+
+type tableColumn struct {
+	name string
+	kind *dtype.Type
+	list bool
+	date bool  // whether its values are texts of dates or times, which only rules read
+	err  error // why the column cannot be used; ignored if it is left out
+}
+
+// without returns the column for values of a type that is not supported.
+func (c tableColumn) without(what string, date bool) tableColumn {
+	c.kind, c.date = dtype.For[string](), date
+	c.err = &RowError{Unit: "record", Column: strconv.Quote(c.name), Found: what, Expected: "numbers, booleans, text, or lists of them",
+		Fix: "convert the column, or leave it out", Err: ErrUnsupported}
+	return c
+}
+
+// leftOut reports whether the rows have no values of the column.
+func (c tableColumn) leftOut() bool { return c.err != nil && !c.date }
+
+func (*tableRows) usualLabel() string { return "" }
+
+func (*tableRows) scan(io.Reader, int64, func(record, []byte) error) error {
+	return fmt.Errorf("the rows of a table cannot be read one by one: %w", ErrUnsupported)
+}
+
+// use takes the columns of the first file, and checks those of the next ones.
+func (t *tableRows) use(columns []tableColumn) error {
+	if t.columns == nil {
+		t.columns = columns
+	}
+	same := func(a, b tableColumn) bool {
+		return a.name == b.name && a.kind == b.kind && a.list == b.list && a.date == b.date
+	}
+	for i, c := range columns {
+		if slices.ContainsFunc(columns[:i], func(o tableColumn) bool { return o.name == c.name }) {
+			return fmt.Errorf("two columns have the name %q: rename one: %w", c.name, ErrFormat)
+		}
+	}
+	if !slices.EqualFunc(columns, t.columns, same) {
+		return fmt.Errorf("its columns or their types differ from those of the first file: write all files with the same columns: %w", ErrFormat)
+	}
+	return nil
+}
+
+// tableTime is the form of times for rules. They are in UTC.
+const tableTime = "2006-01-02T15:04:05"
+
+// appendString appends a text with its length before it.
+func appendString[T string | []byte](raw []byte, text T) []byte {
+	return append(binary.AppendUvarint(raw, uint64(len(text))), text...)
+}
+
+func (t *tableRows) checkRow(size int) error {
+	switch {
+	case size > maxRecord:
+		return recordError(fmt.Sprintf("more than %d bytes", maxRecord), "a smaller row", "write smaller rows")
+	case t.limit != nil && int64(size) > t.limit.max:
+		return option.Errorf("%w: a row has more than %d bytes; raise {Options.MaxBytes} if the data is meant to be that large", ErrTooLarge, t.limit.max)
+	}
+	return nil
+}
+
+func nullValue(column string) error {
+	return &RowError{Unit: "record", Column: strconv.Quote(column), Found: "null", Expected: "a value", Fix: "fill it in, or leave the column out", Err: ErrFormat}
+}
+
+func (t *tableRows) values(raw []byte, err *error) iter.Seq2[[]byte, value] {
+	return func(yield func([]byte, value) bool) {
+		for _, c := range t.columns {
+			n, size := binary.Uvarint(raw)
+			raw = raw[size:]
+			v := value{kind: c.kind, count: int(n), date: c.date, err: c.err}
+			length := int(n) * c.kind.Size
+			if c.kind.Kind == dtype.String {
+				length = 0
+				for range n {
+					text, size := binary.Uvarint(raw[length:])
+					length += size + int(text)
+				}
+			}
+			v.raw, raw = raw[:length], raw[length:]
+			switch {
+			case c.list:
+				v.shape = []int{v.count}
+			case n == 0 && v.err == nil:
+				v.err = nullValue(c.name)
+			}
+			if !yield([]byte(c.name), v) {
+				return
+			}
+		}
+	}
+}
+
+func (t *tableRows) decode(v value, dst vector, at int) error {
+	texts, ok := dst.(vec[string])
+	if !ok {
+		to := bytesOf(dst, at, at+v.count)
+		copy(to, v.raw)
+		reorder(to, v.kind.Size, binary.LittleEndian)
+		return nil
+	}
+	raw := v.raw
+	for i := range v.count {
+		n, size := binary.Uvarint(raw)
+		texts[at+i] = string(raw[size : size+int(n)])
+		raw = raw[size+int(n):]
+	}
+	return nil
+}
+
+func (t *tableRows) content(v value) []byte {
+	_, size := binary.Uvarint(v.raw)
+	return v.raw[size:]
+}
