@@ -19,17 +19,12 @@ func load() (*functions, error) {
 		return nil, fmt.Errorf("there is no NVIDIA driver, or this container has it without the capability \"utility\": %w", err)
 	}
 	f := &functions{}
-	for _, s := range f.symbols() {
-		found := false
-		for _, name := range s.names {
-			if address, err := purego.Dlsym(library, name); err == nil {
-				purego.RegisterFunc(s.function, address)
-				found = true
-				break
-			}
-		}
-		if s.needed && !found {
-			return nil, fmt.Errorf("libnvidia-ml.so.1 does not belong to an NVIDIA driver: it has no function %s", s.names[0])
+	for name, function := range f.symbols() {
+		address, err := purego.Dlsym(library, name)
+		if err == nil {
+			purego.RegisterFunc(function, address)
+		} else if name != memoryFunction2 {
+			return nil, fmt.Errorf("libnvidia-ml.so.1 has no function %s: its driver is older than 450, or it does not belong to an NVIDIA driver", name)
 		}
 	}
 	return f, nil

@@ -16,12 +16,12 @@ func TestMeter(t *testing.T) {
 		devices []*fakeDevice
 		want    memory.Reading
 	}{
-		{"its own", []*fakeDevice{{used: 1000, processes: []processInfo2{running(5, 10), running(pid, 300)}}}, memory.Known(300)},
-		{"on one of two", []*fakeDevice{{used: 1000}, {used: 1000, processes: []processInfo2{running(pid, 300)}}}, memory.Known(300)},
-		{"on both", []*fakeDevice{{processes: []processInfo2{running(pid, 20)}}, {processes: []processInfo2{running(pid, 300)}}}, memory.Known(320)},
-		{"not listed", []*fakeDevice{{used: 1000, processes: []processInfo2{running(5, 10)}}}, memory.Known(1000)},
-		{"listed without an amount", []*fakeDevice{{used: 1000, processes: []processInfo2{running(pid, notAvailable)}}}, memory.Known(1000)},
-		{"listed with nothing", []*fakeDevice{{used: 1000, processes: []processInfo2{running(pid, 0)}}}, memory.Known(1000)},
+		{"its own", []*fakeDevice{{used: 1000, processes: []processInfo{running(5, 10), running(pid, 300)}}}, memory.Known(300)},
+		{"on one of two", []*fakeDevice{{used: 1000}, {used: 1000, processes: []processInfo{running(pid, 300)}}}, memory.Known(300)},
+		{"on both", []*fakeDevice{{processes: []processInfo{running(pid, 20)}}, {processes: []processInfo{running(pid, 300)}}}, memory.Known(320)},
+		{"not listed", []*fakeDevice{{used: 1000, processes: []processInfo{running(5, 10)}}}, memory.Known(1000)},
+		{"listed without an amount", []*fakeDevice{{used: 1000, processes: []processInfo{running(pid, notAvailable)}}}, memory.Known(1000)},
+		{"listed with nothing", []*fakeDevice{{used: 1000, processes: []processInfo{running(pid, 0)}}}, memory.Known(1000)},
 		{"neither", []*fakeDevice{{queue: noPermission, memory1: noPermission, memory2: noPermission}}, memory.Reading{}},
 		{"nothing in use", []*fakeDevice{{}}, memory.Reading{}},
 	} {
@@ -37,7 +37,7 @@ func TestMeterDoesNotMix(t *testing.T) {
 	d := opened(t, &fakeNVML{devices: []*fakeDevice{device}})
 	m := d.Meter(77)
 	require.Equal(t, memory.Known(1000), m.Read())
-	device.processes = []processInfo2{running(77, 300)}
+	device.processes = []processInfo{running(77, 300)}
 	require.Equal(t, memory.Known(300), m.Read())
 	device.queue = unknownError
 	require.Equal(t, memory.Reading{}, m.Read())

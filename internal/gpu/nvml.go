@@ -36,19 +36,15 @@ type (
 		version                     uint32
 		total, reserved, free, used uint64
 	}
+	// processInfo is nvmlProcessInfo_v2_t.
 	processInfo struct {
-		pid  uint32
-		used uint64
-	}
-	processInfo2 struct {
 		pid                          uint32
 		used                         uint64
 		gpuInstance, computeInstance uint32
 	}
 )
 
-// functions are the functions of NVML. A function that the library lacks is nil: MIG came with driver
-// 450, memoryInfo2 with 510.
+// functions are the functions of NVML, which drivers have since 450. memory2 is nil before 510.
 type functions struct {
 	init, shutdown func() status
 	errorString    func(status) string
@@ -58,38 +54,33 @@ type functions struct {
 	memory         func(d handle, into *memoryInfo) status
 	memory2        func(d handle, into *memoryInfo2) status
 	processes      func(d handle, n *uint32, into *processInfo) status
-	processes2     func(d handle, n *uint32, into *processInfo2) status
 	migMode        func(d handle, now, next *uint32) status
 	migCount       func(d handle, n *uint32) status
 	migDevice      func(d handle, index uint32, into *handle) status
 }
 
-type symbol struct {
-	function any      // pointer to a field of functions
-	names    []string // possible names, best first
-	needed   bool
-}
-
-// symbols lists the functions to look up. Version 3 of the list of processes is not used, since drivers
+// symbols has the functions by name. Version 3 of the list of processes is not used, since drivers
 // 535.43 to 535.86 write larger entries past the end of the caller's buffer (nvitop#79, #89).
-func (f *functions) symbols() []symbol {
-	return []symbol{
-		{&f.init, []string{"nvmlInit_v2", "nvmlInit"}, true},
-		{&f.shutdown, []string{"nvmlShutdown"}, true},
-		{&f.errorString, []string{"nvmlErrorString"}, true},
-		{&f.count, []string{"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"}, true},
-		{&f.device, []string{"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"}, true},
-		{&f.name, []string{"nvmlDeviceGetName"}, true},
-		{&f.uuid, []string{"nvmlDeviceGetUUID"}, true},
-		{&f.memory, []string{"nvmlDeviceGetMemoryInfo"}, true},
-		{&f.memory2, []string{"nvmlDeviceGetMemoryInfo_v2"}, false},
-		{&f.processes, []string{"nvmlDeviceGetComputeRunningProcesses"}, true},
-		{&f.processes2, []string{"nvmlDeviceGetComputeRunningProcesses_v2"}, false},
-		{&f.migMode, []string{"nvmlDeviceGetMigMode"}, false},
-		{&f.migCount, []string{"nvmlDeviceGetMaxMigDeviceCount"}, false},
-		{&f.migDevice, []string{"nvmlDeviceGetMigDeviceHandleByIndex"}, false},
+func (f *functions) symbols() map[string]any {
+	return map[string]any{
+		"nvmlInit_v2":                             &f.init,
+		"nvmlShutdown":                            &f.shutdown,
+		"nvmlErrorString":                         &f.errorString,
+		"nvmlDeviceGetCount_v2":                   &f.count,
+		"nvmlDeviceGetHandleByIndex_v2":           &f.device,
+		"nvmlDeviceGetName":                       &f.name,
+		"nvmlDeviceGetUUID":                       &f.uuid,
+		"nvmlDeviceGetMemoryInfo":                 &f.memory,
+		memoryFunction2:                           &f.memory2,
+		"nvmlDeviceGetComputeRunningProcesses_v2": &f.processes,
+		"nvmlDeviceGetMigMode":                    &f.migMode,
+		"nvmlDeviceGetMaxMigDeviceCount":          &f.migCount,
+		"nvmlDeviceGetMigDeviceHandleByIndex":     &f.migDevice,
 	}
 }
+
+// memoryFunction2 is the only function that the library may lack.
+const memoryFunction2 = "nvmlDeviceGetMemoryInfo_v2"
 
 type nvml struct {
 	*functions
@@ -175,9 +166,6 @@ func (d *Driver) add(n *nvml, device handle, index uint32) {
 }
 
 func (n *nvml) divided(device handle) bool {
-	if n.migMode == nil || n.migCount == nil || n.migDevice == nil {
-		return false
-	}
 	var now, next uint32
 	return n.migMode(device, &now, &next) == success && now == migEnabled
 }
@@ -231,7 +219,6 @@ type buffers struct {
 	info2 memoryInfo2
 	room  uint32
 	list  []processInfo
-	list2 []processInfo2
 }
 
 // ask reads the memory of a device, and of a process on it.
@@ -243,16 +230,7 @@ func (b *buffers) ask(u unit, pid uint32, into *answer) {
 	} else if b.nvml.memory(u.device, &b.info) == success {
 		into.used = amount(b.info.used)
 	}
-	if b.nvml.processes2 != nil {
-		b.list2, into.answered = list(b.nvml.processes2, u.device, &b.room, b.list2)
-		for _, p := range b.list2 {
-			if p.pid == pid {
-				into.add(amount(p.used))
-			}
-		}
-		return
-	}
-	b.list, into.answered = list(b.nvml.processes, u.device, &b.room, b.list)
+	b.list, into.answered = b.running(u.device)
 	for _, p := range b.list {
 		if p.pid == pid {
 			into.add(amount(p.used))
@@ -267,22 +245,22 @@ func (b *buffers) versioned() *memoryInfo2 {
 
 const most = 1 << 16
 
-// list returns the processes on a device, in the memory of into if possible. ok is false if the device
-// does not report them. list retries, since processes may start between two calls.
-func list[P any](ask func(handle, *uint32, *P) status, device handle, room *uint32, into []P) (all []P, ok bool) {
-	into = into[:cap(into)]
-	if len(into) == 0 {
-		into = make([]P, 16)
+// running returns the processes on a device, in the memory of b.list if possible. ok is false if the
+// device does not report them. running retries, since processes may start between two calls.
+func (b *buffers) running(device handle) (all []processInfo, ok bool) {
+	all = b.list[:cap(b.list)]
+	if len(all) == 0 {
+		all = make([]processInfo, 16)
 	}
 	for range 5 {
-		*room = uint32(len(into))
-		switch s := ask(device, room, &into[0]); {
-		case s == success && int(*room) <= len(into):
-			return into[:*room], true
-		case s != insufficientSize || *room > most:
-			return into[:0], false
+		b.room = uint32(len(all))
+		switch s := b.nvml.processes(device, &b.room, &all[0]); {
+		case s == success && int(b.room) <= len(all):
+			return all[:b.room], true
+		case s != insufficientSize || b.room > most:
+			return all[:0], false
 		}
-		into = make([]P, max(2*len(into), 2*int(*room)))
+		all = make([]processInfo, max(2*len(all), 2*int(b.room)))
 	}
-	return into[:0], false
+	return all[:0], false
 }

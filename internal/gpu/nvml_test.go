@@ -22,19 +22,19 @@ const (
 type fakeNVML struct {
 	init, count, shutdown status
 	devices               []*fakeDevice
-	without               []string // functions that the library lacks
+	before510             bool
 	shutdowns             int
 }
 
 // running returns a process on a fake device.
-func running(pid uint32, bytes uint64) processInfo2 { return processInfo2{pid: pid, used: bytes} }
+func running(pid uint32, bytes uint64) processInfo { return processInfo{pid: pid, used: bytes} }
 
 type fakeDevice struct {
 	name, uuid              string
 	handle                  status
 	memory1, memory2, queue status
 	used, reserved          uint64
-	processes               []processInfo2
+	processes               []processInfo
 	mig                     bool
 	instances               []*fakeDevice // nil is a gap in the numbers
 }
@@ -89,17 +89,6 @@ func (f *fakeNVML) functions() *functions {
 			if *n > room {
 				return insufficientSize
 			}
-			for i, p := range all[d].processes {
-				unsafe.Slice(into, room)[i] = processInfo{p.pid, p.used}
-			}
-			return all[d].queue
-		},
-		processes2: func(d handle, n *uint32, into *processInfo2) status {
-			room := *n
-			*n = uint32(len(all[d].processes))
-			if *n > room {
-				return insufficientSize
-			}
 			copy(unsafe.Slice(into, room), all[d].processes)
 			return all[d].queue
 		},
@@ -122,15 +111,8 @@ func (f *fakeNVML) functions() *functions {
 			return success
 		},
 	}
-	for _, name := range f.without {
-		switch name {
-		case "memory2":
-			n.memory2 = nil
-		case "processes2":
-			n.processes2 = nil
-		case "mig":
-			n.migMode, n.migCount, n.migDevice = nil, nil, nil
-		}
+	if f.before510 {
+		n.memory2 = nil
 	}
 	return n
 }
@@ -171,18 +153,18 @@ func TestOneGPU(t *testing.T) {
 	notAvailable := ^uint64(0)
 	for _, c := range []struct {
 		name      string
-		processes []processInfo2
+		processes []processInfo
 		queue     status
 		want      int64
 	}{
-		{"listed", []processInfo2{running(5, 10), running(pid, 300)}, success, 300},
-		{"listed twice", []processInfo2{running(pid, 300), running(5, 10), running(pid, 20)}, success, 320},
-		{"others are listed", []processInfo2{running(5, 10)}, success, unknown},
+		{"listed", []processInfo{running(5, 10), running(pid, 300)}, success, 300},
+		{"listed twice", []processInfo{running(pid, 300), running(5, 10), running(pid, 20)}, success, 320},
+		{"others are listed", []processInfo{running(5, 10)}, success, unknown},
 		{"nothing is listed", nil, success, unknown},
-		{"not available", []processInfo2{running(pid, notAvailable)}, success, unknown},
-		{"listed twice, one not available", []processInfo2{running(pid, 5), running(pid, notAvailable)}, success, unknown},
-		{"listed twice, first not available", []processInfo2{running(pid, notAvailable), running(pid, 5)}, success, unknown},
-		{"listed with nothing", []processInfo2{running(pid, 0)}, success, unknown},
+		{"not available", []processInfo{running(pid, notAvailable)}, success, unknown},
+		{"listed twice, one not available", []processInfo{running(pid, 5), running(pid, notAvailable)}, success, unknown},
+		{"listed twice, first not available", []processInfo{running(pid, notAvailable), running(pid, 5)}, success, unknown},
+		{"listed with nothing", []processInfo{running(pid, 0)}, success, unknown},
 		{"not permitted", nil, noPermission, unknown},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -199,17 +181,15 @@ func TestManyProcesses(t *testing.T) {
 	for pid := range uint32(1000) {
 		device.processes = append(device.processes, running(pid, 1))
 	}
-	for _, without := range [][]string{nil, {"processes2"}} {
-		lib := &fakeNVML{devices: []*fakeDevice{device}, without: without}
-		require.EqualValues(t, 1, sampled(opened(t, lib).Source(999))[1].bytes)
-	}
+	require.EqualValues(t, 1, sampled(opened(t, &fakeNVML{devices: []*fakeDevice{device}}).Source(999))[1].bytes)
 	for name, ask := range map[string]func(n *uint32) status{
 		"always more":        func(n *uint32) status { *n += 1; return insufficientSize },
 		"no number":          func(n *uint32) status { *n = 1 << 31; return insufficientSize },
 		"more than it wrote": func(n *uint32) status { *n += 1; return success },
 	} {
 		t.Run(name, func(t *testing.T) {
-			all, ok := list(func(_ handle, n *uint32, _ *processInfo) status { return ask(n) }, 0, new(uint32), nil)
+			n := &nvml{functions: &functions{processes: func(_ handle, n *uint32, _ *processInfo) status { return ask(n) }}}
+			all, ok := (&buffers{nvml: n}).running(0)
 			require.False(t, ok)
 			require.Empty(t, all)
 		})
@@ -218,7 +198,7 @@ func TestManyProcesses(t *testing.T) {
 
 // Once the process was listed, driver and caller agree on process IDs, so unlisted means 0.
 func TestNotListedIsNothingOnceItWasListed(t *testing.T) {
-	device := &fakeDevice{processes: []processInfo2{running(5, 10)}}
+	device := &fakeDevice{processes: []processInfo{running(5, 10)}}
 	s := opened(t, &fakeNVML{devices: []*fakeDevice{device}}).Source(77)
 	process := func() int64 { return sampled(s)[1].bytes }
 	require.EqualValues(t, unknown, process())
@@ -232,7 +212,7 @@ func TestNotListedIsNothingOnceItWasListed(t *testing.T) {
 
 func TestSeveralGPUs(t *testing.T) {
 	first := &fakeDevice{used: 10}
-	second := &fakeDevice{used: 20, processes: []processInfo2{running(77, 5)}}
+	second := &fakeDevice{used: 20, processes: []processInfo{running(77, 5)}}
 	lib := &fakeNVML{devices: []*fakeDevice{first, second}}
 	d := opened(t, lib)
 	s := d.Source(77)
@@ -252,13 +232,13 @@ func TestSeveralGPUs(t *testing.T) {
 }
 
 func TestThisProcess(t *testing.T) {
-	d := opened(t, &fakeNVML{devices: []*fakeDevice{{processes: []processInfo2{running(uint32(os.Getpid()), 9)}}}})
+	d := opened(t, &fakeNVML{devices: []*fakeDevice{{processes: []processInfo{running(uint32(os.Getpid()), 9)}}}})
 	require.EqualValues(t, 9, sampled(d.Source(0))[1].bytes)
 }
 
 // A sampler includes the layers of the GPU.
 func TestSampler(t *testing.T) {
-	d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 1000, processes: []processInfo2{running(uint32(os.Getpid()), 9)}}}})
+	d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 1000, processes: []processInfo{running(uint32(os.Getpid()), 9)}}}})
 	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{d.Source(0)}})
 	require.NoError(t, err)
 	defer sampler.Close()
@@ -269,7 +249,7 @@ func TestSampler(t *testing.T) {
 }
 
 func TestDriverBefore510(t *testing.T) {
-	lib := &fakeNVML{without: []string{"memory2", "processes2", "mig"}, devices: []*fakeDevice{{used: 1000, reserved: 50, mig: true, processes: []processInfo2{running(1, 300)}}}}
+	lib := &fakeNVML{before510: true, devices: []*fakeDevice{{used: 1000, reserved: 50, processes: []processInfo{running(1, 300)}}}}
 	d := opened(t, lib)
 	require.Equal(t, []GPU{{ID: "0", Memory: memory.Known(1 << 30)}}, d.GPUs())
 	require.Equal(t, amounts{{memory.GPUUsed, 1050}, {memory.GPUProcess, 300}}, sampled(d.Source(1)), "with what is reserved")
@@ -277,7 +257,7 @@ func TestDriverBefore510(t *testing.T) {
 
 func TestMemoryNotTold(t *testing.T) {
 	d := opened(t, &fakeNVML{devices: []*fakeDevice{{name: "NVIDIA GB10", memory1: notSupported, memory2: notSupported,
-		processes: []processInfo2{running(1, 5)}}}})
+		processes: []processInfo{running(1, 5)}}}})
 	require.Equal(t, []GPU{{ID: "0", Name: "NVIDIA GB10"}}, d.GPUs())
 	require.Equal(t, "NVIDIA GB10", d.GPUs()[0].String())
 	require.Equal(t, amounts{{memory.GPUUsed, unknown}, {memory.GPUProcess, 5}}, sampled(d.Source(1)))
@@ -375,7 +355,7 @@ func TestSourcesOfSeveralGoroutines(t *testing.T) {
 }
 
 func TestSampleDoesNotAllocate(t *testing.T) {
-	d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 4, processes: []processInfo2{running(1, 2)}}, {used: 5}}})
+	d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 4, processes: []processInfo{running(1, 2)}}, {used: 5}}})
 	s := d.Source(1)
 	add := func(memory.Layer, memory.Reading) {}
 	require.Zero(t, testing.AllocsPerRun(100, func() { s(add) }))

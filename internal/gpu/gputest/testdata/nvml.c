@@ -1,7 +1,6 @@
 // A libnvidia-ml.so.1 with one GPU, for tests of how the library is loaded and
-// called, and of what it fills in. With OLD it is one of before 450: without MIG,
-// without the second form of the memory, and with the first form of the list of
-// processes only. The process that asks is listed second of three, with 7 MiB. DIVIDED
+// called, and of what it fills in. With OLD it is one of before 510, without the second
+// form of the memory. The process that asks is listed second of three, with 7 MiB. DIVIDED
 // is the number of MIG instances, of which number 1 is missing. With FORBIDDEN this user
 // may not see processes. With SILENT instance 2 does not report its memory.
 #include <stddef.h>
@@ -24,12 +23,12 @@ static int opened;
 static device gpu = {0, 0};
 #define MIB (1ULL << 20)
 
-static int init(void) { opened++; return success; }
+int nvmlInit_v2(void) { opened++; return success; }
 int nvmlShutdown(void) { return opened-- > 0 ? success : uninitialized; }
 const char *nvmlErrorString(int r) { return r == uninitialized ? "Uninitialized" : "an error"; }
 
-static int count(unsigned *n) { *n = 1; return success; }
-static int handle(unsigned i, device **d) {
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 1; return success; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, device **d) {
   *d = &gpu;
   return i == 0 ? success : invalid_argument;
 }
@@ -52,13 +51,11 @@ int nvmlDeviceGetMemoryInfo(device *d, memory1 *m) {
   return success;
 }
 
-// The forms of the list differ in the size of an entry.
-typedef struct { unsigned pid; bytes used; } process1;
 typedef struct { unsigned pid; bytes used; unsigned gpu_instance, compute_instance; } process2;
 
 static const bytes each[] = {100 * MIB, 7 * MIB, ~0ULL};
 
-static int list(unsigned *n, void *into, size_t size) {
+int nvmlDeviceGetComputeRunningProcesses_v2(device *d, unsigned *n, process2 *into) {
   if (opened <= 0) return uninitialized;
 #ifdef FORBIDDEN
   return no_permission;
@@ -68,25 +65,14 @@ static int list(unsigned *n, void *into, size_t size) {
   if (room < 3) return insufficient_size;
   unsigned pids[] = {1, (unsigned)getpid(), 2};
   for (int i = 0; i < 3; i++) {
-    process2 p = {pids[i], each[i], ~0u, ~0u};
-    memcpy((char *)into + i * size, &p, size);
+    into[i] = (process2){pids[i], each[i], ~0u, ~0u};
   }
   return success;
 }
-int nvmlDeviceGetComputeRunningProcesses(device *d, unsigned *n, process1 *into) { return list(n, into, sizeof *into); }
-
-#ifdef OLD
-int nvmlInit(void) { return init(); }
-int nvmlDeviceGetCount(unsigned *n) { return count(n); }
-int nvmlDeviceGetHandleByIndex(unsigned i, device **d) { return handle(i, d); }
-#else
-int nvmlInit_v2(void) { return init(); }
-int nvmlDeviceGetCount_v2(unsigned *n) { return count(n); }
-int nvmlDeviceGetHandleByIndex_v2(unsigned i, device **d) { return handle(i, d); }
-int nvmlDeviceGetComputeRunningProcesses_v2(device *d, unsigned *n, process2 *into) { return list(n, into, sizeof *into); }
 // In some drivers its entries are larger: it must not be called.
 int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *n, void *into) { abort(); }
 
+#ifndef OLD
 typedef struct { unsigned version; bytes total, reserved, free, used; } memory2;
 int nvmlDeviceGetMemoryInfo_v2(device *d, memory2 *m) {
   if (opened <= 0) return uninitialized;
@@ -100,7 +86,6 @@ unsigned layout(unsigned long long *into, unsigned room) {
   unsigned long long all[] = {
       sizeof(memory1), offsetof(memory1, total), offsetof(memory1, free), offsetof(memory1, used),
       sizeof(memory2), offsetof(memory2, version), offsetof(memory2, total), offsetof(memory2, reserved), offsetof(memory2, free), offsetof(memory2, used),
-      sizeof(process1), offsetof(process1, pid), offsetof(process1, used),
       sizeof(process2), offsetof(process2, pid), offsetof(process2, used), offsetof(process2, gpu_instance), offsetof(process2, compute_instance),
   };
   unsigned n = sizeof all / sizeof *all;
@@ -108,6 +93,7 @@ unsigned layout(unsigned long long *into, unsigned room) {
   memcpy(into, all, sizeof all);
   return n;
 }
+#endif
 
 #ifndef DIVIDED
 #define DIVIDED 0
@@ -124,4 +110,3 @@ int nvmlDeviceGetMigDeviceHandleByIndex(device *d, unsigned i, device **instance
   *instance = &instances[i];
   return success;
 }
-#endif
