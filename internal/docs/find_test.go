@@ -2,6 +2,7 @@ package docs
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -201,4 +202,51 @@ func HelpFlags(help string) []string {
 		found = append(found, m[1])
 	}
 	return found
+}
+
+// block is a paragraph or a block of code, which is fenced or indented.
+type block struct {
+	code     bool
+	language string // text after the opening fence
+	line     int    // number of the first line of text
+	text     string
+}
+
+func split(text string) []block {
+	var blocks []block
+	var now block
+	end := func() {
+		if now.text != "" {
+			blocks = append(blocks, now)
+		}
+		now = block{}
+	}
+	fenced, blank := false, true
+	for i, line := range slices.Collect(strings.SplitSeq(text, "\n")) {
+		fence := strings.HasPrefix(strings.TrimSpace(line), "```")
+		indented := !fenced && strings.HasPrefix(line, "    ") && (blank || now.code)
+		switch {
+		case fence:
+			end()
+			fenced = !fenced
+			if fenced {
+				now = block{code: true, language: strings.TrimPrefix(strings.TrimSpace(line), "```"), line: i + 2}
+			}
+		case fenced:
+			now.text += line + "\n"
+		case strings.TrimSpace(line) == "":
+			end()
+		default:
+			if now.code != indented {
+				end()
+			}
+			if now.text == "" {
+				now.code, now.line = indented, i+1
+			}
+			now.text += line + "\n"
+		}
+		blank = strings.TrimSpace(line) == ""
+	}
+	end()
+	return blocks
 }
