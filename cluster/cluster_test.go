@@ -195,7 +195,7 @@ func TestReadHosts(t *testing.T) {
 		{"a:1\nb:x", 0, `line 2, "b:x": expected a port`},
 		{"a:1\na:1", 0, "ranks 0 and 1 have this address; use another port for each rank of a machine"},
 		{strings.Repeat("a", 100_000), 0, `a...": expected host:port`},
-		{strings.Repeat("#\n", maxFile), 0, "the file is larger than 1048576 bytes"},
+		{strings.Repeat("#\n", maxFile), 0, "the limit is 1048576"},
 	} {
 		_, err := read(c.text, c.rank)
 		require.ErrorAs(t, err, new(*option.Error))

@@ -4,12 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 
+	"steadyfit/internal/files"
 	"steadyfit/option"
 )
 
@@ -329,15 +328,7 @@ const maxFile = 1 << 20
 // lines, and lines that begin with #, are skipped. rank is the rank of this process. A file with
 // one address returns nil, since the process trains alone.
 func ReadHosts(path string, rank int) (*Cluster, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, &option.Error{Option: "Cluster.Workers", Value: path, Reason: err.Error(), Err: err}
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxFile+1))
-	if err == nil && len(text) > maxFile {
-		err = fmt.Errorf("the file is larger than %d bytes", maxFile)
-	}
+	text, err := files.Read(path, maxFile)
 	if err != nil {
 		return nil, &option.Error{Option: "Cluster.Workers", Value: path, Reason: err.Error(), Err: err}
 	}

@@ -97,22 +97,10 @@ type rank struct {
 	done bool
 }
 
-// task is the value of TF_CONFIG.
-type task struct {
-	Cluster struct {
-		Worker []string `json:"worker"`
-	} `json:"cluster"`
-	Task struct {
-		Type  string `json:"type"`
-		Index int    `json:"index"`
-	} `json:"task"`
-}
-
 func (g *group) start(ctx context.Context, o Options, addresses []string, index int, out *output) (err error) {
-	var t task
-	t.Cluster.Worker, t.Task.Type, t.Task.Index = addresses, "worker", index
+	config := map[string]any{"cluster": map[string][]string{"worker": addresses}, "task": map[string]any{"type": "worker", "index": index}}
 	r := &rank{log: &lines{out: out}}
-	command := child.Command{Args: o.Args, Env: o.Env, Variable: "TF_CONFIG", Spec: t, Log: r.log, KillWithParent: true}
+	command := child.Command{Args: o.Args, Env: o.Env, Variable: "TF_CONFIG", Spec: config, Log: r.log, KillWithParent: true}
 	if index == 0 {
 		command.Stdout = os.Stdout
 	} else {

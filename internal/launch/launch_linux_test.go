@@ -26,7 +26,7 @@ func (e events) Write(b []byte) (int, error) {
 
 // script runs a shell script as each rank, which finds its index in $rank. waits waits for a signal.
 func script(text string) []string {
-	return []string{"sh", "-c", `rank=${TF_CONFIG##*'"index":'}; rank=${rank%%\}*}; waits() { sleep 1000 & wait; }; ` + text}
+	return []string{"sh", "-c", `rank=${TF_CONFIG##*'"index":'}; rank=${rank%%[!0-9]*}; waits() { sleep 1000 & wait; }; ` + text}
 }
 
 func TestEachRankHasItsCluster(t *testing.T) {
