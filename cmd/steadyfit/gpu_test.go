@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/doctor"
 	"steadyfit/internal/gpu"
 	"steadyfit/memory"
 )
@@ -41,17 +40,22 @@ func requireGPU(t *testing.T) *gpu.Driver {
 		require.NoError(t, err)
 		return driver
 	}
-	var report doctor.Report
+	var report doctorReport
 	require.NoError(t, json.Unmarshal(out, &report), "%s%s", out, exit.Stderr)
 	var reasons []string
 	for _, c := range report.Checks {
-		if c.Status == doctor.Problem {
+		if c.Status == "problem" {
 			reasons = append(reasons, c.Name+": "+c.Found)
 		}
 	}
 	t.Skipf("this needs a TensorFlow that can use the GPU: %s; `make test-gpu` fetches one", strings.Join(reasons, "; "))
 	return nil
 }
+
+// doctorReport is the output of doctor --json.
+type doctorReport struct{ Checks []doctorCheck }
+
+type doctorCheck struct{ Name, Status, Found string }
 
 // mostOnGPU runs a program to its end and returns the peak of its GPU memory. If the driver does
 // not report that for the process (in a container with its own process IDs), it returns the
@@ -218,9 +222,9 @@ func TestOnGPUDoctorSaysWhatIsInUse(t *testing.T) {
 	}
 	out, err := program(t, "doctor", "--gpu", "--json").Output()
 	require.NoError(t, err)
-	var report doctor.Report
+	var report doctorReport
 	require.NoError(t, json.Unmarshal(out, &report), "%s", out)
-	i := slices.IndexFunc(report.Checks, func(c doctor.Check) bool { return c.Name == "GPU "+driver.GPUs()[0].ID })
+	i := slices.IndexFunc(report.Checks, func(c doctorCheck) bool { return c.Name == "GPU "+driver.GPUs()[0].ID })
 	require.NotEqual(t, -1, i, "%s", out)
 	assert.Regexp(t, `; [0-9.]+ [KMGT]?i?B in use$`, report.Checks[i].Found)
 }

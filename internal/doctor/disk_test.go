@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -50,9 +51,11 @@ func TestDiskSpaceIsReal(t *testing.T) {
 }
 
 func TestFolders(t *testing.T) {
+	work, err := os.Getwd()
+	require.NoError(t, err)
 	var paths []string
-	for _, f := range folders(map[string]string{"TMPDIR": "/scratch", "HOME": "/u"}, "/data") {
+	for _, f := range folders(map[string]string{"TMPDIR": "/scratch", "HOME": "/u"}) {
 		paths = append(paths, f.name+" "+f.path)
 	}
-	assert.Equal(t, []string{"working folder /data", "temporary files /scratch", "cache /u/.cache"}, paths)
+	assert.Equal(t, []string{"working folder " + work, "temporary files /scratch", "cache /u/.cache"}, paths)
 }

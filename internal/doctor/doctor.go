@@ -12,13 +12,11 @@ package doctor
 
 import (
 	"context"
-	"encoding"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 
 	"steadyfit/tfbind"
@@ -39,32 +37,11 @@ const (
 	Problem
 )
 
-var (
-	statusNames                          = []string{"ok", "note", "warning", "problem"}
-	_           encoding.TextMarshaler   = OK
-	_           encoding.TextUnmarshaler = (*Status)(nil)
-)
-
 // String is "ok", "note", "warning" or "problem".
-func (s Status) String() string {
-	if s < 0 || int(s) >= len(statusNames) {
-		return fmt.Sprintf("Status(%d)", int(s))
-	}
-	return statusNames[s]
-}
+func (s Status) String() string { return [...]string{"ok", "note", "warning", "problem"}[s] }
 
 // MarshalText returns the text of String.
 func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// UnmarshalText parses the text of String.
-func (s *Status) UnmarshalText(text []byte) error {
-	i := slices.Index(statusNames, string(text))
-	if i < 0 {
-		return fmt.Errorf("status %q: expected one of %s", text, strings.Join(statusNames, ", "))
-	}
-	*s = Status(i)
-	return nil
-}
 
 // Check is the result of one examination. The names of the JSON fields, Group and Name are
 // stable. The check of an environment variable, a library or a GPU has the name of that item.
@@ -116,14 +93,9 @@ type Options struct {
 	TensorFlow string
 	// NeedGPU makes everything a problem that prevents the use of a GPU.
 	NeedGPU bool
-	// Root is the folder that contains proc, sys, dev and etc; empty means /. TensorFlow is
-	// always searched and opened at its real path.
-	Root string
 	// Environ are the variables to examine, as "NAME=value"; nil means the variables of the
 	// process. TensorFlow itself always reads the latter.
 	Environ []string
-	// Work is the folder to which training writes; empty means the working directory.
-	Work string
 }
 
 // Examine examines the machine. It opens TensorFlow and runs one small session with GPU memory
@@ -156,10 +128,6 @@ type machine struct {
 }
 
 func newMachine(o Options) machine {
-	root := o.Root
-	if root == "" {
-		root = "/"
-	}
 	environ := o.Environ
 	if environ == nil {
 		environ = os.Environ()
@@ -170,13 +138,12 @@ func newMachine(o Options) machine {
 		env[name] = value
 	}
 	return machine{
-		fs: os.DirFS(root), env: env, goMaxProcs: runtime.GOMAXPROCS(0), arch: runtime.GOARCH,
-		folders:    folders(env, o.Work),
+		fs: os.DirFS("/"), env: env, goMaxProcs: runtime.GOMAXPROCS(0), arch: runtime.GOARCH,
+		folders:    folders(env),
 		tensorflow: o.TensorFlow, needGPU: o.NeedGPU,
 		locate: tfbind.Locate, load: tfbind.Load, try: trySession,
 		runPath: elfRunPath, contains: elfContains,
-		space: func(dir string) (space, error) { return diskSpace(filepath.Join(root, dir)) },
-		gpus:  func() gpuList { return listGPUs(root) },
+		space: diskSpace, gpus: listGPUs,
 	}
 }
 

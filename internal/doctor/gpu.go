@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -87,12 +86,8 @@ type gpuList struct {
 	err  error
 }
 
-// listGPUs asks NVML for the GPUs of this machine. Another root contains only recorded files,
-// so NVML is not used.
-func listGPUs(root string) gpuList {
-	if root != "/" {
-		return gpuList{gpus: gpu.Kernel(os.DirFS(root))}
-	}
+// listGPUs asks NVML for the GPUs of this machine.
+func listGPUs() gpuList {
 	driver, err := gpu.Open()
 	l := gpuList{gpus: driver.GPUs(), used: usedMemory(driver), why: driver.Why(), err: err}
 	if err := driver.Close(); l.err == nil {

@@ -3,12 +3,9 @@ package doctor
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/gpu"
 	"steadyfit/internal/gpu/gputest"
@@ -182,21 +179,21 @@ func TestGPUsInUse(t *testing.T) {
 	if !gputest.Child(t, "-DNEW") {
 		return
 	}
-	assert.Equal(t, map[string]memory.Reading{"0": memory.Known(100 * memory.MiB)}, listGPUs("/").used)
+	assert.Equal(t, map[string]memory.Reading{"0": memory.Known(100 * memory.MiB)}, listGPUs().used)
 }
 
 func TestSeveralGPUsInUse(t *testing.T) {
 	if !gputest.Child(t, "-DDIVIDED=2", "-DSILENT=1") {
 		return
 	}
-	assert.Equal(t, map[string]memory.Reading{"0:0": memory.Known(100 * memory.MiB), "0:2": {}}, listGPUs("/").used)
+	assert.Equal(t, map[string]memory.Reading{"0:0": memory.Known(100 * memory.MiB), "0:2": {}}, listGPUs().used)
 }
 
 func TestNoGPUInUse(t *testing.T) {
-	if l := listGPUs("/"); len(l.gpus) > 0 {
+	if l := listGPUs(); len(l.gpus) > 0 {
 		t.Skip("this machine has a GPU")
 	}
-	assert.Nil(t, listGPUs("/").used)
+	assert.Nil(t, listGPUs().used)
 }
 
 // The reported memory in use does not include that of the examination itself.
@@ -208,17 +205,4 @@ func TestGPUsAreAskedBeforeTensorFlowOpens(t *testing.T) {
 	examine(t.Context(), m)
 	assert.True(t, opened)
 	assert.Equal(t, 1, times)
-}
-
-// A machine that was recorded is not asked for the GPUs of this one.
-func TestGPUsOfARecordedMachine(t *testing.T) {
-	root := t.TempDir()
-	for file, text := range map[string]string{
-		"proc/driver/nvidia/gpus/0000:19:00.0/information": "Model: NVIDIA H200\nDevice Minor: 0\n",
-		"dev/nvidia0": "",
-	} {
-		require.NoError(t, os.MkdirAll(filepath.Join(root, filepath.Dir(file)), 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(root, file), []byte(text), 0o644))
-	}
-	assert.Equal(t, gpuList{gpus: []gpu.GPU{{ID: "0", Name: "NVIDIA H200"}}}, newMachine(Options{Root: root}).gpus())
 }

@@ -11,9 +11,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shirou/gopsutil/v3/disk"
-
 	"steadyfit/internal/cgroup"
+	"steadyfit/internal/files"
 	"steadyfit/memory"
 )
 
@@ -183,11 +182,8 @@ type space struct {
 	writable bool
 }
 
-func folders(env map[string]string, work string) (found []folder) {
-	if work == "" {
-		// A working directory that was removed has no path.
-		work, _ = os.Getwd()
-	}
+func folders(env map[string]string) (found []folder) {
+	work, _ := os.Getwd() // a working directory that was removed has no path
 	temp, cache := env["TMPDIR"], env["XDG_CACHE_HOME"]
 	if temp == "" {
 		temp = "/tmp"
@@ -236,9 +232,9 @@ func checkFolder(f folder, ask func(string) (space, error)) Check {
 }
 
 func diskSpace(dir string) (space, error) {
-	usage, err := disk.Usage(dir)
-	if err != nil {
-		return space{}, fmt.Errorf("disk space of %s: %w", dir, err)
+	if _, err := os.Stat(dir); err != nil {
+		return space{}, err
 	}
-	return space{memory.Known(memory.Bytes(usage.Free)), writable(dir)}, nil
+	free, ok := files.FreeSpace(dir)
+	return space{memory.Reading{Bytes: memory.Bytes(free), OK: ok}, files.MayWrite(dir)}, nil
 }

@@ -10,6 +10,9 @@ import (
 // FreeSpace is implemented only for Linux and macOS.
 func FreeSpace(string) (bytes int64, ok bool) { return 0, false }
 
+// MayWrite is implemented only for Linux and macOS.
+func MayWrite(string) bool { return true }
+
 // Lock is implemented only for Linux and macOS.
 func Lock(*os.File) error { return errors.ErrUnsupported }
 

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // FreeSpace returns the number of bytes that this user can write to the file system of a path.
@@ -18,6 +20,9 @@ func FreeSpace(path string) (bytes int64, ok bool) {
 	}
 	return int64(s.Bavail) * int64(s.Bsize), true
 }
+
+// MayWrite reports whether this user may create files in a folder.
+func MayWrite(dir string) bool { return unix.Access(dir, unix.W_OK) == nil }
 
 // Lock locks a file or folder until it is closed, without waiting. Any error except ErrLocked means that
 // the file system has no locks.
