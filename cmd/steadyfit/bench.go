@@ -106,8 +106,6 @@ func (s *settings) checkBench() error {
 		return err
 	}
 	switch {
-	case s.Loop.Batch < 1:
-		return usagef("--batch %d: expected at least 1", s.Loop.Batch)
 	case s.synthetic && s.Data.Path != "":
 		return usagef("--synthetic and --data exclude each other")
 	case s.autotune != train.Off && s.signature != "":

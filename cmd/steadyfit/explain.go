@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -50,9 +49,6 @@ how much memory, and when. The page is one file and needs no network.`,
 }
 
 func (s *settings) explain(cmd *cobra.Command) error {
-	if s.Loop.Batch < 1 || s.Loop.Batch > math.MaxInt32 {
-		return usagef("--batch %d: expected 1 to %d", s.Loop.Batch, math.MaxInt32)
-	}
 	if err := s.checkLayer("explain"); err != nil {
 		return err
 	}

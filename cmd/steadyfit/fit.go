@@ -106,9 +106,6 @@ func (s *settings) combine() error {
 	if err := s.combineReset(); err != nil {
 		return err
 	}
-	if s.deadline < 0 {
-		return usagef("--deadline %v: expected 0 or more", s.deadline)
-	}
 	supervised := s.Supervise == train.Always
 	if supervised || s.given("deadline") {
 		s.Supervisor.Deadline = s.deadline

@@ -196,8 +196,8 @@ func verdict(result *matrix.Result, broken []string) error {
 func (s *settings) completePlan(ctx context.Context) error {
 	p := &s.plan
 	p.User, p.Data, p.Version, p.Models, p.Commands = s.Model, s.Data.Path, version(), map[string]string{}, map[string]matrix.Command{}
-	if err := checkPlan(p); err != nil {
-		return err
+	if p.Within != 0 && p.Within < leastWithin {
+		return usagef("--within %v: expected at least %v", p.Within, leastWithin)
 	}
 	if p.Quick && p.Pairs == 0 {
 		p.Pairs = quickPairs
@@ -235,20 +235,6 @@ func (s *settings) completePlan(ctx context.Context) error {
 	}
 	if reasons := p.Inapplicable(); len(reasons) > 0 {
 		return usagef("--remedies: none of them would change anything: %s; steadyfit matrix --help lists the remedies", strings.Join(reasons, "; "))
-	}
-	return nil
-}
-
-func checkPlan(p *matrix.Plan) error {
-	switch {
-	case p.Pairs < 0 || p.Pairs > maxPairs:
-		return usagef("--pairs %d: expected 1 to %d", p.Pairs, maxPairs)
-	case p.Jobs < 1 || p.Jobs > maxJobs:
-		return usagef("--jobs %d: expected 1 to %d", p.Jobs, maxJobs)
-	case p.Timeout < 0:
-		return usagef("--timeout %v: expected 0 or more", p.Timeout)
-	case p.Within != 0 && p.Within < leastWithin:
-		return usagef("--within %v: expected at least %v", p.Within, leastWithin)
 	}
 	return nil
 }
@@ -340,8 +326,6 @@ func (s *settings) checkUser() error {
 	switch {
 	case s.Model == "":
 		return usagef("the workload %s needs --model", matrix.User)
-	case s.steps < userLeast || s.Loop.Batch < 1:
-		return usagef("--steps %d --batch %d: expected at least %d steps and a batch of 1", s.steps, s.Loop.Batch, userLeast)
 	case !slices.Contains(p.Runtimes, matrix.Go):
 		return usagef("--model is trained on the runtime %s, which is not among --runtime", matrix.Go)
 	}

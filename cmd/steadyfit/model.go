@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -70,12 +69,6 @@ func (s *settings) loadDevices(cmd *cobra.Command) error {
 // infer opens the model and its data, and calls do. role returns the signature for the data; if
 // it is empty, the error states the purpose.
 func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string, purpose string, do func(*session.Session, *data.InMemory) error) error {
-	if s.Loop.Batch < 1 {
-		return usagef("--batch %d: expected at least 1", s.Loop.Batch)
-	}
-	if s.Loop.Batch > math.MaxInt32 {
-		return usagef("--batch %d: expected at most %d", s.Loop.Batch, math.MaxInt32)
-	}
 	if err := s.prepareProcess(cmd.ErrOrStderr()); err != nil {
 		return err
 	}

@@ -104,12 +104,6 @@ func (s *settings) tune(cmd *cobra.Command) error {
 
 func (s *settings) checkTune() error {
 	switch {
-	case s.Loop.Batch < 1:
-		return usagef("--batch %d: expected at least 1", s.Loop.Batch)
-	case s.within <= 0:
-		return usagef("--within %v: expected a duration, as in 4m", s.within)
-	case s.stepTime < 0:
-		return usagef("--step-time %v: expected a duration, as in 150ms", s.stepTime)
 	case s.stepTime > 0 && s.Budget.Limit > 0:
 		return usagef("--memory-budget and --step-time exclude each other: one is kept, and the other amount is minimized")
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -125,16 +126,45 @@ func showSizes(value string) string {
 	return strings.ReplaceAll(showList(value), ",", "MiB,") + "MiB"
 }
 
-func newCount(p *int, least int) *value {
+func newCount(p *int, least int) *value { return newRange(p, least, math.MaxInt) }
+
+// newRange returns a flag for a number from least to most.
+func newRange(p *int, least, most int) *value {
 	return newValue("int", strconv.Itoa(*p), func(text string) error {
 		n, err := strconv.Atoi(text)
-		if err != nil {
+		switch {
+		case err != nil:
 			return errors.New("expected a whole number")
-		}
-		if n < least {
+		case most == math.MaxInt && n < least:
 			return fmt.Errorf("expected at least %d", least)
+		case n < least || n > most:
+			return fmt.Errorf("expected %d to %d", least, most)
 		}
 		*p = n
+		return nil
+	})
+}
+
+// newBatch returns a flag for the samples of a step. TensorFlow's kernels count them in 32 bits.
+func newBatch(p *int) *value { return newRange(p, 1, math.MaxInt32) }
+
+// newDuration returns a flag for a duration of at least least.
+func newDuration(p *time.Duration, least time.Duration) *value {
+	text := p.String()
+	if *p == 0 {
+		text = "0" // the help shows no default of 0
+	}
+	return newValue("duration", text, func(text string) error {
+		d, err := time.ParseDuration(text)
+		switch {
+		case err != nil:
+			return errors.New(expected["duration"])
+		case d < least && least == 0:
+			return errors.New("expected 0 or more")
+		case d < least:
+			return fmt.Errorf("expected at least %v", least)
+		}
+		*p = d
 		return nil
 	})
 }
