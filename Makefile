@@ -90,7 +90,7 @@ OTHER_ONEDNN := $(if $(filter 0 false False FALSE,$(or $(TF_ENABLE_ONEDNN_OPTS),
 NO_RACE := TestHostileInputs|TestCachedFeatures|TestMeasuredChoice|TestChoiceThatRounds|TestRoundsAsItSays|TestChoose|TestPrior
 # Tests that end processes and compare what is left. Other tests and scripts run the same commands
 # to their end.
-ENDS := TestKilledRunsResumeBitForBit|TestKilledBeforeTheFirstCheckpoint|TestSupervisedRunsEndAsUndisturbed|TestInterruptExitsWith130|TestParentIsSmall|TestProcessResets.*|TestProcessThatRanOutOfMemory|TestLaunchFails|TestLaunchEnds|TestLaunchedRanksChange|TestLaunchedRankIsLost|TestLaunchedRanksAreKilled|TestVersionOfASupervisedTraining|TestClusterSurvivesKills|TestClusterCutOff|TestServiceSurvivesItsWorker
+ENDS := TestKilledRunsResumeBitForBit|TestKilledBeforeTheFirstCheckpoint|TestSupervisedRunsEndAsUndisturbed|TestInterruptExitsWith130|TestParentIsSmall|TestProcessResets.*|TestProcessThatRanOutOfMemory|TestLaunchFails|TestLaunchEnds|TestLaunchedRanksChange|TestLaunchedRankIsLost|TestLaunchedRanksAreKilled|TestVersionOfASupervisedTraining|TestClusterSurvivesKills|TestClusterCutOff|TestClusterSlowNetwork|TestServiceSurvivesItsWorker
 # Readers that meet limits, and the distribution of random numbers, in one goroutine. Some count bytes of
 # pools, which the race detector empties at random.
 LIMITS := TestCSVRowWithoutEnd|TestLongParquetRows|TestParquetRowsKeepPages|TestHugeParquetRow|TestHostileParquet|TestCSVOfManyColumns|TestCompressedRecordsAreBounded|TestCropsAreUniform|TestHostileFilesAreRefusedBeforeTheyTakeMemory|TestLongChainOf.*|TestNestingIsBounded

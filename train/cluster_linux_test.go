@@ -293,80 +293,54 @@ func TestClusterSurvivesKills(t *testing.T) {
 	assert.Contains(t, ranks[0].err.String(), ") was lost: ")
 }
 
-// network makes a network namespace for each rank, and a bridge between them. It returns the
-// command line that runs a program in the namespace of a rank, and a function that connects a rank
-// ("up") or cuts it off ("down").
-func network(t *testing.T, ranks int) (in func(rank int) []string, set func(rank int, state string)) {
-	t.Helper()
-	run := func(args ...string) error {
-		text, err := exec.Command("ip", args...).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("ip %v: %w: %s", args, err, text)
-		}
-		return nil
-	}
-	ip := func(args ...string) {
-		t.Helper()
-		require.NoError(t, run(args...))
-	}
-	name := func(i int) string { return fmt.Sprintf("steadyfit-%d-%d", os.Getpid(), i) }
-	hub := name(ranks)
-	for i := range ranks + 1 {
-		if err := run("netns", "add", name(i)); err != nil {
-			t.Skipf("this test needs network namespaces, which need root and iproute2: %v", err)
-		}
-		t.Cleanup(func() { _ = run("netns", "delete", name(i)) })
-	}
-	if err := run("-n", hub, "link", "add", "hub", "type", "bridge"); err != nil {
-		t.Skipf("this test needs a kernel with bridges: %v", err)
-	}
-	ip("-n", hub, "link", "set", "hub", "up")
-	set = func(rank int, state string) {
-		t.Helper()
-		ip("-n", hub, "link", "set", fmt.Sprintf("port%d", rank), state)
-	}
-	for i := range ranks {
-		ip("-n", hub, "link", "add", fmt.Sprintf("port%d", i), "type", "veth", "peer", "name", "eth0", "netns", name(i))
-		ip("-n", hub, "link", "set", fmt.Sprintf("port%d", i), "master", "hub")
-		set(i, "up")
-		ip("-n", name(i), "addr", "add", fmt.Sprintf("10.77.0.%d/24", i+1), "dev", "eth0")
-		ip("-n", name(i), "link", "set", "eth0", "up")
-		ip("-n", name(i), "link", "set", "lo", "up")
-	}
-	return func(rank int) []string { return []string{"ip", "netns", "exec", name(rank)} }, set
-}
-
 // A rank that is cut off from the network ends itself and the others within Cluster.Timeout, and
 // the training continues when the network is back.
 func TestClusterCutOff(t *testing.T) {
 	asRank(t)
 	const all, cut = 3, 1
-	in, set := network(t, all)
+	n := newNetwork(t, all, 0, 0)
 	job := rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 4, Supervised: true, Slow: 10 * time.Millisecond, CheckpointSteps: 5}
 	job.Cluster.Timeout = 4 * time.Second
 	for i := range all {
 		job.Cluster.Workers = append(job.Cluster.Workers, fmt.Sprintf("10.77.0.%d:15000", i+1))
 	}
 	state, _ := alone(t, job, all)
-	ranks := startWorkers(t, job, nil, in)
+	ranks := startWorkers(t, job, nil, n.in)
 	require.Eventually(t, func() bool { return newest(job.Dir) > 0 }, time.Minute, 10*time.Millisecond)
 	var first [all]int
 	for i, p := range ranks {
 		first[i] = child(p.Process.Pid)
 		require.Positive(t, first[i])
 	}
-	set(cut, "down")
+	n.ranks[cut].cut.Store(true)
 	began := time.Now()
 	for i, p := range ranks {
 		require.Eventually(t, func() bool { return child(p.Process.Pid) != first[i] }, time.Minute, 10*time.Millisecond)
 		t.Logf("ranks up to %d have noticed it after %v", i, time.Since(began))
 	}
-	set(cut, "up")
+	n.ranks[cut].cut.Store(false)
 	succeed(t, ranks)
 	assert.Equal(t, state, weights(t, filepath.Join(job.Dir, "model")))
 	for _, p := range ranks {
 		assert.Contains(t, p.err.String(), ") was lost: ")
 	}
+}
+
+// Delayed and lost packets change no bit.
+func TestClusterSlowNetwork(t *testing.T) {
+	asRank(t)
+	const all = 3
+	n := newNetwork(t, all, time.Millisecond, 1000)
+	job := rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 2}
+	for i := range all {
+		job.Cluster.Workers = append(job.Cluster.Workers, fmt.Sprintf("10.77.0.%d:15000", i+1))
+	}
+	state, losses := alone(t, job, all)
+	succeed(t, startWorkers(t, job, nil, n.in))
+	assert.Equal(t, state, weights(t, filepath.Join(job.Dir, "model")))
+	assert.Equal(t, losses, lossesOf(readRecords(t, job.Dir)))
+	assert.Positive(t, n.lost.Load())
+	t.Logf("%d of %d packets were lost", n.lost.Load(), n.carried.Load())
 }
 
 // The interrupt of one rank stops all ranks after the same step, with a checkpoint.
