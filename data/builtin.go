@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+
+	"steadyfit/internal/contract"
 )
 
 //go:embed builtin/*.npz
@@ -43,5 +45,5 @@ func openBuiltin(name, split string, l *limit) (*InMemory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no builtin dataset %q; the names are %q: %w", name, BuiltinNames(), fs.ErrNotExist)
 	}
-	return readNPZ("builtin:"+name+"-"+split, bytes.NewReader(raw), int64(len(raw)), "", l, nil)
+	return readNPZ(contract.BuiltinPrefix+name+"-"+split, bytes.NewReader(raw), int64(len(raw)), "", l, nil)
 }

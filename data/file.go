@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/cgroup"
+	"steadyfit/internal/contract"
 	"steadyfit/option"
 )
 
@@ -103,7 +104,7 @@ func open(path string, o Options) (*InMemory, error) {
 	if o.Split == "validation" { // only folders tell it from test
 		o.Split = "test"
 	}
-	if name, ok := strings.CutPrefix(path, "builtin:"); ok {
+	if name, ok := strings.CutPrefix(path, contract.BuiltinPrefix); ok {
 		return openBuiltin(name, o.Split, newLimit(o.MaxBytes))
 	}
 	info, err := os.Stat(path)

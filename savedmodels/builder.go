@@ -71,7 +71,7 @@ func (b *builder) given(name string, v value) error {
 	}
 	fed := fedType(dtype)
 	if !slices.ContainsFunc(b.signature.Inputs, func(t Tensor) bool { return t.Name == name }) {
-		b.argument(name, fed, b.placeholder(Tensor{Name: name, DType: tfbind.DType(fed), UnknownRank: true, Shape: []int64{}}, fed))
+		b.argument(name, fed, b.placeholder(Tensor{Name: name, DType: tfbind.DType(fed), UnknownRank: true}, fed))
 		b.names[name] = name
 		if fed != dtype {
 			b.names[name] = b.cast(name+"_cast", name, fed, dtype)
@@ -170,7 +170,7 @@ func (b *builder) output(name string, v value) error {
 	if err != nil {
 		return err
 	}
-	t := Tensor{Name: name, DType: tfbind.DType(dtype), UnknownRank: true, Shape: []int64{}}
+	t := Tensor{Name: name, DType: tfbind.DType(dtype), UnknownRank: true}
 	if of := b.p.signature.Output(name); of != nil {
 		t = *of
 	}

@@ -33,9 +33,6 @@ const (
 	archiveExt  = ".zip"
 )
 
-// BuiltinPrefix is the prefix of the path of a built-in model, as in builtin:digits.
-const BuiltinPrefix = "builtin:"
-
 // BuiltinNames lists the models that are part of this module, sorted. Models named digits* are
 // for the built-in data; the others are for measurements.
 func BuiltinNames() []string { return builtinNames(builtinFS) }
@@ -60,7 +57,7 @@ func builtinNames(files fs.FS) []string {
 	return names
 }
 
-// Builtin opens a model that is part of this module. An unknown name returns ErrUnknownBuiltin.
+// Builtin opens a model that is part of this module.
 // TensorFlow reads models from files, so Builtin writes the model to the folder
 // steadyfit/models/NAME-HASH of the user's cache, or checks the files that are already there.
 // If the cache is not writable, Builtin writes to a private folder under os.TempDir and never
@@ -81,8 +78,8 @@ func Builtin(name string) (*Model, error) {
 
 // materialise writes a model to the first writable folder of places, or else to privateFolder,
 // and returns the model's folder.
-func materialise(files fs.FS, name string, places []string) (string, error) {
-	content, hash, err := builtinFiles(files, name)
+func materialise(builtins fs.FS, name string, places []string) (string, error) {
+	model, list, hash, err := builtinFiles(builtins, name)
 	if err != nil {
 		return "", err
 	}
@@ -93,7 +90,7 @@ func materialise(files fs.FS, name string, places []string) (string, error) {
 			place, err = privateFolder()
 		}
 		if err == nil {
-			place, err = install(place, name+"-"+hash[:16], content)
+			place, err = install(place, name+"-"+hash[:16], model, list)
 		}
 		if err == nil {
 			return place, nil
@@ -114,68 +111,57 @@ type file struct {
 	name string
 	size int64  // bytes
 	crc  uint32 // CRC-32 (IEEE) of the content
-	open func() (io.ReadCloser, error)
 }
 
-// builtinFiles lists the files of a model and returns a hash of their names, sizes and CRCs.
-func builtinFiles(files fs.FS, name string) ([]file, string, error) {
-	names := builtinNames(files)
+var errUnknownBuiltin = errors.New("no such built-in model")
+
+// builtinFiles returns the files of a model, which is stored as a folder or as a zip archive, and a
+// hash of their names, sizes and CRCs.
+func builtinFiles(builtins fs.FS, name string) (model fs.FS, list []file, hash string, err error) {
+	names := builtinNames(builtins)
 	if !slices.Contains(names, name) {
 		if len(names) == 0 {
-			return nil, "", fmt.Errorf("%w: %q; this build has none", ErrUnknownBuiltin, name)
+			return nil, nil, "", fmt.Errorf("%w: %q; this build has none", errUnknownBuiltin, name)
 		}
-		return nil, "", fmt.Errorf("%w: %q; there are %s", ErrUnknownBuiltin, name, enumerate(nearest.Sort(name, names), 10))
-	}
-	root := path.Join(builtinRoot, name)
-	list := folderFiles
-	if _, err := fs.Stat(files, root+archiveExt); err == nil {
-		root, list = root+archiveExt, archiveFiles
-	}
-	out, err := list(files, root)
-	if err != nil {
-		return nil, "", fmt.Errorf("built-in model %s: %w", name, err)
+		return nil, nil, "", fmt.Errorf("%w: %q; there are %s", errUnknownBuiltin, name, enumerate(nearest.Sort(name, names), 10))
 	}
 	sum := sha256.New()
-	for _, f := range out {
-		fmt.Fprintf(sum, "%q %d %d ", f.name, f.size, f.crc)
+	model, err = fs.Sub(builtins, path.Join(builtinRoot, name))
+	if data, missing := fs.ReadFile(builtins, path.Join(builtinRoot, name+archiveExt)); missing == nil {
+		model, err = zip.NewReader(bytes.NewReader(data), int64(len(data)))
 	}
-	return out, hex.EncodeToString(sum.Sum(nil)), nil
-}
-
-// folderFiles lists the files of a model that is stored as a folder.
-func folderFiles(files fs.FS, root string) (out []file, err error) {
-	err = fs.WalkDir(files, root, func(p string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
-			return err
-		}
-		data, err := fs.ReadFile(files, p)
-		out = append(out, file{p[len(root)+1:], int64(len(data)), crc32.ChecksumIEEE(data), func() (io.ReadCloser, error) { return files.Open(p) }})
-		return err
-	})
-	return out, err
-}
-
-// archiveFiles lists the files of a model that is stored as a zip archive.
-func archiveFiles(files fs.FS, root string) (out []file, err error) {
-	data, err := fs.ReadFile(files, root)
+	if err == nil {
+		err = fs.WalkDir(model, ".", func(p string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+			f := file{name: p}
+			info, err := e.Info()
+			if err != nil {
+				return err
+			}
+			if header, packed := info.Sys().(*zip.FileHeader); packed {
+				f.size, f.crc = int64(header.UncompressedSize64), header.CRC32
+			} else {
+				data, err := fs.ReadFile(model, p)
+				if err != nil {
+					return err
+				}
+				f.size, f.crc = int64(len(data)), crc32.ChecksumIEEE(data)
+			}
+			list = append(list, f)
+			fmt.Fprintf(sum, "%q %d %d ", f.name, f.size, f.crc)
+			return nil
+		})
+	}
 	if err != nil {
-		return nil, err
+		return nil, nil, "", fmt.Errorf("built-in model %s: %w", name, err)
 	}
-	archive, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range archive.File {
-		if !fs.ValidPath(f.Name) {
-			return nil, fmt.Errorf("%s: %q: %w", root, f.Name, fs.ErrInvalid)
-		}
-		out = append(out, file{f.Name, int64(f.UncompressedSize64), f.CRC32, f.Open})
-	}
-	return out, nil
+	return model, list, hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// install writes files to parent/name. Another process sees either all files or none.
-func install(parent, name string, files []file) (string, error) {
+// install writes the files of a model to parent/name. Another process sees either all files or none.
+func install(parent, name string, model fs.FS, files []file) (string, error) {
 	dir := filepath.Join(parent, name)
 	if whole(dir, files) {
 		return dir, nil
@@ -188,10 +174,8 @@ func install(parent, name string, files []file) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(temp)
-	for _, f := range files {
-		if err := f.write(filepath.Join(temp, filepath.FromSlash(f.name))); err != nil {
-			return "", err
-		}
+	if err := os.CopyFS(temp, model); err != nil {
+		return "", err
 	}
 	if err := os.Rename(temp, dir); err == nil || whole(dir, files) {
 		return dir, nil
@@ -208,23 +192,6 @@ func install(parent, name string, files []file) (string, error) {
 		}
 	}
 	return dir, nil
-}
-
-func (f file) write(target string) error {
-	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
-		return err
-	}
-	in, err := f.open()
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
 }
 
 // whole reports whether dir has these files with the same sizes and CRC-32. The check detects

@@ -11,20 +11,19 @@ import (
 	"steadyfit/internal/contract"
 	"steadyfit/internal/english"
 	"steadyfit/internal/escape"
+	"steadyfit/internal/notes"
 	"steadyfit/tfbind"
 )
 
-// Error means that training would fail or is not allowed.
-const Error = "error"
-
 const (
+	failure = "error" // training would fail or is not allowed
 	warning = "warning"
 	note    = "note"
 )
 
 // Problem is a property of a model that prevents training or that the user should know.
 type Problem struct {
-	// Severity is "error", "warning" or "note".
+	// Severity is "error" if training would fail or is not allowed, "warning" or "note".
 	Severity string `json:"severity"`
 	// Code is a stable name for the kind of problem, such as "unsafe-op".
 	Code string `json:"code"`
@@ -74,16 +73,10 @@ type CheckOptions struct {
 	Train string
 }
 
-// CheckTrainable returns a *NotTrainableError with all reasons why the model cannot be trained,
-// or nil. If opts.Train names a missing signature, the error is ErrNoSignature.
-func (m *Model) CheckTrainable(opts CheckOptions) error {
-	_, err := m.RolesFor(opts)
-	return err
-}
-
-// RolesFor does the check of CheckTrainable and returns the roles for the training. The roles
-// differ from Model.Roles if opts.Train names another train signature.
-func (m *Model) RolesFor(opts CheckOptions) (Roles, error) {
+// CheckTrainable returns the roles for a training, which differ from Model.Roles if opts.Train names
+// another train signature. The error is a *NotTrainableError with all reasons why the model cannot be
+// trained, or ErrNoSignature if opts.Train names a missing signature.
+func (m *Model) CheckTrainable(opts CheckOptions) (Roles, error) {
 	if opts.Train != "" || m == nil {
 		if _, err := m.Signature(opts.Train); err != nil {
 			return Roles{}, err
@@ -91,7 +84,7 @@ func (m *Model) RolesFor(opts CheckOptions) (Roles, error) {
 	}
 	roles, problems := m.judge(opts.Train)
 	reasons := slices.DeleteFunc(problems, func(p Problem) bool {
-		return p.Severity != Error || opts.AllowUnsafeOps && p.Code == codeUnsafeOp
+		return p.Severity != failure || opts.AllowUnsafeOps && p.Code == codeUnsafeOp
 	})
 	if len(reasons) > 0 {
 		return Roles{}, &NotTrainableError{Dir: m.Dir, Problems: reasons}
@@ -107,7 +100,7 @@ func (m *Model) CheckSafe() error {
 	}
 	var ops []string
 	for _, p := range m.Problems {
-		if p.Severity == Error && p.Code == codeUnsafeOp {
+		if p.Severity == failure && p.Code == codeUnsafeOp {
 			ops = append(ops, escape.Printable(p.Message))
 		}
 	}
@@ -166,7 +159,7 @@ func (k *knowledge) of(signatures []string, pick func(facts) set) set {
 	return all
 }
 
-// settle derives Roles, Problems and Variables from the facts; see CheckOptions.Train for train.
+// settle derives Roles, Problems, Variables and Inexact from the facts; see CheckOptions.Train for train.
 func (m *Model) settle(train string) {
 	m.Roles, m.Problems = m.judge(train)
 	k := &m.known
@@ -186,6 +179,7 @@ func (m *Model) settle(train string) {
 		m.markFrozen(&m.Variables[len(m.Variables)-1], id)
 	}
 	slices.SortFunc(m.Variables, func(a, b Variable) int { return cmp.Compare(a.Name, b.Name) })
+	m.Inexact = m.whyInexact()
 }
 
 // judgement collects the roles and problems of a model for one train signature.
@@ -224,9 +218,9 @@ func (m *Model) judge(train string) (Roles, []Problem) {
 		j.report(note, codeOtherMetaGraphs, "", "", "the model also has metagraphs that are not used: %s", enumerate(sets, 4))
 	}
 	if m.notes != nil {
-		j.report(warning, contract.CodeMetadata, metadataFile, "delete the file, or export the model again", "the exporter's notes cannot be read: %v", m.notes)
+		j.report(warning, contract.CodeMetadata, notes.File, "delete the file, or export the model again", "the exporter's notes cannot be read: %v", m.notes)
 	}
-	rank := func(s string) int { return slices.Index([]string{Error, warning, note}, s) }
+	rank := func(s string) int { return slices.Index([]string{failure, warning, note}, s) }
 	slices.SortFunc(j.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(rank(a.Severity), rank(b.Severity)), cmp.Compare(a.Code, b.Code),
 			cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Message, b.Message))
@@ -241,12 +235,12 @@ func (j *judgement) checkTrained(s *Signature) {
 	if slices.Contains(evaluateNames, s.Name) && j.choose(trainNames, (*Signature).hasLoss) != "" {
 		changed = nil // an evaluation may only change random seeds
 	}
-	if len(changed) > 0 || j.known.missing[s.Output(OutputLoss).Op] {
+	if len(changed) > 0 || j.known.missing[s.Output(contract.OutputLoss).Op] {
 		return
 	}
 	severity := warning
 	if len(f.read) > 0 {
-		severity = Error
+		severity = failure
 	}
 	j.report(severity, codeNothingTrained, s.Name, "apply the gradients inside the exported function, or choose another train signature",
 		"signature %s changes no weight, so the model would not learn", s.Name)
@@ -265,11 +259,11 @@ func (j *judgement) noTrainSignature(train string) {
 			message += "; its scalars are " + enumerate(tensorNames(outputs), 8)
 			fix = "set the loss output to the scalar that is the loss"
 		}
-		if loss := s.Output(OutputLoss); loss != nil {
+		if loss := s.Output(contract.OutputLoss); loss != nil {
 			message = fmt.Sprintf("the output loss of signature %s must be %s, but is %s %s",
-				name, reservedOutputs[OutputLoss].text, loss.DType, loss.shapeText())
+				name, reservedOutputs[contract.OutputLoss].text, loss.DType, loss.shapeText())
 		}
-		j.report(Error, codeNoTrainSignature, name, fix, "%s", message)
+		j.report(failure, codeNoTrainSignature, name, fix, "%s", message)
 		return
 	}
 	message := "none of the signatures train, learn, train_step exists"
@@ -277,7 +271,7 @@ func (j *judgement) noTrainSignature(train string) {
 		message += "; there are " + enumerate(names, 10)
 		fix += "; if one of these trains, choose it as the train signature"
 	}
-	j.report(Error, codeNoTrainSignature, "", fix, "%s", message)
+	j.report(failure, codeNoTrainSignature, "", fix, "%s", message)
 }
 
 // checkHalf reports float16 training without loss scaling. float16 rounds gradients below 6e-8
@@ -320,7 +314,7 @@ func (j *judgement) checkRestored() {
 		if len(training.minus(serving)) > 0 {
 			code = codeOptimizerNotRestored
 		}
-		j.report(Error, code, j.roles.Train,
+		j.report(failure, code, j.roles.Train,
 			exportFix+"; or, before tf.saved_model.save, build the optimizer and keep "+
 				"[v.value for v in model.variables + optimizer.variables] in an attribute of the module",
 			"loading the model gives no value to %s; the first step would fail with \"Could not find variable %s\" or the like",
@@ -383,14 +377,14 @@ func (j *judgement) checkUnsafe() {
 		}
 	}
 	k, r := &j.known, j.roles
-	add(Error, "loading the model", k.load, nil)
-	add(Error, "the model's saver", k.save, checkpointOps)
-	add(Error, "the model's saver", k.restore, checkpointOps)
+	add(failure, "loading the model", k.load, nil)
+	add(failure, "the model's saver", k.save, checkpointOps)
+	add(failure, "the model's saver", k.restore, checkpointOps)
 	used := append(r.used(), r.Save, r.Restore)
 	for _, s := range j.Signatures {
 		severity := warning
 		if slices.Contains(used, s.Name) {
-			severity = Error
+			severity = failure
 		}
 		var allowed map[string]bool
 		if s.Name == "save" || s.Name == "restore" {
@@ -401,7 +395,7 @@ func (j *judgement) checkUnsafe() {
 	for k, where := range places {
 		slices.Sort(where)
 		fix := ""
-		if k.severity == Error {
+		if k.severity == failure {
 			fix = unsafeFix
 		}
 		j.report(k.severity, codeUnsafeOp, k.op, fix, "%s %s: run by %s, at %s", k.op, k.does, enumerate(runs[k], 4), enumerate(where, 3))
@@ -421,7 +415,7 @@ func (j *judgement) checkTensors(s *Signature) {
 	trains := slices.Contains(j.roles.Training(), s.Name)
 	severity := warning
 	if trains {
-		severity = Error
+		severity = failure
 	}
 	for _, t := range slices.Concat(s.Inputs, s.Outputs) {
 		if j.known.missing[t.Op] {
@@ -453,7 +447,7 @@ func (j *judgement) checkTensors(s *Signature) {
 		}
 	}
 	for _, t := range s.Outputs {
-		if want, reserved := reservedOutputs[t.Name]; trains && reserved && t.Name != OutputLoss && !want.fits(t) {
+		if want, reserved := reservedOutputs[t.Name]; trains && reserved && t.Name != contract.OutputLoss && !want.fits(t) {
 			j.misused(warning, codeReservedOutput, "output", want, s, t)
 		}
 	}

@@ -16,33 +16,29 @@ var (
 	ErrNotSavedModel = errors.New("not a usable SavedModel")
 	// ErrNoSignature means that the model has no signature with the given name.
 	ErrNoSignature = errors.New("no such signature")
-	// ErrNotTrainable means that training the model would fail or is not allowed.
-	ErrNotTrainable = errors.New("model cannot be trained")
 	// ErrUnsafeOps means that the model has operations that access files, the network or
 	// Python.
 	ErrUnsafeOps = errors.New("model has unsafe operations")
 	// ErrChanged means that saved_model.pb or the values of frozen variables have changed since
 	// Open.
 	ErrChanged = errors.New("the model was replaced since it was opened")
-	// ErrUnknownBuiltin means that this module has no model with the given name.
-	ErrUnknownBuiltin = errors.New("no such built-in model")
 )
 
 // errTooLarge means that the model exceeds the limits on file size, memory or work. The limits are
 // far above the needs of real models.
 var errTooLarge = fmt.Errorf("%w: it is too large to read safely", ErrNotSavedModel)
 
-// NotTrainableError reports why a model cannot be trained. It matches ErrNotTrainable, and also
-// ErrUnsafeOps if an unsafe operation is a reason.
+// NotTrainableError reports why training a model would fail or is not allowed. It matches ErrUnsafeOps
+// if an unsafe operation is a reason.
 type NotTrainableError struct {
 	Dir string
-	// Problems has at least one problem. All have the severity Error.
+	// Problems has at least one problem. All have the severity "error".
 	Problems []Problem
 }
 
 func (e *NotTrainableError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s", escape.Printable(e.Dir), ErrNotTrainable)
+	fmt.Fprintf(&b, "%s: model cannot be trained", escape.Printable(e.Dir))
 	for i, p := range e.Problems {
 		fmt.Fprintf(&b, "\n  %s: %s", p.Code, escape.Printable(p.Message))
 		if fixShown(e.Problems, i) {
@@ -52,9 +48,9 @@ func (e *NotTrainableError) Error() string {
 	return b.String()
 }
 
-// Is reports whether target is ErrNotTrainable, or an error of one of the problems.
+// Is reports whether target is the error of one of the problems.
 func (e *NotTrainableError) Is(target error) bool {
-	return target == ErrNotTrainable || target == ErrUnsafeOps &&
+	return target == ErrUnsafeOps &&
 		slices.ContainsFunc(e.Problems, func(p Problem) bool { return p.Code == codeUnsafeOp })
 }
 

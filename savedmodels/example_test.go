@@ -37,7 +37,7 @@ func ExampleModel_CheckTrainable() {
 		fmt.Println(err)
 		return
 	}
-	err = m.CheckTrainable(savedmodels.CheckOptions{})
+	_, err = m.CheckTrainable(savedmodels.CheckOptions{})
 	fmt.Println(errors.Is(err, savedmodels.ErrUnsafeOps))
 	var refused *savedmodels.NotTrainableError
 	if errors.As(err, &refused) {
@@ -45,7 +45,8 @@ func ExampleModel_CheckTrainable() {
 			fmt.Println(p.Severity, p.Code, p.Subject)
 		}
 	}
-	fmt.Println(m.CheckTrainable(savedmodels.CheckOptions{AllowUnsafeOps: true}))
+	roles, err := m.CheckTrainable(savedmodels.CheckOptions{AllowUnsafeOps: true})
+	fmt.Println(roles.Train, err)
 	// Output:
 	// true
 	// error unsafe-op DatasetFromGraph
@@ -53,5 +54,5 @@ func ExampleModel_CheckTrainable() {
 	// error unsafe-op ReadFile
 	// error unsafe-op SaveV2
 	// error unsafe-op WriteFile
-	// <nil>
+	// train <nil>
 }

@@ -70,7 +70,7 @@ const (
 // If that is not possible, the error is ErrNoFeatures with the reason. It reads
 // saved_model.pb again, and returns ErrChanged if the file was replaced.
 func (m *Model) Features(train string) (*Features, error) {
-	roles, err := m.RolesFor(CheckOptions{AllowUnsafeOps: true, Train: train})
+	roles, err := m.CheckTrainable(CheckOptions{AllowUnsafeOps: true, Train: train})
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (m *Model) features(file []byte, roles Roles) (*Features, error) {
 	if f := m.known.signature[roles.Train].fleeting; len(f) > 0 {
 		return nil, fmt.Errorf("%w: signature %s: %s (%s) %s, which no checkpoint includes", ErrNoFeatures, roles.Train, f[0].where, f[0].op, f[0].does)
 	}
-	if m.base == "" {
+	if m.Base == "" {
 		return nil, fmt.Errorf("%w: training changes all variables that it uses; freeze layers, or export with --train-only of scripts/export.py", ErrNoFeatures)
 	}
 	src, err := decode(file, maxMemoryBytes)
@@ -179,7 +179,7 @@ func (d *division) divide(roles Roles) (*Features, error) {
 	slices.SortFunc(named.Signatures, func(a, b Signature) int { return strings.Compare(a.Name, b.Name) })
 	named.known.signature = maps.Clone(d.model.known.signature)
 	named.known.signature[train.Name] = named.known.signature[roles.Train]
-	if named.program, err = d.program(&named); err != nil {
+	if named.Program, err = d.program(&named); err != nil {
 		return nil, err
 	}
 	named.settle(roles.Train)
@@ -304,10 +304,6 @@ func (d *division) reached(roots []string, added ...*function_go_proto.FunctionD
 	}
 	return nodes, library, nil
 }
-
-// Program returns the content of saved_model.pb to load instead of that in Dir; nil for a model
-// as it was opened. The variables and assets are those in Dir.
-func (m *Model) Program() []byte { return m.program }
 
 // compute finds the features of the train signature, and adds the signature that computes them.
 func (d *division) compute(p *part, to *Features, divided map[string]Signature) error {

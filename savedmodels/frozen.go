@@ -1,13 +1,8 @@
 package savedmodels
 
 import (
-	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
 	"maps"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"steadyfit/internal/bundle"
@@ -98,41 +93,14 @@ func (m *Model) markFrozen(v *Variable, id int) {
 	v.Frozen, v.Weight = kept && !changed && read, kept && changed && predicts
 }
 
-// Base returns a hash of the frozen variables: of their names in checkpoints, types, shapes and
-// the checksums of their values. Trained parts, such as adapters, belong to models with one
-// Base. It is empty if no variable is frozen, or if the names of variables in checkpoints are
-// unknown.
-func (m *Model) Base() string { return m.base }
-
-// BaseOf is like Base for the values of a checkpoint, which must have all frozen variables.
-// ok is false if it has none of them.
-func (m *Model) BaseOf(prefix string) (base string, ok bool, err error) {
-	tensors, err := bundle.Read(prefix)
-	if err != nil {
-		return "", false, err
-	}
-	sum, missing := sha256.New(), 0
-	frozen := m.frozen()
-	for _, v := range frozen {
-		t, there := tensors[v.Key]
-		if !there {
-			missing++
+// frozen returns the names of the frozen variables in checkpoints.
+func (m *Model) frozen() (keys []string) {
+	for _, v := range m.Variables {
+		if v.Frozen {
+			keys = append(keys, v.Key)
 		}
-		fmt.Fprintf(sum, "%q %v %v %08x\n", v.Key, t.DType, t.Shape, t.Checksum)
 	}
-	switch {
-	case len(frozen) == missing:
-		return "", false, nil
-	case missing > 0:
-		return "", false, fmt.Errorf("%s.index: it has some of the frozen variables of %s, but not all; use a checkpoint of this model", prefix, m.Dir)
-	}
-	return hex.EncodeToString(sum.Sum(nil)), true, nil
-}
-
-func (m *Model) frozen() []Variable {
-	vars := slices.DeleteFunc(slices.Clone(m.Variables), func(v Variable) bool { return !v.Frozen })
-	slices.SortFunc(vars, func(a, b Variable) int { return cmp.Compare(a.Key, b.Key) })
-	return vars
+	return keys
 }
 
 // findBase computes Base. Errors leave it empty: TensorFlow reports a damaged index when it
@@ -148,7 +116,8 @@ func (m *Model) findBase() {
 		}
 		seen[v.Key] = true
 	}
-	m.base, _, _ = m.BaseOf(m.weights())
+	tensors, _ := bundle.Read(m.weights())
+	m.Base = bundle.Sum(tensors, m.frozen())
 }
 
 // weights returns the prefix of the files with the model's own values.

@@ -8,6 +8,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/bundle"
+	"steadyfit/internal/notes"
 )
 
 // The frozen variables of a model with LoRA are those of its base, and an adapter has the
@@ -42,21 +45,21 @@ func TestBase(t *testing.T) {
 	require.NoError(t, os.CopyFS(dir, os.DirFS(m.Dir)))
 	same, err := Open(dir)
 	require.NoError(t, err)
-	assert.Len(t, m.Base(), 64)
-	assert.Equal(t, m.Base(), same.Base())
-	other, ok, err := m.BaseOf("../adapter/testdata/other/variables")
+	assert.Len(t, m.Base, 64)
+	assert.Equal(t, m.Base, same.Base)
+	other, err := bundle.Read("../adapter/testdata/other/variables")
 	require.NoError(t, err)
-	assert.True(t, ok)
-	assert.NotEqual(t, m.Base(), other)
-	_, ok, err = m.BaseOf("testdata/good/variables/variables")
+	assert.Len(t, bundle.Sum(other, m.frozen()), 64)
+	assert.NotEqual(t, m.Base, bundle.Sum(other, m.frozen()))
+	foreign, err := bundle.Read("testdata/good/variables/variables")
 	require.NoError(t, err)
-	assert.False(t, ok)
-	assert.Empty(t, open(t, "good").Base(), "its signatures change all variables")
-	assert.NotEmpty(t, open(t, "keras").Base(), "no signature sets its learning rate")
+	assert.Empty(t, bundle.Sum(foreign, m.frozen()))
+	assert.Empty(t, open(t, "good").Base, "its signatures change all variables")
+	assert.NotEmpty(t, open(t, "keras").Base, "no signature sets its learning rate")
 	for _, name := range BuiltinNames() {
 		m, err := Builtin(name)
 		require.NoError(t, err)
-		assert.Empty(t, m.Base(), name)
+		assert.Empty(t, m.Base, name)
 	}
 }
 
@@ -86,35 +89,35 @@ func TestGeneratorStateIsNotFrozen(t *testing.T) {
 }
 
 // A record changes nothing else in the exporter's notes, and is the only content of new ones.
-func TestRecordData(t *testing.T) {
+func TestRecord(t *testing.T) {
 	m, err := Open("../adapter/testdata/digits-lora")
 	require.NoError(t, err)
 	require.NotNil(t, m.Metadata)
 	dir := filepath.Join(t.TempDir(), "model")
 	require.NoError(t, os.CopyFS(dir, os.DirFS(m.Dir)))
 	record := DataRecord{ClassNames: []string{"no", "yes"}, Columns: []string{"a<b", "c"}, Ignored: []string{"id"}, Scale: &[2]float64{0, 1}}
-	require.NoError(t, RecordData(dir, record))
+	require.NoError(t, notes.Record(dir, record))
 	same, err := Open(dir)
 	require.NoError(t, err)
 	assert.Equal(t, record, same.Metadata.DataRecord)
 	assert.Equal(t, m.WithRecord(&record).Metadata, same.Metadata)
 	record.Ignored = []string{}
-	require.NoError(t, RecordData(dir, record))
+	require.NoError(t, notes.Record(dir, record))
 	same, err = Open(dir)
 	require.NoError(t, err)
 	assert.Empty(t, same.Metadata.Ignored)
 
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "assets.extra")))
-	require.NoError(t, RecordData(dir, record))
+	require.NoError(t, notes.Record(dir, record))
 	same, err = Open(dir)
 	require.NoError(t, err)
 	assert.Equal(t, &Metadata{DataRecord: record}, same.Metadata)
 
 	path := filepath.Join(dir, "assets.extra", "steadyfit.json")
-	require.NoError(t, os.WriteFile(path, make([]byte, maxMetadataBytes+1), 0o666))
-	require.NoError(t, RecordData(dir, record), "a training has ended, and its model must be saved")
+	require.NoError(t, os.WriteFile(path, make([]byte, notes.MaxBytes+1), 0o666))
+	require.NoError(t, notes.Record(dir, record), "a training has ended, and its model must be saved")
 	require.NoError(t, os.WriteFile(path, []byte("{"), 0o666))
-	require.NoError(t, RecordData(dir, record))
+	require.NoError(t, notes.Record(dir, record))
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	assert.Equal(t, "{", string(text), "notes that cannot be read stay")

@@ -173,7 +173,9 @@ func describe(d *node_def_go_proto.NodeDef, function string) *variable {
 		name:      string(attr["shared_name"].GetS()),
 		dtype:     tfbind.DType(attr["dtype"].GetType()),
 		unknown:   shape == nil || shape.GetUnknownRank(),
-		shape:     []int64{},
+	}
+	if !v.unknown {
+		v.shape = []int64{}
 	}
 	if v.name == "" {
 		v.name = d.GetName()

@@ -48,7 +48,7 @@ func TestUnsafeOperationsAreFoundWhereverTheyHide(t *testing.T) {
 		"print to a file":    {trainer(nil, nodeDef("p", "PrintV2", nil, attrs{"output_stream": text("file:///tmp/x")})), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := read(t, c.meta).CheckTrainable(CheckOptions{})
+			err := checked(read(t, c.meta), CheckOptions{})
 			if c.found {
 				require.ErrorIs(t, err, ErrUnsafeOps)
 			} else {
@@ -71,7 +71,7 @@ func TestUnsafeOperationsOutsideTraining(t *testing.T) {
 	m := read(t, meta)
 	require.Equal(t, []string{"warning unsafe-op ReadFile"}, brief(m.Problems))
 	require.Contains(t, m.Problems[0].Message, "run by signature dump, at w")
-	require.NoError(t, m.CheckTrainable(CheckOptions{}))
+	require.NoError(t, checked(m, CheckOptions{}))
 
 	// The same operations run at load, through the init signature of TensorFlow 2 or the
 	// collection of TensorFlow 1.
@@ -79,7 +79,7 @@ func TestUnsafeOperationsOutsideTraining(t *testing.T) {
 	meta.GraphDef.Node = append(meta.GraphDef.Node, nodeDef("w", "ReadFile", nil, nil))
 	meta.SignatureDef[initSignature] = &pb.SignatureDef{Outputs: infos{initSignature: info("w", 0)}}
 	m = read(t, meta)
-	require.ErrorIs(t, m.CheckTrainable(CheckOptions{}), ErrUnsafeOps)
+	require.ErrorIs(t, checked(m, CheckOptions{}), ErrUnsafeOps)
 	require.Contains(t, m.Problems[0].Message, "run by loading the model")
 	require.Len(t, m.Signatures, 1, "it is no signature to call")
 
@@ -87,7 +87,7 @@ func TestUnsafeOperationsOutsideTraining(t *testing.T) {
 	require.Empty(t, read(t, meta).Problems)
 	meta.CollectionDef = map[string]*pb.CollectionDef{"legacy_init_op": {
 		Kind: &pb.CollectionDef_NodeList_{NodeList: &pb.CollectionDef_NodeList{Value: []string{"w"}}}}}
-	require.ErrorIs(t, read(t, meta).CheckTrainable(CheckOptions{}), ErrUnsafeOps)
+	require.ErrorIs(t, checked(read(t, meta), CheckOptions{}), ErrUnsafeOps)
 }
 
 func TestSaverMayDoNothingButSave(t *testing.T) {
@@ -118,7 +118,7 @@ func TestCacheInFile(t *testing.T) {
 				nodeDef("c", "CacheDataset", []string{"name", "i:output:0"}, nil))
 			m := read(t, trainer([]*function_go_proto.FunctionDef{cache}, nodeDef("name", c.op, nil, c.file),
 				nodeDef("call", "PartitionedCall", []string{"name"}, attrs{"f": function("f")})))
-			require.Equal(t, c.found, m.CheckTrainable(CheckOptions{}) != nil)
+			require.Equal(t, c.found, checked(m, CheckOptions{}) != nil)
 		})
 	}
 }
@@ -137,7 +137,7 @@ func TestVocabularyAssets(t *testing.T) {
 				nodeDef("init", "InitializeTableFromTextFileV2", []string{"table", "vocabulary"}, nil))
 			meta.SignatureDef[initSignature] = &pb.SignatureDef{Outputs: infos{initSignature: info("init", 0)}}
 			meta.AssetFileDef = []*pb.AssetFileDef{{TensorInfo: info(c.asset, types_go_proto.DataType_DT_STRING), Filename: "vocabulary.txt"}}
-			require.Equal(t, c.found, read(t, meta).CheckTrainable(CheckOptions{}) != nil)
+			require.Equal(t, c.found, checked(read(t, meta), CheckOptions{}) != nil)
 		})
 	}
 }
@@ -305,7 +305,7 @@ func TestTextIsSafeForTerminals(t *testing.T) {
 	m := read(t, meta)
 	var out bytes.Buffer
 	require.NoError(t, m.WriteText(&out))
-	out.WriteString(m.CheckTrainable(CheckOptions{}).Error())
+	out.WriteString(checked(m, CheckOptions{}).Error())
 	for _, r := range out.String() {
 		require.True(t, r == '\n' || escape.Printable(string(r)) == string(r), "%q", r)
 	}

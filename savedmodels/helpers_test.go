@@ -58,6 +58,11 @@ func open(t testing.TB, name string) *Model {
 	return m
 }
 
+func checked(m *Model, o CheckOptions) error {
+	_, err := m.CheckTrainable(o)
+	return err
+}
+
 // brief formats problems as "severity code subject".
 func brief(problems []Problem) []string {
 	out := []string{}

@@ -2,7 +2,6 @@ package savedmodels
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,30 +12,6 @@ import (
 
 	"steadyfit/internal/manifest"
 )
-
-// DamagedError lists the files of a SavedModel that differ from its manifest: those that are
-// Missing, those that are Extra, and those whose content Differs.
-type DamagedError = manifest.Damage
-
-// Verify reads all files of a SavedModel that session.Session.SaveModel or SaveVersion wrote, and
-// compares them with its manifest, the file SHA256SUMS. It returns the number of files. The error is
-// a *DamagedError if files differ. A folder without a manifest is an error, too.
-func Verify(ctx context.Context, dir string) (n int, err error) {
-	m, err := manifest.Read(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		if _, missing := os.Stat(dir); missing != nil {
-			return 0, fmt.Errorf("verify: %w", missing)
-		}
-		err = fmt.Errorf("there is no %s in %s; save the model with this version of steadyfit to write one", manifest.Name, dir)
-	}
-	if err == nil {
-		err = m.Verify(ctx, dir)
-	}
-	if err == nil || errors.As(err, new(*DamagedError)) {
-		return len(m.Sums), err
-	}
-	return 0, fmt.Errorf("verify: %w", err)
-}
 
 // Version is a SavedModel in a folder of versions.
 type Version struct {

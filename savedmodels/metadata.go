@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 
-	"steadyfit/internal/files"
+	"steadyfit/internal/notes"
 )
 
 // metadataFormat is the newest supported format of the exporter's notes.
@@ -86,46 +84,18 @@ func (m *Model) WithRecord(r *DataRecord) *Model {
 	if r == nil {
 		return m
 	}
-	changed, notes := *m, Metadata{}
+	changed, noted := *m, Metadata{}
 	if m.Metadata != nil {
-		notes = *m.Metadata
+		noted = *m.Metadata
 	}
-	notes.DataRecord = *r
-	changed.Metadata = &notes
+	noted.DataRecord = *r
+	changed.Metadata = &noted
 	return &changed
 }
 
-// RecordData writes a record to the exporter's notes of the model in a folder, which it makes if
-// there are none. It does nothing if the record is empty, or if the notes cannot be read, or would
-// become too large to read.
-func RecordData(dir string, r DataRecord) error {
-	record, err := json.Marshal(r)
-	if err != nil || string(record) == "{}" {
-		return err
-	}
-	path := filepath.Join(dir, filepath.FromSlash(metadataFile))
-	notes := map[string]any{} // keeps names that Metadata does not have
-	text, err := readFile(path, maxMetadataBytes)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil, json.Unmarshal(text, &notes) != nil:
-		return nil //nolint:nilerr // opening the model has warned about them
-	}
-	if err := json.Unmarshal(record, &notes); err != nil {
-		return err
-	}
-	if text, err = json.MarshalIndent(notes, "", " "); err != nil || len(text) > maxMetadataBytes {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		return err
-	}
-	return files.Replace(path, text)
-}
-
 // readMetadata reads the exporter's notes; nil if the file does not exist.
-func readMetadata(path string) (*Metadata, error) {
-	data, err := readFile(path, maxMetadataBytes)
+func readMetadata(dir string) (*Metadata, error) {
+	data, err := notes.Read(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -11,7 +11,9 @@ import (
 
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 
+	"steadyfit/internal/contract"
 	"steadyfit/internal/nearest"
+	"steadyfit/internal/notes"
 	"steadyfit/option"
 	"steadyfit/tfbind"
 )
@@ -44,11 +46,19 @@ type Model struct {
 	Hash string
 	// LossOutput is the name of the output that WithLoss renamed to loss; empty otherwise.
 	LossOutput string
+	// Base is a hash of the frozen variables: of their names in checkpoints, types, shapes and the
+	// checksums of their values. Trained parts, such as adapters, belong to models with one Base.
+	// It is empty if no variable is frozen, or if the names of variables in checkpoints are unknown.
+	Base string
+	// Program is the content of saved_model.pb to load instead of that in Dir; nil for a model as
+	// it was opened. The variables and assets are those in Dir.
+	Program []byte
+	// Inexact is the reason why the gradients of micro-batches differ from those of the whole batch,
+	// according to the graph; empty if the graph shows none.
+	Inexact string
 
-	known   knowledge
-	notes   error  // the error of reading Metadata
-	base    string // see Base
-	program []byte // see Program
+	known knowledge
+	notes error // the error of reading Metadata
 }
 
 // knowledge has the facts of the graph, from which roles and problems are derived.
@@ -79,14 +89,14 @@ type Signature struct {
 // Tensor describes an input or output of a signature.
 type Tensor struct {
 	// Name is the name in the signature, such as "x".
-	Name string
+	Name string `json:"name"`
 	// Op is the name in the graph with the output index, such as "serving_default_x:0". It is
 	// empty for a sparse or composite tensor, which consists of several tensors.
-	Op    string
-	DType tfbind.DType
-	// Shape has -1 for an open size. It is empty for a scalar and if UnknownRank is set.
-	Shape       []int64
-	UnknownRank bool
+	Op    string       `json:"op"`
+	DType tfbind.DType `json:"dtype"`
+	// Shape has -1 for an open size. It is empty for a scalar, and nil if UnknownRank is set.
+	Shape       []int64 `json:"shape"`
+	UnknownRank bool    `json:"-"`
 }
 
 // Saver names the parts of the graph that write and read checkpoints. To save, feed the path
@@ -99,25 +109,26 @@ type Saver struct {
 
 // Variable describes a variable of the model.
 type Variable struct {
-	Name string
+	Name string `json:"name"`
 	// Container is TensorFlow's namespace of the name. It is usually empty.
-	Container string
-	DType     tfbind.DType
-	// Shape has -1 for an unknown size.
-	Shape       []int64
-	UnknownRank bool
+	Container string       `json:"-"`
+	DType     tfbind.DType `json:"dtype"`
+	// Shape has -1 for an unknown size. It is nil if UnknownRank is set.
+	Shape       []int64 `json:"shape"`
+	UnknownRank bool    `json:"-"`
 	// Restored and Saved report whether the saver restores and saves the variable.
-	Restored, Saved bool
+	Restored bool `json:"restored"`
+	Saved    bool `json:"saved"`
 	// Trained reports whether a training signature may change the variable.
-	Trained bool
+	Trained bool `json:"trained"`
 	// Frozen reports whether the saver covers the variable and signatures use it, but no signature
 	// except restore changes it.
-	Frozen bool
+	Frozen bool `json:"-"`
 	// Weight reports whether a signature changes the variable, and predictions or evaluations
 	// depend on it.
-	Weight bool
+	Weight bool `json:"-"`
 	// Key is the name of the variable in checkpoints; empty if it has none or several.
-	Key string
+	Key string `json:"-"`
 }
 
 // Bytes returns the size of the variable's value; 0 if its shape is not fully known.
@@ -155,7 +166,7 @@ func (m *Model) WeightBytes() (sum int64) {
 // ErrNotSavedModel if dir has no SavedModel, a damaged or a too large one, or if
 // Metadata.SavedModelSHA256 differs from the hash of saved_model.pb.
 func Open(dir string) (*Model, error) {
-	if name, ok := strings.CutPrefix(dir, BuiltinPrefix); ok {
+	if name, ok := strings.CutPrefix(dir, contract.BuiltinPrefix); ok {
 		return Builtin(name)
 	}
 	data, err := readModel(dir)
@@ -169,10 +180,10 @@ func Open(dir string) (*Model, error) {
 	if err := m.checkWeights(); err != nil {
 		return nil, err
 	}
-	m.Metadata, m.notes = readMetadata(filepath.Join(dir, filepath.FromSlash(metadataFile)))
+	m.Metadata, m.notes = readMetadata(dir)
 	if n := m.Metadata; n != nil && n.SavedModelSHA256 != "" && n.SavedModelSHA256 != m.Hash {
 		return nil, fmt.Errorf("%w: %s was damaged or replaced since it was exported: its SHA-256 is %s, but %s has %s; export the model again",
-			ErrNotSavedModel, filepath.Join(dir, modelFile), m.Hash, metadataFile, n.SavedModelSHA256)
+			ErrNotSavedModel, filepath.Join(dir, modelFile), m.Hash, notes.File, n.SavedModelSHA256)
 	}
 	m.settle("")
 	m.findBase()
@@ -183,7 +194,7 @@ func Open(dir string) (*Model, error) {
 // signatures that have no loss. The output must be a float scalar; otherwise the error is
 // ErrNoSignature. An empty name returns the model unchanged.
 func (m *Model) WithLoss(output string) (*Model, error) {
-	if output == "" || output == m.LossOutput || output == OutputLoss {
+	if output == "" || output == m.LossOutput || output == contract.OutputLoss {
 		return m, nil
 	}
 	named := *m
@@ -193,18 +204,18 @@ func (m *Model) WithLoss(output string) (*Model, error) {
 	for i := range named.Signatures {
 		s := &named.Signatures[i]
 		t := s.Output(output)
-		if t == nil || t.Op == "" || len(s.DataInputs()) == 0 || s.Output(OutputLoss) != nil || !reservedOutputs[OutputLoss].fits(*t) {
+		if t == nil || t.Op == "" || len(s.DataInputs()) == 0 || s.Output(contract.OutputLoss) != nil || !reservedOutputs[contract.OutputLoss].fits(*t) {
 			continue
 		}
 		found = true
 		s.Outputs = slices.Clone(s.Outputs)
-		s.Output(output).Name = OutputLoss
+		s.Output(output).Name = contract.OutputLoss
 		slices.SortFunc(s.Outputs, func(a, b Tensor) int { return strings.Compare(a.Name, b.Name) })
 	}
 	if !found {
 		var scalars []string
 		for _, s := range m.Signatures {
-			if len(s.DataInputs()) > 0 && s.Output(OutputLoss) == nil {
+			if len(s.DataInputs()) > 0 && s.Output(contract.OutputLoss) == nil {
 				scalars = append(scalars, tensorNames(s.Metrics())...)
 			}
 		}
@@ -248,7 +259,10 @@ func tensors(infos map[string]*pb.TensorInfo) []Tensor {
 		shape := info.GetTensorShape()
 		t := Tensor{
 			Name: name, Op: info.GetName(), DType: tfbind.DType(info.GetDtype()),
-			UnknownRank: shape.GetUnknownRank(), Shape: []int64{},
+			UnknownRank: shape.GetUnknownRank(),
+		}
+		if !t.UnknownRank {
+			t.Shape = []int64{}
 		}
 		if t.Op != "" && !strings.Contains(t.Op, ":") {
 			t.Op += ":0"

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/contract"
+	"steadyfit/internal/notes"
 	"steadyfit/tfbind"
 )
 
@@ -189,18 +190,17 @@ func TestSignatureHelpers(t *testing.T) {
 }
 
 func TestCheckTrainable(t *testing.T) {
-	require.NoError(t, open(t, "good").CheckTrainable(CheckOptions{}))
+	require.NoError(t, checked(open(t, "good"), CheckOptions{}))
 
 	unsafe := open(t, "unsafe")
-	err := unsafe.CheckTrainable(CheckOptions{})
-	require.ErrorIs(t, err, ErrNotTrainable)
+	err := checked(unsafe, CheckOptions{})
+	require.ErrorAs(t, err, new(*NotTrainableError))
 	require.ErrorIs(t, err, ErrUnsafeOps)
 	require.ErrorContains(t, err, "ReadFile reads files: run by signature train, at while/cond/ReadFile in function")
 	require.ErrorContains(t, err, "allow unsafe operations")
-	require.NoError(t, unsafe.CheckTrainable(CheckOptions{AllowUnsafeOps: true}))
+	require.NoError(t, checked(unsafe, CheckOptions{AllowUnsafeOps: true}))
 
-	trap := open(t, "trap").CheckTrainable(CheckOptions{AllowUnsafeOps: true})
-	require.ErrorIs(t, trap, ErrNotTrainable)
+	trap := checked(open(t, "trap"), CheckOptions{AllowUnsafeOps: true})
 	require.NotErrorIs(t, trap, ErrUnsafeOps)
 	require.ErrorContains(t, trap, "6 variables that training uses: sequential/dense/bias")
 	var typed *NotTrainableError
@@ -210,22 +210,22 @@ func TestCheckTrainable(t *testing.T) {
 
 func TestTrainOverride(t *testing.T) {
 	m := open(t, "good")
-	_, err := m.RolesFor(CheckOptions{Train: "evaluate"})
-	require.ErrorIs(t, err, ErrNotTrainable, "it has a loss, but changes nothing")
+	_, err := m.CheckTrainable(CheckOptions{Train: "evaluate"})
+	require.ErrorAs(t, err, new(*NotTrainableError), "it has a loss, but changes nothing")
 	require.ErrorContains(t, err, codeNothingTrained)
-	roles, err := m.RolesFor(CheckOptions{Train: "train_xla"})
+	roles, err := m.CheckTrainable(CheckOptions{Train: "train_xla"})
 	require.NoError(t, err)
 	require.Equal(t, "train_xla", roles.Train)
 	require.Empty(t, roles.TrainN, "train_n would train something else")
 	require.Equal(t, "train", m.Roles.Train, "the model itself is not changed")
-	roles, err = m.RolesFor(CheckOptions{Train: "train"})
+	roles, err = m.CheckTrainable(CheckOptions{Train: "train"})
 	require.NoError(t, err)
 	require.Equal(t, m.Roles, roles)
 
-	err = m.CheckTrainable(CheckOptions{Train: "predict"})
-	require.ErrorIs(t, err, ErrNotTrainable)
+	err = checked(m, CheckOptions{Train: "predict"})
+	require.ErrorAs(t, err, new(*NotTrainableError))
 	require.ErrorContains(t, err, "signature predict has no output loss")
-	require.ErrorIs(t, m.CheckTrainable(CheckOptions{Train: "trian"}), ErrNoSignature)
+	require.ErrorIs(t, checked(m, CheckOptions{Train: "trian"}), ErrNoSignature)
 }
 
 func TestMarshalJSON(t *testing.T) {
@@ -246,7 +246,7 @@ func TestMarshalJSON(t *testing.T) {
 
 func TestMetadata(t *testing.T) {
 	copied := copyModel(t, "good")
-	file := filepath.Join(copied, filepath.FromSlash(metadataFile))
+	file := filepath.Join(copied, filepath.FromSlash(notes.File))
 	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
 	write := func(s string) *Model {
 		require.NoError(t, os.WriteFile(file, []byte(s), 0o644))
@@ -276,7 +276,7 @@ func TestMetadata(t *testing.T) {
 		m := write(bad)
 		require.Nil(t, m.Metadata)
 		require.Equal(t, []string{"warning metadata-unreadable assets.extra/steadyfit.json"}, brief(m.Problems), bad)
-		require.NoError(t, m.CheckTrainable(CheckOptions{}))
+		require.NoError(t, checked(m, CheckOptions{}))
 	}
 }
 
@@ -297,18 +297,18 @@ func TestWithLoss(t *testing.T) {
 	_, err = m.WithLoss("accuracy")
 	require.ErrorIs(t, err, ErrNoSignature, "it has a loss")
 	for i := range m.Signatures {
-		if loss := m.Signatures[i].Output(OutputLoss); loss != nil {
+		if loss := m.Signatures[i].Output(contract.OutputLoss); loss != nil {
 			loss.Name = "total"
 		}
 	}
 	m.settle("")
 	require.Empty(t, m.Roles.Train)
-	require.ErrorContains(t, m.CheckTrainable(CheckOptions{}), "signature train has no output loss; its scalars are accuracy, total")
+	require.ErrorContains(t, checked(m, CheckOptions{}), "signature train has no output loss; its scalars are accuracy, total")
 	_, err = m.WithLoss("nothing")
 	require.ErrorIs(t, err, ErrNoSignature)
 	named, err := m.WithLoss("total")
 	require.NoError(t, err)
-	require.NoError(t, named.CheckTrainable(CheckOptions{}))
+	require.NoError(t, checked(named, CheckOptions{}))
 	require.Equal(t, "train", named.Roles.Train)
 	require.Equal(t, "evaluate", named.Roles.Evaluate)
 	train, err := named.Signature("train")

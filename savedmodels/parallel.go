@@ -96,7 +96,7 @@ type ParallelOptions struct {
 // Parallel returns the steps of a rank. Without ParallelOptions.Inexact, variables that would differ
 // between ranks are an error. The model needs the roles Gradients and Apply.
 func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
-	if m.program != nil {
+	if m.Program != nil {
 		return nil, fmt.Errorf("%w: its frozen part is computed in advance (Features)", errNotParallel)
 	}
 	file, err := m.read()
@@ -195,9 +195,8 @@ func (p *parallel) choose(of, then *Signature, inexact bool) (list []*exchanged,
 	return list, nil
 }
 
-// WhyInexact returns why the gradients of micro-batches differ from those of the whole batch,
-// according to the graph. It is empty if the graph shows no reason.
-func (m *Model) WhyInexact() string {
+// whyInexact returns the value of Inexact.
+func (m *Model) whyInexact() string {
 	k, r := &m.known, m.Roles
 	uses := func(signature string) set {
 		return union(k.signature[signature].changed(), k.signature[signature].passed)

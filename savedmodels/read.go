@@ -29,11 +29,9 @@ const (
 	// decoding. An empty node takes 2 bytes in the file and over a hundred in memory.
 	maxMemoryBytes = 1 << 30
 	// maxDepth is the limit of TensorFlow's protobuf readers for nested messages.
-	maxDepth         = 100
-	maxMetadataBytes = 1 << 20
+	maxDepth = 100
 
-	modelFile    = "saved_model.pb"
-	metadataFile = "assets.extra/steadyfit.json"
+	modelFile = "saved_model.pb"
 )
 
 // Field numbers in saved_model.proto, meta_graph.proto and saved_object_graph.proto:

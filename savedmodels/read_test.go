@@ -256,7 +256,7 @@ func FuzzRead(f *testing.F) {
 		}
 		m.settle("")
 		if m.Roles.Train != "" {
-			m.base = "known"
+			m.Base = "known"
 			bounded.Allocates(t, 256<<20, func() { _, err = m.features(data, m.Roles) })
 			if err != nil {
 				require.True(t, errors.Is(err, ErrNoFeatures) || errors.Is(err, errTooLarge), "%v", err)
@@ -267,7 +267,7 @@ func FuzzRead(f *testing.F) {
 		again, err := parse("fuzz", data, 64<<20)
 		require.NoError(t, err)
 		again.settle("")
-		again.base = m.base
+		again.Base = m.Base
 		require.NoError(t, again.WriteText(&second))
 		require.Equal(t, first.String(), second.String())
 		_, err = m.MarshalJSON()

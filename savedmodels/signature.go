@@ -7,9 +7,6 @@ import (
 	"steadyfit/tfbind"
 )
 
-// OutputLoss is the output with the loss of a training signature, a float scalar.
-const OutputLoss = "loss"
-
 const outputGlobalStep = "global_step" // an int64 scalar
 
 // form is the required type and shape of a reserved input or output.
@@ -31,7 +28,7 @@ var reservedInputs = map[string]form{
 }
 
 var reservedOutputs = map[string]form{
-	OutputLoss:                 {types: floats, shape: []int64{}, text: "a float scalar"},
+	contract.OutputLoss:        {types: floats, shape: []int64{}, text: "a float scalar"},
 	contract.OutputGradsFinite: {types: []tfbind.DType{tfbind.Bool}, shape: []int64{}, text: "a bool scalar"},
 	outputGlobalStep:           {types: []tfbind.DType{tfbind.Int64}, shape: []int64{}, text: "an int64 scalar"},
 }
@@ -77,7 +74,7 @@ func (s *Signature) DataInputs() []Tensor {
 // name, without global_step.
 func (s *Signature) Metrics() []Tensor {
 	out := slices.DeleteFunc(slices.Clone(s.Outputs), func(t Tensor) bool { return t.Name == outputGlobalStep || !t.scalarNumber() })
-	if i := slices.IndexFunc(out, func(t Tensor) bool { return t.Name == OutputLoss }); i > 0 {
+	if i := slices.IndexFunc(out, func(t Tensor) bool { return t.Name == contract.OutputLoss }); i > 0 {
 		loss := out[i]
 		copy(out[1:], out[:i])
 		out[0] = loss
@@ -92,6 +89,6 @@ func (t Tensor) scalarNumber() bool {
 
 // hasLoss reports whether the signature has an output loss that is a float scalar.
 func (s *Signature) hasLoss() bool {
-	loss := s.Output(OutputLoss)
-	return loss != nil && loss.Op != "" && reservedOutputs[OutputLoss].fits(*loss)
+	loss := s.Output(contract.OutputLoss)
+	return loss != nil && loss.Op != "" && reservedOutputs[contract.OutputLoss].fits(*loss)
 }

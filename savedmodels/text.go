@@ -49,9 +49,14 @@ func (m *Model) WriteText(w io.Writer) error {
 	return err
 }
 
+func (m *Model) trainable() bool {
+	_, err := m.CheckTrainable(CheckOptions{})
+	return err == nil
+}
+
 func (m *Model) writeVerdict(b *bytes.Buffer) {
 	verdict := "can"
-	if m.CheckTrainable(CheckOptions{}) != nil {
+	if !m.trainable() {
 		verdict = "cannot"
 	}
 	problems := "Problems:"
@@ -159,7 +164,7 @@ func (m *Model) writeUses(b *bytes.Buffer) {
 }
 
 func (m *Model) writeVariables(b *bytes.Buffer) {
-	partial := m.base != "" && m.Roles.Train != "" && len(m.frozen()) > 0
+	partial := m.Base != "" && m.Roles.Train != "" && len(m.frozen()) > 0
 	var trained, saved, frozen, weights int
 	var size, frozenBytes, weightBytes int64
 	for _, v := range m.Variables {
@@ -186,44 +191,12 @@ func (m *Model) writeVariables(b *bytes.Buffer) {
 		return
 	}
 	fmt.Fprintf(b, "Checkpoints leave out %s (%d bytes, base %.12s). An adapter holds %s, %d bytes.\n",
-		english.Count(frozen, "frozen variable"), frozenBytes, m.base, english.Count(weights, "variable"), weightBytes)
+		english.Count(frozen, "frozen variable"), frozenBytes, m.Base, english.Count(weights, "variable"), weightBytes)
 	if f, err := m.Features(""); err == nil {
 		fmt.Fprintf(b, "Training can compute %s once per sample, up to %s.\n", english.Count(f.Operations, "frozen operation"), escape.Printable(f.End))
 	} else if errors.Is(err, ErrNoFeatures) {
 		fmt.Fprintf(b, "No result can be computed once per sample: %s.\n", escape.Printable(strings.TrimPrefix(err.Error(), ErrNoFeatures.Error()+": ")))
 	}
-}
-
-// The structs below define the JSON names of `inspect --json`, on which scripts rely.
-
-func shapeJSON(shape []int64, unknownRank bool) []int64 {
-	if unknownRank {
-		return nil
-	}
-	return orEmpty(shape)
-}
-
-// MarshalJSON returns name, op, dtype (such as "float32") and shape. An open size is -1, and an
-// unknown rank is a null shape.
-func (t Tensor) MarshalJSON() ([]byte, error) {
-	return json.Marshal(struct {
-		Name  string  `json:"name"`
-		Op    string  `json:"op"`
-		DType string  `json:"dtype"`
-		Shape []int64 `json:"shape"`
-	}{t.Name, t.Op, t.DType.String(), shapeJSON(t.Shape, t.UnknownRank)})
-}
-
-// MarshalJSON returns name, dtype, shape, restored, saved and trained; see Tensor.MarshalJSON.
-func (v Variable) MarshalJSON() ([]byte, error) {
-	return json.Marshal(struct {
-		Name     string  `json:"name"`
-		DType    string  `json:"dtype"`
-		Shape    []int64 `json:"shape"`
-		Restored bool    `json:"restored"`
-		Saved    bool    `json:"saved"`
-		Trained  bool    `json:"trained"`
-	}{v.Name, v.DType.String(), shapeJSON(v.Shape, v.UnknownRank), v.Restored, v.Saved, v.Trained})
 }
 
 // MarshalJSON returns the output of `steadyfit inspect --json`. Lists are never null.
@@ -241,7 +214,7 @@ func (m *Model) MarshalJSON() ([]byte, error) {
 		Problems   []Problem   `json:"problems"`
 		Metadata   *Metadata   `json:"metadata"`
 	}{
-		m.Dir, m.Hash, m.TensorFlowVersion, orEmpty(m.Tags), m.CheckTrainable(CheckOptions{}) == nil,
+		m.Dir, m.Hash, m.TensorFlowVersion, orEmpty(m.Tags), m.trainable(),
 		orEmpty(m.Signatures), m.Roles, m.Saver, orEmpty(m.Variables), orEmpty(m.Problems), m.Metadata,
 	})
 }

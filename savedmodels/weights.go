@@ -36,8 +36,8 @@ func (m *Model) CheckUnchanged() error {
 	if err := m.checkWeights(); err != nil {
 		return err
 	}
-	if m.base != "" {
-		if base, _, err := m.BaseOf(m.weights()); err != nil || base != m.base {
+	if m.Base != "" {
+		if tensors, err := bundle.Read(m.weights()); err != nil || bundle.Sum(tensors, m.frozen()) != m.Base {
 			return fmt.Errorf("%s: %w: its frozen variables have other values than when it was opened; restore the files, or start a new training with the new ones",
 				m.weights(), ErrChanged)
 		}

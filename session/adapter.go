@@ -30,8 +30,8 @@ func CheckAdapter(model *savedmodels.Model, a *adapter.Adapter) error {
 	if err != nil || a == nil {
 		return err
 	}
-	if a.Base != model.Base() {
-		return fmt.Errorf("adapter for %s: %w", model.Dir, errBase(a.Base, model.Base()))
+	if a.Base != model.Base {
+		return fmt.Errorf("adapter for %s: %w", model.Dir, errBase(a.Base, model.Base))
 	}
 	var found []string
 	have := maps.Clone(a.Weights)
@@ -104,7 +104,7 @@ func (s *Session) Adapter(ctx context.Context) (*adapter.Adapter, error) {
 		return nil, fmt.Errorf("adapter: %w", err)
 	}
 	defer values.Close()
-	a := &adapter.Adapter{Base: s.model.Base(), Weights: map[string]adapter.Weight{}}
+	a := &adapter.Adapter{Base: s.model.Base, Weights: map[string]adapter.Weight{}}
 	for i, value := range values {
 		raw, err := value.Raw()
 		if err != nil {
@@ -145,7 +145,7 @@ func (s *Session) Swap(ctx context.Context, a *adapter.Adapter) error {
 		return err
 	}
 	if a == nil {
-		if _, none := adapted(s.model); none != nil || o.adapted || s.model.Base() == "" {
+		if _, none := adapted(s.model); none != nil || o.adapted || s.model.Base == "" {
 			return nil //nolint:nilerr // there are no operations to prepare
 		}
 		// Writing the weights again changes nothing, and prepares the operations.

@@ -66,7 +66,7 @@ func TestSwap(t *testing.T) {
 	}
 	require.NoError(t, serving.Swap(ctx, nil))
 	assert.Equal(t, start, predicted(t, serving))
-	assert.Equal(t, m.Base(), tenants[0].Base)
+	assert.Equal(t, m.Base, tenants[0].Base)
 	for i := range tenants {
 		dir := t.TempDir()
 		require.NoError(t, tenants[i].Write(dir))
@@ -113,7 +113,7 @@ func TestMergedFloatModelPredictsTheSame(t *testing.T) {
 // merged model.
 func merge(t *testing.T, m *savedmodels.Model) {
 	ctx := context.Background()
-	require.NotEmpty(t, m.Base())
+	require.NotEmpty(t, m.Base)
 	s := openModel(t, m, session.Options{})
 	start := predicted(t, s)
 	losses(t, s, batches(t, digits(t), 32, 5), 0)
@@ -153,7 +153,7 @@ func TestSwapRefuses(t *testing.T) {
 		want error
 		text string
 	}{
-		"another base": {other, session.ErrBase, m.Base()[:12]},
+		"another base": {other, session.ErrBase, m.Base[:12]},
 		"missing":      {with(func(w map[string]adapter.Weight) { delete(w, "model/head/bias") }), session.ErrAdapter, "model/head/bias is missing"},
 		"one too many": {with(func(w map[string]adapter.Weight) { w["x"] = adapter.Weight{} }), session.ErrAdapter, "x is not one of the model's"},
 		"shape": {with(func(w map[string]adapter.Weight) {

@@ -46,7 +46,7 @@ func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
 		shown := *sig
 		shown.Name, sig = name, &shown
 	}
-	b := binding{Signature: sig, strict: sig.Output(savedmodels.OutputLoss) != nil && len(sig.DataInputs()) > 0}
+	b := binding{Signature: sig, strict: sig.Output(contract.OutputLoss) != nil && len(sig.DataInputs()) > 0}
 	// Evaluation data may have fields that only the train signature takes.
 	if train, err := model.Signature(model.Roles.Train); err == nil && sig.Name == model.Roles.Evaluate {
 		for _, t := range train.Inputs {

@@ -535,7 +535,7 @@ func placeMetrics(gradients *runner, apply *Step, train []string) (metrics, afte
 	metrics = gradients.find(train) // CheckSplit checks that none is missing
 	for _, name := range train {
 		from := -1
-		if name == savedmodels.OutputLoss || name == contract.MetricLossScale || name == contract.MetricSkippedSteps {
+		if name == contract.OutputLoss || name == contract.MetricLossScale || name == contract.MetricSkippedSteps {
 			from = apply.index(name)
 		}
 		after = append(after, from)

@@ -97,7 +97,7 @@ type stateWriter struct {
 func (w *stateWriter) define(m *savedmodels.Model) func(*graphdef.Graph) (find func()) {
 	return func(g *graphdef.Graph) func() {
 		vars, changing := stateVariables(m)
-		base := m.Base()
+		base := m.Base
 		if base != "" {
 			vars = vars[:changing]
 		}
@@ -133,7 +133,7 @@ func (w *stateWriter) find() {
 	if w.err == nil {
 		w.save, w.err = w.graph.Operation("save")
 	}
-	if w.complete = w.model.Base() != ""; w.complete || w.err != nil {
+	if w.complete = w.model.Base != ""; w.complete || w.err != nil {
 		return
 	}
 	own := ownWeights(w.model)

@@ -24,7 +24,7 @@ var ErrInexactSplit = errors.New("the update would differ from that of the whole
 //     update is exact if savedmodels.Metadata.MicroBatchesExact says so. If the field is nil,
 //     the update is exact unless the signature gradients takes the reserved input seed, since
 //     each micro-batch draws other random numbers (docs/reference/contract.md), or unless
-//     savedmodels.Model.WhyInexact finds a reason.
+//     savedmodels.Model.Inexact has a reason.
 func (p *Plan) CheckSplit() error {
 	if err := p.checkSplit(); err != nil {
 		return fmt.Errorf("micro-batches: %w", err)
@@ -127,7 +127,7 @@ func whyInexact(model *savedmodels.Model, gradients *savedmodels.Signature) stri
 	case slices.ContainsFunc(model.Problems, func(p savedmodels.Problem) bool { return p.Code == contract.CodeMetadata }):
 		return "the exporter's notes cannot be read, so it is unknown whether the update is exact"
 	}
-	return model.WhyInexact()
+	return model.Inexact
 }
 
 // WhyInexact returns why the update of micro-batches or ranks differs from that of the whole batch;
@@ -362,7 +362,7 @@ func reductionOf(model *savedmodels.Model, name string) reduction {
 		return bySamples
 	}
 	output, isLoss := strings.CutSuffix(name, "_loss")
-	if _, known := m.Loss[output]; name != savedmodels.OutputLoss && !(isLoss && known) {
+	if _, known := m.Loss[output]; name != contract.OutputLoss && !(isLoss && known) {
 		return bySamples
 	}
 	switch m.LossReduction {

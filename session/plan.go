@@ -49,7 +49,7 @@ func (p *Plan) Metrics() (train, evaluate []string, err error) {
 }
 
 // Compile makes the plan of a model. The errors are:
-//   - savedmodels.ErrNotTrainable and savedmodels.ErrUnsafeOps for the model.
+//   - *savedmodels.NotTrainableError and savedmodels.ErrUnsafeOps for the model.
 //   - savedmodels.ErrNoSignature for Options.TrainSignature.
 //   - *option.Error for Options.StepsPerExecution (ErrStack), for Options.Compiled and
 //     Options.LossScale (savedmodels.ErrNoSignature), for Options.MicroBatches (the errors of CheckSplit), and
@@ -66,7 +66,7 @@ func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 		return p, nil
 	}
 	var err error
-	if p.roles, err = model.RolesFor(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature}); err != nil {
+	if p.roles, err = model.CheckTrainable(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature}); err != nil {
 		if o.TrainSignature != "" {
 			err = &option.Error{Option: "Options.TrainSignature", Value: o.TrainSignature, Reason: err.Error(), Err: err}
 		}

@@ -63,7 +63,7 @@ func (s *Session) Restore(ctx context.Context, prefix string) error {
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", prefix, err)
 	}
-	if foreign && s.model.Program() != nil {
+	if foreign && s.model.Program != nil {
 		return fmt.Errorf("restore %s: %w: its frozen variables are others than those from which the features were computed; do not cache features", prefix, ErrBase)
 	}
 	if whole {

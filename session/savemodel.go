@@ -28,7 +28,7 @@ import (
 // being trained. An error of the file system is a *SaveError.
 //
 // Each complete function is called with the folder of the new files before it replaces dir, for
-// example to add a file. The file SHA256SUMS has the hashes of all files (savedmodels.Verify).
+// example to add a file. The file SHA256SUMS has the hashes of all files.
 func (s *Session) SaveModel(ctx context.Context, dir string, complete ...func(dir string) error) error {
 	if err := replaceable(dir, s.model.Dir); err != nil {
 		return err

@@ -239,7 +239,7 @@ func (s *Session) load() error {
 // loadModel loads the model into TensorFlow. A model with its own program is loaded from a
 // temporary folder, which TensorFlow no longer needs afterwards.
 func (s *Session) loadModel() (tf *tfbind.Session, err error) {
-	program := s.model.Program()
+	program := s.model.Program
 	switch {
 	case s.rank != nil:
 		return s.rank.server.LoadSavedModel(s.model.Dir, s.model.Tags, s.config)

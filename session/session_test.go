@@ -381,7 +381,7 @@ func TestOpenErrors(t *testing.T) {
 	_, err = compileAndOpen(ctx, model, session.Options{TrainSignature: "evaluat"})
 	assert.ErrorIs(t, err, savedmodels.ErrNoSignature)
 	_, err = compileAndOpen(ctx, model, session.Options{TrainSignature: "predict"})
-	assert.ErrorIs(t, err, savedmodels.ErrNotTrainable)
+	assert.ErrorAs(t, err, new(*savedmodels.NotTrainableError))
 	bad := session.Options{}
 	bad.Device.IntraThreads = -1
 	_, err = compileAndOpen(ctx, model, bad)

@@ -56,8 +56,8 @@ func (p *Snapshot) fits(m *savedmodels.Model) error {
 		return fmt.Errorf("%w: it is closed", ErrSnapshot)
 	case p.model != m.Hash:
 		return fmt.Errorf("%w: it belongs to another model (SHA-256 %.12s, but this model has %.12s)", ErrSnapshot, p.model, m.Hash)
-	case p.base != "" && p.base != m.Base():
-		return fmt.Errorf("%w: %w", ErrSnapshot, errBase(p.base, m.Base()))
+	case p.base != "" && p.base != m.Base:
+		return fmt.Errorf("%w: %w", ErrSnapshot, errBase(p.base, m.Base))
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ func (s *Session) Snapshot(ctx context.Context) (*Snapshot, error) {
 	}
 	reads, base := o.reads, ""
 	if s.partial() {
-		reads, base = o.reads[:o.changing], s.model.Base()
+		reads, base = o.reads[:o.changing], s.model.Base
 	}
 	values := tfbind.Results{} // for a model without variables
 	if len(reads) > 0 {
@@ -98,7 +98,7 @@ func (s *Session) Revert(ctx context.Context, p *Snapshot) error {
 		return err
 	}
 	if p.base == "" {
-		s.foreign = s.model.Base() != ""
+		s.foreign = s.model.Base != ""
 	} else if err := s.restoreBase(ctx); err != nil {
 		return fmt.Errorf("revert: %w", err)
 	}

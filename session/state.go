@@ -41,7 +41,7 @@ func errBase(have, want string) error {
 }
 
 // partial reports whether Save and Snapshot leave out the frozen variables.
-func (s *Session) partial() bool { return s.model.Base() != "" && !s.foreign }
+func (s *Session) partial() bool { return s.model.Base != "" && !s.foreign }
 
 // stateVariables returns the variables of a checkpoint, the frozen ones last, and the number of
 // those that are not frozen.
@@ -50,7 +50,7 @@ func stateVariables(m *savedmodels.Model) (vars []savedmodels.Variable, changing
 	for _, v := range m.Variables {
 		switch {
 		case !v.Saved || !v.Restored:
-		case v.Frozen && m.Base() != "":
+		case v.Frozen && m.Base != "":
 			frozen = append(frozen, v)
 		default:
 			vars = append(vars, v)
@@ -94,7 +94,7 @@ func stateGraph(m *savedmodels.Model) (*graphdef.Graph, *stateOps) {
 			Placeholder("value"+id, v.DType).
 			Add("write"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(v.DType)}, "handle"+id, "value"+id)
 	}
-	if m.Base() != "" {
+	if m.Base != "" {
 		addRestore(g, o)
 	}
 	return g, o
@@ -141,7 +141,7 @@ func (s *Session) stateOperations() (*stateOps, error) {
 		}
 		o.reads, o.places, o.writes = append(o.reads, read), append(o.places, place), append(o.writes, write)
 	}
-	if s.model.Base() != "" {
+	if s.model.Base != "" {
 		var errPrefix error
 		o.prefix, errPrefix = graph.Output(statePrefix + "/prefix")
 		o.restore, err = graph.Operation(statePrefix + "/restore")
@@ -194,7 +194,7 @@ func baseIn(tensors map[string]bundle.Tensor) (base string, ok bool) {
 // isWhole reports whether Restore sets the frozen variables too, and whether they then have
 // other values than those of the model. It returns an error if the files belong to another base.
 func (s *Session) isWhole(prefix string) (whole, foreign bool, err error) {
-	own := s.model.Base()
+	own := s.model.Base
 	tensors, err := bundle.Read(prefix)
 	base, part := baseIn(tensors)
 	switch {
@@ -207,11 +207,13 @@ func (s *Session) isWhole(prefix string) (whole, foreign bool, err error) {
 	case errors.Is(err, fs.ErrNotExist) && !remote(prefix):
 		return true, s.foreign, nil // for TensorFlow's error
 	}
-	if err == nil {
-		base, _, err = s.model.BaseOf(prefix)
+	var frozen []string
+	vars, changing := stateVariables(s.model)
+	for _, v := range vars[changing:] {
+		frozen = append(frozen, v.Key)
 	}
 	// TensorFlow reports files that cannot be read here, such as those of a remote file system.
-	same := err == nil && base == own
+	same := err == nil && bundle.Sum(tensors, frozen) == own
 	return !same || s.foreign, !same, nil
 }
 

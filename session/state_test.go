@@ -23,7 +23,7 @@ func loraModel(t testing.TB) *savedmodels.Model {
 	t.Helper()
 	m, err := savedmodels.Open(lora)
 	require.NoError(t, err)
-	require.NotEmpty(t, m.Base())
+	require.NotEmpty(t, m.Base)
 	return m
 }
 
@@ -36,7 +36,7 @@ func otherBase(t testing.TB) *savedmodels.Model {
 	require.NoError(t, os.CopyFS(filepath.Join(dir, "variables"), os.DirFS("../adapter/testdata/other")))
 	m, err := savedmodels.Open(dir)
 	require.NoError(t, err)
-	require.NotEqual(t, loraModel(t).Base(), m.Base())
+	require.NotEqual(t, loraModel(t).Base, m.Base)
 	return m
 }
 
@@ -78,7 +78,7 @@ func TestSaveLeavesOutFrozenVariables(t *testing.T) {
 	trained, err := savedmodels.Open(dir)
 	require.NoError(t, err)
 	assert.NoError(t, session.CheckVariables(m, weightsOf(trained)))
-	assert.Equal(t, m.Base(), trained.Base())
+	assert.Equal(t, m.Base, trained.Base)
 	assert.Equal(t, want, losses(t, openModel(t, trained, session.Options{}), bs[3:], 3))
 	left, err := filepath.Glob(prefix + "*")
 	require.NoError(t, err)
@@ -115,7 +115,7 @@ func TestRestoreRefusesAnotherBase(t *testing.T) {
 	assert.Equal(t, before, losses(t, b, bs[:1], 0))
 	err := session.CheckVariables(m, prefix)
 	require.ErrorIs(t, err, session.ErrVariables)
-	assert.ErrorContains(t, err, m.Base()[:12])
+	assert.ErrorContains(t, err, m.Base[:12])
 	p, err := a.Snapshot(ctx)
 	require.NoError(t, err)
 	defer p.Close()

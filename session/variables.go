@@ -33,8 +33,8 @@ func CheckVariables(model *savedmodels.Model, prefix string) error {
 		return err
 	}
 	if base, part := baseIn(have); part {
-		if base != model.Base() {
-			return fmt.Errorf("%w: %w", ErrVariables, errBase(base, model.Base()))
+		if base != model.Base {
+			return fmt.Errorf("%w: %w", ErrVariables, errBase(base, model.Base))
 		}
 		delete(have, baseMark+base)
 		vars, changing := stateVariables(model)

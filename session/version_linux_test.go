@@ -89,7 +89,7 @@ func TestVersionsAreWhole(t *testing.T) {
 		last := found[len(found)-1]
 		assert.GreaterOrEqual(t, last.Number, newest.Number, "numbers only grow")
 		polled++
-		_, err = savedmodels.Verify(t.Context(), last.Path)
+		_, err = manifest.Verify(t.Context(), last.Path)
 		if err == nil && last != newest {
 			err = load(t.Context(), last.Path)
 			loaded++
@@ -124,7 +124,7 @@ func TestVersionsAreWhole(t *testing.T) {
 	require.Len(t, found, versionsKept)
 	require.Equal(t, path, found[versionsKept-1].Path)
 	for _, v := range found {
-		_, err := savedmodels.Verify(t.Context(), v.Path)
+		_, err := manifest.Verify(t.Context(), v.Path)
 		require.NoError(t, err)
 	}
 }
@@ -256,7 +256,7 @@ func TestSaveVersion(t *testing.T) {
 	require.NoError(t, errors.Join(err, again.Close()))
 	assert.Equal(t, filepath.Join(dir, "13"), path)
 	assert.Equal(t, []int64{1, 5, 11, 13}, numbers(t, dir))
-	n, err := savedmodels.Verify(t.Context(), path)
+	n, err := manifest.Verify(t.Context(), path)
 	require.NoError(t, err)
 	assert.Positive(t, n)
 

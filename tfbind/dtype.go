@@ -37,6 +37,9 @@ func (d DType) String() string {
 	return "dtype(" + strconv.Itoa(int(d)) + ")"
 }
 
+// MarshalText returns the name of String, as JSON has it.
+func (d DType) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
 // Size returns the bytes per element; 0 for String and for unknown types.
 func (d DType) Size() int {
 	if t := dtype.ByCode(int32(d)); t != nil && d != String {

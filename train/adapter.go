@@ -9,7 +9,7 @@ import (
 	"steadyfit/adapter"
 	"steadyfit/fit"
 	"steadyfit/internal/files"
-	"steadyfit/savedmodels"
+	"steadyfit/internal/notes"
 	"steadyfit/session"
 )
 
@@ -76,7 +76,7 @@ func (r *Result) withSaved(err error) error {
 }
 
 // record adds the record of the data to a trained model.
-func (t *training) record(dir string) error { return savedmodels.RecordData(dir, t.reader.record) }
+func (t *training) record(dir string) error { return notes.Record(dir, t.reader.record) }
 
 // versions returns how SaveVersion saves the trained model. A restarted process of a supervised
 // training finds the version that an earlier one wrote.

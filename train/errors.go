@@ -12,9 +12,9 @@ import (
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
 	"steadyfit/fit/checkpoint"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/explain"
 	"steadyfit/option"
-	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/supervise"
 )
@@ -100,7 +100,7 @@ func isAny(err error, targets ...error) bool {
 }
 
 func builtinNames(names []string) string {
-	return fmt.Sprintf("%sNAME (%s)", savedmodels.BuiltinPrefix, strings.Join(names, ", "))
+	return fmt.Sprintf("%sNAME (%s)", contract.BuiltinPrefix, strings.Join(names, ", "))
 }
 
 // every reports whether is returns true for all errors that err joins.

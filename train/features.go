@@ -226,7 +226,7 @@ func (t *training) pays(c session.FeatureCheck) error {
 func (t *training) featureKey(f *savedmodels.Features) (string, error) {
 	p := t.autotunePlan()
 	key, err := p.Key()
-	sum := sha256.Sum256([]byte(strings.Join([]string{key, t.LossOutput, f.Sum, f.Model.Base()}, "\n")))
+	sum := sha256.Sum256([]byte(strings.Join([]string{key, t.LossOutput, f.Sum, f.Model.Base}, "\n")))
 	return hex.EncodeToString(sum[:12]), err
 }
 

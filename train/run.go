@@ -450,7 +450,7 @@ func (t *training) reportNotes() {
 	if t.Out == "" && t.OutVersion == "" && t.OutAdapter == "" && t.Checkpoints.Folder == "" {
 		t.report("note", text("without {Config.Out} or {Config.Checkpoints}, the trained model is not saved"))
 	}
-	if t.OutAdapter != "" && t.model.Base() == "" {
+	if t.OutAdapter != "" && t.model.Base == "" {
 		t.report("note", text("the model has no frozen weights, so {Config.OutAdapter} holds all of them"))
 	}
 	names := t.reader.csv.Classes

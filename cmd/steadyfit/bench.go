@@ -16,6 +16,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
 	"steadyfit/internal/lab/measure"
 	"steadyfit/savedmodels"
@@ -86,7 +87,7 @@ func (s *settings) bench(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	name := strings.TrimPrefix(filepath.Base(filepath.Clean(s.Model)), savedmodels.BuiltinPrefix)
+	name := strings.TrimPrefix(filepath.Base(filepath.Clean(s.Model)), contract.BuiltinPrefix)
 	if err := r.Print(cmd.OutOrStdout(), "steadyfit", name, int64(s.Loop.Batch)); err != nil {
 		return err
 	}
@@ -151,7 +152,7 @@ func (s *settings) measure(cmd *cobra.Command, m *savedmodels.Model, sig *savedm
 	next, stop := iter.Pull2(source.batches)
 	defer stop()
 	calls := max(s.steps/source.stepsPerCall, 1)
-	hasLoss := sig.Output(savedmodels.OutputLoss) != nil
+	hasLoss := sig.Output(contract.OutputLoss) != nil
 	r, err = measure.Run(measure.Plan{Warmup: min(max(calls/10, 5), 200), Steps: calls, Chunks: min(50, calls)}, func() (float32, error) {
 		b, err, _ := next()
 		if err != nil {
@@ -163,7 +164,7 @@ func (s *settings) measure(cmd *cobra.Command, m *savedmodels.Model, sig *savedm
 		if err := step.Run(ctx); err != nil || !hasLoss {
 			return 0, err
 		}
-		loss, err := step.Float(savedmodels.OutputLoss)
+		loss, err := step.Float(contract.OutputLoss)
 		return float32(loss), err
 	})
 	if errors.Is(err, tfbind.ErrInvalidArgument) && s.Data.Path == "" {

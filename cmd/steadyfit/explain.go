@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"steadyfit/data"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/explain"
 	"steadyfit/internal/files"
 	"steadyfit/memory"
@@ -144,7 +145,7 @@ func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
 }
 
 func (s *settings) modelName() string {
-	if strings.HasPrefix(s.Model, savedmodels.BuiltinPrefix) {
+	if strings.HasPrefix(s.Model, contract.BuiltinPrefix) {
 		return s.Model
 	}
 	return filepath.Base(filepath.Clean(s.Model))

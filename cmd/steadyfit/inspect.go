@@ -2,12 +2,12 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"steadyfit/data"
+	"steadyfit/internal/contract"
 	"steadyfit/savedmodels"
 	"steadyfit/train"
 )
@@ -45,16 +45,19 @@ With --data, print a schema that is inferred from a table, for --schema of fit.`
 			} else {
 				err = m.WriteText(cmd.OutOrStdout())
 			}
-			if err == nil && s.strict && slices.ContainsFunc(m.Problems, func(p savedmodels.Problem) bool { return p.Severity == savedmodels.Error }) {
-				err = &coded{exitCheck, fmt.Errorf("%s cannot be trained; see the problems above", args[0])}
+			if err != nil || !s.strict {
+				return err
 			}
-			return err
+			if _, bad := m.CheckTrainable(savedmodels.CheckOptions{}); bad != nil {
+				return &coded{exitCheck, fmt.Errorf("%s cannot be trained; see the problems above", args[0])}
+			}
+			return nil
 		},
 		ValidArgsFunction: func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 			var names []string
 			for _, n := range savedmodels.BuiltinNames() {
-				if strings.HasPrefix(savedmodels.BuiltinPrefix+n, typed) {
-					names = append(names, savedmodels.BuiltinPrefix+n)
+				if strings.HasPrefix(contract.BuiltinPrefix+n, typed) {
+					names = append(names, contract.BuiltinPrefix+n)
 				}
 			}
 			return names, cobra.ShellCompDirectiveFilterDirs

@@ -333,7 +333,7 @@ func (s *settings) checkUser() error {
 	if err != nil {
 		return err
 	}
-	if err := m.CheckTrainable(savedmodels.CheckOptions{}); err != nil {
+	if _, err := m.CheckTrainable(savedmodels.CheckOptions{}); err != nil {
 		return err
 	}
 	p.User = m.Dir

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"steadyfit/internal/files"
-	"steadyfit/savedmodels"
+	"steadyfit/internal/notes"
 	"steadyfit/session"
 	"steadyfit/train"
 )
@@ -58,7 +58,7 @@ func (s *settings) merge(cmd *cobra.Command) error {
 		if weights.Record == nil {
 			return nil
 		}
-		return savedmodels.RecordData(dir, *weights.Record)
+		return notes.Record(dir, weights.Record)
 	}
 	if err := opened.SaveModel(cmd.Context(), s.Out, record); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"steadyfit/internal/english"
+	"steadyfit/internal/manifest"
 	"steadyfit/savedmodels"
 )
 
@@ -54,20 +55,20 @@ func modelsIn(dir string) (dirs []string, err error) {
 }
 
 func (s *settings) verify(cmd *cobra.Command, dir string) error {
-	n, err := savedmodels.Verify(cmd.Context(), dir)
-	var damaged *savedmodels.DamagedError
+	n, err := manifest.Verify(cmd.Context(), dir)
+	var damaged *manifest.Damage
 	if err != nil && !errors.As(err, &damaged) {
 		return unusable(err)
 	}
 	if damaged == nil {
-		damaged = &savedmodels.DamagedError{Dir: dir, Missing: []string{}, Extra: []string{}, Differs: []string{}}
+		damaged = &manifest.Damage{Dir: dir, Missing: []string{}, Extra: []string{}, Differs: []string{}}
 	} else {
 		err = &coded{exitCheck, err}
 	}
 	switch {
 	case s.json:
 		return errors.Join(err, printJSON(cmd.OutOrStdout(), struct {
-			*savedmodels.DamagedError
+			*manifest.Damage
 			Files int `json:"files"`
 		}{damaged, n}))
 	case err == nil:

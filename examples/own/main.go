@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string) error {
 			if err := step.Run(ctx); err != nil { // one execution in TensorFlow
 				return err
 			}
-			loss, err := step.Float(savedmodels.OutputLoss)
+			loss, err := step.Float("loss")
 			if err != nil {
 				return err
 			}

@@ -8,7 +8,9 @@
 package bundle
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -67,6 +69,23 @@ func Read(prefix string) (map[string]Tensor, error) {
 		return nil, fmt.Errorf("%s: %w: %w; copy or write it again", path, ErrDamaged, err)
 	}
 	return tensors, nil
+}
+
+// Sum returns a hash of some tensors of a checkpoint: of their names, types, shapes and the checksums of
+// their values. It is empty without names, or if one of them is missing.
+func Sum(tensors map[string]Tensor, names []string) string {
+	sum := sha256.New()
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		t, there := tensors[name]
+		if !there {
+			return ""
+		}
+		fmt.Fprintf(sum, "%q %v %v %08x\n", name, t.DType, t.Shape, t.Checksum)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 func parse(table []byte) (map[string]Tensor, error) {

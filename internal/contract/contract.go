@@ -12,8 +12,12 @@ const (
 	InputLossScale    = "loss_scale"    // float scalar: multiplies the loss and divides the gradients
 	InputGroupSize    = "group_size"    // int32 scalar: the number of workers
 
+	OutputLoss        = "loss"         // float scalar
 	OutputGradsFinite = "grads_finite" // bool scalar: whether the step was applied
 )
+
+// BuiltinPrefix begins the path of a built-in model or dataset, as in builtin:digits.
+const BuiltinPrefix = "builtin:"
 
 // IsReserved reports whether steadyfit can generate the value of the input.
 func IsReserved(input string) bool {

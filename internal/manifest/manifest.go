@@ -14,6 +14,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -211,11 +212,22 @@ func (d *Damage) Error() string {
 	return fmt.Sprintf("%s differs from its %s: %s; %s, or save the model again", d.Dir, Name, strings.Join(found, "; "), strings.Join(fixes, " and "))
 }
 
-// Verify compares the files of a folder with the manifest. A difference is a *Damage.
-func (m *Manifest) Verify(ctx context.Context, dir string) error {
-	names, err := list(dir)
+// Verify reads all files of a folder and compares them with its manifest. It returns the number of
+// files. A difference is a *Damage. A folder without a manifest is an error, too.
+func Verify(ctx context.Context, dir string) (n int, err error) {
+	m, err := Read(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, missing := os.Stat(dir); missing != nil {
+			return 0, fmt.Errorf("verify: %w", missing)
+		}
+		err = fmt.Errorf("there is no %s in %s; save the model with this version of steadyfit to write one", Name, dir)
+	}
+	var names []string
+	if err == nil {
+		names, err = list(dir)
+	}
 	if err != nil {
-		return err
+		return 0, fmt.Errorf("verify: %w", err)
 	}
 	d := &Damage{Dir: dir, Missing: []string{}, Extra: []string{}, Differs: []string{}}
 	for _, name := range names {
@@ -229,15 +241,15 @@ func (m *Manifest) Verify(ctx context.Context, dir string) error {
 		case gone(err):
 			d.Missing = append(d.Missing, name)
 		case err != nil:
-			return err
+			return 0, fmt.Errorf("verify: %w", err)
 		case sum != m.Sums[name]:
 			d.Differs = append(d.Differs, name)
 		}
 	}
 	if len(d.Missing)+len(d.Extra)+len(d.Differs) > 0 {
-		return d
+		return len(m.Sums), d
 	}
-	return nil
+	return len(m.Sums), nil
 }
 
 func gone(err error) bool {

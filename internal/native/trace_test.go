@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
@@ -44,7 +45,7 @@ func trace(t *testing.T, model *savedmodels.Model, config []byte) []byte {
 		require.NoError(t, err)
 		spec.Feeds = append(spec.Feeds, feed)
 	}
-	loss, err := session.Graph().Output(signature.Output(savedmodels.OutputLoss).Op)
+	loss, err := session.Graph().Output(signature.Output(contract.OutputLoss).Op)
 	require.NoError(t, err)
 	spec.Fetches = []tfbind.Output{loss}
 	step, err := session.Prepare(spec)

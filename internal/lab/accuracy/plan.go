@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/internal/contract"
 	"steadyfit/savedmodels"
 )
 
@@ -39,7 +40,7 @@ type model struct {
 }
 
 // shipped is the prefix of the built-in models and data.
-const shipped = savedmodels.BuiltinPrefix
+const shipped = contract.BuiltinPrefix
 
 func builtin(name string) func(*options) string {
 	return func(*options) string { return shipped + name }

@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"steadyfit/data"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/lab/measure"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -93,7 +94,7 @@ func (t *training) execute(ctx context.Context) (float32, error) {
 	if err := t.step.Run(ctx); err != nil {
 		return 0, err
 	}
-	loss, err := t.step.Float(savedmodels.OutputLoss)
+	loss, err := t.step.Float(contract.OutputLoss)
 	return float32(loss), err
 }
 

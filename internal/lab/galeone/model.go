@@ -11,6 +11,7 @@ import (
 
 	tf "github.com/galeone/tensorflow/tensorflow/go"
 
+	"steadyfit/internal/contract"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/savedmodels"
@@ -77,7 +78,7 @@ func (m *model) bind(f *function) {
 	}
 	for i, t := range f.signature.Outputs {
 		f.outputs = append(f.outputs, output(m.saved.Graph, t.Op))
-		if t.Name == savedmodels.OutputLoss {
+		if t.Name == contract.OutputLoss {
 			f.loss = i
 		}
 	}

@@ -16,11 +16,11 @@ import (
 	tf "github.com/galeone/tensorflow/tensorflow/go"
 
 	"steadyfit/data"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/mustcompile"
 	"steadyfit/internal/lab/synth"
 	"steadyfit/internal/lab/worker"
-	"steadyfit/savedmodels"
 )
 
 var workloads = map[string]func(*job) *loop.Loop{
@@ -316,7 +316,7 @@ func recorded(j *job) *loop.Loop {
 			kept = kept[:0]
 		}
 		kept = append(kept, entry)
-		return float64(entry[savedmodels.OutputLoss])
+		return float64(entry[contract.OutputLoss])
 	}}
 }
 

@@ -1,8 +1,8 @@
 package loop
 
 import (
-	"errors"
 	"math/bits"
+	"slices"
 
 	"steadyfit/internal/lab/worker"
 	"steadyfit/savedmodels"
@@ -15,11 +15,10 @@ func Model(c *worker.Child) *savedmodels.Model {
 		return worker.Must(savedmodels.Open(c.Spec.Model))
 	}
 	m, err := savedmodels.Builtin(name)
-	if errors.Is(err, savedmodels.ErrUnknownBuiltin) {
+	if err != nil && !slices.Contains(savedmodels.BuiltinNames(), name) {
 		err = &worker.ParameterError{Failure: worker.CouldNotApply, Name: "model", Value: name, Reason: err.Error()}
 	}
-	worker.Check(err)
-	return m
+	return worker.Must(m, err)
 }
 
 // Rounding returns the function of the parameter shapes, which changes a number of samples from 1

@@ -39,7 +39,7 @@ type eagerSignature struct {
 // result must be closed.
 func openEager(model *savedmodels.Model, options session.Options) (_ *eagerModel, err error) {
 	e := &eagerModel{model: model}
-	if e.roles, err = model.RolesFor(savedmodels.CheckOptions{}); err != nil {
+	if e.roles, err = model.CheckTrainable(savedmodels.CheckOptions{}); err != nil {
 		return nil, err
 	}
 	config, err := options.Device.ConfigProto()

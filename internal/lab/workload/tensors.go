@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/data"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/synth"
 	"steadyfit/internal/lab/worker"
@@ -152,7 +153,7 @@ type signature struct {
 func (b *builder) tensorTrainer(micro int) *tensorTrainer {
 	eager := b.eager()
 	t := &tensorTrainer{model: loop.Model(b.Child)}
-	worker.Check(t.model.CheckTrainable(savedmodels.CheckOptions{}))
+	worker.Must(t.model.CheckTrainable(savedmodels.CheckOptions{}))
 	b.checkMicro(t.model, session.Options{}, micro)
 	var err error
 	if eager {
@@ -167,7 +168,7 @@ func (b *builder) tensorTrainer(micro int) *tensorTrainer {
 		first = t.model.Roles.Gradients
 		t.apply = t.signature(t.model.Roles.Apply, "")
 	}
-	t.whole = t.signature(first, savedmodels.OutputLoss)
+	t.whole = t.signature(first, contract.OutputLoss)
 	if eager {
 		t.eager.settle()
 	}
