@@ -26,8 +26,8 @@ type Cluster struct {
 	Rank    int           // index of this process
 	Start   time.Duration // longest wait for the other ranks, at the start and in a step; 0 means 10 minutes
 	Timeout time.Duration // longest time in which the server of a rank may not answer; 0 means 1 minute
-	// MinWorkers is the number of ranks, rank 0 among them, with which a training starts or
-	// restarts if others are absent for Wait; 0 means all. Wait of 0 means Start.
+	// MinWorkers is the number of ranks, including rank 0, that suffice to start or restart a
+	// training if others are absent for Wait; 0 means all. Wait of 0 means Start.
 	MinWorkers int
 	Wait       time.Duration
 	From       string // variable or file that describes the cluster, for messages

@@ -46,8 +46,8 @@ func (t *table) hasHeader(first []string) (bool, error) {
 	return header, nil
 }
 
-// fromZero reports whether cells are the numbers from 0 on, at least 3, and at most one text, such as the
-// name of a label.
+// fromZero reports whether cells are 0, 1, 2 and so on, at least three numbers. One cell may be a text, such
+// as the name of a label.
 func fromZero(cells []string) bool {
 	n := 0
 	for _, cell := range cells {

@@ -238,7 +238,7 @@ func TestOrderGolden(t *testing.T) {
 	}
 }
 
-// The order is that of one swap after each draw, whatever the blocks in which numbers are drawn.
+// Numbers are drawn in blocks. The order is the same as if each draw was followed by its swap.
 func TestOrderOfBlocks(t *testing.T) {
 	for _, n := range []int{1, 2, 511, 512, 513, 514, 2000} {
 		want := make([]uint32, n)

@@ -98,8 +98,8 @@ func TestParquetPagesAreBounded(t *testing.T) {
 	}
 }
 
-// Numbers of values, sizes of headers and of levels, and content that its decompressor refuses are
-// checked, too.
+// The reader checks numbers of values and sizes of headers and of levels, and reports content that the
+// decompressor refuses.
 func TestBadParquetPages(t *testing.T) {
 	const n = 1 << 20
 	for name, c := range map[string]struct {

@@ -155,7 +155,7 @@ func (r *Rule) complete() error {
 	r.layout, known = layoutOf(cmp.Or(r.Format, usualDate))
 	switch {
 	case (r.Type == "category") != (len(r.Values) > 0):
-		return fmt.Errorf("values: a category, and no other type, has values with their numbers, as in {female: 0, male: 1}: %w", ErrFormat)
+		return fmt.Errorf("values: only a category has values, and it needs their numbers, as in {female: 0, male: 1}: %w", ErrFormat)
 	case r.Type != "bool" && r.TrueValues != nil:
 		return fmt.Errorf("true_values: only a bool has them, and the type is %s: %w", r.Type, ErrFormat)
 	case r.Type != "date" && r.Format+r.Unit != "":

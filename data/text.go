@@ -105,8 +105,8 @@ func textReader(r io.Reader) (io.Reader, error) {
 	return b, nil
 }
 
-// notUTF8 describes text that is not UTF-8, a long one from a character before its first invalid byte on.
-// The error has the line in the text.
+// notUTF8 describes text that is not UTF-8. The error has the line in the text, and shows a long text from
+// the character before the first invalid byte.
 func notUTF8(text string) *RowError {
 	from, at := 0, 0
 	for at < len(text) {

@@ -48,7 +48,7 @@ type linear struct {
 	// precision is part of the identity unless it is empty.
 	precision string
 
-	// beside makes checkpoints be written while steps run. size is that of their copies.
+	// If beside is true, checkpoints are written while steps run, from copies of this size.
 	beside     bool
 	size       int64
 	noEvaluate bool

@@ -117,7 +117,7 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 		return fmt.Errorf("resuming from %s: %w", path, err)
 	}
 	found := differences(state.Identity, identity)
-	if r.follows() { // each machine may have its own kernels, since all ranks use the same sums
+	if r.follows() { // all ranks use the same sums, so their machines may have different kernels
 		found = slices.DeleteFunc(found, func(d Difference) bool { return d.Key == sessionPrefix+"onednn" })
 	}
 	var metrics []string

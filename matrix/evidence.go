@@ -294,8 +294,8 @@ var amounts = map[string]func(*RunResult) memory.Reading{
 	gpuUsed: gpuPool,
 }
 
-// ratio returns the ratio of an amount. ok is false if one of the results was not measured. For
-// one of amounts, r.OK is false unless the amount is above 0 in all runs.
+// ratio returns the ratio of an amount. ok is false if one of the results was not measured. If the
+// map amounts has the amount, r.OK is false unless the amount is above 0 in all runs.
 func (v view) ratio(name, other, of string) (r compare.Ratio, ok bool) {
 	get := amounts[of]
 	if get == nil {

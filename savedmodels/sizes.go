@@ -70,7 +70,7 @@ func (p *part) counts(op *flatOp) bool {
 		!slices.ContainsFunc(op.in, func(v value) bool { return p.kindOf(v) == live })
 }
 
-// isLeading reports whether at most the first element of a value holds the number of samples.
+// isLeading reports whether no element of a value except the first can be the number of samples.
 func (p *part) isLeading(v value) bool {
 	return p.kindOf(v) != sizes || v.op >= 0 && p.leading[v.op]
 }

@@ -247,7 +247,7 @@ func newest(dir string) (step int) {
 }
 
 // Supervised ranks end with the bits of an undisturbed training although random ranks are killed
-// and stopped, the first one among them. STEADYFIT_TEST_KILLS is the number of ranks to disturb.
+// and stopped, including the first one. STEADYFIT_TEST_KILLS is the number of ranks to disturb.
 func TestClusterSurvivesKills(t *testing.T) {
 	asRank(t)
 	kills := 3
@@ -280,7 +280,7 @@ func TestClusterSurvivesKills(t *testing.T) {
 			pid = child(ranks[victim].Process.Pid)
 			return pid > 0 && syscall.Kill(pid, signal) == nil
 		})
-		if signal == syscall.SIGSTOP { // the others notice it, and its supervisor would later
+		if signal == syscall.SIGSTOP { // its supervisor also notices it, but later than the other ranks
 			other := ranks[1-victim].Process.Pid
 			was := child(other)
 			within(func() bool { return child(other) != was })

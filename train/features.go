@@ -217,7 +217,7 @@ func (t *training) pays(c session.FeatureCheck) error {
 	trained := float64(steps) * float64(t.Loop.Epochs-t.Loop.InitialEpoch)
 	with, without := c.Compute.Seconds()*float64(t.samples.Len())+trained*c.Rest.Seconds(), trained*c.Full.Seconds()
 	if with > without*0.9 {
-		return no("it would save no time: a sample takes %v to train, and %v for its features and then %v each time", english.Duration(c.Full), english.Duration(c.Compute), english.Duration(c.Rest))
+		return no("it would save no time: a sample takes %v per step, or %v once for its features and then %v per step", english.Duration(c.Full), english.Duration(c.Compute), english.Duration(c.Rest))
 	}
 	return nil
 }

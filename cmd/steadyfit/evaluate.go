@@ -16,8 +16,8 @@ func newEvaluate(s *settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "evaluate",
 		Short: "Measure loss and metrics of a SavedModel on a dataset",
-		Long: `Measure loss and metrics of a SavedModel on a dataset. Of a dataset with a
-training and a test part, the test part is used.`,
+		Long: `Measure loss and metrics of a SavedModel on a dataset. If the dataset has a
+training and a test part, evaluate uses the test part.`,
 		Example: "  steadyfit evaluate --model out/digits --data builtin:digits",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -295,7 +295,7 @@ func (s *settings) clusterFlags() []flag {
 		{"rank", "fit", "line of --workers-file that this process is, from 0", "Cluster.Rank", &s.cluster.Rank},
 		{"cluster-start", "fit", "longest wait for the other ranks, at the start and in a step", "Cluster.Start", &s.cluster.Start},
 		{"cluster-timeout", "fit", "give up on a rank that has not answered for this long", "Cluster.Timeout", &s.cluster.Timeout},
-		{"min-workers", "fit", "continue with this many ranks, rank 0 among them, if others are lost (0: all)", "Cluster.MinWorkers", newCount(&s.cluster.MinWorkers, 0)},
+		{"min-workers", "fit", "continue with this many ranks, including rank 0, if others are lost (0: all)", "Cluster.MinWorkers", newCount(&s.cluster.MinWorkers, 0)},
 		{"min-workers-wait", "fit", "with --min-workers, wait this long for a lost rank (default: --cluster-start)", "Cluster.Wait", &s.cluster.Wait},
 		{"exchange", "fit", "type in which ranks exchange large gradients; bf16 halves the traffic", "Options.Exchange",
 			newChoice(&s.Session.Exchange, "fp32 bf16", "", gpuopts.BFloat16)},

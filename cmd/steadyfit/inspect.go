@@ -17,7 +17,7 @@ func newInspect(s *settings) *cobra.Command {
 		Use:   "inspect DIR | --data FILE",
 		Short: "Show what a SavedModel is and whether it can be trained, or a schema of a table",
 		Long: `Show whether a SavedModel can be trained, its problems, what steadyfit uses each
-signature for, and the signatures as saved_model_cli does. Nothing of the model is
+signature for, and the signatures as saved_model_cli does. No part of the model is
 run, and TensorFlow is not needed. DIR may be builtin:NAME.
 
 With --data, print a schema that is inferred from a table, for --schema of fit.`,

@@ -24,10 +24,10 @@ func newPredict(s *settings) *cobra.Command {
 		Use:   "predict",
 		Short: "Write the predictions of a SavedModel for a dataset",
 		Long: `Write the predictions of a SavedModel for a dataset to a file, one row per sample
-in the order of the data: all outputs to .csv and .jsonl, one output to .npy. Of a
-dataset with a training and a test part, the test part is used. For a folder of
-images or texts, each row of .csv and .jsonl ends with the path of the file, below the folder
-with the class folders, under the name file, unless an output has that name.`,
+in the order of the data: all outputs to .csv and .jsonl, one output to .npy. If the
+dataset has a training and a test part, predict uses the test part. For a folder of
+images or texts, .csv and .jsonl have a last column file with the path of the file
+relative to the folder with the class folders, unless an output is called file.`,
 		Example: "  steadyfit predict --model out/digits --data builtin:digits --out predictions.csv",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {

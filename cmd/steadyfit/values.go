@@ -148,7 +148,7 @@ func newRange(p *int, least, most int) *value {
 // newBatch returns a flag for the samples of a step. TensorFlow's kernels count them in 32 bits.
 func newBatch(p *int) *value { return newRange(p, 1, math.MaxInt32) }
 
-// newDuration returns a flag for a duration of at least least.
+// newDuration returns a flag for a duration that is not below least.
 func newDuration(p *time.Duration, least time.Duration) *value {
 	text := p.String()
 	if *p == 0 {

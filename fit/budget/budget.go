@@ -93,7 +93,7 @@ func (e *Error) Unwrap() error { return e.Whole }
 const (
 	// reserve is the part of a limit that stays free, because predictions are inexact.
 	reserve = 0.03
-	// laterSteps is the part of the peak of the first steps by which later steps may exceed it.
+	// laterSteps is how much the peak of later steps may exceed that of the first steps, as a part of it.
 	// In a training that took as much as a limit of 657 MiB allows, it was 5.5% after two epochs.
 	laterSteps = 0.06
 	// headroomToRetain is the free space that malloc needs before it may retain blocks, in

@@ -27,7 +27,7 @@ func (m measure) String() string {
 }
 
 const (
-	// A measure did not help if it is needed again within soon steps.
+	// A measure did not help if it is needed again within this number of steps.
 	soon = 16
 	// firstBackoff is the first number of steps for which too little headroom is tolerated. It
 	// doubles each time that no measure helps.

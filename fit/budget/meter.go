@@ -13,8 +13,7 @@ import (
 
 // meter reads the memory of the process and releases free memory.
 type meter interface {
-	// level reads the budget's layer. uncertainty is the maximum by which the true level may be
-	// higher.
+	// level reads the budget's layer. The true level may be higher, by at most uncertainty.
 	level() memory.Reading
 	uncertainty() memory.Bytes
 	// beyond returns by how much the highest peak since the last call exceeds the current

@@ -80,7 +80,6 @@ func TestPrometheus(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A port that another process still has is taken when that process has ended.
 // countedListener counts the connections that a server has open at a time.
 type countedListener struct {
 	net.Listener

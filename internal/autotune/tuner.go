@@ -23,7 +23,7 @@ const (
 	// the compared configurations take about the same time, up to mostSeconds.
 	roundSeconds = 0.02
 	mostSeconds  = 0.1
-	// hangs is the longest round that never counts as hanging.
+	// A round of up to this time never counts as hanging.
 	hangs = 5 * time.Second
 )
 

@@ -94,7 +94,7 @@ type Options struct {
 	// NeedGPU makes everything a problem that prevents the use of a GPU.
 	NeedGPU bool
 	// Environ are the variables to examine, as "NAME=value"; nil means the variables of the
-	// process. TensorFlow itself always reads the latter.
+	// process, which TensorFlow itself always reads.
 	Environ []string
 }
 

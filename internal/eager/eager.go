@@ -63,8 +63,8 @@ type Places struct {
 	// First is the place of the first output. Further outputs follow it.
 	First   int32
 	Outputs int
-	// Last are places that are not used later. Inputs among them are dropped before the
-	// operation, which may then reuse their memory. Outputs among them are dropped after it.
+	// Last are places that are not used later. If an input is in Last, it is dropped before the
+	// operation, which may then reuse its memory. If an output is in Last, it is dropped after it.
 	Last []int32
 }
 

@@ -351,8 +351,9 @@ func holder(t *testing.T) string {
 	return dir
 }
 
-// What a program retains in each step is a leak with its cause: in W2 the tensors of a step, in W4 a
-// session, in W5 an operation of a graph, in W6 an executor for other fetches, in W10 predictions.
+// A program that retains an object in each step has a leak. The cause names the object: in W2 the tensors of
+// a step, in W4 a session, in W5 an operation of a graph, in W6 an executor for other fetches, in W10
+// predictions.
 func TestLeaks(t *testing.T) {
 	for _, c := range []struct {
 		retained string

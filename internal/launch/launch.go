@@ -26,7 +26,7 @@ type Options struct {
 	Env []string
 	// Ranks is the number of ranks.
 	Ranks int
-	// MinRanks is the number of ranks, rank 0 among them, that can continue when others are lost; 0
+	// MinRanks is the number of ranks, including rank 0, that can continue when others are lost; 0
 	// means all. A rank is lost if a signal ended it, or if it failed with exit code 1 or 5 (out of
 	// memory). Other exit codes would repeat.
 	MinRanks int

@@ -332,12 +332,12 @@ func (s *search) best() (best point, reached bool) {
 	return slices.MinFunc(s.points, func(a, b point) int { return cmp.Compare(bounded(a), bounded(b)) }), false
 }
 
-// same is the relative difference below which fewer changes decide. Two searches differ by about
-// as much.
+// same is the relative difference that is ignored in favour of fewer changes. The results of two
+// searches differ by about as much.
 const same = 0.05
 
 // choose returns the point with the least cost. If the costs of points differ by less than same,
-// fewer changes win.
+// it returns the one with the fewest changes.
 func choose(points []point, cost func(point) float64) point {
 	cheapest := slices.MinFunc(points, func(a, b point) int { return cmp.Compare(cost(a), cost(b)) })
 	near := slices.DeleteFunc(slices.Clone(points), func(p point) bool { return cost(p) > cost(cheapest)*(1+same) })

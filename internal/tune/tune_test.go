@@ -381,8 +381,8 @@ func frozen(c configuration) (ratio float64, peak memory.Bytes) {
 	return ratio, peak
 }
 
-// Cached features are chosen where their memory fits, also if it fits only with a setting. The effects of
-// settings on them are others.
+// Cached features are chosen where their memory fits, also if it fits only with a setting. Settings have
+// other effects on steps with cached features.
 func TestCachedFeatures(t *testing.T) {
 	cached := configuration{CachedFeatures: true}
 	with := append([]configuration{cached}, bases...)

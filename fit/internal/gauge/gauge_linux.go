@@ -93,7 +93,7 @@ func (g *Gauge) Close() (failed error) {
 	return failed
 }
 
-// Uncertainty returns the most by which the amount may exceed Read. Linux counts pages per processor
+// Uncertainty returns the maximum difference between the amount and a lower result of Read. Linux counts pages per processor
 // and adds them up in batches: for RSS and Anon, 32 pages or twice the number of processors if that is
 // more (percpu_counter_batch, Linux 6.2; 64 page faults per thread before), so 256 KiB with 2
 // processors and 32 MiB with 64. Linux 6.16 and later count RSS and Anon exactly. For control groups

@@ -21,7 +21,7 @@ type part struct {
 	Index  int // of the runtime
 	Rows   []row
 	Absent []labelled
-	// Why means that a row has a remark. Less means that the steps of a row do less work.
+	// Why is true if a row has a remark, and Less if the steps of a row do less work.
 	Why, Less bool
 	Native    []nativeColumn
 	Front     []row // rows with the lowest peak for their step time
