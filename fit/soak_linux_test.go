@@ -17,6 +17,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
@@ -210,7 +211,7 @@ func TestSoak(t *testing.T) {
 			if whole {
 				// The verdict may be undecided after a change near the end. The bound on the slope
 				// still holds.
-				assert.NotContains(t, []memory.Kind{memory.Leak, memory.Crash}, have.Verdict.Kind, fmt.Sprint(have.Verdict))
+				assert.NotContains(t, []memory.Kind{memory.Leak, memlayer.Crash}, have.Verdict.Kind, fmt.Sprint(have.Verdict))
 				assert.LessOrEqual(t, have.Verdict.Slope.High, float64(r.Leak))
 			} else if r.Leak > 0 {
 				// In a short run the heaps grow by up to 20 MiB, but the memory in use by

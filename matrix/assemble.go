@@ -10,6 +10,7 @@ import (
 
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
 	"steadyfit/memory"
 )
@@ -189,7 +190,7 @@ func (run *RunResult) samples() int {
 	if run.Series == nil {
 		return 0
 	}
-	return run.Series.Len()
+	return len(run.Series.Samples())
 }
 
 func figures(runs []*RunResult) Figures {
@@ -231,7 +232,7 @@ func figures(runs []*RunResult) Figures {
 	f.Closed = amount(phase(worker.PhaseClosed))
 	f.Trimmed = amount(phase(worker.PhaseTrimmed))
 	f.Pool = amount(func(run *RunResult) memory.Reading {
-		return traced(run, func(l memory.Layer) bool { return l.Whole() == memory.TFPeak && !onGPU(l) })
+		return traced(run, func(l memory.Layer) bool { return memlayer.Whole(l) == memlayer.TFPeak && !onGPU(l) })
 	})
 	f.GPUPool = amount(gpuPool)
 	f.GPU = amount(func(run *RunResult) memory.Reading { return run.Outcome.GPU })
@@ -249,7 +250,7 @@ func traced(run *RunResult, wanted func(memory.Layer) bool) (sum memory.Reading)
 
 // gpuPool returns the most memory that TensorFlow's GPU allocators handed out in the traced step.
 func gpuPool(run *RunResult) memory.Reading {
-	return traced(run, func(l memory.Layer) bool { return l.Whole() == memory.TFPeak && onGPU(l) })
+	return traced(run, func(l memory.Layer) bool { return memlayer.Whole(l) == memlayer.TFPeak && onGPU(l) })
 }
 
 // onGPU reports whether the allocator is a GPU's. The allocator gpu_host_bfc has memory of the
@@ -306,10 +307,10 @@ func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool
 // shownSamples is the number of samples per curve in a report.
 const shownSamples = 96
 
-var shownLayers = []memory.Layer{memory.Anon, memory.MallocUsed, memory.GoHeap, memory.LiveBytes, memory.GPUProcess}
+var shownLayers = []memory.Layer{memory.Anon, memory.MallocUsed, memlayer.GoHeap, memlayer.LiveBytes, memlayer.GPUProcess}
 
 // shownPhase has the layers of a phase that matrix.json has.
-var shownPhase = []memory.Layer{memory.RSS, memory.Anon, memory.File, memory.Peak, memory.MallocUsed, memory.MallocFree, memory.GoHeap, memory.Threads, memory.TFUsed, memory.TFPeak, memory.GPUAllocator, memory.GPUProcess}
+var shownPhase = []memory.Layer{memory.RSS, memory.Anon, memlayer.File, memlayer.Peak, memory.MallocUsed, memory.MallocFree, memlayer.GoHeap, memlayer.Threads, memlayer.TFUsed, memlayer.TFPeak, memlayer.GPUAllocator, memlayer.GPUProcess}
 
 // thin drops the data that only runs.jsonl has: layers and trends that no report shows, and all
 // curves except those of the middle run of each combination and of the first group of baseline
@@ -343,7 +344,7 @@ func thin(r *Result, runs map[combinationID][]*RunResult) {
 func only(sample memory.Sample, layers []memory.Layer) memory.Sample {
 	less := memory.Sample{Step: sample.Step, At: sample.At}
 	for _, v := range sample.Values {
-		if v.Reading.OK && slices.Contains(layers, v.Layer.Whole()) {
+		if v.Reading.OK && slices.Contains(layers, memlayer.Whole(v.Layer)) {
 			less.Set(v.Layer, v.Reading)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
@@ -23,7 +24,7 @@ import (
 type variant struct {
 	name  string // "W2/gc-step", or "W2" for the workload as it is
 	kind  memory.Kind
-	cause memory.Cause
+	cause string
 	slope float64
 	peak  float64
 	step  float64
@@ -81,7 +82,7 @@ func (a variant) runs(runtime string) (runs []RunResult) {
 		run := RunResult{Runtime: runtime, Workload: workload, Remedy: remedy, Pair: pair, Failure: a.failure, Cause: a.died,
 			Unverified: a.unverified, Seconds: a.seconds, Phases: map[string]memory.Sample{}, Facts: map[string]string{}, Series: &memory.Series{}}
 		run.Outcome = compare.Outcome{
-			Verdict: memory.Verdict{Kind: a.kind, Layer: memory.Anon, Per: memory.PerStep, Cause: a.cause, Slope: memory.Interval{Estimate: slope, Low: slope - 10, High: slope + 10}},
+			Verdict: memory.Verdict{Kind: a.kind, Layer: memory.Anon, Per: memlayer.PerStep, Cause: a.cause, Slope: memory.Interval{Estimate: slope, Low: slope - 10, High: slope + 10}},
 			Peak:    mebi(or(a.peak, 1000) * scatter), StepTime: memory.Known(memory.Bytes(or(a.step, 10) * 1e6 * scatter)),
 		}
 		if a.failure != "" {
@@ -104,7 +105,7 @@ func (a variant) runs(runtime string) (runs []RunResult) {
 			phase(worker.PhaseClosed, memory.Value{Layer: memory.Anon, Reading: mebi(a.closed)})
 		}
 		if a.pool > 0 {
-			phase(worker.PhaseTraced, memory.Value{Layer: memory.TFPeak.Of("GPU_0_bfc"), Reading: mebi(a.pool * scatter)})
+			phase(worker.PhaseTraced, memory.Value{Layer: memlayer.Of[memory.Layer](memlayer.TFPeak, "GPU_0_bfc"), Reading: mebi(a.pool * scatter)})
 		}
 		if a.loss != 0 {
 			run.Facts["loss_first"] = "2"
@@ -116,14 +117,14 @@ func (a variant) runs(runtime string) (runs []RunResult) {
 		for i := range 20 {
 			s := memory.Sample{Step: i + 1, At: time.Unix(int64(i), 0)}
 			if a.gpu > 0 {
-				s.Set(memory.GPUProcess, mebi(a.gpu))
+				s.Set(memlayer.GPUProcess, mebi(a.gpu))
 			}
 			if a.epochEnds > 0 {
 				t := or(a.step, 10)
 				if i%10 == 9 {
 					t = a.epochEnds
 				}
-				s.Set(memory.StepTime, memory.Known(memory.Bytes(t*1e6)))
+				s.Set(memlayer.StepTime, memory.Known(memory.Bytes(t*1e6)))
 			}
 			run.Series.Append(&s)
 		}
@@ -198,7 +199,7 @@ func TestClaims(t *testing.T) {
 		{"C1", "another death", Go, nil, []variant{{name: "S0", failure: worker.Failed, died: importError}, {name: "S0/stream"}}, undecided, ""},
 		{"C1", "a peak, no growth", Go, nil, []variant{{name: "S0"}, {name: "S0/stream", peak: 500}}, holdsInPart, "None of the runs ran out of memory"},
 		{"C1", "growth that stops is no crash", Go, nil, []variant{{name: "S0", kind: leak, slope: 100}, {name: "S0/stream", peak: 500, slope: 0.1}}, holdsInPart, "None of the runs ran out of memory"},
-		{"C1", "growth that may be the collector's lag", Galeone, nil, []variant{{name: "S0", kind: leak, slope: 100, cause: memory.GCLag}, {name: "S0/stream", peak: 300, slope: 0.1}}, undecided, "with what waits for the garbage collector in it"},
+		{"C1", "growth that may be the collector's lag", Galeone, nil, []variant{{name: "S0", kind: leak, slope: 100, cause: memlayer.GCLag}, {name: "S0/stream", peak: 300, slope: 0.1}}, undecided, "with what waits for the garbage collector in it"},
 		{"C1", "growth that is the collector's lag", Galeone, nil, []variant{{name: "S0", kind: leak, slope: 100}, {name: "S0/gc-step"}, {name: "S0/stream", peak: 300, slope: 0.1}}, holdsInPart, "S0/stream against S0/gc-step: peak x0.30"},
 		{"C1", "lag that kills", Galeone, nil, []variant{{name: "S0", failure: worker.OutOfMemory, stepped: true}, {name: "S0/stream"}}, undecided, "gc-step was not run"},
 		{"C1", "the collector saves it", Galeone, nil, []variant{{name: "S0", failure: worker.OutOfMemory, stepped: true}, {name: "S0/gc-step"}, {name: "S0/stream"}}, doesNotHold, ""},
@@ -215,16 +216,16 @@ func TestClaims(t *testing.T) {
 		{"C2", "finalizers lag", Galeone, nil, []variant{{name: "S1", kind: leak, slope: 100}, {name: "S1/batch-half", kind: leak, slope: 50}}, undecided, "may only wait for"},
 		{"C2", "collected, it is flat", Galeone, nil, []variant{{name: "S1", kind: leak, slope: 100}, {name: "S1/gc-step"}}, doesNotHold, "S1/gc-step: flat"},
 		{"C2", "an import error", Keras, nil, []variant{{name: "W0", failure: worker.Failed, died: importError}}, undecided, "ModuleNotFoundError"},
-		{"C2", "the collector is late", Go, nil, []variant{{name: "S1", kind: leak, slope: 100, cause: memory.GCLag}}, doesNotHold, "only waits for"},
+		{"C2", "the collector is late", Go, nil, []variant{{name: "S1", kind: leak, slope: 100, cause: memlayer.GCLag}}, doesNotHold, "only waits for"},
 
 		{"C3", "a saw-tooth of unknown origin", Keras, nil, []variant{{name: "W2", kind: memory.Sawtooth}}, undecided, "sawtooth"},
 		{"C3", "a saw-tooth that collecting keeps down", Keras, nil, []variant{{name: "W2", kind: memory.Sawtooth}, {name: "W2/gc-step", peak: 500}}, holdsInPart, "peak x0.50 [0.50, 0.50]. It is shown on W2 alone"},
 		{"C3", "a saw-tooth that collecting leaves as it is", Keras, nil, []variant{{name: "W2", kind: memory.Sawtooth}, {name: "W2/gc-epoch"}}, doesNotHold, ""},
 		{"C3", "collecting stops it", Galeone, nil, []variant{{name: "W2", kind: leak, slope: 100}, {name: "W2/gc-step", slope: 0.1}}, holdsInPart, "It is shown on W2 alone"},
 		{"C3", "collecting stops it everywhere", Galeone, nil, []variant{{name: "W2", kind: leak, slope: 100}, {name: "W2/gc-step", slope: 0.1}, {name: "S1", kind: leak, slope: 100}, {name: "S1/gc-step", slope: 0.1}}, holds, ""},
-		{"C3", "waiting objects", Galeone, nil, []variant{{name: "W2", kind: leak, slope: 100, cause: memory.GCLag}}, holdsInPart, ""},
+		{"C3", "waiting objects", Galeone, nil, []variant{{name: "W2", kind: leak, slope: 100, cause: memlayer.GCLag}}, holdsInPart, ""},
 		{"C3", "collecting helps some", Galeone, nil, []variant{{name: "W2", kind: leak, slope: 100}, {name: "W2/gc-step", kind: leak, slope: 60}}, holdsInPart, ""},
-		{"C3", "not the collector's", Go, nil, []variant{{name: "W2", kind: leak, slope: 100, cause: memory.Unreleased}, {name: "W2/gc-step", kind: leak, slope: 100}}, doesNotHold, "not the collector's to free"},
+		{"C3", "not the collector's", Go, nil, []variant{{name: "W2", kind: leak, slope: 100, cause: memlayer.Unreleased}, {name: "W2/gc-step", kind: leak, slope: 100}}, doesNotHold, "not the collector's to free"},
 		{"C3", "flat", Keras, nil, []variant{{name: "W2"}}, doesNotHold, ""},
 		{"C3", "a leak and no more", Go, nil, []variant{{name: "W2", kind: leak, slope: 100}}, undecided, ""},
 
@@ -268,10 +269,10 @@ func TestClaims(t *testing.T) {
 		{"C8", "flat", Keras, nil, []variant{{name: "S1"}, {name: "S2"}}, doesNotHold, ""},
 		{"C8", "leaks", Keras, nil, []variant{{name: "S1", kind: leak, slope: 10}, {name: "S2", kind: leak, slope: 10}}, holds, ""},
 		{"C8", "a leak", Keras, nil, []variant{{name: "S1", kind: leak, slope: 10}}, holdsInPart, "The growth is shown on S1 alone"},
-		{"C8", "growth that ends with a collection", Galeone, nil, []variant{{name: "S1", kind: leak, slope: 100, cause: memory.GCLag, seconds: 12}, {name: "S1/gc-step"}, {name: "S2", kind: leak, slope: 100, seconds: 12}, {name: "S2/gc-step"}}, holdsInPart, "the runs took at most 12 s, and Go may wait 120 s for a collection. S1/gc-step: flat"},
-		{"C8", "growth that may end with a collection", Galeone, nil, []variant{{name: "S1", kind: leak, slope: 100, cause: memory.GCLag, seconds: 12}, {name: "S2", kind: leak, slope: 100, seconds: 12}}, undecided, "That it has no end is not decided"},
+		{"C8", "growth that ends with a collection", Galeone, nil, []variant{{name: "S1", kind: leak, slope: 100, cause: memlayer.GCLag, seconds: 12}, {name: "S1/gc-step"}, {name: "S2", kind: leak, slope: 100, seconds: 12}, {name: "S2/gc-step"}}, holdsInPart, "the runs took at most 12 s, and Go may wait 120 s for a collection. S1/gc-step: flat"},
+		{"C8", "growth that may end with a collection", Galeone, nil, []variant{{name: "S1", kind: leak, slope: 100, cause: memlayer.GCLag, seconds: 12}, {name: "S2", kind: leak, slope: 100, seconds: 12}}, undecided, "That it has no end is not decided"},
 		{"C8", "growth that no collection ends", Galeone, nil, []variant{{name: "S1", kind: leak, slope: 100, seconds: 12}, {name: "S1/gc-step", kind: leak, slope: 100}, {name: "S2", kind: leak, slope: 100}, {name: "S2/gc-step", kind: leak, slope: 100}}, holds, ""},
-		{"C8", "waiting objects", Go, nil, []variant{{name: "S1", kind: leak, slope: 100, cause: memory.GCLag}, {name: "S2", kind: leak, slope: 100, cause: memory.GCLag}}, holdsInPart, "which only waits for the garbage collector"},
+		{"C8", "waiting objects", Go, nil, []variant{{name: "S1", kind: leak, slope: 100, cause: memlayer.GCLag}, {name: "S2", kind: leak, slope: 100, cause: memlayer.GCLag}}, holdsInPart, "which only waits for the garbage collector"},
 		{"C8", "one of two", Keras, nil, []variant{{name: "S1", kind: leak, slope: 10}, {name: "S2"}}, holdsInPart, ""},
 		{"C8", "an import error", Keras, nil, []variant{{name: "S1", failure: worker.Failed, died: importError}}, undecided, ""},
 		{"C8", "a hang beside what is flat", Keras, nil, []variant{{name: "S1", failure: worker.Failed, died: "hang: no message for 2m0s"}, {name: "S2"}}, undecided, ""},

@@ -9,6 +9,7 @@ import (
 
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
 	"steadyfit/memory"
 )
@@ -175,7 +176,7 @@ func (v view) grows(name string) evidence {
 		if most {
 			e = found(yes, name, "%s: %d of %d runs ran out of memory after the first step", name, grown, len(m.runs))
 		}
-	case memory.Crash:
+	case memlayer.Crash:
 		if most {
 			e.answer = yes
 		} else if starved > 0 {
@@ -212,7 +213,7 @@ func (v view) growsItself(workload string) evidence {
 	case e.answer != yes:
 	case lags:
 		e.answer, e.text = unclear, join(e.text+lateUnknown, v.early(name))
-	case v.use(name).Verdict.Cause == memory.GCLag:
+	case v.use(name).Verdict.Cause == memlayer.GCLag:
 		e.answer, e.text = no, join(e.text+", which only waits for the garbage collector", v.early(name))
 	}
 	return e
@@ -289,7 +290,7 @@ var amounts = map[string]func(*RunResult) memory.Reading{
 		if run.Series == nil {
 			return memory.Reading{}
 		}
-		return run.Series.Max(memory.GPUProcess)
+		return run.Series.Max(memlayer.GPUProcess)
 	},
 	gpuUsed: gpuPool,
 }
@@ -363,7 +364,7 @@ func (v view) stops(name, other string) evidence {
 		return evidence{}
 	case growth.answer == unclear:
 		return evidence{answer: unclear, text: growth.text}
-	case v.use(other).Verdict.Kind == memory.Crash:
+	case v.use(other).Verdict.Kind == memlayer.Crash:
 		e := v.survives(name)
 		e.text = join(growth.text, e.text)
 		return e
@@ -387,7 +388,7 @@ func (v view) survives(name string) evidence {
 	m := v.use(name)
 	starved, _ := m.died()
 	e := found(unclear, name, "%s: %d of %d runs ran out of memory", name, starved, len(m.runs))
-	if starved == 0 && m.Verdict.Kind != memory.Crash {
+	if starved == 0 && m.Verdict.Kind != memlayer.Crash {
 		e.answer = yes
 	} else if 2*starved >= len(m.runs) {
 		e.answer = no

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
 	"steadyfit/memory"
 )
@@ -235,9 +236,9 @@ func (v view) waits(w, _ string) evidence {
 	case verdict.Kind == memory.Sawtooth:
 		// A sawtooth may have another cause than the collector.
 		e.answer, collecting = max(peak.answer, unclear), peak
-	case e.answer == yes && verdict.Cause != memory.GCLag:
+	case e.answer == yes && verdict.Cause != memlayer.GCLag:
 		e.answer = max(collecting.answer, unclear)
-		if e.answer == unclear && verdict.Cause == memory.Unreleased {
+		if e.answer == unclear && verdict.Cause == memlayer.Unreleased {
 			e.answer = no
 		}
 		if e.answer == no {
@@ -415,9 +416,9 @@ func (v view) failsOnGPU(name, other string) evidence {
 	died, otherDied := count(one), count(two)
 	e := found(unclear, name, "the GPU's allocator failed in %d of %d runs of %s and %d of %d of %s", died, len(one.runs), name, otherDied, len(two.runs), other)
 	switch {
-	case died == 0 && one.Verdict.Kind != memory.Crash:
+	case died == 0 && one.Verdict.Kind != memlayer.Crash:
 		e.answer = no
-	case died > 0 && otherDied == 0 && two.Verdict.Kind != memory.Crash:
+	case died > 0 && otherDied == 0 && two.Verdict.Kind != memlayer.Crash:
 		e.answer = yes
 	}
 	return e

@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"steadyfit/memory"
+	"steadyfit/internal/memlayer"
 )
 
 const (
@@ -113,7 +113,7 @@ func (p *Plan) probe(ctx context.Context, w Workload) (speed, error) {
 	s := speed{rest: time.Since(started), batch: w.Batch}
 	// Other steps were disturbed, or ran something for the first time.
 	for _, sample := range o.Series.Samples() {
-		if took := sample.Get(memory.StepTime); took.OK && (s.step == 0 || time.Duration(took.Bytes) < s.step) {
+		if took := sample.Get(memlayer.StepTime); took.OK && (s.step == 0 || time.Duration(took.Bytes) < s.step) {
 			s.step = time.Duration(took.Bytes)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"steadyfit/internal/bytesize"
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
@@ -42,7 +44,7 @@ func ParseRule(text string) (Rule, error) {
 		return wrong("the amount and the unit after / do not belong together")
 	}
 	var err error
-	if r.Limit, err = memory.ParseBytes(size); err != nil {
+	if r.Limit, err = bytesize.Parse[memory.Bytes](size); err != nil {
 		return Rule{}, fmt.Errorf("%w: %q: %w", errRule, text, err)
 	}
 	return r, nil
@@ -101,7 +103,7 @@ func (r Rule) judge(result *Result, c, old *Combination, epoch float64) (breaks,
 	switch {
 	case len(c.Crashes) > 0:
 		return fmt.Sprintf("%d of %d runs crashed: %s", len(c.Crashes), len(c.Runs), c.Crashes[0]), ""
-	case c.Verdict.Kind == memory.Crash:
+	case c.Verdict.Kind == memlayer.Crash:
 		return c.Verdict.String(), ""
 	case r.Amount == "leak" && c.Verdict.Kind == memory.Leak:
 		if old != nil && old.Verdict != nil && old.Verdict.Kind == memory.Leak {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
@@ -39,7 +40,7 @@ func TestRules(t *testing.T) {
 		assert.Equal(t, broken, len(r.broken(grown, nil)) == 1, text)
 		assert.Empty(t, r.broken(flat, nil), text)
 		assert.Empty(t, r.broken(grown, grown), "%s: nothing was added since", text)
-		assert.Len(t, r.broken(ruled(memory.Crash, 0, 0), nil), 1, "%s: a crash breaks every rule", text)
+		assert.Len(t, r.broken(ruled(memlayer.Crash, 0, 0), nil), 1, "%s: a crash breaks every rule", text)
 	}
 	r, err := ParseRule("peak>512MiB")
 	require.NoError(t, err)

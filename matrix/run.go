@@ -19,6 +19,8 @@ import (
 	"steadyfit/internal/lab/machine"
 	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
+	"steadyfit/internal/stats"
 	"steadyfit/memory"
 )
 
@@ -63,7 +65,7 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 	defer store.close()
 
 	r := &Result{Schema: schemaVersion, Version: p.Version, Started: started, Environment: machine.Read(p.GPUs),
-		Settings: Settings{Pairs: p.Pairs, Seed: p.Seed, Confidence: memory.DefaultConfidence, Quick: p.Quick, Jobs: max(p.Jobs, 1), Limit: int64(p.Limit), LimitKind: p.limitKind, Timeout: p.Timeout.Seconds(), Within: p.Within.Seconds()}}
+		Settings: Settings{Pairs: p.Pairs, Seed: p.Seed, Confidence: stats.Confidence, Quick: p.Quick, Jobs: max(p.Jobs, 1), Limit: int64(p.Limit), LimitKind: p.limitKind, Timeout: p.Timeout.Seconds(), Within: p.Within.Seconds()}}
 	d := &doing{plan: &p, jobs: jobs, end: end, store: store, variables: newVariables(&p), results: make([]*RunResult, len(jobs)), reused: make([]bool, len(jobs))}
 	d.report(RunResult{ID: -1})
 	err = d.all(ctx)
@@ -305,7 +307,7 @@ func (run *RunResult) judge(w Workload, seed uint64) {
 	// The peak is reset after loading. The traced step is not part of the loop.
 	for _, name := range []string{worker.PhaseFirst, worker.PhaseSteady} {
 		sample := run.Phases[name]
-		if peak := sample.Get(memory.Peak); peak.OK && (!result.Peak.OK || peak.Bytes > result.Peak.Bytes) {
+		if peak := sample.Get(memlayer.Peak); peak.OK && (!result.Peak.OK || peak.Bytes > result.Peak.Bytes) {
 			result.Peak = peak
 		}
 	}

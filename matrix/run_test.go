@@ -29,6 +29,7 @@ import (
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/tfenv"
 	"steadyfit/memory"
 )
@@ -158,10 +159,10 @@ func playChild() int {
 			casts = "0"
 		}
 		err := c.Phase(worker.PhaseTraced,
-			memory.Value{Layer: memory.TFPeak.Of("mklcpu"), Reading: memory.Known(4 << 20)},
-			memory.Value{Layer: memory.TFPeak.Of("cpu"), Reading: memory.Reading{}},
-			memory.Value{Layer: memory.TFPeak.Of("gpu_host_bfc"), Reading: memory.Known(1 << 20)},
-			memory.Value{Layer: memory.TFPeak.Of("GPU_0_bfc"), Reading: memory.Known(7 << 20)})
+			memory.Value{Layer: memlayer.Of[memory.Layer](memlayer.TFPeak, "mklcpu"), Reading: memory.Known(4 << 20)},
+			memory.Value{Layer: memlayer.Of[memory.Layer](memlayer.TFPeak, "cpu"), Reading: memory.Reading{}},
+			memory.Value{Layer: memlayer.Of[memory.Layer](memlayer.TFPeak, "gpu_host_bfc"), Reading: memory.Known(1 << 20)},
+			memory.Value{Layer: memlayer.Of[memory.Layer](memlayer.TFPeak, "GPU_0_bfc"), Reading: memory.Known(7 << 20)})
 		if err := errors.Join(err, c.Fact(worker.FactBFloat16, casts), c.Fact(worker.FactFloat16, "0")); err != nil {
 			return fail(err)
 		}
@@ -340,7 +341,7 @@ func TestChildrenThatDieAreResults(t *testing.T) {
 			require.Len(t, r.Runs, 1)
 			assert.Equal(t, want.failure, r.Runs[0].Failure)
 			assert.Contains(t, r.Runs[0].Cause, want.cause)
-			assert.Equal(t, memory.Crash, r.Runs[0].Outcome.Verdict.Kind)
+			assert.Equal(t, memlayer.Crash, r.Runs[0].Outcome.Verdict.Kind)
 			require.Len(t, r.Combinations, 1)
 			assert.Len(t, r.Combinations[0].Crashes, 1)
 		})
@@ -594,7 +595,7 @@ func TestTheGPUIsSampled(t *testing.T) {
 	p.GPU = func(pid int) memory.Source {
 		assert.Positive(t, pid)
 		return memory.Source(func(add func(memory.Layer, memory.Reading)) {
-			add(memory.GPUProcess, memory.Known(3*memory.GiB))
+			add(memlayer.GPUProcess, memory.Known(3*memory.GiB))
 		})
 	}
 	r, err := Run(t.Context(), p)
@@ -849,7 +850,7 @@ func TestThePeakIsThatOfTheSteps(t *testing.T) {
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
 	loaded := r.Runs[0].Phases[worker.PhaseLoaded]
-	assert.Greater(t, loaded.Get(memory.Peak).Bytes, 96*memory.MiB)
+	assert.Greater(t, loaded.Get(memlayer.Peak).Bytes, 96*memory.MiB)
 	require.NotNil(t, r.Combinations[0].Figures.Peak)
 	assert.Less(t, *r.Combinations[0].Figures.Peak, int64(64<<20))
 }
@@ -876,7 +877,7 @@ func TestMemoryThatATrimGivesBack(t *testing.T) {
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
 	assert.Equal(t, memory.Leak, r.Combinations[0].Verdict.Kind)
-	assert.Equal(t, memory.Retention, r.Combinations[0].Verdict.Cause)
+	assert.Equal(t, memlayer.Retention, r.Combinations[0].Verdict.Cause)
 }
 
 func TestTheRunThatStandsForSeveral(t *testing.T) {
@@ -894,8 +895,8 @@ func TestTheRunThatStandsForSeveral(t *testing.T) {
 		{[]memory.Kind{memory.Leak, memory.Plateau, memory.Plateau, memory.Plateau, memory.Leak}, 2},
 		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak, memory.Jump}, 0}, // too few leaks for compare.Leaks
 		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak}, 2},
-		{[]memory.Kind{memory.Flat, memory.Crash}, 1},
-		{[]memory.Kind{memory.Crash, memory.Flat, memory.Flat}, 1},
+		{[]memory.Kind{memory.Flat, memlayer.Crash}, 1},
+		{[]memory.Kind{memlayer.Crash, memory.Flat, memory.Flat}, 1},
 		{[]memory.Kind{memory.Sawtooth, memory.Inconclusive, memory.Jump}, 1},
 		{[]memory.Kind{memory.Leak, memory.Inconclusive, memory.Plateau}, 1}, // too few leaks for compare.Leaks
 		{[]memory.Kind{memory.Leak, memory.Plateau, memory.Flat}, 1},

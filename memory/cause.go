@@ -7,36 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
-)
-
-// Cause is the likely source of growth, inferred from the sampled layers.
-type Cause string
-
-// Causes, in the order in which they are checked. Causes that a program can change come first.
-const (
-	// GCLag: unreachable native objects wait for the garbage collector, which does not know the
-	// size of their native memory.
-	GCLag Cause = "garbage collection lag"
-	// Unreleased: the program creates native objects and does not release them.
-	Unreleased Cause = "unreleased objects"
-	// HostHistory: the live Go heap grows, so the program retains Go objects.
-	HostHistory Cause = "host history"
-	// RuntimeCache: at a constant number of native objects, a graph or the number of executors
-	// grows, or TensorFlow's allocators do.
-	RuntimeCache Cause = "runtime cache or graph"
-	// NativeHeap: malloc in use grows, and no other layer explains it.
-	NativeHeap Cause = "native heap"
-	// GoRuntime: the Go runtime grows while the live heap does not: garbage, stacks,
-	// fragmentation, or memory not yet returned to the system.
-	GoRuntime Cause = "go runtime"
-	// Retention: resident memory grows while malloc in use is flat, so malloc retains freed
-	// memory. [Verdict.Trimmed] can confirm it.
-	Retention Cause = "retention"
-	// Files: more pages of mapped files became resident.
-	Files Cause = "file pages"
-	// Unattributed: no other sampled layer grows.
-	Unattributed Cause = "unattributed"
 )
 
 const (
@@ -67,7 +39,7 @@ func (s *Series) attribute(v *Verdict, c Criteria) {
 	}
 	a := attribution{verdict: v, byRise: byRise, trends: map[Layer]Trend{}}
 	for _, layer := range s.layers {
-		x, y := s.points(layer, c.Per)
+		x, y := s.points(layer, c.PerMinute)
 		from, _ := slices.BinarySearch(x, v.From)
 		if len(y)-from < fewTail {
 			continue
@@ -80,7 +52,7 @@ func (s *Series) attribute(v *Verdict, c Criteria) {
 		if byRise {
 			change = stats.Median(y[from:]) - y[0]
 		}
-		if layer.unit() == inBytes && growth != 0 {
+		if memlayer.InBytes(layer) && growth != 0 {
 			trend.Share = change / growth
 		}
 		v.Trends = append(v.Trends, trend)
@@ -117,19 +89,19 @@ type attribution struct {
 func (a attribution) hidden() {
 	v := a.verdict
 	note := ""
-	for _, layer := range []Layer{LiveBytes, WaitingBytes, LiveCount, MallocUsed, TFUsed, goLive} {
+	for _, layer := range []Layer{memlayer.LiveBytes, memlayer.WaitingBytes, memlayer.LiveCount, MallocUsed, memlayer.TFUsed, memlayer.GoLive} {
 		t, ok := a.trends[layer]
-		heap := layer == MallocUsed || layer == TFUsed || layer == goLive
-		if !ok || t.Slope.Low <= 0 || v.Layer.Whole() == layer || heap && v.Layer != Anon && v.Layer != RSS {
+		heap := layer == MallocUsed || layer == memlayer.TFUsed || layer == memlayer.GoLive
+		if !ok || t.Slope.Low <= 0 || memlayer.Whole(v.Layer) == layer || heap && v.Layer != Anon && v.Layer != RSS {
 			continue
 		}
-		amount := Rate(layer, t.Slope, v.Per, true)
+		amount := v.rate(layer, t.Slope)
 		least := float64(MiB)
 		if heap {
 			least = max(least, 0.01*float64(v.Level))
 		}
-		if span := v.To - v.From; layer.unit() == inBytes && t.Slope.Low > float64(v.Budget) && t.Slope.Low*span > least {
-			v.Kind, v.More = Inconclusive, whole(v.Per, span)
+		if span := v.To - v.From; memlayer.InBytes(layer) && t.Slope.Low > float64(v.Budget) && t.Slope.Low*span > least {
+			v.Kind, v.More = Inconclusive, whole(v.Per == memlayer.PerMinute, span)
 			v.Reason = fmt.Sprintf("the level is constant, but %s grows by %s inside memory that is already held", layer, amount)
 			return
 		}
@@ -147,10 +119,10 @@ func (a attribution) hidden() {
 func (a attribution) up(whole Layer) (Layer, bool) {
 	var best Trend
 	for layer, t := range a.trends {
-		if layer.Whole() != whole || !a.byRise && t.Slope.Low <= 0 {
+		if memlayer.Whole(layer) != whole || !a.byRise && t.Slope.Low <= 0 {
 			continue
 		}
-		if layer.unit() == inBytes && t.Share < carries || layer.unit() != inBytes && a.byRise {
+		if memlayer.InBytes(layer) && t.Share < carries || !memlayer.InBytes(layer) && a.byRise {
 			continue
 		}
 		if best.Layer == "" || t.Share > best.Share || t.Share == best.Share && layer < best.Layer {
@@ -163,21 +135,21 @@ func (a attribution) up(whole Layer) (Layer, bool) {
 func (a attribution) find() {
 	v := a.verdict
 	// Growth of the Go heap may be garbage, so the live heap decides if it was sampled.
-	live := goLive
-	if _, ok := a.trends[goLive]; !ok {
-		live = GoHeap
+	live := Layer(memlayer.GoLive)
+	if _, ok := a.trends[memlayer.GoLive]; !ok {
+		live = memlayer.GoHeap
 	}
 	for _, rule := range []struct {
 		layer Layer
-		cause Cause
+		cause string
 	}{
-		{WaitingBytes, GCLag}, {WaitingCount, GCLag}, {cleanupCount, GCLag},
-		{LiveBytes, Unreleased},
-		{live, HostHistory},
-		{LiveCount, Unreleased},
-		{GraphOperations, RuntimeCache}, {Executors, RuntimeCache}, {TFUsed, RuntimeCache},
-		{MallocUsed, NativeHeap},
-		{GoHeap, GoRuntime}, {goTotal, GoRuntime},
+		{memlayer.WaitingBytes, memlayer.GCLag}, {memlayer.WaitingCount, memlayer.GCLag}, {memlayer.CleanupCount, memlayer.GCLag},
+		{memlayer.LiveBytes, memlayer.Unreleased},
+		{live, memlayer.HostHistory},
+		{memlayer.LiveCount, memlayer.Unreleased},
+		{memlayer.GraphOperations, memlayer.RuntimeCache}, {memlayer.Executors, memlayer.RuntimeCache}, {memlayer.TFUsed, memlayer.RuntimeCache},
+		{MallocUsed, memlayer.NativeHeap},
+		{memlayer.GoHeap, memlayer.GoRuntime}, {memlayer.GoTotal, memlayer.GoRuntime},
 	} {
 		if carrier, ok := a.up(rule.layer); ok {
 			v.Cause, v.Carrier = rule.cause, carrier
@@ -186,23 +158,23 @@ func (a attribution) find() {
 	}
 	used, known := a.trends[MallocUsed]
 	switch {
-	case v.Carrier.Whole() == GoHeap && v.Cause == GoRuntime && v.Kind == Leak:
+	case memlayer.Whole(v.Carrier) == memlayer.GoHeap && v.Cause == memlayer.GoRuntime && v.Kind == Leak:
 		// Growth by garbage ends at the next collection.
-		v.Kind, v.More = Inconclusive, whole(v.Per, v.To-v.From)
+		v.Kind, v.More = Inconclusive, whole(v.Per == memlayer.PerMinute, v.To-v.From)
 		v.Reason = "the Go heap grows, but its live part does not: the growth is garbage, or there were too few collections to decide"
 	case v.Cause != "":
 	case known && math.Abs(used.Share) < flatShare:
-		v.Cause, v.Carrier = Retention, v.Layer
-		for _, layer := range []Layer{MallocFree, MallocArenas} {
+		v.Cause, v.Carrier = memlayer.Retention, v.Layer
+		for _, layer := range []Layer{MallocFree, memlayer.MallocArenas} {
 			if carrier, ok := a.up(layer); ok {
 				v.Carrier = carrier
 				break
 			}
 		}
 	default:
-		v.Cause = Unattributed
-		if carrier, ok := a.up(File); ok && v.Layer == RSS {
-			v.Cause, v.Carrier = Files, carrier
+		v.Cause = memlayer.Unattributed
+		if carrier, ok := a.up(memlayer.File); ok && v.Layer == RSS {
+			v.Cause, v.Carrier = memlayer.Files, carrier
 		}
 	}
 	a.notes()
@@ -211,9 +183,9 @@ func (a attribution) find() {
 // notes adds explanations to the verdict.
 func (a attribution) notes() {
 	v := a.verdict
-	if v.Cause == Unattributed {
+	if v.Cause == memlayer.Unattributed {
 		var missing []string
-		for _, layer := range []Layer{GoHeap, MallocUsed, LiveBytes} {
+		for _, layer := range []Layer{memlayer.GoHeap, MallocUsed, memlayer.LiveBytes} {
 			if _, ok := a.trends[layer]; !ok {
 				missing = append(missing, string(layer))
 			}
@@ -227,11 +199,11 @@ func (a attribution) notes() {
 	if a.byRise {
 		return
 	}
-	_, counted := a.trends[LiveCount] // a growing count would have been the cause
-	if t, ok := a.trends[gcCycles]; ok && !counted && t.Slope == (Interval{}) && (v.Cause == NativeHeap || v.Cause == Unattributed || v.Cause == RuntimeCache) {
+	_, counted := a.trends[memlayer.LiveCount] // a growing count would have been the cause
+	if t, ok := a.trends[memlayer.GCCycles]; ok && !counted && t.Slope == (Interval{}) && (v.Cause == memlayer.NativeHeap || v.Cause == memlayer.Unattributed || v.Cause == memlayer.RuntimeCache) {
 		v.Notes = append(v.Notes, "no garbage collection ran in the judged part: native objects that were not closed were not released")
 	}
-	if t, ok := a.trends[Threads]; ok && t.Slope.Low > 0 {
+	if t, ok := a.trends[memlayer.Threads]; ok && t.Slope.Low > 0 {
 		v.Notes = append(v.Notes, "the number of threads grows, and each has a stack")
 	}
 }
@@ -246,9 +218,9 @@ func (s *Series) retained(v Verdict, c Criteria) Verdict {
 	if v.Layer != Anon && v.Layer != RSS || v.NoiseFloor == 0 {
 		return v
 	}
-	x, y := s.points(v.Layer, c.Per)
-	freeAt, free := s.points(MallocFree, c.Per)
-	usedAt, used := s.points(MallocUsed, c.Per)
+	x, y := s.points(v.Layer, c.PerMinute)
+	freeAt, free := s.points(MallocFree, c.PerMinute)
+	usedAt, used := s.points(MallocUsed, c.PerMinute)
 	if !slices.Equal(x, freeAt) || !slices.Equal(x, usedAt) {
 		return v
 	}
@@ -271,7 +243,7 @@ func (s *Series) retained(v Verdict, c Criteria) Verdict {
 		return v
 	}
 	w.Net = v.Net
-	w.Notes = append(w.Notes, fmt.Sprintf("malloc's free memory is excluded; including it, the slope is %s", Rate(v.Layer, v.Slope, v.Per, true)))
+	w.Notes = append(w.Notes, fmt.Sprintf("malloc's free memory is excluded; including it, the slope is %s", v.rate(v.Layer, v.Slope)))
 	return w
 }
 
@@ -295,7 +267,7 @@ type Kept struct {
 // judged layer in both samples, the verdict is unchanged.
 //
 // If at least half of the growth remained after closing and the trim returned it, the cause is
-// Retention, unless another cause is known. If the trim returned less, the rest is in pools that a
+// retention, unless another cause is known. If the trim returned less, the rest is in pools that a
 // trim does not reach, or was not released.
 func (v Verdict) Trimmed(closed, trimmed *Sample) Verdict {
 	a, b := closed.Get(v.Layer), trimmed.Get(v.Layer)
@@ -305,14 +277,14 @@ func (v Verdict) Trimmed(closed, trimmed *Sample) Verdict {
 	}
 	growth, left, back := float64(v.Level-v.Start), float64(a.Bytes-v.Start), float64(a.Bytes-b.Bytes)
 	v.Kept = &Kept{Closed: a.Bytes - v.Start, Trimmed: b.Bytes - v.Start}
-	amount := v.Layer.amount
+	amount := func(n float64) string { return memlayer.Amount(v.Layer, n) }
 	var note string
 	switch {
 	case left < growth*carries:
 		note = fmt.Sprintf("closing everything released most of the growth of %s: %s remained above the start", amount(growth), amount(max(left, 0)))
 	case back >= growth*carries:
-		if v.Cause == "" || v.Cause == Unattributed || v.Cause == Retention {
-			v.Cause, v.Carrier = Retention, cmp.Or(v.Carrier, v.Layer)
+		if v.Cause == "" || v.Cause == memlayer.Unattributed || v.Cause == memlayer.Retention {
+			v.Cause, v.Carrier = memlayer.Retention, cmp.Or(v.Carrier, v.Layer)
 		}
 		note = fmt.Sprintf("after closing everything, %s of the growth of %s remained, and a trim returned %s: malloc had retained freed memory", amount(left), amount(growth), amount(back))
 	default:

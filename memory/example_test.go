@@ -9,16 +9,6 @@ import (
 	"steadyfit/memory"
 )
 
-func ExampleParseBytes() {
-	budget, err := memory.ParseBytes("1.5GiB")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(budget, int64(budget))
-	// Output: 1.5 GiB 1610612736
-}
-
 func ExampleRead() {
 	usage, err := memory.Read()
 	if err != nil {
@@ -48,7 +38,7 @@ func ExampleSeries_Judge() {
 		held := 200*memory.MiB + memory.Bytes(step)*64*memory.KiB
 		sample.Set(memory.Anon, memory.Known(held))
 		sample.Set(memory.MallocUsed, memory.Known(held-10*memory.MiB))
-		sample.Set(memory.GoHeap, memory.Known(4*memory.MiB))
+		sample.Set("go heap", memory.Known(4*memory.MiB))
 		series.Append(&sample)
 	}
 	verdict := series.Judge(memory.Criteria{Budget: memory.KiB})
@@ -61,7 +51,7 @@ func ExampleSeries_Judge() {
 
 func ExampleNewSampler() {
 	live := memory.Source(func(add func(memory.Layer, memory.Reading)) {
-		add(memory.LiveCount, memory.Known(3)) // the program's own counter
+		add("live native count", memory.Known(3)) // the program's own counter
 	})
 	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{live}})
 	if err != nil {
@@ -76,7 +66,7 @@ func ExampleNewSampler() {
 			return
 		}
 	}
-	fmt.Println(sample.Step, sample.Get(memory.RSS).OK, sample.Get(memory.LiveCount).Bytes, sample.Get(memory.GPUUsed))
+	fmt.Println(sample.Step, sample.Get(memory.RSS).OK, sample.Get("live native count").Bytes, sample.Get("gpu used"))
 	// Output: 2 true 3 B unknown
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"gonum.org/v1/gonum/stat"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
 )
 
@@ -29,12 +30,11 @@ func (s *Series) Judge(c Criteria) Verdict {
 			c.Layer = RSS
 		}
 	}
-	c.Per = cmp.Or(c.Per, PerStep)
 	if c.Confidence <= 0 || c.Confidence >= 1 {
-		c.Confidence = DefaultConfidence
+		c.Confidence = stats.Confidence
 	}
 	c.Budget = max(c.Budget, 0)
-	x, y := s.points(c.Layer, c.Per)
+	x, y := s.points(c.Layer, c.PerMinute)
 	v := s.retained(judge(x, y, c), c)
 	s.attribute(&v, c)
 	return v
@@ -56,7 +56,7 @@ type trial struct {
 
 func judge(x, y []float64, c Criteria) Verdict {
 	t := trial{Criteria: c, x: x, y: y, quantum: c.grain(y)}
-	t.result = Verdict{Layer: c.Layer, Per: c.Per, Confidence: c.Confidence, Budget: c.Budget, Samples: len(y)}
+	t.result = Verdict{Layer: c.Layer, Per: c.per(), Confidence: c.Confidence, Budget: c.Budget, Samples: len(y)}
 	v := &t.result
 	if len(y) == 0 {
 		v.Kind, v.Reason = Inconclusive, fmt.Sprintf("no sample has %s", c.Layer)
@@ -110,7 +110,7 @@ const pageSize = 4096
 // since the smallest difference of a series without noise may be a real change.
 func (c Criteria) grain(y []float64) float64 {
 	grain := 1.0
-	if c.Layer.unit() == inBytes {
+	if memlayer.InBytes(c.Layer) {
 		grain = pageSize
 	}
 	if q := quantum(y); q > 0 {
@@ -248,7 +248,7 @@ func (t *trial) tolerance(level, swing float64) float64 {
 		return float64(t.Budget)
 	}
 	least := 0.0
-	if t.Layer.unit() == inBytes {
+	if memlayer.InBytes(t.Layer) {
 		least = float64(MiB)
 	}
 	return max(least, 0.01*math.Abs(level), swing, 4*t.quantum) / t.span()
@@ -323,7 +323,7 @@ func (t *trial) judgeTail() {
 	switch {
 	case t.late && step.change > 0 && !t.grewBefore() && !t.within(step.at, step.change):
 		v.Jumps = append(v.Jumps, Change{At: step.at, Amount: Bytes(step.change)})
-		t.inconclusive(t.total()/2, "the level changed by %s near the end, too late to decide whether the growth continues", v.Layer.amount(step.change))
+		t.inconclusive(t.total()/2, "the level changed by %s near the end, too late to decide whether the growth continues", memlayer.Amount(v.Layer, step.change))
 	case t.Budget > 0 && v.Slope.High <= tolerance:
 		t.settle(noise)
 	case levelsOff:
@@ -428,12 +428,12 @@ func (t *trial) undecided(reason string, tolerance float64) {
 
 func (t *trial) inconclusive(more float64, reason string, args ...any) {
 	t.result.Kind, t.result.Reason = Inconclusive, fmt.Sprintf(reason, args...)
-	t.result.More = whole(t.Per, more)
+	t.result.More = whole(t.PerMinute, more)
 }
 
 // whole rounds a number of steps up. Minutes stay unchanged.
-func whole(per Per, more float64) float64 {
-	if per == PerMinute {
+func whole(perMinute bool, more float64) float64 {
+	if perMinute {
 		return more
 	}
 	return math.Ceil(cmp.Or(more, 1))

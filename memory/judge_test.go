@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/memlayer"
 )
 
 // made returns a series of one layer with a value per step and one second between samples.
@@ -250,14 +252,14 @@ func TestJudgeIsDeterministic(t *testing.T) {
 func TestPerMinute(t *testing.T) {
 	noise := newMaker(1, 5).noise("gaussian", 300, mib/10)
 	s := made(300, func(i int) float64 { return 100*mib + 3.1/60*mib*float64(i) + noise[i] })
-	v := s.Judge(Criteria{Per: PerMinute})
+	v := s.Judge(Criteria{PerMinute: true})
 	require.Equal(t, Leak, v.Kind)
 	require.InEpsilon(t, 3.1*mib, v.Slope.Estimate, 0.03)
 	require.Regexp(t, `^leak: \+3\.\d MiB/min \[\d\.\d, \d\.\d\], carried by no sampled layer \(99% interval, 300 samples over 4m59s of anon\)$`, v.String())
 }
 
 func TestVerdictText(t *testing.T) {
-	base := Verdict{Layer: Anon, Per: PerStep, Confidence: 0.99, Samples: 200, To: 1000, NoiseFloor: 1,
+	base := Verdict{Layer: Anon, Per: memlayer.PerStep, Confidence: 0.99, Samples: 200, To: 1000, NoiseFloor: 1,
 		Slope: Interval{10, -20, 40}, Start: 100 * MiB, Level: 800 * MiB}
 	for _, c := range []struct {
 		change func(*Verdict)
@@ -269,12 +271,14 @@ func TestVerdictText(t *testing.T) {
 		{func(v *Verdict) { v.Kind, v.From = Plateau, 100 }, "plateau at 800.0 MiB, +700.0 MiB since the start, reached by step 100; since then +10.0 B/step [-20.0, 40.0] (99% interval, 200 samples over 900 steps of anon)"},
 		{func(v *Verdict) { v.Kind, v.Falls, v.Depth = Sawtooth, 7, 40*MiB }, "sawtooth: 7 falls of about 40.0 MiB, no growth: +10.0 B/step [-20.0, 40.0] (99% interval, 200 samples over 1000 steps of anon)"},
 		{func(v *Verdict) {
-			v.Kind, v.Cause, v.Carrier = Leak, NativeHeap, MallocUsed
+			v.Kind, v.Cause, v.Carrier = Leak, memlayer.NativeHeap, MallocUsed
 			v.Slope = Interval{3.1 * mib, 2.9 * mib, 3.4 * mib}
-			v.Trends = []Trend{{Layer: GoHeap, Share: 0.01}}
+			v.Trends = []Trend{{Layer: memlayer.GoHeap, Share: 0.01}}
 		}, "leak: +3.1 MiB/step [2.9, 3.4], carried by malloc in use (not the Go heap) (99% interval, 200 samples over 1000 steps of anon)"},
-		{func(v *Verdict) { v.Kind, v.Cause, v.Slope = Leak, Retention, Interval{2048, 1024, 3072} }, "leak: +2.0 KiB/step [1.0, 3.0], retained freed memory (malloc in use is flat) (99% interval, 200 samples over 1000 steps of anon)"},
-		{func(v *Verdict) { *v = Verdict{Kind: Crash, Per: PerStep, Reason: "killed for lack of memory"} }, "crash: killed for lack of memory"},
+		{func(v *Verdict) { v.Kind, v.Cause, v.Slope = Leak, memlayer.Retention, Interval{2048, 1024, 3072} }, "leak: +2.0 KiB/step [1.0, 3.0], retained freed memory (malloc in use is flat) (99% interval, 200 samples over 1000 steps of anon)"},
+		{func(v *Verdict) {
+			*v = Verdict{Kind: memlayer.Crash, Per: memlayer.PerStep, Reason: "killed for lack of memory"}
+		}, "crash: killed for lack of memory"},
 		{func(v *Verdict) { *v = Verdict{} }, "no verdict"},
 	} {
 		v := base
@@ -316,20 +320,20 @@ func TestCause(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		layers  map[Layer]func(int) float64
-		cause   Cause
+		cause   string
 		carrier Layer
 	}{
-		{"unreleased", map[Layer]func(int) float64{MallocUsed: line(mib), TFUsed: line(mib), GoHeap: flat, LiveBytes.Of("tensor"): line(mib), LiveBytes: line(mib), WaitingBytes: flat}, Unreleased, LiveBytes},
-		{"waiting for the collector", map[Layer]func(int) float64{MallocUsed: line(mib), LiveBytes: line(mib), WaitingBytes: line(0.9 * mib)}, GCLag, WaitingBytes},
-		{"waiting cleanups", map[Layer]func(int) float64{MallocUsed: line(mib), cleanupCount: exact(1)}, GCLag, cleanupCount},
-		{"history", map[Layer]func(int) float64{GoHeap: line(mib), goLive: line(0.9 * mib), MallocUsed: flat}, HostHistory, goLive},
-		{"cache", map[Layer]func(int) float64{MallocUsed: line(mib), TFUsed.Of("cpu"): line(0.8 * mib), TFUsed.Of("mklcpu"): flat, LiveBytes: flat, LiveCount: exact(0)}, RuntimeCache, TFUsed.Of("cpu")},
-		{"graph", map[Layer]func(int) float64{MallocUsed: line(mib), LiveCount: exact(0), GraphOperations: exact(2), Executors: exact(1)}, RuntimeCache, GraphOperations},
-		{"executors", map[Layer]func(int) float64{MallocUsed: line(mib), LiveCount: exact(0), GraphOperations: exact(0), Executors: exact(1)}, RuntimeCache, Executors},
-		{"malloc", map[Layer]func(int) float64{MallocUsed: line(mib), GoHeap: flat, gcCycles: exact(0)}, NativeHeap, MallocUsed},
-		{"retention", map[Layer]func(int) float64{MallocUsed: flat, MallocFree: line(mib), GoHeap: flat}, Retention, MallocFree},
-		{"go runtime", map[Layer]func(int) float64{MallocUsed: flat, GoHeap: flat, goTotal: line(mib)}, GoRuntime, goTotal},
-		{"nothing known", map[Layer]func(int) float64{Threads: exact(0.5)}, Unattributed, ""},
+		{"unreleased", map[Layer]func(int) float64{MallocUsed: line(mib), memlayer.TFUsed: line(mib), memlayer.GoHeap: flat, memlayer.Of[Layer](memlayer.LiveBytes, "tensor"): line(mib), memlayer.LiveBytes: line(mib), memlayer.WaitingBytes: flat}, memlayer.Unreleased, memlayer.LiveBytes},
+		{"waiting for the collector", map[Layer]func(int) float64{MallocUsed: line(mib), memlayer.LiveBytes: line(mib), memlayer.WaitingBytes: line(0.9 * mib)}, memlayer.GCLag, memlayer.WaitingBytes},
+		{"waiting cleanups", map[Layer]func(int) float64{MallocUsed: line(mib), memlayer.CleanupCount: exact(1)}, memlayer.GCLag, memlayer.CleanupCount},
+		{"history", map[Layer]func(int) float64{memlayer.GoHeap: line(mib), memlayer.GoLive: line(0.9 * mib), MallocUsed: flat}, memlayer.HostHistory, memlayer.GoLive},
+		{"cache", map[Layer]func(int) float64{MallocUsed: line(mib), memlayer.Of[Layer](memlayer.TFUsed, "cpu"): line(0.8 * mib), memlayer.Of[Layer](memlayer.TFUsed, "mklcpu"): flat, memlayer.LiveBytes: flat, memlayer.LiveCount: exact(0)}, memlayer.RuntimeCache, memlayer.Of[Layer](memlayer.TFUsed, "cpu")},
+		{"graph", map[Layer]func(int) float64{MallocUsed: line(mib), memlayer.LiveCount: exact(0), memlayer.GraphOperations: exact(2), memlayer.Executors: exact(1)}, memlayer.RuntimeCache, memlayer.GraphOperations},
+		{"executors", map[Layer]func(int) float64{MallocUsed: line(mib), memlayer.LiveCount: exact(0), memlayer.GraphOperations: exact(0), memlayer.Executors: exact(1)}, memlayer.RuntimeCache, memlayer.Executors},
+		{"malloc", map[Layer]func(int) float64{MallocUsed: line(mib), memlayer.GoHeap: flat, memlayer.GCCycles: exact(0)}, memlayer.NativeHeap, MallocUsed},
+		{"retention", map[Layer]func(int) float64{MallocUsed: flat, MallocFree: line(mib), memlayer.GoHeap: flat}, memlayer.Retention, MallocFree},
+		{"go runtime", map[Layer]func(int) float64{MallocUsed: flat, memlayer.GoHeap: flat, memlayer.GoTotal: line(mib)}, memlayer.GoRuntime, memlayer.GoTotal},
+		{"nothing known", map[Layer]func(int) float64{memlayer.Threads: exact(0.5)}, memlayer.Unattributed, ""},
 	} {
 		c.layers[Anon] = line(mib)
 		v := layered(300, c.layers).Judge(Criteria{})
@@ -350,9 +354,9 @@ func TestCause(t *testing.T) {
 func TestFilePagesAreNamed(t *testing.T) {
 	noise := newMaker(1, 7).noise("gaussian", 300, mib/4)
 	line := func(i int) float64 { return 200*mib + mib*float64(i) + noise[i] }
-	v := layered(300, map[Layer]func(int) float64{RSS: line, File: line}).Judge(Criteria{})
+	v := layered(300, map[Layer]func(int) float64{RSS: line, memlayer.File: line}).Judge(Criteria{})
 	require.Equal(t, RSS, v.Layer, "anon is not known")
-	require.Equal(t, Files, v.Cause, v)
+	require.Equal(t, memlayer.Files, v.Cause, v)
 }
 
 func TestJumpIsAttributedByItsRise(t *testing.T) {
@@ -364,15 +368,15 @@ func TestJumpIsAttributedByItsRise(t *testing.T) {
 			return 100*mib + height
 		}
 	}
-	v := layered(200, map[Layer]func(int) float64{Anon: jump(700 * mib), MallocUsed: jump(650 * mib), GoHeap: jump(0)}).Judge(Criteria{})
+	v := layered(200, map[Layer]func(int) float64{Anon: jump(700 * mib), MallocUsed: jump(650 * mib), memlayer.GoHeap: jump(0)}).Judge(Criteria{})
 	require.Equal(t, Jump, v.Kind, v)
-	require.Equal(t, NativeHeap, v.Cause, v)
+	require.Equal(t, memlayer.NativeHeap, v.Cause, v)
 	require.Contains(t, v.String(), "carried by malloc in use (not the Go heap)")
 }
 
 func TestGrowthInsideOfHeldMemoryIsNoted(t *testing.T) {
 	v := layered(200, map[Layer]func(int) float64{
-		Anon: func(int) float64 { return 500 * mib }, LiveCount: func(i int) float64 { return float64(i) },
+		Anon: func(int) float64 { return 500 * mib }, memlayer.LiveCount: func(i int) float64 { return float64(i) },
 	}).Judge(Criteria{})
 	require.Equal(t, Flat, v.Kind)
 	require.Len(t, v.Notes, 1)
@@ -380,7 +384,7 @@ func TestGrowthInsideOfHeldMemoryIsNoted(t *testing.T) {
 }
 
 func TestMemoryThatIsHeldIsFilled(t *testing.T) {
-	for _, layer := range []Layer{LiveBytes, WaitingBytes} {
+	for _, layer := range []Layer{memlayer.LiveBytes, memlayer.WaitingBytes} {
 		s := layered(200, map[Layer]func(int) float64{
 			Anon: func(int) float64 { return 900 * mib }, layer: func(i int) float64 { return 4 * mib * float64(i) },
 		})
@@ -398,7 +402,7 @@ func TestMemoryThatIsHeldIsFilled(t *testing.T) {
 // flat level may gain.
 func TestHeldMemoryIsFilledByAHeap(t *testing.T) {
 	noise := newMaker(1, 9).noise("gaussian", 1000, mib)
-	for _, layer := range []Layer{MallocUsed, TFUsed, goLive} {
+	for _, layer := range []Layer{MallocUsed, memlayer.TFUsed, memlayer.GoLive} {
 		series := func(slope float64) *Series {
 			return layered(1000, map[Layer]func(int) float64{
 				Anon: func(i int) float64 { return 800*mib + noise[i] }, layer: func(i int) float64 { return 100*mib + slope*float64(i) + noise[999-i] },
@@ -418,16 +422,16 @@ func TestGarbageIsNoLeak(t *testing.T) {
 	noise := newMaker(1, 8).noise("gaussian", 300, 0.01*mib)
 	heap := func(i int) float64 { return 40*mib + 0.1*mib*float64(i) + noise[i] }
 	series := func(live func(int) float64) *Series {
-		return layered(300, map[Layer]func(int) float64{Anon: heap, GoHeap: heap, goTotal: heap, goLive: live, gcCycles: func(i int) float64 { return float64(i / 150) }})
+		return layered(300, map[Layer]func(int) float64{Anon: heap, memlayer.GoHeap: heap, memlayer.GoTotal: heap, memlayer.GoLive: live, memlayer.GCCycles: func(i int) float64 { return float64(i / 150) }})
 	}
 	v := series(func(int) float64 { return 40 * mib }).Judge(Criteria{})
 	require.Equal(t, Inconclusive, v.Kind, v)
 	require.Contains(t, v.Reason, "its live part does not")
-	require.Equal(t, GoRuntime, v.Cause)
-	require.Equal(t, GoHeap, v.Carrier)
+	require.Equal(t, memlayer.GoRuntime, v.Cause)
+	require.Equal(t, Layer(memlayer.GoHeap), v.Carrier)
 	v = series(heap).Judge(Criteria{})
 	require.Equal(t, Leak, v.Kind, v)
-	require.Equal(t, HostHistory, v.Cause)
+	require.Equal(t, memlayer.HostHistory, v.Cause)
 }
 
 // A bend does not count as noise, so half of a rising curve is not a plateau.
@@ -449,17 +453,17 @@ func TestTrimmed(t *testing.T) {
 	for _, c := range []struct {
 		name            string
 		kind            Kind
-		cause, want     Cause
+		cause, want     string
 		closed, trimmed Bytes
 		note            string
 	}{
-		{"kept by the allocator", Jump, Unattributed, Retention, 300 * MiB, 120 * MiB, "after closing everything, 200.0 MiB of the growth of 200.0 MiB remained, and a trim returned 180.0 MiB: malloc had retained freed memory"},
-		{"kept, after a leak", Leak, Retention, Retention, 280 * MiB, 120 * MiB, "malloc had retained freed memory"},
-		{"in use until it was closed", Leak, NativeHeap, NativeHeap, 300 * MiB, 120 * MiB, "malloc had retained freed memory"},
-		{"in a pool", Plateau, NativeHeap, NativeHeap, 290 * MiB, 280 * MiB, "a trim returned only 10.0 MiB: the rest is in pools"},
-		{"in a pool, and the trim took", Inconclusive, Unattributed, Unattributed, 290 * MiB, 291 * MiB, "a trim returned only 0 B"},
-		{"given back", Plateau, RuntimeCache, RuntimeCache, 150 * MiB, 150 * MiB, "closing everything released most of the growth of 200.0 MiB: 50.0 MiB remained"},
-		{"all given back", Plateau, RuntimeCache, RuntimeCache, 90 * MiB, 40 * MiB, "0 B remained above the start"},
+		{"kept by the allocator", Jump, memlayer.Unattributed, memlayer.Retention, 300 * MiB, 120 * MiB, "after closing everything, 200.0 MiB of the growth of 200.0 MiB remained, and a trim returned 180.0 MiB: malloc had retained freed memory"},
+		{"kept, after a leak", Leak, memlayer.Retention, memlayer.Retention, 280 * MiB, 120 * MiB, "malloc had retained freed memory"},
+		{"in use until it was closed", Leak, memlayer.NativeHeap, memlayer.NativeHeap, 300 * MiB, 120 * MiB, "malloc had retained freed memory"},
+		{"in a pool", Plateau, memlayer.NativeHeap, memlayer.NativeHeap, 290 * MiB, 280 * MiB, "a trim returned only 10.0 MiB: the rest is in pools"},
+		{"in a pool, and the trim took", Inconclusive, memlayer.Unattributed, memlayer.Unattributed, 290 * MiB, 291 * MiB, "a trim returned only 0 B"},
+		{"given back", Plateau, memlayer.RuntimeCache, memlayer.RuntimeCache, 150 * MiB, 150 * MiB, "closing everything released most of the growth of 200.0 MiB: 50.0 MiB remained"},
+		{"all given back", Plateau, memlayer.RuntimeCache, memlayer.RuntimeCache, 90 * MiB, 40 * MiB, "0 B remained above the start"},
 	} {
 		v := grown
 		v.Kind, v.Cause = c.kind, c.cause
@@ -519,7 +523,7 @@ func TestEveryCourseHasAVerdict(t *testing.T) {
 			sample.Set(MallocUsed, Known(Bytes(m.IntN(2))))
 			s.Append(&sample)
 		}
-		for _, c := range []Criteria{{}, {Budget: 1}, {Per: PerMinute}, {Layer: MallocUsed, Confidence: 0.5}, {Layer: "no such layer"}} {
+		for _, c := range []Criteria{{}, {Budget: 1}, {PerMinute: true}, {Layer: MallocUsed, Confidence: 0.5}, {Layer: "no such layer"}} {
 			v := s.Judge(c)
 			if v.Kind == "" || v.String() == "no verdict" || v.Kind == Inconclusive && v.More <= 0 && v.Samples > 0 {
 				t.Errorf("course %d, %+v: %+v", i, c, v)

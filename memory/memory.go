@@ -13,15 +13,17 @@
 // of this process.
 package memory
 
-import "errors"
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
 
-var (
-	// ErrUnavailable means that the system does not report the memory of a process, for example
-	// because /proc is not mounted or access is denied.
-	ErrUnavailable = errors.New("memory usage is not available on this system")
-	// ErrEnded means that the process has ended.
-	ErrEnded = errors.New("the process has ended")
+	"steadyfit/internal/procfile"
 )
+
+// ErrUnavailable means that the system does not report the memory of a process, for example because /proc
+// is not mounted or access is denied.
+var ErrUnavailable = errors.New("memory usage is not available on this system")
 
 // Usage is the memory of a process as reported by the operating system.
 type Usage struct {
@@ -35,6 +37,37 @@ type Usage struct {
 	File Reading
 	// Peak is the largest RSS since the process started.
 	Peak Reading
+}
+
+// self returns this process, kept open. highest is its largest Peak before calls of ResetPeak.
+var (
+	self = sync.OnceValues(func() (*process, error) {
+		p := &process{}
+		return p, p.open(0)
+	})
+	highest atomic.Int64
+)
+
+// Read returns the current memory of this process. On Linux it takes about 10 us and does not allocate, so
+// it can be called after each step. Amounts that the system does not report are unknown. If it reports
+// none, the error is ErrUnavailable.
+func Read() (Usage, error) {
+	p, err := self()
+	if err != nil {
+		return Usage{}, err
+	}
+	var buffer [procfile.Size]byte
+	s, err := p.usage(buffer[:])
+	if s.Peak.OK {
+		s.Peak.Bytes = max(s.Peak.Bytes, Bytes(highest.Load()))
+	}
+	return s.Usage, err
+}
+
+// status is the memory of a process, with the layers that Usage lacks.
+type status struct {
+	Usage
+	shared, swap, threads Reading
 }
 
 // Reading is an amount that may be unknown, as in the zero value. Bytes holds a count or nanoseconds

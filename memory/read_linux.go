@@ -6,63 +6,19 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"sync/atomic"
 	"syscall"
 
 	"steadyfit/internal/cgroup"
 	"steadyfit/internal/procfile"
 )
 
-// highest is the largest Peak of this process before calls of ResetPeak.
-var highest atomic.Int64
-
-// ownStatus is /proc/self/status, kept open.
-var ownStatus atomic.Pointer[os.File]
-
-// Read returns the current memory of this process. It takes about 10 us and does not allocate, so it
-// can be called after each step. Amounts that the kernel does not report are unknown. If it reports
-// none, the error is ErrUnavailable.
-func Read() (Usage, error) {
-	file := ownStatus.Load()
-	if file == nil {
-		var err error
-		if file, err = os.Open("/proc/self/status"); err != nil {
-			return Usage{}, unreadable(err)
-		}
-		if !ownStatus.CompareAndSwap(nil, file) {
-			file.Close()
-			file = ownStatus.Load()
-		}
-	}
-	var buffer [procfile.Size]byte
-	u, err := readStatus(file, buffer[:])
-	if u.Peak.OK {
-		u.Peak.Bytes = max(u.Peak.Bytes, Bytes(highest.Load()))
-	}
-	return u.Usage, err
-}
-
-func readStatus(file *os.File, buffer []byte) (status, error) {
-	text, err := procfile.Read(file, buffer)
-	if err != nil {
-		return status{}, unreadable(err)
-	}
-	return parseStatus(text)
-}
-
-// unreadable converts an error of reading /proc to ErrEnded or ErrUnavailable.
+// unreadable converts an error of reading /proc to os.ErrProcessDone or ErrUnavailable.
 func unreadable(err error) error {
 	_, mounted := os.Stat("/proc/self")
 	if mounted == nil && (errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.ENOENT)) {
-		return fmt.Errorf("%w: %w", ErrEnded, err)
+		return fmt.Errorf("%w: %w", os.ErrProcessDone, err)
 	}
 	return fmt.Errorf("%w: %w; mount /proc", ErrUnavailable, err)
-}
-
-// status is the memory part of /proc/PID/status.
-type status struct {
-	Usage
-	shared, swap, threads Reading
 }
 
 // parseStatus parses /proc/PID/status, whose kB are 1024 bytes. A process that has ended has a state
@@ -77,7 +33,7 @@ func parseStatus(text []byte) (status, error) {
 	case s.Usage != (Usage{}):
 		return s, nil
 	case len(procfile.Line(text, "State:")) > 0:
-		return s, ErrEnded
+		return s, os.ErrProcessDone
 	}
 	return s, fmt.Errorf("%w: the status of the process contains no memory amounts", ErrUnavailable)
 }
@@ -94,37 +50,39 @@ func kilobytes(text []byte) Reading {
 
 func amount(n int64, ok bool) Reading { return Reading{Bytes: Bytes(n), OK: ok} }
 
-// process holds the open files of a process. They stay bound to it: if the process ends and its ID is
-// reused, reading fails.
+// process holds the open status of a process. It stays bound to it: if the process ends and its ID is reused,
+// reading fails.
 type process struct {
-	dir            string
-	status, rollup *os.File
-	buffer         [procfile.Size]byte
+	dir    string
+	status *os.File
+}
+
+// folder returns the name of a process in /proc; pid 0 means this process.
+func folder(pid int) string {
+	if pid == 0 {
+		return "self"
+	}
+	return strconv.Itoa(pid)
 }
 
 func (p *process) open(pid int) (err error) {
-	p.dir = "/proc/" + strconv.Itoa(pid)
+	p.dir = "/proc/" + folder(pid)
 	if p.status, err = os.Open(p.dir + "/status"); err != nil {
 		return unreadable(err)
 	}
 	return nil
 }
 
-func (p *process) usage() (status, error) { return readStatus(p.status, p.buffer[:]) }
-
-func (p *process) pss() Reading {
-	if p.rollup == nil {
-		p.rollup, _ = os.Open(p.dir + "/smaps_rollup")
-	}
-	text, err := procfile.Read(p.rollup, p.buffer[:])
+func (p *process) usage(buffer []byte) (status, error) {
+	text, err := procfile.Read(p.status, buffer)
 	if err != nil {
-		return Reading{}
+		return status{}, unreadable(err)
 	}
-	return kilobytes(procfile.Line(text, "Pss:"))
+	return parseStatus(text)
 }
 
 func (p *process) resetPeak() error {
-	if p.dir == "/proc/"+strconv.Itoa(os.Getpid()) {
+	if p.dir == "/proc/"+folder(0) {
 		if u, err := Read(); err == nil && u.Peak.OK {
 			highest.Store(int64(u.Peak.Bytes))
 		}
@@ -135,10 +93,7 @@ func (p *process) resetPeak() error {
 	return nil
 }
 
-func (p *process) close() error {
-	p.rollup.Close() // no effect if nil
-	return p.status.Close()
-}
+func (p *process) close() error { return p.status.Close() }
 
 // group holds the open files of control groups: the usage of the process's group, and the limits of
 // the group and its parents.
@@ -149,7 +104,7 @@ type group struct {
 }
 
 func (g *group) open(pid int) {
-	c := cgroup.Find(os.DirFS("/"), strconv.Itoa(pid), "memory")
+	c := cgroup.Find(os.DirFS("/"), folder(pid), "memory")
 	used, limit, _ := c.MemoryFiles()
 	for _, dir := range c.Dirs {
 		if g.used == nil {

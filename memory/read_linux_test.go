@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/memlayer"
+	"steadyfit/internal/procfile"
 )
 
 func TestRead(t *testing.T) {
@@ -61,7 +64,7 @@ func TestParseStatus(t *testing.T) {
 	_, err = parseStatus([]byte("Name:\tx\n"))
 	require.ErrorIs(t, err, ErrUnavailable)
 	_, err = parseStatus([]byte("Name:\tx\nState:\tZ (zombie)\nThreads:\t1\n"))
-	require.ErrorIs(t, err, ErrEnded)
+	require.ErrorIs(t, err, os.ErrProcessDone)
 }
 
 func TestReadPID(t *testing.T) {
@@ -75,7 +78,7 @@ func TestReadPID(t *testing.T) {
 	require.True(t, u.RSS.OK)
 
 	_, err = readPID(-1)
-	require.ErrorIs(t, err, ErrEnded)
+	require.ErrorIs(t, err, os.ErrProcessDone)
 }
 
 // sleeper starts a process that waits for the end of its input.
@@ -101,28 +104,25 @@ func sleeper(t *testing.T) *exec.Cmd {
 
 func TestSamplerOfAnotherProcess(t *testing.T) {
 	child := sleeper(t)
-	s, err := NewSampler(SamplerOptions{PID: child.Process.Pid, PSS: true})
+	s, err := NewSampler(SamplerOptions{PID: child.Process.Pid})
 	require.NoError(t, err)
 	defer s.Close()
 	var sample Sample
 	require.NoError(t, s.Sample(1, &sample))
 	require.True(t, sample.Get(RSS).OK)
-	require.Equal(t, Known(1), sample.Get(Threads))
-	require.False(t, sample.Get(GoHeap).OK, "the Go runtime of another process is not seen")
-	require.Contains(t, sample.Values, Value{Layer: GoHeap}, "an absent layer is there and unknown")
-	if pss := sample.Get(pss); pss.OK {
-		require.LessOrEqual(t, pss.Bytes, sample.Get(RSS).Bytes+64*KiB)
-	}
+	require.Equal(t, Known(1), sample.Get(memlayer.Threads))
+	require.False(t, sample.Get(memlayer.GoHeap).OK, "the Go runtime of another process is not seen")
+	require.Contains(t, sample.Values, Value{Layer: memlayer.GoHeap}, "an absent layer is there and unknown")
 
 	// The process has ended but was not waited for, so its files can still be read.
 	require.NoError(t, child.Process.Kill())
 	require.Eventually(t, func() bool { return s.Sample(2, &sample) != nil }, 5*time.Second, time.Millisecond)
-	require.ErrorIs(t, s.Sample(2, &sample), ErrEnded)
+	require.ErrorIs(t, s.Sample(2, &sample), os.ErrProcessDone)
 	require.False(t, sample.Get(RSS).OK)
 	_ = child.Wait() // reports the kill
-	require.ErrorIs(t, s.Sample(3, &sample), ErrEnded)
+	require.ErrorIs(t, s.Sample(3, &sample), os.ErrProcessDone)
 	_, err = NewSampler(SamplerOptions{PID: child.Process.Pid})
-	require.ErrorIs(t, err, ErrEnded)
+	require.ErrorIs(t, err, os.ErrProcessDone)
 }
 
 func TestResetPeak(t *testing.T) {
@@ -142,10 +142,10 @@ func TestResetPeak(t *testing.T) {
 		t.Skip("this kernel does not reset the peak:", err)
 	}
 	require.NoError(t, s.Sample(1, &after))
-	if after.Get(Peak).Bytes >= before.Get(Peak).Bytes {
+	if after.Get(memlayer.Peak).Bytes >= before.Get(memlayer.Peak).Bytes {
 		t.Skip("this kernel accepts the reset and ignores it")
 	}
-	require.Less(t, after.Get(Peak).Bytes, before.Get(Peak).Bytes-32*MiB)
+	require.Less(t, after.Get(memlayer.Peak).Bytes, before.Get(memlayer.Peak).Bytes-32*MiB)
 }
 
 func TestGroupWithoutLimitIsUnknown(t *testing.T) {
@@ -176,7 +176,7 @@ func readPID(pid int) (Usage, error) {
 		return Usage{}, err
 	}
 	defer p.close()
-	s, err := p.usage()
+	s, err := p.usage(make([]byte, procfile.Size))
 	return s.Usage, err
 }
 

@@ -3,6 +3,7 @@
 package memory
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -10,28 +11,12 @@ import (
 	ps "github.com/shirou/gopsutil/v3/process"
 )
 
-// Read returns the resident memory of this process; other amounts are unknown on this system. If
-// nothing is reported, the error is ErrUnavailable.
-func Read() (Usage, error) {
-	var p process
-	if err := p.open(os.Getpid()); err != nil {
-		return Usage{}, err
-	}
-	s, err := p.usage()
-	return s.Usage, err
-}
-
-type status struct {
-	Usage
-	shared, swap, threads Reading
-}
-
 type process struct{ p *ps.Process }
 
 func (p *process) open(pid int) error {
-	found, err := ps.NewProcess(int32(pid))
+	found, err := ps.NewProcess(int32(cmp.Or(pid, os.Getpid())))
 	if errors.Is(err, ps.ErrorProcessNotRunning) {
-		return fmt.Errorf("%w: %w", ErrEnded, err)
+		return fmt.Errorf("%w: %w", os.ErrProcessDone, err)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -40,15 +25,13 @@ func (p *process) open(pid int) error {
 	return nil
 }
 
-func (p *process) usage() (status, error) {
+func (p *process) usage([]byte) (status, error) {
 	info, err := p.p.MemoryInfo()
 	if err != nil {
 		return status{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return status{Usage: Usage{RSS: Known(Bytes(info.RSS))}}, nil
 }
-
-func (p *process) pss() Reading { return Reading{} }
 
 func (p *process) resetPeak() error {
 	return fmt.Errorf("%w: this system keeps no peak that can be reset", ErrUnavailable)

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/memlayer"
 )
 
 // fragmented returns a series in which malloc's free memory varies and slowly grows.
@@ -46,7 +48,7 @@ func TestFragmentationHidesNoObjects(t *testing.T) {
 	noise := newMaker(1, 200).noise("gaussian", 200, 20*mib)
 	layers := map[Layer]func(int) float64{
 		MallocUsed: func(int) float64 { return 800 * mib }, MallocFree: func(i int) float64 { return 80*mib + math.Abs(noise[i]) },
-		LiveBytes: func(i int) float64 { return 4 * mib * float64(i) },
+		memlayer.LiveBytes: func(i int) float64 { return 4 * mib * float64(i) },
 	}
 	layers[Anon] = func(i int) float64 { return 60*mib + layers[MallocUsed](i) + layers[MallocFree](i) }
 	v := layered(200, layers).Judge(Criteria{Budget: MiB})

@@ -5,6 +5,9 @@ import (
 	"os"
 	"runtime/metrics"
 	"time"
+
+	"steadyfit/internal/memlayer"
+	"steadyfit/internal/procfile"
 )
 
 // Source adds layers to each sample, such as allocator statistics, counts of live objects or GPU
@@ -16,10 +19,7 @@ type Source func(add func(Layer, Reading))
 type SamplerOptions struct {
 	// PID is the process ID; 0 means this process. Another process has no Go runtime layers.
 	// Sources always describe this process.
-	PID int
-	// PSS adds the proportional set size to each sample. The kernel then visits all pages of the
-	// process, which takes about 75 us plus 1 ms per GiB.
-	PSS     bool
+	PID     int
 	Sources []Source
 }
 
@@ -29,6 +29,7 @@ type Sampler struct {
 	options SamplerOptions
 	process process
 	group   group
+	buffer  [procfile.Size]byte
 	// metrics is empty for another process.
 	metrics []metrics.Sample
 
@@ -40,21 +41,20 @@ type Sampler struct {
 	lastEnd  time.Time
 }
 
-// NewSampler opens the files of a process. If there is no such process, the error is ErrEnded; if the
-// system reports nothing, it is ErrUnavailable.
+// NewSampler opens the files of a process. If there is no such process, the error is
+// os.ErrProcessDone; if the system reports nothing, it is ErrUnavailable.
 func NewSampler(options SamplerOptions) (*Sampler, error) {
 	s := &Sampler{options: options}
 	s.add = s.set
-	own := options.PID == 0 || options.PID == os.Getpid()
 	pid := options.PID
-	if own {
-		pid = os.Getpid()
+	if pid == os.Getpid() {
+		pid = 0
 	}
 	if err := s.process.open(pid); err != nil {
 		return nil, err
 	}
 	s.group.open(pid)
-	if own {
+	if pid == 0 {
 		for _, m := range goMetrics {
 			s.metrics = append(s.metrics, metrics.Sample{Name: m.name})
 		}
@@ -63,26 +63,23 @@ func NewSampler(options SamplerOptions) (*Sampler, error) {
 }
 
 // Sample overwrites into with a new sample, and reuses its memory. step is the number of steps done.
-// If the process has ended, the error is ErrEnded; the sources are read nevertheless.
+// If the process has ended, the error is os.ErrProcessDone; the sources are read nevertheless.
 func (s *Sampler) Sample(step int, into *Sample) error {
 	begin := time.Now()
 	into.Step, into.At = step, begin
 	s.into, s.next = into, 0
 
-	u, err := s.process.usage()
+	u, err := s.process.usage(s.buffer[:])
 	s.set(RSS, u.RSS)
 	s.set(Anon, u.Anon)
-	s.set(File, u.File)
-	s.set(shared, u.shared)
-	s.set(swap, u.swap)
-	s.set(Peak, u.Peak)
-	s.set(Threads, u.threads)
-	if s.options.PSS {
-		s.set(pss, s.process.pss())
-	}
+	s.set(memlayer.File, u.File)
+	s.set(memlayer.Shared, u.shared)
+	s.set(memlayer.Swap, u.swap)
+	s.set(memlayer.Peak, u.Peak)
+	s.set(memlayer.Threads, u.threads)
 	used, limit := s.group.read()
-	s.set(cgroupUsed, used)
-	s.set(CgroupLimit, limit)
+	s.set(memlayer.CgroupUsed, used)
+	s.set(memlayer.CgroupLimit, limit)
 	s.goRuntime()
 	for _, source := range s.options.Sources {
 		source(s.add)
@@ -91,7 +88,7 @@ func (s *Sampler) Sample(step int, into *Sample) error {
 	if !s.lastEnd.IsZero() && step > s.lastStep {
 		perStep = Known(Bytes(begin.Sub(s.lastEnd)) / Bytes(step-s.lastStep))
 	}
-	s.set(StepTime, perStep)
+	s.set(memlayer.StepTime, perStep)
 	into.Values = into.Values[:s.next]
 	s.into = nil
 	s.lastStep, s.lastEnd = step, time.Now()
@@ -108,8 +105,8 @@ func (s *Sampler) set(layer Layer, r Reading) {
 	s.next++
 }
 
-// ResetPeak sets the layer Peak to the current RSS by writing 5 to /proc/PID/clear_refs (Linux 4.0). If
-// the system refuses, the error is ErrUnavailable and Peak still counts from the start of the process.
+// ResetPeak sets the layer "peak rss" to the current RSS by writing 5 to /proc/PID/clear_refs (Linux 4.0). If
+// the system refuses, the error is ErrUnavailable and the peak still counts from the start of the process.
 func (s *Sampler) ResetPeak() error { return s.process.resetPeak() }
 
 // Close closes the files. Do not call Sample afterwards.
@@ -127,16 +124,16 @@ var goMetrics = []struct {
 	sign  Bytes
 	name  string
 }{
-	{GoHeap, 1, "/memory/classes/heap/objects:bytes"},
-	{goLive, 1, "/gc/heap/live:bytes"},
-	{goTotal, 1, "/memory/classes/total:bytes"},
-	{goTotal, -1, "/memory/classes/heap/released:bytes"},
-	{cleanupCount, 1, "/gc/cleanups/queued:cleanups"},
-	{cleanupCount, -1, "/gc/cleanups/executed:cleanups"},
-	{cleanupCount, 1, "/gc/finalizers/queued:finalizers"},
-	{cleanupCount, -1, "/gc/finalizers/executed:finalizers"},
-	{gcCycles, 1, "/gc/cycles/total:gc-cycles"},
-	{goroutines, 1, "/sched/goroutines:goroutines"},
+	{memlayer.GoHeap, 1, "/memory/classes/heap/objects:bytes"},
+	{memlayer.GoLive, 1, "/gc/heap/live:bytes"},
+	{memlayer.GoTotal, 1, "/memory/classes/total:bytes"},
+	{memlayer.GoTotal, -1, "/memory/classes/heap/released:bytes"},
+	{memlayer.CleanupCount, 1, "/gc/cleanups/queued:cleanups"},
+	{memlayer.CleanupCount, -1, "/gc/cleanups/executed:cleanups"},
+	{memlayer.CleanupCount, 1, "/gc/finalizers/queued:finalizers"},
+	{memlayer.CleanupCount, -1, "/gc/finalizers/executed:finalizers"},
+	{memlayer.GCCycles, 1, "/gc/cycles/total:gc-cycles"},
+	{memlayer.Goroutines, 1, "/sched/goroutines:goroutines"},
 }
 
 func (s *Sampler) goRuntime() {

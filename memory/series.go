@@ -182,20 +182,12 @@ func (s *Series) sample(row int) Sample {
 	return sample
 }
 
-// Len returns the number of stored samples.
-func (s *Series) Len() int {
-	if s.hasLatest {
-		return len(s.steps) + 1
-	}
-	return len(s.steps)
-}
-
 // Total returns the number of samples appended.
 func (s *Series) Total() int { return s.total }
 
 // Samples returns copies of the stored samples.
 func (s *Series) Samples() []Sample {
-	list := make([]Sample, 0, s.Len())
+	list := make([]Sample, 0, len(s.steps)+1)
 	for row := range s.steps {
 		list = append(list, s.sample(row))
 	}
@@ -243,14 +235,14 @@ func (s *Series) minimum(layer Layer) Reading {
 
 // points returns the known values of a layer over steps, or over minutes since the first sample. x
 // increases strictly.
-func (s *Series) points(layer Layer, per Per) (x, y []float64) {
+func (s *Series) points(layer Layer, perMinute bool) (x, y []float64) {
 	column, ok := s.index[layer]
 	if !ok {
 		return nil, nil
 	}
 	add := func(step int, at time.Time, v int64) {
 		position := float64(step)
-		if per == PerMinute {
+		if perMinute {
 			position = at.Sub(s.times[0]).Minutes()
 		}
 		if v != absent && (len(x) == 0 || position > x[len(x)-1]) {

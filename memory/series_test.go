@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/memlayer"
 )
 
 func appendAll(s *Series, n int, value func(i int) Bytes) {
@@ -22,10 +24,9 @@ func TestSeriesIsBounded(t *testing.T) {
 	s := &Series{Keep: 100}
 	appendAll(s, 100_000, func(i int) Bytes { return Bytes(i) })
 	require.Equal(t, 100_000, s.Total())
-	require.LessOrEqual(t, s.Len(), 101)
-	require.GreaterOrEqual(t, s.Len(), 50)
+	require.LessOrEqual(t, len(s.Samples()), 101)
+	require.GreaterOrEqual(t, len(s.Samples()), 50)
 	samples := s.Samples()
-	require.Len(t, samples, s.Len())
 	require.Equal(t, 0, samples[0].Step, "the first sample stays")
 	require.Equal(t, 99_999, samples[len(samples)-1].Step, "so does the latest")
 	gap := 0
@@ -51,8 +52,8 @@ func TestSeriesRemembersExtremesThatItDropped(t *testing.T) {
 		return 1000
 	})
 	require.Equal(t, Known(1<<40), s.Max(RSS))
-	require.Equal(t, Reading{}, s.Max(pss))
-	require.Equal(t, Reading{}, s.minimum(pss))
+	require.Equal(t, Reading{}, s.Max(memlayer.Swap))
+	require.Equal(t, Reading{}, s.minimum(memlayer.Swap))
 }
 
 // Taking exactly each n-th sample of a sawtooth gives a slow wave, which looks like growth.
@@ -93,9 +94,9 @@ func TestSeriesJSON(t *testing.T) {
 		sample := Sample{Step: 2 * i, At: start.Add(time.Duration(i) * time.Millisecond)}
 		sample.Set(RSS, Known(Bytes(i)*page))
 		if i >= 100 {
-			sample.Set(GPUUsed, Known(7))
+			sample.Set(memlayer.GPUUsed, Known(7))
 		}
-		sample.Set(pss, Reading{})
+		sample.Set(memlayer.Swap, Reading{})
 		s.Append(&sample)
 	}
 	text, err := json.Marshal(s)
@@ -114,7 +115,7 @@ func TestSeriesJSON(t *testing.T) {
 	empty, err := json.Marshal(&Series{})
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(empty, &back))
-	require.Zero(t, back.Len())
+	require.Empty(t, back.Samples())
 	for _, bad := range []string{
 		`[]`, `{"steps": [1], "seconds": []}`, `{"samples": 1, "steps": [1], "seconds": [0], "layers": {"rss": []}}`,
 		`{"samples": 0, "steps": [1], "seconds": [0]}`,

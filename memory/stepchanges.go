@@ -61,7 +61,7 @@ func (t *trial) judgeStepChanges() {
 			start = Bytes(t.y[0])
 		}
 		*t = trial{Criteria: t.Criteria, x: t.x, y: t.y, from: last, quantum: t.quantum, cuts: 1, jumps: jumps, result: Verdict{
-			Layer: t.Layer, Per: t.Per, Confidence: t.Confidence, Budget: t.Budget, Quantum: v.Quantum, Start: start, To: t.end(),
+			Layer: t.Layer, Per: t.per(), Confidence: t.Confidence, Budget: t.Budget, Quantum: v.Quantum, Start: start, To: t.end(),
 		}}
 		t.cutWarmUp()
 		t.judgeTail()

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"steadyfit/internal/stats"
+	"steadyfit/internal/memlayer"
 )
 
 // String formats the verdict in a line: kind, slope, interval, carrier and confidence.
@@ -27,8 +27,8 @@ func (v Verdict) String() string {
 }
 
 func (v Verdict) finding() (text string, ok bool) {
-	amount := func(b Bytes) string { return v.Layer.amount(float64(b)) }
-	slope := Rate(v.Layer, v.Slope, v.Per, true)
+	amount := func(b Bytes) string { return memlayer.Amount(v.Layer, float64(b)) }
+	slope := v.rate(v.Layer, v.Slope)
 	falls := fmt.Sprintf("%d falls of about %s", v.Falls, amount(v.Depth))
 	switch v.Kind {
 	case Leak:
@@ -64,7 +64,7 @@ func (v Verdict) finding() (text string, ok bool) {
 		if v.More > 0 {
 			text += fmt.Sprintf("; about %s more would decide", v.length(v.More))
 		}
-	case Crash:
+	case memlayer.Crash:
 		text = "crash: " + v.Reason
 	}
 	return text, text != ""
@@ -73,14 +73,14 @@ func (v Verdict) finding() (text string, ok bool) {
 // carriedBy describes the carrier. It mentions that the Go heap is not the carrier if that is certain.
 func (v Verdict) carriedBy() string {
 	switch v.Cause {
-	case Unattributed:
+	case memlayer.Unattributed:
 		return "carried by no sampled layer"
-	case Retention:
+	case memlayer.Retention:
 		return "retained freed memory (malloc in use is flat)"
 	}
 	text := "carried by " + string(v.Carrier)
 	for _, t := range v.Trends {
-		if t.Layer == GoHeap && math.Abs(t.Share) < flatShare && v.Cause != HostHistory && v.Cause != GoRuntime {
+		if t.Layer == memlayer.GoHeap && math.Abs(t.Share) < flatShare && v.Cause != memlayer.HostHistory && v.Cause != memlayer.GoRuntime {
 			text += " (not the Go heap)"
 		}
 	}
@@ -88,14 +88,14 @@ func (v Verdict) carriedBy() string {
 }
 
 func (v Verdict) when(x float64) string {
-	if v.Per == PerMinute {
+	if v.Per == memlayer.PerMinute {
 		return v.length(x)
 	}
 	return "step " + strconv.FormatFloat(math.Ceil(x), 'f', 0, 64)
 }
 
 func (v Verdict) length(x float64) string {
-	if v.Per == PerMinute {
+	if v.Per == memlayer.PerMinute {
 		return duration(x)
 	}
 	if n := math.Round(x); n != 1 {
@@ -104,8 +104,13 @@ func (v Verdict) length(x float64) string {
 	return "1 step"
 }
 
+// rate formats a slope of a layer with its bounds.
+func (v Verdict) rate(layer Layer, s Interval) string {
+	return memlayer.Rate(layer, v.Per, s.Estimate, s.Low, s.High)
+}
+
 func (v Verdict) signed(b Bytes) string {
-	text := v.Layer.amount(float64(b))
+	text := memlayer.Amount(v.Layer, float64(b))
 	if b >= 0 {
 		return "+" + text
 	}
@@ -121,51 +126,4 @@ func duration(minutes float64) string {
 		return d.Round(time.Second).String()
 	}
 	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
-}
-
-// Rate formats the slope of a layer as "+3.1 MiB/min", or with bounds as "+3.1 MiB/min [2.9, 3.4]". All
-// numbers have the same unit.
-func Rate(layer Layer, s Interval, per Per, bounds bool) string {
-	unit, size := "", 1.0
-	largest := math.Abs(s.Estimate)
-	if bounds {
-		largest = max(largest, math.Abs(s.Low), math.Abs(s.High))
-	}
-	switch layer.unit() {
-	case inBytes:
-		unit = " B"
-		for _, u := range binaryUnits[1:] { // slopes are not printed in TiB
-			if largest >= float64(u.size) {
-				unit, size = " "+u.name, float64(u.size)
-				break
-			}
-		}
-	case inNanoseconds:
-		unit = " ns"
-	}
-	by := "step"
-	if per == PerMinute {
-		by = "min"
-	}
-	number := func(v float64) string { return stats.Decimal(v/size, digits(largest/size)) }
-	text := number(s.Estimate)
-	if strings.Trim(text, "0.") != "" && !strings.HasPrefix(text, "-") {
-		text = "+" + text
-	}
-	text += unit + "/" + by
-	if bounds {
-		text += fmt.Sprintf(" [%s, %s]", number(s.Low), number(s.High))
-	}
-	return text
-}
-
-// digits returns the number of digits after the point for three significant digits.
-func digits(v float64) int {
-	switch {
-	case v >= 100:
-		return 0
-	case v >= 1 || v == 0:
-		return 1
-	}
-	return min(1-int(math.Floor(math.Log10(v))), 6)
 }

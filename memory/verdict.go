@@ -1,38 +1,36 @@
 package memory
 
-// Per is the unit of a slope.
-type Per string
-
-// Units of slopes. Empty means PerStep.
-const (
-	PerStep   Per = "step"
-	PerMinute Per = "minute"
-)
-
-// DefaultConfidence is the default of Criteria.Confidence. At 99%, the interval of one in 200 runs
-// without a leak is above 0 by chance.
-const DefaultConfidence = 0.99
+import "steadyfit/internal/memlayer"
 
 // Criteria configure [Series.Judge]. The zero value judges the growth of anonymous memory per step.
 type Criteria struct {
 	// Layer is the layer to judge. Empty means Anon, or RSS if the system does not report Anon.
 	Layer Layer
-	// Per is the unit of slopes. PerMinute is for series without steps.
-	Per Per
+	// PerMinute makes the unit of slopes a minute instead of a step, for series without steps.
+	PerMinute bool
 	// Budget is the growth in bytes per step or minute that is not a leak; Flat then means growth
 	// within the budget. With 0, Flat means that no growth was found, and that undetected growth is
 	// below 1% of the level, 1 MiB, or the usual variation.
 	Budget Bytes
-	// Confidence is the confidence of intervals; 0 means DefaultConfidence.
+	// Confidence is the confidence of intervals; 0 means 0.99. At 99%, the interval of
+	// one in 200 runs without a leak is above 0 by chance.
 	Confidence float64
 	// Seed seeds the bootstrap. Equal samples and seeds give equal verdicts.
 	Seed uint64
 }
 
+// per returns Verdict.Per.
+func (c Criteria) per() string {
+	if c.PerMinute {
+		return memlayer.PerMinute
+	}
+	return memlayer.PerStep
+}
+
 // Kind is the kind of a verdict.
 type Kind string
 
-// Kinds of verdicts. [Series.Judge] never returns Crash; the caller that starts the run sets it.
+// Kinds of verdicts.
 const (
 	Leak         Kind = "leak"         // grows by more than the budget, without slowing down
 	Plateau      Kind = "plateau"      // grew and then stopped
@@ -40,17 +38,16 @@ const (
 	Flat         Kind = "flat"         // did not grow
 	Sawtooth     Kind = "sawtooth"     // rises slowly and falls suddenly, without growth
 	Inconclusive Kind = "inconclusive" // undecided
-	Crash        Kind = "crash"        // the run ended early
 )
 
 const minimumSamples = 16
 
-// Verdict is the judgement of a series. Slopes and spans are in the unit Per, amounts in the unit of
-// the layer.
+// Verdict is the judgement of a series. Amounts are in the unit of the layer.
 type Verdict struct {
 	Kind  Kind  `json:"kind"`
 	Layer Layer `json:"layer"`
-	Per   Per   `json:"per"`
+	// Per is the unit of slopes and spans, "step" or "minute".
+	Per string `json:"per"`
 	// Slope is the slope of the judged part. It is zero for fewer than 16 samples.
 	Slope      Interval `json:"slope"`
 	Confidence float64  `json:"confidence"`
@@ -81,10 +78,11 @@ type Verdict struct {
 	// constant noise.
 	More   float64 `json:"more,omitempty"`
 	Reason string  `json:"reason,omitempty"`
-	// Carrier is the layer that grows with the judged layer, and Cause the likely source. Both are
-	// empty without growth.
-	Cause   Cause `json:"cause,omitempty"`
-	Carrier Layer `json:"carrier,omitempty"`
+	// Carrier is the layer that grows with the judged layer, and Cause the likely source: "garbage
+	// collection lag", "unreleased objects", "host history", "runtime cache or graph", "native heap",
+	// "go runtime", "retention", "file pages" or "unattributed". Both are empty without growth.
+	Cause   string `json:"cause,omitempty"`
+	Carrier Layer  `json:"carrier,omitempty"`
 	// Net is the slope without malloc's free memory. It is nil unless malloc was sampled and malloc
 	// in use does not grow.
 	Net *Interval `json:"net,omitempty"`

@@ -15,7 +15,7 @@ type Options struct {
 	// Sampler selects the process and the sources, which the sampling goroutine calls.
 	Sampler SamplerOptions
 	// Steps returns the number of steps done. The sampling goroutine calls it. If it is nil, slopes
-	// are per minute unless Criteria.Per is set.
+	// are per minute.
 	Steps func() int
 	// Keep is Series.Keep.
 	Keep     int
@@ -44,8 +44,8 @@ func Watch(ctx context.Context, options Options) *Watcher {
 	if options.Every <= 0 {
 		options.Every = time.Second
 	}
-	if options.Criteria.Per == "" && options.Steps == nil {
-		options.Criteria.Per = PerMinute
+	if options.Steps == nil {
+		options.Criteria.PerMinute = true
 	}
 	ctx, stop := context.WithCancel(ctx)
 	w := &Watcher{options: options, stop: stop, done: make(chan struct{}), series: Series{Keep: options.Keep}}
@@ -107,7 +107,8 @@ func (w *Watcher) Stop() {
 	<-w.done
 }
 
-// Err returns the error that prevented sampling or ended the watch early: ErrUnavailable or ErrEnded.
+// Err returns the error that prevented sampling or ended the watch early: ErrUnavailable, or
+// os.ErrProcessDone.
 func (w *Watcher) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -14,6 +15,6 @@ func TestWatchEndsWithItsProcess(t *testing.T) {
 	w := Watch(t.Context(), Options{Every: time.Millisecond, Sampler: SamplerOptions{PID: child.Process.Pid}})
 	require.NoError(t, child.Process.Kill())
 	<-w.done
-	require.ErrorIs(t, w.Err(), ErrEnded)
+	require.ErrorIs(t, w.Err(), os.ErrProcessDone)
 	w.Stop()
 }

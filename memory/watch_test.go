@@ -3,19 +3,23 @@ package memory
 import (
 	"context"
 	"encoding/json"
+	"math"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"steadyfit/internal/memlayer"
 )
 
 // watched returns a copy of the series, since the watch appends to it.
 func watched(w *Watcher) *Series {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.series.Thin(w.series.Len(), func(s Sample) Sample { return s })
+	return w.series.Thin(math.MaxInt, func(s Sample) Sample { return s })
 }
 
 func TestWatch(t *testing.T) {
@@ -59,7 +63,7 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 		samples := watched(w).Samples()
 		require.GreaterOrEqual(t, len(samples), 20)
 		require.Equal(t, 10*len(samples), samples[len(samples)-1].Step)
-		require.Equal(t, PerStep, w.Verdict().Per)
+		require.Equal(t, memlayer.PerStep, w.Verdict().Per)
 	})
 }
 
@@ -67,9 +71,9 @@ func TestWatchOfNothing(t *testing.T) {
 	w := Watch(t.Context(), Options{Sampler: SamplerOptions{PID: -1}})
 	<-w.done
 	w.Stop()
-	require.ErrorIs(t, w.Err(), ErrEnded)
+	require.ErrorIs(t, w.Err(), os.ErrProcessDone)
 	v := w.Verdict()
 	require.Equal(t, Inconclusive, v.Kind)
-	require.Contains(t, v.String(), "the process has ended")
+	require.Contains(t, v.String(), "process already finished")
 	require.Empty(t, watched(w).Samples())
 }

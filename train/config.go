@@ -13,6 +13,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -144,7 +145,7 @@ type Config struct {
 	// ReleaseMemory applies session.UseReleaseProfile, so that resets return memory to the
 	// system.
 	ReleaseMemory bool
-	// Budget keeps memory under a limit. If its layer is memory.GPUProcess, it limits
+	// Budget keeps memory under a limit. If its layer is memlayer.GPUProcess, it limits
 	// TensorFlow's pool on the first GPU.
 	Budget Budget
 	// OnOutOfMemory selects what to do when TensorFlow runs out of memory. Empty ends the
@@ -189,9 +190,9 @@ type Budget struct {
 	Layer memory.Layer
 }
 
-func (b Budget) ofProcess() bool { return b.Limit != 0 && b.Layer != memory.GPUProcess }
+func (b Budget) ofProcess() bool { return b.Limit != 0 && b.Layer != memlayer.GPUProcess }
 
-func (b Budget) ofGPU() bool { return b.Limit != 0 && b.Layer == memory.GPUProcess }
+func (b Budget) ofGPU() bool { return b.Limit != 0 && b.Layer == memlayer.GPUProcess }
 
 // Choice is a value of an option that chooses among words. The comment of the option names those that
 // it can have; empty is its default.
@@ -334,7 +335,7 @@ func (c *Config) checkReset() error {
 	if p.Depth == session.ResetProcess && c.Supervise != Always && c.Worker == nil {
 		return refuse("ResetPolicy.Depth", p.Depth, "needs {Config.Supervise}, which starts the next process")
 	}
-	if p.Limit != 0 && p.Layer == memory.GPUProcess {
+	if p.Limit != 0 && p.Layer == memlayer.GPUProcess {
 		return refuse("ResetPolicy.Limit", p.Limit, "limits the memory of the process; expected {ResetPolicy.Layer} %s, %s or %s", memory.RSS, memory.Anon, "cgroup")
 	}
 	p.Restart = func(string) {}

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/session"
@@ -18,7 +19,7 @@ func TestLimitPool(t *testing.T) {
 		err := l.limitPool()
 		return l.Session, err
 	}
-	o, err := limit(memory.GPUProcess, session.Options{ListAllocations: true})
+	o, err := limit(memlayer.GPUProcess, session.Options{ListAllocations: true})
 	require.NoError(t, err)
 	assert.Equal(t, [][]int{{2048}}, o.Device.VirtualGPUs)
 	assert.False(t, o.ListAllocations, "the batch is split instead")
@@ -36,12 +37,12 @@ func TestLimitPool(t *testing.T) {
 	} {
 		var o session.Options
 		set(&o)
-		_, err := limit(memory.GPUProcess, o)
+		_, err := limit(memlayer.GPUProcess, o)
 		assert.ErrorContains(t, err, text)
 		assert.ErrorAs(t, err, new(*option.Error))
 	}
 	t.Setenv("TF_GPU_ALLOCATOR", "cuda_malloc")
-	_, err = limit(memory.GPUProcess, session.Options{})
+	_, err = limit(memlayer.GPUProcess, session.Options{})
 	assert.ErrorContains(t, err, `TF_GPU_ALLOCATOR is "cuda_malloc"`)
 	assert.ErrorAs(t, err, new(*option.Error))
 }

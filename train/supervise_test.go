@@ -17,6 +17,7 @@ import (
 	"steadyfit/cluster"
 	"steadyfit/fit"
 	"steadyfit/fit/checkpoint"
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/supervise"
@@ -27,7 +28,7 @@ func TestWhoTrains(t *testing.T) {
 	of := func(deadline time.Duration, restarts int) supervise.Options {
 		return supervise.Options{Deadline: deadline, Restarts: restarts}
 	}
-	rss, gpu := Budget{Limit: memory.GiB}, Budget{Limit: memory.GiB, Layer: memory.GPUProcess}
+	rss, gpu := Budget{Limit: memory.GiB}, Budget{Limit: memory.GiB, Layer: memlayer.GPUProcess}
 	for _, c := range []struct {
 		name     string
 		config   Config

@@ -16,6 +16,7 @@ import (
 	"steadyfit/fit/budget"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
+	"steadyfit/internal/memlayer"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 	"steadyfit/session"
@@ -219,7 +220,7 @@ func (s *settings) memoryFlags() []flag {
 		{"memory-budget", "fit explain tune", "keep the process under this size: split batches, reload, or restart from a checkpoint", "Budget.Limit",
 			newSize(&s.Budget.Limit, memory.MiB)},
 		{"memory-budget-of", "fit explain tune", "memory that --memory-budget and --reset-near measure", "Budget.Layer ResetPolicy.Layer",
-			newChoice(&s.Budget.Layer, "rss anon cgroup gpu", memory.RSS, memory.Anon, memory.CgroupWorkingSet, memory.GPUProcess)},
+			newChoice(&s.Budget.Layer, "rss anon cgroup gpu", memory.RSS, memory.Anon, memlayer.CgroupWorkingSet, memlayer.GPUProcess)},
 		{"micro-batches", "fit explain", "split each batch into this many parts and add up their gradients (0: as memory needs)", "Options.MicroBatches",
 			newCount(&s.Session.MicroBatches, 0)},
 		{"on-oom", "fit", "what to do when TensorFlow runs out of memory; microbatch splits the batches", "Config.OnOutOfMemory",

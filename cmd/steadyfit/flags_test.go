@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/memory"
+	"steadyfit/internal/memlayer"
 )
 
 // These programs run or print command lines. All other packages are libraries.
@@ -172,7 +172,7 @@ func TestFlagName(t *testing.T) {
 		{"Options.XLA", "on-2", "--xla"},
 		{"Options.XLA", "off", "--xla=false"},
 		{"Options.StepsPerExecution", "8", "--steps-per-execution 8"},
-		{"Budget.Layer", string(memory.GPUProcess), "--memory-budget-of gpu"},
+		{"Budget.Layer", string(memlayer.GPUProcess), "--memory-budget-of gpu"},
 		{"Options.Cluster", "", "cluster"},
 		{"TF_XLA_FLAGS", "", "TF_XLA_FLAGS"},
 		{"Options.Executor", "single", "--executor single-threaded"},

@@ -17,7 +17,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/bytesize"
 	"steadyfit/internal/gpu"
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
@@ -66,7 +68,7 @@ func mostOnGPU(t *testing.T, driver *gpu.Driver, cmd *exec.Cmd) memory.Bytes {
 	cmd.Stdout, cmd.Stderr = &output, &output
 	var before, used, own memory.Reading
 	driver.Source(0)(func(l memory.Layer, r memory.Reading) {
-		if l == memory.GPUUsed {
+		if l == memlayer.GPUUsed {
 			before = r
 		}
 	})
@@ -96,9 +98,9 @@ func mostOnGPU(t *testing.T, driver *gpu.Driver, cmd *exec.Cmd) memory.Bytes {
 		case <-tick.C:
 			source(func(l memory.Layer, r memory.Reading) {
 				switch l {
-				case memory.GPUProcess:
+				case memlayer.GPUProcess:
 					larger(&own, r)
-				case memory.GPUUsed:
+				case memlayer.GPUUsed:
 					larger(&used, r)
 				}
 			})
@@ -167,7 +169,7 @@ func TestOnGPUInForce(t *testing.T) {
 		line := inForce(t, "--gpu-memory-fraction", "0.2")
 		found := regexp.MustCompile(`GPU:0 \(up to (.*?)\)`).FindStringSubmatch(line)
 		require.NotNil(t, found, line)
-		limit, err := memory.ParseBytes(found[1])
+		limit, err := bytesize.Parse[memory.Bytes](found[1])
 		require.NoError(t, err)
 		assert.InEpsilon(t, float64(total.Bytes)/5, float64(limit), 0.1, "CUDA counts less than NVML, which has what the driver reserves")
 	})

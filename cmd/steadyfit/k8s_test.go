@@ -18,6 +18,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"steadyfit/cluster"
+	"steadyfit/internal/bytesize"
 	"steadyfit/memory"
 )
 
@@ -172,9 +173,9 @@ func TestKubernetesJob(t *testing.T) {
 		assert.Equal(t, "true", flag(name), name)
 	}
 	assert.Equal(t, "cgroup", flag("memory-budget-of"))
-	budget, err := memory.ParseBytes(flag("memory-budget"))
+	budget, err := bytesize.Parse[memory.Bytes](flag("memory-budget"))
 	require.NoError(t, err)
-	limit, err := memory.ParseBytes(fit.Resources.Limits["memory"] + "B")
+	limit, err := bytesize.Parse[memory.Bytes](fit.Resources.Limits["memory"] + "B")
 	require.NoError(t, err)
 	assert.Less(t, budget, limit*19/20, "what comes within a step has to fit between budget and limit")
 	assert.Greater(t, budget, limit/2)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
@@ -37,7 +38,7 @@ func BenchmarkDataSizes(b *testing.B) {
 			for b.Loop() {
 				most := peaks(b, "fit", "--model", "builtin:digits", "--data", dir, "--on-disk", c.onDisk, "--scale", "0,16",
 					"--epochs", "3", "--steps-per-epoch", "100", "--batch", "64", "--seed", "1")
-				for _, layer := range []memory.Layer{memory.Anon, memory.File, memory.RSS} {
+				for _, layer := range []memory.Layer{memory.Anon, memlayer.File, memory.RSS} {
 					b.ReportMetric(float64(most[layer])/1e6, "MB-"+string(layer))
 				}
 			}
@@ -81,7 +82,7 @@ func peaks(b *testing.B, args ...string) map[memory.Layer]memory.Bytes {
 			if sampler.Sample(0, &sample) != nil {
 				continue // the process has ended
 			}
-			for _, layer := range []memory.Layer{memory.Anon, memory.File, memory.RSS} {
+			for _, layer := range []memory.Layer{memory.Anon, memlayer.File, memory.RSS} {
 				most[layer] = max(most[layer], sample.Get(layer).Bytes)
 			}
 		}

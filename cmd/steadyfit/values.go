@@ -14,6 +14,7 @@ import (
 
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/bytesize"
 	"steadyfit/internal/english"
 	"steadyfit/matrix"
 	"steadyfit/memory"
@@ -173,7 +174,7 @@ var errNoSize = errors.New("expected a size, such as 600MiB, 1.5GiB or 4096")
 
 func newSize[T ~int64 | ~uint64](p *T, least memory.Bytes) *value {
 	return newValue("size", "", func(text string) error {
-		n, err := memory.ParseBytes(text)
+		n, err := bytesize.Parse[memory.Bytes](text)
 		switch {
 		case err != nil:
 			return errNoSize
@@ -334,7 +335,7 @@ func (s *settings) setMemoryGrowth(text string) (err error) {
 
 func (s *settings) setGPULimits(text string) error {
 	for _, limit := range strings.Split(text, ",") {
-		size, err := memory.ParseBytes(limit)
+		size, err := bytesize.Parse[memory.Bytes](limit)
 		if err != nil {
 			return errNoSize
 		}

@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 
 	"steadyfit/fit/internal/gauge"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
 	"steadyfit/option"
@@ -84,7 +85,7 @@ func (m *processMeter) sees() error {
 	if err := m.sampler.Sample(0, &m.sample); err != nil {
 		return blind(err.Error())
 	}
-	if !m.sample.Get(memory.Peak).OK || !m.sample.Get(memory.RSS).OK {
+	if !m.sample.Get(memlayer.Peak).OK || !m.sample.Get(memory.RSS).OK {
 		return blind(errNoPeak.Error())
 	}
 	if err := m.sampler.ResetPeak(); err != nil {
@@ -124,7 +125,7 @@ func (m *processMeter) beyond() memory.Bytes {
 		m.fails(err)
 		return 0
 	}
-	peak, rss := m.sample.Get(memory.Peak), m.sample.Get(memory.RSS)
+	peak, rss := m.sample.Get(memlayer.Peak), m.sample.Get(memory.RSS)
 	if !peak.OK || !rss.OK {
 		m.fails(errNoPeak)
 		return 0

@@ -18,6 +18,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/child"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
@@ -336,7 +337,7 @@ func (t *trainer) opens(s spec) (err error) {
 	if err := t.memory.Sample(0, &t.opened); err != nil {
 		return err
 	}
-	t.opening = t.opened.Get(memory.Peak).Bytes
+	t.opening = t.opened.Get(memlayer.Peak).Bytes
 	_ = t.memory.ResetPeak() // otherwise the peak includes opening TensorFlow
 	return t.memory.Sample(0, &t.opened)
 }
@@ -380,7 +381,7 @@ func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
 	return answer{
 		Step: took / float64(executions*t.executions.Steps), Execution: took / float64(executions), Finite: t.finite,
 		Peak: usage.Peak.Bytes, Anon: usage.Anon.Bytes, Base: t.base,
-		StepPeak: sample.Get(memory.Peak).Bytes, Opened: t.opened.Get(memory.RSS).Bytes, OpenedAnon: t.opened.Get(memory.Anon).Bytes,
+		StepPeak: sample.Get(memlayer.Peak).Bytes, Opened: t.opened.Get(memory.RSS).Bytes, OpenedAnon: t.opened.Get(memory.Anon).Bytes,
 		Opening: t.opening, Features: t.features,
 		Mapped: max(sample.Get(memory.RSS).Bytes-sample.Get(memory.Anon).Bytes, 0),
 	}, err

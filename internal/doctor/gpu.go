@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/gpu"
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
@@ -106,11 +107,11 @@ func usedMemory(driver *gpu.Driver) map[string]memory.Reading {
 	source(func(l memory.Layer, r memory.Reading) { sample[l] = r })
 	gpus := driver.GPUs()
 	if len(gpus) == 1 {
-		return map[string]memory.Reading{gpus[0].ID: sample[memory.GPUUsed]}
+		return map[string]memory.Reading{gpus[0].ID: sample[memlayer.GPUUsed]}
 	}
 	used := map[string]memory.Reading{}
 	for _, g := range gpus {
-		used[g.ID] = sample[memory.GPUUsed.Of(g.ID)]
+		used[g.ID] = sample[memlayer.Of[memory.Layer](memlayer.GPUUsed, g.ID)]
 	}
 	return used
 }

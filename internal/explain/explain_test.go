@@ -28,6 +28,7 @@ import (
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/lab/workload"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
@@ -359,16 +360,16 @@ func TestLeaks(t *testing.T) {
 		retained string
 		batch    int
 		samples  int
-		cause    memory.Cause
+		cause    string
 		carrier  memory.Layer
 	}{
-		{"go", 32, 256, memory.HostHistory, "go heap live"},
-		{"native", 32, 256, memory.Unreleased, memory.LiveBytes},
-		{"W2", 256, 256, memory.Unreleased, memory.LiveBytes},
-		{"W4", 32, 32, memory.Unreleased, memory.LiveCount},
-		{"W5", 32, 256, memory.RuntimeCache, memory.GraphOperations},
-		{"W6", 32, 256, memory.RuntimeCache, memory.Executors},
-		{"W10", 512, 256, memory.HostHistory, "go heap live"},
+		{"go", 32, 256, memlayer.HostHistory, "go heap live"},
+		{"native", 32, 256, memlayer.Unreleased, memlayer.LiveBytes},
+		{"W2", 256, 256, memlayer.Unreleased, memlayer.LiveBytes},
+		{"W4", 32, 32, memlayer.Unreleased, memlayer.LiveCount},
+		{"W5", 32, 256, memlayer.RuntimeCache, memlayer.GraphOperations},
+		{"W6", 32, 256, memlayer.RuntimeCache, memlayer.Executors},
+		{"W10", 512, 256, memlayer.HostHistory, "go heap live"},
 	} {
 		t.Run(c.retained, func(t *testing.T) {
 			r := measure(t, "1", testCase{Model: "digits", Samples: 1000, Batch: c.batch, Seconds: 90, Growth: c.samples, Retain: c.retained})
@@ -548,18 +549,18 @@ func TestJudgeCounts(t *testing.T) {
 		executors int
 		growth    memory.Bytes
 		want      memory.Kind
-		cause     memory.Cause
+		cause     string
 	}{
 		{0, 0, memory.Flat, ""},
 		{0, 3 * memory.KiB, memory.Flat, ""},
-		{1, 3 * memory.KiB, memory.Leak, memory.RuntimeCache},
+		{1, 3 * memory.KiB, memory.Leak, memlayer.RuntimeCache},
 		{1, 0, memory.Inconclusive, ""},
 	} {
 		var s memory.Series
 		for i := range 200 {
 			sample := memory.Sample{Step: i, At: time.Unix(int64(i), 0)}
 			sample.Set(memory.Anon, memory.Known(64*memory.MiB+memory.Bytes(i)*c.growth+memory.Bytes(i%3)*4*memory.KiB))
-			sample.Set(memory.Executors, memory.Known(memory.Bytes(5+i*c.executors)))
+			sample.Set(memlayer.Executors, memory.Known(memory.Bytes(5+i*c.executors)))
 			s.Append(&sample)
 		}
 		v := judge(&s, 200)
@@ -572,15 +573,15 @@ func TestJudgeCounts(t *testing.T) {
 func TestSettle(t *testing.T) {
 	for _, c := range []struct {
 		kind  memory.Kind
-		cause memory.Cause
+		cause string
 		want  memory.Kind
 		keeps bool
 	}{
-		{memory.Leak, memory.Unreleased, memory.Leak, true},
-		{memory.Leak, memory.HostHistory, memory.Leak, true},
-		{memory.Leak, memory.Retention, memory.Inconclusive, false},
-		{memory.Leak, memory.GoRuntime, memory.Inconclusive, false},
-		{memory.Plateau, memory.HostHistory, memory.Plateau, false},
+		{memory.Leak, memlayer.Unreleased, memory.Leak, true},
+		{memory.Leak, memlayer.HostHistory, memory.Leak, true},
+		{memory.Leak, memlayer.Retention, memory.Inconclusive, false},
+		{memory.Leak, memlayer.GoRuntime, memory.Inconclusive, false},
+		{memory.Plateau, memlayer.HostHistory, memory.Plateau, false},
 	} {
 		v := memory.Verdict{Kind: c.kind, Cause: c.cause, From: 6, To: 106}
 		settle(&v)

@@ -16,6 +16,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/internal/stats"
 	"steadyfit/memory"
@@ -291,13 +292,13 @@ func (m *measurement) grow(ctx context.Context) error {
 func judge(s *memory.Series, steps int) memory.Verdict {
 	v := s.Judge(memory.Criteria{Budget: tolerated / memory.Bytes(max(steps, 1))})
 	counts := slices.IndexFunc(v.Trends, func(t memory.Trend) bool {
-		return slices.Contains([]memory.Layer{memory.LiveCount, memory.GraphOperations, memory.Executors}, t.Layer) && t.Slope.Low > 0
+		return slices.Contains([]memory.Layer{memlayer.LiveCount, memlayer.GraphOperations, memlayer.Executors}, t.Layer) && t.Slope.Low > 0
 	})
 	if v.Kind != memory.Leak && counts >= 0 {
 		t := v.Trends[counts]
 		if v = s.Judge(memory.Criteria{}); v.Kind != memory.Leak {
 			v.Kind, v.More = memory.Inconclusive, v.To-v.From
-			v.Reason = fmt.Sprintf("%s grows by %s, but memory hardly does", t.Layer, memory.Rate(t.Layer, t.Slope, v.Per, false))
+			v.Reason = fmt.Sprintf("%s grows by %s, but memory hardly does", t.Layer, memlayer.Rate(t.Layer, v.Per, t.Slope.Estimate))
 		}
 	}
 	settle(&v)
@@ -309,9 +310,9 @@ func judge(s *memory.Series, steps int) memory.Verdict {
 // steps or some collections.
 func settle(v *memory.Verdict) {
 	if v.Kind == memory.Leak {
-		reason, undecided := map[memory.Cause]string{
-			memory.Retention: "malloc keeps more freed memory, which usually levels off",
-			memory.GoRuntime: "the Go runtime keeps more memory, but its live heap does not grow",
+		reason, undecided := map[string]string{
+			memlayer.Retention: "malloc keeps more freed memory, which usually levels off",
+			memlayer.GoRuntime: "the Go runtime keeps more memory, but its live heap does not grow",
 		}[v.Cause]
 		if !undecided {
 			return
@@ -358,7 +359,7 @@ func (m *measurement) findPeak(ctx context.Context) error {
 		if err := m.sampler.Sample(m.steps(), &m.sample); err != nil {
 			return err
 		}
-		peak := m.sample.Get(memory.Peak)
+		peak := m.sample.Get(memlayer.Peak)
 		if !peak.OK {
 			return fmt.Errorf("%w: the system reports no peak", memory.ErrUnavailable)
 		}

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"steadyfit/internal/escape"
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
@@ -157,7 +158,7 @@ func (r *Report) growing() (lines []string) {
 	for _, carrier := range []bool{true, false} {
 		for _, t := range v.Trends {
 			if t.Layer != v.Layer && (t.Layer == v.Carrier) == carrier && (carrier || t.Share > 0.1) && t.Slope.Low > 0 && len(lines) < 4 {
-				lines = append(lines, fmt.Sprintf("%s %s", t.Layer, memory.Rate(t.Layer, t.Slope, v.Per, true)))
+				lines = append(lines, fmt.Sprintf("%s %s", t.Layer, memlayer.Rate(t.Layer, v.Per, t.Slope.Estimate, t.Slope.Low, t.Slope.High)))
 			}
 		}
 	}

@@ -5,9 +5,9 @@
 // that the driver does not report is unknown, never zero. [Driver.Why] is the reason if there are no
 // amounts at all.
 //
-// The layers are [memory.GPUUsed], the memory in use by all processes, and [memory.GPUProcess], the
+// The layers are memlayer.GPUUsed, the memory in use by all processes, and memlayer.GPUProcess, the
 // memory of one process. With several GPUs they are sums, and each GPU has layers named after its ID,
-// such as GPUUsed.Of("0"). A sum is unknown if a part is unknown. A GPU divided into instances (MIG) is
+// such as "gpu used (0)". A sum is unknown if a part is unknown. A GPU divided into instances (MIG) is
 // listed as its instances.
 //
 // The amount of a process has these limits:

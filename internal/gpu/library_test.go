@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/gpu/gputest"
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
@@ -77,13 +78,13 @@ func TestLibraries(t *testing.T) {
 		most       float64
 	}{
 		{"new", "-DNEW", []GPU{{ID: "0", UUID: "GPU-0", Name: "Test GPU", Memory: gib}},
-			map[memory.Layer]memory.Bytes{memory.GPUUsed: 100 << 20, memory.GPUProcess: 7 << 20}, 8},
+			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 100 << 20, memlayer.GPUProcess: 7 << 20}, 8},
 		{"old", "-DOLD", []GPU{{ID: "0", UUID: "GPU-0", Name: "Test GPU", Memory: gib}},
-			map[memory.Layer]memory.Bytes{memory.GPUUsed: 130 << 20, memory.GPUProcess: 7 << 20}, 8},
+			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 130 << 20, memlayer.GPUProcess: 7 << 20}, 8},
 		{"forbidden", "-DFORBIDDEN", []GPU{{ID: "0", UUID: "GPU-0", Name: "Test GPU", Memory: gib}},
-			map[memory.Layer]memory.Bytes{memory.GPUUsed: 100 << 20}, 8},
+			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 100 << 20}, 8},
 		{"divided", "-DDIVIDED=2", []GPU{{"0:0", "MIG-0", "Test GPU MIG 1g.5gb", gib, true}, {"0:2", "MIG-2", "Test GPU MIG 1g.5gb", gib, true}},
-			map[memory.Layer]memory.Bytes{memory.GPUUsed: 200 << 20, memory.GPUProcess: 14 << 20, "gpu used (0:0)": 100 << 20, "gpu process used (0:0)": 7 << 20,
+			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 200 << 20, memlayer.GPUProcess: 14 << 20, "gpu used (0:0)": 100 << 20, "gpu process used (0:0)": 7 << 20,
 				"gpu used (0:2)": 100 << 20, "gpu process used (0:2)": 7 << 20}, 16},
 	} {
 		t.Run(c.name, func(t *testing.T) {

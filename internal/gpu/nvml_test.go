@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
@@ -169,7 +170,7 @@ func TestOneGPU(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 1000, reserved: 50, processes: c.processes, queue: c.queue}}})
-			require.Equal(t, amounts{{memory.GPUUsed, 1000}, {memory.GPUProcess, c.want}}, sampled(d.Source(pid)))
+			require.Equal(t, amounts{{memlayer.GPUUsed, 1000}, {memlayer.GPUProcess, c.want}}, sampled(d.Source(pid)))
 		})
 	}
 }
@@ -216,12 +217,12 @@ func TestSeveralGPUs(t *testing.T) {
 	lib := &fakeNVML{devices: []*fakeDevice{first, second}}
 	d := opened(t, lib)
 	s := d.Source(77)
-	require.Equal(t, amounts{{memory.GPUUsed, 30}, {memory.GPUProcess, 5},
+	require.Equal(t, amounts{{memlayer.GPUUsed, 30}, {memlayer.GPUProcess, 5},
 		{"gpu used (0)", 10}, {"gpu process used (0)", 0}, {"gpu used (1)", 20}, {"gpu process used (1)", 5}}, sampled(s),
 		"the second GPU shows that the ID fits")
 
 	first.memory2, first.queue = gpuIsLost, gpuIsLost
-	require.Equal(t, amounts{{memory.GPUUsed, unknown}, {memory.GPUProcess, unknown},
+	require.Equal(t, amounts{{memlayer.GPUUsed, unknown}, {memlayer.GPUProcess, unknown},
 		{"gpu used (0)", unknown}, {"gpu process used (0)", unknown}, {"gpu used (1)", 20}, {"gpu process used (1)", 5}}, sampled(s),
 		"a sum without one of its parts is not known")
 
@@ -244,15 +245,15 @@ func TestSampler(t *testing.T) {
 	defer sampler.Close()
 	var sample memory.Sample
 	require.NoError(t, sampler.Sample(1, &sample))
-	require.Equal(t, memory.Known(1000), sample.Get(memory.GPUUsed))
-	require.Equal(t, memory.Known(9), sample.Get(memory.GPUProcess))
+	require.Equal(t, memory.Known(1000), sample.Get(memlayer.GPUUsed))
+	require.Equal(t, memory.Known(9), sample.Get(memlayer.GPUProcess))
 }
 
 func TestDriverBefore510(t *testing.T) {
 	lib := &fakeNVML{before510: true, devices: []*fakeDevice{{used: 1000, reserved: 50, processes: []processInfo{running(1, 300)}}}}
 	d := opened(t, lib)
 	require.Equal(t, []GPU{{ID: "0", Memory: memory.Known(1 << 30)}}, d.GPUs())
-	require.Equal(t, amounts{{memory.GPUUsed, 1050}, {memory.GPUProcess, 300}}, sampled(d.Source(1)), "with what is reserved")
+	require.Equal(t, amounts{{memlayer.GPUUsed, 1050}, {memlayer.GPUProcess, 300}}, sampled(d.Source(1)), "with what is reserved")
 }
 
 func TestMemoryNotTold(t *testing.T) {
@@ -260,7 +261,7 @@ func TestMemoryNotTold(t *testing.T) {
 		processes: []processInfo{running(1, 5)}}}})
 	require.Equal(t, []GPU{{ID: "0", Name: "NVIDIA GB10"}}, d.GPUs())
 	require.Equal(t, "NVIDIA GB10", d.GPUs()[0].String())
-	require.Equal(t, amounts{{memory.GPUUsed, unknown}, {memory.GPUProcess, 5}}, sampled(d.Source(1)))
+	require.Equal(t, amounts{{memlayer.GPUUsed, unknown}, {memlayer.GPUProcess, 5}}, sampled(d.Source(1)))
 }
 
 func TestMIG(t *testing.T) {
@@ -319,7 +320,7 @@ func TestOneGPUOfSeveralFails(t *testing.T) {
 	require.NotErrorIs(t, err, noPermission)
 	require.Empty(t, d.Why())
 	require.Equal(t, "2", d.GPUs()[0].ID)
-	require.Equal(t, amounts{{memory.GPUUsed, 4}, {memory.GPUProcess, unknown}}, sampled(d.Source(1)))
+	require.Equal(t, amounts{{memlayer.GPUUsed, 4}, {memlayer.GPUProcess, unknown}}, sampled(d.Source(1)))
 }
 
 func TestClose(t *testing.T) {
@@ -329,7 +330,7 @@ func TestClose(t *testing.T) {
 	require.NoError(t, d.Close())
 	require.NoError(t, d.Close())
 	require.Equal(t, 1, lib.shutdowns)
-	require.Equal(t, amounts{{memory.GPUUsed, unknown}, {memory.GPUProcess, unknown}}, sampled(s))
+	require.Equal(t, amounts{{memlayer.GPUUsed, unknown}, {memlayer.GPUProcess, unknown}}, sampled(s))
 	require.Nil(t, d.Source(1))
 	require.Len(t, d.GPUs(), 1)
 

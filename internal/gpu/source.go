@@ -3,6 +3,7 @@ package gpu
 import (
 	"os"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
@@ -47,7 +48,7 @@ func (d *Driver) Source(pid int) memory.Source {
 	s := &source{driver: d, pid: uint32(pid), answers: make([]answer, len(d.gpus))}
 	s.buffers.nvml = d.nvml
 	for _, g := range d.gpus {
-		s.layers = append(s.layers, [2]memory.Layer{memory.GPUUsed.Of(g.ID), memory.GPUProcess.Of(g.ID)})
+		s.layers = append(s.layers, [2]memory.Layer{memlayer.Of[memory.Layer](memlayer.GPUUsed, g.ID), memlayer.Of[memory.Layer](memlayer.GPUProcess, g.ID)})
 	}
 	return s.sample
 }
@@ -67,8 +68,8 @@ func (s *source) sample(add func(memory.Layer, memory.Reading)) {
 	for _, a := range s.answers {
 		used, process = plus(used, a.used), plus(process, a.process)
 	}
-	add(memory.GPUUsed, used)
-	add(memory.GPUProcess, process)
+	add(memlayer.GPUUsed, used)
+	add(memlayer.GPUProcess, process)
 	if len(s.answers) == 1 {
 		return
 	}
@@ -115,9 +116,9 @@ func (m *Meter) Read() memory.Reading {
 	var used, process memory.Reading
 	m.source(func(l memory.Layer, r memory.Reading) {
 		switch l {
-		case memory.GPUUsed:
+		case memlayer.GPUUsed:
 			used = r
-		case memory.GPUProcess:
+		case memlayer.GPUProcess:
 			process = r
 		}
 	})

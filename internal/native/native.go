@@ -7,33 +7,34 @@ import (
 	"errors"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
 
 // Source returns a source of the amounts of [Malloc], of the number and bytes of open tfbind objects
-// ([memory.LiveCount], [memory.LiveBytes]), and of what TensorFlow keeps for their graphs and runs
-// ([memory.GraphOperations], [memory.Executors]).
+// (memlayer.LiveCount, memlayer.LiveBytes), and of what TensorFlow keeps for their graphs and runs
+// (memlayer.GraphOperations, memlayer.Executors).
 func Source() memory.Source {
 	return func(add func(memory.Layer, memory.Reading)) {
 		malloc(add)
 		c := tfbind.Live()
-		add(memory.LiveBytes, memory.Known(memory.Bytes(c.TensorBytes+c.StepBytes)))
-		add(memory.LiveCount, memory.Known(memory.Bytes(c.Tensors+c.Steps+c.Sessions+c.Graphs+c.Eagers+c.EagerFrames)))
-		add(memory.GraphOperations, memory.Known(memory.Bytes(c.Operations)))
-		add(memory.Executors, memory.Known(memory.Bytes(c.Executors)))
+		add(memlayer.LiveBytes, memory.Known(memory.Bytes(c.TensorBytes+c.StepBytes)))
+		add(memlayer.LiveCount, memory.Known(memory.Bytes(c.Tensors+c.Steps+c.Sessions+c.Graphs+c.Eagers+c.EagerFrames)))
+		add(memlayer.GraphOperations, memory.Known(memory.Bytes(c.Operations)))
+		add(memlayer.Executors, memory.Known(memory.Bytes(c.Executors)))
 	}
 }
 
 // Malloc returns a source of the amounts of malloc ([memory.MallocUsed], [memory.MallocFree],
-// [memory.MallocArenas]). It does not allocate, and takes as long as [tfbind.MallocInfo].
+// memlayer.MallocArenas). It does not allocate, and takes as long as [tfbind.MallocInfo].
 func Malloc() memory.Source { return malloc }
 
 func malloc(add func(memory.Layer, memory.Reading)) {
 	m, _ := tfbind.MallocInfo()
 	add(memory.MallocUsed, reading(m.InUse))
 	add(memory.MallocFree, reading(m.Free))
-	add(memory.MallocArenas, reading(m.Arenas))
+	add(memlayer.MallocArenas, reading(m.Arenas))
 }
 
 func reading(bytes int64) memory.Reading {

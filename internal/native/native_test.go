@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
@@ -35,14 +36,14 @@ func TestSource(t *testing.T) {
 	after := take(t, sampler)
 
 	for layer, grown := range map[memory.Layer]memory.Bytes{
-		memory.LiveBytes: 4000, memory.LiveCount: 1,
+		memlayer.LiveBytes: 4000, memlayer.LiveCount: 1,
 	} {
 		require.True(t, before.Get(layer).OK, layer)
 		assert.Equal(t, before.Get(layer).Bytes+grown, during.Get(layer).Bytes, layer)
 		assert.Equal(t, before.Get(layer), after.Get(layer), layer)
 	}
 	m, ok := tfbind.MallocInfo()
-	for layer, amount := range map[memory.Layer]int64{memory.MallocUsed: m.InUse, memory.MallocFree: m.Free, memory.MallocArenas: m.Arenas} {
+	for layer, amount := range map[memory.Layer]int64{memory.MallocUsed: m.InUse, memory.MallocFree: m.Free, memlayer.MallocArenas: m.Arenas} {
 		assert.Equal(t, amount >= 0, during.Get(layer).OK, layer)
 	}
 	if !ok {

@@ -4,6 +4,7 @@ package gauge
 import (
 	"fmt"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
@@ -19,9 +20,9 @@ type Gauge struct {
 func New(layer memory.Layer) (*Gauge, error) {
 	g := &Gauge{layer: layer}
 	switch layer {
-	case memory.RSS, memory.Anon, memory.CgroupWorkingSet:
+	case memory.RSS, memory.Anon, memlayer.CgroupWorkingSet:
 	default:
-		return nil, fmt.Errorf("memory gauge: layer %q; expected %s, %s or %s", layer, memory.RSS, memory.Anon, memory.CgroupWorkingSet)
+		return nil, fmt.Errorf("memory gauge: layer %q; expected %s, %s or %s", layer, memory.RSS, memory.Anon, memlayer.CgroupWorkingSet)
 	}
 	if err := g.open(); err != nil {
 		return nil, fmt.Errorf("memory gauge: %w", err)

@@ -10,6 +10,7 @@ import (
 	"github.com/shirou/gopsutil/v3/cpu"
 
 	"steadyfit/internal/cgroup"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/procfile"
 	"steadyfit/memory"
 )
@@ -24,7 +25,7 @@ type files struct {
 }
 
 func (g *Gauge) open() (err error) {
-	if g.layer == memory.CgroupWorkingSet {
+	if g.layer == memlayer.CgroupWorkingSet {
 		g.openGroup(cgroup.Find(os.DirFS("/"), "self", "memory"))
 		return nil
 	}
@@ -54,7 +55,7 @@ func (g *files) openGroup(c cgroup.Controller) {
 
 // Read returns the current amount.
 func (g *Gauge) Read() memory.Reading {
-	if g.layer == memory.CgroupWorkingSet {
+	if g.layer == memlayer.CgroupWorkingSet {
 		used, ok := procfile.Amount(g.file, g.buffer[:])
 		text, err := procfile.Read(g.stat, g.buffer[:])
 		inactive, known := procfile.Number(procfile.Line(text, g.inactive))
@@ -101,7 +102,7 @@ func (g *Gauge) Close() (failed error) {
 func (g *Gauge) Uncertainty() memory.Bytes {
 	online, _ := cpu.Counts(true)
 	batch := max(32, 2*online, 2*runtime.NumCPU())
-	if g.layer == memory.CgroupWorkingSet {
+	if g.layer == memlayer.CgroupWorkingSet {
 		batch = 64
 	}
 	// Pages are counted on the processors that this process may use.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/cgroup"
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
@@ -74,7 +75,7 @@ func TestGaugeOfAWorkingSet(t *testing.T) {
 			require.NoError(t, os.WriteFile(filepath.Join(without, c.used), []byte("1\n"), 0o600))
 			require.NoError(t, os.WriteFile(filepath.Join(dir, c.used), []byte(c.amount), 0o600))
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "memory.stat"), []byte(c.stat), 0o600))
-			g := Gauge{layer: memory.CgroupWorkingSet}
+			g := Gauge{layer: memlayer.CgroupWorkingSet}
 			assert.False(t, g.Read().OK)
 			g.openGroup(cgroup.Controller{Version: c.version, Dirs: []string{filepath.Join(dir, "none"), without, dir}})
 			assert.Equal(t, c.want, g.Read())
@@ -83,7 +84,7 @@ func TestGaugeOfAWorkingSet(t *testing.T) {
 			assert.False(t, g.Read().OK)
 		})
 	}
-	g, err := New(memory.CgroupWorkingSet)
+	g, err := New(memlayer.CgroupWorkingSet)
 	if err != nil {
 		require.ErrorIs(t, err, memory.ErrUnavailable)
 		t.Skip("this machine tells nothing of control groups")
@@ -105,7 +106,7 @@ func TestGaugeUncertainty(t *testing.T) {
 }
 
 func BenchmarkGauge(b *testing.B) {
-	for _, layer := range []memory.Layer{memory.Anon, memory.CgroupWorkingSet} {
+	for _, layer := range []memory.Layer{memory.Anon, memlayer.CgroupWorkingSet} {
 		b.Run(string(layer), func(b *testing.B) {
 			g, err := New(layer)
 			if err != nil {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
 	"steadyfit/memory"
 )
@@ -30,7 +31,7 @@ type Outcome struct {
 // Of returns the outcome of a run from its series: the verdict, the maxima of the layers Peak (or RSS) and GPUProcess, and the mean
 // step time of the judged part. The caller sets Outcome.Reset.
 func Of(s *memory.Series, v memory.Verdict) Outcome {
-	o := Outcome{Verdict: v, Peak: s.Max(memory.Peak), GPU: s.Max(memory.GPUProcess), StepTime: stepTime(s, v)}
+	o := Outcome{Verdict: v, Peak: s.Max(memlayer.Peak), GPU: s.Max(memlayer.GPUProcess), StepTime: stepTime(s, v)}
 	if !o.Peak.OK {
 		o.Peak = s.Max(memory.RSS)
 	}
@@ -41,14 +42,14 @@ func Of(s *memory.Series, v memory.Verdict) Outcome {
 // steps. Such gaps are added where they are longer than usual, as for a reset.
 func stepTime(s *memory.Series, v memory.Verdict) memory.Reading {
 	samples := s.Samples()
-	if v.Per != memory.PerMinute {
+	if v.Per != memlayer.PerMinute {
 		from, _ := slices.BinarySearchFunc(samples, v.From, func(a memory.Sample, from float64) int { return cmp.Compare(float64(a.Step), from) })
 		samples = samples[from:]
 	}
 	var inSteps, steps float64
 	var outside []float64
 	for i := 1; i < len(samples); i++ {
-		n, took := float64(samples[i].Step-samples[i-1].Step), samples[i].Get(memory.StepTime)
+		n, took := float64(samples[i].Step-samples[i-1].Step), samples[i].Get(memlayer.StepTime)
 		if n <= 0 {
 			continue
 		}
@@ -72,7 +73,7 @@ func stepTime(s *memory.Series, v memory.Verdict) memory.Reading {
 
 // Crashed returns the verdict of a run that ended early.
 func Crashed(reason string) memory.Verdict {
-	return memory.Verdict{Kind: memory.Crash, Per: memory.PerStep, Reason: reason}
+	return memory.Verdict{Kind: memlayer.Crash, Per: memlayer.PerStep, Reason: reason}
 }
 
 // Pair is a run without a remedy and a run with it, made one right after the other.
@@ -195,7 +196,7 @@ func (s Scatter) Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	c := comparing{Comparison: Comparison{Goal: goal, Pairs: len(pairs), Confidence: compareConfidence}}
 	for _, p := range pairs {
 		c.without, c.with = append(c.without, p.Base), append(c.with, p.Remedy)
-		base, remedy := p.Base.Verdict.Kind == memory.Crash, p.Remedy.Verdict.Kind == memory.Crash
+		base, remedy := p.Base.Verdict.Kind == memlayer.Crash, p.Remedy.Verdict.Kind == memlayer.Crash
 		if base {
 			c.BaseCrashes++
 		}
@@ -353,8 +354,8 @@ func fragments(v memory.Verdict) bool {
 	if v.Budget == 0 && v.To > v.From {
 		tolerated = float64(memory.MiB) / (v.To - v.From)
 	}
-	carrier := v.Carrier.Whole()
-	return mayGrow(v) && v.Cause == memory.Retention && (carrier == memory.MallocFree || carrier == memory.MallocArenas) &&
+	carrier := memlayer.Whole(v.Carrier)
+	return mayGrow(v) && v.Cause == memlayer.Retention && (carrier == memory.MallocFree || carrier == memlayer.MallocArenas) &&
 		v.Net != nil && v.Net.Low <= float64(v.Budget) && v.Net.High <= tolerated
 }
 
@@ -373,7 +374,7 @@ func leaking(outcomes []Outcome) (leaks, came int) {
 		case memory.Leak:
 			leaks++
 			came++
-		case memory.Crash:
+		case memlayer.Crash:
 		default:
 			came++
 		}

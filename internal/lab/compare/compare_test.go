@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
@@ -211,8 +212,8 @@ func TestLeaks(t *testing.T) {
 
 func TestOutcome(t *testing.T) {
 	s := layered(100, map[memory.Layer]func(int) float64{
-		memory.Anon: func(int) float64 { return mib }, memory.Peak: func(i int) float64 { return mib * float64(i) },
-		memory.StepTime: func(i int) float64 { return 1000 + float64(i%3) }, memory.GPUProcess: func(i int) float64 { return mib * float64(100-i) },
+		memory.Anon: func(int) float64 { return mib }, memlayer.Peak: func(i int) float64 { return mib * float64(i) },
+		memlayer.StepTime: func(i int) float64 { return 1000 + float64(i%3) }, memlayer.GPUProcess: func(i int) float64 { return mib * float64(100-i) },
 	})
 	o := Of(s, s.Judge(memory.Criteria{}))
 	require.Equal(t, memory.Known(99*memory.MiB), o.Peak)
@@ -236,7 +237,7 @@ func TestStepTimeHasAllThatIsDone(t *testing.T) {
 			sample := memory.Sample{Step: 10 * i, At: at}
 			sample.Set(memory.Anon, memory.Known(100*memory.MiB))
 			if i%20 != 19 || !process {
-				sample.Set(memory.StepTime, memory.Known(memory.Bytes(time.Millisecond)))
+				sample.Set(memlayer.StepTime, memory.Known(memory.Bytes(time.Millisecond)))
 			}
 			s.Append(&sample)
 			at = at.Add(10*time.Millisecond + sampling)
@@ -297,7 +298,7 @@ func TestCompareLeavesFragmentationOut(t *testing.T) {
 		judge := func(s *memory.Series) Outcome { return Of(s, s.Judge(memory.Criteria{Budget: 64 * memory.KiB})) }
 		base, remedy := judge(leaks), judge(closed)
 		require.Equal(t, memory.Leak, base.Verdict.Kind)
-		require.Equal(t, memory.Retention, remedy.Verdict.Cause, "%v", remedy.Verdict)
+		require.Equal(t, memlayer.Retention, remedy.Verdict.Cause, "%v", remedy.Verdict)
 		require.Equal(t, memory.MallocFree, remedy.Verdict.Carrier)
 		pairs = append(pairs, Pair{Base: base, Remedy: remedy})
 	}

@@ -6,11 +6,12 @@ import (
 	"slices"
 	"time"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
 // Kinds has the kinds of verdicts, the worst first.
-var Kinds = []memory.Kind{memory.Crash, memory.Leak, memory.Inconclusive, memory.Sawtooth, memory.Jump, memory.Plateau, memory.Flat}
+var Kinds = []memory.Kind{memlayer.Crash, memory.Leak, memory.Inconclusive, memory.Sawtooth, memory.Jump, memory.Plateau, memory.Flat}
 
 // Middle returns the run that represents several: of those with the most frequent kind of
 // verdict, the one with the middle slope. Of equally frequent kinds it takes the worst. It takes
@@ -36,7 +37,7 @@ func Middle[R any](runs []R, of func(R) Outcome, samples func(R) int) R {
 	if len(most) == 0 {
 		return runs[0]
 	}
-	if kind == memory.Crash {
+	if kind == memlayer.Crash {
 		return slices.MaxFunc(most, func(a, b R) int { return cmp.Compare(samples(a), samples(b)) })
 	}
 	slices.SortStableFunc(most, func(a, b R) int {

@@ -8,6 +8,7 @@ import (
 	"gonum.org/v1/gonum/mathext"
 	"gonum.org/v1/gonum/stat"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
 	"steadyfit/memory"
 )
@@ -191,7 +192,7 @@ func ScatterOf(variants []Variant, seed uint64) (s Scatter) {
 		alive[i].Group = v.Group
 		for _, p := range v.Pairs {
 			without = append(without, p.Base)
-			if p.Base.Verdict.Kind != memory.Crash && p.Remedy.Verdict.Kind != memory.Crash {
+			if p.Base.Verdict.Kind != memlayer.Crash && p.Remedy.Verdict.Kind != memlayer.Crash {
 				alive[i].Pairs = append(alive[i].Pairs, p)
 			}
 		}

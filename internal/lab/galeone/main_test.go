@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 )
@@ -148,8 +149,8 @@ func TestWorkloads(t *testing.T) {
 				}
 				after := r.phases[worker.PhaseClosed]
 				assert.Equal(t, memory.Known(0), after.Get(liveGraphs), "everything can be freed in the end")
-				assert.Equal(t, memory.Known(0), after.Get(memory.LiveBytes))
-				assert.Equal(t, memory.Known(0), after.Get(memory.WaitingBytes))
+				assert.Equal(t, memory.Known(0), after.Get(memlayer.LiveBytes))
+				assert.Equal(t, memory.Known(0), after.Get(memlayer.WaitingBytes))
 			})
 		}
 	}
@@ -235,9 +236,9 @@ func TestCalibration(t *testing.T) {
 	require.Empty(t, r.end.Failure, r.end.Text)
 	require.Len(t, r.values, 8)
 	for i, v := range r.values {
-		require.NotNil(t, v[memory.LiveBytes])
-		assert.EqualValues(t, (i+1)*leak*4, *v[memory.LiveBytes])
-		assert.Zero(t, *v[memory.WaitingBytes])
+		require.NotNil(t, v[memlayer.LiveBytes])
+		assert.EqualValues(t, (i+1)*leak*4, *v[memlayer.LiveBytes])
+		assert.Zero(t, *v[memlayer.WaitingBytes])
 	}
 }
 
@@ -249,7 +250,7 @@ func TestWaiting(t *testing.T) {
 	collected := runCell(t, spec)
 	require.Empty(t, left.end.Failure, left.end.Text)
 	require.Empty(t, collected.end.Failure, collected.end.Text)
-	first, last := *left.values[0][memory.WaitingBytes], *left.values[7][memory.WaitingBytes]
+	first, last := *left.values[0][memlayer.WaitingBytes], *left.values[7][memlayer.WaitingBytes]
 	assert.Equal(t, 8*first, last)
-	assert.Less(t, *collected.values[7][memory.WaitingBytes], last)
+	assert.Less(t, *collected.values[7][memlayer.WaitingBytes], last)
 }

@@ -11,6 +11,7 @@ import (
 	tf "github.com/galeone/tensorflow/tensorflow/go"
 
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
 )
@@ -119,10 +120,10 @@ func (t *tensors) Sample(add func(memory.Layer, memory.Reading)) {
 	bytes := t.made.sweep()
 	t.graphs = slices.DeleteFunc(t.graphs, func(g weak.Pointer[tf.Graph]) bool { return g.Value() == nil })
 	graphs := int64(len(t.graphs))
-	add(memory.LiveBytes, memory.Known(memory.Bytes(bytes)))
-	add(memory.WaitingBytes, memory.Known(memory.Bytes(max(0, bytes-t.keptBytes))))
+	add(memlayer.LiveBytes, memory.Known(memory.Bytes(bytes)))
+	add(memlayer.WaitingBytes, memory.Known(memory.Bytes(max(0, bytes-t.keptBytes))))
 	add(liveGraphs, memory.Known(memory.Bytes(graphs)))
 	add(waitingGraphs, memory.Known(memory.Bytes(max(0, graphs-t.keptGraphs))))
 }
 
-var liveGraphs, waitingGraphs = memory.LiveCount.Of("graphs"), memory.WaitingCount.Of("graphs")
+var liveGraphs, waitingGraphs = memlayer.Of[memory.Layer](memlayer.LiveCount, "graphs"), memlayer.Of[memory.Layer](memlayer.WaitingCount, "graphs")

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
@@ -178,7 +179,7 @@ func (r *run) endEpoch(ctx context.Context, l *Loop, n int) (saved error) {
 
 func (r *run) steady() {
 	worker.Check(r.c.Phase(worker.PhaseSteady))
-	if n := r.c.Last(memory.Threads); n.OK {
+	if n := r.c.Last(memlayer.Threads); n.OK {
 		worker.Check(r.c.Fact("threads", strconv.FormatInt(int64(n.Bytes), 10)))
 	}
 	for name, value := range r.losses.facts() {
@@ -200,11 +201,11 @@ func (r *run) trace(ctx context.Context, l *Loop) {
 	seen := worker.Must(native.ReadTrace(metadata))
 	var values []memory.Value
 	for name, use := range seen.Allocators {
-		used := memory.TFUsed
+		used := memory.Layer(memlayer.TFUsed)
 		if strings.HasPrefix(name, "GPU_") {
-			used = memory.GPUAllocator
+			used = memlayer.GPUAllocator
 		}
-		values = append(values, memory.Value{Layer: used.Of(name), Reading: use.InUse}, memory.Value{Layer: memory.TFPeak.Of(name), Reading: use.Peak})
+		values = append(values, memory.Value{Layer: memlayer.Of[memory.Layer](used, name), Reading: use.InUse}, memory.Value{Layer: memlayer.Of[memory.Layer](memlayer.TFPeak, name), Reading: use.Peak})
 	}
 	worker.Check(r.c.Phase(worker.PhaseTraced, values...))
 	matrix := 0

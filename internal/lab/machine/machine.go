@@ -11,6 +11,7 @@ import (
 	"github.com/shirou/gopsutil/v3/load"
 	"github.com/shirou/gopsutil/v3/mem"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/tfenv"
 	"steadyfit/memory"
 )
@@ -57,7 +58,7 @@ func Read(gpus []string) Environment {
 	if s, err := memory.NewSampler(memory.SamplerOptions{}); err == nil {
 		var sample memory.Sample
 		if err := s.Sample(0, &sample); err == nil {
-			e.Limit = int64(sample.Get(memory.CgroupLimit).Bytes)
+			e.Limit = int64(sample.Get(memlayer.CgroupLimit).Bytes)
 		}
 		s.Close()
 	}

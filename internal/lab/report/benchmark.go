@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -78,7 +79,7 @@ func benchmarkValues(run *matrix.RunResult) []string {
 	}
 	o := &run.Outcome
 	add(o.StepTime, "ns/op")
-	if d := o.Verdict; d.Kind != memory.Crash && d.Kind != "" && d.Samples > 0 {
+	if d := o.Verdict; d.Kind != memlayer.Crash && d.Kind != "" && d.Samples > 0 {
 		values = append(values, strconv.FormatFloat(d.Slope.Estimate, 'g', 6, 64)+" slope-B/step")
 	}
 	add(o.Peak, "peak-bytes")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"steadyfit/internal/english"
+	"steadyfit/internal/stats"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -211,7 +212,7 @@ func (v *view) Conditions() [][2]string {
 	for _, name := range slices.Sorted(maps.Keys(e.Variables)) {
 		variables = append(variables, name+"="+e.Variables[name])
 	}
-	settings := fmt.Sprintf("%s per remedy, seed %d, intervals of slopes at %s%%", english.Count(s.Pairs, "pair"), s.Seed, significant(100*cmp.Or(s.Confidence, memory.DefaultConfidence), 2))
+	settings := fmt.Sprintf("%s per remedy, seed %d, intervals of slopes at %s%%", english.Count(s.Pairs, "pair"), s.Seed, significant(100*cmp.Or(s.Confidence, stats.Confidence), 2))
 	if s.Quick {
 		settings += ", the quick form"
 	}

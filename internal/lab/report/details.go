@@ -11,6 +11,7 @@ import (
 	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -292,7 +293,7 @@ func (v *view) curves(c *matrix.Combination) (text string, crashed bool) {
 			}
 		}
 	}
-	return strings.Join(list, "|"), middle.Failure != "" || middle.Outcome.Verdict.Kind == memory.Crash
+	return strings.Join(list, "|"), middle.Failure != "" || middle.Outcome.Verdict.Kind == memlayer.Crash
 }
 
 // curve returns the anonymous memory of a run, or the resident memory if that is unknown.

@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/memlayer"
+	"steadyfit/internal/stats"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -114,7 +116,7 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 	}
 	waiting := same(course{kind: memory.Sawtooth, level: 350 * mib, rise: 300 * mib, peak: 200 * mib, time: 21e6})
 	w2 := waiting[matrix.Galeone]
-	w2.kind, w2.slope, w2.cause = memory.Leak, 4.6*mib, memory.WaitingBytes
+	w2.kind, w2.slope, w2.cause = memory.Leak, 4.6*mib, memlayer.WaitingBytes
 	waiting[matrix.Galeone] = w2
 	w2 = waiting[matrix.Keras]
 	w2.kind = memory.Flat
@@ -124,7 +126,7 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 			same(course{kind: memory.Flat, level: 320 * mib, peak: 90 * mib, time: 1.9e6}),
 			map[string]change{"micro-4": {1, 0.62, 1.31, false, false}, "xla": {1, 1.4, 3.1, false, false}, "bf16": {1, 0.78, 0.91, false, false}}},
 		{matrix.Workload{ID: "W1", Title: "one fetched tensor never released", What: "W0's step, and one fetched tensor of 64 KiB that stays open.", Expected: "an exact line of 64 KiB per step (calibration)", Steps: 1600, Every: 10, Epoch: 100, Batch: 32, Leak: i64(65536)},
-			same(course{kind: memory.Leak, level: 320 * mib, slope: 65536, peak: 90 * mib, time: 2e6, cause: memory.LiveBytes}),
+			same(course{kind: memory.Leak, level: 320 * mib, slope: 65536, peak: 90 * mib, time: 2e6, cause: memlayer.LiveBytes}),
 			map[string]change{"close": {0, 0.8, 1, false, false}}},
 		{matrix.Workload{ID: "W2", Title: "input tensors left to the garbage collector", What: "One train step on 8 images of 224x224x3; input tensors are made anew each step and left to the garbage collector.", Expected: "a line or a saw-tooth", Model: "image-224", Steps: 160, Every: 2, Epoch: 20, Batch: 8},
 			waiting, map[string]change{"close": {0, 0.55, 0.98, false, false}, "gc-step": {0, 0.57, 1.42, false, false}, "gc-epoch": {0, 0.7, 1.04, false, false}, "gogc-20": {0.45, 0.9, 1.1, false, false}, "buffers": {0, 0.52, 0.81, false, false}, "batch-half": {0.5, 0.7, 0.52, false, false}}},
@@ -132,7 +134,7 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 			same(course{kind: memory.Plateau, level: 330 * mib, rise: 260 * mib, peak: 90 * mib, time: 8e6}),
 			map[string]change{"pad": {0, 0.7, 1.9, false, false}, "bucket": {0, 0.75, 1.2, false, false}}},
 		{matrix.Workload{ID: "W4", Title: "model loaded anew each step", What: "The image model is loaded anew each step, one train step on it; the session is dropped.", Expected: "a line without close; a plateau with it", Model: "image-224", Steps: 64, Every: 1, Epoch: 8, Batch: 8},
-			same(course{kind: memory.Leak, level: 380 * mib, slope: 12.4 * mib, peak: 400 * mib, time: 410e6, cause: memory.TFUsed.Of("mklcpu")}),
+			same(course{kind: memory.Leak, level: 380 * mib, slope: 12.4 * mib, peak: 400 * mib, time: 410e6, cause: memlayer.Of[memory.Layer](memlayer.TFUsed, "mklcpu")}),
 			map[string]change{"close-session": {0.93, 0.97, 1, false, false}, "close-all": {0.02, 0.61, 1.03, false, false}, "reuse": {0, 0.58, 0.31, false, false}, "jemalloc": {1, 1.08, 0.94, false, false}, "system-trim": {0.31, 0.5, 1.6, false, false}, "arenas-1": {1, 0.98, 1.24, false, false}}},
 		{matrix.Workload{ID: "W8", Title: "bursts freed out of order", What: "8 threads allocate 40 tensors each of 64-256 KiB, freed out of order.", Expected: "a ratchet with malloc in use flat", Steps: 640, Every: 5, Epoch: 40, Batch: 1},
 			same(course{kind: memory.Leak, level: 60 * mib, slope: 210 * kib, peak: 50 * mib, time: 11e6, cause: memory.MallocFree, trim: 0.8}),
@@ -142,8 +144,8 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 			map[string]change{"keep-last": {0, 0.85, 1, false, false}}},
 		{matrix.Workload{ID: "S3", Title: "image training under a memory limit", What: "224x224x3 images made by a generator each step, batch 32, Conv32-pool-Dense10.", Expected: "crash or not under a limit of 1.5 GiB", Model: "image-224", Steps: 80, Every: 1, Epoch: 10, Batch: 32, Limit: 3 << 29},
 			map[string]course{matrix.Go: {kind: memory.Flat, level: 640 * mib, peak: 470 * mib, time: 140e6},
-				matrix.Galeone: {kind: memory.Crash, level: 640 * mib, slope: 18 * mib, peak: 470 * mib, time: 230e6},
-				matrix.Keras:   {kind: memory.Crash, level: 960 * mib, slope: 30 * mib, peak: 520 * mib, time: 240e6}},
+				matrix.Galeone: {kind: memlayer.Crash, level: 640 * mib, slope: 18 * mib, peak: 470 * mib, time: 230e6},
+				matrix.Keras:   {kind: memlayer.Crash, level: 960 * mib, slope: 30 * mib, peak: 520 * mib, time: 240e6}},
 			map[string]change{"buffers": {0, 0.6, 0.9, false, true}, "micro-4": {0.4, 0.48, 1.3, false, true}, "micro-4-bf16": {0.3, 0.45, 1.04, false, true}, "bf16": {0.6, 0.7, 0.74, false, true}, "pool-cap": {1, 0.7, 1, true, false}, "batch-half": {0.5, 0.66, 0.53, false, true}}},
 	}
 	var result matrix.Result
@@ -169,7 +171,7 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 	result.Environment = matrix.Environment{OS: "linux", Arch: "amd64", Kernel: "6.1.0", CPU: "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
 		Cores: 2, Memory: 16 << 30, Go: "go1.26.0", TensorFlow: map[string]string{"go": "2.21.0", "galeone": "2.21.0", "keras": "2.21.0"},
 		Keras: "3.15.0", Python: "3.12.4", GPUs: []string{}, Variables: map[string]string{"TF_CPP_MIN_LOG_LEVEL": "2", "GOMAXPROCS": "2"}, LoadBefore: 0.08, LoadAfter: 1.1}
-	result.Settings = matrix.Settings{Pairs: pairs, Seed: 1, Confidence: memory.DefaultConfidence, Timeout: 120}
+	result.Settings = matrix.Settings{Pairs: pairs, Seed: 1, Confidence: stats.Confidence, Timeout: 120}
 	for _, runtime := range []string{matrix.Go, matrix.Galeone, matrix.Keras} {
 		for _, w := range workloads {
 			var base []compare.Outcome
@@ -311,8 +313,8 @@ func fixtureRun(runtime string, w fixtureWorkload, remedy string, pair int, seed
 	}
 	switch {
 	case d.crashes:
-		c.kind, c.slope = memory.Crash, max(c.slope, 18*mib)
-	case d.lives && c.kind == memory.Crash:
+		c.kind, c.slope = memlayer.Crash, max(c.slope, 18*mib)
+	case d.lives && c.kind == memlayer.Crash:
 		c.kind = memory.Flat
 	case d.slope == 0 && c.kind == memory.Leak:
 		c.kind = memory.Flat
@@ -347,7 +349,7 @@ func fixtureRun(runtime string, w fixtureWorkload, remedy string, pair int, seed
 		return s
 	}
 	run.Phases = map[string]memory.Sample{"start": phase(3 * mib), "library": phase(60 * mib), "loaded": phase(c.level * 0.6), "first": phase(c.level)}
-	if c.kind == memory.Crash {
+	if c.kind == memlayer.Crash {
 		run.Failure, run.Cause = "failed", "killed by SIGKILL: memory limit of 1.5 GiB"
 		if remedy == "pool-cap" {
 			run.Failure, run.Cause = "out of memory", "RESOURCE_EXHAUSTED: OOM when allocating tensor with shape[32,222,222,32]"
@@ -365,7 +367,7 @@ func fixtureRun(runtime string, w fixtureWorkload, remedy string, pair int, seed
 	run.Phases["trimmed"] = phase(trimmed)
 	if runtime == matrix.Go {
 		traced := memory.Sample{}
-		traced.Set(memory.TFPeak.Of("mklcpu"), memory.Known(123*memory.MiB))
+		traced.Set(memlayer.Of[memory.Layer](memlayer.TFPeak, "mklcpu"), memory.Known(123*memory.MiB))
 		run.Phases["traced"] = traced
 	}
 	closed := run.Phases["closed"]
@@ -389,7 +391,7 @@ func fixtureSeries(c course, w matrix.Workload, seed uint64) (*memory.Series, me
 	var sample memory.Sample
 	start := time.Unix(1_700_000_000, 0).UTC()
 	n := w.Steps / w.Every
-	if c.kind == memory.Crash {
+	if c.kind == memlayer.Crash {
 		n = n * 3 / 5
 	}
 	offset := 2 * mib * random.Float64()
@@ -397,7 +399,7 @@ func fixtureSeries(c course, w matrix.Workload, seed uint64) (*memory.Series, me
 		step := float64((i + 1) * w.Every)
 		grown := 0.0
 		switch c.kind {
-		case memory.Leak, memory.Crash:
+		case memory.Leak, memlayer.Crash:
 			grown = c.slope * step
 		case memory.Plateau:
 			grown = c.rise * (1 - math.Exp(-step/(float64(w.Steps)/8)))
@@ -410,22 +412,22 @@ func fixtureSeries(c course, w matrix.Workload, seed uint64) (*memory.Series, me
 		set(memory.Anon, held)
 		set(memory.RSS, held+180*mib)
 		set(memory.MallocUsed, c.level*0.7)
-		set(memory.GoHeap, 4*mib)
-		sample.Set(memory.GPUUsed, memory.Reading{})
+		set(memlayer.GoHeap, 4*mib)
+		sample.Set(memlayer.GPUUsed, memory.Reading{})
 		if c.cause != "" {
 			carried := grown
 			if c.cause == "go heap live" {
-				set(memory.GoHeap, 4*mib+grown)
+				set(memlayer.GoHeap, 4*mib+grown)
 			} else if c.cause != memory.MallocFree {
 				set(memory.MallocUsed, c.level*0.7+grown)
 			}
 			set(c.cause, 1*mib+carried)
 		}
-		sample.Set(memory.StepTime, memory.Known(memory.Bytes(c.time*(1+0.02*random.NormFloat64()))))
+		sample.Set(memlayer.StepTime, memory.Known(memory.Bytes(c.time*(1+0.02*random.NormFloat64()))))
 		s.Append(&sample)
 	}
 	v := compare.Crashed("")
-	if c.kind != memory.Crash {
+	if c.kind != memlayer.Crash {
 		v = s.Judge(memory.Criteria{Budget: 2048})
 	}
 	if c.trim > 0 {
@@ -470,7 +472,7 @@ func fixtureFigures(c *matrix.Combination, runs []matrix.RunResult) {
 	c.Figures.StepTime = amount(func(r *matrix.RunResult) memory.Reading { return r.Outcome.StepTime })
 	c.Figures.Pool = amount(func(r *matrix.RunResult) memory.Reading {
 		s := r.Phases["traced"]
-		return s.Get(memory.TFPeak.Of("mklcpu"))
+		return s.Get(memlayer.Of[memory.Layer](memlayer.TFPeak, "mklcpu"))
 	})
 	c.Figures.Loaded, c.Figures.Level, c.Figures.Closed, c.Figures.Trimmed = phase("loaded"), phase("steady"), phase("closed"), phase("trimmed")
 }

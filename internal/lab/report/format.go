@@ -13,6 +13,7 @@ import (
 
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -61,7 +62,11 @@ var typeset = strings.NewReplacer("-", "−", "x", "×", "inf", "∞")
 
 // rate formats a slope per step, "+4.6 MiB/step [4.5, 4.7]".
 func rate(s memory.Interval, bounds bool) string {
-	return typeset.Replace(memory.Rate(memory.Anon, s, memory.PerStep, bounds))
+	var interval []float64
+	if bounds {
+		interval = []float64{s.Low, s.High}
+	}
+	return typeset.Replace(memlayer.Rate(memory.Anon, memlayer.PerStep, s.Estimate, interval...))
 }
 
 func slopeText(c *matrix.Combination, bounds bool) string {
@@ -179,7 +184,7 @@ func (v *view) Verdict(c *matrix.Combination) string {
 	case memory.Plateau:
 		if d.Slope.Low > 0 && d.Slope.Estimate > d.NoiseFloor {
 			return fmt.Sprintf("rises by %s to %s, then by %s, within its budget of %s", d.Level-d.Start, d.Level,
-				strings.TrimPrefix(slopeText(c, false), "+"), strings.TrimPrefix(memory.Rate(d.Layer, memory.Interval{Estimate: float64(d.Budget)}, d.Per, false), "+"))
+				strings.TrimPrefix(slopeText(c, false), "+"), strings.TrimPrefix(memlayer.Rate(d.Layer, d.Per, float64(d.Budget)), "+"))
 		}
 		return fmt.Sprintf("rises by %s, then level at %s", d.Level-d.Start, d.Level)
 	case memory.Jump:
@@ -240,17 +245,17 @@ func (v *view) crash(c *matrix.Combination) string {
 	return best
 }
 
-// causes explain memory.Cause to readers of a report.
-var causes = map[memory.Cause]string{
-	memory.GCLag:        "unreachable native objects wait for the garbage collector, which does not see their size",
-	memory.Unreleased:   "native objects are created and never released",
-	memory.HostHistory:  "the program itself keeps objects on the Go heap",
-	memory.RuntimeCache: "TensorFlow's allocators hold more with each step, and the number of objects stays the same: a cache or the graph grows",
-	memory.NativeHeap:   "memory in use of malloc grows with each step, and no layer above explains it",
-	memory.GoRuntime:    "the Go runtime holds more than its heap needs",
-	memory.Retention:    "an allocator keeps freed memory; memory in use of malloc is flat",
-	memory.Files:        "the process reads more pages of files",
-	memory.Unattributed: "no sampled layer grows with it",
+// causes explain Verdict.Cause to readers of a report.
+var causes = map[string]string{
+	memlayer.GCLag:        "unreachable native objects wait for the garbage collector, which does not see their size",
+	memlayer.Unreleased:   "native objects are created and never released",
+	memlayer.HostHistory:  "the program itself keeps objects on the Go heap",
+	memlayer.RuntimeCache: "TensorFlow's allocators hold more with each step, and the number of objects stays the same: a cache or the graph grows",
+	memlayer.NativeHeap:   "memory in use of malloc grows with each step, and no layer above explains it",
+	memlayer.GoRuntime:    "the Go runtime holds more than its heap needs",
+	memlayer.Retention:    "an allocator keeps freed memory; memory in use of malloc is flat",
+	memlayer.Files:        "the process reads more pages of files",
+	memlayer.Unattributed: "no sampled layer grows with it",
 }
 
 // release is the ID of the remedy that releases native objects explicitly.
@@ -265,17 +270,17 @@ func (v *view) Why(a answer) (o origin) {
 	if d == nil || d.Cause == "" {
 		return origin{Text: notes(d)}
 	}
-	o.Text = cmp.Or(causes[d.Cause], string(d.Cause)) + "."
-	if d.Cause == memory.Unattributed || d.Carrier == d.Layer {
+	o.Text = cmp.Or(causes[d.Cause], d.Cause) + "."
+	if d.Cause == memlayer.Unattributed || d.Carrier == d.Layer {
 		o.Text = sentence(o.Text)
 	} else {
 		o.Layer = string(d.Carrier)
 	}
-	if d.Cause == memory.GCLag && a.growth == grows {
+	if d.Cause == memlayer.GCLag && a.growth == grows {
 		o.Text += " " + v.explicitly(a) + orEmpty(" ", sentence(compare.Early(a.Runtime != matrix.Keras, v.runsOf(a.Base), func(r *matrix.RunResult) float64 { return r.Seconds })))
 	}
 	switch p := a.Base.Figures.Pool; d.Cause {
-	case memory.RuntimeCache, memory.NativeHeap, memory.Retention, memory.Unattributed:
+	case memlayer.RuntimeCache, memlayer.NativeHeap, memlayer.Retention, memlayer.Unattributed:
 		if p != nil && a.growth == grows {
 			o.Text += fmt.Sprintf(" A step takes up to %s from TensorFlow's pool.", size(p))
 		}

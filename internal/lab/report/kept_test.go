@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/memlayer"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -134,12 +135,12 @@ func TestSurvivors(t *testing.T) {
 // one.
 func TestWaiting(t *testing.T) {
 	r := &matrix.Result{Workloads: []matrix.Workload{{ID: "W2", Title: "input tensors left to the collector"}}}
-	leak := func(cause memory.Cause) *memory.Verdict {
-		return &memory.Verdict{Kind: memory.Leak, Slope: memory.Interval{Estimate: 5e6, Low: 5e6, High: 5e6}, Samples: 96, Cause: cause, Carrier: memory.WaitingBytes, Layer: memory.Anon}
+	leak := func(cause string) *memory.Verdict {
+		return &memory.Verdict{Kind: memory.Leak, Slope: memory.Interval{Estimate: 5e6, Low: 5e6, High: 5e6}, Samples: 96, Cause: cause, Carrier: memlayer.WaitingBytes, Layer: memory.Anon}
 	}
 	r.Combinations = []matrix.Combination{
-		{Runtime: "galeone", Workload: "W2", Remedy: matrix.Baseline, Verdict: leak(memory.GCLag), Figures: matrix.Figures{StepTime: i64(45e6)}},
-		{Runtime: "go", Workload: "W2", Remedy: matrix.Baseline, Verdict: leak(memory.Unreleased)}}
+		{Runtime: "galeone", Workload: "W2", Remedy: matrix.Baseline, Verdict: leak(memlayer.GCLag), Figures: matrix.Figures{StepTime: i64(45e6)}},
+		{Runtime: "go", Workload: "W2", Remedy: matrix.Baseline, Verdict: leak(memlayer.Unreleased)}}
 	const nothing = "No remedy on galeone releases them explicitly."
 	text := visible(render(t, r))
 	has(t, text, nothing)

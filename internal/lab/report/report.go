@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
 	"steadyfit/matrix"
 	"steadyfit/memory"
@@ -110,7 +111,7 @@ func (v *view) middle(c *matrix.Combination) *matrix.RunResult {
 		if r.Series == nil {
 			return 0
 		}
-		return r.Series.Len()
+		return len(r.Series.Samples())
 	}
 	middle := func(runs []*matrix.RunResult) *matrix.RunResult {
 		if len(runs) == 0 {
@@ -145,7 +146,7 @@ func estimated(c *matrix.Combination) bool {
 	if c.Figures.Slope != (memory.Interval{}) {
 		return true
 	}
-	return c.Verdict != nil && c.Verdict.Kind != memory.Crash && c.Verdict.NoiseFloor+float64(c.Verdict.Samples) > 0
+	return c.Verdict != nil && c.Verdict.Kind != memlayer.Crash && c.Verdict.NoiseFloor+float64(c.Verdict.Samples) > 0
 }
 
 // slope returns the slope in bytes per step with the range over runs, or with the interval of a
@@ -203,7 +204,7 @@ func growthOf(c *matrix.Combination) growth {
 	switch c.Verdict.Kind {
 	case memory.Leak:
 		return grows
-	case memory.Crash:
+	case memlayer.Crash:
 		return crashes
 	case memory.Plateau, memory.Jump:
 		return settles

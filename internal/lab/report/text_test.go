@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/memlayer"
 	"steadyfit/matrix"
 	"steadyfit/memory"
 )
@@ -289,7 +290,7 @@ func TestCompareClasses(t *testing.T) {
 			r.Runs = append(r.Runs, matrix.RunResult{ID: i + 1, Runtime: "go", Workload: "W0", Outcome: compare.Outcome{Verdict: memory.Verdict{Kind: kind}}})
 			c.Runs = append(c.Runs, i+1)
 		}
-		if kinds[0] == memory.Crash {
+		if kinds[0] == memlayer.Crash {
 			c.Crashes = []string{"killed"}
 		}
 		r.Combinations = append(r.Combinations, c)
@@ -310,7 +311,7 @@ func TestCompareClasses(t *testing.T) {
 		{[]memory.Kind{memory.Flat}, []memory.Kind{memory.Inconclusive}, "B was inconclusive"},
 		{[]memory.Kind{memory.Flat, memory.Leak, memory.Plateau}, []memory.Kind{memory.Leak, memory.Leak}, "1 of 3 runs of A have the verdict of B, and 0 of 2 runs of B have that of A"},
 		{[]memory.Kind{memory.Flat, memory.Flat}, []memory.Kind{memory.Leak, memory.Leak}, "the budget is 2.0 KiB/step"},
-		{[]memory.Kind{memory.Flat, memory.Crash}, []memory.Kind{memory.Crash, memory.Crash}, "1 of 2 runs of A"},
+		{[]memory.Kind{memory.Flat, memlayer.Crash}, []memory.Kind{memlayer.Crash, memlayer.Crash}, "1 of 2 runs of A"},
 		{[]memory.Kind{memory.Inconclusive, memory.Flat}, []memory.Kind{memory.Inconclusive, memory.Leak}, "same"},
 	} {
 		_, got := comparePage(t, result(test.a...), result(test.b...))

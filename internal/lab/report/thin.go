@@ -107,7 +107,7 @@ func (o ThinOptions) run(run *matrix.RunResult, middle, baseline bool) {
 		}
 	}
 	run.Facts = facts
-	whole := run.Series != nil && run.Series.Len() <= o.Samples
+	whole := run.Series != nil && len(run.Series.Samples()) <= o.Samples
 	shown := whole || middle || baseline
 	if run.Series != nil && shown {
 		run.Series = run.Series.Thin(o.Samples, func(s memory.Sample) memory.Sample { return o.sample(s, false) })

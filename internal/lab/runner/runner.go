@@ -19,6 +19,7 @@ import (
 
 	"steadyfit/internal/child"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
@@ -236,7 +237,7 @@ func complete(sample *memory.Sample, m worker.Message) {
 		sample.Set(layer, r)
 	}
 	if m.StepNS > 0 {
-		sample.Set(memory.StepTime, memory.Known(memory.Bytes(m.StepNS)))
+		sample.Set(memlayer.StepTime, memory.Known(memory.Bytes(m.StepNS)))
 	}
 }
 

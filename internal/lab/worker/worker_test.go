@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
@@ -25,7 +26,7 @@ func piped(t *testing.T, spec Spec, answers int) (*Child, *os.File) {
 	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{
 		memory.Source(func(add func(memory.Layer, memory.Reading)) {
 			add(memory.MallocUsed, memory.Known(4096))
-			add(memory.GPUUsed, memory.Reading{})
+			add(memlayer.GPUUsed, memory.Reading{})
 		}),
 	}})
 	require.NoError(t, err)
@@ -59,7 +60,7 @@ func TestStepsAreSampledWhenDue(t *testing.T) {
 	assert.Equal(t, []int{2, 4}, []int{all[1].Step, all[2].Step})
 	assert.Positive(t, all[1].StepNS)
 	assert.Equal(t, int64(4096), *all[1].Values[memory.MallocUsed])
-	absent, there := all[1].Values[memory.GPUUsed]
+	absent, there := all[1].Values[memlayer.GPUUsed]
 	assert.True(t, there)
 	assert.Nil(t, absent, "what is not known is null, not 0")
 	assert.Equal(t, Message{Kind: KindEnd}, all[3])

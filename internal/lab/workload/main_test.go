@@ -17,6 +17,7 @@ import (
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/lab/workload"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
@@ -114,8 +115,8 @@ func (o *outcome) process(t *testing.T, spec *worker.Spec, env []string) (again 
 			}
 		case worker.KindStep:
 			o.steps = append(o.steps, m.Step)
-			require.NotNil(t, m.Values[memory.LiveBytes])
-			o.live = append(o.live, *m.Values[memory.LiveBytes])
+			require.NotNil(t, m.Values[memlayer.LiveBytes])
+			o.live = append(o.live, *m.Values[memlayer.LiveBytes])
 			require.NotNil(t, m.Values["gc cycle count"])
 			o.cycles = append(o.cycles, *m.Values["gc cycle count"])
 		case worker.KindEnd:

@@ -15,6 +15,7 @@ import (
 
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/lab/workload"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/matrix"
 	"steadyfit/memory"
@@ -85,7 +86,7 @@ func TestEveryWorkload(t *testing.T) {
 				}
 				// Smaller models may have no block that is large enough for the pool, and
 				// without oneDNN there is no pool: malloc keeps no count for TensorFlow.
-				if pool := o.values[memory.TFPeak.Of("mklcpu")]; !oneDNN {
+				if pool := o.values[memlayer.Of[memory.Layer](memlayer.TFPeak, "mklcpu")]; !oneDNN {
 					assert.Nil(t, pool)
 				} else if w.Model == "image-224" {
 					assert.NotNil(t, pool)
