@@ -11,9 +11,9 @@
 //
 //   - A file in a class folder is an image, which is decoded, or a text. CheckImages reads all of
 //     them beforehand.
-//   - A record of a TFRecord, WebDataset or Parquet file is read and parsed. Opening such files reads
+//   - A record of a TFRecord, WebDataset, Parquet or Arrow file is read and parsed. Opening such files reads
 //     them once, checks them and makes an index, with the extremes of the values for the functions
-//     that check a dataset. The rows of Parquet files and the content of compressed files are copied
+//     that check a dataset. The rows of Parquet and Arrow files and the content of compressed files are copied
 //     to a temporary file. The index of other files of 16 MiB or more is kept in the folder
 //     steadyfit/data of os.UserCacheDir, so that opening them again does not read them.
 //   - Options.OnDisk reads samples from .npy and .npz files. Opening such a file checks

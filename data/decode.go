@@ -182,7 +182,7 @@ func (p *painter) rewind(format imageFormat, r imageSource) (io.Reader, error) {
 // recovered converts a panic of a decoder, which a damaged file may cause, to an error.
 func recovered(err *error) {
 	if p := recover(); p != nil {
-		*err = fmt.Errorf("the decoder failed: %v", p)
+		*err = fmt.Errorf("the decoder failed: %v: %w", p, ErrFormat)
 	}
 }
 

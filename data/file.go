@@ -47,21 +47,19 @@ type Options struct {
 	MaxBytes int64
 }
 
-const formats = ".npz, .npy, .csv, .jsonl (both also .gz), a folder in MNIST's layout (IDX), a folder of .npy files, a folder of images or texts (.txt) with a sub-folder per class, TFRecord, WebDataset (.tar) or Parquet files (one, a folder or a pattern), or builtin:NAME"
+const formats = ".npz, .npy, .csv, .jsonl (both also .gz), a folder in MNIST's layout (IDX), a folder of .npy files, a folder of images or texts (.txt) with a sub-folder per class, TFRecord, WebDataset (.tar), Parquet or Arrow files (.arrow, .feather; one, a folder or a pattern), or builtin:NAME"
 
 // known lists common formats that Open does not support.
 var known = map[string]string{
-	".arrow":   "Arrow",
-	".feather": "Arrow",
-	".h5":      "HDF5",
-	".hdf5":    "HDF5",
-	".mat":     "MATLAB",
-	".pkl":     "Python pickle",
-	".pickle":  "Python pickle",
-	".zip":     "zip",
-	".tgz":     "tar",
-	".tsv":     "tab-separated",
-	".json":    "JSON",
+	".h5":     "HDF5",
+	".hdf5":   "HDF5",
+	".mat":    "MATLAB",
+	".pkl":    "Python pickle",
+	".pickle": "Python pickle",
+	".zip":    "zip",
+	".tgz":    "tar",
+	".tsv":    "tab-separated",
+	".json":   "JSON",
 }
 
 // Open reads the dataset at a path. The extension of a file selects the format: .npz, .npy, .csv,
@@ -80,7 +78,7 @@ var known = map[string]string{
 func Open(path string, o Options) (*InMemory, error) {
 	m, err := open(path, o)
 	if s := o.CSV.Schema; err == nil && s != nil && !s.Partial && !m.isTable() {
-		return m.opened(fmt.Errorf("%s: a schema is only for CSV, JSON lines and Parquet: %w", path, ErrUnsupported))
+		return m.opened(fmt.Errorf("%s: a schema is only for CSV, JSON lines, Parquet and Arrow: %w", path, ErrUnsupported))
 	}
 	return m, err
 }
@@ -227,7 +225,7 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 		}
 		return openClassPart(path, how.part, classes, textDecoder{})
 	}
-	return nil, fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files, TFRecord, WebDataset or Parquet files, or class folders of images or texts; supported are %s: %w", path, formats, ErrUnsupported)
+	return nil, fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files, TFRecord, WebDataset, Parquet or Arrow files, or class folders of images or texts; supported are %s: %w", path, formats, ErrUnsupported)
 }
 
 // onePart returns an error if the test part of a source with one part is requested.

@@ -35,7 +35,7 @@ func TestOpenRefuses(t *testing.T) {
 		"a.tfrecord":                 {ErrFormat, "record 0: found 1 bytes"},
 		"a.tfrecord.gz":              {ErrFormat, "record 0: found 1 bytes"},
 		"a.parquet":                  {ErrFormat, "too few for a Parquet file"},
-		"a.arrow":                    {ErrUnsupported, "Arrow files are not supported"},
+		"a.arrow":                    {ErrFormat, "too few for an Arrow file"},
 		"a.h5":                       {ErrUnsupported, "numpy.savez"},
 		"a.xyz":                      {ErrUnsupported, `the extension ".xyz" is not supported; supported are .npz`},
 		"noextension":                {ErrUnsupported, `extension ""`},

@@ -32,8 +32,8 @@ const parquetMagic = "PAR1"
 
 func (*parquetRows) begins(head []byte) bool { return strings.HasPrefix(string(head), parquetMagic) }
 
-func (*parquetRows) fresh(memory *limit) recordFormat {
-	return &parquetRows{tableRows: tableRows{limit: memory}}
+func (*parquetRows) fresh(rows tableRows) recordFormat {
+	return &parquetRows{tableRows: rows}
 }
 
 // rows implements tableFormat.
@@ -294,7 +294,7 @@ func (p *parquetRows) encode(raw []byte, row parquet.Row) ([]byte, error) {
 		}
 		values := row[:n]
 		row = row[n:]
-		if values[0].IsNull() && n == 1 || c.leftOut() {
+		if values[0].IsNull() && n == 1 || c.omit {
 			values = nil // null, or an empty list
 		}
 		raw = binary.AppendUvarint(raw, uint64(len(values)))

@@ -302,7 +302,8 @@ func (p *pageChecker) decompressed(codec format.CompressionCodec, block []byte, 
 	case format.Brotli:
 		content = brotli.NewReader(from)
 	case format.Zstd:
-		content, err = p.zstdReader(from)
+		p.zstd, err = p.limit.zstdReader(p.zstd, from)
+		content = p.zstd
 	default: // the library reads other values than were written with LZ4_RAW
 		return nil, fmt.Errorf("the compression %s is %w; write the file with zstd or snappy", codec, ErrUnsupported)
 	}
@@ -326,15 +327,14 @@ func (p *pageChecker) decompressedBlock(block []byte, size int) ([]byte, error) 
 	return snappy.Decode(p.raw, block)
 }
 
-// zstdReader returns the reader of zstd, which checks the sizes that frames state.
-func (p *pageChecker) zstdReader(r io.Reader) (_ io.Reader, err error) {
-	if p.zstd != nil {
-		return p.zstd, p.zstd.Reset(r)
+// zstdReader returns the reader of zstd, which checks the sizes that frames state. It uses the last one again.
+func (l *limit) zstdReader(last *zstd.Decoder, r io.Reader) (*zstd.Decoder, error) {
+	if last != nil {
+		return last, last.Reset(r)
 	}
 	window := uint64(maxRecord)
-	if p.limit != nil {
-		window = min(window, uint64(max(p.limit.max, zstd.MinWindowSize)))
+	if l != nil {
+		window = min(window, uint64(max(l.max, zstd.MinWindowSize)))
 	}
-	p.zstd, err = zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
-	return p.zstd, err
+	return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
 }

@@ -226,6 +226,7 @@ func (f *recordFile) read(b []byte, at int64) (err error) {
 // recordFormats are the formats by the extension of a file.
 var recordFormats = map[string]recordFormat{
 	".tfrecord": tfRecord{}, ".tfrecords": tfRecord{}, ".tfrec": tfRecord{}, ".tar": tarRecords{}, ".parquet": &parquetRows{},
+	".arrow": arrowFormat, ".feather": arrowFormat,
 }
 
 // shard matches the name of a file of a set, such as train-00003-of-00010.tfrecord.
@@ -312,7 +313,7 @@ func openRecordGlob(pattern string, o Options, how reading) (*InMemory, error) {
 	for _, path := range paths {
 		n, ok := recordNameOf(path)
 		if !ok {
-			return nil, fmt.Errorf("%s: a pattern is %w for this format, only for TFRecord, WebDataset (.tar) and Parquet files", path, ErrUnsupported)
+			return nil, fmt.Errorf("%s: a pattern is %w for this format, only for TFRecord, WebDataset (.tar), Parquet and Arrow files", path, ErrUnsupported)
 		}
 		n.of = 0 // a pattern may select files of a set
 		names = append(names, n)

@@ -40,8 +40,8 @@ type recordFormat interface {
 // tableFormat is a format whose rows cannot be read alone. They are copied to a temporary file.
 type tableFormat interface {
 	recordFormat
-	// fresh returns the format for another set of files. memory limits what it decompresses at a time.
-	fresh(memory *limit) recordFormat
+	// fresh returns the format for another set of files.
+	fresh(rows tableRows) recordFormat
 	// rows calls each for the rows of a file, encoded for the temporary file.
 	rows(r io.ReaderAt, size int64, each func(raw []byte) error) error
 }
@@ -153,7 +153,7 @@ func newRecordSet(name string, format recordFormat, o Options, how reading) *rec
 	s := &recordSet{format: format, options: o, limit: how.limit, textIDs: map[string]uint32{}, found: problems{source: name}}
 	s.writer.create = func() (*os.File, error) { return s.scratchFile("index") }
 	if table, ok := format.(tableFormat); ok {
-		s.format = table.fresh(how.limit)
+		s.format = table.fresh(tableRows{limit: how.limit, ignore: o.Ignore})
 	}
 	return s
 }

@@ -19,7 +19,7 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Schema has rules for columns of a table by name: CSV with a header, JSON lines or Parquet. A column
+// Schema has rules for columns of a table by name: CSV with a header, JSON lines, Parquet or Arrow. A column
 // without a rule is read as without a schema.
 type Schema struct {
 	Columns map[string]Rule `json:"columns" yaml:"columns"`

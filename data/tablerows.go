@@ -18,6 +18,7 @@ import (
 type tableRows struct {
 	columns []tableColumn // of the first file
 	limit   *limit        // of the memory for what is decompressed at a time
+	ignore  []string      // the names of columns whose values are not needed
 }
 
 type tableColumn struct {
@@ -25,19 +26,17 @@ type tableColumn struct {
 	kind *dtype.Type
 	list bool
 	date bool  // whether its values are texts of dates or times, which only rules read
-	err  error // why the column cannot be used; ignored if it is left out
+	err  error // why the column cannot be used
+	omit bool  // whether the rows have no values of the column
 }
 
 // without returns the column for values of a type that is not supported.
 func (c tableColumn) without(what string, date bool) tableColumn {
-	c.kind, c.date = dtype.For[string](), date
+	c.kind, c.date, c.omit = dtype.For[string](), date, !date
 	c.err = &RowError{Unit: "record", Column: strconv.Quote(c.name), Found: what, Expected: "numbers, booleans, text, or lists of them",
 		Fix: "convert the column, or leave it out", Err: ErrUnsupported}
 	return c
 }
-
-// leftOut reports whether the rows have no values of the column.
-func (c tableColumn) leftOut() bool { return c.err != nil && !c.date }
 
 func (*tableRows) usualLabel() string { return "" }
 
@@ -47,16 +46,19 @@ func (*tableRows) scan(io.Reader, int64, func(record, []byte) error) error {
 
 // use takes the columns of the first file, and checks those of the next ones.
 func (t *tableRows) use(columns []tableColumn) error {
-	if t.columns == nil {
-		t.columns = columns
-	}
 	same := func(a, b tableColumn) bool {
 		return a.name == b.name && a.kind == b.kind && a.list == b.list && a.date == b.date
 	}
+	names := map[string]bool{}
 	for i, c := range columns {
-		if slices.ContainsFunc(columns[:i], func(o tableColumn) bool { return o.name == c.name }) {
+		columns[i].omit = c.omit || slices.Contains(t.ignore, c.name)
+		if names[c.name] {
 			return fmt.Errorf("two columns have the name %q: rename one: %w", c.name, ErrFormat)
 		}
+		names[c.name] = true
+	}
+	if t.columns == nil {
+		t.columns = columns
 	}
 	if !slices.EqualFunc(columns, t.columns, same) {
 		return fmt.Errorf("its columns or their types differ from those of the first file: write all files with the same columns: %w", ErrFormat)

@@ -2,8 +2,8 @@
 """Write the files of records that the tests of package data read: scripts/records.py
 
 data/testdata/records/ gets TFRecord files of TensorFlow, a tar file in the layout of WebDataset,
-Parquet files of pandas and pyarrow, and values.json, the values that the Python libraries read
-from them. The tests compare package data with these values. The script needs pandas and pyarrow
+Parquet and Arrow files of pandas and pyarrow, and values.json, the values that the Python libraries
+read from them. The tests compare package data with these values. The script needs pandas and pyarrow
 besides the packages of requirements.txt.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import tensorflow as tf
 
@@ -139,7 +140,7 @@ def parquet() -> dict[str, Any]:
         low, high = np.iinfo(name).min, np.iinfo(name).max
         columns[name] = np.array([low, high, 0, 1, 2, 3, 4], dtype=name)
     frame = pd.DataFrame(columns)
-    frame["list"] = [rng.normal(size=3).astype("float32").tolist() for _ in range(ROWS)]
+    frame["list"] = [rng.normal(size=3).astype("float32") for _ in range(ROWS)]
     schema = pa.Schema.from_pandas(frame)
     at = schema.get_field_index("list")
     schema = schema.set(at, pa.field("list", pa.list_(pa.float32(), 3)))
@@ -147,6 +148,7 @@ def parquet() -> dict[str, Any]:
         frame.to_parquet(
             FOLDER / f"{name}.parquet", schema=schema, compression=codec, row_group_size=3
         )
+    arrow(frame, schema)
     odd = pa.table(
         {
             "x": pa.array([1.0, 2.0]),
@@ -163,8 +165,42 @@ def parquet() -> dict[str, Any]:
     return {k: v for k, v in read.items() if not k.startswith("__")}
 
 
+def arrow(frame: pd.DataFrame, schema: pa.Schema) -> None:
+    """Write the rows of the Parquet table to files and a stream of Arrow, and a table of other types."""
+    categories = frame.assign(label=frame["label"].astype("category"))
+    categories.to_feather(FOLDER / "table.feather", chunksize=3)
+    table = pa.Table.from_pandas(frame, schema)
+    with pa.ipc.new_stream(FOLDER / "stream.arrow", schema) as writer:
+        writer.write_table(table, max_chunksize=3)
+    times = pa.array([1_709_209_800_000, None], pa.timestamp("ms"))
+    words = pa.array(["b", None]).dictionary_encode()
+    odd = pa.table(
+        {
+            "x": pa.array([1.0, 2.0]),
+            "null": pa.array([1, None]),
+            "nothing": pa.nulls(2),
+            "lengths": pa.array([[1], [1, 2]]),
+            "holes": pa.array([[1, None], [1, 2]]),
+            "nested": pa.array([[[1]], [[2]]]),
+            "date": pa.array([1, 2], pa.date32()),
+            "time": times,
+            "words": words,
+            "numbers": pa.DictionaryArray.from_arrays([1, 0], pa.array([5.0, 7.0])),
+            "decimal": pa.array([1, 2], pa.decimal128(5)),
+            "half": pa.array(np.array([1, 2], "float16")),
+            "large": pa.array(["a", "b"], pa.large_string()),
+            "view": pa.array(["short", "a text of more than 12 bytes"], pa.string_view()),
+            "flags": pa.array([[True, False], [False, True]], pa.list_(pa.bool_(), 2)),
+            "image": pa.array([{"bytes": b"a", "path": None}, None]),
+            "map": pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())),
+        }
+    )
+    with pa.ipc.new_file(FOLDER / "odd.arrow", odd.schema) as writer:
+        writer.write_table(odd)
+
+
 def encodings() -> None:
-    """Write a table whose columns have the encodings of pages of version 2."""
+    """Write a table whose columns have the encodings of pages of version 2, and as Arrow files."""
     rows = range(300)
     flags = [i % 29 < 11 for i in rows]
     columns = {
@@ -178,8 +214,11 @@ def encodings() -> None:
         "name": (pa.array([f"name {i % 13}" for i in rows]), "DELTA_LENGTH_BYTE_ARRAY"),
     }
     fields = [pa.field(k, v.type, nullable=k != "flag") for k, (v, _) in columns.items()]
+    table = pa.table([v for v, _ in columns.values()], schema=pa.schema(fields))
+    for codec in ("lz4", "zstd"):
+        feather.write_feather(table, FOLDER / f"{codec}.feather", compression=codec, chunksize=200)
     pq.write_table(
-        pa.table([v for v, _ in columns.values()], schema=pa.schema(fields)),
+        table,
         FOLDER / "encodings.parquet",
         row_group_size=200,
         data_page_version="2.0",

@@ -1,0 +1,217 @@
+package data
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	arrays "github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+
+	"steadyfit/internal/dtype"
+)
+
+// arrowRows reads Arrow IPC files, which are also version 2 of Feather, and IPC streams. One record batch
+// is in memory at a time, and the dictionaries.
+type arrowRows struct {
+	tableRows
+	paths [][]int // the numbers of each column and of the fields of structs that lead to its values
+}
+
+var arrowFormat = &arrowRows{}
+
+func (*arrowRows) name() string { return "Arrow" }
+
+func (*arrowRows) begins(head []byte) bool {
+	return strings.HasPrefix(string(head), arrowMagic) || strings.HasPrefix(string(head), arrowContinues)
+}
+
+func (*arrowRows) fresh(rows tableRows) recordFormat {
+	return &arrowRows{tableRows: rows}
+}
+
+// rows implements tableFormat.
+func (a *arrowRows) rows(r io.ReaderAt, size int64, each func([]byte) error) (err error) {
+	defer recovered(&err)
+	messages, err := openArrow(r, size, a.limit)
+	if err != nil {
+		return err
+	}
+	defer messages.close()
+	batches, err := ipc.NewReaderFromMessageReader(messages)
+	if err != nil {
+		return messages.failed(err)
+	}
+	defer batches.Release()
+	var columns []tableColumn
+	columns, a.paths = arrowColumns(batches.Schema().Fields(), "", nil)
+	if err := a.use(columns); err != nil {
+		return err
+	}
+	for {
+		batch, err := batches.Read()
+		if err == io.EOF {
+			return messages.complete()
+		}
+		if err != nil {
+			return messages.failed(err)
+		}
+		if err := a.batch(batch, each); err != nil {
+			return err
+		}
+	}
+}
+
+// arrowColumns returns the columns of fields, one for each that is not a struct, and their paths.
+func arrowColumns(fields []arrow.Field, parent string, path []int) (columns []tableColumn, paths [][]int) {
+	for i, field := range fields {
+		name, to := parent+field.Name, append(slices.Clone(path), i)
+		if parts, ok := field.Type.(*arrow.StructType); ok {
+			more, at := arrowColumns(parts.Fields(), name+".", to)
+			columns, paths = append(columns, more...), append(paths, at...)
+			continue
+		}
+		c, of := tableColumn{name: name}, field.Type
+		if list, ok := of.(arrow.ListLikeType); ok {
+			c.list, of = true, list.Elem()
+		}
+		if categories, ok := of.(*arrow.DictionaryType); ok {
+			of = categories.ValueType
+		}
+		if c.kind = arrowKind(of); c.kind == nil {
+			what, date := of.Name(), of.ID() == arrow.DATE32 || of.ID() == arrow.DATE64 || of.ID() == arrow.TIMESTAMP
+			if _, nested := of.(arrow.ListLikeType); nested {
+				what = "nested lists"
+			}
+			c = c.without(what, date && !c.list)
+		}
+		columns, paths = append(columns, c), append(paths, to)
+	}
+	return columns, paths
+}
+
+// arrowKind returns the element type of values; nil if the type is not supported.
+func arrowKind(t arrow.DataType) *dtype.Type {
+	switch id := t.ID(); id {
+	case arrow.STRING, arrow.LARGE_STRING, arrow.STRING_VIEW, arrow.BINARY, arrow.LARGE_BINARY, arrow.BINARY_VIEW:
+		return dtype.For[string]()
+	default:
+		if id == arrow.BOOL || id == arrow.FLOAT32 || id == arrow.FLOAT64 || arrow.IsInteger(id) {
+			return dtype.ByName(t.Name())
+		}
+	}
+	return nil
+}
+
+// arrowValues are the values of a column in a record batch.
+type arrowValues struct {
+	arrow.Array
+	parents []arrow.Array // the structs that contain it
+}
+
+// batch calls each for the rows of a record batch.
+func (a *arrowRows) batch(batch arrow.RecordBatch, each func([]byte) error) (err error) {
+	columns := make([]arrowValues, len(a.paths))
+	for i, path := range a.paths {
+		v := arrowValues{Array: batch.Column(path[0])}
+		for _, field := range path[1:] {
+			v.parents = append(v.parents, v.Array)
+			v.Array = v.Array.(*arrays.Struct).Field(field)
+		}
+		columns[i] = v
+	}
+	var raw []byte
+	for row := range int(batch.NumRows()) {
+		raw = raw[:0]
+		for i, c := range a.columns {
+			if raw, err = a.encode(raw, c, columns[i], row); err != nil {
+				return err
+			}
+		}
+		if err := each(raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// encode appends the value of a row.
+func (a *arrowRows) encode(raw []byte, c tableColumn, v arrowValues, row int) ([]byte, error) {
+	if c.omit || v.null(row) {
+		return append(raw, 0), nil
+	}
+	values, from, to := v.Array, row, row+1
+	if c.list {
+		list := v.Array.(arrays.ListLike)
+		start, end := list.ValueOffsets(row)
+		values = list.ListValues()
+		if start < 0 || end < start || end > int64(values.Len()) {
+			return raw, fmt.Errorf("column %q: a list of the values %d to %d of %d: %w", c.name, start, end, values.Len(), ErrFormat)
+		}
+		from, to = int(start), int(end)
+	}
+	raw = binary.AppendUvarint(raw, uint64(to-from))
+	if _, categories := values.(*arrays.Dictionary); !categories && c.kind.Kind < dtype.Bool && values.NullN() == 0 {
+		raw = appendNumbers(raw, values, from, to, c.kind.Size)
+		return raw, a.checkRow(len(raw))
+	}
+	for ; from < to; from++ {
+		value, at := ofDictionary(values, from)
+		if value.IsNull(at) {
+			return raw, nullValue(c.name)
+		}
+		raw = appendArrow(raw, value, at, c.kind.Size)
+		if err := a.checkRow(len(raw)); err != nil {
+			return raw, err
+		}
+	}
+	return raw, nil
+}
+
+func (v arrowValues) null(row int) bool {
+	value, at := ofDictionary(v.Array, row)
+	return v.IsNull(row) || value.IsNull(at) || slices.ContainsFunc(v.parents, func(s arrow.Array) bool { return s.IsNull(row) })
+}
+
+// ofDictionary returns where a value is in a dictionary, and other values unchanged.
+func ofDictionary(values arrow.Array, i int) (arrow.Array, int) {
+	if categories, ok := values.(*arrays.Dictionary); ok && values.IsValid(i) {
+		return categories.Dictionary(), categories.GetValueIndex(i)
+	}
+	return values, i
+}
+
+// appendNumbers appends the numbers in [from, to), which have the byte order of the temporary file.
+func appendNumbers(raw []byte, values arrow.Array, from, to, size int) []byte {
+	if from == to {
+		return raw
+	}
+	first := values.Data().Offset()
+	return append(raw, values.Data().Buffers()[1].Bytes()[(first+from)*size:(first+to)*size]...)
+}
+
+func appendArrow(raw []byte, values arrow.Array, i, size int) []byte {
+	switch v := values.(type) {
+	case *arrays.Boolean:
+		if v.Value(i) {
+			return append(raw, 1)
+		}
+		return append(raw, 0)
+	case interface{ Value(int) string }:
+		return appendString(raw, v.Value(i))
+	case interface{ Value(int) []byte }:
+		return appendString(raw, v.Value(i))
+	case *arrays.Date32:
+		return appendString(raw, v.Value(i).ToTime().Format(time.DateOnly))
+	case *arrays.Date64:
+		return appendString(raw, v.Value(i).ToTime().Format(time.DateOnly))
+	case *arrays.Timestamp:
+		unit := v.DataType().(*arrow.TimestampType).Unit
+		return appendString(raw, v.Value(i).ToTime(unit).UTC().Format(tableTime))
+	}
+	return appendNumbers(raw, values, i, i+1, size)
+}

@@ -1,0 +1,420 @@
+package data
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	flatbuffers "github.com/google/flatbuffers/go"
+	"github.com/klauspost/compress/zstd"
+	"github.com/pierrec/lz4/v4"
+
+	"steadyfit/option"
+)
+
+// arrowMessages reads the messages of a file or stream. It checks and decompresses them before the library
+// decodes them, since that allocates what lengths state, whatever they are. A file is a stream between
+// its magic and its footer.
+type arrowMessages struct {
+	r            *bufio.Reader
+	at, to       int64 // where the last message begins, and where all end
+	left         int64 // bytes that follow
+	limit        *limit
+	batches      int             // record batches that were read
+	stated       int             // those that the footer lists; below 0 without one
+	dictionaries map[int64]int64 // the memory of each
+	lz4          *lz4.Reader
+	zstd         *zstd.Decoder
+	err          error // of the last message
+}
+
+const (
+	arrowMagic     = "ARROW1"
+	arrowContinues = "\xff\xff\xff\xff" // begins each message
+	// maxArrowHeader limits the header of a message, and the footer.
+	maxArrowHeader = 64 << 20
+	// maxArrowDepth limits the levels of columns.
+	maxArrowDepth = 32
+	// pairBytes is the memory for a pair of metadata besides its texts.
+	pairBytes = 32
+)
+
+// The types of messages, and the numbers of fields of the tables in their headers (Schema.fbs and Message.fbs).
+const (
+	arrowSchema     = 1
+	arrowDictionary = 2
+	arrowBatch      = 3
+
+	messageType, messageHeader, messageBody, messageMetadata    = 6, 8, 10, 12
+	schemaEndian, schemaFields, schemaMetadata                  = 4, 6, 8
+	fieldName, fieldType, fieldOf, fieldParts, fieldMetadata    = 4, 8, 10, 14, 16
+	batchRows, batchNodes, batchBuffers, batchCodec, batchViews = 4, 6, 8, 10, 12
+	dictionaryID, dictionaryValues, dictionaryDelta             = 4, 6, 8
+	pairKey, pairValue                                          = 4, 6
+	codecKind, footerBatches                                    = 4, 10
+
+	codecLZ4, codecZstd        = 0, 1
+	arrowTimestamp, arrowUnion = 10, 14
+)
+
+func openArrow(r io.ReaderAt, size int64, memory *limit) (*arrowMessages, error) {
+	var head [8]byte
+	if size < int64(len(head)) {
+		return nil, fmt.Errorf("%d bytes, too few for an Arrow file: %w", size, ErrFormat)
+	}
+	if _, err := r.ReadAt(head[:], 0); err != nil {
+		return nil, readError(err)
+	}
+	m := &arrowMessages{to: size, limit: memory, stated: -1, lz4: lz4.NewReader(nil), dictionaries: map[int64]int64{}}
+	switch begin := string(head[:]); {
+	case strings.HasPrefix(begin, arrowContinues):
+	case strings.HasPrefix(begin, "FEA1"):
+		return nil, fmt.Errorf("version 1 of Feather is %w; write the file with version 2", ErrUnsupported)
+	case !strings.HasPrefix(begin, arrowMagic):
+		return nil, fmt.Errorf("no Arrow file or stream: it begins with %q: %w", begin, ErrFormat)
+	default:
+		var err error
+		if m.to, err = m.footer(r, size); err != nil {
+			return nil, err
+		}
+		for m.at = 8; m.at < 64; m.at += 8 { // writers may fill the first 64 bytes
+			if _, err := r.ReadAt(head[:], m.at); err != nil {
+				return nil, readError(err)
+			}
+			if head != [8]byte{} {
+				break
+			}
+		}
+	}
+	m.left = max(0, m.to-m.at)
+	m.r = bufio.NewReaderSize(io.NewSectionReader(r, m.at, m.left), 1<<20)
+	return m, nil
+}
+
+// footer returns where the footer begins, and takes the number of record batches from it.
+func (m *arrowMessages) footer(r io.ReaderAt, size int64) (at int64, err error) {
+	const least = 18
+	var end [10]byte
+	if size < least {
+		return 0, fmt.Errorf("%d bytes, too few for an Arrow file: %w", size, ErrFormat)
+	}
+	if _, err := r.ReadAt(end[:], size-int64(len(end))); err != nil {
+		return 0, readError(err)
+	}
+	if string(end[4:]) != arrowMagic {
+		return 0, fmt.Errorf("truncated: it ends with %q instead of %q: %w", end[4:], arrowMagic, ErrFormat)
+	}
+	n := int64(binary.LittleEndian.Uint32(end[:]))
+	if n > min(size-least, maxArrowHeader) {
+		return 0, fmt.Errorf("a footer of %d bytes in a file of %d, expected at most %d: %w", n, size, min(size-least, maxArrowHeader), ErrFormat)
+	}
+	raw := make([]byte, n)
+	at = size - int64(len(end)) - n
+	if _, err := r.ReadAt(raw, at); err != nil {
+		return 0, readError(err)
+	}
+	_, m.stated = arrowVector(rootTable(raw), footerBatches)
+	return at, nil
+}
+
+// complete returns an error if the footer lists other record batches than those that were read.
+func (m *arrowMessages) complete() error {
+	if m.stated >= 0 && m.batches != m.stated {
+		return fmt.Errorf("%d record batches, but the footer lists %d: %w", m.batches, m.stated, ErrFormat)
+	}
+	return nil
+}
+
+// failed returns the error of a message in place of that of the library, which wraps it.
+func (m *arrowMessages) failed(err error) error {
+	if m.err != nil {
+		return fmt.Errorf("the message at byte %d: %w", m.at, m.err)
+	}
+	return corrupt(err)
+}
+
+func (m *arrowMessages) close() {
+	if m.zstd != nil {
+		m.zstd.Close()
+	}
+}
+
+// Message implements ipc.MessageReader.
+func (m *arrowMessages) Message() (*ipc.Message, error) {
+	m.at = m.to - m.left
+	header, body, err := m.next()
+	if err != nil {
+		if err != io.EOF {
+			m.err = corrupt(err)
+		}
+		return nil, err
+	}
+	return ipc.NewMessage(memory.NewBufferBytes(header), memory.NewBufferBytes(body)), nil
+}
+
+// Retain implements ipc.MessageReader. Memory is not counted.
+func (m *arrowMessages) Retain() {}
+
+// Release implements ipc.MessageReader.
+func (m *arrowMessages) Release() {}
+
+// next returns the header and the body of a message.
+func (m *arrowMessages) next() (header, body []byte, err error) {
+	defer recovered(&err)
+	var head [8]byte
+	switch got, err := io.ReadFull(m.r, head[:]); {
+	case err == io.EOF: // the mark of the end is optional
+		return nil, nil, io.EOF
+	case err == io.ErrUnexpectedEOF:
+		return nil, nil, fmt.Errorf("truncated: it has %d bytes: %w", got, ErrFormat)
+	case err != nil:
+		return nil, nil, readError(err)
+	}
+	if string(head[:4]) != arrowContinues {
+		return nil, nil, fmt.Errorf("no message, but %q: %w", head, ErrFormat)
+	}
+	if m.left -= int64(len(head)); binary.LittleEndian.Uint32(head[4:]) == 0 {
+		return nil, nil, io.EOF
+	}
+	if header, err = m.read("header", int64(int32(binary.LittleEndian.Uint32(head[4:]))), maxArrowHeader); err != nil {
+		return nil, nil, err
+	}
+	message := rootTable(header)
+	if body, err = m.read("body", message.GetInt64Slot(messageBody, 0), m.left); err != nil {
+		return nil, nil, err
+	}
+	content, ok := arrowTable(message, messageHeader)
+	if !ok {
+		return nil, nil, fmt.Errorf("a message without content: %w", ErrFormat)
+	}
+	copies := &arrowCopies{left: 4*len(header) + 4<<10}
+	switch kind := message.GetByteSlot(messageType, 0); kind {
+	case arrowSchema:
+		if content.GetInt16Slot(schemaEndian, 0) != 0 {
+			return nil, nil, fmt.Errorf("numbers in big-endian order are %w; write the file on another machine", ErrUnsupported)
+		}
+		copies.fields(content, schemaFields, 0)
+		copies.pairs(content, schemaMetadata)
+	case arrowDictionary:
+		values, _ := arrowTable(content, dictionaryValues)
+		if content.GetBoolSlot(dictionaryDelta, false) {
+			return nil, nil, fmt.Errorf("a dictionary that is written in parts is %w; write it as a whole", ErrUnsupported)
+		}
+		id := content.GetInt64Slot(dictionaryID, 0)
+		delete(m.dictionaries, id) // it is replaced
+		body, err = m.content(values, body)
+		m.dictionaries[id] = int64(len(body))
+	case arrowBatch:
+		m.batches++
+		body, err = m.content(content, body)
+	default:
+		err = fmt.Errorf("a message of type %d is %w", kind, ErrUnsupported)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	copies.pairs(message, messageMetadata)
+	return header, body, copies.err()
+}
+
+// read reads n bytes of a message.
+func (m *arrowMessages) read(what string, n, most int64) ([]byte, error) {
+	if most = min(most, m.left); n < 0 || n > most {
+		return nil, fmt.Errorf("a %s of %d bytes, expected at most %d: %w", what, n, most, ErrFormat)
+	}
+	if err := m.fits(n); err != nil {
+		return nil, err
+	}
+	raw := make([]byte, n)
+	if _, err := io.ReadFull(m.r, raw); err != nil {
+		return nil, readError(err)
+	}
+	m.left -= n
+	return raw, nil
+}
+
+// fits returns an error if n bytes exceed the limit together with the dictionaries.
+func (m *arrowMessages) fits(n int64) error {
+	for _, size := range m.dictionaries {
+		n += size
+	}
+	if m.limit != nil && n > m.limit.max {
+		return option.Errorf("%w: with the dictionaries, it has %d bytes when decompressed, and the limit is %d; write smaller record batches, or raise {Options.MaxBytes} if the data is meant to be that large", ErrTooLarge, n, m.limit.max)
+	}
+	return nil
+}
+
+// content checks a record batch or the values of a dictionary, and returns the body with its buffers
+// decompressed. The batch then refers to them as buffers whose compression saved nothing, which have the
+// size -1 before them.
+func (m *arrowMessages) content(batch flatbuffers.Table, body []byte) ([]byte, error) {
+	codec, compressed := arrowTable(batch, batchCodec)
+	var out bytes.Buffer
+	at, buffers := arrowVector(batch, batchBuffers)
+	for ; buffers > 0; at, buffers = at+16, buffers-1 {
+		place := batch.Bytes[at : at+16]
+		offset, length := int64(binary.LittleEndian.Uint64(place)), int64(binary.LittleEndian.Uint64(place[8:]))
+		if offset < 0 || length < 0 || offset > int64(len(body))-length {
+			return nil, fmt.Errorf("a buffer of %d bytes at byte %d of %d: %w", length, offset, len(body), ErrFormat)
+		}
+		if !compressed {
+			continue
+		}
+		start := out.Len()
+		if length > 0 {
+			if err := m.decompress(&out, codec.GetInt8Slot(codecKind, 0), body[offset:offset+length], int64(len(body))); err != nil {
+				return nil, err
+			}
+		}
+		binary.LittleEndian.PutUint64(place, uint64(start))
+		binary.LittleEndian.PutUint64(place[8:], uint64(out.Len()-start))
+		out.Write(make([]byte, -out.Len()&7))
+	}
+	if compressed {
+		body = out.Bytes()
+	}
+	most := max(batch.GetInt64Slot(batchRows, 0), 8*int64(len(body)))
+	at, nodes := arrowVector(batch, batchNodes)
+	for ; nodes > 0; at, nodes = at+16, nodes-1 {
+		if n := int64(binary.LittleEndian.Uint64(batch.Bytes[at:])); n < 0 || n > most {
+			return nil, fmt.Errorf("%d values in %d bytes: %w", n, len(body), ErrFormat)
+		}
+	}
+	at, views := arrowVector(batch, batchViews)
+	for ; views > 0; at, views = at+8, views-1 {
+		if n := binary.LittleEndian.Uint64(batch.Bytes[at:]); n > uint64(len(batch.Bytes)) {
+			return nil, fmt.Errorf("%d buffers of a column: %w", n, ErrFormat)
+		}
+	}
+	return body, nil
+}
+
+// decompress appends a buffer to out. held is the number of bytes that remain in memory meanwhile.
+func (m *arrowMessages) decompress(out *bytes.Buffer, codec int8, raw []byte, held int64) (err error) {
+	if len(raw) < 8 {
+		return fmt.Errorf("a compressed buffer of %d bytes: %w", len(raw), ErrFormat)
+	}
+	size, raw := int64(binary.LittleEndian.Uint64(raw)), raw[8:]
+	out.Write(binary.LittleEndian.AppendUint64(nil, math.MaxUint64))
+	if size == -1 {
+		out.Write(raw)
+		return nil
+	}
+	if size < 0 {
+		return fmt.Errorf("a buffer of %d bytes: %w", size, ErrFormat)
+	}
+	if err := m.fits(held + int64(out.Len()) + size); err != nil {
+		return err
+	}
+	var content io.Reader
+	switch codec {
+	case codecLZ4:
+		m.lz4.Reset(bytes.NewReader(raw))
+		content = m.lz4
+	case codecZstd:
+		m.zstd, err = m.limit.zstdReader(m.zstd, bytes.NewReader(raw))
+		content = m.zstd
+	default:
+		err = fmt.Errorf("the compression %d is %w; write the file with lz4 or zstd", codec, ErrUnsupported)
+	}
+	if err != nil {
+		return err
+	}
+	out.Grow(int(min(size, usualRatio*int64(len(raw)))))
+	n, err := out.ReadFrom(io.LimitReader(content, size+1))
+	if err == nil && n != size {
+		err = otherSize(int(size))
+	}
+	return err
+}
+
+func rootTable(raw []byte) flatbuffers.Table {
+	return flatbuffers.Table{Bytes: raw, Pos: flatbuffers.GetUOffsetT(raw)}
+}
+
+// arrowTable returns the table in a field of another table.
+func arrowTable(t flatbuffers.Table, field flatbuffers.VOffsetT) (flatbuffers.Table, bool) {
+	at := t.Offset(field)
+	if at == 0 {
+		return t, false
+	}
+	return flatbuffers.Table{Bytes: t.Bytes, Pos: t.Indirect(t.Pos + flatbuffers.UOffsetT(at))}, true
+}
+
+// arrowVector returns the position and the number of the elements in a field of a table.
+func arrowVector(t flatbuffers.Table, field flatbuffers.VOffsetT) (at, n int) {
+	if at := flatbuffers.UOffsetT(t.Offset(field)); at != 0 {
+		return int(t.Vector(at)), t.VectorLen(at)
+	}
+	return 0, 0
+}
+
+// arrowCopies counts what the library copies from the header of a message, where parts may be shared.
+type arrowCopies struct {
+	left    int // bytes
+	columns int
+	levels  int
+}
+
+func (c *arrowCopies) err() error {
+	switch {
+	case c.levels > maxArrowDepth:
+		return fmt.Errorf("more than %d levels of columns: %w", maxArrowDepth, ErrFormat)
+	case c.columns > maxFields:
+		return fmt.Errorf("more than %d columns: remove unused columns: %w", maxFields, ErrFormat)
+	case c.left < 0:
+		return fmt.Errorf("lists and texts that exceed their message: %w", ErrFormat)
+	}
+	return nil
+}
+
+// fields counts columns and their parts.
+func (c *arrowCopies) fields(t flatbuffers.Table, field flatbuffers.VOffsetT, level int) {
+	for part := range c.tables(t, field) {
+		c.columns++
+		c.levels = max(c.levels, level+1)
+		c.take(part, fieldName, 1)
+		c.pairs(part, fieldMetadata)
+		// A time has the name of its zone as the second field of its type, and a union a list of numbers.
+		if of, ok := arrowTable(part, fieldOf); ok && slices.Contains([]byte{arrowTimestamp, arrowUnion}, part.GetByteSlot(fieldType, 0)) {
+			c.take(of, 6, 4)
+		}
+		c.fields(part, fieldParts, level+1)
+	}
+}
+
+// pairs counts the names and texts of metadata.
+func (c *arrowCopies) pairs(t flatbuffers.Table, field flatbuffers.VOffsetT) {
+	for pair := range c.tables(t, field) {
+		c.left -= pairBytes
+		c.take(pair, pairKey, 1)
+		c.take(pair, pairValue, 1)
+	}
+}
+
+// take counts the elements of a list, of size bytes each.
+func (c *arrowCopies) take(t flatbuffers.Table, field flatbuffers.VOffsetT, size int) {
+	_, n := arrowVector(t, field)
+	c.left -= n * size
+}
+
+// tables iterates over the tables in a field of another table, unless there are too many.
+func (c *arrowCopies) tables(t flatbuffers.Table, field flatbuffers.VOffsetT) iter.Seq[flatbuffers.Table] {
+	return func(yield func(flatbuffers.Table) bool) {
+		at, n := arrowVector(t, field)
+		c.left -= 4 * n
+		for ; n > 0 && c.err() == nil; at, n = at+4, n-1 {
+			if !yield(flatbuffers.Table{Bytes: t.Bytes, Pos: t.Indirect(flatbuffers.UOffsetT(at))}) {
+				return
+			}
+		}
+	}
+}
