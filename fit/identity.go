@@ -111,8 +111,8 @@ type fingerprinter interface {
 	Fingerprint() (text string, ok bool, err error)
 }
 
-// derived is a dataset that is computed from the samples of another one, such as the Dataset of
-// a session.Preprocessing. Describe describes the computation. It is
+// derived is a dataset that is computed from the samples of another one, such as that of
+// session.Preprocess. Describe describes the computation. It is
 // empty if training on the result equals training on the source.
 type derived interface {
 	Source() data.Dataset

@@ -50,17 +50,16 @@ func noisy() *graphdef.Graph {
 		Add("y", "AddV2", typed(tfbind.Float32), "x", "noise")
 }
 
-func openPreprocessing(t testing.TB, g *graphdef.Graph, o session.PreprocessingOptions) *session.Preprocessing {
+// preprocess returns ds with the field x through a graph.
+func preprocess(t testing.TB, ds data.Dataset, g *graphdef.Graph, o session.PreprocessingOptions) data.Dataset {
 	t.Helper()
 	def, err := g.Bytes()
 	require.NoError(t, err)
-	if o.Input == "" {
-		o.Input, o.Output = "x", "y"
-	}
-	s, err := session.OpenPreprocessing(t.Context(), def, o)
+	o.Field, o.Input, o.Output = "x", "x", "y"
+	got, closed, err := session.Preprocess(t.Context(), ds, def, o)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	return s
+	t.Cleanup(func() { require.NoError(t, closed()) })
+	return got
 }
 
 // fieldOf returns the values of field x in a pass and the sizes of the batches.
@@ -107,9 +106,7 @@ func TestPreprocessing(t *testing.T) {
 		{"other shape and type", other, data.FieldSpec{Name: "x", Shape: []int{1, 2, 1}, Type: "int16"}, []int16{1, 2, 3, 4, 5, 6}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			graph := openPreprocessing(t, c.graph, session.PreprocessingOptions{})
-			got, err := graph.Dataset(ds, "x")
-			require.NoError(t, err)
+			got := preprocess(t, ds, c.graph, session.PreprocessingOptions{})
 			require.Equal(t, "grid", got.Name())
 			require.Equal(t, 3, got.Len())
 			require.Equal(t, []data.FieldSpec{c.spec, {Name: "y", Shape: []int{}, Type: "int64"}}, got.Fields())
@@ -145,6 +142,7 @@ func TestPreprocessingErrors(t *testing.T) {
 	float := graphdef.Type(tfbind.Float32)
 	sum := graphdef.Attrs{"T": float, "Tidx": graphdef.Type(tfbind.Int32)}
 	axis := func() *graphdef.Graph { return floats().Constant("axis", tfbind.Int32, little(0), 1) }
+	ds := digits(t)
 	for _, c := range []struct {
 		name  string
 		graph *graphdef.Graph
@@ -164,43 +162,53 @@ func TestPreprocessingErrors(t *testing.T) {
 	} {
 		def, err := c.graph.Bytes()
 		require.NoError(t, err)
-		_, err = session.OpenPreprocessing(ctx, def, c.o)
+		_, _, err = session.Preprocess(ctx, ds, def, c.o)
 		require.ErrorIs(t, err, c.is, c.name)
 		for _, text := range c.says {
 			require.ErrorContains(t, err, text, c.name)
 		}
 	}
-	_, err := session.OpenPreprocessing(ctx, []byte("this is no graph"), session.PreprocessingOptions{Input: "x", Output: "y"})
+	_, _, err := session.Preprocess(ctx, ds, []byte("this is no graph"), session.PreprocessingOptions{Input: "x", Output: "y"})
 	require.ErrorContains(t, err, "16 bytes are not a valid GraphDef")
 	ended, end := context.WithCancel(ctx)
 	end()
-	_, err = session.OpenPreprocessing(ended, nil, session.PreprocessingOptions{})
+	_, _, err = session.Preprocess(ended, ds, nil, session.PreprocessingOptions{})
 	require.ErrorIs(t, err, context.Canceled)
 
-	ds := digits(t)
-	lost := openPreprocessing(t, axis().Add("y", "Sum", sum, "x", "axis"), session.PreprocessingOptions{})
-	_, err = lost.Dataset(ds, "x")
+	fails := func(ds data.Dataset, field string, g *graphdef.Graph) error {
+		def, err := g.Bytes()
+		require.NoError(t, err)
+		_, _, err = session.Preprocess(ctx, ds, def, session.PreprocessingOptions{Field: field, Input: "x", Output: "y"})
+		return err
+	}
+	lost := axis().Add("y", "Sum", sum, "x", "axis")
+	err = fails(ds, "x", lost)
 	require.ErrorIs(t, err, session.ErrPreprocessing)
 	require.ErrorContains(t, err, `builtin:digits-train: field "x": []uint8 of shape [2 64] through the preprocessing graph x -> y`)
 	require.ErrorContains(t, err, "2 samples went in, and float32 of shape [64] came out")
-	_, err = lost.Dataset(ds, "pixels")
+	err = fails(ds, "pixels", lost)
 	require.ErrorIs(t, err, data.ErrField)
 	require.ErrorContains(t, err, `no field "pixels"; the names are ["x" "y"]`)
 
-	narrow := openPreprocessing(t, floats().Constant("weights", tfbind.Float32, make([]byte, 4*63*2), 63, 2).
-		Add("y", "MatMul", typed(tfbind.Float32), "x", "weights"), session.PreprocessingOptions{})
-	_, err = narrow.Dataset(ds, "x")
+	err = fails(ds, "x", floats().Constant("weights", tfbind.Float32, make([]byte, 4*63*2), 63, 2).
+		Add("y", "MatMul", typed(tfbind.Float32), "x", "weights"))
 	require.ErrorIs(t, err, tfbind.ErrInvalidArgument)
 	require.ErrorContains(t, err, `field "x": []uint8 of shape [2 64] through the preprocessing graph x -> y`)
 	require.ErrorContains(t, err, "[63,2]")
 
-	_, err = narrow.Apply(ctx, 0, 0, data.Array{Shape: []int{1}, Values: []string{"text"}})
-	require.ErrorIs(t, err, tfbind.ErrType)
-	_, err = narrow.Apply(ctx, 0, 0, data.Array{Values: []float32{1}})
-	require.ErrorIs(t, err, session.ErrData)
-	require.NoError(t, narrow.Close())
-	require.NoError(t, narrow.Close())
-	_, err = narrow.Apply(ctx, 0, 0, data.Array{Shape: []int{1, 63}, Values: make([]float32, 63)})
+	same := floats().Add("y", "Identity", typed(tfbind.Float32), "x")
+	words, err := data.New("words", data.Field{Name: "x", Array: data.Array{Shape: []int{1}, Values: []string{"text"}}})
+	require.NoError(t, err)
+	require.ErrorIs(t, fails(words, "x", same), tfbind.ErrType)
+	def, err := same.Bytes()
+	require.NoError(t, err)
+	got, closed, err := session.Preprocess(ctx, ds, def, session.PreprocessingOptions{Field: "x", Input: "x", Output: "y"})
+	require.NoError(t, err)
+	require.NoError(t, closed())
+	require.NoError(t, closed())
+	for _, err = range got.Batches(data.Pass{Batch: 2}) {
+		break
+	}
 	require.ErrorIs(t, err, tfbind.ErrClosed)
 }
 
@@ -228,15 +236,16 @@ func TestPreprocessingWithFunctions(t *testing.T) {
 		require.NoError(t, err)
 		return def
 	}
-	o := session.PreprocessingOptions{Input: "x", Output: "y"}
-	s, err := session.OpenPreprocessing(t.Context(), graph(&node_def_go_proto.NodeDef{Name: "last", Op: "Identity", Input: []string{"a"}, Attr: typed(tfbind.Float32)}), o)
+	o := session.PreprocessingOptions{Field: "x", Input: "x", Output: "y"}
+	ds, err := data.New("two", data.Field{Name: "x", Array: data.Array{Shape: []int{2}, Values: []float32{3, 4}}})
 	require.NoError(t, err)
-	defer s.Close()
-	got, err := s.Apply(t.Context(), 0, 0, data.Array{Shape: []int{2}, Values: []float32{3, 4}})
+	got, closed, err := session.Preprocess(t.Context(), ds, graph(&node_def_go_proto.NodeDef{Name: "last", Op: "Identity", Input: []string{"a"}, Attr: typed(tfbind.Float32)}), o)
 	require.NoError(t, err)
-	require.Equal(t, []float32{3, 4}, got.Values)
+	values, _ := fieldOf[float32](t, got, data.Pass{Batch: 2})
+	require.Equal(t, []float32{3, 4}, values)
+	require.NoError(t, closed())
 
-	_, err = session.OpenPreprocessing(t.Context(), graph(
+	_, _, err = session.Preprocess(t.Context(), ds, graph(
 		&node_def_go_proto.NodeDef{Name: "shape", Op: "Shape", Input: []string{"a"}, Attr: graphdef.Attrs{"T": float, "out_type": graphdef.Type(tfbind.Int32)}},
 		&node_def_go_proto.NodeDef{Name: "last", Op: "RandomUniform", Input: []string{"shape:output:0"}, Attr: graphdef.Attrs{"dtype": float, "T": graphdef.Type(tfbind.Int32)}}), o)
 	require.ErrorIs(t, err, session.ErrPreprocessing)
@@ -255,8 +264,7 @@ func TestPreprocessingOfChangingShapes(t *testing.T) {
 		Add("y", "Slice", graphdef.Attrs{"T": index, "Index": index}, "x", "begin", "size")
 	ds, err := data.New("rows", data.Field{Name: "x", Array: data.Array{Shape: []int{4, 2}, Values: []int32{1, 0, 1, 0, 2, 0, 2, 0}}})
 	require.NoError(t, err)
-	got, err := openPreprocessing(t, g, session.PreprocessingOptions{}).Dataset(ds, "x")
-	require.NoError(t, err)
+	got := preprocess(t, ds, g, session.PreprocessingOptions{})
 	batches := 0
 	for _, err = range got.Batches(data.Pass{Batch: 2}) {
 		batches++
@@ -272,9 +280,7 @@ func TestPreprocessingOfChangingShapes(t *testing.T) {
 func TestPreprocessingDrawsByPosition(t *testing.T) {
 	ds := someDigits(t, 100)
 	seeded := func(seed int64) data.Dataset {
-		got, err := openPreprocessing(t, noisy(), session.PreprocessingOptions{Input: "x", Output: "y", SeedInput: "seed", Seed: seed}).Dataset(ds, "x")
-		require.NoError(t, err)
-		return got
+		return preprocess(t, ds, noisy(), session.PreprocessingOptions{SeedInput: "seed", Seed: seed})
 	}
 	one := seeded(1)
 	first, _ := fieldOf[float32](t, one, data.Pass{Batch: 30})
@@ -310,10 +316,7 @@ func TestPreprocessingDrawsByPosition(t *testing.T) {
 // different graph or seed is an error.
 func TestResumeWithPreprocessing(t *testing.T) {
 	train := func(seed int64, g *graphdef.Graph) data.Dataset {
-		ds, err := openPreprocessing(t, g, session.PreprocessingOptions{Input: "x", Output: "y", SeedInput: "seed", Seed: seed}).
-			Dataset(someDigits(t, 400).Shuffle(3), "x")
-		require.NoError(t, err)
-		return data.Prefetch(ds, 2)
+		return data.Prefetch(preprocess(t, someDigits(t, 400).Shuffle(3), g, session.PreprocessingOptions{SeedInput: "seed", Seed: seed}), 2)
 	}
 	run := func(ctx context.Context, ds data.Dataset, dir string, step func(*fit.State)) ([]float64, error) {
 		loop := fit.Loop{Session: open(t, "digits", session.Options{}), Batch: 100, Epochs: 3, Resume: dir}

@@ -351,8 +351,8 @@ func TestNil(t *testing.T) {
 		"Save":     func() error { return s.Save(none, filepath.Join(t.TempDir(), "v")) },
 		"Restore":  func() error { return s.Restore(none, filepath.Join(t.TempDir(), "v")) },
 		"Reset":    func() error { _, err := s.Reset(none, session.ResetNone, nil); return err },
-		"OpenPreprocessing": func() error {
-			_, err := session.OpenPreprocessing(none, nil, session.PreprocessingOptions{})
+		"Preprocess": func() error {
+			_, _, err := session.Preprocess(none, digits(t), nil, session.PreprocessingOptions{})
 			return err
 		},
 	} {

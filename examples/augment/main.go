@@ -56,19 +56,15 @@ func train(ctx context.Context, out string, loop fit.Loop) (accuracy float64, er
 	if err != nil {
 		return 0, err
 	}
-	graph, err := d.open(ctx, 1)
-	if err != nil {
-		return 0, err
-	}
-	defer graph.Close()
 	digits, test, err := data.Builtin("digits")
 	if err != nil {
 		return 0, err
 	}
-	changed, err := graph.Dataset(digits.Shuffle(1), "x")
+	changed, closeGraph, err := d.apply(ctx, digits.Shuffle(1), 1)
 	if err != nil {
 		return 0, err
 	}
+	defer closeGraph()
 
 	model, err := savedmodels.Builtin("digits-cnn")
 	if err != nil {
@@ -131,14 +127,14 @@ func describe() (d description, err error) {
 	return d, err
 }
 
-// open opens the graph for use by this project's sessions.
-func (d description) open(ctx context.Context, seed int64) (*session.Preprocessing, error) {
+// apply returns a dataset with the field x through the graph.
+func (d description) apply(ctx context.Context, ds data.Dataset, seed int64) (changed data.Dataset, closeGraph func() error, err error) {
 	text := new(bytes.Buffer)
 	if _, err := d.graph.WriteTo(text); err != nil {
-		return nil, fmt.Errorf("serialize the graph: %w", err)
+		return nil, nil, fmt.Errorf("serialize the graph: %w", err)
 	}
-	return session.OpenPreprocessing(ctx, text.Bytes(), session.PreprocessingOptions{
-		Input: name(d.pixels), Output: name(d.changed), SeedInput: name(d.seed), Seed: seed,
+	return session.Preprocess(ctx, ds, text.Bytes(), session.PreprocessingOptions{
+		Field: "x", Input: name(d.pixels), Output: name(d.changed), SeedInput: name(d.seed), Seed: seed,
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -83,15 +84,19 @@ func TestBothBindings(t *testing.T) {
 	flat, rows := pixels(t, 5)
 	want, err := d.preview(rows, [2]int64{7, 3<<32 + 2})
 	require.NoError(t, err)
-	graph, err := d.open(t.Context(), 7)
+	ds, err := data.New("pixels", data.Field{Name: "x", Array: data.Array{Shape: []int{15, size * size}, Values: slices.Repeat(flat, 3)}})
 	require.NoError(t, err)
-	defer graph.Close()
-	got, err := graph.Apply(t.Context(), 3, 2, data.Array{Shape: []int{5, size * size}, Values: flat})
+	changed, closeGraph, err := d.apply(t.Context(), ds, 7)
 	require.NoError(t, err)
-	require.Equal(t, []int{5, size * size}, got.Shape)
-	for i, row := range want {
-		require.Equal(t, row, got.Values.([]float32)[i*size*size:(i+1)*size*size])
-		require.NotEqual(t, rows[i], row)
+	defer closeGraph()
+	for b, err := range changed.Batches(data.Pass{Batch: 5, Epoch: 3, Skip: 2}) {
+		require.NoError(t, err)
+		got := b.Fields[0]
+		require.Equal(t, []int{5, size * size}, got.Shape)
+		for i, row := range want {
+			require.Equal(t, row, got.Values.([]float32)[i*size*size:(i+1)*size*size])
+			require.NotEqual(t, rows[i], row)
+		}
 	}
 	again, err := d.preview(rows, [2]int64{7, 3<<32 + 2})
 	require.NoError(t, err, "the other binding goes on beside an open preprocessing graph")
