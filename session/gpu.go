@@ -8,6 +8,7 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/gpu"
+	"steadyfit/internal/resolved"
 	"steadyfit/option"
 	"steadyfit/tfbind"
 )
@@ -21,7 +22,7 @@ type gpuMeter struct {
 // newGPUMeter returns nil if there is no GPU or the NVIDIA driver does not open. steadyfit
 // doctor reports problems of the driver.
 func newGPUMeter(devices []tfbind.Device) *gpuMeter {
-	if !hasGPU(devices) {
+	if !resolved.HasGPU(devices) {
 		return nil
 	}
 	driver, _ := gpu.Open()

@@ -61,8 +61,8 @@ func TestOnGPUVirtualDevices(t *testing.T) {
 	assert.Equal(t, []memory.Bytes{each, each}, sizes)
 	assert.Empty(t, e.Untraced)
 	require.NotNil(t, e.Step)
-	assert.Positive(t, e.Step.Operations[gpu0], "operations on the first of the two: %v", e.Step.Operations)
-	peak := e.Step.Allocators["GPU_0_bfc"]
+	assert.Positive(t, e.Step.Devices["/job:localhost/replica:0/task:0/device:GPU:0"], "operations on the first of the two: %v", e.Step.Devices)
+	peak := e.Step.Allocators["GPU_0_bfc"].Peak
 	assert.True(t, peak.OK, "%v", e.Step.Allocators)
 	assert.Less(t, peak.Bytes, each)
 	assert.Empty(t, e.Missing(o))

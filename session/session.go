@@ -19,6 +19,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
+	"steadyfit/internal/resolved"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -140,8 +141,8 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 	if err := causeOf(ctx); err != nil {
 		return nil, fmt.Errorf("open session: %w", err)
 	}
-	resolved := *p
-	device := &resolved.opts.Device
+	own := *p
+	device := &own.opts.Device
 	if _, err := ResolvePrecision(device); err != nil {
 		return nil, err
 	}
@@ -155,7 +156,7 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("device options: %w", err)
 	}
-	s := &Session{Plan: &resolved, config: config, rate: math.NaN(), stuck: math.NaN()}
+	s := &Session{Plan: &own, config: config, rate: math.NaN(), stuck: math.NaN()}
 	if err := s.startServer(ctx); err != nil {
 		return nil, err
 	}
@@ -204,10 +205,10 @@ func (s *Session) checkGPU() error {
 		return nil
 	}
 	devices, err := s.devices()
-	if err != nil || hasGPU(devices) {
+	if err != nil || resolved.HasGPU(devices) {
 		return err
 	}
-	return option.Errorf("{"+asks+"} asks for a GPU: %w, only %s", ErrNoGPU, strings.Join(shortNames(devices), ", "))
+	return option.Errorf("{"+asks+"} asks for a GPU: %w, only %s", ErrNoGPU, strings.Join(resolved.ShortNames(devices), ", "))
 }
 
 // load opens the model in TensorFlow. An error closes the session and its earlier steps.
