@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/internal/rank"
 	"steadyfit/memory"
 	"steadyfit/session"
 )
@@ -69,7 +70,7 @@ type Record struct {
 	// data; nil if unknown.
 	DataWait *float64
 	// Ranks has the times of several ranks; nil for a training alone.
-	Ranks *session.RankTimes
+	Ranks *rank.Times
 	// RankRSS is the resident memory of each rank in bytes at the end of the epoch; nil for a
 	// training alone, or if it is unknown.
 	RankRSS []int64
@@ -303,7 +304,7 @@ func (r *Record) UnmarshalJSON(text []byte) error {
 	}
 	r.RankRSS, r.CheckpointPause = j.RankRSS, j.CheckpointPause
 	if j.SlowestRank != nil && j.RankWait != nil && j.Exchange != nil {
-		r.Ranks = &session.RankTimes{Slowest: *j.SlowestRank, Wait: *j.RankWait, Exchange: *j.Exchange}
+		r.Ranks = &rank.Times{Slowest: *j.SlowestRank, Wait: *j.RankWait, Exchange: *j.Exchange}
 	}
 	if j.Event != "" {
 		r.Events = strings.Split(j.Event, eventSeparator)

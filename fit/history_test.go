@@ -10,9 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/rank"
 	"steadyfit/memory"
 	"steadyfit/option"
-	"steadyfit/session"
 )
 
 func fullRecord() Record {
@@ -25,7 +25,7 @@ func fullRecord() Record {
 			RSS: memory.Known(452 * memory.MiB), Anon: memory.Known(0), Peak: memory.Known(memory.GiB),
 		},
 		GPU: memory.Known(3 * memory.GiB), LiveTensors: &live, CheckpointPause: 0.0125,
-		Ranks: &session.RankTimes{Exchange: 0.25, Wait: 0.5}, RankRSS: []int64{10, 20},
+		Ranks: &rank.Times{Exchange: 0.25, Wait: 0.5}, RankRSS: []int64{10, 20},
 		Events: []string{"learning_rate", "reset"},
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"steadyfit/fit/internal/checkpoint"
 	"steadyfit/fit/internal/disk"
 	"steadyfit/internal/files"
+	"steadyfit/internal/rank"
 	"steadyfit/option"
 )
 
@@ -28,31 +29,18 @@ import (
 // them as a checkpoint. If it is to resume and has no checkpoint, the rank with the newest one sends
 // its state instead. If the context of a rank ends, all ranks stop after the same step.
 type ranked interface {
-	// Ranks returns the index of this rank and the number of ranks; 1 is a training alone.
-	Ranks() (rank, ranks int)
-	// Share returns the data of a rank on all ranks.
-	Share(own []byte, from int) ([]byte, error)
-	// Gather returns the values of all ranks.
-	Gather(value int64) ([]int64, error)
-	// RequestStop makes Stopped return an error on all ranks after one of the next steps or
-	// evaluated batches.
-	RequestStop()
-	Stopped() error
-	// CheckEqual returns an error if the ranks have different weights.
-	CheckEqual(context.Context) error
+	// Ranks returns nil for a training alone.
+	Ranks() rank.Group
 }
 
 // rankedOf returns the session as one of several ranks; nil if it trains alone.
-func rankedOf(s Session) (r ranked, rank int) {
-	r, ok := s.(ranked)
-	if !ok {
-		return nil, 0
+func rankedOf(s Session) (g rank.Group, index int) {
+	if r, ok := s.(ranked); ok {
+		if g = r.Ranks(); g != nil {
+			index = g.Rank()
+		}
 	}
-	rank, ranks := r.Ranks()
-	if ranks == 1 {
-		return nil, 0
-	}
-	return r, rank
+	return g, index
 }
 
 // follows reports whether this run is one of a rank other than the first.
@@ -93,7 +81,7 @@ func (r *run) settings() ([]byte, error) {
 }
 
 // sameSettings compares the settings of this rank with those of the first.
-func (r *run) sameSettings(s ranked) error {
+func (r *run) sameSettings(s rank.Group) error {
 	own, err := r.settings()
 	if err != nil {
 		return err
@@ -137,10 +125,8 @@ func (r *run) measureRanks(record *Record) error {
 	if s == nil {
 		return nil
 	}
-	if meter, ok := s.(rankMeter); ok {
-		if times, ok := meter.RankTimes(); ok {
-			record.Ranks = &times
-		}
+	if times, ok := s.Times(); ok {
+		record.Ranks = &times
 	}
 	rss, err := s.Gather(int64(record.Memory.RSS.Bytes))
 	if err == nil && !slices.Contains(rss, 0) {
@@ -159,7 +145,7 @@ func ended(ctx context.Context, s Session) error {
 }
 
 // source returns the rank whose state all ranks begin with.
-func (r *run) source(s ranked, rank int) (source int, err error) {
+func (r *run) source(s rank.Group, rank int) (source int, err error) {
 	const none = 0
 	own := int64(none)
 	if dir := r.loop.Resume; dir != "" {
@@ -233,7 +219,7 @@ func (r *run) begin(ctx context.Context) (started int, err error) {
 }
 
 // takeOver begins with the state that another rank sends. differ is the result of sameSettings.
-func (r *run) takeOver(ctx context.Context, s ranked, source int, differ error) (started int, err error) {
+func (r *run) takeOver(ctx context.Context, s rank.Group, source int, differ error) (started int, err error) {
 	dir, remove, err := r.receiveState(s, source)
 	if err != nil {
 		return 0, err
@@ -272,7 +258,7 @@ func (r *run) resumeAndStart(ctx context.Context, dir string) (started int, err 
 const shareBlock = 1 << 20
 
 // sendState sends a checkpoint of the current state to the other ranks.
-func (r *run) sendState(s ranked, source int) (err error) {
+func (r *run) sendState(s rank.Group, source int) (err error) {
 	dir, remove, err := files.Scratch("steadyfit-rank-")
 	if err != nil {
 		return err
@@ -285,7 +271,7 @@ func (r *run) sendState(s ranked, source int) (err error) {
 	if err = folder.Write(r.state.Step, r.state.FiniteLoss, r.save(disk.Disk{}, nil)); err != nil {
 		return errors.Join(err, folder.Release())
 	}
-	w := &sharer{ranked: s, from: source}
+	w := &sharer{Group: s, from: source}
 	archive := tar.NewWriter(w)
 	err = archive.AddFS(os.DirFS(dir))
 	return errors.Join(err, archive.Close(), w.flush(), folder.Release())
@@ -293,7 +279,7 @@ func (r *run) sendState(s ranked, source int) (err error) {
 
 // sharer shares what is written to it. A reader on another rank receives it.
 type sharer struct {
-	ranked
+	rank.Group
 	from  int
 	block []byte
 }
@@ -332,7 +318,7 @@ func (w *sharer) Read(p []byte) (n int, err error) {
 
 // receiveState writes the state of another rank to a temporary folder of checkpoints. If this rank
 // has a folder of its own, the temporary one is in it.
-func (r *run) receiveState(s ranked, source int) (dir string, remove func() error, err error) {
+func (r *run) receiveState(s rank.Group, source int) (dir string, remove func() error, err error) {
 	parent := cmp.Or(r.loop.Resume, os.TempDir())
 	if err := os.MkdirAll(parent, 0o777); err != nil {
 		return "", nil, err
@@ -340,7 +326,7 @@ func (r *run) receiveState(s ranked, source int) (dir string, remove func() erro
 	if dir, remove, err = files.ScratchIn(parent, "steadyfit-rank-"); err != nil {
 		return "", nil, err
 	}
-	reader := &sharer{ranked: s, from: source}
+	reader := &sharer{Group: s, from: source}
 	if err = unpack(tar.NewReader(reader), dir); err == nil {
 		_, err = io.Copy(io.Discard, reader)
 	}

@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/rank"
 )
 
 // offers is a rank among others that offer checkpoints; see run.source.
 type offers struct {
-	ranked
+	rank.Group
 	others []int64
 }
 

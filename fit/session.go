@@ -22,8 +22,7 @@ import (
 //   - Finalize: the final weights of a complete training
 //   - CheckVariables: for Loop.ResumeAnyway with another model
 //   - GPUBytes, LiveTensors: for Record
-//   - RankTimes: for Record
-//   - Ranks, Share, Gather, RequestStop, Stopped, CheckEqual: training with other processes
+//   - Ranks: training with other processes
 type Session interface {
 	// TrainMetrics returns the names of the results of a train step, "loss" first.
 	TrainMetrics() []string
@@ -151,10 +150,4 @@ func gpuBytes(s Session) memory.Reading {
 		}
 	}
 	return memory.Reading{}
-}
-
-// rankMeter is a Session that measures the time of the steps of several ranks, for Record.Ranks.
-// ok is false if it trains alone.
-type rankMeter interface {
-	RankTimes() (times session.RankTimes, ok bool)
 }

@@ -19,6 +19,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/rank"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/supervise"
@@ -273,7 +274,7 @@ func (s *Session) join(ctx context.Context) error {
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { s.rank.watch.cancel(context.Cause(ctx)) })
-	_, err := s.Gather(0)
+	_, err := s.gather(0)
 	if !stop() && err == nil {
 		err = causeOf(ctx)
 	}
@@ -354,28 +355,26 @@ func (r *ranked) once(step *tfbind.Step) error {
 	}
 }
 
-// Ranks returns the index of this rank and the number of ranks, 0 and 1 without a cluster.
-func (s *Session) Ranks() (rank, ranks int) {
-	if s.rank == nil {
-		return 0, 1
-	}
-	return s.rank.Rank, len(s.rank.Workers)
-}
-
-// RequestStop makes all ranks stop after the next train step or evaluated batch. Any goroutine may call it.
-func (s *Session) RequestStop() {
-	if s.rank != nil {
-		s.rank.stop.Store(true)
-	}
-}
-
-// Stopped returns an error if a rank has requested a stop before the last step or batch: the same
-// on all ranks, which matches context.Canceled.
-func (s *Session) Stopped() error {
-	if s.rank == nil || s.rank.stopped < 0 {
+// Ranks returns this process as one of several ranks; nil if it trains alone.
+func (s *Session) Ranks() rank.Group {
+	if s.rank == nil || len(s.rank.Workers) == 1 {
 		return nil
 	}
-	return interrupted(s.rank.stopped)
+	return group{s}
+}
+
+// group implements rank.Group.
+type group struct{ s *Session }
+
+func (g group) Rank() int                           { return g.s.rank.Rank }
+func (g group) RequestStop()                        { g.s.rank.stop.Store(true) }
+func (g group) Gather(value int64) ([]int64, error) { return g.s.gather(value) }
+
+func (g group) Stopped() error {
+	if by := g.s.rank.stopped; by >= 0 {
+		return interrupted(by)
+	}
+	return nil
 }
 
 // interrupted is the rank that requested a stop, as an error.
@@ -384,14 +383,8 @@ type interrupted int
 func (r interrupted) Error() string        { return fmt.Sprintf("rank %d was interrupted", int(r)) }
 func (r interrupted) Is(target error) bool { return target == context.Canceled }
 
-// CheckEqual returns ErrDiffer if the variables of a rank differ from those of the first, bit for
-// bit. All ranks must call it. Ranks compute the same update, but TensorFlow may round it
-// differently with other processors or numbers of threads.
-func (s *Session) CheckEqual(ctx context.Context) error {
-	if s.rank == nil {
-		return nil
-	}
-	p, err := s.Snapshot(ctx)
+func (g group) CheckEqual(ctx context.Context) error {
+	p, err := g.s.Snapshot(ctx)
 	if err != nil {
 		return err
 	}
@@ -404,29 +397,25 @@ func (s *Session) CheckEqual(ctx context.Context) error {
 	if err := errors.Join(err, p.Close()); err != nil {
 		return err
 	}
-	all, err := s.Gather(int64(binary.LittleEndian.Uint64(sum.Sum(nil))))
+	all, err := g.Gather(int64(binary.LittleEndian.Uint64(sum.Sum(nil))))
 	if err != nil {
 		return err
 	}
-	for rank, other := range all {
-		if other != all[0] {
-			return option.Errorf("%w: rank %d computes other weights than rank 0; use machines with the same processor, and the same {Options.IntraThreads} and TF_ENABLE_ONEDNN_OPTS", ErrDiffer, rank)
+	for other, hash := range all {
+		if hash != all[0] {
+			return option.Errorf("%w: rank %d computes other weights than rank 0; use machines with the same processor, and the same {Options.IntraThreads} and TF_ENABLE_ONEDNN_OPTS", rank.ErrDiffer, other)
 		}
 	}
 	return nil
 }
 
-// Leave waits until all ranks call it. Afterwards, their processes may end.
-func (s *Session) Leave() error {
-	if s.rank == nil {
-		return nil
-	}
-	if _, err := s.Gather(0); err != nil {
+func (g group) Leave() error {
+	if _, err := g.Gather(0); err != nil {
 		return err
 	}
 	// All ranks have called Leave, but some may still receive the sum. They need this process
 	// until they have it and take part in a second sum, which itself does not matter.
-	_, _ = s.Gather(0)
+	_, _ = g.Gather(0)
 	return nil
 }
 

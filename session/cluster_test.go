@@ -25,6 +25,7 @@ import (
 	"steadyfit/cluster"
 	"steadyfit/data"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/rank"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -49,7 +50,7 @@ type rankResult struct {
 	Evaluation []float64
 	State      string // the hash of the variables
 	Shared     string
-	Times      *session.RankTimes `json:",omitempty"` // with rankJob.Timed
+	Times      *rank.Times `json:",omitempty"` // with rankJob.Timed
 }
 
 const rankEnv = "STEADYFIT_TEST_RANK"
@@ -78,13 +79,14 @@ func (j rankJob) run() (r rankResult, err error) {
 			return r, err
 		}
 	}
+	group := s.Ranks()
 	out := make([]float64, len(s.TrainMetrics()))
 	for step, size := range j.Sizes {
 		if j.Fail > 0 && step == j.Fail {
 			os.Exit(9)
 		}
 		if step == 1 {
-			s.RankTimes() // leave out the first step, which TensorFlow prepares
+			group.Times() // leave out the first step, which TensorFlow prepares
 		}
 		<-time.After(j.Slow)
 		for j.Until != "" && step == len(j.Sizes)-1 {
@@ -98,8 +100,8 @@ func (j rankJob) run() (r rankResult, err error) {
 		}
 		r.Losses = append(r.Losses, slices.Clone(out))
 	}
-	if times, ok := s.RankTimes(); j.Timed {
-		if _, again := s.RankTimes(); !ok || again {
+	if times, ok := group.Times(); j.Timed {
+		if _, again := group.Times(); !ok || again {
 			return r, errors.New("the times of the ranks are not those since the last call")
 		}
 		r.Times = &times
@@ -108,7 +110,7 @@ func (j rankJob) run() (r rankResult, err error) {
 	if err := s.Evaluate(ctx, madeBatch(s, j.Sizes[0]-1, 100), r.Evaluation); err != nil {
 		return r, err
 	}
-	shared, err := s.Share(fmt.Append(nil, "the data of rank ", j.Rank), 0)
+	shared, err := group.Share(fmt.Append(nil, "the data of rank ", j.Rank), 0)
 	if err != nil {
 		return r, err
 	}
@@ -129,7 +131,7 @@ func (j rankJob) run() (r rankResult, err error) {
 	sum := sha256.Sum256(values)
 	r.State = hex.EncodeToString(sum[:8])
 	if err == nil {
-		err = s.Leave()
+		err = group.Leave()
 	}
 	return r, err
 }

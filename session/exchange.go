@@ -76,29 +76,19 @@ func (s *Session) sum(values []int64) error {
 	return nil
 }
 
-// Gather returns the values of all ranks, in their order. All ranks must call it. It waits for
-// the others, and returns supervise.ErrPeer if one is lost.
-func (s *Session) Gather(value int64) ([]int64, error) {
-	rank, ranks := s.Ranks()
-	all := make([]int64, ranks)
-	all[rank] = value
-	if s.rank == nil {
-		return all, nil
-	}
+// gather returns the values of all ranks, in their order.
+func (s *Session) gather(value int64) ([]int64, error) {
+	all := make([]int64, len(s.rank.Workers))
+	all[s.rank.Rank] = value
 	return all, s.sum(all)
 }
 
-// Share returns the data of the rank from on all ranks. Like Gather, it waits for the others.
-func (s *Session) Share(own []byte, from int) ([]byte, error) {
-	rank, ranks := s.Ranks()
-	if ranks == 1 {
-		return own, nil
-	}
-	if rank != from {
+func (g group) Share(own []byte, from int) ([]byte, error) {
+	if g.Rank() != from {
 		own = nil
 	}
 	size := []int64{int64(len(own))}
-	if err := s.sum(size); err != nil {
+	if err := g.s.sum(size); err != nil {
 		return nil, err
 	}
 	words := make([]int64, (size[0]+7)/8)
@@ -107,7 +97,7 @@ func (s *Session) Share(own []byte, from int) ([]byte, error) {
 	for i := range words {
 		words[i] = int64(binary.LittleEndian.Uint64(padded[8*i:]))
 	}
-	if err := s.sum(words); err != nil {
+	if err := g.s.sum(words); err != nil {
 		return nil, err
 	}
 	for i, word := range words {

@@ -4,32 +4,17 @@ import (
 	"time"
 
 	"steadyfit/internal/contract"
+	"steadyfit/internal/rank"
 )
 
-// RankTimes describes the time of train steps of a cluster. From one exchange of gradients to the
-// next, a rank works: it updates its weights, waits for its data, and computes gradients. Then it
-// waits for the slowest rank, and exchanges the gradients with the others.
-type RankTimes struct {
-	// Slowest is the rank that works longest.
-	Slowest int
-	// Exchange is the share of the time, from 0 to 1, from the end of the slowest rank's work to the
-	// end of the exchange.
-	Exchange float64
-	// Wait is the share in which a rank waits for the slowest one, as a mean of all ranks.
-	Wait float64
-}
-
-// RankTimes returns the times of the train steps since the last call, which are equal on all ranks
-// except for rounding. ok is false if there was no step, or if the session trains alone. On a GPU,
-// work that is queued when an operation returns may count as exchange.
-func (s *Session) RankTimes() (times RankTimes, ok bool) {
-	if s.rank == nil || len(s.rank.Workers) == 1 || s.rank.times.total <= 0 {
-		return RankTimes{}, false
+func (g group) Times() (times rank.Times, ok bool) {
+	t := &g.s.rank.times
+	if t.total <= 0 {
+		return times, false
 	}
-	t := &s.rank.times
-	for rank, work := range t.work {
+	for of, work := range t.work {
 		if work > t.work[times.Slowest] {
-			times.Slowest = rank
+			times.Slowest = of
 		}
 	}
 	times.Exchange, times.Wait = t.exchange/t.total, t.wait/t.total

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"

@@ -3,7 +3,6 @@ package session
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -19,9 +18,6 @@ import (
 	"steadyfit/supervise"
 	"steadyfit/tfbind"
 )
-
-// ErrDiffer means that the ranks have different weights. All ranks get it.
-var ErrDiffer = errors.New("the ranks train differently")
 
 // lostRank returns a supervise.ErrPeer: another rank of the cluster was lost. All ranks continue from
 // the last checkpoint in new processes, because TensorFlow runs no collective operation in a process

@@ -104,15 +104,21 @@ func (t *training) openRank(ctx context.Context) (err error) {
 	})
 }
 
+// stopped reports whether a rank has requested a stop.
+func (t *training) stopped() bool {
+	group := t.session.Ranks()
+	return group != nil && group.Stopped() != nil
+}
+
 // leave waits until all ranks have finished with the same result.
 func (t *training) leave(result error) error {
-	rank, ranked := t.ranked()
-	if !ranked {
+	group := t.session.Ranks()
+	if group == nil {
 		return nil
 	}
 	defer t.worker.Busy()()
-	err := t.session.Leave()
-	if err != nil && (rank == 0 || result != nil) { // the result is complete
+	err := group.Leave()
+	if err != nil && (group.Rank() == 0 || result != nil) { // the result is complete
 		t.Loop.Log.Warn("another rank ended before it noticed the end of the training", "error", err)
 		return nil
 	}

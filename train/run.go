@@ -18,6 +18,7 @@ import (
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
+	"steadyfit/internal/rank"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -193,7 +194,7 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	}
 	// Other ranks wait for the checkpoint that the first one writes at an interrupt, and for the
 	// same error on slower ranks.
-	if err == nil || t.session.Stopped() != nil || errors.Is(err, fit.ErrDiverged) || errors.Is(err, session.ErrDiffer) {
+	if err == nil || t.stopped() || errors.Is(err, fit.ErrDiverged) || errors.Is(err, rank.ErrDiffer) {
 		err = errors.Join(err, t.leave(err))
 	}
 	if err != nil {

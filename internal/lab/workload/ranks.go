@@ -14,6 +14,7 @@ import (
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/launch"
+	"steadyfit/internal/rank"
 )
 
 // newD1 trains as one of two ranks. The other one is a child process with the same Spec, which
@@ -32,7 +33,7 @@ func newD1(ctx context.Context, b *builder) *loop.Loop {
 	c.Workers = strings.Split(workers, ",")
 	b.cluster = c
 	t, l := b.inMemory(ctx, b.Spec.SetSize())
-	leaver, ok := t.engine.(interface{ Leave() error })
+	ranked, ok := t.engine.(interface{ Ranks() rank.Group })
 	if !ok {
 		worker.Check(&worker.ParameterError{Failure: worker.NotApplicable, Name: "eager", Value: "1", Reason: "eager execution has no ranks"})
 	}
@@ -40,7 +41,7 @@ func newD1(ctx context.Context, b *builder) *loop.Loop {
 	l.Step = func(ctx context.Context, n int) float64 {
 		loss := train(ctx, n)
 		if n == b.Spec.Steps {
-			worker.Check(leaver.Leave())
+			worker.Check(ranked.Ranks().Leave())
 		}
 		return loss
 	}
