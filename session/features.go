@@ -13,21 +13,9 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/feature"
 	"steadyfit/savedmodels"
 )
-
-// ErrFeatures means that training on features differs from training on the data.
-var ErrFeatures = errors.New("training on the features differs from training on the data")
-
-// FeatureCheck is the result of FeatureStep.CheckTraining.
-type FeatureCheck struct {
-	// Difference is the largest relative difference of a loss or a trained variable between
-	// training on the data and training on the features.
-	Difference float64
-	// Full, Compute and Rest are the times per sample of a train step on the data, of computing
-	// the features, and of a train step on the features.
-	Full, Compute, Rest time.Duration
-}
 
 // The limits of CheckTraining on relative differences, and the number of its train steps.
 // Batches of different sizes may round differently; samples that depend on each other differ
@@ -40,11 +28,7 @@ const (
 	checkSteps    = 3
 )
 
-// CheckTraining trains a few steps on the first batch of ds, once on its data and once on its
-// features, and compares losses and trained variables. Where they differ, the error is
-// ErrFeatures. Without an error, the model has the variables that it had before. The session
-// must have a learning rate if its train signature takes one.
-func (x *FeatureStep) CheckTraining(ctx context.Context, ds data.Dataset, batch int) (c FeatureCheck, err error) {
+func (x *featureStep) CheckTraining(ctx context.Context, ds data.Dataset, batch int) (c feature.Check, err error) {
 	s := x.session
 	b, err := firstBatch(ds, batch)
 	if err != nil {
@@ -56,11 +40,11 @@ func (x *FeatureStep) CheckTraining(ctx context.Context, ds data.Dataset, batch 
 	}
 	defer func() { err = errors.Join(err, before.Close()) }()
 	// The first run includes the optimization of the graph.
-	if _, err := x.Batch(ctx, b); err != nil {
+	if _, err := x.batch(ctx, b); err != nil {
 		return c, err
 	}
 	began := time.Now()
-	small, err := x.Batch(ctx, b)
+	small, err := x.batch(ctx, b)
 	if err != nil {
 		return c, err
 	}
@@ -165,7 +149,7 @@ func (s *Session) compare(full, rest trialRun) (largest float64, err error) {
 			d = 0
 		}
 		if !(d <= trainTolerance) {
-			return d, fmt.Errorf("%w: the loss of step %d is %v instead of %v", ErrFeatures, i, rest.losses[i], a)
+			return d, fmt.Errorf("%w: the loss of step %d is %v instead of %v", feature.ErrDiffer, i, rest.losses[i], a)
 		}
 		largest = max(largest, d)
 	}
@@ -185,7 +169,7 @@ func (s *Session) compare(full, rest trialRun) (largest float64, err error) {
 			limit = trainTolerance
 		}
 		if !(d <= limit) {
-			return d, fmt.Errorf("%w: after %d steps, the variable %s differs by %.2g of its largest value", ErrFeatures, checkSteps, v.Name, d)
+			return d, fmt.Errorf("%w: after %d steps, the variable %s differs by %.2g of its largest value", feature.ErrDiffer, checkSteps, v.Name, d)
 		}
 		largest = max(largest, d)
 	}
@@ -226,23 +210,22 @@ func difference(a, b any, width int, least float64) float64 {
 	return worst
 }
 
-// FeatureStep computes the features of batches.
-type FeatureStep struct {
+// featureStep implements feature.Step.
+type featureStep struct {
 	*Step
 	of   *savedmodels.Features
 	rest *savedmodels.Signature
 	// whole maps the inputs of the original train signature to the fields of the data.
 	whole binding
-	// bytes is the size of the last result of Batch, and samples are its samples.
+	// bytes is the size of the last result of batch, and samples are its samples.
 	bytes, samples int
 }
 
-// SampleBytes returns the size of a sample in the last result of Batch.
-func (x *FeatureStep) SampleBytes() int { return x.bytes / max(x.samples, 1) }
+func (x *featureStep) SampleBytes() int { return x.bytes / max(x.samples, 1) }
 
 // NewFeatureStep prepares the computation of features. The session must have the model f.Model.
 // The result must be closed.
-func (s *Session) NewFeatureStep(f *savedmodels.Features) (*FeatureStep, error) {
+func (s *Session) NewFeatureStep(f *savedmodels.Features) (feature.Step, error) {
 	rest, err := s.model.Signature(s.roles.Train)
 	if err != nil {
 		return nil, err
@@ -252,13 +235,16 @@ func (s *Session) NewFeatureStep(f *savedmodels.Features) (*FeatureStep, error) 
 		return nil, err
 	}
 	step, err := s.Prepare(f.Compute)
-	return &FeatureStep{Step: step, of: f, rest: rest, whole: newBinding(s.model, original)}, err
+	if err != nil {
+		return nil, err
+	}
+	return &featureStep{Step: step, of: f, rest: rest, whole: newBinding(s.model, original)}, nil
 }
 
-// Batch returns a batch of the data with the features instead of the data inputs from which
+// batch returns a batch of the data with the features instead of the data inputs from which
 // they are computed. Its fields have the names of the inputs of the train signature, and its
 // features are new memory.
-func (x *FeatureStep) Batch(ctx context.Context, b data.Batch) (data.Batch, error) {
+func (x *featureStep) batch(ctx context.Context, b data.Batch) (data.Batch, error) {
 	if err := x.whole.matchTo(b.Fields); err != nil {
 		return b, err
 	}
@@ -275,7 +261,7 @@ func (x *FeatureStep) Batch(ctx context.Context, b data.Batch) (data.Batch, erro
 			return b, fmt.Errorf("feature %s: %w", t.Name, err)
 		}
 		if len(a.Shape) == 0 || a.Shape[0] != b.Size {
-			return b, fmt.Errorf("%w: a batch of %d samples has a feature of shape %v", ErrFeatures, b.Size, a.Shape)
+			return b, fmt.Errorf("%w: a batch of %d samples has a feature of shape %v", feature.ErrDiffer, b.Size, a.Shape)
 		}
 		small.Fields = append(small.Fields, data.Field{Name: t.Name, Array: a})
 	}
@@ -295,8 +281,7 @@ func (x *FeatureStep) Batch(ctx context.Context, b data.Batch) (data.Batch, erro
 	return small, nil
 }
 
-// Each calls do with the batches of the features of a dataset, in its order.
-func (x *FeatureStep) Each(ctx context.Context, ds data.Dataset, batch int, do func(data.Batch) error) error {
+func (x *featureStep) Each(ctx context.Context, ds data.Dataset, batch int, do func(data.Batch) error) error {
 	for b, err := range ds.Batches(data.Pass{Batch: batch}) {
 		if err == nil {
 			err = context.Cause(ctx)
@@ -304,7 +289,7 @@ func (x *FeatureStep) Each(ctx context.Context, ds data.Dataset, batch int, do f
 		if err != nil {
 			return err
 		}
-		small, err := x.Batch(ctx, b)
+		small, err := x.batch(ctx, b)
 		if err != nil {
 			return err
 		}
@@ -315,8 +300,7 @@ func (x *FeatureStep) Each(ctx context.Context, ds data.Dataset, batch int, do f
 	return nil
 }
 
-// All returns the features of a dataset.
-func (x *FeatureStep) All(ctx context.Context, ds data.Dataset, batch int) (*data.InMemory, error) {
+func (x *featureStep) All(ctx context.Context, ds data.Dataset, batch int) (*data.InMemory, error) {
 	var columns []data.Field
 	err := x.Each(ctx, ds, batch, func(b data.Batch) error {
 		for i, f := range b.Fields {
@@ -337,7 +321,7 @@ func (x *FeatureStep) All(ctx context.Context, ds data.Dataset, batch int) (*dat
 	return data.New(ds.Name(), columns...)
 }
 
-func (x *FeatureStep) array(name string) (data.Array, error) {
+func (x *featureStep) array(name string) (data.Array, error) {
 	t, err := x.Output(name)
 	if err != nil {
 		return data.Array{}, err
@@ -346,15 +330,12 @@ func (x *FeatureStep) array(name string) (data.Array, error) {
 	return a, errors.Join(err, t.Close())
 }
 
-// CheckIndependent checks that the features of the samples of the first batches of ds depend
-// neither on the other samples of a batch nor on their order and number. Otherwise it returns
-// ErrFeatures.
-func (x *FeatureStep) CheckIndependent(ctx context.Context, ds data.Dataset, batch int) error {
+func (x *featureStep) CheckIndependent(ctx context.Context, ds data.Dataset, batch int) error {
 	b, err := firstBatch(ds, batch)
 	if err != nil {
 		return err
 	}
-	want, err := x.Batch(ctx, b)
+	want, err := x.batch(ctx, b)
 	if err != nil {
 		return err
 	}
@@ -365,7 +346,7 @@ func (x *FeatureStep) CheckIndependent(ctx context.Context, ds data.Dataset, bat
 		if len(samples) == 0 {
 			return nil
 		}
-		have, err := x.Batch(ctx, other)
+		have, err := x.batch(ctx, other)
 		if err != nil {
 			return err
 		}
@@ -383,17 +364,17 @@ func (x *FeatureStep) CheckIndependent(ctx context.Context, ds data.Dataset, bat
 }
 
 // compareSamples compares the features of samples that were computed in two batches.
-func (x *FeatureStep) compareSamples(a, c data.Batch) error {
+func (x *featureStep) compareSamples(a, c data.Batch) error {
 	for i, t := range x.Signature.Outputs {
 		if !slices.Equal(a.Fields[i].Shape, c.Fields[i].Shape) {
-			return fmt.Errorf("%w: %s has the shapes %v and %v", ErrFeatures, t.Name, a.Fields[i].Shape, c.Fields[i].Shape)
+			return fmt.Errorf("%w: %s has the shapes %v and %v", feature.ErrDiffer, t.Name, a.Fields[i].Shape, c.Fields[i].Shape)
 		}
 		width := 1
 		if shape := a.Fields[i].Shape; len(shape) > 1 {
 			width = max(shape[len(shape)-1], 1)
 		}
 		if d := difference(a.Fields[i].Values, c.Fields[i].Values, width, 1e-6); !(d <= featureTolerance) {
-			return fmt.Errorf("%w: %s of a sample changes by %.2g of its largest value with the other samples of the batch, their order or their number", ErrFeatures, t.Name, d)
+			return fmt.Errorf("%w: %s of a sample changes by %.2g of its largest value with the other samples of the batch, their order or their number", feature.ErrDiffer, t.Name, d)
 		}
 	}
 	return nil

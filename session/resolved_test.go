@@ -19,7 +19,6 @@ import (
 	"steadyfit/data"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/graphdef"
-	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"

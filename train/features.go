@@ -19,6 +19,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/english"
+	"steadyfit/internal/feature"
 	"steadyfit/internal/files"
 	"steadyfit/memory"
 	"steadyfit/option"
@@ -110,7 +111,7 @@ func (t *training) tryFeatures(ctx context.Context) error {
 	}
 	x, err := s.NewFeatureStep(f)
 	if err == nil {
-		var done session.FeatureCheck
+		var done feature.Check
 		if done, err = t.checkFeatures(ctx, s, x, f); err == nil {
 			err = t.useFeatures(ctx, x, f, done)
 		}
@@ -151,9 +152,9 @@ func (t *training) mayCache() error {
 // Training for comparison takes as long as some hundred steps, mostly in TensorFlow's
 // optimization of the original step, so its result is kept in the folder of autotune, for what
 // a measurement of autotune depends on.
-func (t *training) checkFeatures(ctx context.Context, s *session.Session, x *session.FeatureStep, f *savedmodels.Features) (c session.FeatureCheck, err error) {
+func (t *training) checkFeatures(ctx context.Context, s *session.Session, x feature.Step, f *savedmodels.Features) (c feature.Check, err error) {
 	different := func(err error) error {
-		if errors.Is(err, session.ErrFeatures) {
+		if errors.Is(err, feature.ErrDiffer) {
 			return &noFeatures{err}
 		}
 		return err
@@ -203,7 +204,7 @@ func (t *training) setFirstRate(s *session.Session) error {
 
 // pays returns a noFeatures if the measured times promise no faster training, or if results must
 // not change and a cache may change them.
-func (t *training) pays(c session.FeatureCheck) error {
+func (t *training) pays(c feature.Check) error {
 	if t.CacheFeatures != Auto {
 		return nil
 	}
@@ -230,7 +231,7 @@ func (t *training) featureKey(f *savedmodels.Features) (string, error) {
 	return hex.EncodeToString(sum[:12]), err
 }
 
-func keepCheck(path string, c session.FeatureCheck) error {
+func keepCheck(path string, c feature.Check) error {
 	text, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -241,7 +242,7 @@ func keepCheck(path string, c session.FeatureCheck) error {
 	return files.Replace(path, text)
 }
 
-func (t *training) useFeatures(ctx context.Context, x *session.FeatureStep, f *savedmodels.Features, c session.FeatureCheck) error {
+func (t *training) useFeatures(ctx context.Context, x feature.Step, f *savedmodels.Features, c feature.Check) error {
 	began := time.Now()
 	train, err := t.featuresOf(ctx, x, t.samples)
 	if err != nil {
@@ -290,7 +291,7 @@ func (c *cached) Source() data.Dataset { return c.source }
 func (c *cached) Describe() string { return "" }
 
 // featuresOf computes the features of a dataset, in memory or in files.
-func (t *training) featuresOf(ctx context.Context, x *session.FeatureStep, ds *data.InMemory) (*data.InMemory, error) {
+func (t *training) featuresOf(ctx context.Context, x feature.Step, ds *data.InMemory) (*data.InMemory, error) {
 	if total := memory.Bytes(x.SampleBytes() * ds.Len()); total > t.maxCached() {
 		return t.inFiles(ctx, x, ds, total)
 	}
@@ -299,7 +300,7 @@ func (t *training) featuresOf(ctx context.Context, x *session.FeatureStep, ds *d
 
 // inFiles writes the features to a folder. The folder is beside the checkpoints,
 // or in the system's temporary folder, and exists during the training.
-func (t *training) inFiles(ctx context.Context, x *session.FeatureStep, ds *data.InMemory, size memory.Bytes) (*data.InMemory, error) {
+func (t *training) inFiles(ctx context.Context, x feature.Step, ds *data.InMemory, size memory.Bytes) (*data.InMemory, error) {
 	parent, needed := os.TempDir(), int64(size)
 	if t.Checkpoints.Folder != "" {
 		parent = t.Checkpoints.Folder
@@ -335,7 +336,7 @@ func (t *training) inFiles(ctx context.Context, x *session.FeatureStep, ds *data
 func numbered(field int) string { return "steadyfit-field-" + strconv.Itoa(field) }
 
 // writeFeatures writes one .npy file for each field, and returns the names of the fields.
-func (t *training) writeFeatures(ctx context.Context, x *session.FeatureStep, ds *data.InMemory, folder string) (names []string, err error) {
+func (t *training) writeFeatures(ctx context.Context, x feature.Step, ds *data.InMemory, folder string) (names []string, err error) {
 	var open []io.Closer
 	var writers []data.Writer
 	defer func() {

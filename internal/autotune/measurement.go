@@ -71,7 +71,7 @@ type Features struct {
 	Bytes   memory.Bytes `json:"bytes"`
 	// Seconds is the time to compute them. It does not include the check of features.
 	Seconds float64 `json:"seconds"`
-	// Difference is that of session.FeatureCheck.
+	// Difference is that of feature.Check.
 	Difference float64 `json:"difference"`
 }
 

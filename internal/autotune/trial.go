@@ -18,6 +18,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/child"
+	"steadyfit/internal/feature"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
@@ -86,7 +87,7 @@ type answer struct {
 // lasting reports whether an error means that a model cannot run in a configuration. Other
 // errors, such as a lack of memory, may not occur again.
 func lasting(err error) bool {
-	for _, kind := range []error{tfbind.ErrInvalidArgument, &tfbind.Error{Code: "FAILED_PRECONDITION"}, &tfbind.Error{Code: "UNIMPLEMENTED"}, session.ErrStack, session.ErrFeatures, savedmodels.ErrNoFeatures, savedmodels.ErrNoSignature, session.ErrData} {
+	for _, kind := range []error{tfbind.ErrInvalidArgument, &tfbind.Error{Code: "FAILED_PRECONDITION"}, &tfbind.Error{Code: "UNIMPLEMENTED"}, session.ErrStack, feature.ErrDiffer, savedmodels.ErrNoFeatures, savedmodels.ErrNoSignature, session.ErrData} {
 		if errors.Is(err, kind) {
 			return true
 		}
