@@ -16,9 +16,9 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/files"
+	"steadyfit/internal/inputs"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
-	"steadyfit/session"
 )
 
 // Data describes the data to read.
@@ -117,11 +117,11 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	}
 	r := &reader{Data: d, predicts: signature == model.Roles.Predict}
 	var err error
-	if r.csv, err = session.CSVOptions(model, signature); err != nil {
+	if r.csv, err = inputs.CSVOptions(model, signature); err != nil {
 		return nil, unusable(err)
 	}
 	r.csv.Header = d.Header
-	if r.images, r.pixels, err = session.ImageOptions(model, signature, d.Height, d.Width); err != nil {
+	if r.images, r.pixels, err = inputs.ImageOptions(model, signature, d.Height, d.Width); err != nil {
 		return nil, unusable(err)
 	}
 	if r.csv.Text { // with a size, images can be opened, and checkData says that the model takes text

@@ -9,12 +9,12 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/inputs"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/mustcompile"
 	"steadyfit/internal/lab/synth"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/savedmodels"
-	"steadyfit/session"
 )
 
 func (b *builder) inMemory(ctx context.Context, samples int) (*trainer, *loop.Loop) {
@@ -179,11 +179,11 @@ func newUser(ctx context.Context, b *builder) *loop.Loop {
 
 // openData reads the user's data, with images and tables converted for the model.
 func openData(path string, model *savedmodels.Model) (*data.InMemory, error) {
-	images, scale, err := session.ImageOptions(model, model.Roles.Train, 0, 0)
+	images, scale, err := inputs.ImageOptions(model, model.Roles.Train, 0, 0)
 	if err != nil {
 		return nil, err
 	}
-	csv, err := session.CSVOptions(model, model.Roles.Train)
+	csv, err := inputs.CSVOptions(model, model.Roles.Train)
 	if err != nil {
 		return nil, err
 	}

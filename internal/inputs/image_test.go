@@ -1,4 +1,4 @@
-package session
+package inputs
 
 import (
 	"steadyfit/internal/contract"

@@ -1,4 +1,4 @@
-package session_test
+package inputs_test
 
 import (
 	"testing"
@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/internal/inputs"
 	"steadyfit/savedmodels"
-	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
@@ -38,7 +38,7 @@ func TestImageOptions(t *testing.T) {
 		{"a row", model([]int64{-1, 64}, stated(0, 16)), 0, 0, data.ImageOptions{}, nil},
 		{"another row", model([]int64{-1, 65}, nil), 8, 8, data.ImageOptions{Height: 8, Width: 8}, nil},
 	} {
-		got, scale, err := session.ImageOptions(c.model, "train", c.height, c.width)
+		got, scale, err := inputs.ImageOptions(c.model, "train", c.height, c.width)
 		require.NoError(t, err, c.name)
 		require.Equal(t, c.want, got, c.name)
 		require.Equal(t, c.scale, scale, c.name)
@@ -46,51 +46,12 @@ func TestImageOptions(t *testing.T) {
 	for dtype, float := range map[tfbind.DType]bool{tfbind.BFloat16: true, tfbind.Float16: true, tfbind.Float64: true, tfbind.Uint8: false, tfbind.Int32: false} {
 		m := model([]int64{-1, 8, 8, 3}, nil)
 		m.Signatures[0].Inputs[0].DType = dtype
-		got, _, err := session.ImageOptions(m, "train", 0, 0)
+		got, _, err := inputs.ImageOptions(m, "train", 0, 0)
 		require.NoError(t, err)
 		require.Equal(t, float, got.Float, dtype)
 	}
-	_, _, err := session.ImageOptions(model(nil, nil), "learn", 0, 0)
+	_, _, err := inputs.ImageOptions(model(nil, nil), "learn", 0, 0)
 	require.ErrorIs(t, err, savedmodels.ErrNoSignature)
-}
-
-// Sample weights with an open shape need a field, and the error comes before loading.
-func TestWeightsWithoutASize(t *testing.T) {
-	model, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
-	train, test, err := data.Builtin("digits")
-	require.NoError(t, err)
-	sig, err := model.Signature("train")
-	require.NoError(t, err)
-	sig.Inputs = append(sig.Inputs, savedmodels.Tensor{Name: "sample_weight", Op: "w", DType: tfbind.Float32, Shape: []int64{-1, -1}})
-	_, err = session.CheckData(model, "train", train, data.Pass{Batch: 8})
-	assert.ErrorIs(t, err, session.ErrData)
-	assert.ErrorContains(t, err, "takes sample_weight of shape [? ?], which has open sizes")
-	sig.Inputs[len(sig.Inputs)-1].Shape = []int64{-1, 3}
-	_, err = session.CheckData(model, "train", test, data.Pass{Batch: 8})
-	assert.NoError(t, err, "ones of a known shape are fed")
-}
-
-// Bytes of raw tensors and one-hot labels were only reported as shapes.
-func TestShapeHints(t *testing.T) {
-	model, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
-	pixels, oneHot := data.Array{Shape: []int{2, 64}, Values: make([]float32, 128)}, data.Array{Shape: []int{2, 3}, Values: make([]float32, 6)}
-	raw, classes := data.Array{Shape: []int{2}, Values: []string{"\x00\x01", "\x02"}}, data.Array{Shape: []int{2}, Values: []int64{1, 2}}
-	for _, c := range []struct {
-		x, y data.Array
-		says string
-	}{
-		{raw, classes, "field x for signature train, input x: the data does not fit the model: expected float32 of shape [? 64], got one text of bytes per sample; raw tensors in bytes are not read: write an encoded image (PNG or JPEG), or a list"},
-		{pixels, oneHot, "expected shape [?], got [2 3] (the first size counts the samples); if the labels are one-hot, write the number of the class"},
-		{oneHot, classes, "expected shape [? 64], got [2 3] (the first size counts the samples)"},
-	} {
-		ds, err := data.New("made", data.Field{Name: "x", Array: c.x}, data.Field{Name: "y", Array: c.y})
-		require.NoError(t, err)
-		_, err = session.CheckData(model, "train", ds, data.Pass{Batch: 2})
-		assert.ErrorIs(t, err, session.ErrData)
-		assert.ErrorContains(t, err, c.says)
-	}
 }
 
 // Only features determine the options, since labels are always read as integers.
@@ -102,7 +63,7 @@ func TestCSVOptions(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, tfbind.Int64, sig.Input("y").DType)
 		sig.Input("x").DType = dtype
-		o, err := session.CSVOptions(model, "train")
+		o, err := inputs.CSVOptions(model, "train")
 		require.NoError(t, err)
 		assert.Equal(t, data.CSVOptions{Exact: want}, o, dtype)
 	}
@@ -112,22 +73,22 @@ func TestCSVOptions(t *testing.T) {
 	require.NoError(t, err)
 	x := sig.Input("x")
 	x.DType, x.Shape = tfbind.String, []int64{-1, 3}
-	o, err := session.CSVOptions(model, "train")
+	o, err := inputs.CSVOptions(model, "train")
 	require.NoError(t, err)
 	assert.Equal(t, data.CSVOptions{Text: true}, o, "all columns are the text of a sample")
 	x.Shape = []int64{-1, 1}
 	sig.Inputs = append(sig.Inputs, savedmodels.Tensor{Name: "age", Op: "age", DType: tfbind.Float32, Shape: []int64{-1}})
-	o, err = session.CSVOptions(model, "train")
+	o, err = inputs.CSVOptions(model, "train")
 	require.NoError(t, err)
 	assert.Equal(t, data.CSVOptions{Columns: []data.Column{{Name: "x", Text: true}, {Name: "age"}}}, o)
 	sig.Input("x").DType = tfbind.Bool
-	o, err = session.CSVOptions(model, "train")
+	o, err = inputs.CSVOptions(model, "train")
 	require.NoError(t, err)
 	assert.Equal(t, data.CSVOptions{Columns: []data.Column{{Name: "x", Bool: true}, {Name: "age"}}}, o)
 	sig.Inputs = sig.Inputs[:len(sig.Inputs)-1]
-	o, err = session.CSVOptions(model, "train")
+	o, err = inputs.CSVOptions(model, "train")
 	require.NoError(t, err)
 	assert.Equal(t, data.CSVOptions{Bool: true}, o)
-	_, err = session.CSVOptions(model, "trian")
+	_, err = inputs.CSVOptions(model, "trian")
 	assert.ErrorIs(t, err, savedmodels.ErrNoSignature)
 }

@@ -1,0 +1,52 @@
+package session_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// Sample weights with an open shape need a field, and the error comes before loading.
+func TestWeightsWithoutASize(t *testing.T) {
+	model, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	train, test, err := data.Builtin("digits")
+	require.NoError(t, err)
+	sig, err := model.Signature("train")
+	require.NoError(t, err)
+	sig.Inputs = append(sig.Inputs, savedmodels.Tensor{Name: "sample_weight", Op: "w", DType: tfbind.Float32, Shape: []int64{-1, -1}})
+	_, err = session.CheckData(model, "train", train, data.Pass{Batch: 8})
+	assert.ErrorIs(t, err, session.ErrData)
+	assert.ErrorContains(t, err, "takes sample_weight of shape [? ?], which has open sizes")
+	sig.Inputs[len(sig.Inputs)-1].Shape = []int64{-1, 3}
+	_, err = session.CheckData(model, "train", test, data.Pass{Batch: 8})
+	assert.NoError(t, err, "ones of a known shape are fed")
+}
+
+// Bytes of raw tensors and one-hot labels were only reported as shapes.
+func TestShapeHints(t *testing.T) {
+	model, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	pixels, oneHot := data.Array{Shape: []int{2, 64}, Values: make([]float32, 128)}, data.Array{Shape: []int{2, 3}, Values: make([]float32, 6)}
+	raw, classes := data.Array{Shape: []int{2}, Values: []string{"\x00\x01", "\x02"}}, data.Array{Shape: []int{2}, Values: []int64{1, 2}}
+	for _, c := range []struct {
+		x, y data.Array
+		says string
+	}{
+		{raw, classes, "field x for signature train, input x: the data does not fit the model: expected float32 of shape [? 64], got one text of bytes per sample; raw tensors in bytes are not read: write an encoded image (PNG or JPEG), or a list"},
+		{pixels, oneHot, "expected shape [?], got [2 3] (the first size counts the samples); if the labels are one-hot, write the number of the class"},
+		{oneHot, classes, "expected shape [? 64], got [2 3] (the first size counts the samples)"},
+	} {
+		ds, err := data.New("made", data.Field{Name: "x", Array: c.x}, data.Field{Name: "y", Array: c.y})
+		require.NoError(t, err)
+		_, err = session.CheckData(model, "train", ds, data.Pass{Batch: 2})
+		assert.ErrorIs(t, err, session.ErrData)
+		assert.ErrorContains(t, err, c.says)
+	}
+}
