@@ -396,14 +396,17 @@ const maxSkipped = 100
 func (r *run) checkLoss(b data.Batch, n int, finite bool) error {
 	s := &r.state
 	scaler, scales := s.Session.(lossScaler)
-	skipped := scales && scaler.Skipped()
+	var skipped, stuck bool
+	var scale float64
+	if scales {
+		skipped, stuck, scale = scaler.Skipped()
+	}
 	if !finite && !skipped {
 		return &divergedError{Epoch: s.Epoch, Step: s.Step + int64(n), Steps: n, Batch: b.Index, Metric: r.train.names[0], Value: r.train.values[0]}
 	}
 	if !scales {
 		return nil
 	}
-	scale, stuck := scaler.Stuck()
 	if !stuck && !skipped {
 		s.SkippedSteps = 0
 		return nil
@@ -511,14 +514,10 @@ func (r *run) record(validation Metrics) error {
 	}
 	// The amounts are unknown if there is no /proc.
 	record.Memory, _ = memory.Read()
-	record.GPU = gpuBytes(s.Session)
 	if err := r.measureRanks(&record); err != nil {
 		return err
 	}
-	if counter, ok := s.Session.(tensorCounter); ok {
-		live := counter.LiveTensors()
-		record.LiveTensors = &live
-	}
+	record.LiveTensors, record.GPU = usage(s.Session)
 	s.History.Records = append(s.History.Records, record)
 	s.Record = &s.History.Records[len(s.History.Records)-1]
 	s.endEpoch()

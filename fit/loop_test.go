@@ -19,6 +19,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/memory"
 	"steadyfit/option"
 )
 
@@ -538,8 +539,7 @@ type gauged struct {
 	known bool
 }
 
-func (g gauged) LiveTensors() int64      { return 7 }
-func (g gauged) GPUBytes() (int64, bool) { return 4096, g.known }
+func (g gauged) Usage() (int64, memory.Reading) { return 7, memory.Reading{Bytes: 4096, OK: g.known} }
 
 func TestRecordHasWhatTheSessionTells(t *testing.T) {
 	h, err := (&Loop{Session: gauged{newLinear(), true}, Batch: 4, Epochs: 1}).Run(t.Context(), samples(t, 8))

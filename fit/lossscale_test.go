@@ -56,9 +56,7 @@ func (s *scaling) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	return nil
 }
 
-func (s *scaling) Skipped() bool { return s.skipped }
-
-func (s *scaling) Stuck() (float64, bool) { return s.scale, s.stuck }
+func (s *scaling) Skipped() (lowered, stuck bool, scale float64) { return s.skipped, s.stuck, s.scale }
 
 func (s *scaling) State() (json.RawMessage, error) {
 	return json.Marshal([2]float64{s.scale, float64(s.steps)})

@@ -298,7 +298,7 @@ func (w *observing) observe(s *State, moment Moment, now time.Time) *Observation
 	if now.Sub(w.read) >= observeEvery {
 		w.read = now
 		o.Memory, _ = memory.Read() // unknown without /proc
-		o.GPU = gpuBytes(s.Session)
+		_, o.GPU = usage(s.Session)
 	}
 	return o
 }

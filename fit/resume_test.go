@@ -435,8 +435,12 @@ func (e exported) Save(ctx context.Context, prefix string) error {
 	return os.WriteFile(prefix+".index", index, 0o666)
 }
 
-func (e exported) CheckVariables(_ context.Context, prefix string) error {
-	return session.CheckVariables(e.model, prefix)
+func (e exported) CheckVariables(ctx context.Context, prefix string) error {
+	p, err := session.Compile(e.model, session.Options{ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	return p.CheckVariables(ctx, prefix)
 }
 
 // ResumeAnyway accepts a model that was exported again. For another architecture, the error
@@ -461,7 +465,7 @@ func TestModelExportedAnewIsForced(t *testing.T) {
 	require.Empty(t, mismatch.Fixed)
 	_, err = train(exported{newLinear(), cnn, "three"}, true, 3)
 	require.ErrorAs(t, err, &mismatch)
-	require.ErrorContains(t, err, "this cannot be overridden: the variables do not fit: "+session.ErrVariables.Error()+": ")
+	require.ErrorContains(t, err, "this cannot be overridden: the variables do not fit: the checkpoint has other variables than the model: ")
 	require.ErrorContains(t, err, "is missing")
 	h, err := train(exported{newLinear(), digits, "two"}, true, 3)
 	require.NoError(t, err)

@@ -15,13 +15,13 @@ import (
 // Session is the model that a Loop trains; *session.Session is one. A Loop calls it from one
 // goroutine at a time. It also uses the following methods of a session that has them:
 //   - StepsPerExecution, Stackable, Stack, TrainN: several steps per execution
-//   - Skipped, Stuck: skipped steps of a scaled loss
+//   - Skipped: skipped steps of a scaled loss
 //   - State, SetState: state other than variables, for checkpoints
 //   - Freeze: checkpoints that are written while steps run
 //   - RunningMetrics, ResetMetrics: metrics that accumulate over an epoch
 //   - Finalize: the final weights of a complete training
 //   - CheckVariables: for Loop.ResumeAnyway with another model
-//   - GPUBytes, LiveTensors: for Record
+//   - Usage: native tensors and GPU memory, for Record
 //   - Ranks: training with other processes
 type Session interface {
 	// TrainMetrics returns the names of the results of a train step, "loss" first.
@@ -73,11 +73,11 @@ type lossScaler interface {
 	// Skipped reports whether a step of the last execution was skipped and the loss scale was
 	// lowered. A loss that is NaN or infinite is then not ErrDiverged, and the means of the
 	// epoch omit the execution.
-	Skipped() bool
-	// Stuck reports whether a step of the last execution was skipped although the loss scale
-	// cannot be lowered. After 100 consecutive skipped steps, or an epoch of them, the run ends
-	// with ErrDiverged.
-	Stuck() (scale float64, stuck bool)
+	//
+	// stuck reports whether a step of the last execution was skipped although the loss scale cannot
+	// be lowered from the value scale. After 100 consecutive skipped steps, or an epoch of them, the
+	// run ends with ErrDiverged.
+	Skipped() (lowered, stuck bool, scale float64)
 }
 
 // stateful is a Session with state other than variables, such as a loss scale. Checkpoints
@@ -132,22 +132,17 @@ func resetMetrics(ctx context.Context, s Session) error {
 	return nil
 }
 
-// tensorCounter is a Session that counts its native tensors, for Record.LiveTensors.
-type tensorCounter interface {
-	LiveTensors() int64
+// meter is a Session that counts its native tensors, for Record.LiveTensors, and measures the bytes in
+// use on GPUs, for Record.GPU.
+type meter interface {
+	Usage() (tensors int64, gpu memory.Reading)
 }
 
-// gpuMeter is a Session that measures the bytes in use on GPUs, for Record.GPU. ok is false if
-// they are unknown.
-type gpuMeter interface {
-	GPUBytes() (bytes int64, ok bool)
-}
-
-func gpuBytes(s Session) memory.Reading {
-	if meter, ok := s.(gpuMeter); ok {
-		if bytes, ok := meter.GPUBytes(); ok {
-			return memory.Known(memory.Bytes(bytes))
-		}
+// usage returns the results of Usage; nil and unknown if the session does not have it.
+func usage(s Session) (tensors *int64, gpu memory.Reading) {
+	if m, ok := s.(meter); ok {
+		n, gpu := m.Usage()
+		return &n, gpu
 	}
-	return memory.Reading{}
+	return nil, gpu
 }

@@ -10,6 +10,8 @@ var _ interface {
 	stateful
 	accumulator
 	finalizer
-	gpuMeter
+	meter
 	variableChecker
+	freezer
+	ranked
 } = (*session.Session)(nil)

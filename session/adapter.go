@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -14,14 +13,10 @@ import (
 	"steadyfit/tfbind"
 )
 
-// ErrAdapter means that an adapter has other weights than the model, or that no adapter can have the
-// weights of the model.
-var ErrAdapter = errors.New("the adapter has other weights than the model")
-
-// CheckAdapter checks that an adapter fits a model: it belongs to the same base (ErrBase), and
-// has exactly the weights that training changes (ErrAdapter). With nil, it checks that an adapter can
-// have the weights of the model: there are some, and each has a name of its own in checkpoints. It
-// needs no TensorFlow.
+// CheckAdapter checks that an adapter fits a model: it belongs to the same base, and
+// has exactly the weights that training changes. With nil, it checks that an adapter can
+// have the weights of the model: there are some, and each has a name of its own in checkpoints. The
+// error is ErrMismatch. It needs no TensorFlow.
 func CheckAdapter(model *savedmodels.Model, a *adapter.Adapter) error {
 	if model == nil {
 		return errNoModel
@@ -31,7 +26,7 @@ func CheckAdapter(model *savedmodels.Model, a *adapter.Adapter) error {
 		return err
 	}
 	if a.Base != model.Base {
-		return fmt.Errorf("adapter for %s: %w", model.Dir, errBase(a.Base, model.Base))
+		return fmt.Errorf("adapter for %s: %w", model.Dir, otherBase(a.Base, model.Base))
 	}
 	var found []string
 	have := maps.Clone(a.Weights)
@@ -57,7 +52,7 @@ func CheckAdapter(model *savedmodels.Model, a *adapter.Adapter) error {
 	if more := len(found) - 5; more > 0 {
 		found = append(found[:5], fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Errorf("adapter for %s: %w: %s", model.Dir, ErrAdapter, strings.Join(found, ", "))
+	return fmt.Errorf("adapter for %s: %w: %s", model.Dir, errAdapter, strings.Join(found, ", "))
 }
 
 // adapted returns the variables in an adapter of a model, at least one.
@@ -68,22 +63,22 @@ func adapted(m *savedmodels.Model) (vars []savedmodels.Variable, err error) {
 			continue
 		}
 		if v.Key == "" || names[v.WeightName()] {
-			return nil, fmt.Errorf("%w: the trained variable %s of %s has no name of its own in checkpoints, as if it were partitioned; save the whole model", ErrAdapter, v.Name, m.Dir)
+			return nil, fmt.Errorf("%w: the trained variable %s of %s has no name of its own in checkpoints, as if it were partitioned; save the whole model", errAdapter, v.Name, m.Dir)
 		}
 		names[v.WeightName()] = true
 		vars = append(vars, v)
 	}
 	if len(vars) == 0 {
-		return nil, fmt.Errorf("%w: %s has no weights that training changes and predictions or evaluations use; save the whole model", ErrAdapter, m.Dir)
+		return nil, fmt.Errorf("%w: %s has no weights that training changes and predictions or evaluations use; save the whole model", errAdapter, m.Dir)
 	}
 	return vars, nil
 }
 
 // Adapter returns the trained weights, without the frozen ones and without the state of the
-// optimizer. A session with the weights of another base has none (ErrBase).
+// optimizer. A session with the weights of another base has none (ErrMismatch).
 func (s *Session) Adapter(ctx context.Context) (*adapter.Adapter, error) {
 	if s.foreign {
-		return nil, fmt.Errorf("adapter: %w: the frozen variables of this session are not those of %s; open the model that has them", ErrBase, s.model.Dir)
+		return nil, fmt.Errorf("adapter: %w: the frozen variables of this session are not those of %s; open the model that has them", errBase, s.model.Dir)
 	}
 	if _, err := adapted(s.model); err != nil {
 		return nil, fmt.Errorf("adapter: %w", err)
@@ -124,7 +119,7 @@ func (s *Session) Adapter(ctx context.Context) (*adapter.Adapter, error) {
 // TensorFlow prepares the operations of a swap at their first use, which takes 0.1 to 0.5 s. A
 // first Swap to nil after Open prepares them all, so that no later swap takes that time.
 //
-// An adapter that does not fit is ErrBase or ErrAdapter (see CheckAdapter), and nothing changes.
+// An adapter that does not fit is ErrMismatch (see CheckAdapter), and nothing changes.
 func (s *Session) Swap(ctx context.Context, a *adapter.Adapter) error {
 	if a != nil {
 		if err := CheckAdapter(s.model, a); err != nil {

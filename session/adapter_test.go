@@ -153,25 +153,25 @@ func TestSwapRefuses(t *testing.T) {
 		want error
 		text string
 	}{
-		"another base": {other, session.ErrBase, m.Base[:12]},
-		"missing":      {with(func(w map[string]adapter.Weight) { delete(w, "model/head/bias") }), session.ErrAdapter, "model/head/bias is missing"},
-		"one too many": {with(func(w map[string]adapter.Weight) { w["x"] = adapter.Weight{} }), session.ErrAdapter, "x is not one of the model's"},
+		"another base": {other, session.ErrMismatch, m.Base[:12]},
+		"missing":      {with(func(w map[string]adapter.Weight) { delete(w, "model/head/bias") }), session.ErrMismatch, "model/head/bias is missing"},
+		"one too many": {with(func(w map[string]adapter.Weight) { w["x"] = adapter.Weight{} }), session.ErrMismatch, "x is not one of the model's"},
 		"shape": {with(func(w map[string]adapter.Weight) {
 			w["model/head/bias"] = adapter.Weight{DType: tfbind.Float32, Shape: []int64{2}, Data: make([]byte, 8)}
-		}), session.ErrAdapter, "model/head/bias is float32 [2], expected float32 [10]"},
+		}), session.ErrMismatch, "model/head/bias is float32 [2], expected float32 [10]"},
 		"type": {with(func(w map[string]adapter.Weight) {
 			w["model/head/bias"] = adapter.Weight{DType: tfbind.Float64, Shape: []int64{10}, Data: make([]byte, 80)}
-		}), session.ErrAdapter, "model/head/bias is float64 [10]"},
+		}), session.ErrMismatch, "model/head/bias is float64 [10]"},
 		"many": {&adapter.Adapter{Base: good.Base, Weights: func() map[string]adapter.Weight {
 			w := map[string]adapter.Weight{}
 			for i := range 10 {
 				w[fmt.Sprint(i)] = adapter.Weight{}
 			}
 			return w
-		}()}, session.ErrAdapter, "and 9 more"},
+		}()}, session.ErrMismatch, "and 9 more"},
 		"damaged": {with(func(w map[string]adapter.Weight) {
 			w["model/head/bias"] = adapter.Weight{DType: tfbind.Float32, Shape: []int64{10}, Data: make([]byte, 8)}
-		}), session.ErrAdapter, "model/head/bias has 8 bytes"},
+		}), session.ErrMismatch, "model/head/bias has 8 bytes"},
 	} {
 		err := s.Swap(ctx, c.a)
 		require.ErrorIs(t, err, c.want, name)
@@ -180,7 +180,7 @@ func TestSwapRefuses(t *testing.T) {
 	}
 	require.NoError(t, s.Restore(ctx, weightsOf(otherBase(t))))
 	_, err = s.Adapter(ctx)
-	assert.ErrorIs(t, err, session.ErrBase)
+	assert.ErrorIs(t, err, session.ErrMismatch)
 	require.NoError(t, s.Swap(ctx, nil))
 	require.NoError(t, s.Swap(ctx, good), "the session has its own base again")
 }
@@ -210,11 +210,11 @@ func TestAdapterNeedsNamesOfWeights(t *testing.T) {
 			}
 		}
 		change(m.Variables, weights[0], weights[1])
-		require.ErrorIs(t, session.CheckAdapter(&m, a), session.ErrAdapter)
-		require.ErrorIs(t, session.CheckAdapter(&m, nil), session.ErrAdapter)
+		require.ErrorIs(t, session.CheckAdapter(&m, a), session.ErrMismatch)
+		require.ErrorIs(t, session.CheckAdapter(&m, nil), session.ErrMismatch)
 		altered := openModel(t, &m, session.Options{})
 		_, err := altered.Adapter(ctx)
-		require.ErrorIs(t, err, session.ErrAdapter)
+		require.ErrorIs(t, err, session.ErrMismatch)
 	}
 }
 

@@ -4,11 +4,10 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"syscall"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/reexec"
 	"steadyfit/option"
-	"steadyfit/supervise"
 	"steadyfit/tfbind"
 )
 
@@ -59,31 +58,7 @@ func startWith(variables []gpuopts.Variable, call string) error {
 	if _, open := tfbind.Environment(); open {
 		return tooLate(missing, call)
 	}
-	return restart(env, missing)
-}
-
-// Restart restarts the program with the missing variables and the same arguments, even if
-// TensorFlow is open. If all variables are set, it returns nil. A variable with a different
-// value returns an *option.Error. A supervised process cannot restart, because its parent would
-// count a crash.
-func Restart(variables []gpuopts.Variable) error {
-	env, missing, err := gpuopts.With(os.Environ(), variables)
-	if err != nil || len(missing) == 0 {
-		return err
-	}
-	if supervise.InChild() {
-		return fmt.Errorf("%s: a supervised process cannot restart", missing[0].For)
-	}
-	return restart(env, missing)
-}
-
-// restart replaces the process. It returns only after an error.
-func restart(env []string, missing []gpuopts.Variable) error {
-	path, err := os.Executable()
-	if err == nil {
-		err = syscall.Exec(path, os.Args, env)
-	}
-	return option.Errorf("{"+missing[0].For+"}: restarting %s: %w", path, err)
+	return reexec.Exec(env, missing)
 }
 
 func tooLate(missing []gpuopts.Variable, call string) error {

@@ -18,6 +18,7 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/docs"
+	"steadyfit/internal/reexec"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/supervise"
@@ -149,11 +150,11 @@ type anewOutcome struct {
 func startAnewInAChild(string) error {
 	return supervise.Run(context.Background(), supervise.Options{}, func(context.Context, *supervise.Worker) error {
 		v := gpuopts.Variable{Name: "STEADYFIT_TEST_ANEW", Value: "1", For: "jemalloc"}
-		o := anewOutcome{Missing: fmt.Sprint(Restart([]gpuopts.Variable{v}))}
+		o := anewOutcome{Missing: fmt.Sprint(reexec.With([]gpuopts.Variable{v}))}
 		err := os.Setenv(v.Name, "2")
-		o.Conflict = errors.As(Restart([]gpuopts.Variable{v}), new(*option.Error))
+		o.Conflict = errors.As(reexec.With([]gpuopts.Variable{v}), new(*option.Error))
 		err = errors.Join(err, os.Setenv(v.Name, "1"))
-		o.Set = Restart([]gpuopts.Variable{v}) == nil
+		o.Set = reexec.With([]gpuopts.Variable{v}) == nil
 		return errors.Join(err, json.NewEncoder(os.Stdout).Encode(o))
 	})
 }

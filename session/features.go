@@ -256,9 +256,9 @@ func (x *featureStep) batch(ctx context.Context, b data.Batch) (data.Batch, erro
 	}
 	small := data.Batch{Size: b.Size, Index: b.Index}
 	for _, t := range x.Signature.Outputs {
-		a, err := x.array(t.Name)
+		a, err := x.Array(t.Name)
 		if err != nil {
-			return b, fmt.Errorf("feature %s: %w", t.Name, err)
+			return b, err
 		}
 		if len(a.Shape) == 0 || a.Shape[0] != b.Size {
 			return b, fmt.Errorf("%w: a batch of %d samples has a feature of shape %v", feature.ErrDiffer, b.Size, a.Shape)
@@ -319,15 +319,6 @@ func (x *featureStep) All(ctx context.Context, ds data.Dataset, batch int) (*dat
 		return nil, err
 	}
 	return data.New(ds.Name(), columns...)
-}
-
-func (x *featureStep) array(name string) (data.Array, error) {
-	t, err := x.Output(name)
-	if err != nil {
-		return data.Array{}, err
-	}
-	a, err := Array(t)
-	return a, errors.Join(err, t.Close())
 }
 
 func (x *featureStep) CheckIndependent(ctx context.Context, ds data.Dataset, batch int) error {

@@ -67,7 +67,7 @@ func TestFrozenStateIsThatOfSave(t *testing.T) {
 			require.NoError(t, other.Restore(ctx, beside))
 			assert.Equal(t, want, steps(other, 2, 4))
 			require.NoError(t, frozen.Close())
-			assert.ErrorIs(t, frozen.Save(last), session.ErrSnapshot)
+			assert.ErrorIs(t, frozen.Save(last), session.ErrMismatch)
 			frozen, err = s.Freeze(ctx)
 			require.NoError(t, err)
 			require.NoError(t, s.Close())

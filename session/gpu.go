@@ -9,6 +9,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/gpu"
 	"steadyfit/internal/resolved"
+	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/tfbind"
 )
@@ -36,24 +37,24 @@ func (m *gpuMeter) Close() error {
 	return m.driver.Close()
 }
 
-// GPUBytes returns the GPU memory of this process as reported by NVIDIA's driver: TensorFlow's
-// pools, CUDA contexts, code, workspaces, and other sessions. Some containers hide processes
-// from the driver. The result is then the memory in use on all visible GPUs. ok is false if
-// there is no GPU or the driver reports nothing. The first call opens the driver, and Close
-// closes it.
-func (s *Session) GPUBytes() (bytes int64, ok bool) {
+// Usage returns the number of native tensors in this process and its GPU memory as reported by
+// NVIDIA's driver: TensorFlow's pools, CUDA contexts, code, workspaces, and other sessions. Some
+// containers hide processes from the driver. The result is then the memory in use on all visible
+// GPUs. It is unknown if there is no GPU or the driver reports nothing. The first call opens the
+// driver, and Close closes it.
+func (s *Session) Usage() (tensors int64, gpu memory.Reading) {
+	tensors = tfbind.Live().Tensors
 	if s.gpu == nil {
 		devices, err := s.devices()
 		if err != nil {
-			return 0, false
+			return tensors, memory.Reading{}
 		}
 		m := newGPUMeter(devices)
 		if m == nil || s.adopt(m, func(*native) { s.gpu = m }) != nil {
-			return 0, false
+			return tensors, memory.Reading{}
 		}
 	}
-	r := s.gpu.meter.Read()
-	return int64(r.Bytes), r.OK
+	return tensors, s.gpu.meter.Read()
 }
 
 // ResolvePrecision replaces gpuopts.Float16 by Float16GPU or Float16CPU, depending on

@@ -7,36 +7,35 @@ import (
 
 	"steadyfit/internal/gpu"
 	"steadyfit/internal/gpu/gputest"
+	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
 
 // The driver is queried only if there is a GPU, and not after Close.
-func TestGPUBytes(t *testing.T) {
+func TestGPUUsage(t *testing.T) {
 	if !gputest.Child(t, "-DNEW") {
 		return
 	}
 	cpu, card := tfbind.Device{Type: "CPU"}, tfbind.Device{Type: "GPU"}
 	require.Nil(t, newGPUMeter([]tfbind.Device{cpu}))
 	s := &Session{gpu: newGPUMeter([]tfbind.Device{cpu, card})}
-	bytes, ok := s.GPUBytes()
-	require.True(t, ok)
-	require.EqualValues(t, 7<<20, bytes)
+	_, used := s.Usage()
+	require.Equal(t, memory.Known(7<<20), used)
 
 	require.NoError(t, s.Close())
-	bytes, ok = s.GPUBytes()
-	require.False(t, ok)
-	require.Zero(t, bytes)
+	_, used = s.Usage()
+	require.Zero(t, used)
 }
 
-// Without a driver, GPUBytes reports false.
-func TestGPUBytesNotTold(t *testing.T) {
+// Without a driver, the GPU memory is unknown.
+func TestUsageWithoutDriver(t *testing.T) {
 	driver, _ := gpu.Open()
 	require.NoError(t, driver.Close())
 	if driver.Why() == "" {
 		t.Skip("this machine has a driver of NVIDIA; the test is of one without")
 	}
 	s := &Session{gpu: newGPUMeter([]tfbind.Device{{Type: "GPU"}})}
-	_, ok := s.GPUBytes()
-	require.False(t, ok)
+	_, used := s.Usage()
+	require.False(t, used.OK)
 	require.NoError(t, s.Close())
 }

@@ -20,7 +20,8 @@ import (
 // The default for a model with grads_finite is a dynamic scale, like TensorFlow's
 // LossScaleOptimizer. A skipped step divides the scale by Factor, and GrowthInterval applied
 // steps in a row multiply it by Factor. Checkpoints and snapshots include the scale. The
-// default for other models is 1.
+// default for other models is 1. A dynamic scale with any field set is an error for a model that
+// does not support it.
 type LossScale struct {
 	// Fixed is a constant scale; 0 means dynamic.
 	Fixed float64
@@ -34,9 +35,8 @@ type LossScale struct {
 	Min float64
 }
 
-// DynamicLossScale is the dynamic scale with its defaults. Unlike LossScale{}, it is an error
-// for a model that does not support a dynamic scale.
-var DynamicLossScale = LossScale{Initial: 1 << 15, GrowthInterval: 2000, Factor: 2, Min: 1}
+// defaultScale is the dynamic scale with its defaults.
+var defaultScale = LossScale{Initial: 1 << 15, GrowthInterval: 2000, Factor: 2, Min: 1}
 
 // lossScaler is the loss scale of a session.
 type lossScaler struct {
@@ -79,7 +79,7 @@ func newLossScaler(o LossScale, sig *savedmodels.Signature) (*lossScaler, error)
 		return refuse(errNoSignature, "export it with that output, or set a fixed scale",
 			"signature %s has no output %s, which a dynamic scale needs", sig.Name, contract.OutputGradsFinite)
 	}
-	d := DynamicLossScale
+	d := defaultScale
 	l := &lossScaler{LossScale: LossScale{
 		Fixed: o.Fixed, Initial: cmp.Or(o.Initial, d.Initial), GrowthInterval: cmp.Or(o.GrowthInterval, d.GrowthInterval),
 		Factor: cmp.Or(o.Factor, d.Factor), Min: cmp.Or(o.Min, d.Min),
@@ -146,9 +146,9 @@ func (s *Session) rescale(applied bool, out []float64) {
 		switch i := slices.Index(s.trainNames, contract.MetricLossScale); {
 		case i < 0:
 			s.stuck = 1
-		case out[i] < DynamicLossScale.Min:
+		case out[i] < defaultScale.Min:
 			s.stuck = out[i]
-		case out[i] >= DynamicLossScale.Min: // not NaN
+		case out[i] >= defaultScale.Min: // not NaN
 			s.skipped = true
 		}
 	}
@@ -159,12 +159,11 @@ func scalable(sig *savedmodels.Signature) bool {
 }
 
 // Skipped reports whether the last train step was skipped because of non-finite gradients and
-// the scale was lowered. The loss of a skipped step has no meaning.
-func (s *Session) Skipped() bool { return s.skipped }
-
-// Stuck reports whether the last train step was skipped because of non-finite gradients and the
-// scale cannot be lowered, since it is fixed or at Min.
-func (s *Session) Stuck() (scale float64, stuck bool) { return s.stuck, !math.IsNaN(s.stuck) }
+// the scale was lowered. The loss of a skipped step has no meaning. stuck reports whether it
+// was skipped and the scale cannot be lowered from this value, since it is fixed or at Min.
+func (s *Session) Skipped() (lowered, stuck bool, scale float64) {
+	return s.skipped, !math.IsNaN(s.stuck), s.stuck
+}
 
 // State returns the loss scale, which is the only state outside of variables.
 func (s *Session) State() (json.RawMessage, error) {

@@ -71,9 +71,9 @@ func TestOnGPUVirtualDevices(t *testing.T) {
 	require.NoError(t, s.Train(context.Background(), 0, b, metrics))
 	assert.Positive(t, metrics[0], "the loss")
 
-	has, ok := s.GPUBytes()
-	require.Equal(t, driver.Meter(0).Read().OK, ok)
-	if ok {
-		assert.Greater(t, memory.Bytes(has), each, "a pool, and CUDA's context")
+	_, has := s.Usage()
+	require.Equal(t, driver.Meter(0).Read().OK, has.OK)
+	if has.OK {
+		assert.Greater(t, has.Bytes, each, "a pool, and CUDA's context")
 	}
 }

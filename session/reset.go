@@ -34,16 +34,10 @@ type Reset struct {
 	Depth Depth
 	// Closed is the amount after closing and before loading; unknown for ResetRestore.
 	Before, Closed, After memory.Reading
-	Took                  time.Duration
-}
-
-// Returned returns by how much the memory decreased. It is negative if the memory grew, and
-// unknown if Before or After is.
-func (r Reset) Returned() memory.Reading {
-	if !r.Before.OK || !r.After.OK {
-		return memory.Reading{}
-	}
-	return memory.Known(r.Before.Bytes - r.After.Bytes)
+	// Returned is by how much the memory decreased. It is negative if the memory grew, and unknown if
+	// Before or After is.
+	Returned memory.Reading
+	Took     time.Duration
 }
 
 // ErrLost means that a reset closed the session and could not load the model again. The
@@ -94,7 +88,9 @@ func (s *Session) Reset(ctx context.Context, depth Depth, to *Snapshot) (Reset, 
 	default:
 		return r, fmt.Errorf("reset: a session has no depth %q; expected %s or %s", depth, ResetRestore, ResetReload)
 	}
-	r.Took, r.After = time.Since(began), anonymous()
+	if r.Took, r.After = time.Since(began), anonymous(); r.Before.OK && r.After.OK {
+		r.Returned = memory.Known(r.Before.Bytes - r.After.Bytes)
+	}
 	return r, nil
 }
 

@@ -42,7 +42,7 @@ func TestResetsChangeNothing(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, p.Close())
 				assert.Equal(t, depth, r.Depth)
-				assert.True(t, r.Returned().OK)
+				assert.True(t, r.Returned.OK)
 				assert.Equal(t, depth == session.ResetReload, r.Closed.OK)
 				from := 3 + 3*i
 				have = append(have, losses(t, s, bs[from:from+3], int64(from))...)
@@ -83,14 +83,14 @@ func TestSnapshot(t *testing.T) {
 
 	require.NoError(t, p.Close())
 	require.NoError(t, p.Close())
-	assert.ErrorIs(t, s.Revert(ctx, p), session.ErrSnapshot)
+	assert.ErrorIs(t, s.Revert(ctx, p), session.ErrMismatch)
 	cnn := open(t, "digits-cnn", session.Options{})
 	q, err := cnn.Snapshot(ctx)
 	require.NoError(t, err)
 	defer q.Close()
-	assert.ErrorIs(t, s.Revert(ctx, q), session.ErrSnapshot)
+	assert.ErrorIs(t, s.Revert(ctx, q), session.ErrMismatch)
 	_, err = s.Reset(ctx, session.ResetReload, q)
-	assert.ErrorIs(t, err, session.ErrSnapshot)
+	assert.ErrorIs(t, err, session.ErrMismatch)
 	_, err = s.Reset(ctx, session.ResetProcess, nil)
 	assert.ErrorContains(t, err, "a session has no depth")
 	// The rejected resets did not change the session.

@@ -90,7 +90,10 @@ func (s *Session) rehearse(ctx context.Context, b data.Batch) (metadata []byte, 
 	if math.IsNaN(s.rate) {
 		s.rate = 0 // any rate is valid, because Revert restores NaN
 	}
-	metadata, err = s.Trace(ctx, 0, b, make([]float64, len(s.trainNames)))
+	traces, err := s.Trace(func() error { return s.Train(ctx, 0, b, make([]float64, len(s.trainNames))) })
+	if err == nil {
+		metadata = traces[0]
+	}
 	if undone := s.Revert(context.WithoutCancel(ctx), before); undone != nil {
 		err = errors.Join(err, fmt.Errorf("%w: %w", errUndone, undone))
 	}

@@ -56,15 +56,15 @@ func (s *Session) saveAll(ctx context.Context, prefix string) error {
 }
 
 // Restore sets all variables from the files of Save, or from a complete checkpoint such as the
-// weights of a SavedModel. Files of Save for a model with other frozen variables are ErrBase,
+// weights of a SavedModel. Files of Save for a model with other frozen variables are ErrMismatch,
 // and nothing changes. After another error, some of the variables may be restored.
 func (s *Session) Restore(ctx context.Context, prefix string) error {
-	whole, foreign, err := s.isWhole(prefix)
+	whole, foreign, err := s.isWhole(ctx, prefix)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", prefix, err)
 	}
 	if foreign && s.model.Program != nil {
-		return fmt.Errorf("restore %s: %w: its frozen variables are others than those from which the features were computed; do not cache features", prefix, ErrBase)
+		return fmt.Errorf("restore %s: %w: its frozen variables are others than those from which the features were computed; do not cache features", prefix, errBase)
 	}
 	if whole {
 		s.foreign = foreign // also after an error, which may come late

@@ -92,17 +92,17 @@ type Session struct {
 
 	scaler     *lossScaler // nil if the session does not scale the loss
 	skipped    bool        // see Skipped
-	stuck      float64     // see Stuck; NaN if the scale is not stuck
+	stuck      float64     // see Skipped; NaN if the scale is not stuck
 	foreign    bool        // the frozen variables do not have the values of the model's files
 	trainNames []string    // names of the results of a train step
-	traces     *[][]byte   // receives each RunMetadata during Traces; nil otherwise
+	traces     *[][]byte   // receives each RunMetadata during Trace; nil otherwise
 	rank       *ranked     // nil without a cluster
 
 	// mu protects native. Only Close modifies native from another goroutine, so the session's
 	// own goroutine reads it without the lock.
 	mu     sync.Mutex
 	closed bool
-	gpu    *gpuMeter // nil until GPUBytes finds a GPU
+	gpu    *gpuMeter // nil until Usage finds a GPU
 	jpeg   jpegDecoder
 	writer stateWriter
 	native
@@ -420,19 +420,11 @@ func (s *Session) compiledFor(samples int) *runner {
 	return nil
 }
 
-// Trace runs Train and returns a serialized tensorflow.RunMetadata; see [Step.Trace]. With
-// micro-batches, the RunMetadata is that of one of them.
-func (s *Session) Trace(ctx context.Context, step int64, b data.Batch, out []float64) ([]byte, error) {
-	all, err := s.Traces(func() error { return s.Train(ctx, step, b, out) })
-	if err != nil || len(all) == 0 {
-		return nil, err
-	}
-	return all[0], nil
-}
-
-// Traces calls do, and returns the RunMetadata of each signature that do runs, in their order. With
-// micro-batches, Train runs a signature for each of them, and then the signature apply.
-func (s *Session) Traces(do func() error) (metadata [][]byte, err error) {
+// Trace calls do, and returns a serialized tensorflow.RunMetadata of each signature that do runs, in
+// their order, with the times and allocations of each operation. With micro-batches, Train runs a
+// signature for each of them, and then the signature apply. Tracing costs time and memory; see
+// [tfbind.Step.Trace].
+func (s *Session) Trace(do func() error) (metadata [][]byte, err error) {
 	s.traces = &metadata
 	defer func() { s.traces = nil }()
 	err = do()
@@ -581,6 +573,3 @@ func (s *Session) SetCallerRuns(on bool) (ok bool) {
 	}
 	return ok
 }
-
-// LiveTensors returns the number of native tensors in this process.
-func (s *Session) LiveTensors() int64 { return tfbind.Live().Tensors }

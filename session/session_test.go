@@ -362,11 +362,10 @@ func TestNil(t *testing.T) {
 	_, err := session.Open(ctx, nil)
 	assert.ErrorContains(t, err, "the plan is nil")
 	for name, do := range map[string]func() error{
-		"Compile":        func() error { _, err := session.Compile(nil, session.Options{}); return err },
-		"CheckData":      func() error { _, err := session.CheckData(nil, "train", digits(t), data.Pass{Batch: 1}); return err },
-		"CheckVariables": func() error { return session.CheckVariables(nil, "v") },
-		"CheckOutput":    func() error { return session.CheckOutput(t.TempDir(), nil) },
-		"CheckSafe":      func() error { return (*savedmodels.Model)(nil).CheckSafe() },
+		"Compile":     func() error { _, err := session.Compile(nil, session.Options{}); return err },
+		"CheckData":   func() error { _, err := session.CheckData(nil, "train", digits(t), data.Pass{Batch: 1}); return err },
+		"CheckOutput": func() error { return session.CheckOutput(t.TempDir(), nil) },
+		"CheckSafe":   func() error { return (*savedmodels.Model)(nil).CheckSafe() },
 	} {
 		assert.ErrorContains(t, do(), "the model is nil", name)
 	}
@@ -454,21 +453,22 @@ func TestTrace(t *testing.T) {
 	want, have := make([]float64, len(plain.TrainMetrics())), make([]float64, len(traced.TrainMetrics()))
 	for i := range b {
 		require.NoError(t, plain.Train(ctx, int64(i), b[i], want))
-		metadata, err := traced.Trace(ctx, int64(i), b[i], have)
+		metadata, err := traced.Trace(func() error { return traced.Train(ctx, int64(i), b[i], have) })
 		require.NoError(t, err)
 		assert.Equal(t, want, have)
+		require.Len(t, metadata, 1)
 		var run pb.RunMetadata
-		require.NoError(t, proto.Unmarshal(metadata, &run))
+		require.NoError(t, proto.Unmarshal(metadata[0], &run))
 		assert.NotEmpty(t, run.GetStepStats().GetDevStats())
 	}
 
 	split := open(t, "digits", session.Options{MicroBatches: 4})
-	all, err := split.Traces(func() error { return split.Train(ctx, 0, b[0], want) })
+	all, err := split.Trace(func() error { return split.Train(ctx, 0, b[0], want) })
 	require.NoError(t, err)
 	assert.Len(t, all, 5, "four micro-batches and the update")
 
 	readOnly := open(t, "digits", session.Options{ReadOnly: true})
-	_, err = readOnly.Trace(ctx, 0, b[0], have)
+	_, err = readOnly.Trace(func() error { return readOnly.Train(ctx, 0, b[0], have) })
 	assert.ErrorIs(t, err, savedmodels.ErrNoSignature)
 }
 

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"steadyfit/savedmodels"
@@ -27,9 +26,6 @@ type Snapshot struct {
 	scale  scaleState
 }
 
-// ErrSnapshot means that the snapshot is closed or belongs to another model.
-var ErrSnapshot = errors.New("the snapshot cannot be used")
-
 // Bytes returns the size of the variables.
 func (p *Snapshot) Bytes() int64 {
 	var n int64
@@ -49,15 +45,15 @@ func (p *Snapshot) Close() error {
 	return values.Close()
 }
 
-// fits returns ErrSnapshot if the snapshot cannot be written to a model's variables.
+// fits returns ErrMismatch if the snapshot cannot be written to a model's variables.
 func (p *Snapshot) fits(m *savedmodels.Model) error {
 	switch {
 	case p == nil || p.values == nil:
-		return fmt.Errorf("%w: it is closed", ErrSnapshot)
+		return fmt.Errorf("%w: it is closed", errSnapshot)
 	case p.model != m.Hash:
-		return fmt.Errorf("%w: it belongs to another model (SHA-256 %.12s, but this model has %.12s)", ErrSnapshot, p.model, m.Hash)
+		return fmt.Errorf("%w: it belongs to another model (SHA-256 %.12s, but this model has %.12s)", errSnapshot, p.model, m.Hash)
 	case p.base != "" && p.base != m.Base:
-		return fmt.Errorf("%w: %w", ErrSnapshot, errBase(p.base, m.Base))
+		return fmt.Errorf("%w: %w", errSnapshot, otherBase(p.base, m.Base))
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"steadyfit/internal/bundle"
 	"steadyfit/internal/graphdef"
+	"steadyfit/internal/mark"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -26,18 +27,26 @@ import (
 // baseMark begins the name of the tensor that has the hash.
 const baseMark = "steadyfit/base/"
 
-// ErrBase means that a checkpoint, a snapshot or an adapter belongs to a model with other
-// frozen variables.
-var ErrBase = errors.New("it belongs to another base model")
+// ErrMismatch means that a checkpoint, a snapshot or an adapter cannot be used with a model: it has
+// other variables, belongs to a model with other frozen variables, or is closed.
+var ErrMismatch = errors.New("it does not fit the model")
 
-func errBase(have, want string) error {
+// Kinds of ErrMismatch.
+var (
+	errBase      = mark.As(errors.New("it belongs to another base model"), ErrMismatch)
+	errSnapshot  = mark.As(errors.New("the snapshot cannot be used"), ErrMismatch)
+	errVariables = mark.As(errors.New("the checkpoint has other variables than the model"), ErrMismatch)
+	errAdapter   = mark.As(errors.New("the adapter has other weights than the model"), ErrMismatch)
+)
+
+func otherBase(have, want string) error {
 	hash := func(base string) string {
 		if base == "" {
 			return "none"
 		}
 		return base[:min(12, len(base))]
 	}
-	return fmt.Errorf("%w: the hash of its frozen variables is %s, and that of this model is %s; use the model that it was trained on", ErrBase, hash(have), hash(want))
+	return fmt.Errorf("%w: the hash of its frozen variables is %s, and that of this model is %s; use the model that it was trained on", errBase, hash(have), hash(want))
 }
 
 // partial reports whether Save and Snapshot leave out the frozen variables.
@@ -193,15 +202,15 @@ func baseIn(tensors map[string]bundle.Tensor) (base string, ok bool) {
 
 // isWhole reports whether Restore sets the frozen variables too, and whether they then have
 // other values than those of the model. It returns an error if the files belong to another base.
-func (s *Session) isWhole(prefix string) (whole, foreign bool, err error) {
+func (s *Session) isWhole(ctx context.Context, prefix string) (whole, foreign bool, err error) {
 	own := s.model.Base
 	tensors, err := bundle.Read(prefix)
 	base, part := baseIn(tensors)
 	switch {
 	case part && base != own:
-		return false, false, errBase(base, own)
+		return false, false, otherBase(base, own)
 	case part:
-		return false, false, CheckVariables(s.model, prefix)
+		return false, false, s.CheckVariables(ctx, prefix)
 	case own == "":
 		return true, false, nil
 	case errors.Is(err, fs.ErrNotExist) && !remote(prefix):

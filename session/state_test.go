@@ -77,7 +77,7 @@ func TestSaveLeavesOutFrozenVariables(t *testing.T) {
 	require.NoError(t, a.SaveModel(ctx, dir))
 	trained, err := savedmodels.Open(dir)
 	require.NoError(t, err)
-	assert.NoError(t, session.CheckVariables(m, weightsOf(trained)))
+	assert.NoError(t, checkVariables(t, m, weightsOf(trained)))
 	assert.Equal(t, m.Base, trained.Base)
 	assert.Equal(t, want, losses(t, openModel(t, trained, session.Options{}), bs[3:], 3))
 	left, err := filepath.Glob(prefix + "*")
@@ -111,15 +111,15 @@ func TestRestoreRefusesAnotherBase(t *testing.T) {
 	require.NoError(t, a.Save(ctx, prefix))
 	before := losses(t, b, bs[:1], 0)
 	require.NoError(t, b.Restore(ctx, weightsOf(m)))
-	require.ErrorIs(t, b.Restore(ctx, prefix), session.ErrBase)
+	require.ErrorIs(t, b.Restore(ctx, prefix), session.ErrMismatch)
 	assert.Equal(t, before, losses(t, b, bs[:1], 0))
-	err := session.CheckVariables(m, prefix)
-	require.ErrorIs(t, err, session.ErrVariables)
+	err := checkVariables(t, m, prefix)
+	require.ErrorIs(t, err, session.ErrMismatch)
 	assert.ErrorContains(t, err, m.Base[:12])
 	p, err := a.Snapshot(ctx)
 	require.NoError(t, err)
 	defer p.Close()
-	assert.ErrorIs(t, b.Revert(ctx, p), session.ErrBase)
+	assert.ErrorIs(t, b.Revert(ctx, p), session.ErrMismatch)
 }
 
 // A session with the weights of another base saves all of them, and returns to its own.

@@ -88,19 +88,22 @@ func (st *Step) Close() error {
 
 // Run runs the signature once. The results are valid until the next run.
 func (st *Step) Run(ctx context.Context) error {
-	if traces := st.session.traces; traces != nil {
-		metadata, err := st.Trace(ctx)
-		*traces = append(*traces, metadata)
-		return err
-	}
 	if err := st.setCaller(); err != nil {
 		return err
 	}
-	err := st.tf.Run(ctx)
+	var err error
+	traces := st.session.traces
+	if traces == nil {
+		err = st.tf.Run(ctx)
+	} else {
+		var metadata []byte
+		metadata, err = st.tf.Trace(ctx)
+		*traces = append(*traces, metadata)
+	}
 	if err == nil {
 		return nil
 	}
-	if st.session.opts.ListAllocations && errors.Is(err, ErrOutOfMemory) {
+	if traces == nil && st.session.opts.ListAllocations && errors.Is(err, ErrOutOfMemory) {
 		// A second run does no harm, since the variables may be partly updated already. If it
 		// succeeds, the first error is returned.
 		if again := st.tf.Explain(ctx); errors.Is(again, ErrOutOfMemory) {
@@ -127,19 +130,6 @@ func (st *Step) setCaller() error {
 	return nil
 }
 
-// Trace runs the step and returns a serialized tensorflow.RunMetadata with the times and
-// allocations of each operation. Tracing costs time and memory; see [tfbind.Step.Trace].
-func (st *Step) Trace(ctx context.Context) ([]byte, error) {
-	if err := st.setCaller(); err != nil {
-		return nil, err
-	}
-	metadata, err := st.tf.Trace(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("signature %s: %w", st.Signature.Name, err)
-	}
-	return metadata, nil
-}
-
 // Float returns a scalar output of the last run. It does not allocate.
 func (st *Step) Float(name string) (float64, error) {
 	i, err := st.output(name)
@@ -157,6 +147,23 @@ func (st *Step) Output(name string) (*tfbind.Tensor, error) {
 		return nil, err
 	}
 	return st.tf.Output(i)
+}
+
+// Array copies an output of the last run into Go memory. Half-precision values become float32, without
+// rounding.
+func (st *Step) Array(name string) (a data.Array, err error) {
+	t, err := st.Output(name)
+	if err != nil {
+		return a, err
+	}
+	defer t.Close()
+	if a.Values, err = t.Slice(nil); err != nil {
+		return a, fmt.Errorf("output %s: %w", name, err)
+	}
+	for _, d := range t.Shape() {
+		a.Shape = append(a.Shape, int(d))
+	}
+	return a, nil
 }
 
 func (st *Step) output(name string) (int, error) {

@@ -2,25 +2,18 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"steadyfit/internal/bundle"
-	"steadyfit/savedmodels"
 )
-
-// ErrVariables means that the variables of a checkpoint differ from those of the model.
-var ErrVariables = errors.New("the checkpoint has other variables than the model")
 
 // CheckVariables returns nil if a checkpoint, perhaps of another model, has exactly the
 // variables of this model, with their names, types and shapes. A checkpoint without the frozen
-// variables must belong to the same base. Otherwise the error is ErrVariables with the first
+// variables must belong to the same base. Otherwise the error is ErrMismatch with the first
 // differences. It compares the files' object names, which stay the same when a model is
 // exported again. It needs no TensorFlow and does not read values.
-func CheckVariables(model *savedmodels.Model, prefix string) error {
-	if model == nil {
-		return errNoModel
-	}
+func (p *Plan) CheckVariables(_ context.Context, prefix string) error {
+	model := p.model
 	if model.Saver == nil {
 		return errNoSaver(model)
 	}
@@ -34,7 +27,7 @@ func CheckVariables(model *savedmodels.Model, prefix string) error {
 	}
 	if base, part := baseIn(have); part {
 		if base != model.Base {
-			return fmt.Errorf("%w: %w", ErrVariables, errBase(base, model.Base))
+			return fmt.Errorf("%w: %w", errVariables, otherBase(base, model.Base))
 		}
 		delete(have, baseMark+base)
 		vars, changing := stateVariables(model)
@@ -43,12 +36,7 @@ func CheckVariables(model *savedmodels.Model, prefix string) error {
 		}
 	}
 	if found := bundle.Differences(want, have); found != "" {
-		return fmt.Errorf("%w: %s", ErrVariables, found)
+		return fmt.Errorf("%w: %s", errVariables, found)
 	}
 	return nil
-}
-
-// CheckVariables calls the function CheckVariables for the session's model.
-func (s *Session) CheckVariables(_ context.Context, prefix string) error {
-	return CheckVariables(s.model, prefix)
 }

@@ -13,6 +13,13 @@ import (
 	"steadyfit/session"
 )
 
+func checkVariables(t *testing.T, m *savedmodels.Model, prefix string) error {
+	t.Helper()
+	p, err := session.Compile(m, session.Options{ReadOnly: true})
+	require.NoError(t, err)
+	return p.CheckVariables(t.Context(), prefix)
+}
+
 // CheckVariables detects another architecture without TensorFlow.
 func TestCheckVariables(t *testing.T) {
 	weights := func(m *savedmodels.Model) string { return filepath.Join(m.Dir, "variables", "variables") }
@@ -21,22 +28,22 @@ func TestCheckVariables(t *testing.T) {
 	for _, name := range savedmodels.BuiltinNames() {
 		other, err := savedmodels.Builtin(name)
 		require.NoError(t, err)
-		require.NoError(t, session.CheckVariables(other, weights(other)))
-		err = session.CheckVariables(digits, weights(other))
+		require.NoError(t, checkVariables(t, other, weights(other)))
+		err = checkVariables(t, digits, weights(other))
 		switch name {
 		case "digits", "digits-bf16", "digits-scaled": // the same variables
 			assert.NoError(t, err, name)
 		case "digits-fp16":
-			assert.ErrorIs(t, err, session.ErrVariables, name)
+			assert.ErrorIs(t, err, session.ErrMismatch, name)
 			assert.ErrorContains(t, err, "is not in the model")
 		default:
-			assert.ErrorIs(t, err, session.ErrVariables, name)
+			assert.ErrorIs(t, err, session.ErrMismatch, name)
 			assert.ErrorContains(t, err, "is missing")
 		}
 	}
-	err = session.CheckVariables(digits, filepath.Join(t.TempDir(), "variables"))
+	err = checkVariables(t, digits, filepath.Join(t.TempDir(), "variables"))
 	assert.ErrorIs(t, err, os.ErrNotExist)
-	assert.ErrorContains(t, session.CheckVariables(&savedmodels.Model{Dir: "m"}, ""), "m cannot be saved or restored: the SavedModel has no saver")
+	assert.ErrorContains(t, checkVariables(t, &savedmodels.Model{Dir: "m"}, ""), "m cannot be saved or restored: the SavedModel has no saver")
 }
 
 // Saved variables fit only their own model.
@@ -52,7 +59,7 @@ func TestSavedVariablesFit(t *testing.T) {
 			if other == name {
 				assert.NoError(t, err)
 			} else {
-				assert.ErrorIs(t, err, session.ErrVariables)
+				assert.ErrorIs(t, err, session.ErrMismatch)
 			}
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"steadyfit/fit/checkpoint"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/reexec"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/session"
@@ -251,7 +252,7 @@ func (t *training) restart(ctx context.Context) error {
 		err = errors.Join(err, os.Unsetenv(v.Name)) // Restart does not replace a value
 	}
 	if err == nil {
-		err = errors.Join(os.Setenv(ChosenEnv, string(chosen)), session.Restart(missing), os.Unsetenv(ChosenEnv))
+		err = errors.Join(os.Setenv(ChosenEnv, string(chosen)), reexec.With(missing), os.Unsetenv(ChosenEnv))
 	}
 	without := *c
 	without.Allocator, without.OneDNN = "", t.prior.OneDNN

@@ -118,7 +118,7 @@ func (p *profiled) trace(earlier int64, n int, do func() error) error {
 		return do()
 	}
 	began := time.Now().Round(0) // TensorFlow's times have no monotonic clock
-	metadata, err := p.Traces(do)
+	metadata, err := p.Trace(do)
 	p.write(native.Profiled{First: first, Last: last, Began: began, Ended: time.Now().Round(0), Metadata: metadata})
 	if !p.done && last >= p.t.Profile.Last {
 		p.finish(nil)

@@ -19,6 +19,7 @@ import (
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
 	"steadyfit/internal/rank"
+	"steadyfit/internal/reexec"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -135,7 +136,7 @@ func (c *Config) UseEnvironment() (warnings []*option.Error, err error) {
 	if err == nil && c.Allocator != "" {
 		missing, bad := autotune.Configuration{Allocator: c.Allocator, OneDNN: c.Session.Device.OneDNN}.Environment()
 		if bad == nil {
-			bad = session.Restart(missing)
+			bad = reexec.With(missing)
 		}
 		err = wrong("Config.Allocator", c.Allocator, bad)
 	}

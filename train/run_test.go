@@ -209,6 +209,6 @@ func TestRunWithAdapters(t *testing.T) {
 	refused = config(1, start, "out")
 	refused.Model = "builtin:digits"
 	_, err = Run(ctx, refused)
-	assert.ErrorIs(t, err, session.ErrBase)
+	assert.ErrorIs(t, err, session.ErrMismatch)
 	assert.NoFileExists(t, filepath.Join(dir, "out", adapter.File))
 }

@@ -134,14 +134,9 @@ func predictBatch(ctx context.Context, step *session.Step, names []string, b dat
 	}
 	var fields []data.Field
 	for _, name := range names {
-		t, err := step.Output(name)
+		a, err := step.Array(name)
 		if err != nil {
 			return nil, err
-		}
-		a, err := session.Array(t)
-		t.Close()
-		if err != nil {
-			return nil, fmt.Errorf("output %s: %w", name, err)
 		}
 		if len(a.Shape) == 0 || a.Shape[0] != b.Size {
 			return nil, fmt.Errorf("output %s has shape %v for a batch of %d samples; expected one row per sample", name, a.Shape, b.Size)

@@ -302,7 +302,7 @@ func (s *settings) setClassWeights(text string) error {
 
 func parseLossScale(text string) (session.LossScale, error) {
 	if text == "dynamic" {
-		return session.DynamicLossScale, nil
+		return session.LossScale{Initial: 1 << 15}, nil
 	}
 	scale, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(scale > 0 && scale <= math.MaxFloat32) {

@@ -201,7 +201,7 @@ func (e *enforcer) reload(ctx context.Context, s *fit.State, level memory.Bytes)
 	if err != nil {
 		return false, err
 	}
-	s.ResetBy(session.ResetReload, did.Returned(), did.Took)
+	s.ResetBy(session.ResetReload, did.Returned, did.Took)
 	if peak := e.watch.level().Bytes + e.watch.beyond(); peak > max(e.Limit, level) {
 		e.over(s, peak)
 	}

@@ -242,7 +242,7 @@ func (r *resetter) reset(ctx context.Context, s *fit.State, reason string) error
 		r.failed, err = stopWithCheckpoint(s, err)
 		return err
 	}
-	s.ResetBy(r.Depth, did.Returned(), did.Took)
+	s.ResetBy(r.Depth, did.Returned, did.Took)
 	return nil
 }
 

@@ -68,7 +68,7 @@ func (c Configuration) String() string {
 }
 
 // Environment lists the variables that the configuration needs and this process does not have;
-// session.Restart restarts the program with them. It returns an error if the allocator is not
+// reexec.With restarts the program with them. It returns an error if the allocator is not
 // installed, or a variable of the allocator has another value.
 func (c Configuration) Environment() (missing []gpuopts.Variable, err error) {
 	oneDNN, err := gpuopts.Options{OneDNN: c.OneDNN}.Environment()

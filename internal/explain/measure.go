@@ -397,7 +397,7 @@ func (m *measurement) traceStep(ctx context.Context) error {
 }
 
 func (m *measurement) traceOf(ctx context.Context, s *session.Session, e *autotune.Executions) error {
-	all, err := s.Traces(func() error { return e.Run(ctx) })
+	all, err := s.Trace(func() error { return e.Run(ctx) })
 	if err != nil {
 		return err
 	}

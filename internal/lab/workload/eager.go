@@ -145,10 +145,8 @@ func (e *eagerModel) Train(ctx context.Context, _ int64, b data.Batch, out []flo
 	return e.step(ctx, e.train, b, out)
 }
 
-// Trace does the same as Train, because eager execution has no graph to trace.
-func (e *eagerModel) Trace(ctx context.Context, step int64, b data.Batch, out []float64) ([]byte, error) {
-	return nil, e.Train(ctx, step, b, out)
-}
+// Trace only calls do, because eager execution has no graph to trace.
+func (e *eagerModel) Trace(do func() error) ([][]byte, error) { return nil, do() }
 
 func (e *eagerModel) Evaluate(ctx context.Context, b data.Batch, out []float64) error {
 	if e.evaluate.program == nil {

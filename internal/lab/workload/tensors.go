@@ -260,7 +260,7 @@ func newW4(ctx context.Context, b *builder) *loop.Loop {
 		if traced == nil {
 			err = s.Train(ctx, 0, batch, values)
 		} else {
-			*traced, err = s.Trace(ctx, 0, batch, values)
+			*traced, err = firstTrace(s, func() error { return s.Train(ctx, 0, batch, values) })
 		}
 		if err != nil || !keep {
 			worker.Check(errors.Join(err, s.Close()))
@@ -278,9 +278,10 @@ func newW4(ctx context.Context, b *builder) *loop.Loop {
 }
 
 type predictor struct {
-	step   *session.Step
-	batch  data.Batch // generated
-	traced *[]byte
+	session *session.Session
+	step    *session.Step
+	batch   data.Batch // generated
+	traced  *[]byte
 }
 
 func (b *builder) predictor(ctx context.Context, samples int) *predictor {
@@ -288,6 +289,7 @@ func (b *builder) predictor(ctx context.Context, samples int) *predictor {
 	p := &predictor{batch: b.batch(model, model.Roles.Predict, samples)}
 	s := worker.Must(session.OpenModel(ctx, model, session.Options{ReadOnly: true, Config: b.Spec.Config}))
 	b.onClose(s.Close)
+	p.session = s
 	p.step = worker.Must(s.Prepare(model.Roles.Predict))
 	b.onClose(p.step.Close)
 	return p
@@ -298,7 +300,7 @@ func (p *predictor) run(ctx context.Context, n int) {
 	if p.traced == nil {
 		worker.Check(p.step.Run(ctx))
 	} else {
-		*p.traced = worker.Must(p.step.Trace(ctx))
+		*p.traced = worker.Must(firstTrace(p.session, func() error { return p.step.Run(ctx) }))
 	}
 }
 

@@ -28,7 +28,7 @@ const (
 
 type engine interface {
 	fit.Session
-	Trace(ctx context.Context, step int64, b data.Batch, out []float64) (metadata []byte, err error)
+	Trace(do func() error) (metadata [][]byte, err error)
 	Roles() savedmodels.Roles
 	Close() error
 }
@@ -129,8 +129,19 @@ func (t *trainer) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	if t.traced == nil {
 		return t.engine.Train(ctx, step, b, out)
 	}
-	*t.traced, err = t.engine.Trace(ctx, step, b, out)
+	*t.traced, err = firstTrace(t.engine, func() error { return t.engine.Train(ctx, step, b, out) })
 	return err
+}
+
+// firstTrace returns the metadata of the first signature that do runs; nil without one.
+func firstTrace(s interface {
+	Trace(do func() error) ([][]byte, error)
+}, do func() error) ([]byte, error) {
+	all, err := s.Trace(do)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	return all[0], nil
 }
 
 func (t *trainer) step(ctx context.Context, n int, b data.Batch) float64 {
