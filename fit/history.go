@@ -11,7 +11,6 @@ import (
 
 	"steadyfit/internal/rank"
 	"steadyfit/memory"
-	"steadyfit/session"
 )
 
 // History is the result of a run.
@@ -104,7 +103,7 @@ type Resets struct {
 type Reset struct {
 	// Step is the number of train steps before the reset.
 	Step  int64
-	Depth session.Depth
+	Depth string
 	// Returned is the released memory, and Seconds the duration.
 	Returned memory.Reading
 	Seconds  float64
@@ -125,10 +124,10 @@ func (r *Resets) add(one Reset) {
 }
 
 type resetJSON struct {
-	Step     int64         `json:"step"`
-	Depth    session.Depth `json:"depth"`
-	Returned *int64        `json:"returned_bytes,omitempty"`
-	Seconds  float64       `json:"seconds"`
+	Step     int64   `json:"step"`
+	Depth    string  `json:"depth"`
+	Returned *int64  `json:"returned_bytes,omitempty"`
+	Seconds  float64 `json:"seconds"`
 }
 
 // MarshalJSON omits Returned if it is unknown.

@@ -13,7 +13,6 @@ import (
 
 	"steadyfit/memory"
 	"steadyfit/option"
-	"steadyfit/session"
 )
 
 // The priorities of the hooks in this package; other hooks default to 0. PriorityReport is for
@@ -161,11 +160,11 @@ func (s *State) LastStep() bool {
 // ResetBy records a reset of the session in the current epoch: the memory that it returned, the
 // time that it took, and the event "reset".
 //
-// For session.ResetProcess, returned and took are ignored. The next process measures both at
+// For "process", returned and took are ignored. The next process measures both at
 // its first train step: the decrease of anonymous memory, and the time since this call. The
 // hook must have a lower priority than Checkpoint.
-func (s *State) ResetBy(depth session.Depth, returned memory.Reading, took time.Duration) {
-	if depth == session.ResetProcess {
+func (s *State) ResetBy(depth string, returned memory.Reading, took time.Duration) {
+	if depth == "process" {
 		s.run.passOn()
 		return
 	}
@@ -204,7 +203,7 @@ func (r *run) passOn() {
 func (r *run) recordPassed() {
 	p := r.passed
 	r.passed = nil
-	one := Reset{Step: p.Step, Depth: session.ResetProcess, Seconds: max(r.now().Sub(p.At), 0).Seconds()}
+	one := Reset{Step: p.Step, Depth: "process", Seconds: max(r.now().Sub(p.At), 0).Seconds()}
 	if usage, err := memory.Read(); err == nil && usage.Anon.OK && p.Anon != nil {
 		one.Returned = memory.Known(memory.Bytes(*p.Anon) - usage.Anon.Bytes)
 	}

@@ -13,7 +13,6 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/memory"
-	"steadyfit/session"
 
 	"steadyfit/fit/internal/disk"
 )
@@ -148,25 +147,25 @@ func TestResetsAreRecorded(t *testing.T) {
 	loop.Hook(Hook{Name: "reset",
 		Step: func(_ context.Context, s *State) error {
 			if s.Step == 2 || s.Step == 3 {
-				s.ResetBy(session.ResetReload, memory.Known(memory.MiB), 250e6)
+				s.ResetBy("reload", memory.Known(memory.MiB), 250e6)
 			}
 			return nil
 		},
 		Epoch: func(_ context.Context, s *State) error {
 			if s.Epoch == 2 {
-				s.ResetBy(session.ResetRestore, memory.Reading{}, 1e9)
+				s.ResetBy("restore", memory.Reading{}, 1e9)
 			}
 			return nil
 		},
 	})
 	h, err := loop.Run(t.Context(), samples(t, 100))
 	require.NoError(t, err)
-	one := Reset{Step: 2, Depth: session.ResetReload, Returned: memory.Known(memory.MiB), Seconds: 0.25}
+	one := Reset{Step: 2, Depth: "reload", Returned: memory.Known(memory.MiB), Seconds: 0.25}
 	two := one
 	two.Step = 3
 	require.Equal(t, Resets{Count: 2, Returned: memory.Known(2 * memory.MiB), Seconds: 0.5, Each: []Reset{one, two}}, h.Records[0].Resets)
 	require.Equal(t, []string{"reset"}, h.Records[0].Events)
-	require.Equal(t, Resets{Count: 1, Seconds: 1, Each: []Reset{{Step: 8, Depth: session.ResetRestore, Seconds: 1}}}, h.Records[1].Resets)
+	require.Equal(t, Resets{Count: 1, Seconds: 1, Each: []Reset{{Step: 8, Depth: "restore", Seconds: 1}}}, h.Records[1].Resets)
 	require.Equal(t, Resets{}, h.Records[2].Resets)
 
 	text, err := h.Records[0].MarshalJSON()
@@ -205,7 +204,7 @@ func TestResetByProcessIsRecorded(t *testing.T) {
 	run := func(stopAt int64, atEpoch int) *History {
 		loop := Loop{Session: newLinear(), Batch: 8, Epochs: 3, StepsPerEpoch: 4, Resume: dir, now: at.now}
 		again := func(s *State) error {
-			s.ResetBy(session.ResetProcess, memory.Reading{}, 0)
+			s.ResetBy("process", memory.Reading{}, 0)
 			s.Stop("another process goes on")
 			return nil
 		}
@@ -237,7 +236,7 @@ func TestResetByProcessIsRecorded(t *testing.T) {
 	require.Equal(t, 1, have.Count)
 	require.Len(t, have.Each, 1)
 	require.Equal(t, int64(2), have.Each[0].Step)
-	require.Equal(t, session.ResetProcess, have.Each[0].Depth)
+	require.Equal(t, "process", have.Each[0].Depth)
 	require.Equal(t, 7.0, have.Seconds)
 	require.Equal(t, h.Records[0].Memory.Anon.OK, have.Returned.OK)
 	require.Equal(t, []string{"reset"}, h.Records[0].Events)

@@ -482,7 +482,7 @@ func TestResumesEarlierCheckpoint(t *testing.T) {
 		loop.Hook(Hook{Name: "change", Step: func(_ context.Context, s *State) error {
 			if s.Step == 6 {
 				s.Event("noted")
-				s.ResetBy(session.ResetReload, memory.Known(1<<20), 250*time.Millisecond)
+				s.ResetBy("reload", memory.Known(1<<20), 250*time.Millisecond)
 				s.ScaleLearningRate(0.5)
 			}
 			return nil

@@ -125,7 +125,7 @@ func (r soakRun) train() error {
 	var sample memory.Sample
 	loop.Hook(
 		limit.Hook(s),
-		budget.ResetPolicy{Depth: session.ResetReload, EverySteps: r.Reload}.Hook(s),
+		budget.ResetPolicy{Depth: "reload", EverySteps: r.Reload}.Hook(s),
 		fit.Checkpoint{Folder: checkpoints}.Hook(),
 		fit.HistoryFile(history, fit.Stop),
 		fit.Hook{Name: "memory", Epoch: func(_ context.Context, st *fit.State) error {

@@ -15,7 +15,6 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/memory"
-	"steadyfit/session"
 )
 
 // several is a linear session that can run several steps per execution. It copies its batches,
@@ -473,7 +472,7 @@ func (l *constant) TrainN(_ context.Context, _ int64, _ int, out []float64) erro
 // resets is a hook that resets after every number of steps, or after each epoch.
 func resets(every int) Hook {
 	reset := func(s *State) error {
-		s.ResetBy(session.ResetReload, memory.Reading{}, 0)
+		s.ResetBy("reload", memory.Reading{}, 0)
 		return nil
 	}
 	return Hook{

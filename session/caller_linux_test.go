@@ -114,7 +114,7 @@ func TestCallerRuns(t *testing.T) {
 			p, err := caller.Snapshot(ctx)
 			require.NoError(t, err)
 			defer p.Close()
-			_, err = caller.Reset(ctx, session.ResetReload, p)
+			_, err = caller.Reset(ctx, "reload", p)
 			require.NoError(t, err)
 			assert.LessOrEqual(t, several(), most)
 		})

@@ -271,7 +271,7 @@ func TestDropoutInParts(t *testing.T) {
 	defer p.Close()
 	want := losses(t, s, bs, 3)
 	assert.NotEqual(t, want[0], want[1])
-	_, err = s.Reset(ctx, session.ResetReload, p)
+	_, err = s.Reset(ctx, "reload", p)
 	require.NoError(t, err)
 	assert.Equal(t, want, losses(t, s, bs, 3))
 }

@@ -20,7 +20,7 @@ var releaseProfile = []gpuopts.Variable{
 const profileName = "release profile"
 
 // UseReleaseProfile works like UseEnvironment with the variables of the release profile. With
-// them, ResetReload and tfbind.TrimMalloc return the memory that TensorFlow has freed, at about the speed of
+// them, a reload and tfbind.TrimMalloc return the memory that TensorFlow has freed, at about the speed of
 // TensorFlow's own pool, which returns none (docs/explanation/recovery.md). The profile is for
 // Linux with glibc or jemalloc.
 func UseReleaseProfile() error { return startWith(releaseProfile, "session.UseReleaseProfile") }

@@ -56,7 +56,7 @@ func resetChild(kind string) error {
 		{Name: "y", Array: data.Array{Shape: []int{n}, Values: make([]int64, n)}},
 	}}
 	out := make([]float64, len(s.TrainMetrics()))
-	for _, depth := range []Depth{ResetRestore, ResetReload} {
+	for _, depth := range []string{"restore", "reload"} {
 		for step := range 2 {
 			if err := s.Train(ctx, int64(step), batch, out); err != nil {
 				return err

@@ -11,28 +11,10 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Depth says how much a reset closes and loads again.
-type Depth string
-
-// The memory that each depth returns to the system is in docs/explanation/recovery.md.
-const (
-	// ResetNone does nothing.
-	ResetNone Depth = "none"
-	// ResetRestore writes the variables of the open session, for example to start another trial
-	// without loading the model. It returns no memory.
-	ResetRestore Depth = "restore"
-	// ResetReload closes the session, returns malloc's free memory to the system, and loads the
-	// model again.
-	ResetReload Depth = "reload"
-	// ResetProcess ends the process after a checkpoint. A supervisor (package supervise)
-	// continues in a new process.
-	ResetProcess Depth = "process"
-)
-
 // Reset describes a finished reset. Its amounts are the anonymous memory of the process.
 type Reset struct {
-	Depth Depth
-	// Closed is the amount after closing and before loading; unknown for ResetRestore.
+	Depth string
+	// Closed is the amount after closing and before loading; unknown for "restore".
 	Before, Closed, After memory.Reading
 	// Returned is by how much the memory decreased. It is negative if the memory grew, and unknown if
 	// Before or After is.
@@ -45,30 +27,38 @@ type Reset struct {
 // matches supervise.ErrRetry, so a supervisor resumes from the last checkpoint.
 var ErrLost = fmt.Errorf("the session is lost: %w", supervise.ErrRetry)
 
-// Reset returns the model to a snapshot, or to its original weights if the snapshot is nil.
+// Reset returns the model to a snapshot, or to its original weights if the snapshot is nil. The depth
+// says how much it closes and loads again (docs/explanation/recovery.md has the memory that each
+// depth returns to the system):
+//   - "none" does nothing.
+//   - "restore" writes the variables of the open session, for example to start another trial
+//     without loading the model. It returns no memory.
+//   - "reload" closes the session, returns malloc's free memory to the system, and loads the
+//     model again.
+//
 // After a reset to a snapshot that was just taken, training gives the same results bit for bit,
 // except for state outside of variables; see Snapshot.
 //
 // A reset needs memory for the snapshot, at most one copy of the variables (Snapshot.Bytes).
-// ResetReload also needs memory for a second copy while it writes the variables. There is never
+// A reload also needs memory for a second copy while it writes the variables. There is never
 // a second session.
 //
-// ResetReload closes the steps made by Prepare. It first checks the model's folder
+// A reload closes the steps made by Prepare. It first checks the model's folder
 // (savedmodels.Model.CheckUnchanged) and closes nothing if the check fails. If loading fails
 // after the check, the error is ErrLost, the session is closed, and the snapshot remains valid.
-func (s *Session) Reset(ctx context.Context, depth Depth, to *Snapshot) (Reset, error) {
+func (s *Session) Reset(ctx context.Context, depth string, to *Snapshot) (Reset, error) {
 	if err := causeOf(ctx); err != nil {
 		return Reset{}, fmt.Errorf("reset: %w", err)
 	}
 	r := Reset{Depth: depth, Before: anonymous()}
 	began := time.Now()
 	switch depth {
-	case ResetNone:
-	case ResetRestore:
+	case "none":
+	case "restore":
 		if err := s.bringTo(ctx, to); err != nil {
 			return r, fmt.Errorf("reset: %w", err)
 		}
-	case ResetReload:
+	case "reload":
 		if to != nil {
 			if err := to.fits(s.model); err != nil {
 				return r, fmt.Errorf("reset: %w", err)
@@ -86,7 +76,7 @@ func (s *Session) Reset(ctx context.Context, depth Depth, to *Snapshot) (Reset, 
 			return r, s.lost(to, err)
 		}
 	default:
-		return r, fmt.Errorf("reset: a session has no depth %q; expected %s or %s", depth, ResetRestore, ResetReload)
+		return r, fmt.Errorf("reset: a session has no depth %q; expected restore or reload", depth)
 	}
 	if r.Took, r.After = time.Since(began), anonymous(); r.Before.OK && r.After.OK {
 		r.Returned = memory.Known(r.Before.Bytes - r.After.Bytes)

@@ -32,7 +32,7 @@ func TestResetsChangeNothing(t *testing.T) {
 			s := open(t, name, session.Options{Seed: 3})
 			live := tfbind.Live()
 			have := losses(t, s, bs[:3], 0)
-			for i, depth := range []session.Depth{session.ResetRestore, session.ResetReload} {
+			for i, depth := range []string{"restore", "reload"} {
 				p, err := s.Snapshot(ctx)
 				require.NoError(t, err)
 				assert.Positive(t, p.Bytes())
@@ -43,7 +43,7 @@ func TestResetsChangeNothing(t *testing.T) {
 				require.NoError(t, p.Close())
 				assert.Equal(t, depth, r.Depth)
 				assert.True(t, r.Returned.OK)
-				assert.Equal(t, depth == session.ResetReload, r.Closed.OK)
+				assert.Equal(t, depth == "reload", r.Closed.OK)
 				from := 3 + 3*i
 				have = append(have, losses(t, s, bs[from:from+3], int64(from))...)
 			}
@@ -73,11 +73,11 @@ func TestSnapshot(t *testing.T) {
 	assert.Equal(t, first, losses(t, other, bs, 0))
 
 	// A model reset to its original weights trains as it did at first.
-	r, err := other.Reset(ctx, session.ResetRestore, nil)
+	r, err := other.Reset(ctx, "restore", nil)
 	require.NoError(t, err)
-	assert.Equal(t, session.ResetRestore, r.Depth)
+	assert.Equal(t, "restore", r.Depth)
 	assert.Equal(t, first, losses(t, other, bs, 0))
-	_, err = other.Reset(ctx, session.ResetReload, nil)
+	_, err = other.Reset(ctx, "reload", nil)
 	require.NoError(t, err)
 	assert.Equal(t, first, losses(t, other, bs, 0))
 
@@ -89,9 +89,9 @@ func TestSnapshot(t *testing.T) {
 	require.NoError(t, err)
 	defer q.Close()
 	assert.ErrorIs(t, s.Revert(ctx, q), session.ErrMismatch)
-	_, err = s.Reset(ctx, session.ResetReload, q)
+	_, err = s.Reset(ctx, "reload", q)
 	assert.ErrorIs(t, err, session.ErrMismatch)
-	_, err = s.Reset(ctx, session.ResetProcess, nil)
+	_, err = s.Reset(ctx, "process", nil)
 	assert.ErrorContains(t, err, "a session has no depth")
 	// The rejected resets did not change the session.
 	losses(t, s, bs[:1], 0)
@@ -99,7 +99,7 @@ func TestSnapshot(t *testing.T) {
 	require.NoError(t, s.Close())
 	_, err = s.Snapshot(ctx)
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
-	_, err = s.Reset(ctx, session.ResetReload, nil)
+	_, err = s.Reset(ctx, "reload", nil)
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
 }
 
@@ -114,7 +114,7 @@ func TestSnapshotHasTheLearningRate(t *testing.T) {
 	defer p.Close()
 	want := losses(t, s, bs, 0)
 	require.NoError(t, s.SetLearningRate(1e-9))
-	_, err = s.Reset(ctx, session.ResetReload, p)
+	_, err = s.Reset(ctx, "reload", p)
 	require.NoError(t, err)
 	assert.Equal(t, want, losses(t, s, bs, 0))
 }
@@ -135,7 +135,7 @@ func TestMicroBatches(t *testing.T) {
 		// The number of micro-batches survives a reload and can be reset to 1.
 		p, err := s.Snapshot(ctx)
 		require.NoError(t, err)
-		_, err = s.Reset(ctx, session.ResetReload, p)
+		_, err = s.Reset(ctx, "reload", p)
 		require.NoError(t, err)
 		require.NoError(t, p.Close())
 		assert.Equal(t, parts, s.MicroBatches())
@@ -180,7 +180,7 @@ func TestReloadOfAnotherModel(t *testing.T) {
 			require.NoError(t, err)
 			defer p.Close()
 			require.NoError(t, c.spoil(dir))
-			_, err = s.Reset(ctx, session.ResetReload, p)
+			_, err = s.Reset(ctx, "reload", p)
 			require.ErrorIs(t, err, c.want)
 			require.NotErrorIs(t, err, session.ErrLost)
 			want := losses(t, s, bs, 2)
@@ -211,7 +211,7 @@ func TestReloadThatFails(t *testing.T) {
 	require.NoError(t, err)
 	values[len(values)/2] ^= 1 // TensorFlow detects this only while loading
 	require.NoError(t, os.WriteFile(weights[0], values, 0o600))
-	_, err = s.Reset(ctx, session.ResetReload, p)
+	_, err = s.Reset(ctx, "reload", p)
 	require.ErrorIs(t, err, session.ErrLost)
 	require.ErrorIs(t, err, supervise.ErrRetry, "another process goes on")
 	require.ErrorContains(t, err, "open the model again and revert")
@@ -224,7 +224,7 @@ func TestReloadThatFails(t *testing.T) {
 		"rate":     s.SetLearningRate(1),
 		"revert":   s.Revert(ctx, p),
 		"save":     s.Save(ctx, filepath.Join(t.TempDir(), "state")),
-		"reset":    func() error { _, err := s.Reset(ctx, session.ResetReload, nil); return err }(),
+		"reset":    func() error { _, err := s.Reset(ctx, "reload", nil); return err }(),
 	} {
 		assert.Error(t, err, name)
 		assert.NotErrorIs(t, err, session.ErrLost, name)
@@ -256,7 +256,7 @@ func TestCloseFromAnotherGoroutine(t *testing.T) {
 		"rate":          func(s *session.Session, _ *session.Snapshot) error { return s.SetLearningRate(0.5) },
 		"revert":        func(s *session.Session, p *session.Snapshot) error { return s.Revert(ctx, p) },
 		"reload": func(s *session.Session, p *session.Snapshot) error {
-			_, err := s.Reset(ctx, session.ResetReload, p)
+			_, err := s.Reset(ctx, "reload", p)
 			return err
 		},
 		"train": func(s *session.Session, _ *session.Snapshot) error {
@@ -315,7 +315,7 @@ func TestReloadsStayFlat(t *testing.T) {
 	for i := range reloads {
 		p, err := s.Snapshot(ctx)
 		require.NoError(t, err)
-		_, err = s.Reset(ctx, session.ResetReload, p)
+		_, err = s.Reset(ctx, "reload", p)
 		require.NoError(t, err)
 		require.NoError(t, p.Close())
 		losses(t, s, b, int64(i))

@@ -350,7 +350,7 @@ func TestNil(t *testing.T) {
 		"Snapshot": func() error { _, err := s.Snapshot(none); return err },
 		"Save":     func() error { return s.Save(none, filepath.Join(t.TempDir(), "v")) },
 		"Restore":  func() error { return s.Restore(none, filepath.Join(t.TempDir(), "v")) },
-		"Reset":    func() error { _, err := s.Reset(none, session.ResetNone, nil); return err },
+		"Reset":    func() error { _, err := s.Reset(none, "none", nil); return err },
 		"Preprocess": func() error {
 			_, _, err := session.Preprocess(none, digits(t), nil, session.PreprocessingOptions{})
 			return err

@@ -106,7 +106,7 @@ func TestFusedStepsAreTheSameSteps(t *testing.T) {
 			p, err := many.Snapshot(t.Context())
 			require.NoError(t, err)
 			defer p.Close()
-			_, err = many.Reset(t.Context(), session.ResetReload, p)
+			_, err = many.Reset(t.Context(), "reload", p)
 			require.NoError(t, err)
 			assert.Equal(t, single(t, plain, bs[:2], 14), single(t, many, bs[:2], 14))
 			single(t, plain, bs[2:5], 16)

@@ -147,14 +147,14 @@ func TestForeignBaseIsSavedWhole(t *testing.T) {
 	for name, back := range map[string]func() error{
 		"restore": func() error { return a.Restore(ctx, own) },
 		"revert":  func() error { return a.Revert(ctx, mine) },
-		"reload":  func() error { _, err := a.Reset(ctx, session.ResetReload, mine); return err },
+		"reload":  func() error { _, err := a.Reset(ctx, "reload", mine); return err },
 	} {
 		require.NoError(t, back(), name)
 		assert.Equal(t, first, losses(t, a, bs[:1], 0), name)
 		require.NoError(t, a.Revert(ctx, all), name)
 		assert.Equal(t, theirs, losses(t, a, bs[:1], 0), name)
 	}
-	_, err = a.Reset(ctx, session.ResetReload, all)
+	_, err = a.Reset(ctx, "reload", all)
 	require.NoError(t, err)
 	assert.Equal(t, theirs, losses(t, a, bs[:1], 0))
 }
@@ -178,7 +178,7 @@ func TestResetRefusesAReplacedBase(t *testing.T) {
 		require.NoError(t, err)
 		return os.WriteFile(filepath.Join(dir, "variables", name), content, 0o644)
 	}))
-	_, err = s.Reset(ctx, session.ResetReload, p)
+	_, err = s.Reset(ctx, "reload", p)
 	require.ErrorIs(t, err, savedmodels.ErrChanged)
 	losses(t, s, batches(t, digits(t), 32, 1), 0) // the session is open
 }

@@ -296,7 +296,7 @@ func (t *training) compile() (err error) {
 }
 
 // warn logs problems of the model that matter for this training. State that is not in
-// checkpoints matters for resumes and resets, except for session.ResetRestore.
+// checkpoints matters for resumes and resets, except for the depth "restore".
 func (t *training) warn() {
 	problems := t.model.ProblemsFor(t.Session.TrainSignature)
 	for _, p := range problems {
@@ -304,7 +304,7 @@ func (t *training) warn() {
 			t.Loop.Log.Warn("the notes of the exporter cannot be read; names of classes and ranges of inputs are unknown", "problem", p.Message, "fix", p.Fix)
 		}
 	}
-	resets := t.resets() && t.Reset.Depth != session.ResetRestore
+	resets := t.resets() && t.Reset.Depth != "restore"
 	if !resets && t.Supervise != Always && !t.Resume && t.Budget.Limit == 0 && t.OnOutOfMemory == "" {
 		return
 	}

@@ -151,7 +151,7 @@ func TestRunRefuses(t *testing.T) {
 		{func(c *Config) { c.OnOutOfMemory = Restart }, "Config.OnOutOfMemory", "needs Config.Supervise"},
 		{func(c *Config) { c.OnOutOfMemory, c.Model = MicroBatch, "builtin:dropout-200-512-256-1" }, "Config.OnOutOfMemory", "micro-batches"},
 		{func(c *Config) { c.Reset = &budget.ResetPolicy{Depth: "deep"} }, "ResetPolicy.Depth", "expected none, restore, reload or process"},
-		{func(c *Config) { c.Reset = &budget.ResetPolicy{Depth: session.ResetProcess} }, "ResetPolicy.Depth", "needs Config.Supervise"},
+		{func(c *Config) { c.Reset = &budget.ResetPolicy{Depth: "process"} }, "ResetPolicy.Depth", "needs Config.Supervise"},
 		{func(c *Config) { c.Autotune.Mode = "fast" }, "Autotune.Mode", "expected on, precision, live, or nothing"},
 		{func(c *Config) { c.ClassWeights = map[string]float64{"0": 2} }, "Config.ClassWeights", contract.InputSampleWeight},
 		{func(c *Config) { c.Augmentation = data.Augmentation{Flip: true} }, "Config.Augmentation", "Data.Height"},

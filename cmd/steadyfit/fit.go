@@ -21,7 +21,6 @@ import (
 	"steadyfit/fit/checkpoint"
 	"steadyfit/fit/observe"
 	"steadyfit/internal/english"
-	"steadyfit/session"
 	"steadyfit/supervise"
 	"steadyfit/train"
 )
@@ -173,7 +172,7 @@ func (s *settings) fixed() train.Fixed {
 
 func (s *settings) combineReset() error {
 	p := &s.reset
-	switch none := p.Depth == session.ResetNone; {
+	switch none := p.Depth == "none"; {
 	case none && s.given("reset-every"):
 		return usagef("--reset-every needs --reset, which says how to reset")
 	case none && p.Limit != 0:

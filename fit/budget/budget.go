@@ -127,7 +127,7 @@ type trainee interface {
 	// variableBytes returns the total size of the variables.
 	variableBytes() memory.Bytes
 	// reset resets the session and restores its state.
-	reset(ctx context.Context, depth session.Depth) (session.Reset, error)
+	reset(ctx context.Context, depth string) (session.Reset, error)
 }
 
 type enforcer struct {
@@ -501,7 +501,7 @@ func (e *enforcer) lastResort(s *fit.State, level memory.Bytes) error {
 
 func (e *enforcer) restart(s *fit.State, level memory.Bytes, p plan) error {
 	e.handoff = &p
-	s.ResetBy(session.ResetProcess, memory.Reading{}, 0)
+	s.ResetBy("process", memory.Reading{}, 0)
 	s.Stop(fmt.Sprintf("resuming in a new process: %v of %v in use", level, e.Limit))
 	e.Restart("memory budget")
 	return nil

@@ -126,12 +126,12 @@ func (m *machine) SetMicroBatches(n int) error {
 	return m.unsettable
 }
 
-func (m *machine) reset(_ context.Context, depth session.Depth) (session.Reset, error) {
+func (m *machine) reset(_ context.Context, depth string) (session.Reset, error) {
 	if m.unresettable != nil {
 		return session.Reset{}, m.unresettable
 	}
 	before := m.bytes()
-	if depth == session.ResetReload {
+	if depth == "reload" {
 		m.reloads++
 		m.rise(2 * m.variables)
 		m.inGraph, m.freed = 0, 0

@@ -5,7 +5,6 @@ import (
 
 	"steadyfit/fit"
 	"steadyfit/memory"
-	"steadyfit/session"
 )
 
 // measure is a way to make headroom in the process. Cheaper measures come first.
@@ -197,11 +196,11 @@ func (e *enforcer) reloadFits() bool {
 }
 
 func (e *enforcer) reload(ctx context.Context, s *fit.State, level memory.Bytes) (bool, error) {
-	did, err := e.session.reset(context.WithoutCancel(ctx), session.ResetReload) // an interrupt must not lose a step
+	did, err := e.session.reset(context.WithoutCancel(ctx), "reload") // an interrupt must not lose a step
 	if err != nil {
 		return false, err
 	}
-	s.ResetBy(session.ResetReload, did.Returned, did.Took)
+	s.ResetBy("reload", did.Returned, did.Took)
 	if peak := e.watch.level().Bytes + e.watch.beyond(); peak > max(e.Limit, level) {
 		e.over(s, peak)
 	}

@@ -21,8 +21,9 @@ import (
 // A failed reset ends the run with its error. Unless the error is session.ErrLost, the session
 // still has its state, and a Checkpoint hook saves it.
 type ResetPolicy struct {
-	// Depth is the depth of each reset; empty means session.ResetReload.
-	Depth session.Depth
+	// Depth is the depth of each reset: one of session.Session.Reset, or "process", which ends the
+	// process after a checkpoint, so that a supervisor continues in a new one. Empty means "reload".
+	Depth string
 	// EverySteps and EveryEpochs are the intervals between resets, counted from the beginning
 	// of training; 0 means never.
 	EverySteps, EveryEpochs int
@@ -36,7 +37,7 @@ type ResetPolicy struct {
 	Limit  memory.Bytes
 	Layer  memory.Layer
 	Within int
-	// Restart is called for session.ResetProcess after the run was asked to stop. The caller of
+	// Restart is called for "process" after the run was asked to stop. The caller of
 	// Loop.Run then starts another process.
 	Restart func(reason string)
 }
@@ -60,7 +61,7 @@ func (p ResetPolicy) hook(s trainee, open func(memory.Layer) (layerGauge, error)
 	r := &resetter{ResetPolicy: p, session: s, open: open}
 	every := fit.AnyStep
 	switch {
-	case p.Limit != 0 && p.Depth != session.ResetNone:
+	case p.Limit != 0 && p.Depth != "none":
 		every = 0 // a limit requires reading memory after each step
 	case p.EverySteps > 0:
 		every = p.EverySteps
@@ -71,13 +72,13 @@ func (p ResetPolicy) hook(s trainee, open func(memory.Layer) (layerGauge, error)
 // Check returns an *option.Error if the policy cannot work.
 func (p ResetPolicy) Check() error {
 	switch p.Depth {
-	case "", session.ResetNone, session.ResetRestore, session.ResetReload:
-	case session.ResetProcess:
+	case "", "none", "restore", "reload":
+	case "process":
 		if p.Restart == nil {
 			return &option.Error{Option: "ResetPolicy.Restart", Reason: "missing; a reset of the process needs it", Fix: "run the training under {supervise.Run}"}
 		}
 	default:
-		return &option.Error{Option: "ResetPolicy.Depth", Value: p.Depth, Reason: fmt.Sprintf("expected %s, %s, %s or %s", session.ResetNone, session.ResetRestore, session.ResetReload, session.ResetProcess)}
+		return &option.Error{Option: "ResetPolicy.Depth", Value: p.Depth, Reason: "expected none, restore, reload or process"}
 	}
 	for _, o := range []struct {
 		name  string
@@ -136,7 +137,7 @@ func (r *resetter) save(string) (json.RawMessage, error) {
 }
 
 func (r *resetter) start(_ context.Context, s *fit.State) error {
-	r.Depth, r.Layer = cmp.Or(r.Depth, session.ResetReload), cmp.Or(r.Layer, memory.RSS)
+	r.Depth, r.Layer = cmp.Or(r.Depth, "reload"), cmp.Or(r.Layer, memory.RSS)
 	if err := r.Check(); err != nil {
 		return err
 	}
@@ -150,9 +151,9 @@ func (r *resetter) start(_ context.Context, s *fit.State) error {
 		return &option.Error{Option: "ResetPolicy.Layer", Value: r.Layer, Reason: err.Error(), Fix: "use rss, or another layer that this machine reports"}
 	}
 	r.limit = memory.Bytes(near * float64(r.Limit))
-	if base := g.Read(); r.Depth != session.ResetNone && base.OK && base.Bytes >= r.limit {
+	if base := g.Read(); r.Depth != "none" && base.OK && base.Bytes >= r.limit {
 		const remedy = "raise the limit, or reset at intervals of steps or epochs"
-		if r.Depth == session.ResetProcess {
+		if r.Depth == "process" {
 			return errors.Join(&option.Error{Option: "ResetPolicy.Limit", Value: r.Limit, Fix: remedy,
 				Reason: fmt.Sprintf("%v of %s are in use before the first step, and a new process is due at %v, 90%% of the limit", base, r.Layer, r.limit)}, g.Close())
 		}
@@ -215,7 +216,7 @@ func (r *resetter) look(ctx context.Context, s *fit.State) error {
 	}
 	r.forecast.reset()
 	// Only the next process can measure whether a restart helped.
-	if after := r.gauge.Read(); r.Depth != session.ResetProcess && after.OK && (after.Bytes >= r.limit || after.Bytes >= level.Bytes) {
+	if after := r.gauge.Read(); r.Depth != "process" && after.OK && (after.Bytes >= r.limit || after.Bytes >= level.Bytes) {
 		useless = true
 	}
 	if useless {
@@ -226,11 +227,11 @@ func (r *resetter) look(ctx context.Context, s *fit.State) error {
 }
 
 func (r *resetter) reset(ctx context.Context, s *fit.State, reason string) error {
-	if r.Depth == session.ResetNone {
+	if r.Depth == "none" {
 		return nil
 	}
 	r.last, r.state.Near = s.Step, false
-	if r.Depth == session.ResetProcess {
+	if r.Depth == "process" {
 		s.ResetBy(r.Depth, memory.Reading{}, 0) // the next process measures the effect
 		s.Stop("resuming in a new process: " + reason)
 		r.Restart(reason)
@@ -260,7 +261,7 @@ func stopWithCheckpoint(s *fit.State, err error) (atEnd, now error) {
 
 type trainable struct{ *session.Session }
 
-func (t trainable) reset(ctx context.Context, depth session.Depth) (session.Reset, error) {
+func (t trainable) reset(ctx context.Context, depth string) (session.Reset, error) {
 	p, err := t.Snapshot(ctx)
 	if err != nil {
 		return session.Reset{}, fmt.Errorf("reset: %w", err)

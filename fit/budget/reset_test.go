@@ -27,7 +27,7 @@ type resets struct {
 	closed int
 }
 
-func (r *resets) reset(ctx context.Context, depth session.Depth) (session.Reset, error) {
+func (r *resets) reset(ctx context.Context, depth string) (session.Reset, error) {
 	r.at = append(r.at, r.trained)
 	r.leaked = r.back(r.leaked)
 	return r.machine.reset(ctx, depth)
@@ -91,7 +91,7 @@ func TestResetPolicy(t *testing.T) {
 		want          []int
 	}{
 		{"zero value", ResetPolicy{}, all, 0, 2, 10, nil, nil},
-		{"none", ResetPolicy{Depth: session.ResetNone, EverySteps: 1, Limit: mib}, all, 0, 2, 10, nil, nil},
+		{"none", ResetPolicy{Depth: "none", EverySteps: 1, Limit: mib}, all, 0, 2, 10, nil, nil},
 		{"every steps", ResetPolicy{EverySteps: 5}, all, 0, 2, 12, nil, []int{5, 10, 15, 20}},
 		{"not after the last step", ResetPolicy{EverySteps: 4}, all, 0, 2, 6, nil, []int{4, 8}},
 		{"every epochs", ResetPolicy{EveryEpochs: 2}, all, 0, 6, 5, nil, []int{10, 20}},
@@ -124,7 +124,7 @@ func TestResetPolicy(t *testing.T) {
 			assert.Equal(t, len(c.want), count)
 			for _, record := range h.Records {
 				for _, one := range record.Resets.Each {
-					assert.Equal(t, session.ResetReload, one.Depth)
+					assert.Equal(t, "reload", one.Depth)
 				}
 			}
 		})
@@ -147,7 +147,7 @@ func TestResetPolicyAcrossProcesses(t *testing.T) {
 			for again := true; again; {
 				again = false
 				r := &resets{machine: &machine{base: 100 * mib, leak: c.leak}, back: all}
-				h, err := r.run(t, ResetPolicy{Depth: session.ResetProcess, Limit: 200 * mib, Restart: func(string) { again = true }}, 4, 100, dir)
+				h, err := r.run(t, ResetPolicy{Depth: "process", Limit: 200 * mib, Restart: func(string) { again = true }}, 4, 100, dir)
 				require.NoError(t, err)
 				assert.Equal(t, again, h.Stopped != "")
 				have = append(have, r.trained)
@@ -174,7 +174,7 @@ func TestFailedResetKeepsWhatWasTrained(t *testing.T) {
 			return ResetPolicy{Limit: 200 * mib}.hook(r, func(memory.Layer) (layerGauge, error) { return r, nil })
 		}, 40},
 		{"every epochs", func(r *resets) fit.Hook {
-			return ResetPolicy{EveryEpochs: 1, Depth: session.ResetRestore}.hook(r, nil)
+			return ResetPolicy{EveryEpochs: 1, Depth: "restore"}.hook(r, nil)
 		}, 50},
 		{"budget", func(r *resets) fit.Hook {
 			return (&Budget{Limit: 200 * mib, Batch: 4}).hook(r, r.open)
@@ -228,12 +228,12 @@ func TestResetPolicyOptions(t *testing.T) {
 		want string
 	}{
 		{ResetPolicy{Depth: "deep"}, "ResetPolicy.Depth deep: expected none, restore, reload or process"},
-		{ResetPolicy{Depth: session.ResetProcess}, "ResetPolicy.Restart: missing"},
+		{ResetPolicy{Depth: "process"}, "ResetPolicy.Restart: missing"},
 		{ResetPolicy{EverySteps: -1}, "ResetPolicy.EverySteps -1: expected at least 0"},
 		{ResetPolicy{EveryEpochs: -1}, "ResetPolicy.EveryEpochs"},
 		{ResetPolicy{Limit: -1}, "ResetPolicy.Limit"},
 		{ResetPolicy{Within: 3}, "ResetPolicy.Within 3: there is no limit to forecast; set ResetPolicy.Limit"},
-		{ResetPolicy{Depth: session.ResetProcess, Restart: again, Limit: 111 * mib}, "ResetPolicy.Limit 111.0 MiB: 100.0 MiB of rss are in use before the first step, and a new process is due at 99.9 MiB, 90% of the limit; raise the limit"},
+		{ResetPolicy{Depth: "process", Restart: again, Limit: 111 * mib}, "ResetPolicy.Limit 111.0 MiB: 100.0 MiB of rss are in use before the first step, and a new process is due at 99.9 MiB, 90% of the limit; raise the limit"},
 	} {
 		r := &resets{machine: &machine{base: 100 * mib}, back: all}
 		l := newFake()
