@@ -250,7 +250,7 @@ func TestCluster(t *testing.T) {
 			}
 			for _, r := range results {
 				assert.Equal(t, results[0], r)
-				assert.Equal(t, "the data of rank 0", r.Shared)
+				assert.Equal(t, len(ranks) > 1, r.Shared == "the data of rank 0")
 			}
 			if c.options.AllowInexactSplit {
 				return
