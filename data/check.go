@@ -201,7 +201,7 @@ func walk(ds Dataset, fields []string, find func(vector) int, says func(v vector
 				bad.File, bad.Unit, bad.Row = ds.Name(), "sample", seen+at/width
 				bad.Column = name + elementIndex(at%width, a.Shape[1:])
 				if located {
-					m.locate(&bad, name)
+					m.locate(&bad, name, at%width)
 				}
 				if !invalid.add(&bad) {
 					return invalid.err()
@@ -246,12 +246,15 @@ func beforeTame(ds Dataset) Dataset {
 	return v
 }
 
-// locate sets the file and row of an error whose Row is a position in the dataset.
-func (m *InMemory) locate(e *RowError, field string) {
+// locate sets the file, the row and the column of an error for an element of a sample, whose Row is a position
+// in the dataset.
+func (m *InMemory) locate(e *RowError, field string, element int) {
 	if c, ok := m.column(field); ok {
 		e.File = c.file
 		if c.origin != "" {
 			e.Column = c.origin
+		} else if len(c.columns) == c.width {
+			e.Column = strconv.Quote(c.columns[element])
 		}
 	}
 	if m.rows != nil {

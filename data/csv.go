@@ -47,9 +47,13 @@ type CSVOptions struct {
 	// Columns become separate fields if the header has all of them: the inputs of a model with
 	// several inputs or with text inputs. All other columns except the label become text fields.
 	Columns []Column
-	// Features are the columns of x in this order, if the table has a header and Columns is empty.
+	// Features are the columns of x in this order, if the table has names and Columns is empty.
 	// Other columns are left out (InMemory.LeftOut), except the label and sample_weight.
 	Features []string
+	// Input is the only input of a model besides the label. With it, the columns of JSON lines and records
+	// become x as those of a CSV file, if each has one value and none has the name Input. The order is
+	// that of the first object, of the columns of a Parquet or Arrow file, or else of the names.
+	Input string
 	// Text reads the features as text: x has the type []string and the shape [columns].
 	Text bool
 	// Bool reads the features as bools: true, false, 1 or 0, in any case.
@@ -58,6 +62,7 @@ type CSVOptions struct {
 	Schema *Schema
 
 	ignore []string // Options.Ignore
+	always bool     // whether columns become x without Input
 	size   int64    // bytes of the text, or 0 if unknown
 }
 
@@ -70,6 +75,7 @@ type Column struct {
 }
 
 func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
+	o.always = true
 	t := table{file: name, options: o, label: -1, values: l.again(), wrong: make(map[int]int)}
 	text, err := textReader(l.reader(r))
 	if err != nil {
@@ -237,47 +243,65 @@ func (t *table) start(record []string) (isRow bool, err error) {
 	return !header, nil
 }
 
-func (t *table) layOut() error {
+// layOut sets the fields of the columns, and the order in which they are read.
+func (t *table) layOut() (err error) {
 	x := &features{name: "x", text: t.options.Text, bool: t.options.Bool}
 	t.fields = slices.Repeat([]*features{x}, t.columns)
-	others := t.columns
+	label := ""
 	if t.label >= 0 {
 		t.fields[t.label] = nil
-		others--
-	}
-	for i, name := range t.names {
-		if slices.Contains(t.options.ignore, name) && i != t.label {
-			t.fields[i], t.out = nil, append(t.out, name)
-			others--
+		if t.names != nil {
+			label = t.names[t.label]
 		}
 	}
-	if i := slices.Index(t.names, sampleWeight); i >= 0 && t.fields[i] != nil && !t.options.Schema.allTexts() {
-		t.fields[i] = &features{name: sampleWeight}
-		others--
-	}
-	if err := t.selectFeatures(x); err != nil {
+	if t.out, err = t.options.leaveOut(t.names, label); err != nil {
 		return err
 	}
-	inputs := make(map[string]Column)
-	for _, c := range t.options.Columns {
-		if i := slices.Index(t.names, c.Name); i < 0 || t.fields[i] == nil {
-			if t.names != nil && max(others, len(t.options.Columns)) > 1 {
-				return fmt.Errorf("no column %q, which is an input of the model: add it, or rename a column to it: %w", c.Name, ErrFormat)
-			}
-			return nil
+	var inputs []string
+	out, at := positions(t.out), positions(t.names)
+	for i, name := range t.names {
+		switch _, isOut := out[name]; {
+		case i == t.label:
+		case isOut:
+			t.fields[i] = nil
+		case name == sampleWeight && !t.options.Schema.allTexts():
+			t.fields[i] = &features{name: sampleWeight}
+		default:
+			inputs = append(inputs, name)
 		}
-		inputs[c.Name] = c
 	}
-	if len(inputs) == 0 {
-		return nil
+	if t.names != nil {
+		if err := t.separate(inputs, x); err != nil {
+			return err
+		}
+	}
+	selects := t.options.selects(t.names)
+	for i, f := range t.fields {
+		if i == t.label || f != nil && (f != x || !selects) {
+			t.order = append(t.order, i)
+		}
+	}
+	for _, name := range t.options.Features {
+		if selects {
+			t.order = append(t.order, at[name])
+		}
+	}
+	return nil
+}
+
+// separate gives each column of x a field, if a model has inputs of these names.
+func (t *table) separate(inputs []string, x *features) error {
+	byName, err := t.options.byName(inputs)
+	if err != nil || !byName {
+		return err
 	}
 	if t.columns > maxFields {
 		return fmt.Errorf("%d columns, but a table whose columns become fields may have at most %d: remove unused columns: %w", t.columns, maxFields, ErrFormat)
 	}
 	for i, f := range t.fields {
 		if f == x {
-			c, known := inputs[t.names[i]]
-			t.fields[i] = &features{name: t.names[i], text: c.Text || !known, bool: c.Bool}
+			at := slices.IndexFunc(t.options.Columns, func(c Column) bool { return c.Name == t.names[i] })
+			t.fields[i] = &features{name: t.names[i], text: at < 0 || t.options.Columns[at].Text, bool: at >= 0 && t.options.Columns[at].Bool}
 		}
 	}
 	return nil
@@ -331,30 +355,6 @@ func (t *table) checkRule(column int) error {
 		return nil
 	}
 	return fmt.Errorf("column %s is of type %s in the schema, and the model takes %s: give the column another type, or leave it out: %w", t.columnName(column), rule.Type, takes, ErrFormat)
-}
-
-// selectFeatures sets the order of the columns, and leaves out those that Features does not have.
-func (t *table) selectFeatures(x *features) error {
-	var selected []int
-	if t.names != nil && len(t.options.Columns) == 0 {
-		for _, name := range t.options.Features {
-			i := slices.Index(t.names, name)
-			if i < 0 || t.fields[i] != x {
-				return fmt.Errorf("no column %q, which the model was trained with: add it, or rename a column to it: %w", name, ErrFormat)
-			}
-			selected = append(selected, i)
-		}
-	}
-	for i, f := range t.fields {
-		switch {
-		case f == x && selected == nil, f != nil && f != x, i == t.label:
-			t.order = append(t.order, i)
-		case f == x && !slices.Contains(selected, i):
-			t.fields[i], t.out = nil, append(t.out, t.names[i])
-		}
-	}
-	t.order = append(t.order, selected...)
-	return nil
 }
 
 func (t *table) row(record []string) error {
@@ -481,13 +481,12 @@ func (t *table) dataset() (*InMemory, error) {
 			y.Values = compact(t.real)
 		}
 	}
-	m, err := newTable(t.file, compact(t.line), fields, y, classes, label)
-	if err != nil {
-		return nil, err
+	m, err := newTable(t.file, compact(t.line), fields, t.out)
+	if err == nil {
+		err = m.addLabel(y, classes, label)
 	}
-	m.out = t.out
-	if t.names == nil {
-		return m, nil
+	if err != nil || t.names == nil {
+		return m, err
 	}
 	for _, i := range t.order {
 		at := slices.IndexFunc(m.columns, func(c column) bool { return t.fields[i] != nil && t.fields[i].name == c.name })

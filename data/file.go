@@ -38,8 +38,8 @@ type Options struct {
 	//
 	// Checksums of .npz files are not verified. Changes to the file change the samples.
 	OnDisk bool
-	// Ignore lists values of records, and columns of tables with a header, to leave out. They are not
-	// parsed, and may differ in length between records.
+	// Ignore lists values of records and JSON lines, and columns of tables with a header, to leave out. They
+	// are not parsed, and may differ in length between records.
 	Ignore []string
 	// MaxBytes limits the decompressed size of a source and the memory for its values; a larger
 	// source is ErrTooLarge. Negative means no limit. 0 means 64 MiB plus 50 times the file size,
@@ -98,6 +98,7 @@ func open(path string, o Options) (*InMemory, error) {
 	default:
 		return nil, fmt.Errorf("%s: part %q: %w; the parts are train, test and validation", path, o.Split, ErrNoSplit)
 	}
+	o.CSV.ignore = o.Ignore
 	how := reading{given: o.MaxBytes, onDisk: o.OnDisk, part: o.Split}
 	if o.Split == "validation" { // only folders tell it from test
 		o.Split = "test"
@@ -120,7 +121,6 @@ func open(path string, o Options) (*InMemory, error) {
 	if info.IsDir() {
 		return openFolder(path, o, how)
 	}
-	o.CSV.ignore = o.Ignore
 	base := strings.ToLower(filepath.Base(path))
 	ext, plain := filepath.Ext(base), filepath.Ext(strings.TrimSuffix(base, ".gz"))
 	switch {

@@ -19,15 +19,15 @@ import (
 // arrays of one shape.
 //
 // CSVOptions.Label becomes y. Text labels are class names, which are numbered as in a table, or
-// numbers if all are integers and there are no class names. If only one other name
-// remains, not counting sample_weight, and CSVOptions.Columns does not contain it, it becomes x.
+// numbers if all are integers and there are no class names. InMemory.layOut assigns the other names to
+// fields. Names that are left out may have any values.
 // A field is int64 if all its numbers are integers, which must be below 2^53. Otherwise it is float32,
-// or float64 with CSVOptions.Exact.
+// or float64 with CSVOptions.Exact; sample_weight is always float32.
 //
 // An invalid line is a *RowError (ErrFormat): a line that is not an object or not UTF-8, names or shapes that
 // differ from the first line, null, or a number too large for float32.
 func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
-	t := objects{file: name, values: l.again(), options: o, fields: make(map[string]*jsonField)}
+	t := objects{file: name, values: l.again(), options: o}
 	var err error
 	if t.rules, err = o.rules(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -51,9 +51,6 @@ func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, err
 		if !found.add(err) || !errors.As(err, new(*RowError)) {
 			return nil, found.err()
 		}
-		if len(t.lines) == 0 { // the next line defines the names and shapes
-			t.names, t.fields = nil, make(map[string]*jsonField)
-		}
 	}
 	if err := lines.Err(); err == bufio.ErrTooLong {
 		found.add(t.bad(line, "", fmt.Sprintf("more than %d bytes", maxRow), "the object of a sample", "put each sample on a line of its own"))
@@ -66,7 +63,7 @@ func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, err
 	if len(t.lines) == 0 {
 		return nil, fmt.Errorf("%s: it has no objects: %w", name, ErrFormat)
 	}
-	if err := o.useSchema(t.rules, t.names, o.Label); err != nil {
+	if err := o.useSchema(t.rules, slices.Concat(t.names, t.out), o.Label); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return t.dataset(o)
@@ -78,6 +75,7 @@ type objects struct {
 	options CSVOptions
 	rules   map[string]*Rule
 	names   []string // in the order of the first line
+	out     []string // the names that are left out
 	fields  map[string]*jsonField
 	lines   []int // line of each sample
 }
@@ -98,23 +96,19 @@ func (t *objects) bad(line int, name, found, expected, fix string) error {
 }
 
 func (t *objects) add(text []byte, line int) error {
-	const fix = `write a line such as {"text": "...", "label": 1}`
 	if !utf8.Valid(text) { // the decoder replaces invalid bytes
 		wrong := notUTF8(string(text))
 		return t.bad(line, "", wrong.Found, wrong.Expected, wrong.Fix)
 	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
-	token, err := d.Token()
-	if err != nil || token != json.Delim('{') {
-		return t.bad(line, "", quote(string(text)), "a JSON object", fix)
+	if len(t.lines) == 0 { // it defines the names and shapes
+		if err := t.start(text); err != nil {
+			return fmt.Errorf("%s: %w", t.file, err)
+		}
 	}
 	seen := 0
-	for d.More() {
-		key, err := d.Token()
-		name, ok := key.(string)
-		if err != nil || !ok {
-			return t.bad(line, "", quote(string(text)), "a JSON object", fix)
+	err := t.members(text, line, func(name string, d *json.Decoder) error {
+		if slices.Contains(t.out, name) {
+			return skipValue(d)
 		}
 		f := t.fields[name]
 		if f == nil && len(t.names) == maxFields {
@@ -128,23 +122,21 @@ func (t *objects) add(text []byte, line int) error {
 		}
 		repeated := f.line == line
 		f.line = line
-		if err = t.value(d, f, 0); err == nil && repeated {
+		err := t.value(d, f, 0)
+		if err == nil && repeated {
 			err = wrong("a repeated name", "unique names")
 		}
-		var row *RowError
-		if errors.As(err, &row) {
+		if row := (*RowError)(nil); errors.As(err, &row) {
 			row.File, row.Unit, row.Row, row.Column = t.file, "line", line, strconv.Quote(name)
 			return row
 		} else if err != nil {
 			return fmt.Errorf("%s: %w", t.file, err)
 		}
 		seen++
-	}
-	if _, err := d.Token(); err != nil {
-		return t.bad(line, "", quote(string(text)), "a JSON object", fix)
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return t.bad(line, "", "more after the object", "one JSON object", "put each sample on a line of its own")
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	if err := t.values.take(rowBytes); err != nil {
 		return fmt.Errorf("%s: %w", t.file, err)
@@ -157,12 +149,51 @@ func (t *objects) add(text []byte, line int) error {
 	return nil
 }
 
+// start finds the names in the first line that are left out.
+func (t *objects) start(text []byte) (err error) {
+	t.names, t.fields = nil, make(map[string]*jsonField)
+	var names []string
+	_ = t.members(text, 0, func(name string, d *json.Decoder) error { // add returns the error
+		names = append(names, name)
+		return skipValue(d)
+	})
+	t.out, err = t.options.leaveOut(names, t.options.Label)
+	return err
+}
+
+func skipValue(d *json.Decoder) error { return d.Decode(new(json.RawMessage)) }
+
+// members calls each for the names of an object, which reads the value.
+func (t *objects) members(text []byte, line int, each func(name string, d *json.Decoder) error) error {
+	const fix = `write a line such as {"text": "...", "label": 1}`
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	token, err := d.Token()
+	if err != nil || token != json.Delim('{') {
+		return t.bad(line, "", quote(string(text)), "a JSON object", fix)
+	}
+	for d.More() {
+		key, err := d.Token()
+		name, ok := key.(string)
+		if err != nil || !ok {
+			return t.bad(line, "", quote(string(text)), "a JSON object", fix)
+		}
+		if err := each(name, d); err != nil {
+			return err
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return t.bad(line, "", quote(string(text)), "a JSON object", fix)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return t.bad(line, "", "more after the object", "one JSON object", "put each sample on a line of its own")
+	}
+	return nil
+}
+
 func (t *objects) addField(name string) *jsonField {
 	rule := t.options.Schema.ruleOf(t.rules, name)
-	if slices.Contains(t.options.ignore, name) {
-		rule = nil
-	}
-	f := &jsonField{rule: rule, real: rule != nil && rule.Type == "float"}
+	f := &jsonField{rule: rule, real: name == sampleWeight || rule != nil && rule.Type == "float"}
 	t.fields[name] = f
 	t.names = append(t.names, name)
 	return f
@@ -222,7 +253,7 @@ func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	case bool:
 		f.bools = append(f.bools, v)
 	case json.Number:
-		return f.number(v.String())
+		return f.number(v.String(), t.options.Exact)
 	}
 	return nil
 }
@@ -256,13 +287,15 @@ func (t *objects) array(d *json.Decoder, f *jsonField, depth int) error {
 	return nil
 }
 
-func (f *jsonField) number(text string) error {
+func (f *jsonField) number(text string, exact bool) error {
 	v, err := strconv.ParseFloat(text, 64)
 	switch {
 	case err != nil || math.Abs(v) > math.MaxFloat32:
 		return wrong(quote(text), fmt.Sprintf("a number within float32, up to %.2g", math.MaxFloat32))
 	case strings.ContainsAny(text, ".eE"):
-		f.real = true
+		if f.real = true; !exact {
+			v, _ = strconv.ParseFloat(text, 32) // rounding twice may give another number
+		}
 	case math.Abs(v) >= 1<<53:
 		return wrong(quote(text), "an integer below 2^53")
 	}
@@ -271,22 +304,27 @@ func (f *jsonField) number(text string) error {
 }
 
 func (t *objects) dataset(o CSVOptions) (*InMemory, error) {
-	var label *jsonField
-	if o.Label != "" {
-		if label = t.fields[o.Label]; label == nil {
-			return nil, fmt.Errorf("%s: the objects have no name %s; their names are %s: %w", t.file, quote(o.Label), strings.Join(t.names, ", "), ErrField)
+	label := t.fields[o.Label]
+	if label == nil && o.Label != "" {
+		return nil, fmt.Errorf("%s: the objects have no name %s; their names are %s: %w", t.file, quote(o.Label), strings.Join(t.names, ", "), ErrField)
+	}
+	var fields []Field
+	for _, name := range t.names {
+		if o.Label == "" || name != o.Label {
+			fields = append(fields, Field{name, t.fields[name].array(len(t.lines), o.Exact && name != sampleWeight)})
 		}
 	}
-	names := slices.DeleteFunc(slices.Clone(t.names), func(name string) bool { return t.fields[name] == label })
-	fields := make([]Field, len(names))
-	for i, field := range fieldNames(names, o) {
-		fields[i] = Field{field, t.fields[names[i]].array(len(t.lines), o.Exact)}
+	m, err := newTable(t.file, t.lines, fields, t.out)
+	if err != nil {
+		return nil, err
 	}
-	if label == nil {
-		return newTable(t.file, t.lines, fields, nil, nil, "")
+	if err := m.layOut(t.names, &o); err != nil {
+		return nil, fmt.Errorf("%s: %w", t.file, err)
+	}
+	if o.Label == "" {
+		return m, m.addLabel(nil, nil, "")
 	}
 	classes, y := o.Classes, label.array(len(t.lines), false)
-	var err error
 	if names, ok := y.Values.([]string); ok {
 		y.Values, classes, err = classNumbers(t.file, names, o, func(i int, found, expected string) error {
 			return t.bad(t.lines[i*len(t.lines)/len(names)], strconv.Quote(o.Label), found, expected, "correct it, or remove the line")
@@ -295,20 +333,7 @@ func (t *objects) dataset(o CSVOptions) (*InMemory, error) {
 			return nil, err
 		}
 	}
-	return newTable(t.file, t.lines, fields, &y, classes, strconv.Quote(o.Label))
-}
-
-// fieldNames returns the names of the fields for named values without the label. The only value, not
-// counting sample_weight, becomes x, unless a model takes it by its name.
-func fieldNames(names []string, o CSVOptions) []string {
-	inputs := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == sampleWeight })
-	byName := len(o.Columns) > 0 && !slices.ContainsFunc(o.Columns, func(c Column) bool { return !slices.Contains(names, c.Name) })
-	if len(inputs) != 1 || byName || o.Schema.allTexts() {
-		return names
-	}
-	names = slices.Clone(names)
-	names[slices.Index(names, inputs[0])] = "x"
-	return names
+	return m, m.addLabel(&y, classes, strconv.Quote(o.Label))
 }
 
 // classNumbers returns the numbers of text labels, and the names of their classes, which are nil if

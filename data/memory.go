@@ -27,7 +27,7 @@ type InMemory struct {
 	// files are the open files. Derived datasets share them.
 	files   []io.Closer
 	records *recordSet // nil for other sources
-	out     []string   // table columns that were left out
+	out     []string   // columns or values of records that were left out
 	workers int        // see Workers
 
 	shuffled bool
@@ -168,13 +168,13 @@ func (m *InMemory) ClassNames(field string) []string {
 }
 
 // ColumnNames returns the table columns in a field, in the order of its values. It is nil if the
-// field does not come from a table with a header.
+// field does not come from a CSV file with a header, and is not x with several columns of another table.
 func (m *InMemory) ColumnNames(field string) []string {
 	c, _ := m.column(field)
 	return slices.Clone(c.columns)
 }
 
-// LeftOut returns the table columns that Options.Ignore or CSVOptions.Features left out.
+// LeftOut returns the columns of a table and the values of records that Options.Ignore or CSVOptions.Features left out.
 func (m *InMemory) LeftOut() []string { return slices.Clone(m.out) }
 
 // Batches returns the batches of one pass. An invalid Pass yields an error.

@@ -285,8 +285,11 @@ func observedOf(ds Dataset, field string) observed {
 	if c.pixels {
 		return observed{Known: true, Finite: true, Magnitude: math.MaxUint8, High: math.MaxUint8}
 	}
-	if f, ok := c.made.(*recordField); ok {
-		return f.set.index.observed[f.index]
+	switch made := c.made.(type) {
+	case *recordField:
+		return made.set.index.observed[made.index]
+	case *joined:
+		return made.observed()
 	}
 	if labels, ok := c.values.(*indexedLabels); ok {
 		return labels.extent

@@ -77,6 +77,8 @@ type recordSet struct {
 
 	fields []*recordField // sorted by name
 	byName map[string]int // index in fields; -1 for a value to leave out
+	order  []string       // the names in the order of a table, or else sorted
+	out    []string       // the names that are left out
 	label  *recordField   // nil without a label
 	rules  map[string]*Rule
 	index  *recordIndex
@@ -276,6 +278,9 @@ func (s *recordSet) storesText() bool {
 func (s *recordSet) start(raw []byte) (err error) {
 	first := map[string]value{}
 	for name, v := range s.format.values(raw, &err) {
+		if _, again := first[string(name)]; !again {
+			s.order = append(s.order, string(name))
+		}
 		if first[string(name)] = s.ruled(string(name), v); len(first) > maxFields {
 			return recordError(fmt.Sprintf("more than %d values", maxFields), "the inputs of a model", "leave out unused values")
 		}
@@ -283,19 +288,14 @@ func (s *recordSet) start(raw []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	names, label := slices.Sorted(maps.Keys(first)), s.options.CSV.Label
-	if usual := s.format.usualLabel(); usual != "" && label == "label" && first[label].kind == nil {
-		label = usual
-	}
-	if _, ok := first[label]; !ok && label != "" {
-		return fmt.Errorf("the records have no value %s; their values are %s: %w", quote(s.options.CSV.Label), list(names), ErrField)
-	}
-	if err := s.options.CSV.useSchema(s.rules, names, label); err != nil {
+	names := slices.Sorted(maps.Keys(first))
+	label, err := s.choose(names, first)
+	if err != nil {
 		return err
 	}
 	s.byName = map[string]int{}
 	for _, name := range names {
-		if slices.Contains(s.options.Ignore, name) {
+		if slices.Contains(s.out, name) {
 			s.byName[name] = -1
 			continue
 		}
@@ -415,25 +415,20 @@ func (v value) describe() string {
 
 // dataset completes m with the columns.
 func (s *recordSet) dataset(m *InMemory) error {
-	m.n = s.index.n
-	var names []string
-	for _, f := range s.fields {
-		if f != s.label {
-			names = append(names, f.name)
-		}
-	}
-	names = fieldNames(names, s.options.CSV)
+	m.n, m.out = s.index.n, s.out
 	for _, f := range s.fields {
 		if f == s.label {
 			continue
 		}
-		c := column{name: names[0], shape: f.value.dimensions(), width: f.value.count, kind: f.value.kind, made: f, file: m.name}
-		names = names[1:]
+		c := column{name: f.name, shape: f.value.dimensions(), width: f.value.count, kind: f.value.kind, made: f, file: m.name}
 		if o := s.options.Images; f.image {
 			c.shape, c.kind, c.pixels = []int{o.Height, o.Width, o.Channels}, o.kind(), true
 			c.width = o.Height * o.Width * o.Channels
 		}
 		m.columns = append(m.columns, c)
+	}
+	if err := m.layOut(s.order, &s.options.CSV); err != nil {
+		return fmt.Errorf("%s: %w", m.name, err)
 	}
 	if s.label != nil {
 		if err := s.addLabel(m); err != nil {

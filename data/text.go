@@ -172,19 +172,29 @@ func numbered(classes []string) (map[string]int64, error) {
 	return numbers, nil
 }
 
-// newTable makes a dataset of the rows at some lines of a file. y is nil if there is no label.
-func newTable(file string, lines []int, fields []Field, y *Array, classes []string, label string) (*InMemory, error) {
-	if y != nil {
-		fields = append(fields, Field{"y", *y})
-	}
-	m, err := New(file, fields...)
-	if err != nil {
-		return nil, err
-	}
-	m.lines = lines
-	if y != nil {
-		last := &m.columns[len(m.columns)-1]
-		last.classes, last.origin = slices.Clone(classes), label
+// newTable makes a dataset of the rows at some lines of a file, without the columns that are left out.
+func newTable(file string, lines []int, fields []Field, out []string) (*InMemory, error) {
+	m := &InMemory{name: file, n: len(lines), lines: lines, out: out}
+	for _, f := range fields {
+		if err := m.addArray(f.Name, f.Array, file); err != nil {
+			return nil, err
+		}
 	}
 	return m, nil
+}
+
+// addLabel adds the label of a table from a column; y is nil if there is none.
+func (m *InMemory) addLabel(y *Array, classes []string, column string) error {
+	if y == nil && len(m.columns) == 0 {
+		return fmt.Errorf("%s: a dataset needs at least one field: %w", m.name, ErrField)
+	}
+	if y == nil {
+		return nil
+	}
+	if err := m.addArray("y", *y, m.name); err != nil {
+		return err
+	}
+	last := &m.columns[len(m.columns)-1]
+	last.classes, last.origin = slices.Clone(classes), column
+	return nil
 }

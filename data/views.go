@@ -119,7 +119,7 @@ func (m *InMemory) selected(fields ...string) (*InMemory, error) {
 	return v, nil
 }
 
-// Drop returns the dataset without the named fields. Names in Options.Ignore may be missing.
+// Drop returns the dataset without the named fields. Names in LeftOut may be missing.
 func (m *InMemory) Drop(fields ...string) (*InMemory, error) {
 	var left []string
 	for _, c := range m.columns {
@@ -128,20 +128,11 @@ func (m *InMemory) Drop(fields ...string) (*InMemory, error) {
 		}
 	}
 	for _, name := range fields {
-		if _, ok := m.column(name); !ok && !m.ignored(name) {
+		if _, ok := m.column(name); !ok && !slices.Contains(m.out, name) {
 			return nil, m.noField(name)
 		}
 	}
 	return m.selected(left...)
-}
-
-// ignored reports whether the source of the dataset has a value that Options.Ignore left out.
-func (m *InMemory) ignored(name string) bool {
-	if m.records == nil {
-		return slices.Contains(m.out, name)
-	}
-	i, ok := m.records.byName[name]
-	return ok && i < 0
 }
 
 // Rename returns the dataset with a field renamed.

@@ -9,6 +9,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/english"
 	"steadyfit/internal/inputs"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -181,7 +182,7 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 				err = in.fit(append([]int{size}, f.Shape...), 0)
 			}
 		}
-		err = cmp.Or(otherKind(ds, in, f), shapeHint(err, in, f, inputs.IsLabel(model, in.Tensor)))
+		err = cmp.Or(otherKind(ds, in, f), columnsHint(ds, shapeHint(err, in, f, inputs.IsLabel(model, in.Tensor)), f))
 		if (f.Type == "string") != (in.DType == tfbind.String) || in.DType == tfbind.Bool && f.Type != "bool" {
 			fix := ""
 			if f.Type == "string" {
@@ -221,6 +222,16 @@ func shapeHint(err error, in *input, f data.FieldSpec, label bool) error {
 		return fmt.Errorf("%w; if the labels are one-hot, write the number of the class instead, as with numpy.argmax(labels, axis=1)", err)
 	}
 	return err
+}
+
+// columnsHint adds the columns of a table to the error for a field of several columns.
+func columnsHint(ds data.Dataset, err error, f data.FieldSpec) error {
+	m, ok := ds.(*data.InMemory)
+	if !ok || err == nil || len(m.ColumnNames(f.Name)) < 2 {
+		return err
+	}
+	columns := m.ColumnNames(f.Name)
+	return option.Errorf("%w; the table has %d columns besides the label: %s; leave out those that are no features ({Options.Ignore})", err, len(columns), english.Some(columns))
 }
 
 func names(ts []savedmodels.Tensor) string {

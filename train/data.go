@@ -15,6 +15,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/english"
 	"steadyfit/internal/files"
 	"steadyfit/internal/inputs"
 	"steadyfit/option"
@@ -261,7 +262,10 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 		return nil, unusable(err)
 	}
 	r.opened = append(r.opened, ds)
-	return ds.Workers(r.Workers), cmp.Or(r.checkLabel(ds, o.CSV.Label), r.checkHeader(ds))
+	if err = r.checkLabel(ds, o.CSV.Label); err == nil && isCSV(d.Path) {
+		err = r.checkHeader(ds)
+	}
+	return ds.Workers(r.Workers), err
 }
 
 // checkLabel returns an error if a table or records have both usual labels, and the options name none.
@@ -283,7 +287,11 @@ func (r *reader) checkLabel(ds *data.InMemory, label string) error {
 	return &option.Error{Option: "Data.Label", Reason: ds.Name() + " has label and y", Fix: "name the one that is the label; drop the other one with {InMemory.Drop}, or rename it in the file, unless it is a feature"}
 }
 
-// checkHeader returns an error for a table whose first line may be a header or a row.
+func isCSV(path string) bool {
+	return strings.HasSuffix(strings.TrimSuffix(strings.ToLower(path), ".gz"), ".csv")
+}
+
+// checkHeader returns an error for a CSV file whose first line may be a header or a row.
 func (r *reader) checkHeader(ds *data.InMemory) error {
 	names := ds.ColumnNames("x")
 	number := slices.IndexFunc(names, func(name string) bool { _, err := strconv.ParseFloat(name, 64); return err == nil })
@@ -325,25 +333,16 @@ func (r *reader) noteColumns(ds *data.InMemory, path string) {
 		return
 	}
 	out := slices.DeleteFunc(ds.LeftOut(), func(name string) bool { return slices.Contains(r.Ignore, name) })
-	table := strings.HasSuffix(strings.TrimSuffix(strings.ToLower(path), ".gz"), ".csv")
 	switch {
 	case len(out) > 0:
-		r.Note(fmt.Sprintf("%s: the model was trained without these columns, which are left out: %s", ds.Name(), some(out)))
-	case table && ds.ColumnNames("x") == nil:
-		r.Note(fmt.Sprintf("%s has no header, so its columns are taken to be, in this order: %s", ds.Name(), some(r.record.Columns)))
+		r.Note(fmt.Sprintf("%s: the model was trained without these columns, which are left out: %s", ds.Name(), english.Some(out)))
+	case isCSV(path) && ds.ColumnNames("x") == nil:
+		r.Note(fmt.Sprintf("%s has no header, so its columns are taken to be, in this order: %s", ds.Name(), english.Some(r.record.Columns)))
 	}
 }
 
 // shown lists the first names.
 func shown(names []string) string { return strings.Join(names[:min(8, len(names))], ", ") }
-
-// some lists the first names and counts the others.
-func some(names []string) string {
-	if more := len(names) - 8; more > 0 {
-		return fmt.Sprintf("%s and %d more", shown(names), more)
-	}
-	return shown(names)
-}
 
 // follow records the training data. Later data has its class numbers.
 func (r *reader) follow(train *data.InMemory) {

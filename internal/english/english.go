@@ -24,6 +24,15 @@ func List(words []string, last string) string {
 	return strings.Join(words, "")
 }
 
+// Some lists the first names and counts the others.
+func Some(names []string) string {
+	const most = 8
+	if more := len(names) - most; more > 0 {
+		return strings.Join(names[:most], ", ") + " and " + strconv.Itoa(more) + " more"
+	}
+	return strings.Join(names, ", ")
+}
+
 // Duration rounds a time to three digits.
 func Duration(d time.Duration) string {
 	unit := time.Nanosecond

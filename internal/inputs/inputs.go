@@ -11,7 +11,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// CSVOptions returns the options to read a CSV file for a signature:
+// CSVOptions returns the options to read a table or records for a signature:
+//   - Input, if there is only one feature.
 //   - Exact, if a feature has a type whose values float32 may not represent.
 //   - Text or Bool, if the only feature takes text or bools.
 //   - Columns, if there are several features, or one that takes text, and each takes one value
@@ -29,6 +30,9 @@ func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, 
 	o.Exact = slices.ContainsFunc(features, func(in savedmodels.Tensor) bool { return !slices.Contains(rounded, in.DType) })
 	o.Text = len(features) == 1 && isText(features[0])
 	o.Bool = len(features) == 1 && isBool(features[0])
+	if len(features) == 1 {
+		o.Input = features[0].Name
+	}
 	several := func(in savedmodels.Tensor) bool {
 		return in.UnknownRank || len(in.Shape) != 1 && (len(in.Shape) != 2 || in.Shape[1] != 1)
 	}

@@ -65,7 +65,7 @@ func TestCSVOptions(t *testing.T) {
 		sig.Input("x").DType = dtype
 		o, err := inputs.CSVOptions(model, "train")
 		require.NoError(t, err)
-		assert.Equal(t, data.CSVOptions{Exact: want}, o, dtype)
+		assert.Equal(t, data.CSVOptions{Input: "x", Exact: want}, o, dtype)
 	}
 	model, err := savedmodels.Builtin("lstm")
 	require.NoError(t, err)
@@ -75,7 +75,7 @@ func TestCSVOptions(t *testing.T) {
 	x.DType, x.Shape = tfbind.String, []int64{-1, 3}
 	o, err := inputs.CSVOptions(model, "train")
 	require.NoError(t, err)
-	assert.Equal(t, data.CSVOptions{Text: true}, o, "all columns are the text of a sample")
+	assert.Equal(t, data.CSVOptions{Input: "x", Text: true}, o, "all columns are the text of a sample")
 	x.Shape = []int64{-1, 1}
 	sig.Inputs = append(sig.Inputs, savedmodels.Tensor{Name: "age", Op: "age", DType: tfbind.Float32, Shape: []int64{-1}})
 	o, err = inputs.CSVOptions(model, "train")
@@ -88,7 +88,7 @@ func TestCSVOptions(t *testing.T) {
 	sig.Inputs = sig.Inputs[:len(sig.Inputs)-1]
 	o, err = inputs.CSVOptions(model, "train")
 	require.NoError(t, err)
-	assert.Equal(t, data.CSVOptions{Bool: true}, o)
+	assert.Equal(t, data.CSVOptions{Input: "x", Bool: true}, o)
 	_, err = inputs.CSVOptions(model, "trian")
 	assert.ErrorIs(t, err, savedmodels.ErrNoSignature)
 }

@@ -1,0 +1,116 @@
+package train
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/savedmodels"
+)
+
+// tables writes rows of numbers as a CSV file, JSON lines and a Parquet file. The columns are in the order of names.
+func tables(t *testing.T, names []string, rows int) (paths []string) {
+	t.Helper()
+	var fields []reflect.StructField
+	for i, name := range names {
+		fields = append(fields, reflect.StructField{Name: fmt.Sprintf("F%d", i), Type: reflect.TypeFor[float32](), Tag: reflect.StructTag(fmt.Sprintf("parquet:%q", name))})
+	}
+	kind := reflect.StructOf(fields)
+	var file bytes.Buffer
+	w := parquet.NewWriter(&file, parquet.SchemaOf(reflect.New(kind).Interface()))
+	csv, lines := strings.Join(names, ",")+"\n", ""
+	for r := range rows {
+		row := reflect.New(kind)
+		var cells, members []string
+		for i, name := range names {
+			v := float32(r)
+			if n, err := strconv.Atoi(strings.TrimPrefix(name, "p")); err == nil {
+				v = float32((7*r+n)%10) / 3
+			}
+			row.Elem().Field(i).SetFloat(float64(v))
+			cells, members = append(cells, fmt.Sprint(v)), append(members, fmt.Sprintf("%q: %v", name, v))
+		}
+		csv, lines = csv+strings.Join(cells, ",")+"\n", lines+"{"+strings.Join(members, ", ")+"}\n"
+		require.NoError(t, w.Write(row.Interface()))
+	}
+	require.NoError(t, w.Close())
+	dir := t.TempDir()
+	for name, content := range map[string][]byte{"t.csv": []byte(csv), "t.jsonl": []byte(lines), "t.parquet": file.Bytes()} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), content, 0o666))
+	}
+	return []string{filepath.Join(dir, "t.csv"), filepath.Join(dir, "t.jsonl"), filepath.Join(dir, "t.parquet")}
+}
+
+// Only the columns of a CSV file trained a model with one input. The saved model finds the columns of each
+// format by their names, and a checkpoint knows their order.
+func TestTablesTrainToTheSameBits(t *testing.T) {
+	names := []string{"label"}
+	for i := range 64 {
+		names = append(names, fmt.Sprintf("p%d", 63-i))
+	}
+	reversed := append([]string{"more"}, names...)
+	for i := range names {
+		reversed[len(names)-i] = names[i]
+	}
+	dir := t.TempDir()
+	run := func(path, out, checkpoints string, epochs int) error {
+		c := Config{
+			Model: "builtin:digits", Data: Data{Path: path}, Seed: 3, Shuffle: true, Prefetch: -1, Resume: epochs > 1 && checkpoints != "",
+			Loop: fit.Loop{Batch: 4, Epochs: epochs}, Out: out,
+		}
+		c.Checkpoints.Folder = checkpoints
+		_, err := Run(t.Context(), c)
+		return err
+	}
+	all, others, out := tables(t, names, 10), tables(t, reversed[1:], 10), filepath.Join(dir, "0")
+	require.NoError(t, run(all[0], out, "", 2))
+	want := weights(t, out)
+	out = filepath.Join(dir, "1")
+	require.NoError(t, run(all[1], out, "", 2))
+	assert.True(t, bytes.Equal(want, weights(t, out)), all[1])
+	out = filepath.Join(dir, "2")
+	checkpoints := filepath.Join(dir, "checkpoints")
+	require.NoError(t, run(all[2], "", checkpoints, 1))
+	require.ErrorContains(t, run(others[2], "", checkpoints, 2), "the samples, the data order (seed, shuffle) or the split into training and validation data differ")
+	require.NoError(t, run(all[2], out, checkpoints, 2))
+	assert.True(t, bytes.Equal(want, weights(t, out)), all[2])
+	m, err := savedmodels.Open(out)
+	require.NoError(t, err)
+	assert.Equal(t, names[1:], m.Metadata.Columns)
+	builtin, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	var first []float32
+	for _, path := range tables(t, reversed, 3) {
+		for _, signature := range []string{m.Roles.Predict, m.Roles.Evaluate} {
+			var notes []string
+			d := Data{Path: path, Note: func(note string) { notes = append(notes, note) }}
+			ds, err := OpenData(m, signature, d, "test", data.Pass{Batch: 2})
+			require.NoError(t, err, path)
+			x := values[float32](t, ds, "x")
+			if first == nil {
+				first = x
+			}
+			assert.Equal(t, first, x, path)
+			assert.Equal(t, []string{path + ": the model was trained without these columns, which are left out: more"}, notes)
+			require.NoError(t, ds.Close())
+		}
+	}
+	for _, path := range tables(t, names[:64], 3) {
+		_, err := OpenData(m, m.Roles.Predict, Data{Path: path}, "test", data.Pass{Batch: 2})
+		require.ErrorContains(t, err, `no column "p0", which the model was trained with`)
+		_, err = OpenData(builtin, builtin.Roles.Predict, Data{Path: path}, "test", data.Pass{Batch: 2})
+		require.ErrorContains(t, err, "expected shape [? 64], got [2 63]", path)
+		require.ErrorContains(t, err, "; the table has 63 columns besides the label: p63, p62, p61, p60, p59, p58, p57, p56 and 55 more; leave out those that are no features (Options.Ignore)")
+	}
+}
