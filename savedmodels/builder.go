@@ -1,6 +1,7 @@
 package savedmodels
 
 import (
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,8 +12,6 @@ import (
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/op_def_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 
 	"steadyfit/internal/graphdef"
@@ -42,13 +41,13 @@ func (d *division) builder(p *part, name string, given map[value]string) *builde
 	}
 }
 
-func (b *builder) argument(name string, dtype types_go_proto.DataType, source string) {
-	b.function.Signature.InputArg = append(b.function.Signature.InputArg, &op_def_go_proto.OpDef_ArgDef{Name: name, Type: dtype})
+func (b *builder) argument(name string, dtype tfbind.DType, source string) {
+	b.function.Signature.InputArg = append(b.function.Signature.InputArg, &op_def_go_proto.OpDef_ArgDef{Name: name, Type: types_go_proto.DataType(dtype)})
 	b.sources = append(b.sources, source)
 }
 
 // placeholder adds an input of the signature.
-func (b *builder) placeholder(t Tensor, dtype types_go_proto.DataType) string {
+func (b *builder) placeholder(t Tensor) string {
 	name := addedPrefix + b.signature.Name + "_" + t.Name
 	t.Op = name + ":0"
 	b.signature.Inputs = append(b.signature.Inputs, t)
@@ -56,7 +55,7 @@ func (b *builder) placeholder(t Tensor, dtype types_go_proto.DataType) string {
 	if t.UnknownRank {
 		shape = graphdef.AnyShape()
 	}
-	b.nodes = append(b.nodes, &node_def_go_proto.NodeDef{Name: name, Op: "Placeholder", Attr: graphdef.Attrs{"dtype": typeAttr(dtype), "shape": shape}})
+	b.nodes = append(b.nodes, &node_def_go_proto.NodeDef{Name: name, Op: "Placeholder", Attr: graphdef.Attrs{"dtype": graphdef.Type(t.DType), "shape": shape}})
 	return name
 }
 
@@ -71,7 +70,7 @@ func (b *builder) given(name string, v value) error {
 	}
 	fed := fedType(dtype)
 	if !slices.ContainsFunc(b.signature.Inputs, func(t Tensor) bool { return t.Name == name }) {
-		b.argument(name, fed, b.placeholder(Tensor{Name: name, DType: tfbind.DType(fed), UnknownRank: true}, fed))
+		b.argument(name, fed, b.placeholder(Tensor{Name: name, DType: fed, UnknownRank: true}))
 		b.names[name] = name
 		if fed != dtype {
 			b.names[name] = b.cast(name+"_cast", name, fed, dtype)
@@ -105,39 +104,28 @@ func (b *builder) givenShape(i int, feature string) error {
 	if err := b.graph.spend(len(in.Shape)); err != nil {
 		return err
 	}
-	dtype := types_go_proto.DataType_DT_INT32
+	dtype := tfbind.Int32
 	if a := op.def.GetAttr()["out_type"]; a != nil {
-		dtype = a.GetType()
+		dtype = tfbind.DType(a.GetType())
 	}
 	name := opName(i)
-	constant := func(suffix string, t types_go_proto.DataType, values ...int64) string {
-		v := &tensor_go_proto.TensorProto{Dtype: t, TensorShape: &tensor_shape_go_proto.TensorShapeProto{
-			Dim: []*tensor_shape_go_proto.TensorShapeProto_Dim{{Size: int64(len(values))}},
-		}}
-		if suffix == "_axis" {
-			v.TensorShape.Dim = nil
-		}
+	constant := func(suffix string, d tfbind.DType, shape []int64, values ...int64) string {
+		var raw []byte
 		for _, n := range values {
-			if t == types_go_proto.DataType_DT_INT32 {
-				v.IntVal = append(v.IntVal, int32(n))
-			} else {
-				v.Int64Val = append(v.Int64Val, n)
-			}
+			raw = binary.LittleEndian.AppendUint64(raw, uint64(n))[:len(raw)+d.Size()]
 		}
-		return b.add(name+suffix, "Const", "output:0", graphdef.Attrs{
-			"dtype": typeAttr(t), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{Tensor: v}},
-		})
+		return b.add(name+suffix, "Const", "output:0", graphdef.Constant(d, raw, shape...))
 	}
-	zero, one := constant("_begin", types_go_proto.DataType_DT_INT32, 0), constant("_end", types_go_proto.DataType_DT_INT32, 1)
+	zero, one := constant("_begin", tfbind.Int32, []int64{1}, 0), constant("_end", tfbind.Int32, []int64{1}, 1)
 	of := b.function.Signature.InputArg[slices.IndexFunc(b.function.Signature.InputArg, func(a *op_def_go_proto.OpDef_ArgDef) bool { return a.GetName() == feature })]
-	shape := b.add(name+"_feature", "Shape", "output:0", graphdef.Attrs{"T": typeAttr(of.GetType()), "out_type": typeAttr(dtype)}, feature)
+	shape := b.add(name+"_feature", "Shape", "output:0", graphdef.Attrs{"T": graphdef.Type(tfbind.DType(of.GetType())), "out_type": graphdef.Type(dtype)}, feature)
 	samples := b.add(name+"_samples", "StridedSlice", "output:0", graphdef.Attrs{
-		"T": typeAttr(dtype), "Index": typeAttr(types_go_proto.DataType_DT_INT32),
+		"T": graphdef.Type(dtype), "Index": graphdef.Type(tfbind.Int32),
 		"begin_mask": graphdef.Int(0), "end_mask": graphdef.Int(0), "ellipsis_mask": graphdef.Int(0), "new_axis_mask": graphdef.Int(0), "shrink_axis_mask": graphdef.Int(0),
 	}, shape, zero, one, one)
 	b.replaced[value{i, "output:0"}] = b.add(name+"_shape", "ConcatV2", "output:0", graphdef.Attrs{
-		"N": graphdef.Int(2), "T": typeAttr(dtype), "Tidx": typeAttr(types_go_proto.DataType_DT_INT32),
-	}, samples, constant("_rest", dtype, in.Shape[1:]...), constant("_axis", types_go_proto.DataType_DT_INT32, 0))
+		"N": graphdef.Int(2), "T": graphdef.Type(dtype), "Tidx": graphdef.Type(tfbind.Int32),
+	}, samples, constant("_rest", dtype, []int64{int64(len(in.Shape) - 1)}, in.Shape[1:]...), constant("_axis", tfbind.Int32, nil, 0))
 	return nil
 }
 
@@ -149,39 +137,37 @@ func (b *builder) add(name, op, port string, attr graphdef.Attrs, inputs ...stri
 
 // fedType returns the type in which values of a type are kept. Halves are kept as float32,
 // which represents each of them.
-func fedType(t types_go_proto.DataType) types_go_proto.DataType {
-	if t == types_go_proto.DataType_DT_HALF || t == types_go_proto.DataType_DT_BFLOAT16 {
-		return types_go_proto.DataType_DT_FLOAT
+func fedType(t tfbind.DType) tfbind.DType {
+	if t == tfbind.Float16 || t == tfbind.BFloat16 {
+		return tfbind.Float32
 	}
 	return t
 }
 
-func (b *builder) cast(name, input string, from, to types_go_proto.DataType) string {
-	return b.add(name, "Cast", "y:0", graphdef.Attrs{"SrcT": typeAttr(from), "DstT": typeAttr(to)}, input)
+func (b *builder) cast(name, input string, from, to tfbind.DType) string {
+	return b.add(name, "Cast", "y:0", graphdef.Attrs{"SrcT": graphdef.Type(from), "DstT": graphdef.Type(to)}, input)
 }
 
 // output adds a result. The results of a signature that takes features keep their order and
 // type.
 func (b *builder) output(name string, v value) error {
-	dtype, err := b.typeOf(v)
-	if t := b.p.signature.Output(name); t != nil {
-		dtype, err = types_go_proto.DataType(t.DType), nil
-	}
-	if err != nil {
-		return err
-	}
-	t := Tensor{Name: name, DType: tfbind.DType(dtype), UnknownRank: true}
+	t := Tensor{Name: name, UnknownRank: true}
 	if of := b.p.signature.Output(name); of != nil {
 		t = *of
+	} else {
+		var err error
+		if t.DType, err = b.typeOf(v); err != nil {
+			return err
+		}
 	}
 	ref := b.ref(v)
-	if fed := fedType(dtype); b.signature.Name == computeSignature && fed != dtype {
-		ref, dtype, t.DType = b.cast(name+"_cast", ref, dtype, fed), fed, tfbind.DType(fed)
+	if fed := fedType(t.DType); b.signature.Name == computeSignature && fed != t.DType {
+		ref, t.DType = b.cast(name+"_cast", ref, t.DType, fed), fed
 	}
 	t.Op = addedPrefix + b.signature.Name + ":" + strconv.Itoa(len(b.signature.Outputs))
 	b.signature.Outputs = append(b.signature.Outputs, t)
 	out := "output_" + strconv.Itoa(len(b.signature.Outputs))
-	b.function.Signature.OutputArg = append(b.function.Signature.OutputArg, &op_def_go_proto.OpDef_ArgDef{Name: out, Type: dtype})
+	b.function.Signature.OutputArg = append(b.function.Signature.OutputArg, &op_def_go_proto.OpDef_ArgDef{Name: out, Type: types_go_proto.DataType(t.DType)})
 	b.function.Ret[out] = ref
 	return nil
 }
@@ -256,51 +242,49 @@ func (b *builder) sorted() Signature {
 func (b *builder) source(i int) string {
 	a := b.p.flat.args[i]
 	if in := b.p.inputs[i]; in != nil {
-		return b.placeholder(*in, a.dtype)
+		return b.placeholder(*in)
 	}
 	name := b.graph.main.nodes[a.from].def.GetName()
 	b.roots = append(b.roots, name)
 	return name
 }
 
-func typeAttr(t types_go_proto.DataType) *graphdef.Attr { return graphdef.Type(tfbind.DType(t)) }
-
 // resultTypes has the attribute with the type of the result, and its default, for pure operations
 // that do not use the attribute T (op_def of TensorFlow 2.21).
 var resultTypes = map[string]struct {
 	attr      string
-	otherwise types_go_proto.DataType
+	otherwise tfbind.DType
 }{
 	"Cast": {attr: "DstT"}, "Bitcast": {attr: "type"}, "GatherV2": {attr: "Tparams"}, "Const": {attr: "dtype"},
 	"ReadVariableOp": {attr: "dtype"}, "ResourceGather": {attr: "dtype"},
-	"ArgMax": {"output_type", types_go_proto.DataType_DT_INT64}, "ArgMin": {"output_type", types_go_proto.DataType_DT_INT64},
-	"Shape": {"out_type", types_go_proto.DataType_DT_INT32}, "ShapeN": {"out_type", types_go_proto.DataType_DT_INT32},
-	"Size": {"out_type", types_go_proto.DataType_DT_INT32}, "Rank": {"", types_go_proto.DataType_DT_INT32},
-	"Range":          {"Tidx", types_go_proto.DataType_DT_INT32},
-	"ResizeBilinear": {"", types_go_proto.DataType_DT_FLOAT}, "ResizeBicubic": {"", types_go_proto.DataType_DT_FLOAT},
-	"MaxPool": {"T", types_go_proto.DataType_DT_FLOAT}, "LRN": {"T", types_go_proto.DataType_DT_FLOAT},
-	"LeakyRelu": {"T", types_go_proto.DataType_DT_FLOAT},
+	"ArgMax": {"output_type", tfbind.Int64}, "ArgMin": {"output_type", tfbind.Int64},
+	"Shape": {"out_type", tfbind.Int32}, "ShapeN": {"out_type", tfbind.Int32},
+	"Size": {"out_type", tfbind.Int32}, "Rank": {"", tfbind.Int32},
+	"Range":          {"Tidx", tfbind.Int32},
+	"ResizeBilinear": {"", tfbind.Float32}, "ResizeBicubic": {"", tfbind.Float32},
+	"MaxPool": {"T", tfbind.Float32}, "LRN": {"T", tfbind.Float32},
+	"LeakyRelu": {"T", tfbind.Float32},
 }
 
 // typeOf returns the type of a value of a pure operation.
-func (b *builder) typeOf(v value) (types_go_proto.DataType, error) {
+func (b *builder) typeOf(v value) (tfbind.DType, error) {
 	if v.op < 0 {
 		return b.p.flat.args[v.arg()].dtype, nil
 	}
 	d := b.p.ops[v.op].def
 	op := d.GetOp()
 	if boolOps[op] {
-		return types_go_proto.DataType_DT_BOOL, nil
+		return tfbind.Bool, nil
 	}
 	if port, _, _ := strings.Cut(v.port, ":"); strings.HasPrefix(op, "FusedBatchNorm") && port != "y" {
-		return types_go_proto.DataType_DT_FLOAT, nil
+		return tfbind.Float32, nil
 	}
 	typed, known := resultTypes[op]
 	if !known {
 		typed.attr = "T"
 	}
 	if a := d.GetAttr()[typed.attr]; a != nil {
-		return a.GetType(), nil
+		return tfbind.DType(a.GetType()), nil
 	}
 	if typed.otherwise != 0 { // an attribute with its default value is left out
 		return typed.otherwise, nil

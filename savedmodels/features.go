@@ -15,7 +15,6 @@ import (
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/contract"
@@ -404,7 +403,7 @@ func (d *division) rest(p *part, train Signature) (Signature, error) {
 	}
 	for _, t := range train.Inputs { // so that batches with and without features have the same fields
 		if s.Input(t.Name) == nil && !contract.IsReserved(t.Name) {
-			b.placeholder(t, types_go_proto.DataType(t.DType))
+			b.placeholder(t)
 		}
 	}
 	s = b.sorted()

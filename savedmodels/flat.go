@@ -11,8 +11,9 @@ import (
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 	"google.golang.org/protobuf/proto"
+
+	"steadyfit/tfbind"
 )
 
 // flat is the function of a signature with all its calls inlined: a list of operations without
@@ -28,7 +29,7 @@ type flat struct {
 
 // flatArg is an argument of a flat function.
 type flatArg struct {
-	dtype types_go_proto.DataType
+	dtype tfbind.DType
 	// from is the node of the main graph that provides it.
 	from int
 }
@@ -111,7 +112,7 @@ func flatten(def *graph_go_proto.GraphDef, g *graph, s *Signature) (f *flat, out
 		if i >= len(node.inputs) || node.inputs[i].node < 0 || node.inputs[i].out != 0 {
 			return nil, nil, fmt.Errorf("%w: argument %d of its function has no source", errFlat, i)
 		}
-		f.args = append(f.args, flatArg{a.GetType(), node.inputs[i].node})
+		f.args = append(f.args, flatArg{tfbind.DType(a.GetType()), node.inputs[i].node})
 	}
 	top, err := fl.open(callee, nil, nil, 0)
 	if err != nil {

@@ -353,8 +353,8 @@ func (m *Model) Signature(name string) (*Signature, error) {
 	if m == nil {
 		return nil, errNoModel
 	}
-	if i := slices.IndexFunc(m.Signatures, func(s Signature) bool { return s.Name == name }); i >= 0 {
-		return &m.Signatures[i], nil
+	if s := m.find(name); s != nil {
+		return s, nil
 	}
 	if len(m.Signatures) == 0 {
 		return nil, fmt.Errorf("%s: %w: %q; the model has no signatures; export it with signatures", m.Dir, ErrNoSignature, name)
@@ -373,9 +373,8 @@ func (m *Model) signatureNames() []string {
 
 // find returns the signature with the given name; nil for an empty or unknown name.
 func (m *Model) find(name string) *Signature {
-	i := slices.IndexFunc(m.Signatures, func(s Signature) bool { return s.Name == name })
-	if name == "" || i < 0 {
-		return nil
+	if i := slices.IndexFunc(m.Signatures, func(s Signature) bool { return s.Name == name }); i >= 0 && name != "" {
+		return &m.Signatures[i]
 	}
-	return &m.Signatures[i]
+	return nil
 }

@@ -1,13 +1,17 @@
 package savedmodels
 
-import "strings"
+import (
+	"strings"
+
+	"steadyfit/internal/contract"
+)
 
 // unsafeOps maps operations that access files, the network or Python to a description of the
 // access. It lists the operations of TensorFlow 2.21 (of 1908) and of earlier versions whose
 // kernels open a path, an address or a program that the graph names. The list of
 // `saved_model_cli scan` has only ReadFile, WriteFile and PrintV2. PrintV2 and CacheDataset
 // write files only if they have a file name; reachesOutside checks them.
-var unsafeOps = byName(map[string][]string{
+var unsafeOps = contract.ByName(map[string][]string{
 	"reads files": {
 		"ReadFile", "WholeFileReader", "WholeFileReaderV2", "TextLineReader", "TextLineReaderV2",
 		"FixedLengthRecordReader", "FixedLengthRecordReaderV2", "TFRecordReader", "TFRecordReaderV2",
@@ -46,17 +50,6 @@ var unsafeOps = byName(map[string][]string{
 	},
 	"ends the process": {"Abort"},
 })
-
-// byName inverts a table from descriptions to operations.
-func byName(table map[string][]string) map[string]string {
-	ops := map[string]string{}
-	for does, names := range table {
-		for _, name := range names {
-			ops[name] = does
-		}
-	}
-	return ops
-}
 
 func setOf(names string) map[string]bool {
 	ops := map[string]bool{}

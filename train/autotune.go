@@ -39,13 +39,10 @@ type Autotune struct {
 	// Cache is the folder for measurements; empty means steadyfit/tune in the
 	// cache folder of the user.
 	Cache string
-	// Fixed selects options of Config.Session that keep their values.
-	Fixed Fixed
+	// Fixed selects options of Config.Session that keep their values. An option that differs from its
+	// default always does.
+	Fixed struct{ StepsPerExecution, Compiled, Threads, OneDNN, Precision bool }
 }
-
-// Fixed selects options of a session that Autotune does not change. An option that differs from
-// its default is always fixed.
-type Fixed struct{ StepsPerExecution, Compiled, Threads, OneDNN, Precision bool }
 
 func (a *Autotune) check() error {
 	if info, err := os.Stat(a.Cache); a.Cache != "" && a.Mode != "" && err == nil && !info.IsDir() {
@@ -81,12 +78,12 @@ func (t *training) autotune(ctx context.Context) error {
 	t.live = t.tunesLive()
 	// A traced step shows whether 16-bit types take effect.
 	p.Limits.Traced = t.traces() || t.Profile != Profile{} || p.Limits.Precision && t.Trace == "" && t.mayTrace()
-	if text, restarted := os.LookupEnv(ChosenEnv); restarted {
+	if text, restarted := os.LookupEnv(autotune.ChosenEnv); restarted {
 		if err := json.Unmarshal([]byte(text), &t.choice.Configuration); err != nil {
-			return refuse(ChosenEnv, nil, "the variable was not set by this program (%v); unset it", err)
+			return refuse(autotune.ChosenEnv, nil, "the variable was not set by this program (%v); unset it", err)
 		}
 		t.Session = t.choice.Configuration.Apply(t.Session)
-		return os.Unsetenv(ChosenEnv) // programs started by this one must choose for themselves
+		return os.Unsetenv(autotune.ChosenEnv) // programs started by this one must choose for themselves
 	}
 	// A restart takes about as long as the start so far.
 	p.Limits.Restart, p.RestartTime = t.mayRestart(), time.Since(t.started)
@@ -216,11 +213,8 @@ func (t *training) pause(epoch int) int {
 	return pause
 }
 
-// ChosenEnv is the environment variable that passes the choice to the restarted program.
-const ChosenEnv = "STEADYFIT_CHOSEN"
-
 func restartedAlready() bool {
-	_, ok := os.LookupEnv(ChosenEnv)
+	_, ok := os.LookupEnv(autotune.ChosenEnv)
 	return ok
 }
 
@@ -252,7 +246,7 @@ func (t *training) restart(ctx context.Context) error {
 		err = errors.Join(err, os.Unsetenv(v.Name)) // Restart does not replace a value
 	}
 	if err == nil {
-		err = errors.Join(os.Setenv(ChosenEnv, string(chosen)), reexec.With(missing), os.Unsetenv(ChosenEnv))
+		err = errors.Join(os.Setenv(autotune.ChosenEnv, string(chosen)), reexec.With(missing), os.Unsetenv(autotune.ChosenEnv))
 	}
 	without := *c
 	without.Allocator, without.OneDNN = "", t.prior.OneDNN

@@ -19,20 +19,20 @@ func TestLimits(t *testing.T) {
 	all := autotune.Limits{StepsPerExecution: 50, Compiled: true, Threads: true, OneDNN: true, Precision: true}
 	for _, c := range []struct {
 		name    string
-		fixed   Fixed
+		fixed   autotune.Fixed
 		options session.Options
 		without func(l *autotune.Limits)
 	}{
-		{"nothing set", Fixed{}, session.Options{}, func(*autotune.Limits) {}},
-		{"steps", Fixed{}, session.Options{StepsPerExecution: 8}, func(l *autotune.Limits) { l.StepsPerExecution = 0 }},
-		{"one step", Fixed{StepsPerExecution: true}, session.Options{}, func(l *autotune.Limits) { l.StepsPerExecution = 0 }},
-		{"compiled", Fixed{}, session.Options{Compiled: true}, func(l *autotune.Limits) { l.Compiled = false }},
-		{"threads", Fixed{}, device(gpuopts.Options{InterThreads: 1}), func(l *autotune.Limits) { l.Threads = false }},
-		{"oneDNN", Fixed{}, device(gpuopts.Options{OneDNN: "off"}), func(l *autotune.Limits) { l.OneDNN = false }},
-		{"oneDNN by a variable", Fixed{OneDNN: true}, session.Options{}, func(l *autotune.Limits) { l.OneDNN = false }},
-		{"bfloat16", Fixed{}, device(gpuopts.Options{Precision: gpuopts.BFloat16}), func(l *autotune.Limits) { l.Precision = false }},
-		{"float16", Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16}), func(l *autotune.Limits) { l.Precision, l.Threads = false, false }},
-		{"float16, resolved", Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16CPU}), func(l *autotune.Limits) { l.Precision, l.Threads = false, false }},
+		{"nothing set", autotune.Fixed{}, session.Options{}, func(*autotune.Limits) {}},
+		{"steps", autotune.Fixed{}, session.Options{StepsPerExecution: 8}, func(l *autotune.Limits) { l.StepsPerExecution = 0 }},
+		{"one step", autotune.Fixed{StepsPerExecution: true}, session.Options{}, func(l *autotune.Limits) { l.StepsPerExecution = 0 }},
+		{"compiled", autotune.Fixed{}, session.Options{Compiled: true}, func(l *autotune.Limits) { l.Compiled = false }},
+		{"threads", autotune.Fixed{}, device(gpuopts.Options{InterThreads: 1}), func(l *autotune.Limits) { l.Threads = false }},
+		{"oneDNN", autotune.Fixed{}, device(gpuopts.Options{OneDNN: "off"}), func(l *autotune.Limits) { l.OneDNN = false }},
+		{"oneDNN by a variable", autotune.Fixed{OneDNN: true}, session.Options{}, func(l *autotune.Limits) { l.OneDNN = false }},
+		{"bfloat16", autotune.Fixed{}, device(gpuopts.Options{Precision: gpuopts.BFloat16}), func(l *autotune.Limits) { l.Precision = false }},
+		{"float16", autotune.Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16}), func(l *autotune.Limits) { l.Precision, l.Threads = false, false }},
+		{"float16, resolved", autotune.Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16CPU}), func(l *autotune.Limits) { l.Precision, l.Threads = false, false }},
 	} {
 		want := all
 		c.without(&want)

@@ -8,16 +8,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"steadyfit/data"
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/columns"
 	"steadyfit/internal/english"
 	"steadyfit/internal/feature"
 	"steadyfit/internal/files"
@@ -184,7 +183,7 @@ func (t *training) checkFeatures(ctx context.Context, s *session.Session, x feat
 	if err != nil || folder == "" {
 		return c, different(err)
 	}
-	if err := keepCheck(kept, c); err != nil {
+	if err := autotune.Keep(kept, c); err != nil {
 		t.report("warning", fmt.Errorf("the check of cached features is not kept for the next training: %w", err))
 	}
 	return c, nil
@@ -231,18 +230,7 @@ func (t *training) featureKey(f *savedmodels.Features) (string, error) {
 	return hex.EncodeToString(sum[:12]), err
 }
 
-func keepCheck(path string, c feature.Check) error {
-	text, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		return err
-	}
-	return files.Replace(path, text)
-}
-
-func (t *training) useFeatures(ctx context.Context, x feature.Step, f *savedmodels.Features, c feature.Check) error {
+func (t *training) useFeatures(ctx context.Context, x *feature.Step, f *savedmodels.Features, c feature.Check) error {
 	began := time.Now()
 	train, err := t.featuresOf(ctx, x, t.samples)
 	if err != nil {
@@ -316,55 +304,15 @@ func (t *training) inFiles(ctx context.Context, x feature.Step, ds *data.InMemor
 		return nil, err
 	}
 	t.temporary = append(t.temporary, remove)
-	names, err := t.writeFeatures(ctx, x, ds, folder)
-	if err != nil {
+	w := columns.NewWriter(folder, ds.Len())
+	if err := errors.Join(x.Each(ctx, t.prefetched(ds), t.Loop.Batch, w.Write), w.Close()); err != nil {
 		return nil, fmt.Errorf("write features to %s: %w", folder, err)
 	}
-	stored, err := data.Open(folder, data.Options{OnDisk: true})
-	if err != nil {
-		return nil, err
-	}
-	t.temporary = append(t.temporary, stored.Close)
-	for i := 0; i < len(names) && err == nil; i++ {
-		stored, err = stored.Rename(numbered(i), names[i])
+	stored, err := columns.Open(folder, w.Fields, true)
+	if err == nil {
+		t.temporary = append(t.temporary, stored.Close)
 	}
 	return stored, err
-}
-
-// numbered returns the name of the file of a field, without .npy. The names of fields are those of
-// the model's inputs, which may be paths.
-func numbered(field int) string { return "steadyfit-field-" + strconv.Itoa(field) }
-
-// writeFeatures writes one .npy file for each field, and returns the names of the fields.
-func (t *training) writeFeatures(ctx context.Context, x feature.Step, ds *data.InMemory, folder string) (names []string, err error) {
-	var open []io.Closer
-	var writers []data.Writer
-	defer func() {
-		for _, f := range open {
-			err = errors.Join(err, f.Close())
-		}
-	}()
-	err = x.Each(ctx, t.prefetched(ds), t.Loop.Batch, func(b data.Batch) error {
-		for i, f := range b.Fields {
-			if i == len(writers) {
-				file, err := os.Create(filepath.Join(folder, numbered(i)+".npy"))
-				if err != nil {
-					return err
-				}
-				names = append(names, f.Name)
-				open = append(open, file)
-				writers = append(writers, data.NewNPYWriter(file, ds.Len()))
-			}
-			if err := writers[i].Write(f); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	for _, w := range writers {
-		err = errors.Join(err, w.Flush())
-	}
-	return names, err
 }
 
 // removeTemporary unmaps and removes the temporary files of the training.

@@ -344,7 +344,7 @@ func resumeChosen(t *testing.T, dir string) {
 	folder := t.TempDir()
 	first := func(o *Config) { o.Checkpoints.Folder, o.Loop.Epochs, o.Autotune.Mode = folder, 2, On }
 	for _, cache := range []Choice{"", Auto} {
-		t.Setenv(ChosenEnv, `{"executor": "SINGLE_THREADED_EXECUTOR"}`)
+		t.Setenv(autotune.ChosenEnv, `{"executor": "SINGLE_THREADED_EXECUTOR"}`)
 		folder = t.TempDir()
 		_, report, err := trainFrozen(dir, "plain", cache, first)
 		require.NoError(t, err)

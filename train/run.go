@@ -38,7 +38,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	none := Result{History: &fit.History{}}
 	c.Loop.Log = cmp.Or(c.Loop.Log, slog.New(slog.DiscardHandler))
 	c.Session.Seed, c.Session.ReadOnly, c.Session.ListAllocations = int64(c.Seed), false, c.OnOutOfMemory == ""
-	c.Autotune.Fixed = Fixed(autotune.Fixed(c.Autotune.Fixed).With(c.Session))
+	c.Autotune.Fixed = autotune.Fixed(c.Autotune.Fixed).With(c.Session)
 	c.Autotune.Fixed.StepsPerExecution = c.Autotune.Fixed.StepsPerExecution || c.ChooseSteps
 	t := &training{Config: c, worker: c.Worker, started: time.Now()}
 	_, _, t.later = tfbind.FirstSession()

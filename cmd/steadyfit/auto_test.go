@@ -22,7 +22,6 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/autotune"
-	"steadyfit/train"
 )
 
 // won changes a measurement in the cache so that it is far better than all others, independent of
@@ -199,7 +198,7 @@ func TestChoiceThatRounds(t *testing.T) {
 		if choice != nil {
 			text, err := json.Marshal(choice)
 			require.NoError(t, err)
-			cmd.Env = append(cmd.Env, train.ChosenEnv+"="+string(text))
+			cmd.Env = append(cmd.Env, autotune.ChosenEnv+"="+string(text))
 		}
 		cmd.Env = append(cmd.Env, "TF_ENABLE_ONEDNN_OPTS=1", env) // without oneDNN, several steps per execution give the same bits
 		out, err := cmd.CombinedOutput()

@@ -206,7 +206,7 @@ func printTrials(w io.Writer, choice autotune.Choice, model string, batch int) e
 const trialTime = time.Minute
 
 func (s *settings) choose(cmd *cobra.Command, m *savedmodels.Model, ds data.Dataset) (autotune.Choice, error) {
-	limits := autotune.Fixed(s.fixed()).Limits(s.Session, ds.Len()/s.Loop.Batch, s.autotune == train.Precision)
+	limits := s.fixed().Limits(s.Session, ds.Len()/s.Loop.Batch, s.autotune == train.Precision)
 	limits.Restart = true // fit may restart the program
 	choice, err := autotune.Choose(cmd.Context(), autotune.Plan{
 		Model: m, Options: s.Session, Limits: limits,

@@ -20,6 +20,7 @@ import (
 	"steadyfit/fit"
 	"steadyfit/fit/checkpoint"
 	"steadyfit/fit/observe"
+	"steadyfit/internal/autotune"
 	"steadyfit/internal/english"
 	"steadyfit/supervise"
 	"steadyfit/train"
@@ -161,8 +162,8 @@ func (s *settings) checkCheckpoints() error {
 }
 
 // fixed returns the options that autotune does not change because flags set them.
-func (s *settings) fixed() train.Fixed {
-	return train.Fixed{
+func (s *settings) fixed() autotune.Fixed {
+	return autotune.Fixed{
 		StepsPerExecution: s.given("steps-per-execution"), Compiled: s.given("jit-compile"), Precision: s.given("precision"),
 		Threads: s.given("intra-threads") || s.given("inter-threads"),
 		// An explicit --auto may replace the variable.

@@ -20,7 +20,6 @@ import (
 	"steadyfit/memory"
 	"steadyfit/supervise"
 	"steadyfit/tfbind"
-	"steadyfit/train"
 )
 
 const envPrefix = "STEADYFIT_"
@@ -69,7 +68,7 @@ func fromEnvironment(flag string) (variable, value string, ok bool) {
 
 // warnUnknown warns of variables STEADYFIT_* without a flag, such as misspelt ones.
 func warnUnknown(stderr io.Writer) {
-	if _, restarted := os.LookupEnv(train.ChosenEnv); restarted {
+	if _, restarted := os.LookupEnv(autotune.ChosenEnv); restarted {
 		return // the process warned before it restarted itself
 	}
 	known := []string{worker.Env, supervise.Env, autotune.Env, explain.Env}

@@ -146,7 +146,7 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 	if s.Budget.Limit > 0 {
 		steps = 1 // a budget measures memory after each step
 	}
-	fixed := autotune.Fixed(s.fixed())
+	fixed := s.fixed()
 	fixed.OneDNN = os.Getenv("TF_ENABLE_ONEDNN_OPTS") != "" // fit refuses another value in the file
 	plan := autotune.Plan{
 		Model: m, Options: s.Session, Limits: fixed.Limits(s.Session, steps, s.Autotune.Mode == train.Precision),

@@ -14,6 +14,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
+	"steadyfit/internal/columns"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -531,19 +532,19 @@ func TestSample(t *testing.T) {
 		odd := data.Field{Name: "../../odd", Array: data.Array{Shape: []int{b.Size}, Values: make([]float32, b.Size)}}
 		mixed, err := data.New("made", odd, b.Fields[0], b.Fields[1])
 		require.NoError(t, err)
-		_, _, err = sample(&Plan{Model: m, Data: mixed, Batch: 32}, t.TempDir(), time.Minute)
+		_, err = sample(&Plan{Model: m, Data: mixed, Batch: 32}, t.TempDir(), time.Minute)
 		require.ErrorIs(t, err, session.ErrData)
 		mixed, err = mixed.Drop(odd.Name)
 		require.NoError(t, err)
 		dir := filepath.Join(t.TempDir(), "a", "b")
 		require.NoError(t, os.MkdirAll(dir, 0o777))
-		paths, fields, err := sample(&Plan{Model: m, Data: mixed, Batch: 32}, dir, time.Minute)
+		fields, err := sample(&Plan{Model: m, Data: mixed, Batch: 32}, dir, time.Minute)
 		require.NoError(t, err)
 		assert.Equal(t, []string{"x", "y"}, fields)
-		assert.Equal(t, []string{filepath.Join(dir, "autotune-0.npy"), filepath.Join(dir, "autotune-1.npy")}, paths)
-		written, err := data.OpenNPY(paths...)
+		written, err := columns.Open(dir, fields, false)
 		require.NoError(t, err)
 		assert.Equal(t, 320, written.Len())
+		assert.Equal(t, mixed.Fields(), written.Fields())
 		assert.NoError(t, written.Close())
 	}
 }

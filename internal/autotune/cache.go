@@ -165,8 +165,8 @@ func (p *Plan) load(k key) entry {
 	if err == nil {
 		return e
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		p.debug("a cached choice is not used", "file", path, "error", err)
+	if !errors.Is(err, fs.ErrNotExist) && p.Log != nil {
+		p.Log.Debug("a cached choice is not used", "file", path, "error", err)
 	}
 	return none
 }
@@ -177,30 +177,28 @@ func (p *Plan) save(e entry) error {
 		return nil
 	}
 	path, err := p.path(e.Key)
-	var text []byte
 	if err == nil {
-		text, err = json.MarshalIndent(e, "", "  ")
-	}
-	if err == nil {
-		err = os.MkdirAll(p.Cache, 0o755)
-	}
-	if err == nil {
-		err = files.Stream(path, func(w io.Writer) error {
-			_, err := w.Write(append(text, '\n'))
-			return err
-		})
+		err = Keep(path, e)
 	}
 	if err != nil {
-		p.debug("a choice could not be cached", "file", path, "error", err)
 		return fmt.Errorf("cache a choice: %w", err)
 	}
 	return nil
 }
 
-func (p *Plan) debug(text string, args ...any) {
-	if p.Log != nil {
-		p.Log.Debug(text, args...)
+// Keep writes a value as JSON to a file in the folder for measurements.
+func Keep(path string, value any) error {
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o755)
 	}
+	if err != nil {
+		return err
+	}
+	return files.Stream(path, func(w io.Writer) error {
+		_, err := w.Write(append(text, '\n'))
+		return err
+	})
 }
 
 // Note stores the time of a plain step of the training, from which Choose estimates later

@@ -42,6 +42,9 @@ type Configuration struct {
 	CachedFeatures bool `json:"cached_features,omitempty"`
 }
 
+// ChosenEnv is the environment variable that passes a Configuration to the restarted program, as JSON.
+const ChosenEnv = "STEADYFIT_CHOSEN"
+
 // Plain reports whether the configuration changes nothing.
 func (c Configuration) Plain() bool { return c == Configuration{} }
 
@@ -181,7 +184,8 @@ func (c Configuration) Changes() int {
 	return n
 }
 
-// Fixed selects options of a session that Choose does not change; see train.Fixed.
+// Fixed selects options of a session that Choose does not change. An option that differs from its
+// default is always fixed.
 type Fixed struct{ StepsPerExecution, Compiled, Threads, OneDNN, Precision bool }
 
 // With also selects the options that are set in o.

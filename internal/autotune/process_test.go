@@ -83,7 +83,8 @@ func withSample(t *testing.T, p *Plan) *tuner {
 	info, err := tfbind.Load("")
 	require.NoError(t, err)
 	r := newTuner(p, info)
-	r.spec.Data, r.spec.Fields, err = sample(p, t.TempDir(), time.Minute)
+	r.spec.Data = t.TempDir()
+	r.spec.Fields, err = sample(p, r.spec.Data, time.Minute)
 	require.NoError(t, err)
 	return r
 }

@@ -100,7 +100,8 @@ func TestRoundsAsItSays(t *testing.T) {
 			require.NoError(t, err)
 			s := spec{Library: info.Library, Model: m.Dir, Hash: m.Hash, Batch: 32}
 			p := Plan{Model: m, Data: c.data, Batch: s.Batch, Limits: Limits{StepsPerExecution: 5, Compiled: true, Threads: true, Precision: true}}
-			s.Data, s.Fields, err = sample(&p, t.TempDir(), time.Minute)
+			s.Data = t.TempDir()
+			s.Fields, err = sample(&p, s.Data, time.Minute)
 			require.NoError(t, err)
 			weights := func(configuration Configuration, callerRuns bool) string {
 				t.Helper()

@@ -11,13 +11,13 @@ import (
 	"maps"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"steadyfit/data"
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/child"
+	"steadyfit/internal/columns"
 	"steadyfit/internal/feature"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
@@ -42,8 +42,8 @@ type spec struct {
 	Configuration Configuration   `json:"configuration"`
 	// Live chooses between TensorFlow's threads and the calling thread, as a training does.
 	Live bool `json:"live"`
-	// Data are .npy files, one for each field in Fields.
-	Data   []string `json:"data"`
+	// Data is the folder of the data, which has Fields (package columns).
+	Data   string   `json:"data"`
 	Fields []string `json:"fields"`
 	Batch  int      `json:"batch"`
 	// LearningRate is the rate for a model that takes one; 0 keeps the model's own.
@@ -225,7 +225,7 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	if model.Hash != s.Hash {
 		return t, fmt.Errorf("%w: the graph of %s is not the one that was planned", savedmodels.ErrChanged, s.Model)
 	}
-	if err := t.openData(s); err != nil {
+	if t.data, err = columns.Open(s.Data, s.Fields, false); err != nil {
 		return t, err
 	}
 	t.base = ownMemory()
@@ -268,20 +268,6 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 		return t, t.evaluate(ctx, ds, s.Batch)
 	}
 	return t, nil
-}
-
-func (t *trainer) openData(s spec) (err error) {
-	if t.data, err = data.OpenNPY(s.Data...); err != nil {
-		return err
-	}
-	for i, name := range s.Fields {
-		renamed, err := t.data.Rename(t.data.Fields()[i].Name, name)
-		if err != nil {
-			return err
-		}
-		t.data = renamed
-	}
-	return nil
 }
 
 // computeFeatures checks the features of the data, as a training does in its process before it uses
@@ -418,24 +404,23 @@ const (
 	sampleBytes = 64 << 20
 )
 
-// sample writes the first batches of a dataset to .npy files for the trials: at least one, and
-// as many as sampleBatches, sampleBytes and the time for reading allow. fields are the fields
-// for the inputs of the train signature. File names do not contain field names, which may be
-// any text.
-func sample(p *Plan, dir string, within time.Duration) (paths, fields []string, err error) {
+// sample writes the first batches of a dataset to a folder for the trials: at least one, and as many
+// as sampleBatches, sampleBytes and the time for reading allow. fields are the fields for the inputs
+// of the train signature.
+func sample(p *Plan, dir string, within time.Duration) (fields []string, err error) {
 	plan, err := session.Compile(p.Model, p.Options)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	pass := data.Pass{Batch: p.Batch, DropRemainder: true}
 	fed, err := session.CheckData(p.Model, plan.Roles().Train, p.Data, pass)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	start, read := time.Now(), 0
 	for _, err := range p.Data.Batches(pass) {
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if read++; read == 2 {
 			break
@@ -443,45 +428,21 @@ func sample(p *Plan, dir string, within time.Duration) (paths, fields []string, 
 	}
 	each := max(time.Since(start)/time.Duration(max(read, 1)), 1)
 	count := max(min(sampleBatches, p.Data.Len()/p.Batch, int(sampleBytes/max(batchBytes(p.Data, p.Batch), 1)), int(within/each)), 1)
-	var arrays []data.Writer
-	var files []*os.File
-	var at []int // indices of the fields in a batch
-	defer func() {
-		for _, f := range files {
-			err = errors.Join(err, f.Close())
-		}
-	}()
+	w := columns.NewWriter(dir, count*p.Batch)
+	defer func() { err = errors.Join(err, w.Close()) }()
 	wanted := slices.Collect(maps.Values(fed))
-	for i, f := range p.Data.Fields() {
-		if !slices.Contains(wanted, f.Name) {
-			continue
-		}
-		file, err := os.Create(filepath.Join(dir, fmt.Sprintf("autotune-%d.npy", i)))
-		if err != nil {
-			return nil, nil, err
-		}
-		files, at = append(files, file), append(at, i)
-		paths, fields = append(paths, file.Name()), append(fields, f.Name)
-		arrays = append(arrays, data.NewNPYWriter(file, count*p.Batch))
-	}
 	written := 0
 	for b, err := range p.Data.Batches(pass) {
-		if err != nil {
-			return nil, nil, err
+		if err == nil {
+			b.Fields = slices.DeleteFunc(slices.Clone(b.Fields), func(f data.Field) bool { return !slices.Contains(wanted, f.Name) })
+			err = w.Write(b)
 		}
-		for i, a := range arrays {
-			if err := a.Write(b.Fields[at[i]]); err != nil {
-				return nil, nil, err
-			}
+		if err != nil {
+			return nil, err
 		}
 		if written++; written == count {
 			break
 		}
 	}
-	for _, a := range arrays {
-		if err := a.Flush(); err != nil {
-			return nil, nil, err
-		}
-	}
-	return paths, fields, nil
+	return w.Fields, nil
 }

@@ -134,7 +134,8 @@ func (t *Trials) start(ctx context.Context) error {
 		return err
 	}
 	t.remove = remove
-	if u.spec.Data, u.spec.Fields, err = sample(u.plan, dir, time.Until(u.until)/4); err != nil {
+	u.spec.Data = dir
+	if u.spec.Fields, err = sample(u.plan, dir, time.Until(u.until)/4); err != nil {
 		return err
 	}
 	err = u.begin(ctx)

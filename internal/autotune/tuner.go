@@ -123,7 +123,8 @@ func (t *tuner) run(ctx context.Context, o offer, allowed time.Duration) (measur
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	if t.spec.Data, t.spec.Fields, err = sample(t.plan, dir, allowed/4); err != nil {
+	t.spec.Data = dir
+	if t.spec.Fields, err = sample(t.plan, dir, allowed/4); err != nil {
 		return nil, err
 	}
 	t.own = ownMemory()

@@ -24,15 +24,18 @@ var fleeting = map[string][]string{
 	},
 }
 
-var fleetingOps = func() map[string]string {
+var fleetingOps = ByName(fleeting)
+
+// ByName inverts a table from descriptions to operations.
+func ByName(table map[string][]string) map[string]string {
 	ops := map[string]string{}
-	for keeps, names := range fleeting {
+	for does, names := range table {
 		for _, name := range names {
-			ops[name] = keeps
+			ops[name] = does
 		}
 	}
 	return ops
-}()
+}
 
 // Fleeting reports whether operations of type op keep state outside of variables, which no
 // checkpoint includes. keeps describes the state, as in "keeps a queue".

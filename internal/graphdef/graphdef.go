@@ -4,6 +4,7 @@
 package graphdef
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
@@ -45,13 +46,11 @@ func (g *Graph) Placeholder(name string, d tfbind.DType) *Graph {
 
 // Constant adds a constant. raw has its elements in little-endian order.
 func (g *Graph) Constant(name string, d tfbind.DType, raw []byte, shape ...int64) *Graph {
-	return g.Add(name, "Const", Attrs{"dtype": Type(d), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{
-		Tensor: &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType(d), TensorShape: shapeOf(shape), TensorContent: raw}}}})
+	return g.Add(name, "Const", Constant(d, raw, shape...))
 }
 
 func (g *Graph) Number(name string, n int64) *Graph {
-	return g.Add(name, "Const", Attrs{"dtype": Type(tfbind.Int64), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{
-		Tensor: &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType_DT_INT64, TensorShape: shapeOf(nil), Int64Val: []int64{n}}}}})
+	return g.Constant(name, tfbind.Int64, binary.LittleEndian.AppendUint64(nil, uint64(n)))
 }
 
 // Texts adds a constant vector of strings.
@@ -99,6 +98,12 @@ func Ops(def []byte) ([]Op, error) {
 		}
 	}
 	return ops, nil
+}
+
+// Constant returns the attributes of a constant; see Graph.Constant.
+func Constant(d tfbind.DType, raw []byte, shape ...int64) Attrs {
+	return Attrs{"dtype": Type(d), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{
+		Tensor: &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType(d), TensorShape: shapeOf(shape), TensorContent: raw}}}}
 }
 
 // Type, Bool, Text, Shape, AnyShape, Types and Shapes return the value of an attribute. An
