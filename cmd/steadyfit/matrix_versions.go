@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/report"
-	"steadyfit/matrix"
 	"steadyfit/tfbind"
 )
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
 )
 
 const allOfThem = "all"

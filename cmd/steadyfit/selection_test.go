@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
 )
 
 func TestSelection(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/bytesize"
 	"steadyfit/internal/english"
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/memory"
 	"steadyfit/session"
 )

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/compare"
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/memory"
 )
 

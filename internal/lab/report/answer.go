@@ -9,7 +9,7 @@ import (
 
 	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
 )
 
 // answer has the remedies for a workload on a runtime.

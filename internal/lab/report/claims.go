@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
 )
 
 // Claims writes the claims in Markdown: a table with the verdicts, then each claim with the

@@ -10,7 +10,7 @@ import (
 
 	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/memory"
 )
 

@@ -12,8 +12,8 @@ import (
 	"slices"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/uplot"
-	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
 )
 
 // Version is the result of a matrix with one version of TensorFlow.

@@ -13,11 +13,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/lab/workload"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
-	"steadyfit/matrix"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )

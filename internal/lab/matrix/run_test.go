@@ -624,7 +624,7 @@ func TestResultsOfAnotherKindAreRefused(t *testing.T) {
 // The plan of make matrix-gpu has a remedy for each row of docs/reference/devices.md that
 // refers to it.
 func TestMatrixGPUFillsTheDocument(t *testing.T) {
-	makefile, err := os.ReadFile("../Makefile")
+	makefile, err := os.ReadFile("../../../Makefile")
 	require.NoError(t, err)
 	plan := regexp.MustCompile(`(?s)MATRIX_GPU = .*?--remedies (\S+)`).FindSubmatch(makefile)
 	require.NotNil(t, plan)
@@ -634,7 +634,7 @@ func TestMatrixGPUFillsTheDocument(t *testing.T) {
 		require.NoError(t, err)
 		remedies = append(remedies, r)
 	}
-	text, err := os.ReadFile("../docs/reference/devices.md")
+	text, err := os.ReadFile("../../../docs/reference/devices.md")
 	require.NoError(t, err)
 	name, rows := regexp.MustCompile("`([A-Z]\\w+)"), 0
 	for _, table := range docs.Tables(string(text)) {
