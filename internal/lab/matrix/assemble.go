@@ -87,7 +87,7 @@ func (p *Plan) combine(remedy Remedy, runs, base []*RunResult, scatter compare.S
 			c.Unverified = cmp.Or(c.Unverified, run.Unverified)
 		}
 	}
-	verdict := middle(runs).Outcome.Verdict
+	verdict := Middle(runs).Outcome.Verdict
 	verdict.Notes = append(slices.Clone(verdict.Notes), split(runs)...)
 	c.Verdict = &verdict
 	if remedy.ID == Baseline {
@@ -167,9 +167,9 @@ func goal(remedy Remedy, base []*RunResult) compare.Goal {
 	return remedy.Goal
 }
 
-// middle returns the run that represents several; see compare.Middle.
-func middle(runs []*RunResult) *RunResult {
-	return compare.Middle(runs, func(run *RunResult) compare.Outcome { return run.Outcome }, (*RunResult).samples)
+// Middle returns the run that represents several; see compare.Middle.
+func Middle(runs []*RunResult) *RunResult {
+	return compare.Middle(runs, func(run *RunResult) compare.Outcome { return run.Outcome }, (*RunResult).Samples)
 }
 
 // split returns a note that the verdicts of runs differ, or nil.
@@ -186,7 +186,8 @@ func split(runs []*RunResult) []string {
 	return []string{fmt.Sprintf("its %d runs differ: %s", len(runs), strings.Join(parts, ", "))}
 }
 
-func (run *RunResult) samples() int {
+// Samples is the number of samples between steps.
+func (run *RunResult) Samples() int {
 	if run.Series == nil {
 		return 0
 	}
@@ -318,7 +319,7 @@ var shownPhase = []memory.Layer{memory.RSS, memory.Anon, memlayer.File, memlayer
 func thin(r *Result, runs map[combinationID][]*RunResult) {
 	shown := make(map[int]bool)
 	for id, all := range runs {
-		shown[middle(all).ID] = true
+		shown[Middle(all).ID] = true
 		for _, run := range all {
 			if id.remedy == Baseline && run.Group == 0 {
 				shown[run.ID] = true

@@ -105,7 +105,8 @@ func (w Workload) does(runtime string, params map[string]string) bool {
 	return len(params) > 0
 }
 
-func (w Workload) on(runtime string) Workload {
+// For returns the workload as it runs on a runtime.
+func (w Workload) For(runtime string) Workload {
 	v := w.On[runtime]
 	w.Steps, w.Every, w.Epoch = cmp.Or(v.Steps, w.Steps), cmp.Or(v.Every, w.Every), cmp.Or(v.Epoch, w.Epoch)
 	w.Limit = cmp.Or(v.Limit, w.Limit)

@@ -194,7 +194,7 @@ func (v view) collected(workload string) (name string, lags bool) {
 	if v.runtime != Galeone {
 		return workload, false
 	}
-	if w, err := FindWorkload(workload); err == nil && w.on(Galeone).Params["gc"] == "step" {
+	if w, err := FindWorkload(workload); err == nil && w.For(Galeone).Params["gc"] == "step" {
 		return workload, false
 	}
 	if name = workload + "/gc-step"; v.has(name) {

@@ -139,7 +139,7 @@ func (p *Plan) expand() (jobs []job, settled map[combinationID]Combination) {
 			if !w.runsOn(runtime) {
 				continue
 			}
-			w := w.on(runtime)
+			w := w.For(runtime)
 			var remedies []Remedy
 			for _, r := range p.Remedies {
 				if r.ID == Baseline || p.Select != nil && !p.Select(runtime, w.ID, r.ID) {
@@ -194,7 +194,7 @@ func (p *Plan) Inapplicable() []string {
 					why = fmt.Sprintf("%s does not run on %s", w.ID, runtime)
 					continue
 				}
-				effect, reason := p.refuse(runtime, w.on(runtime), r.on(runtime))
+				effect, reason := p.refuse(runtime, w.For(runtime), r.on(runtime))
 				if effect != compare.NotApplicable {
 					return nil
 				}

@@ -21,7 +21,7 @@ func TestADividedBatchChangesNothingElse(t *testing.T) {
 			if !w.runsOn(runtime) {
 				continue
 			}
-			w = w.on(runtime)
+			w = w.For(runtime)
 			for _, r := range Remedies() {
 				r = r.on(runtime)
 				if effect, _ := p.refuse(runtime, w, r); effect != "" && parts[r.ID] != 0 {

@@ -93,7 +93,7 @@ func (p *Plan) probe(ctx context.Context, w Workload) (speed, error) {
 	}
 	w.Steps, w.Every, w.Epoch = probeSteps, 1, probeSteps
 	runtime := p.Runtimes[0]
-	j := job{runtime: runtime, workload: w.on(runtime), remedy: Remedy{ID: Baseline}}
+	j := job{runtime: runtime, workload: w.For(runtime), remedy: Remedy{ID: Baseline}}
 	run, err := p.run(j)
 	if err != nil {
 		return speed{}, err

@@ -80,7 +80,7 @@ func (r Rule) Check(result, baseline *Result) (broken, undecided []string) {
 		}
 		applies = true
 		name, old := c.Runtime+" "+c.Workload+": ", before[combinationID{c.Runtime, c.Workload, c.Remedy}]
-		switch breaks, open := r.judge(result, c, old, float64(w.on(c.Runtime).Epoch)); {
+		switch breaks, open := r.judge(result, c, old, float64(w.For(c.Runtime).Epoch)); {
 		case breaks != "":
 			broken = append(broken, name+breaks)
 		case open != "":

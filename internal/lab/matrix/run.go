@@ -225,7 +225,7 @@ func (p *Plan) check() error {
 func (p *Plan) kindOfLimit() (kind string, err error) {
 	for _, w := range p.Workloads {
 		for _, runtime := range p.Runtimes {
-			if size := p.limit(w.on(runtime)); size > 0 && err == nil {
+			if size := p.limit(w.For(runtime)); size > 0 && err == nil {
 				kind, err = runner.LimitKind(size)
 			}
 		}

@@ -1165,7 +1165,7 @@ func TestRemediesOnARuntimeOfTheirOwn(t *testing.T) {
 		require.NoError(t, err)
 		r, err := FindRemedy(remedy)
 		require.NoError(t, err)
-		_, reason := p.refuse(runtime, w.on(runtime), r.on(runtime))
+		_, reason := p.refuse(runtime, w.For(runtime), r.on(runtime))
 		return reason
 	}
 	for _, remedy := range []string{"inter-1", "intra-1", "grappler-off", "bf16", "xla", "hoard", "cache", "from-generator", "mixed-fp16"} {

@@ -137,11 +137,33 @@ func best(lines []line) line {
 
 func (l line) empty() bool { return len(l.Items) == 0 && l.Note == "" }
 
+// Sentence is the line on a terminal, and Color its mark.
+func (l line) Sentence() string {
+	if len(l.Items) == 0 {
+		return l.Note
+	}
+	var parts []string
+	for _, it := range l.Items {
+		part := strings.TrimLeft(it.Before+" "+it.ID, " ")
+		if it.After != "" {
+			part += " (" + it.After + ")"
+		}
+		parts = append(parts, part)
+	}
+	if l.More > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more", l.More))
+	}
+	return l.text + strings.Join(parts, ", ") + "."
+}
+
+func (l line) Color() string { return mark(l.color) }
+
 func (v *view) unseenLine(cells []*matrix.Combination) line {
 	return v.names("unclear", "=? Not verified, no difference seen", "Not verified, no difference seen: ", "", cells)
 }
 
-func (a answer) tried() bool {
+// Tried reports whether a remedy was tried.
+func (a answer) Tried() bool {
 	return len(a.Removes)+len(a.lowers)+len(a.nothing)+len(a.unseen)+len(a.harms)+len(a.unclear) > 0
 }
 
@@ -385,7 +407,7 @@ func (v *view) barren(answers []answer) []labelled {
 // the same workload without the limit.
 func (v *view) Unlimited(a answer) string {
 	like, ok := v.workload[a.Workload.Like]
-	if !a.Crashes() || !ok || limitOf(like, a.Runtime) > 0 || v.Settings.Limit > 0 {
+	if !a.Crashes() || !ok || like.For(a.Runtime).Limit > 0 || v.Settings.Limit > 0 {
 		return ""
 	}
 	c := v.combination(a.Runtime, like.ID, matrix.Baseline)
@@ -393,8 +415,4 @@ func (v *view) Unlimited(a answer) string {
 		return ""
 	}
 	return fmt.Sprintf("Without the limit (%s): peak %s; %s per step.", like.ID, size(c.Figures.Peak), duration(c.Figures.StepTime))
-}
-
-func limitOf(w matrix.Workload, runtime string) int64 {
-	return cmp.Or(w.On[runtime].Limit, w.Limit)
 }

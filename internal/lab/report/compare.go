@@ -6,7 +6,6 @@ import (
 	"io"
 	"math"
 	"strconv"
-	"strings"
 
 	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
@@ -68,65 +67,29 @@ type Disagreement struct {
 	Why string `json:"why"`
 }
 
+// With is the remedy; empty for a workload as it is.
+func (d Disagreement) With() string {
+	if d.Remedy == matrix.Baseline {
+		return ""
+	}
+	return d.Remedy
+}
+
+// side is one of two compared results.
+type side struct {
+	Name string
+	*view
+}
+
 // Compare writes the agreement of two matrices, and their figures where they differ.
 // Combinations that neither has measured, or only one has, do not count.
 func Compare(w io.Writer, a, b *matrix.Result, o TextOptions) (Agreement, error) {
-	t := newText(w, a, o)
-	sides := map[string]*view{"A": t.view, "B": newView(b)}
-	agreement := agree(sides["A"], sides["B"])
-	for _, name := range []string{"A", "B"} {
-		t.wrap(name+": ", sides[name].When())
-		t.wrap("   ", sides[name].Machine())
-	}
-	for _, name := range []string{"A", "B"} {
-		for _, alarm := range sides[name].Alarms() {
-			t.paragraph("! ", "in "+name+": "+alarm, red)
-		}
-	}
-	t.line("")
-	share := func(same, all int) string {
-		if all == 0 {
-			return "none to compare"
-		}
-		return fmt.Sprintf("%d of %d (%.1f%%)", same, all, 100*float64(same)/float64(all))
-	}
-	open := ""
-	if agreement.Open > 0 {
-		open = fmt.Sprintf("; %d of them unclear in both", agreement.Open)
-	}
-	t.wrap("", "Remedies with the same effect: "+share(agreement.Same, agreement.Combinations)+open+".")
-	t.wrap("", "Workloads as they are, of the same class (grows, does not grow, crashes, inconclusive): "+share(agreement.SameBaselines, agreement.Baselines)+
-		fmt.Sprintf("; %d of them with the same kind of verdict.", agreement.SameKinds))
-	t.wrap("", "In sum: "+share(agreement.Same+agreement.SameBaselines, agreement.Combinations+agreement.Baselines)+".")
-	if agreement.OnlyA+agreement.OnlyB > 0 {
-		t.wrap("", fmt.Sprintf("Not compared: %s only in A, %d only in B.", english.Count(agreement.OnlyA, "result"), agreement.OnlyB))
-	}
-	if len(agreement.OtherKinds) > 0 {
-		var list []string
-		for _, d := range agreement.OtherKinds {
-			list = append(list, fmt.Sprintf("%s %s (%s, %s)", d.Runtime, d.Workload, d.A, d.B))
-		}
-		t.wrap("", "Of the same class, but another kind in A and in B: "+strings.Join(list, "; ")+".")
-	}
-	if n := len(agreement.Disagreements); n > 0 {
-		t.heading(fmt.Sprintf("%s, %d of them not explained by chance", english.Count(n, "disagreement"), agreement.Unexplained()))
-	}
-	for _, d := range agreement.Disagreements {
-		t.line("")
-		with := ""
-		if d.Remedy != matrix.Baseline {
-			with = " with " + d.Remedy
-		}
-		t.wrap("  ", d.Runtime+" "+d.Workload+with)
-		t.wrap("    A  ", d.A)
-		t.wrap("    B  ", d.B)
-		if d.Why != "" {
-			t.wrap("    ", "Explained: "+d.Why+".")
-		} else {
-			t.paragraph("    ", "They contradict each other.", red)
-		}
-	}
-	return agreement, t.out.Flush()
+	sides := []side{{"A", newView(a)}, {"B", newView(b)}}
+	agreement := agree(sides[0].view, sides[1].view)
+	return agreement, o.complete().write(w, "compare", struct {
+		Agreement
+		Sides []side
+	}{agreement, sides})
 }
 
 func agree(a, b *view) Agreement {

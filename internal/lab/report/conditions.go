@@ -71,28 +71,37 @@ func calibrationText(c matrix.Calibration) string {
 	return fmt.Sprintf("expected %s, measured %s.", rate(memory.Interval{Estimate: c.Expected, Low: c.Expected, High: c.Expected}, false), rate(c.Slope, true))
 }
 
+// facts joins the parts of a line that are known.
+func facts(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), " · ")
+}
+
+// known formats a value; the text is empty for the zero value.
+func known[T comparable](v T, format string) string {
+	if v == *new(T) {
+		return ""
+	}
+	return fmt.Sprintf(format, v)
+}
+
+// above1 is like known, but also empty for 1.
+func above1(n int, format string) string {
+	if n <= 1 {
+		return ""
+	}
+	return fmt.Sprintf(format, n)
+}
+
+func counted(n int, noun string) string {
+	if n <= 0 {
+		return ""
+	}
+	return english.Count(n, noun)
+}
+
 // Machine describes the environment in one line.
 func (v *view) Machine() string {
 	e := v.Environment
-	var parts []string
-	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
-	if e.CPU != "" {
-		add("%s", e.CPU)
-	}
-	if e.Cores > 0 {
-		add("%s", english.Count(e.Cores, "core"))
-	}
-	if e.Memory > 0 {
-		add("%s of memory", memory.Bytes(e.Memory))
-	}
-	if e.Limit > 0 {
-		add("limited to %s", memory.Bytes(e.Limit))
-	}
-	if len(e.GPUs) > 0 {
-		add("%s", strings.Join(e.GPUs, ", "))
-	} else {
-		add("no GPU")
-	}
 	versions := map[string]bool{}
 	var names []string
 	for _, name := range v.runtimes {
@@ -101,104 +110,53 @@ func (v *view) Machine() string {
 			versions[version] = true
 		}
 	}
-	switch len(versions) {
-	case 0:
-	case 1:
-		add("TensorFlow %s", strings.Fields(names[0])[0])
-	default:
-		add("TensorFlow %s", strings.Join(names, ", "))
+	if len(versions) == 1 {
+		names = []string{strings.Fields(names[0])[0]}
 	}
-	if e.Keras != "" {
-		add("Keras %s", e.Keras)
-	}
-	if e.OS != "" {
-		add("%s/%s", e.OS, e.Arch)
-	}
-	return strings.Join(parts, " · ")
+	return facts(e.CPU, counted(e.Cores, "core"), known(memory.Bytes(e.Memory), "%v of memory"), known(memory.Bytes(e.Limit), "limited to %v"),
+		cmp.Or(strings.Join(e.GPUs, ", "), "no GPU"), known(strings.Join(names, ", "), "TensorFlow %s"), known(e.Keras, "Keras %s"),
+		known(strings.Trim(e.OS+"/"+e.Arch, "/"), "%s"))
 }
 
 // When is the time of the first run and the size of the matrix.
 func (v *view) When() string {
-	var parts []string
-	began, took := v.Started, v.seconds()
+	began, when := v.Started, ""
 	for i := range v.Runs {
 		if at := v.Runs[i].Started; !at.IsZero() && at.Before(began) {
 			began = at
 		}
 	}
 	if !began.IsZero() {
-		parts = append(parts, began.UTC().Format("2 January 2006 15:04 UTC"))
+		when = began.UTC().Format("2 January 2006 15:04 UTC")
 	}
 	remedies := len(v.remedies) - 1
-	parts = append(parts, fmt.Sprintf("%s × %d %s", english.Count(len(v.workloads), "workload"), remedies, map[bool]string{true: "remedy", false: "remedies"}[remedies == 1]))
-	if v.Settings.Pairs > 0 {
-		parts = append(parts, english.Count(v.Settings.Pairs, "pair")+" per remedy")
-	}
+	size := fmt.Sprintf("%s × %d %s", english.Count(len(v.workloads), "workload"), remedies, map[bool]string{true: "remedy", false: "remedies"}[remedies == 1])
 	runs := english.Count(len(v.Runs), "run")
-	if took > 0 {
+	if took := v.seconds(); took > 0 {
 		runs += " in " + lasted(time.Duration(took*float64(time.Second)))
 	}
-	parts = append(parts, runs)
-	if v.Settings.Limit > 0 {
-		parts = append(parts, "runs limited to "+memory.Bytes(v.Settings.Limit).String())
-	}
-	if v.Settings.Jobs > 1 {
-		parts = append(parts, fmt.Sprintf("%d runs at a time", v.Settings.Jobs))
-	}
-	if v.Version != "" {
-		parts = append(parts, "steadyfit "+v.Version)
-	}
-	return strings.Join(parts, " · ")
+	return facts(when, size, known(counted(v.Settings.Pairs, "pair"), "%s per remedy"), runs,
+		known(memory.Bytes(v.Settings.Limit), "runs limited to %v"), above1(v.Settings.Jobs, "%d runs at a time"), known(v.Version, "steadyfit %s"))
 }
 
 // workloadFacts describes the length and limits of a workload.
 func workloadFacts(w matrix.Workload, runtime string) string {
-	d := w.On[runtime] // 0 means no difference on this runtime
-	steps, every, epoch := cmp.Or(d.Steps, w.Steps), cmp.Or(d.Every, w.Every), cmp.Or(d.Epoch, w.Epoch)
-	var parts []string
-	if w.Model != "" {
-		parts = append(parts, "model "+w.Model)
+	w = w.For(runtime)
+	steps := counted(w.Steps, "step")
+	if w.Epoch > 0 && w.Epoch < w.Steps {
+		steps += fmt.Sprintf(" in epochs of %d", w.Epoch)
 	}
-	if steps > 0 {
-		text := english.Count(steps, "step")
-		if epoch > 0 && epoch < steps {
-			text += fmt.Sprintf(" in epochs of %d", epoch)
-		}
-		parts = append(parts, text)
-	}
-	if every > 1 {
-		parts = append(parts, fmt.Sprintf("a sample every %d", every))
-	}
-	if w.Batch > 0 {
-		parts = append(parts, fmt.Sprintf("batch %d", w.Batch))
-	}
-	if w.Budget > 0 {
-		parts = append(parts, fmt.Sprintf("budget %s per step", memory.Bytes(w.Budget)))
-	}
-	if limit := limitOf(w, runtime); limit > 0 {
-		parts = append(parts, "under a limit of "+memory.Bytes(limit).String())
-	}
-	return strings.Join(parts, " · ")
+	return facts(known(w.Model, "model %s"), steps, above1(w.Every, "a sample every %d"), known(w.Batch, "batch %d"),
+		known(memory.Bytes(w.Budget), "budget %v per step"), known(memory.Bytes(w.Limit), "under a limit of %v"))
 }
 
 // Conditions returns the machine and the settings, as names and values.
 func (v *view) Conditions() [][2]string {
 	e, s := v.Environment, v.Settings
-	amount := func(bytes int64, none string) string {
-		if bytes <= 0 {
-			return none
-		}
-		return memory.Bytes(bytes).String()
-	}
-	number := func(n int) string {
-		if n <= 0 {
-			return unknown
-		}
-		return fmt.Sprint(n)
-	}
+	amount := func(bytes int64) string { return known(memory.Bytes(bytes), "%v") }
 	rows := [][2]string{
-		{"Processor", e.CPU}, {"Cores", number(e.Cores)}, {"Memory", amount(e.Memory, unknown)},
-		{"Limit of the control group", amount(e.Limit, "none")},
+		{"Processor", e.CPU}, {"Cores", known(e.Cores, "%d")}, {"Memory", amount(e.Memory)},
+		{"Limit of the control group", cmp.Or(amount(e.Limit), "none")},
 		{"System", strings.TrimSpace(strings.Trim(e.OS+"/"+e.Arch, "/") + " " + e.Kernel)},
 		{"GPUs", cmp.Or(strings.Join(e.GPUs, ", "), "none")},
 	}
@@ -216,18 +174,14 @@ func (v *view) Conditions() [][2]string {
 	if s.Quick {
 		settings += ", the quick form"
 	}
-	if s.Jobs > 0 {
-		settings += ", " + english.Count(s.Jobs, "run") + " at a time"
-	}
-	limit := amount(s.Limit, "none")
+	settings += known(counted(s.Jobs, "run"), ", %s at a time")
+	limit := cmp.Or(amount(s.Limit), "none")
 	if slices.ContainsFunc(v.workloads, func(w matrix.Workload) bool {
-		return slices.ContainsFunc(v.runtimes, func(runtime string) bool { return limitOf(w, runtime) > 0 })
+		return slices.ContainsFunc(v.runtimes, func(runtime string) bool { return w.For(runtime).Limit > 0 })
 	}) {
 		limit += ", except for workloads with their own limit"
 	}
-	if s.LimitKind != "" {
-		limit += "; enforced by " + s.LimitKind
-	}
+	limit += known(s.LimitKind, "; enforced by %s")
 	rows = append(rows, [2]string{"Go", e.Go},
 		[2]string{"Variables", cmp.Or(strings.Join(variables, " "), "none that a measurement depends on")},
 		[2]string{"Load before and after", fmt.Sprintf("%.2f, %.2f", e.LoadBefore, e.LoadAfter)},

@@ -28,7 +28,6 @@ var pageTemplate = uplot.Template(assets, template.FuncMap{
 
 type page struct {
 	*view
-	Runtimes []onRuntime
 	// Packed is the table and the details: HTML, compressed with gzip, in base64, as a JSON
 	// string.
 	Packed template.JS
@@ -46,10 +45,6 @@ type onRuntime struct {
 // 400 KB.
 func HTML(w io.Writer, r *matrix.Result) error {
 	p := &page{view: newView(r)}
-	for i, name := range p.runtimes {
-		answers := p.answers(name)
-		p.Runtimes = append(p.Runtimes, onRuntime{i, name, answers, p.keeps(answers)})
-	}
 	var packed bytes.Buffer
 	packed.WriteByte('"')
 	text := base64.NewEncoder(base64.StdEncoding, &packed)
@@ -66,6 +61,17 @@ func HTML(w io.Writer, r *matrix.Result) error {
 	packed.WriteByte('"')
 	p.Packed = template.JS(packed.String())
 	return uplot.Write(w, pageTemplate, p)
+}
+
+// Runtimes returns the answers by runtime.
+func (v *view) Runtimes() []onRuntime {
+	if v.answered == nil {
+		for i, name := range v.runtimes {
+			answers := v.answers(name)
+			v.answered = append(v.answered, onRuntime{i, name, answers, v.keeps(answers)})
+		}
+	}
+	return v.answered
 }
 
 func (r onRuntime) Tally() string       { return tally(r.Answers) }

@@ -30,8 +30,8 @@ type kept struct {
 	// change nothing. unseen are those of same that may not have been applied. Remedies whose
 	// steps do less work are in no list. The smallest amount comes first.
 	back, fewer, alittle, same, unseen []*matrix.Combination
-	// compared is the number of remedies with a ratio.
-	compared int
+	// Compared is the number of remedies with a ratio.
+	Compared int
 }
 
 // keeps returns the workloads that hold their memory, the largest amount first. Variants of
@@ -69,7 +69,7 @@ func (v *view) keeps(all []answer) []kept {
 }
 
 func (k *kept) add(c *matrix.Combination, goal compare.Goal) {
-	k.compared++
+	k.Compared++
 	to := &k.alittle
 	switch f := c.Figures; c.Comparison.Reset.Effect {
 	case compare.Works:
@@ -105,7 +105,7 @@ func (v *view) KeptLines(k kept) []line {
 	})
 	if len(k.back) == 0 {
 		back.Label, back.Note, back.color = "Comes back", "No setting that was tried brings it back.", yellow
-		if k.compared == 0 {
+		if k.Compared == 0 {
 			back.Note = "no setting was compared"
 		}
 	}

@@ -28,6 +28,7 @@ type view struct {
 	runs         map[int]*matrix.RunResult
 	remedy       map[string]matrix.Remedy
 	workload     map[string]matrix.Workload
+	answered     []onRuntime // by Runtimes
 }
 
 type combinationID struct{ runtime, workload, remedy string }
@@ -107,22 +108,13 @@ func (v *view) runsOf(c *matrix.Combination) []*matrix.RunResult {
 // middle returns the run that represents the runs of a combination, or nil. A thin result has the
 // figures of that run alone, and its series.
 func (v *view) middle(c *matrix.Combination) *matrix.RunResult {
-	samples := func(r *matrix.RunResult) int {
-		if r.Series == nil {
-			return 0
-		}
-		return len(r.Series.Samples())
-	}
-	middle := func(runs []*matrix.RunResult) *matrix.RunResult {
-		if len(runs) == 0 {
-			return nil
-		}
-		return compare.Middle(runs, func(r *matrix.RunResult) compare.Outcome { return r.Outcome }, samples)
-	}
 	runs := v.runsOf(c)
-	run := middle(runs)
-	if run != nil && samples(run) == 0 {
-		run = cmp.Or(middle(slices.DeleteFunc(runs, func(r *matrix.RunResult) bool { return samples(r) == 0 })), run)
+	if len(runs) == 0 {
+		return nil
+	}
+	run := matrix.Middle(runs)
+	if sampled := slices.DeleteFunc(runs, func(r *matrix.RunResult) bool { return r.Samples() == 0 }); run.Samples() == 0 && len(sampled) > 0 {
+		run = matrix.Middle(sampled)
 	}
 	return run
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/matrix"
 )
@@ -79,25 +78,26 @@ func decidedIn(versions []Version, id combinationID) (n int) {
 // Versions writes what grows with each version of TensorFlow, which remedies help, and in which
 // version a combination changes.
 func Versions(w io.Writer, versions []Version, o TextOptions) error {
-	t := newText(w, versions[0].Result, o)
-	t.heading("By version of TensorFlow: growth per step, or effect of the remedy")
-	table := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
-	views := make([]*view, len(versions))
-	for i, v := range versions {
-		views[i] = newView(v.Result)
+	data := struct {
+		Versions           []versionView
+		Table              string
+		Changes            []Change
+		Explained, Missing int
+	}{}
+	data.Changes, data.Explained, data.Missing = Changes(versions)
+	var rows strings.Builder
+	table := tabwriter.NewWriter(&rows, 0, 0, 2, ' ', 0)
+	for _, v := range versions {
+		data.Versions = append(data.Versions, versionView{v.TensorFlow, newView(v.Result)})
 		fmt.Fprintf(table, "\t%s", v.TensorFlow)
-		for _, alarm := range views[i].Alarms() {
-			t.paragraph("! ", v.TensorFlow+": "+alarm, red)
-		}
 	}
-	for i := range t.Combinations {
-		c := &t.Combinations[i]
+	for _, c := range versions[0].Result.Combinations {
 		name := c.Workload
 		if c.Remedy != matrix.Baseline {
 			name = "  " + c.Remedy
 		}
 		fmt.Fprintf(table, "\n%s", name)
-		for _, v := range views {
+		for _, v := range data.Versions {
 			fmt.Fprintf(table, "\t%s", brief(v.combination(c.Runtime, c.Workload, c.Remedy)))
 		}
 	}
@@ -105,23 +105,13 @@ func Versions(w io.Writer, versions []Version, o TextOptions) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	changes, explained, missing := Changes(versions)
-	t.line("")
-	if len(changes) == 0 {
-		t.wrap("", "No change between these versions was shown.")
-	}
-	if missing > 0 {
-		t.wrap("", fmt.Sprintf("%s not measured with each version.", english.Count(missing, "combination")))
-	}
-	for _, c := range changes {
-		t.wrap("", fmt.Sprintf("%s changes in %s:", strings.TrimSuffix(c.Workload+" with "+c.Remedy, " with "+matrix.Baseline), c.Since))
-		t.wrap("  "+c.Before+"  ", c.A)
-		t.wrap("  "+c.Since+"  ", c.B)
-	}
-	if explained > 0 {
-		t.wrap("", fmt.Sprintf("%s may be chance: a run was undecided, or the intervals overlap.", english.Count(explained, "other difference")))
-	}
-	return t.out.Flush()
+	data.Table = rows.String()
+	return o.complete().write(w, "versions", data)
+}
+
+type versionView struct {
+	TensorFlow string
+	*view
 }
 
 // brief is the verdict of a combination in one or two words.
