@@ -92,9 +92,9 @@ func TestStepsRunWhileACheckpointIsWritten(t *testing.T) {
 	require.Equal(t, outcomeOf(t, history, h.linear), outcomeOf(t, resumed, l))
 }
 
-// An error appears at a later step, with the policy of OnError.
+// An error appears at a later step, with the policy of ContinueOnError.
 func TestErrorsOfACheckpointThatIsWrittenBeside(t *testing.T) {
-	for _, policy := range []ErrorPolicy{Stop, Continue} {
+	for _, policy := range []bool{false, true} {
 		dir := tempDir(t)
 		h := newHeld(-1)
 		failed := errors.New("no luck")
@@ -113,9 +113,9 @@ func TestErrorsOfACheckpointThatIsWrittenBeside(t *testing.T) {
 		}
 		var log bytes.Buffer
 		loop := Loop{Session: h, Batch: 4, Epochs: 4, Log: warnings(&log)}
-		loop.Hook(Checkpoint{Folder: dir, Best: "loss", OnError: policy}.Hook())
+		loop.Hook(Checkpoint{Folder: dir, Best: "loss", ContinueOnError: policy}.Hook())
 		history, err := loop.Run(t.Context(), samples(t, 8))
-		if policy == Stop {
+		if !policy {
 			var failure *checkpoint.Error
 			require.ErrorAs(t, err, &failure)
 			require.ErrorIs(t, err, failed)

@@ -36,8 +36,8 @@ import (
 // *checkpoint.LockedError. A file system without locks causes a warning; NFS has locks unless
 // it is mounted with nolock or local_lock.
 //
-// If a checkpoint cannot be written, the run ends with a *checkpoint.Error, unless OnError says
-// otherwise. When the disk is full, Checkpoint removes old checkpoints before it writes the new
+// If a checkpoint cannot be written, the run ends with a *checkpoint.Error, unless ContinueOnError is
+// set. When the disk is full, Checkpoint removes old checkpoints before it writes the new
 // one, provided that a good checkpoint remains.
 //
 // When the run starts, Checkpoint reads the training and the validation data once to identify
@@ -56,7 +56,11 @@ type Checkpoint struct {
 	Best string
 	// BestMode is "min" or "max"; see EarlyStop.Mode.
 	BestMode string
-	OnError  ErrorPolicy
+	// ContinueOnError continues the training with a warning if a checkpoint cannot be written after
+	// the beginning of a new training. It is tried again when the next one is due, at the latest
+	// after the next epoch; the epoch has the event "checkpoint_failed". When the run ends, it
+	// returns the error of a checkpoint that is still not written.
+	ContinueOnError bool
 	// EveryRank makes a rank other than the first write checkpoints, too, to a Folder of its own.
 	// If the first rank has none, Loop.Resume resumes all ranks from the newest of the others.
 	EveryRank bool
@@ -105,7 +109,7 @@ type checkpointer struct {
 
 // writing is a checkpoint that is being written, or was written.
 type writing struct {
-	Written
+	written
 	epochs int
 	// err is the error of writing, and tidy that of removing old checkpoints.
 	err, tidy error
@@ -153,13 +157,10 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 			return err
 		}
 	}
-	if err := c.OnError.check(); err != nil {
-		return err
-	}
 	c.lastStep, c.lastDone, c.beside, c.crowded = s.Step, s.EpochsDone, nil, false
 	var err error
 	c.folder, err = checkpoint.Open(c.Folder, checkpoint.Options{
-		Keep: max(cmp.Or(c.Keep, 3), 0), Tolerate: c.OnError == Continue, ResumedFrom: s.History.ResumedFrom, Step: s.Step, Skipped: s.run.skipped,
+		Keep: max(cmp.Or(c.Keep, 3), 0), Tolerate: c.ContinueOnError, ResumedFrom: s.History.ResumedFrom, Step: s.Step, Skipped: s.run.skipped,
 		Logs: s.run.logs, Best: c.bestOne, Disk: c.disk, Log: s.Log,
 	})
 	if err != nil {
@@ -238,11 +239,11 @@ func (c *checkpointer) write(s *State, ending bool, undo func()) error {
 		frozen = c.freeze(s)
 	}
 	c.folder.Best = c.bestOne
-	w := &writing{Written: Written{Step: s.Step}, epochs: s.EpochsDone, undo: undo}
+	w := &writing{written: written{step: s.Step}, epochs: s.EpochsDone, undo: undo}
 	proven, save := s.FiniteLoss, s.run.save(c.disk, frozen)
 	write := func() {
-		if w.err = c.folder.Write(w.Step, proven, save); w.err == nil {
-			w.Time, w.Took = time.Now(), time.Since(began)
+		if w.err = c.folder.Write(w.step, proven, save); w.err == nil {
+			w.time, w.took = time.Now(), time.Since(began)
 			w.tidy = c.folder.Tidy()
 		}
 	}
@@ -323,21 +324,21 @@ func (c *checkpointer) settle(s *State, wait bool) error {
 
 const failedEvent = "checkpoint_failed"
 
-// finish takes the result of a checkpoint. If it was not written and OnError allows it, finish sets
+// finish takes the result of a checkpoint. If it was not written and ContinueOnError is set, finish sets
 // owed and returns nil.
 func (c *checkpointer) finish(s *State, w *writing, ending bool) error {
 	err := w.err
 	if err == nil {
-		s.run.written = w.Written
-		c.owed, c.lastStep, c.lastDone = false, w.Step, w.epochs
+		s.run.written = w.written
+		c.owed, c.lastStep, c.lastDone = false, w.step, w.epochs
 		s.History.Checkpoint = c.folder.Newest
 		err = w.tidy
-	} else if c.OnError == Continue && !ending && !errors.As(err, new(*checkpoint.Permanent)) {
+	} else if c.ContinueOnError && !ending && !errors.As(err, new(*checkpoint.Permanent)) {
 		c.owed = true
 		if w.undo != nil {
 			w.undo() // Best refers to a checkpoint on disk
 		}
-		s.Log.Warn("training continues without a checkpoint", "step", w.Step, "error", err)
+		s.Log.Warn("training continues without a checkpoint", "step", w.step, "error", err)
 		// The event goes to the epoch in progress, since log files already contain the last
 		// one.
 		if t := &s.run.tally; !slices.Contains(t.Events, failedEvent) {

@@ -37,8 +37,8 @@ func fullLoop(t testing.TB, l *linear, dir string, c Checkpoint) Loop {
 	loop.Hook(
 		ReduceOnPlateau{Metric: "loss", Patience: 1, MinDelta: 0.05, Factor: 0.5}.Hook(),
 		EarlyStop{Metric: "loss", Patience: 3, RestoreBest: true, Folder: dir}.Hook(),
-		HistoryFile(filepath.Join(dir, "run.jsonl"), Stop),
-		CSVLog(filepath.Join(dir, "run.csv"), Stop),
+		HistoryFile(filepath.Join(dir, "run.jsonl"), false),
+		CSVLog(filepath.Join(dir, "run.csv"), false),
 		c.Hook(),
 	)
 	return loop
@@ -480,15 +480,15 @@ func TestMismatchesAreListed(t *testing.T) {
 		var mismatch *MismatchError
 		require.ErrorAs(t, err, &mismatch, c.keys)
 		var keys []string
-		for _, d := range mismatch.Differences {
-			keys = append(keys, d.Key)
-			require.NotEqual(t, d.Checkpoint, d.Run)
-			require.ErrorContains(t, err, d.Key+": ")
+		for _, d := range mismatch.differences {
+			keys = append(keys, d.key)
+			require.NotEqual(t, d.checkpoint, d.run)
+			require.ErrorContains(t, err, d.key+": ")
 		}
 		require.Equal(t, c.keys, keys)
 		require.Equal(t, before, l.state(), "nothing was restored")
 	}
-	require.EqualError(t, &MismatchError{Checkpoint: "c", Differences: []Difference{{"batch", "4", ""}}},
+	require.EqualError(t, &MismatchError{Checkpoint: "c", differences: []difference{{"batch", "4", ""}}},
 		"cannot resume from c: it belongs to another run:\n  batch: 4 in the checkpoint, nothing now\nresume with the same model, data and options, or start a new run with another folder for its checkpoints, or set Loop.ResumeAnyway to train on with the differences")
 }
 
@@ -795,8 +795,8 @@ func TestEditedValidationIsNoticed(t *testing.T) {
 	_, err = loop.Run(t.Context(), samples(t, 8))
 	var mismatch *MismatchError
 	require.ErrorAs(t, err, &mismatch)
-	require.Len(t, mismatch.Differences, 1)
-	require.Equal(t, "validation", mismatch.Differences[0].Key)
+	require.Len(t, mismatch.differences, 1)
+	require.Equal(t, "validation", mismatch.differences[0].key)
 	require.ErrorContains(t, err, "validation: 6 samples (sha256 ")
 	require.ErrorContains(t, err, "split into training and validation data differ")
 }

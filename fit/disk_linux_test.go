@@ -108,7 +108,7 @@ func TestFullDiskContinues(t *testing.T) {
 	l := newLinear()
 	var log bytes.Buffer
 	loop := Loop{Session: heavy{linear: l}, Batch: 4, Epochs: 6, Log: warnings(&log)}
-	loop.Hook(Checkpoint{Folder: dir, Keep: -1, OnError: Continue}.Hook())
+	loop.Hook(Checkpoint{Folder: dir, Keep: -1, ContinueOnError: true}.Hook())
 	during(l, map[int64]func(){
 		5: func() { fill(t, filler) },
 		7: func() { // the checkpoint of step 6 has failed
@@ -183,14 +183,14 @@ func TestFullDiskStops(t *testing.T) {
 	}
 }
 
-// A training with Continue that resumes on a full disk writes its checkpoints when there is
+// A training with ContinueOnError that resumes on a full disk writes its checkpoints when there is
 // space. A new training on a full disk fails.
 func TestFullDiskResumes(t *testing.T) {
 	root := smallTempDisk(t)
 	dir, filler := filepath.Join(root, "ckpt"), filepath.Join(root, "filler")
 	run := func(l *linear, epochs int, log *bytes.Buffer) (*History, error) {
 		loop := Loop{Session: heavy{linear: l}, Batch: 4, Epochs: epochs, Resume: dir, Log: warnings(log)}
-		loop.Hook(Checkpoint{Folder: dir, Keep: 2, OnError: Continue, Best: "loss"}.Hook(), HistoryFile(filepath.Join(root, "run.jsonl"), Continue))
+		loop.Hook(Checkpoint{Folder: dir, Keep: 2, ContinueOnError: true, Best: "loss"}.Hook(), HistoryFile(filepath.Join(root, "run.jsonl"), true))
 		return loop.Run(t.Context(), samples(t, 8))
 	}
 	var log bytes.Buffer
@@ -211,7 +211,7 @@ func TestFullDiskResumes(t *testing.T) {
 	fill(t, filler)
 	l = newLinear()
 	fresh := Loop{Session: heavy{linear: l}, Batch: 4, Epochs: 2}
-	fresh.Hook(Checkpoint{Folder: filepath.Join(root, "other"), OnError: Continue}.Hook())
+	fresh.Hook(Checkpoint{Folder: filepath.Join(root, "other"), ContinueOnError: true}.Hook())
 	_, err = fresh.Run(t.Context(), samples(t, 8))
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	require.Empty(t, l.steps)
@@ -265,10 +265,10 @@ func TestFullDiskKeepsTheLastGoodCheckpoint(t *testing.T) {
 func TestReadOnlyAtStart(t *testing.T) {
 	dir := tempDir(t)
 	undo := readOnly(t, dir)
-	for _, policy := range []ErrorPolicy{Stop, Continue} {
+	for _, policy := range []bool{false, true} {
 		l := newLinear()
 		loop := Loop{Session: l, Batch: 4, Epochs: 2}
-		loop.Hook(Checkpoint{Folder: dir, OnError: policy}.Hook())
+		loop.Hook(Checkpoint{Folder: dir, ContinueOnError: policy}.Hook())
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		require.ErrorIs(t, err, syscall.EROFS)
 		require.ErrorContains(t, err, "checkpoint at start")
@@ -288,19 +288,19 @@ func TestReadOnlyAtStart(t *testing.T) {
 }
 
 func TestReadOnlyDuringARun(t *testing.T) {
-	for _, policy := range []ErrorPolicy{Stop, Continue} {
+	for _, policy := range []bool{false, true} {
 		dir := tempDir(t)
 		l := newLinear()
 		var log bytes.Buffer
 		var undo func()
 		loop := Loop{Session: l, Batch: 4, Epochs: 5, Log: warnings(&log)}
-		loop.Hook(Checkpoint{Folder: dir, OnError: policy}.Hook())
+		loop.Hook(Checkpoint{Folder: dir, ContinueOnError: policy}.Hook())
 		during(l, map[int64]func(){
 			3: func() { undo = readOnly(t, dir) },
 			7: func() { undo() },
 		})
 		h, err := loop.Run(t.Context(), samples(t, 8))
-		if policy == Stop {
+		if !policy {
 			undo()
 			require.ErrorIs(t, err, syscall.EROFS)
 			require.ErrorContains(t, err, "the file system is read-only")
@@ -323,7 +323,7 @@ func TestReadOnlyDuringARun(t *testing.T) {
 func TestFullDiskLogFile(t *testing.T) {
 	const epochs = 60
 	for name, logger := range loggers {
-		for _, policy := range []ErrorPolicy{Stop, Continue} {
+		for _, policy := range []bool{false, true} {
 			root, dir := smallTempDisk(t), tempDir(t)
 			path, filler := filepath.Join(root, "logs", name), filepath.Join(root, "filler")
 			l := newLinear()
@@ -345,7 +345,7 @@ func TestFullDiskLogFile(t *testing.T) {
 				2*epochs - 20: func() { require.NoError(t, os.Remove(filler)) },
 			})
 			h, err := loop.Run(t.Context(), samples(t, 8))
-			if policy == Continue {
+			if policy {
 				require.NoError(t, err)
 				require.Equal(t, upTo(epochs), linesIn(t, path))
 				require.Less(t, whole, epochs, "the disk was full")
@@ -386,7 +386,7 @@ func TestFullDiskLogFileAtStart(t *testing.T) {
 		path := filepath.Join(root, name)
 		l := newLinear()
 		loop := Loop{Session: l, Batch: 4, Epochs: 1}
-		loop.Hook(logger(path).hook(Continue))
+		loop.Hook(logger(path).hook(true))
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
 		fill(t, filepath.Join(root, "filler"))
@@ -405,7 +405,7 @@ func TestReadOnlyLogFileAtStart(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "old"+filepath.Ext(name)), nil, 0o666))
 		undo := readOnly(t, dir)
 		for _, file := range []string{name, "old" + filepath.Ext(name), filepath.Join("logs", name)} {
-			for _, policy := range []ErrorPolicy{Stop, Continue} {
+			for _, policy := range []bool{false, true} {
 				l := newLinear()
 				loop := Loop{Session: l, Batch: 4, Epochs: 2}
 				loop.Hook(logger(filepath.Join(dir, file)).hook(policy))

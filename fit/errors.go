@@ -75,18 +75,14 @@ func (e *HookError) Unwrap() error { return e.Err }
 type MismatchError struct {
 	// Checkpoint is the folder of the checkpoint.
 	Checkpoint  string
-	Differences []Difference
-	// Fixed has, by key, the reason why Loop.ResumeAnyway cannot override a difference.
-	Fixed map[string]string
+	differences []difference
+	// fixed has, by key, the reason why Loop.ResumeAnyway cannot override a difference.
+	fixed map[string]string
 }
 
-// Difference is a key with different values in the checkpoint and in the run. A missing value
+// difference is a key with different values in the checkpoint and in the run. A missing value
 // is empty.
-type Difference struct {
-	Key        string
-	Checkpoint string
-	Run        string
-}
+type difference struct{ key, checkpoint, run string }
 
 func (e *MismatchError) Error() string { return e.OptionText(option.GoName) }
 
@@ -94,17 +90,17 @@ func (e *MismatchError) Error() string { return e.OptionText(option.GoName) }
 func (e *MismatchError) OptionText(name option.Name) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "cannot resume from %s: it belongs to another run:", e.Checkpoint)
-	for _, d := range e.Differences {
-		fmt.Fprintf(&b, "\n  %s: %s in the checkpoint, %s now", d.Key, orAbsent(d.Checkpoint), orAbsent(d.Run))
-		if why := identityHints[d.Key]; why != "" && d.Checkpoint != "" && d.Run != "" {
+	for _, d := range e.differences {
+		fmt.Fprintf(&b, "\n  %s: %s in the checkpoint, %s now", d.key, orAbsent(d.checkpoint), orAbsent(d.run))
+		if why := identityHints[d.key]; why != "" && d.checkpoint != "" && d.run != "" {
 			b.WriteString("; " + why)
 		}
-		if why := e.Fixed[d.Key]; why != "" {
+		if why := e.fixed[d.key]; why != "" {
 			b.WriteString("; this cannot be overridden: " + why)
 		}
 	}
 	b.WriteString("\nresume with the same model, data and options, or start a new run with another folder for its checkpoints")
-	if len(e.Fixed) == 0 {
+	if len(e.fixed) == 0 {
 		b.WriteString(option.Marked(", or set {Loop.ResumeAnyway} to train on with the differences", name))
 	}
 	return b.String()

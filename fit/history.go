@@ -102,45 +102,23 @@ type Resets struct {
 // Reset is one reset of a session.
 type Reset struct {
 	// Step is the number of train steps before the reset.
-	Step  int64
-	Depth string
-	// Returned is the released memory, and Seconds the duration.
-	Returned memory.Reading
-	Seconds  float64
+	Step  int64  `json:"step"`
+	Depth string `json:"depth"`
+	// Returned is the released memory in bytes; nil if unknown.
+	Returned *int64  `json:"returned_bytes,omitempty"`
+	Seconds  float64 `json:"seconds"`
 }
 
 const eachReset = 32
 
 func (r *Resets) add(one Reset) {
-	r.Returned = memory.Reading{
-		Bytes: r.Returned.Bytes + one.Returned.Bytes,
-		OK:    one.Returned.OK && (r.Returned.OK || r.Count == 0),
-	}
+	returned := reading(one.Returned)
+	r.Returned = memory.Reading{Bytes: r.Returned.Bytes + returned.Bytes, OK: returned.OK && (r.Returned.OK || r.Count == 0)}
 	r.Count++
 	r.Seconds += one.Seconds
 	if len(r.Each) < eachReset {
 		r.Each = append(r.Each, one)
 	}
-}
-
-type resetJSON struct {
-	Step     int64   `json:"step"`
-	Depth    string  `json:"depth"`
-	Returned *int64  `json:"returned_bytes,omitempty"`
-	Seconds  float64 `json:"seconds"`
-}
-
-// MarshalJSON omits Returned if it is unknown.
-func (r Reset) MarshalJSON() ([]byte, error) {
-	return json.Marshal(resetJSON{r.Step, r.Depth, known(r.Returned), r.Seconds})
-}
-
-// UnmarshalJSON reads what MarshalJSON writes.
-func (r *Reset) UnmarshalJSON(text []byte) error {
-	var j resetJSON
-	err := json.Unmarshal(text, &j)
-	*r = Reset{j.Step, j.Depth, reading(j.Returned), j.Seconds}
-	return err
 }
 
 func known(r memory.Reading) *int64 {

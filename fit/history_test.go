@@ -87,7 +87,7 @@ func trainInto(t *testing.T, dir string, epochs int, resume bool) error {
 		loop.Resume = filepath.Join(dir, "ckpt")
 		loop.Hook(Checkpoint{Folder: loop.Resume}.Hook())
 	}
-	loop.Hook(HistoryFile(filepath.Join(dir, "logs", "run.jsonl"), Stop), CSVLog(filepath.Join(dir, "logs", "run.csv"), Stop))
+	loop.Hook(HistoryFile(filepath.Join(dir, "logs", "run.jsonl"), false), CSVLog(filepath.Join(dir, "logs", "run.csv"), false))
 	_, err := loop.Run(t.Context(), samples(t, 8))
 	return err
 }
@@ -203,14 +203,14 @@ func TestLogFileErrors(t *testing.T) {
 	}
 	dir := tempDir(t)
 	var wrong *option.Error
-	require.ErrorAs(t, run(HistoryFile("", Stop)), &wrong)
-	require.ErrorAs(t, run(CSVLog("", Stop)), &wrong)
-	require.ErrorContains(t, run(HistoryFile(dir, Stop)), "history_file("+dir+") at start")
+	require.ErrorAs(t, run(HistoryFile("", false)), &wrong)
+	require.ErrorAs(t, run(CSVLog("", false)), &wrong)
+	require.ErrorContains(t, run(HistoryFile(dir, false)), "history_file("+dir+") at start")
 
 	other := filepath.Join(dir, "other.csv")
 	require.NoError(t, os.WriteFile(other, []byte("name,age\nann,7\n"), 0o666))
-	require.ErrorAs(t, run(CSVLog(other, Stop)), &wrong)
-	require.ErrorContains(t, run(CSVLog(other, Stop)), `begins with "name,age"`)
+	require.ErrorAs(t, run(CSVLog(other, false)), &wrong)
+	require.ErrorContains(t, run(CSVLog(other, false)), `begins with "name,age"`)
 	text, err := os.ReadFile(other)
 	require.NoError(t, err)
 	require.Equal(t, "name,age\nann,7\n", string(text))

@@ -15,11 +15,9 @@ import (
 	"steadyfit/option"
 )
 
-// The priorities of the hooks in this package; other hooks default to 0. PriorityReport is for
-// hooks that report decisions of earlier hooks. Checkpoint has the priority 1000, since it saves
-// the states of all hooks.
+// The priorities of hooks in this package; see Hook.Priority.
 const (
-	PriorityReport     = 500
+	priorityReport     = 500
 	priorityCheckpoint = 1000
 )
 
@@ -31,7 +29,9 @@ const (
 // exception: the loop still calls the other hooks, and the run ends as cancelled.
 type Hook struct {
 	// Name identifies the hook in errors and in checkpoints. It must be unique in a Loop.
-	Name     string
+	Name string
+	// Priority defaults to 0. Hooks that report decisions of earlier ones, such as Progress, have
+	// 500, and Checkpoint 1000, since it saves the states of all hooks.
 	Priority int
 
 	// Load is called at the beginning of every run, before Start. If the run resumes from a
@@ -168,7 +168,7 @@ func (s *State) ResetBy(depth string, returned memory.Reading, took time.Duratio
 		s.run.passOn()
 		return
 	}
-	s.reset(Reset{Step: s.Step, Depth: depth, Returned: returned, Seconds: took.Seconds()})
+	s.reset(Reset{Step: s.Step, Depth: depth, Returned: known(returned), Seconds: took.Seconds()})
 }
 
 func (s *State) reset(one Reset) {
@@ -194,9 +194,8 @@ type passedOn struct {
 
 func (r *run) passOn() {
 	r.passed = &passedOn{At: r.now(), Step: r.state.Step}
-	if usage, err := memory.Read(); err == nil && usage.Anon.OK {
-		bytes := int64(usage.Anon.Bytes)
-		r.passed.Anon = &bytes
+	if usage, err := memory.Read(); err == nil {
+		r.passed.Anon = known(usage.Anon)
 	}
 }
 
@@ -205,7 +204,8 @@ func (r *run) recordPassed() {
 	r.passed = nil
 	one := Reset{Step: p.Step, Depth: "process", Seconds: max(r.now().Sub(p.At), 0).Seconds()}
 	if usage, err := memory.Read(); err == nil && usage.Anon.OK && p.Anon != nil {
-		one.Returned = memory.Known(memory.Bytes(*p.Anon) - usage.Anon.Bytes)
+		returned := *p.Anon - int64(usage.Anon.Bytes)
+		one.Returned = &returned
 	}
 	r.state.reset(one)
 }
@@ -214,22 +214,22 @@ func (r *run) recordPassed() {
 // metrics begin with "val_".
 func (s *State) available() []string { return slices.Concat(s.run.train.names, s.run.validation.names) }
 
-// Running returns the metrics of the current epoch up to this step. It allocates, so do not
+// running returns the metrics of the current epoch up to this step. It allocates, so do not
 // call it after every step.
-func (s *State) Running() Metrics {
+func (s *State) running() Metrics {
 	return s.run.train.means(s.sums, s.EpochSamples)
 }
 
-// LearningRate returns the rate of the last train step. Before the first step, it returns the
+// learningRate returns the rate of the last train step. Before the first step, it returns the
 // rate of that step. ok is false if Loop.LearningRate is nil.
-func (s *State) LearningRate() (rate float64, ok bool) {
+func (s *State) learningRate() (rate float64, ok bool) {
 	return s.run.rate, s.run.loop.LearningRate != nil
 }
 
-// ScaleLearningRate multiplies all later rates of Loop.LearningRate by factor. Factors
+// scaleLearningRate multiplies all later rates of Loop.LearningRate by factor. Factors
 // accumulate, and checkpoints store their product. A hook with Replays must not call it for
 // steps that are trained again.
-func (s *State) ScaleLearningRate(factor float64) {
+func (s *State) scaleLearningRate(factor float64) {
 	s.RateScale *= factor
 	if s.run.loop.Recover != nil {
 		s.run.replay.rescaled = append(s.run.replay.rescaled, rescaling{s.Step, number(s.RateScale)})

@@ -28,7 +28,7 @@ const (
 	sessionPrefix = "session."
 	modelKey      = sessionPrefix + "model"
 	rateKey       = "learning_rate"
-	// metricsKey occurs only in a Difference.
+	// metricsKey occurs only in a difference.
 	metricsKey = "metrics"
 )
 

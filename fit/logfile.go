@@ -26,9 +26,10 @@ import (
 // lines. So does a run that restarts a training that crashed before its first checkpoint.
 //
 // A line is written completely or not at all, and HistoryFile removes an incomplete line after
-// a crash. Its errors are a LogError.
-func HistoryFile(path string, onError ErrorPolicy) Hook {
-	return historyLines(path).hook(onError)
+// a crash. Its errors are a LogError, which ends the run after the epoch, or is returned at its end
+// with continueOnError: lines are then written later, when there is free space.
+func HistoryFile(path string, continueOnError bool) Hook {
+	return historyLines(path).hook(continueOnError)
 }
 
 func historyLines(path string) *lineFile {
@@ -52,7 +53,7 @@ func historyLines(path string) *lineFile {
 // CSVLog is like HistoryFile, but writes comma-separated values. The first line has the names
 // of the fields of Record and of the metrics. Unknown values are empty. If the first line of an
 // existing file differs, the error is an *option.Error.
-func CSVLog(path string, onError ErrorPolicy) Hook { return csvLines(path).hook(onError) }
+func CSVLog(path string, continueOnError bool) Hook { return csvLines(path).hook(continueOnError) }
 
 func csvLines(path string) *lineFile {
 	var columns []string
@@ -128,7 +129,7 @@ func (e *LogError) Error() string {
 func (e *LogError) Unwrap() error { return e.Err }
 
 type lineFile struct {
-	onError    ErrorPolicy
+	tolerant   bool // continue after an error
 	disk       disk.Disk
 	kind, path string // kind is "HistoryFile" or "CSVLog"
 	// begin returns the first line of a file, or nil.
@@ -157,9 +158,9 @@ type lineFile struct {
 	stopped error
 }
 
-func (l *lineFile) hook(onError ErrorPolicy) Hook {
-	l.onError = onError
-	return Hook{Name: l.name, Priority: PriorityReport, Start: l.start, Epoch: l.epoch, End: l.end, local: true}
+func (l *lineFile) hook(continueOnError bool) Hook {
+	l.tolerant = continueOnError
+	return Hook{Name: l.name, Priority: priorityReport, Start: l.start, Epoch: l.epoch, End: l.end, local: true}
 }
 
 func (l *lineFile) start(_ context.Context, s *State) error {
@@ -168,14 +169,11 @@ func (l *lineFile) start(_ context.Context, s *State) error {
 	if l.path == "" {
 		return &option.Error{Option: l.kind, Reason: "it has no file name", Fix: "name a file"}
 	}
-	if err := l.onError.check(); err != nil {
-		return err
-	}
 	err := l.open(s)
 	if err == nil || errors.As(err, new(*option.Error)) {
 		return err
 	}
-	if l.onError == Continue && s.History.ResumedFrom != "" {
+	if l.tolerant && s.History.ResumedFrom != "" {
 		l.warn(s, err)
 		return nil
 	}
@@ -338,7 +336,7 @@ func (l *lineFile) epoch(_ context.Context, s *State) error {
 		l.warned = false
 		s.Log.Info("the log file has all lines again", "file", l.path)
 	case err == nil:
-	case l.onError == Continue:
+	case l.tolerant:
 		l.warn(s, err)
 	case s.EpochsDone < s.Epochs && s.run.stop == "":
 		// An error here would end the run without a checkpoint of the epoch, so end returns it.

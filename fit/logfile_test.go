@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/files"
-	"steadyfit/option"
 
 	"steadyfit/fit/internal/disk"
 )
@@ -93,7 +92,7 @@ func TestLogLinesAreMadeUpFor(t *testing.T) {
 		var during [][]int
 		loop.Hook(
 			// The third line is attempted three times.
-			onDisk(logger(path), shortOf(t, func(n int) bool { return n >= 3 && n < 6 })).hook(Continue),
+			onDisk(logger(path), shortOf(t, func(n int) bool { return n >= 3 && n < 6 })).hook(true),
 			Hook{Name: "look", Priority: priorityCheckpoint, Epoch: func(context.Context, *State) error {
 				during = append(during, linesIn(t, path))
 				return nil
@@ -127,7 +126,7 @@ func TestTornLogLineIsMended(t *testing.T) {
 				}
 			}
 			return short.Before(op, path)
-		}}).hook(Continue))
+		}}).hook(true))
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		var failed *LogError
 		require.ErrorAs(t, err, &failed)
@@ -139,7 +138,7 @@ func TestTornLogLineIsMended(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, strings.HasSuffix(string(text), tornLine), "a part of a line is left")
 		again := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
-		again.Hook(logger(path).hook(Stop))
+		again.Hook(logger(path).hook(false))
 		_, err = again.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
 		require.Equal(t, append(upTo(6), 1), linesIn(t, path))
@@ -153,7 +152,7 @@ func TestLogLinesThatStayMissing(t *testing.T) {
 		path, ckpt := filepath.Join(dir, name), filepath.Join(dir, "ckpt")
 		l := newLinear()
 		loop := Loop{Session: l, Batch: 4, Epochs: 6}
-		loop.Hook(onDisk(logger(path), shortOf(t, func(n int) bool { return n > 2 })).hook(Continue), Checkpoint{Folder: ckpt}.Hook())
+		loop.Hook(onDisk(logger(path), shortOf(t, func(n int) bool { return n > 2 })).hook(true), Checkpoint{Folder: ckpt}.Hook())
 		h, err := loop.Run(t.Context(), samples(t, 8))
 		var failed *LogError
 		require.ErrorAs(t, err, &failed)
@@ -169,14 +168,14 @@ func TestLogLinesThatStayMissing(t *testing.T) {
 		require.Equal(t, upTo(2), linesIn(t, path))
 
 		again := Loop{Session: newLinear(), Batch: 4, Epochs: 6, Resume: ckpt}
-		again.Hook(logger(path).hook(Stop), Checkpoint{Folder: ckpt}.Hook())
+		again.Hook(logger(path).hook(false), Checkpoint{Folder: ckpt}.Hook())
 		_, err = again.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
 		require.Equal(t, upTo(6), linesIn(t, path), "a resumed run adds them")
 	}
 }
 
-// With Stop, the run ends after the epoch with a checkpoint.
+// Without continueOnError, the run ends after the epoch with a checkpoint.
 func TestLogFileStops(t *testing.T) {
 	for name, logger := range loggers {
 		for _, recovers := range []bool{false, true} {
@@ -184,7 +183,7 @@ func TestLogFileStops(t *testing.T) {
 			path, ckpt := filepath.Join(dir, name), filepath.Join(dir, "ckpt")
 			loop := Loop{Session: newLinear(), Batch: 4, Epochs: 6}
 			broken := shortOf(t, func(n int) bool { return n == 3 || (n > 3 && !recovers) })
-			loop.Hook(onDisk(logger(path), broken).hook(Stop), Checkpoint{Folder: ckpt, EveryEpochs: 5}.Hook())
+			loop.Hook(onDisk(logger(path), broken).hook(false), Checkpoint{Folder: ckpt, EveryEpochs: 5}.Hook())
 			h, err := loop.Run(t.Context(), samples(t, 8))
 			var failed *LogError
 			require.ErrorAs(t, err, &failed)
@@ -205,7 +204,7 @@ func TestLogFileStops(t *testing.T) {
 
 			l := newLinear()
 			again := Loop{Session: l, Batch: 4, Epochs: 6, Resume: ckpt}
-			again.Hook(logger(path).hook(Stop), Checkpoint{Folder: ckpt, EveryEpochs: 5}.Hook())
+			again.Hook(logger(path).hook(false), Checkpoint{Folder: ckpt, EveryEpochs: 5}.Hook())
 			h, err = again.Run(t.Context(), samples(t, 8))
 			require.NoError(t, err)
 			require.Equal(t, filepath.Join(ckpt, "ckpt-6"), h.ResumedFrom)
@@ -220,7 +219,7 @@ func TestLastLogLine(t *testing.T) {
 	for _, last := range []int{3, 4} {
 		path := filepath.Join(tempDir(t), "run.jsonl")
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 3}
-		loop.Hook(onDisk(historyLines(path), shortOf(t, func(n int) bool { return n >= 3 && n <= last })).hook(Stop))
+		loop.Hook(onDisk(historyLines(path), shortOf(t, func(n int) bool { return n >= 3 && n <= last })).hook(false))
 		h, err := loop.Run(t.Context(), samples(t, 8))
 		require.Len(t, h.Records, 3)
 		require.Empty(t, h.Stopped)
@@ -251,7 +250,7 @@ func TestLogFileAfterAStop(t *testing.T) {
 				s.Stop("enough")
 				return nil
 			}},
-			onDisk(historyLines(path), shortOf(t, func(int) bool { return true })).hook(Stop),
+			onDisk(historyLines(path), shortOf(t, func(int) bool { return true })).hook(false),
 		)
 		h, err := loop.Run(t.Context(), samples(t, 8))
 		var failed *LogError
@@ -272,7 +271,7 @@ func TestLogLinesOfARunWithoutACheckpoint(t *testing.T) {
 		train := func(resume string, dies bool, folder string) (*History, error) {
 			l := newLinear()
 			loop := Loop{Session: l, Batch: 4, Epochs: 4, Resume: resume}
-			loop.Hook(logger(path).hook(Stop), Checkpoint{Folder: folder, EveryEpochs: 3}.Hook())
+			loop.Hook(logger(path).hook(false), Checkpoint{Folder: folder, EveryEpochs: 3}.Hook())
 			l.onTrain = func(step int64) error {
 				if dies && step == 5 {
 					return died
@@ -324,13 +323,13 @@ func TestLogLinesOfAnEarlierTraining(t *testing.T) {
 		dir := tempDir(t)
 		path, ckpt := filepath.Join(dir, name), filepath.Join(dir, "ckpt")
 		first := Loop{Session: newLinear(), Batch: 4, Epochs: 3}
-		first.Hook(logger(path).hook(Stop))
+		first.Hook(logger(path).hook(false))
 		_, err := first.Run(t.Context(), samples(t, 8))
 		require.NoError(t, err)
 		stop := Hook{Name: "stop", Step: func(_ context.Context, s *State) error { s.Stop("enough"); return nil }}
 		for _, hooks := range [][]Hook{{stop}, nil} {
 			loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Resume: ckpt}
-			loop.Hook(append(hooks, logger(path).hook(Stop), Checkpoint{Folder: ckpt}.Hook())...)
+			loop.Hook(append(hooks, logger(path).hook(false), Checkpoint{Folder: ckpt}.Hook())...)
 			_, err = loop.Run(t.Context(), samples(t, 8))
 			require.NoError(t, err)
 		}
@@ -338,7 +337,7 @@ func TestLogLinesOfAnEarlierTraining(t *testing.T) {
 	}
 }
 
-// A resumed run with Continue begins although its file cannot be opened, and adds the lines
+// A resumed run with continueOnError begins although its file cannot be opened, and adds the lines
 // later.
 func TestLogFileThatOpensLater(t *testing.T) {
 	for name, logger := range loggers {
@@ -351,23 +350,23 @@ func TestLogFileThatOpensLater(t *testing.T) {
 			h, err := loop.Run(t.Context(), samples(t, 8))
 			return h, log.String(), err
 		}
-		_, _, err := run(2, logger(path).hook(Stop))
+		_, _, err := run(2, logger(path).hook(false))
 		require.NoError(t, err)
 		require.NoError(t, os.RemoveAll(filepath.Dir(path)))
 		require.NoError(t, os.WriteFile(filepath.Dir(path), nil, 0o666)) // a file in place of the folder
 
-		_, _, err = run(3, logger(path).hook(Stop))
+		_, _, err = run(3, logger(path).hook(false))
 		require.ErrorIs(t, err, syscall.ENOTDIR)
 		require.ErrorContains(t, err, "at start")
 
-		_, log, err := run(3, logger(path).hook(Continue))
+		_, log, err := run(3, logger(path).hook(true))
 		var failed *LogError
 		require.ErrorAs(t, err, &failed)
 		require.True(t, failed.Final)
 		require.Equal(t, 1, failed.Missing)
 		require.Equal(t, 1, strings.Count(log, "without a line in the log file"))
 
-		h, log, err := run(6, logger(path).hook(Continue), Hook{Name: "way", Epoch: func(_ context.Context, s *State) error {
+		h, log, err := run(6, logger(path).hook(true), Hook{Name: "way", Epoch: func(_ context.Context, s *State) error {
 			if s.Epoch == 5 {
 				return os.Remove(filepath.Dir(path))
 			}
@@ -380,21 +379,10 @@ func TestLogFileThatOpensLater(t *testing.T) {
 	}
 }
 
-func TestLogFileOptions(t *testing.T) {
-	for name, logger := range loggers {
-		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
-		loop.Hook(logger(filepath.Join(tempDir(t), name)).hook(7))
-		_, err := loop.Run(t.Context(), samples(t, 8))
-		var wrong *option.Error
-		require.ErrorAs(t, err, &wrong)
-		require.Equal(t, "OnError", wrong.Option)
-	}
-}
-
 // A device has no content.
 func TestLogToADevice(t *testing.T) {
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2}
-	loop.Hook(HistoryFile(os.DevNull, Stop), CSVLog(filepath.Join(tempDir(t), "run.csv"), Stop))
+	loop.Hook(HistoryFile(os.DevNull, false), CSVLog(filepath.Join(tempDir(t), "run.csv"), false))
 	h, err := loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Len(t, h.Records, 2)

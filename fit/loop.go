@@ -43,8 +43,11 @@ type Loop struct {
 	// ValidationEvery is the number of epochs from one validation to the next; 0 means 1.
 	ValidationEvery int
 
-	// LearningRate returns the rate for each step. If it is nil, the model sets its rate.
-	LearningRate Schedule
+	// LearningRate returns the rate of a train step; ParseSchedule returns common functions. step is
+	// the number of train steps before it, and epoch the number of complete epochs. The rate must
+	// depend only on these two, so that a resumed run gets the same rates. A negative or non-finite
+	// rate ends the run. If LearningRate is nil, the model sets its rate.
+	LearningRate func(step int64, epoch int) float64
 	// LearningRateText describes LearningRate in the syntax of ParseSchedule. A run cannot
 	// resume from a checkpoint with a different text (MismatchError). An empty text is not
 	// compared.
@@ -161,7 +164,7 @@ type run struct {
 	// skipped are the steps of checkpoints that could not be used.
 	skipped []int64
 	// written is the newest checkpoint.
-	written Written
+	written written
 	// checkpoints are the Checkpoint hooks that have started.
 	checkpoints []*checkpointer
 	// lines has the encoded records except the last.
@@ -496,7 +499,7 @@ func (r *run) record(validation Metrics) error {
 	trained := r.tally.TrainTime
 	record := Record{
 		Epoch: s.Epoch, Step: s.Step,
-		Metrics:         append(s.Running(), validation...),
+		Metrics:         append(s.running(), validation...),
 		Seconds:         (trained + seconds(r.now().Sub(r.since))).float(),
 		CheckpointPause: r.tally.Pause.float(),
 		Resets:          r.tally.Resets,

@@ -143,13 +143,16 @@ type EarlyStop struct {
 	// and in Folder, usually that of the checkpoints. The default is a temporary folder.
 	RestoreBest bool
 	Folder      string
-	OnError     ErrorPolicy
+	// ContinueOnError keeps the best state of an earlier epoch, with a warning and the event
+	// "best_not_kept", if a state cannot be written. Otherwise the run ends with an error after the
+	// epoch.
+	ContinueOnError bool
 }
 
 // Hook returns the hook for Loop.Hook.
 func (o EarlyStop) Hook() Hook {
 	common := o
-	common.RestoreBest, common.Folder, common.OnError = false, "", Stop
+	common.RestoreBest, common.Folder, common.ContinueOnError = false, "", false
 	e := &earlyStop{EarlyStop: o, monitor: monitor{metric: o.Metric, mode: o.Mode, patience: o.Patience, minDelta: o.MinDelta}}
 	return Hook{
 		Name: "early_stop(" + o.Metric + ")",
@@ -187,7 +190,7 @@ type earlyStop struct {
 // weights; it saves the model.
 func (e *earlyStop) follow(copies string) {
 	e.follows, e.RestoreBest = true, e.RestoreBest && copies != ""
-	e.Folder, e.OnError = copies, Continue
+	e.Folder, e.ContinueOnError = copies, true
 }
 
 type earlyStopState struct {
@@ -209,9 +212,6 @@ func (e *earlyStop) load(dir string, state json.RawMessage) error {
 	e.reset()
 	e.savedBest.reset()
 	e.wait, e.bestEpoch, e.stopped, e.saved, e.own, e.lost, e.failed = 0, 0, 0, "", false, nil, nil
-	if err := e.OnError.check(); err != nil {
-		return err
-	}
 	if state == nil {
 		return nil
 	}
@@ -232,7 +232,7 @@ func (e *earlyStop) load(dir string, state json.RawMessage) error {
 	if err == nil {
 		err = e.disk.CopyFiles(dir, saved)
 	}
-	if err != nil && e.OnError != Continue {
+	if err != nil && !e.ContinueOnError {
 		return notSaved(err)
 	}
 	if err != nil {
@@ -324,7 +324,7 @@ func (e *earlyStop) epoch(ctx context.Context, s *State) error {
 
 const notSavedEvent = "best_not_kept"
 
-// saveBest saves the state of the session as the best one. If that fails, it applies OnError.
+// saveBest saves the state of the session as the best one. If that fails, it applies ContinueOnError.
 // It returns no error, because an error would end the run without a checkpoint of the epoch.
 func (e *earlyStop) saveBest(ctx context.Context, s *State, value float64) {
 	dir, err := e.folder(s.Epoch)
@@ -346,7 +346,7 @@ func (e *earlyStop) saveBest(ctx context.Context, s *State, value float64) {
 		return
 	}
 	_ = e.disk.Remove(dir) // an incomplete state is useless
-	if e.OnError != Continue {
+	if !e.ContinueOnError {
 		e.failed = err
 		s.Stop("the best state could not be written")
 		return
@@ -384,7 +384,7 @@ func (e *earlyStop) end(ctx context.Context, s *State) error {
 		}
 	}
 	if e.own {
-		if left := e.disk.Remove(e.workspace()); left != nil && e.OnError != Continue {
+		if left := e.disk.Remove(e.workspace()); left != nil && !e.ContinueOnError {
 			err = errors.Join(err, left)
 		}
 	}
@@ -460,7 +460,7 @@ func (p *plateau) start(_ context.Context, s *State) error {
 	if err := p.monitor.check("ReduceOnPlateau", s); err != nil {
 		return err
 	}
-	if _, ok := s.LearningRate(); !ok {
+	if _, ok := s.learningRate(); !ok {
 		return &option.Error{Option: "ReduceOnPlateau", Reason: "the learning rate is not known", Fix: "set {Loop.LearningRate}"}
 	}
 	if !(p.Factor > 0 && p.Factor < 1) {
@@ -490,11 +490,11 @@ func (p *plateau) epoch(_ context.Context, s *State) error {
 		return nil
 	}
 	p.wait++
-	rate, _ := s.LearningRate()
+	rate, _ := s.learningRate()
 	if p.wait < p.patience || rate <= p.MinRate {
 		return nil
 	}
-	s.ScaleLearningRate(max(p.Factor, p.MinRate/rate))
+	s.scaleLearningRate(max(p.Factor, p.MinRate/rate))
 	s.Event("learning_rate")
 	p.cooling, p.wait = p.Cooldown, 0
 	return nil

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"math"
 	"slices"
 	"strings"
 	"time"
 
+	"steadyfit/fit/internal/gauge"
 	"steadyfit/memory"
 )
 
@@ -61,11 +61,15 @@ type Observation struct {
 	Budget      memory.Bytes
 	BudgetLayer memory.Layer
 	Restarts    int
-	// Checkpoint is the newest checkpoint; its Time is zero if there is none.
-	Checkpoint Written
+	// CheckpointStep is the train step of the newest checkpoint, and CheckpointTime the time at which it
+	// was written; zero if there is none. CheckpointTook is the duration of writing, also while steps
+	// ran; 0 if an earlier process wrote it. Record.CheckpointPause has the time without steps.
+	CheckpointStep int64
+	CheckpointTime time.Time
+	CheckpointTook time.Duration
 
 	// Record describes the epoch with AtEpoch, and is nil otherwise. Histograms are those of
-	// Observers.Histograms.
+	// the weights of Observers.
 	Record     *Record
 	Histograms []Histogram
 	// Resumed reports whether the run resumed from a checkpoint. Earlier has the records of the epochs
@@ -76,55 +80,43 @@ type Observation struct {
 	Done bool
 }
 
-// Histogram is the distribution of the values of a weight.
+// Histogram is the distribution of the values of a weight, as tf.summary.histogram has it: 30 buckets
+// of equal width, each with its lower limit, its upper limit and the number of values.
 type Histogram struct {
 	Name    string
-	Buckets []Bucket
+	Buckets [][3]float64
 }
 
-// Bucket counts the values from Low to High.
-type Bucket struct{ Low, High, Count float64 }
-
-// histogramBuckets is the number of buckets of tf.summary.histogram.
 const histogramBuckets = 30
 
-// NewHistogram returns a histogram with 30 buckets of equal width, as tf.summary.histogram does. It
-// leaves out values that are NaN or infinite.
-func NewHistogram(name string, values []float64) Histogram {
-	low, high := math.Inf(1), math.Inf(-1)
-	for _, v := range values {
-		if isFinite(v) {
-			low, high = min(low, v), max(high, v)
-		}
+// newHistogram leaves out values that are NaN or infinite.
+func newHistogram(name string, values []float64) Histogram {
+	values = slices.DeleteFunc(values, func(v float64) bool { return !isFinite(v) })
+	h := Histogram{Name: name}
+	if len(values) == 0 {
+		return h
 	}
-	if low > high {
-		return Histogram{Name: name}
-	}
+	low, high := slices.Min(values), slices.Max(values)
 	width := high/histogramBuckets - low/histogramBuckets // the difference may overflow
-	h := Histogram{Name: name, Buckets: make([]Bucket, histogramBuckets)}
-	for i := range h.Buckets {
-		h.Buckets[i] = Bucket{Low: low + float64(i)*width, High: low + float64(i+1)*width}
+	for i := range histogramBuckets {
+		h.Buckets = append(h.Buckets, [3]float64{low + float64(i)*width, low + float64(i+1)*width, 0})
 	}
-	h.Buckets[histogramBuckets-1].High = high
+	h.Buckets[histogramBuckets-1][1] = high
 	for _, v := range values {
-		if isFinite(v) {
-			i := histogramBuckets - 1 // the last bucket, also if all values are equal
-			if width > 0 {
-				i = min(int((v/2-low/2)/(width/2)), i)
-			}
-			h.Buckets[i].Count++
+		i := histogramBuckets - 1 // the last bucket, also if all values are equal
+		if width > 0 {
+			i = min(int((v/2-low/2)/(width/2)), i)
 		}
+		h.Buckets[i][2]++
 	}
 	return h
 }
 
-// Written describes a checkpoint that was written.
-type Written struct {
-	Step int64
-	Time time.Time
-	// Took is the duration of writing, also while steps ran; 0 if an earlier process wrote it.
-	// Record.CheckpointPause has the time without steps.
-	Took time.Duration
+// written describes a checkpoint that was written.
+type written struct {
+	step int64
+	time time.Time
+	took time.Duration
 }
 
 // Observers is a hook that passes the figures of a training to observers. Each observer has a
@@ -144,10 +136,10 @@ type Observers struct {
 	Budget      memory.Bytes
 	BudgetLayer memory.Layer
 	Restarts    int
-	// Histograms returns the distributions of the weights; nil disables them. It is called
-	// after the first epoch and then after every HistogramsEvery epochs. The training waits
-	// for it.
-	Histograms      func(context.Context) ([]Histogram, error)
+	// Weights returns the values of the weights by name, whose histograms are observed; nil disables
+	// them. The slices are changed. Weights is called after the first epoch and then after every HistogramsEvery epochs. The training
+	// waits for it.
+	Weights         func(context.Context) (iter.Seq2[string, []float64], error)
 	HistogramsEvery int
 
 	patience time.Duration // 0 means 5 s
@@ -167,7 +159,7 @@ func (o Observers) Hook() Hook {
 	if o.EverySteps > 0 {
 		every = o.EverySteps
 	}
-	return Hook{Name: "observers", Priority: PriorityReport, StepEvery: every, Start: w.start, Step: w.step, Epoch: w.epoch, End: w.end, local: true}
+	return Hook{Name: "observers", Priority: priorityReport, StepEvery: every, Start: w.start, Step: w.step, Epoch: w.epoch, End: w.end, local: true}
 }
 
 type observing struct {
@@ -213,11 +205,15 @@ func (w *observing) step(_ context.Context, s *State) error {
 
 func (w *observing) epoch(ctx context.Context, s *State) error {
 	o := w.observe(s, AtEpoch, s.run.now())
-	if w.Histograms != nil && (s.Epoch-1)%max(w.HistogramsEvery, 1) == 0 {
-		var err error
-		if o.Histograms, err = w.Histograms(context.WithoutCancel(ctx)); err != nil {
+	if w.Weights != nil && (s.Epoch-1)%max(w.HistogramsEvery, 1) == 0 {
+		weights, err := w.Weights(context.WithoutCancel(ctx))
+		if err != nil {
 			s.Log.Warn("the weights could not be read for observers; training continues", "error", err)
-			w.Histograms = nil
+			w.Weights = nil
+		} else {
+			for name, values := range weights {
+				o.Histograms = append(o.Histograms, newHistogram(name, values))
+			}
 		}
 	}
 	w.send(o)
@@ -277,9 +273,9 @@ func (w *observing) observe(s *State, moment Moment, now time.Time) *Observation
 		Step: s.Step, EpochsDone: s.EpochsDone, EpochStep: s.EpochStep, Epochs: s.Epochs, StepsPerEpoch: s.StepsPerEpoch,
 		Steps: w.steps, Samples: w.samples,
 		Budget: w.Budget, BudgetLayer: w.BudgetLayer, Restarts: w.Restarts,
-		Checkpoint: s.run.written, Resumed: s.History.ResumedFrom != "",
+		CheckpointStep: s.run.written.step, CheckpointTime: s.run.written.time, CheckpointTook: s.run.written.took, Resumed: s.History.ResumedFrom != "",
 	}
-	if rate, ok := s.LearningRate(); ok {
+	if rate, ok := s.learningRate(); ok {
 		o.LearningRate = &rate
 	}
 	if moment == AtEpoch {
@@ -292,7 +288,7 @@ func (w *observing) observe(s *State, moment Moment, now time.Time) *Observation
 		return o
 	}
 	if s.EpochStep > 0 {
-		o.Metrics = s.Running()
+		o.Metrics = s.running()
 		o.StepTime = w.stepTime(s)
 	}
 	if now.Sub(w.read) >= observeEvery {
@@ -458,21 +454,7 @@ func (l *scalarList) add(name string, value float64) {
 }
 
 func (l *scalarList) memory(u memory.Usage, gpu memory.Reading) {
-	for name, bytes := range MemoryLayers(u, gpu) {
+	for name, bytes := range gauge.Layers(u, gpu) {
 		l.add("memory/"+name, float64(bytes))
-	}
-}
-
-// MemoryLayers returns the known amounts of memory by name: rss, anon, file, peak and gpu.
-func MemoryLayers(u memory.Usage, gpu memory.Reading) iter.Seq2[string, memory.Bytes] {
-	return func(yield func(string, memory.Bytes) bool) {
-		for _, layer := range []struct {
-			name string
-			memory.Reading
-		}{{"rss", u.RSS}, {"anon", u.Anon}, {"file", u.File}, {"peak", u.Peak}, {"gpu", gpu}} {
-			if layer.OK && !yield(layer.name, layer.Bytes) {
-				return
-			}
-		}
 	}
 }

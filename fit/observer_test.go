@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -57,8 +59,8 @@ func TestObserversGetTheHistory(t *testing.T) {
 	require.Equal(t, int64(12), last.Step)
 	require.Equal(t, int64(12), last.Steps)
 	require.Equal(t, int64(3*14), last.Samples, "the last batch of a pass has 2 samples")
-	require.Equal(t, int64(12), last.Checkpoint.Step, "Checkpoint ends before the observers")
-	require.Positive(t, last.Checkpoint.Took)
+	require.Equal(t, int64(12), last.CheckpointStep, "Checkpoint ends before the observers")
+	require.Positive(t, last.CheckpointTook)
 	require.Equal(t, 2, last.Restarts)
 	require.Equal(t, memory.Bytes(memory.GiB), last.Budget)
 	require.Equal(t, memory.Anon, last.BudgetLayer)
@@ -70,7 +72,7 @@ func TestObserversGetTheHistory(t *testing.T) {
 		require.Equal(t, i+1, o.EpochsDone)
 		require.InDelta(t, 1/h.Records[i].StepsPerSecond, o.StepTime.Seconds(), 1e-6)
 	}
-	require.Equal(t, int64(8), epochs[2].Checkpoint.Step, "Checkpoint follows the observers")
+	require.Equal(t, int64(8), epochs[2].CheckpointStep, "Checkpoint follows the observers")
 	var multiples []int64
 	for _, o := range r.at(AtStep) {
 		if o.Step%2 == 0 {
@@ -117,8 +119,8 @@ func TestObserversOfAResumedRun(t *testing.T) {
 	require.True(t, o.Resumed)
 	require.Equal(t, outcomeOf(t, h, newLinear()), outcomeOf(t, &History{Records: o.Earlier}, newLinear()))
 	require.Equal(t, int64(4), o.Step)
-	require.Equal(t, int64(4), o.Checkpoint.Step)
-	require.WithinDuration(t, time.Now(), o.Checkpoint.Time, time.Minute)
+	require.Equal(t, int64(4), o.CheckpointStep)
+	require.WithinDuration(t, time.Now(), o.CheckpointTime, time.Minute)
 	last := second.seen[len(second.seen)-1]
 	require.Equal(t, int64(6), last.Step)
 	require.Equal(t, int64(2), last.Steps)
@@ -240,27 +242,26 @@ func BenchmarkObservers(b *testing.B) {
 }
 
 func TestHistograms(t *testing.T) {
-	h := NewHistogram("w", []float64{0, 0.5, 29.9, 30, math.NaN(), math.Inf(1)})
+	h := newHistogram("w", []float64{0, 0.5, 29.9, 30, math.NaN(), math.Inf(1)})
 	require.Len(t, h.Buckets, 30)
-	require.Equal(t, Bucket{0, 1, 2}, h.Buckets[0])
-	require.Equal(t, Bucket{29, 30, 2}, h.Buckets[29])
-	h = NewHistogram("w", []float64{7, 7, 7})
-	require.Equal(t, Bucket{7, 7, 0}, h.Buckets[0])
-	require.Equal(t, Bucket{7, 7, 3}, h.Buckets[29])
-	require.Empty(t, NewHistogram("w", []float64{math.NaN()}).Buckets)
-	h = NewHistogram("w", []float64{-math.MaxFloat64, 0, math.MaxFloat64}) // the range overflows
-	require.Equal(t, 1.0, h.Buckets[0].Count)
-	require.Equal(t, 1.0, h.Buckets[14].Count+h.Buckets[15].Count)
-	require.Equal(t, 1.0, h.Buckets[29].Count)
-	h = NewHistogram("w", []float64{7, 7, 7})
+	require.Equal(t, [3]float64{0, 1, 2}, h.Buckets[0])
+	require.Equal(t, [3]float64{29, 30, 2}, h.Buckets[29])
+	h = newHistogram("w", []float64{7, 7, 7})
+	require.Equal(t, [3]float64{7, 7, 0}, h.Buckets[0])
+	require.Equal(t, [3]float64{7, 7, 3}, h.Buckets[29])
+	require.Empty(t, newHistogram("w", []float64{math.NaN()}).Buckets)
+	h = newHistogram("w", []float64{-math.MaxFloat64, 0, math.MaxFloat64}) // the range overflows
+	require.Equal(t, 1.0, h.Buckets[0][2])
+	require.Equal(t, 1.0, h.Buckets[14][2]+h.Buckets[15][2])
+	require.Equal(t, 1.0, h.Buckets[29][2])
 
 	r, asked := &recorder{}, 0
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 5}
-	loop.Hook(Observers{List: []Observer{r}, HistogramsEvery: 2, Histograms: func(context.Context) ([]Histogram, error) {
+	loop.Hook(Observers{List: []Observer{r}, HistogramsEvery: 2, Weights: func(context.Context) (iter.Seq2[string, []float64], error) {
 		if asked++; asked == 3 {
 			return nil, errors.New("no weights")
 		}
-		return []Histogram{h}, nil
+		return maps.All(map[string][]float64{"w": {7, 7, 7}}), nil
 	}}.Hook())
 	_, err := loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)

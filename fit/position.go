@@ -30,7 +30,7 @@ type Position struct {
 	UncountedSamples int64 `json:"epoch_samples_uncounted,omitempty"`
 	// SkippedSteps is the number of consecutive skipped steps, up to the last step.
 	SkippedSteps int64 `json:"steps_unapplied,omitempty"`
-	// RateScale is the product of the factors of State.ScaleLearningRate.
+	// RateScale is the product of the factors of ReduceOnPlateau.
 	RateScale float64 `json:"learning_rate_scale"`
 	// FiniteLoss is true if the current weights have given a finite loss.
 	FiniteLoss bool `json:"finite_loss_seen"`

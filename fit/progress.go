@@ -72,7 +72,7 @@ type progressView struct {
 }
 
 func (p *progressView) hook() Hook {
-	h := Hook{Name: "progress", Priority: PriorityReport, Start: p.harmless(p.start), Epoch: p.harmless(p.epochLine), End: p.harmless(p.end), local: true}
+	h := Hook{Name: "progress", Priority: priorityReport, Start: p.harmless(p.start), Epoch: p.harmless(p.epochLine), End: p.harmless(p.end), local: true}
 	if p.terminal {
 		h.Step, h.StepEvery = p.harmless(p.step), AnyStep
 	}
@@ -170,7 +170,7 @@ func (p *progressView) describe(s *State) string {
 	text := p.label(s)
 	room := p.width() - barRoom - len(text)
 	rss := ""
-	for i, m := range s.Running() {
+	for i, m := range s.running() {
 		part := "  " + m.String()
 		if room -= len(part); i > 0 && room < 0 {
 			break

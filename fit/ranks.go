@@ -234,8 +234,8 @@ func (r *run) takeOver(ctx context.Context, s rank.Group, source int, differ err
 	}
 	var mismatch *MismatchError
 	if errors.As(err, &mismatch) {
-		d := mismatch.Differences[0]
-		err = otherRank(d.Key, orAbsent(d.Run), source, orAbsent(d.Checkpoint))
+		d := mismatch.differences[0]
+		err = otherRank(d.key, orAbsent(d.run), source, orAbsent(d.checkpoint))
 	}
 	if err = join(err, remove()); err != nil {
 		_, _ = s.Gather(1) // the error of this rank matters more

@@ -160,7 +160,8 @@ func TestResetsAreRecorded(t *testing.T) {
 	})
 	h, err := loop.Run(t.Context(), samples(t, 100))
 	require.NoError(t, err)
-	one := Reset{Step: 2, Depth: "reload", Returned: memory.Known(memory.MiB), Seconds: 0.25}
+	returned := int64(memory.MiB)
+	one := Reset{Step: 2, Depth: "reload", Returned: &returned, Seconds: 0.25}
 	two := one
 	two.Step = 3
 	require.Equal(t, Resets{Count: 2, Returned: memory.Known(2 * memory.MiB), Seconds: 0.5, Each: []Reset{one, two}}, h.Records[0].Resets)
@@ -186,8 +187,9 @@ func TestResetsAreRecorded(t *testing.T) {
 // If an epoch has many resets, only the first ones are listed, but the sums include all resets.
 func TestManyResets(t *testing.T) {
 	var r Resets
+	one := int64(1)
 	for i := range 100 {
-		r.add(Reset{Step: int64(i), Returned: memory.Known(1), Seconds: 1})
+		r.add(Reset{Step: int64(i), Returned: &one, Seconds: 1})
 	}
 	require.Equal(t, 100, r.Count)
 	require.Equal(t, memory.Known(100), r.Returned)
@@ -365,7 +367,7 @@ func interruptedReplay(t *testing.T, dir string, resume bool, every int, seen *[
 	loop.Hook(Checkpoint{Folder: dir, EverySteps: every}.Hook(), Hook{Name: "scale", Step: func(_ context.Context, s *State) error {
 		*seen = append(*seen, s.Step)
 		if s.Step == 6 || s.Step == 8 {
-			s.ScaleLearningRate(0.5)
+			s.scaleLearningRate(0.5)
 		}
 		return nil
 	}})
@@ -382,7 +384,7 @@ func TestInterruptedReplay(t *testing.T) {
 	loop.Hook(Hook{Name: "scale", Step: func(_ context.Context, s *State) error {
 		all = append(all, s.Step)
 		if s.Step == 6 || s.Step == 8 {
-			s.ScaleLearningRate(0.5)
+			s.scaleLearningRate(0.5)
 		}
 		return nil
 	}})
@@ -415,7 +417,7 @@ func TestReplays(t *testing.T) {
 			return func(_ context.Context, s *State) error {
 				*to = append(*to, s.Step)
 				if scales && s.Step%3 == 0 {
-					s.ScaleLearningRate(0.9)
+					s.scaleLearningRate(0.9)
 				}
 				return nil
 			}

@@ -72,22 +72,22 @@ type variableChecker interface {
 	CheckVariables(ctx context.Context, prefix string) error
 }
 
-func (r *run) accept(path string, state *savedState, found []Difference) error {
-	mismatch := &MismatchError{Checkpoint: path, Differences: found}
+func (r *run) accept(path string, state *savedState, found []difference) error {
+	mismatch := &MismatchError{Checkpoint: path, differences: found}
 	for _, d := range found {
-		if why := r.fixed(path, state, d.Key); why != "" {
-			if mismatch.Fixed == nil {
-				mismatch.Fixed = make(map[string]string)
+		if why := r.fixed(path, state, d.key); why != "" {
+			if mismatch.fixed == nil {
+				mismatch.fixed = make(map[string]string)
 			}
-			mismatch.Fixed[d.Key] = why
+			mismatch.fixed[d.key] = why
 		}
 	}
-	if !r.loop.ResumeAnyway || len(mismatch.Fixed) > 0 || r.follows() {
+	if !r.loop.ResumeAnyway || len(mismatch.fixed) > 0 || r.follows() {
 		return mismatch
 	}
 	for _, d := range found {
-		r.state.Log.Warn("resuming despite a difference", "difference", d.Key,
-			"in_checkpoint", orAbsent(d.Checkpoint), "now", orAbsent(d.Run), "checkpoint", path)
+		r.state.Log.Warn("resuming despite a difference", "difference", d.key,
+			"in_checkpoint", orAbsent(d.checkpoint), "now", orAbsent(d.run), "checkpoint", path)
 	}
 	return nil
 }
@@ -118,17 +118,17 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 	}
 	found := differences(state.Identity, identity)
 	if r.follows() { // all ranks use the same sums, so their machines may have different kernels
-		found = slices.DeleteFunc(found, func(d Difference) bool { return d.Key == sessionPrefix+"onednn" })
+		found = slices.DeleteFunc(found, func(d difference) bool { return d.key == sessionPrefix+"onednn" })
 	}
 	var metrics []string
 	for _, sum := range state.Sums {
 		metrics = append(metrics, sum.Name)
 	}
 	if !slices.Equal(metrics, r.train.names) {
-		found = append(found, Difference{metricsKey, strings.Join(metrics, ", "), strings.Join(r.train.names, ", ")})
+		found = append(found, difference{metricsKey, strings.Join(metrics, ", "), strings.Join(r.train.names, ", ")})
 	}
 	if len(found) > 0 {
-		slices.SortFunc(found, func(a, b Difference) int { return cmp.Compare(a.Key, b.Key) })
+		slices.SortFunc(found, func(a, b difference) int { return cmp.Compare(a.key, b.key) })
 		if err := r.accept(path, state, found); err != nil {
 			return err
 		}
@@ -158,7 +158,7 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 	r.replay.trained, r.replay.rescaled = state.Trained, state.Rescaled
 	r.logs, r.passed = state.Logs, state.Passed
 	if at, err := time.Parse(time.RFC3339, state.Written); err == nil { // for information only
-		r.written = Written{Step: s.Step, Time: at}
+		r.written = written{step: s.Step, time: at}
 	}
 	s.Epoch = min(s.EpochsDone+1, max(r.loop.Epochs, s.EpochsDone))
 	if !r.follows() {
@@ -175,27 +175,27 @@ const forcedEvent = "resumed_anyway"
 
 // forced prepares a state for a resume despite differences. If they change the batches, the
 // position in the data has no meaning, and the run continues with the next pass.
-func forced(state *savedState, found []Difference) {
+func forced(state *savedState, found []difference) {
 	state.Events = append(state.Events, forcedEvent)
-	moved := slices.ContainsFunc(found, func(d Difference) bool { return slices.Contains(positionKeys, d.Key) })
+	moved := slices.ContainsFunc(found, func(d difference) bool { return slices.Contains(positionKeys, d.key) })
 	if moved && state.PassBatch > 0 {
 		state.Pass, state.PassBatch = state.Pass+1, 0
 	}
 }
 
-func differences(checkpoint, run map[string]string) []Difference {
+func differences(checkpoint, run map[string]string) []difference {
 	keys := maps.Clone(checkpoint)
 	if keys == nil {
 		keys = make(map[string]string)
 	}
 	maps.Copy(keys, run)
-	var found []Difference
+	var found []difference
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if slices.Contains(laterKeys, key) && (checkpoint[key] == "" || run[key] == "") {
 			continue
 		}
 		if checkpoint[key] != run[key] {
-			found = append(found, Difference{Key: key, Checkpoint: checkpoint[key], Run: run[key]})
+			found = append(found, difference{key, checkpoint[key], run[key]})
 		}
 	}
 	return found

@@ -287,7 +287,7 @@ func TestResumeAnyway(t *testing.T) {
 		var mismatch *MismatchError
 		require.ErrorAs(t, err, &mismatch, c.keys)
 		require.ErrorContains(t, err, "or set Loop.ResumeAnyway")
-		require.Empty(t, mismatch.Fixed)
+		require.Empty(t, mismatch.fixed)
 
 		var log bytes.Buffer
 		loop.ResumeAnyway, loop.Log = true, warnings(&log)
@@ -355,7 +355,7 @@ func TestOtherModelIsNotForced(t *testing.T) {
 		_, err := loop.Run(t.Context(), samples(t, 8))
 		var mismatch *MismatchError
 		require.ErrorAs(t, err, &mismatch)
-		require.Contains(t, mismatch.Fixed, "session.model")
+		require.Contains(t, mismatch.fixed, "session.model")
 		require.ErrorContains(t, err, "session.model: linear in the checkpoint, other now; this cannot be overridden: ")
 		require.ErrorContains(t, err, c.words)
 		require.NotContains(t, err.Error(), "ResumeAnyway")
@@ -368,7 +368,7 @@ func TestOtherModelIsNotForced(t *testing.T) {
 func TestLaterPartsOfTheIdentity(t *testing.T) {
 	type run struct {
 		precision string
-		rate      Schedule
+		rate      schedule
 		text      string
 	}
 	noted := run{"float32", Constant(0.05), "0.05"}
@@ -405,7 +405,7 @@ func TestLaterPartsOfTheIdentity(t *testing.T) {
 			var mismatch *MismatchError
 			require.ErrorAs(t, err, &mismatch)
 			require.ErrorContains(t, err, c.want)
-			require.Len(t, mismatch.Differences, 1)
+			require.Len(t, mismatch.differences, 1)
 			h, err := train(c.after, 2, true)
 			require.NoError(t, err)
 			require.Equal(t, []string{forcedEvent}, h.Records[1].Events)
@@ -462,7 +462,7 @@ func TestModelExportedAnewIsForced(t *testing.T) {
 	var mismatch *MismatchError
 	_, err = train(exported{newLinear(), digits, "two"}, false, 3)
 	require.ErrorAs(t, err, &mismatch)
-	require.Empty(t, mismatch.Fixed)
+	require.Empty(t, mismatch.fixed)
 	_, err = train(exported{newLinear(), cnn, "three"}, true, 3)
 	require.ErrorAs(t, err, &mismatch)
 	require.ErrorContains(t, err, "this cannot be overridden: the variables do not fit: the checkpoint has other variables than the model: ")
@@ -483,7 +483,7 @@ func TestResumesEarlierCheckpoint(t *testing.T) {
 			if s.Step == 6 {
 				s.Event("noted")
 				s.ResetBy("reload", memory.Known(1<<20), 250*time.Millisecond)
-				s.ScaleLearningRate(0.5)
+				s.scaleLearningRate(0.5)
 			}
 			return nil
 		}})

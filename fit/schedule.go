@@ -7,13 +7,10 @@ import (
 	"strings"
 )
 
-// Schedule returns the learning rate of a train step. step is the number of train steps before
-// it, and epoch the number of complete epochs. The rate must depend only on these two, so that
-// a resumed run gets the same rates. A negative or non-finite rate ends the run.
-type Schedule func(step int64, epoch int) float64
+type schedule = func(step int64, epoch int) float64
 
 // Constant returns a schedule with one rate. ParseSchedule returns other schedules.
-func Constant(rate float64) Schedule {
+func Constant(rate float64) func(step int64, epoch int) float64 {
 	return func(int64, int) float64 { return rate }
 }
 
@@ -39,7 +36,7 @@ const scheduleGrammar = "expected RATE, cosine:RATE:STEPS[:FINAL], linear:RATE:S
 //
 // Rates are at least 0, factors are above 0, and steps and epochs are whole numbers of at least
 // 1.
-func ParseSchedule(text string) (Schedule, error) {
+func ParseSchedule(text string) (func(step int64, epoch int) float64, error) {
 	a := &arguments{parts: strings.Split(strings.TrimSpace(text), ":")}
 	s := a.schedule()
 	if a.err == nil && len(a.parts) > 0 {
@@ -57,7 +54,7 @@ type arguments struct {
 	err   error
 }
 
-func (a *arguments) schedule() Schedule {
+func (a *arguments) schedule() schedule {
 	kind := a.parts[0]
 	switch kind {
 	case "cosine", "linear", "step", "exp", "warmup":

@@ -67,7 +67,7 @@ func TestParseSchedule(t *testing.T) {
 }
 
 // parsed returns a schedule for the loop of a test.
-func parsed(text string) Schedule {
+func parsed(text string) schedule {
 	s, err := ParseSchedule(text)
 	if err != nil {
 		panic(err)

@@ -127,7 +127,7 @@ func (r soakRun) train() error {
 		limit.Hook(s),
 		budget.ResetPolicy{Depth: "reload", EverySteps: r.Reload}.Hook(s),
 		fit.Checkpoint{Folder: checkpoints}.Hook(),
-		fit.HistoryFile(history, fit.Stop),
+		fit.HistoryFile(history, false),
 		fit.Hook{Name: "memory", Epoch: func(_ context.Context, st *fit.State) error {
 			if err := sampler.Sample(int(st.Step), &sample); err != nil {
 				return err

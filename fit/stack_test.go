@@ -111,14 +111,14 @@ func sameRun(t *testing.T, want, have *History, wantOf, haveOf *linear) {
 
 // Executions end at the expected steps, and the run equals one with single steps.
 func TestCallsOfSeveralSteps(t *testing.T) {
-	steps := func(rates ...float64) Schedule {
+	steps := func(rates ...float64) schedule {
 		return func(step int64, _ int) float64 { return rates[min(int(step), len(rates)-1)] }
 	}
 	for name, c := range map[string]struct {
 		together, samples, epochs, perEpoch int
 		drop                                bool
 		fixed                               int
-		schedule                            Schedule
+		schedule                            schedule
 		hooks                               func(t *testing.T) []Hook
 		calls                               []int
 		says                                string
@@ -476,7 +476,7 @@ func resets(every int) Hook {
 		return nil
 	}
 	return Hook{
-		Name: "reset", Priority: PriorityReport - 100, StepEvery: every,
+		Name: "reset", Priority: priorityReport - 100, StepEvery: every,
 		Step: func(_ context.Context, s *State) error {
 			if every > 0 && s.Step%int64(every) == 0 && !s.LastStep() {
 				return reset(s)

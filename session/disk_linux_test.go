@@ -176,7 +176,7 @@ func TestSaveOnADiskThatCannotBeWritten(t *testing.T) {
 // On a disk that is too small for two checkpoints, the run ends or continues depending on the
 // options. The error is never about memory.
 func TestCheckpointsOnAFullDisk(t *testing.T) {
-	for _, policy := range []fit.ErrorPolicy{fit.Stop, fit.Continue} {
+	for _, policy := range []bool{false, true} {
 		root := smallDisk(t)
 		dir := filepath.Join(root, "ckpt")
 		var log strings.Builder
@@ -184,7 +184,7 @@ func TestCheckpointsOnAFullDisk(t *testing.T) {
 			Session: open(t, "digits", session.Options{}), Batch: 500, Epochs: 3, StepsPerEpoch: 1,
 			Log: slog.New(slog.NewTextHandler(&log, nil)),
 		}
-		loop.Hook(fit.Checkpoint{Folder: dir, Keep: 1, OnError: policy}.Hook(), fit.Hook{
+		loop.Hook(fit.Checkpoint{Folder: dir, Keep: 1, ContinueOnError: policy}.Hook(), fit.Hook{
 			Name: "filler", Epoch: func(_ context.Context, s *fit.State) error {
 				if s.Epoch == 2 {
 					s.AwaitCheckpoint()
@@ -198,8 +198,8 @@ func TestCheckpointsOnAFullDisk(t *testing.T) {
 		var failed *checkpoint.Error
 		require.ErrorAs(t, err, &failed)
 		require.Equal(t, filepath.Join(dir, "ckpt-1"), failed.Good)
-		require.Equal(t, policy == fit.Continue, failed.Final)
-		if policy == fit.Continue {
+		require.Equal(t, policy, failed.Final)
+		if policy {
 			require.Len(t, h.Records, 3)
 			require.Contains(t, log.String(), "no space left on device")
 		}

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 
 	"steadyfit/cluster"
-	"steadyfit/fit"
 	"steadyfit/session"
 )
 
@@ -76,7 +75,7 @@ func (t *training) follow() {
 		t.Checkpoints, t.Resume = Checkpoints{}, false
 	case rank > 0:
 		t.Checkpoints.Folder = filepath.Join(t.Checkpoints.Folder, fmt.Sprintf("rank-%d", rank))
-		t.OnWriteError = fit.Continue
+		t.ContinueOnWriteError = true
 	}
 }
 

@@ -53,7 +53,7 @@ func (j *rankJob) config() Config {
 		Checkpoints: Checkpoints{Folder: filepath.Join(j.Dir, "ckpt"), EverySteps: j.CheckpointSteps, Keep: 3, Copies: j.Copies}, Resume: j.Resume,
 		Cluster: &j.Cluster,
 	}
-	c.Loop.Hook(fit.HistoryFile(filepath.Join(j.Dir, "history.jsonl"), fit.Stop))
+	c.Loop.Hook(fit.HistoryFile(filepath.Join(j.Dir, "history.jsonl"), false))
 	c.Loop.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if j.Supervised {
 		c.Supervise = Always

@@ -102,9 +102,8 @@ type Config struct {
 	// OutAdapter is the folder for the trained weights alone (package adapter); empty saves
 	// none.
 	OutAdapter string
-	// OnWriteError is the policy if a checkpoint cannot be written. Hooks of Loop have separate
-	// policies.
-	OnWriteError fit.ErrorPolicy
+	// ContinueOnWriteError is Checkpoint.ContinueOnError of package fit. Hooks of Loop have their own.
+	ContinueOnWriteError bool
 	// Trace selects whether a step is traced at the start, to report which options take effect:
 	// Always, Never, or UnlessLimited, which traces unless memory is limited, since the first
 	// steps under a limit must be representative. Empty is like UnlessLimited if an option may

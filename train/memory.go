@@ -89,7 +89,7 @@ func (t *training) arrangeCheckpoints() {
 	}
 	rank, _ := t.ranked()
 	t.Loop.Hook(fit.Checkpoint{
-		EveryRank: rank > 0, Folder: c.Folder, EverySteps: c.EverySteps, EveryEpochs: c.EveryEpochs, Keep: cmp.Or(c.Keep, -1), Best: c.Best, OnError: t.OnWriteError,
+		EveryRank: rank > 0, Folder: c.Folder, EverySteps: c.EverySteps, EveryEpochs: c.EveryEpochs, Keep: cmp.Or(c.Keep, -1), Best: c.Best, ContinueOnError: t.ContinueOnWriteError,
 		Foreground: t.Budget.ofProcess() || t.resets() && t.Reset.Limit > 0, // a copy of the variables would count
 	}.Hook())
 }

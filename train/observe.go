@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -39,7 +40,7 @@ func (t *training) arrangeObservers() {
 		o.List = append(o.List, &observe.TensorBoard{Dir: b.Folder, EverySteps: b.EverySteps, Graph: t.model.Graph})
 	}
 	if b.Histograms > 0 {
-		o.Histograms, o.HistogramsEvery = t.histograms, b.Histograms
+		o.Weights, o.HistogramsEvery = t.weights, b.Histograms
 	}
 	if t.MetricsListen != "" {
 		o.List = append(o.List, &observe.Prometheus{Listen: t.MetricsListen})
@@ -49,21 +50,21 @@ func (t *training) arrangeObservers() {
 	}
 }
 
-// histograms returns the distributions of the trained weights. They have the names of Keras's callback: the
+// weights returns the values of the trained weights. They have the names of Keras's callback: the
 // exporter keeps the variables of a Keras model under "model", by their paths.
-func (t *training) histograms(ctx context.Context) ([]fit.Histogram, error) {
+func (t *training) weights(ctx context.Context) (iter.Seq2[string, []float64], error) {
 	a, err := t.session.Adapter(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var list []fit.Histogram
-	for _, name := range slices.Sorted(maps.Keys(a.Weights)) {
-		if values := floats(a.Weights[name]); values != nil {
-			name = strings.ReplaceAll(strings.TrimPrefix(name, "model/"), ":", "_")
-			list = append(list, fit.NewHistogram(name, values))
+	return func(yield func(string, []float64) bool) {
+		for _, name := range slices.Sorted(maps.Keys(a.Weights)) {
+			values := floats(a.Weights[name])
+			if values != nil && !yield(strings.ReplaceAll(strings.TrimPrefix(name, "model/"), ":", "_"), values) {
+				return
+			}
 		}
-	}
-	return list, nil
+	}, nil
 }
 
 // floats returns the values of a weight; nil if they are no floating-point numbers.

@@ -44,7 +44,7 @@ func TestObservedTraining(t *testing.T) {
 	c.Observers = []fit.Observer{server, names}
 	c.MetricsListen = "localhost:0"
 	compared := 0
-	c.Loop.Hook(fit.Hook{Name: "compare", Priority: fit.PriorityReport + 1, Epoch: func(_ context.Context, s *fit.State) error {
+	c.Loop.Hook(fit.Hook{Name: "compare", Priority: 501, Epoch: func(_ context.Context, s *fit.State) error {
 		var got map[string]map[string]float64
 		require.Eventually(t, func() bool {
 			got = metrics(t, server.Address())

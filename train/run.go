@@ -208,7 +208,7 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 // orRestart returns the error that requests another process, if the loop ended because of that
 // request.
 func (t *training) orRestart(h *fit.History, err error) error {
-	tolerated := err == nil || t.OnWriteError == fit.Continue && every(err, unlogged)
+	tolerated := err == nil || t.ContinueOnWriteError && every(err, unlogged)
 	if t.restartErr == nil || h.Done || !tolerated {
 		return err
 	}
@@ -273,7 +273,7 @@ func (t *training) checkOut() error {
 
 // unwritable returns the error that the folder for the trained model cannot be used.
 func (t *training) unwritable(err error) error {
-	if t.continues() && t.OnWriteError == fit.Continue && errors.As(err, new(*session.SaveError)) {
+	if t.continues() && t.ContinueOnWriteError && errors.As(err, new(*session.SaveError)) {
 		// Writing may succeed at the end.
 		t.Loop.Log.Warn("the trained model could not be written now", "error", err)
 		return nil

@@ -84,7 +84,7 @@ func TestRunWithoutLastCheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	c := Config{
 		Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 256, Epochs: 1},
-		Out: filepath.Join(dir, "out"), OutAdapter: filepath.Join(dir, "adapter"), OnWriteError: fit.Continue,
+		Out: filepath.Join(dir, "out"), OutAdapter: filepath.Join(dir, "adapter"), ContinueOnWriteError: true,
 	}
 	c.Checkpoints.Folder = filepath.Join(dir, "ckpt")
 	c.Loop.Hook(fit.Hook{Name: "no folder", Epoch: func(context.Context, *fit.State) error {

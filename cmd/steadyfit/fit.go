@@ -193,7 +193,7 @@ func (s *settings) combineReset() error {
 
 func (s *settings) combineHooks() error {
 	if s.history != "" {
-		s.Loop.Hook(fit.HistoryFile(s.history, s.OnWriteError))
+		s.Loop.Hook(fit.HistoryFile(s.history, s.ContinueOnWriteError))
 	}
 	if k := observe.KubeflowFromEnvironment(os.LookupEnv); k != nil {
 		s.Observers = append(s.Observers, k)
@@ -204,7 +204,7 @@ func (s *settings) combineHooks() error {
 		if err != nil {
 			return err
 		}
-		stop.RestoreBest, stop.Folder, stop.OnError = s.restoreBest, s.Checkpoints.Folder, s.OnWriteError
+		stop.RestoreBest, stop.Folder, stop.ContinueOnError = s.restoreBest, s.Checkpoints.Folder, s.ContinueOnWriteError
 		s.Loop.Hook(stop.Hook())
 	case s.restoreBest:
 		return usagef("--restore-best needs --early-stop, whose metric says what is best")

@@ -12,7 +12,6 @@ import (
 
 	"steadyfit/cluster"
 	"steadyfit/data"
-	"steadyfit/fit"
 	"steadyfit/fit/budget"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
@@ -258,7 +257,7 @@ func (s *settings) checkpointFlags() []flag {
 			newSwitch(&s.Supervise, train.Always, "")},
 		{"deadline", "fit", "kill a supervised run that completes no step for this long (0 disables)", "Supervisor.Deadline", newDuration(&s.deadline, 0)},
 		{"restarts", "fit", "consecutive crashes without progress before --supervise gives up", "Supervisor.Restarts", newCount(&s.restarts, 0)},
-		{"on-write-error", "fit", "what to do if a checkpoint or the history cannot be written", "", newChoice(&s.OnWriteError, "stop continue", fit.Stop, fit.Continue)},
+		{"on-write-error", "fit", "what to do if a checkpoint or the history cannot be written", "", newChoice(&s.ContinueOnWriteError, "stop continue", false, true)},
 	}
 }
 

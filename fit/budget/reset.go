@@ -49,7 +49,7 @@ const (
 	// wait after a reset that did not help.
 	firstWait = 16
 	// priority places the hook after hooks that may stop the run, and before hooks that report.
-	priority = fit.PriorityReport - 100
+	priority = 400
 )
 
 // Hook returns the policy as a hook of a loop that trains s.

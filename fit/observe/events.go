@@ -77,7 +77,7 @@ func scalar(name string, v float64) *pb.Summary_Value {
 func histogram(h fit.Histogram) *pb.Summary_Value {
 	var content []byte
 	for _, b := range h.Buckets {
-		for _, v := range []float64{b.Low, b.High, b.Count} {
+		for _, v := range b {
 			content = binary.LittleEndian.AppendUint64(content, math.Float64bits(v))
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"steadyfit/fit"
+	"steadyfit/fit/internal/gauge"
 	"steadyfit/memory"
 )
 
@@ -114,7 +115,7 @@ func (p *Prometheus) listen() error {
 
 func (p *Prometheus) serve(listener net.Listener) error {
 	registry := prometheus.NewRegistry()
-	if err := registry.Register(p); err != nil {
+	if err := registry.Register(collector{p}); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	mux := http.NewServeMux()
@@ -150,13 +151,15 @@ func (p *Prometheus) close(ctx context.Context) error {
 	return err
 }
 
-// Describe implements prometheus.Collector. The other metrics depend on the model.
-func (p *Prometheus) Describe(c chan<- *prometheus.Desc) { c <- stepsTotal }
+// collector is a prometheus.Collector.
+type collector struct{ *Prometheus }
+
+// Describe leaves out the metrics that depend on the model.
+func (collector) Describe(c chan<- *prometheus.Desc) { c <- stepsTotal }
 
 var stepsTotal = prometheus.NewDesc("steadyfit_steps_total", "Train steps of this process.", nil, nil)
 
-// Collect implements prometheus.Collector.
-func (p *Prometheus) Collect(c chan<- prometheus.Metric) {
+func (p collector) Collect(c chan<- prometheus.Metric) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := p.last
@@ -166,35 +169,35 @@ func (p *Prometheus) Collect(c chan<- prometheus.Metric) {
 	count := func(name, help string, v int64) {
 		c <- prometheus.MustNewConstMetric(describe(name, help, nil), prometheus.CounterValue, float64(v))
 	}
-	gauge := func(name, help string, v float64, labels prometheus.Labels) {
+	level := func(name, help string, v float64, labels prometheus.Labels) {
 		c <- prometheus.MustNewConstMetric(describe(name, help, labels), prometheus.GaugeValue, v)
 	}
 	c <- prometheus.MustNewConstMetric(stepsTotal, prometheus.CounterValue, float64(o.Steps))
 	count("samples_total", "Samples that this process has trained on.", o.Samples)
 	count("restarts_total", "Restarts of the training process.", int64(o.Restarts))
-	gauge("step", "Train steps since the beginning of the training, with those before a resume.", float64(o.Step), nil)
-	gauge("epochs_done", "Complete epochs.", float64(o.EpochsDone), nil)
-	gauge("epochs", "Epochs to train in total.", float64(o.Epochs), nil)
+	level("step", "Train steps since the beginning of the training, with those before a resume.", float64(o.Step), nil)
+	level("epochs_done", "Complete epochs.", float64(o.EpochsDone), nil)
+	level("epochs", "Epochs to train in total.", float64(o.Epochs), nil)
 	for name, v := range p.metrics {
-		gauge("metric", "Mean of a metric over the current epoch, by the name that it has in the history.", v, prometheus.Labels{"name": strings.ToValidUTF8(name, "?")})
+		level("metric", "Mean of a metric over the current epoch, by the name that it has in the history.", v, prometheus.Labels{"name": strings.ToValidUTF8(name, "?")})
 	}
 	if o.LearningRate != nil {
-		gauge("learning_rate", "Learning rate of the last step.", *o.LearningRate, nil)
+		level("learning_rate", "Learning rate of the last step.", *o.LearningRate, nil)
 	}
 	if o.StepTime > 0 {
-		gauge("step_seconds", "Mean time of the last train steps.", o.StepTime.Seconds(), nil)
+		level("step_seconds", "Mean time of the last train steps.", o.StepTime.Seconds(), nil)
 	}
-	for layer, r := range fit.MemoryLayers(p.memory, p.gpu) {
-		gauge("memory_bytes", "Memory of the process by layer.", float64(r), prometheus.Labels{"layer": layer})
+	for layer, r := range gauge.Layers(p.memory, p.gpu) {
+		level("memory_bytes", "Memory of the process by layer.", float64(r), prometheus.Labels{"layer": layer})
 	}
 	if o.Budget > 0 {
-		gauge("memory_budget_bytes", "Limit of the memory budget by the layer that it limits.", float64(o.Budget), prometheus.Labels{"layer": string(o.BudgetLayer)})
+		level("memory_budget_bytes", "Limit of the memory budget by the layer that it limits.", float64(o.Budget), prometheus.Labels{"layer": string(o.BudgetLayer)})
 	}
-	if w := o.Checkpoint; !w.Time.IsZero() {
-		gauge("checkpoint_step", "Train steps at the newest checkpoint.", float64(w.Step), nil)
-		gauge("checkpoint_age_seconds", "Time since the newest checkpoint was written.", time.Since(w.Time).Seconds(), nil)
-		if w.Took > 0 {
-			gauge("checkpoint_duration_seconds", "Time that writing the newest checkpoint took, also while steps ran.", w.Took.Seconds(), nil)
+	if !o.CheckpointTime.IsZero() {
+		level("checkpoint_step", "Train steps at the newest checkpoint.", float64(o.CheckpointStep), nil)
+		level("checkpoint_age_seconds", "Time since the newest checkpoint was written.", time.Since(o.CheckpointTime).Seconds(), nil)
+		if o.CheckpointTook > 0 {
+			level("checkpoint_duration_seconds", "Time that writing the newest checkpoint took, also while steps ran.", o.CheckpointTook.Seconds(), nil)
 		}
 	}
 }

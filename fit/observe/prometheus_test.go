@@ -57,7 +57,7 @@ func TestPrometheus(t *testing.T) {
 	observe(t, p, &fit.Observation{
 		Moment: fit.AtStep, Time: at, Step: 12, Steps: 7, Samples: 50, EpochsDone: 1, Epochs: 3, Restarts: 2, StepTime: 2 * time.Second,
 		Metrics: fit.Metrics{{Name: "loss", Value: 0.25}, {Name: "top 5\xff", Value: 1}}, LearningRate: &rate, GPU: memory.Known(9),
-		Budget: 100, BudgetLayer: memory.RSS, Checkpoint: fit.Written{Step: 10, Time: time.Now().Add(-time.Hour), Took: time.Second},
+		Budget: 100, BudgetLayer: memory.RSS, CheckpointStep: 10, CheckpointTime: time.Now().Add(-time.Hour), CheckpointTook: time.Second,
 	})
 	got := scrape(t, address)
 	for name, want := range map[string]map[string]float64{

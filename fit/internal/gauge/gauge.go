@@ -3,6 +3,7 @@ package gauge
 
 import (
 	"fmt"
+	"iter"
 
 	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
@@ -32,4 +33,18 @@ func New(layer memory.Layer) (*Gauge, error) {
 		return nil, fmt.Errorf("memory gauge: %w: %s is not reported here", memory.ErrUnavailable, layer)
 	}
 	return g, nil
+}
+
+// Layers returns the known amounts of memory by name: rss, anon, file, peak and gpu.
+func Layers(u memory.Usage, gpu memory.Reading) iter.Seq2[string, memory.Bytes] {
+	return func(yield func(string, memory.Bytes) bool) {
+		for _, layer := range []struct {
+			name string
+			memory.Reading
+		}{{"rss", u.RSS}, {"anon", u.Anon}, {"file", u.File}, {"peak", u.Peak}, {"gpu", gpu}} {
+			if layer.OK && !yield(layer.name, layer.Bytes) {
+				return
+			}
+		}
+	}
 }
