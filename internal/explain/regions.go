@@ -70,6 +70,7 @@ func readRegions() (regions, error) {
 // mapping is one entry of smaps.
 type mapping struct {
 	from, to       uint64
+	offset         uint64 // in the file
 	access, path   string
 	rss, anonymous memory.Bytes
 }
@@ -124,6 +125,9 @@ func parseMapping(line string) (m mapping, err error) {
 		low, high, _ := strings.Cut(fields[0], "-")
 		if m.from, err = strconv.ParseUint(low, 16, 64); err == nil {
 			m.to, err = strconv.ParseUint(high, 16, 64)
+		}
+		if err == nil {
+			m.offset, err = strconv.ParseUint(fields[2], 16, 64)
 		}
 		m.access = fields[1]
 		if len(fields) > 5 {

@@ -147,21 +147,14 @@ func (p *profile) growth(since *profile, steps int) (found []Stack) {
 
 // symbols names the functions at addresses of this process.
 type symbols struct {
-	maps  []mapped
+	maps  []mapping
 	files map[string]*functions
-}
-
-type mapped struct {
-	from, to, offset uint64
-	path             string
 }
 
 func newSymbols(maps []byte) *symbols {
 	s := &symbols{files: map[string]*functions{}}
 	for line := range strings.Lines(string(maps)) {
-		var m mapped
-		var mode, device, inode string
-		if n, _ := fmt.Sscanf(line, "%x-%x %s %x %s %s %s", &m.from, &m.to, &mode, &m.offset, &device, &inode, &m.path); n == 7 && strings.Contains(mode, "x") {
+		if m, err := parseMapping(line); err == nil && m.path != "" && strings.Contains(m.access, "x") {
 			s.maps = append(s.maps, m)
 		}
 	}
@@ -202,7 +195,7 @@ func (s *symbols) functions(stack string) (names []string) {
 
 // name returns the function at an address; empty if it is unknown.
 func (s *symbols) name(at uint64) string {
-	i := slices.IndexFunc(s.maps, func(m mapped) bool { return m.from <= at && at < m.to })
+	i := slices.IndexFunc(s.maps, func(m mapping) bool { return m.from <= at && at < m.to })
 	if i < 0 {
 		return ""
 	}

@@ -152,14 +152,10 @@ func perSample(v memory.Verdict, divided int) memory.Verdict {
 // goal returns the goal of a comparison: the slope if memory grows without the remedy,
 // otherwise the remedy's own goal, with the peak for the slope.
 func goal(remedy Remedy, base []*RunResult) compare.Goal {
-	outcomes := make([]compare.Outcome, len(base))
-	for i, b := range base {
-		outcomes[i] = b.Outcome
-	}
 	switch {
 	case remedy.Goal == compare.LowerGPU:
 		return compare.LowerGPU
-	case compare.Leaks(outcomes):
+	case compare.Leaks(outcomes(base)):
 		return compare.LowerSlope
 	case remedy.Goal == compare.LowerSlope:
 		return compare.LowerPeak
@@ -167,16 +163,11 @@ func goal(remedy Remedy, base []*RunResult) compare.Goal {
 	return remedy.Goal
 }
 
-// Middle returns the run that represents several; see compare.Middle.
-func Middle(runs []*RunResult) *RunResult {
-	return compare.Middle(runs, func(run *RunResult) compare.Outcome { return run.Outcome }, (*RunResult).Samples)
-}
-
 // split returns a note that the verdicts of runs differ, or nil.
 func split(runs []*RunResult) []string {
 	var parts []string
-	for _, kind := range compare.Kinds {
-		if n := len(slices.DeleteFunc(slices.Clone(runs), func(r *RunResult) bool { return r.Outcome.Verdict.Kind != kind })); n > 0 {
+	for _, kind := range kinds {
+		if n := len(slices.DeleteFunc(slices.Clone(runs), func(r *RunResult) bool { return r.kind() != kind })); n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, kind))
 		}
 	}
@@ -184,14 +175,6 @@ func split(runs []*RunResult) []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("its %d runs differ: %s", len(runs), strings.Join(parts, ", "))}
-}
-
-// Samples is the number of samples between steps.
-func (run *RunResult) Samples() int {
-	if run.Series == nil {
-		return 0
-	}
-	return len(run.Series.Samples())
 }
 
 func figures(runs []*RunResult) Figures {
@@ -286,14 +269,13 @@ func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool
 	}
 	c.OK = wrong == 0 && 2*undecided < len(base)
 	c.Slope = memory.Interval{Estimate: stats.Median(slopes), Low: slices.Min(slopes), High: slices.Max(slopes)}
-	kinds := make([]string, len(c.Kinds))
-	for i, k := range c.Kinds {
-		kinds[i] = string(k)
-	}
-	kinds = slices.Compact(slices.Sorted(slices.Values(kinds)))
 	what := fmt.Sprintf("a leak of %.0f B/step was measured as %.0f B/step [%.0f, %.0f]", c.Expected, c.Slope.Estimate, c.Slope.Low, c.Slope.High)
 	if c.Expected == 0 {
-		what = fmt.Sprintf("a loop without a leak was called %s", strings.Join(kinds, ", "))
+		var names []string
+		for _, kind := range slices.Compact(slices.Sorted(slices.Values(c.Kinds))) {
+			names = append(names, string(kind))
+		}
+		what = fmt.Sprintf("a loop without a leak was called %s", strings.Join(names, ", "))
 	}
 	c.Text = fmt.Sprintf("%s in %d runs", what, len(base))
 	if wrong > 0 {

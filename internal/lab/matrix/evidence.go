@@ -219,9 +219,7 @@ func (v view) growsItself(workload string) evidence {
 	return e
 }
 
-func (v view) early(name string) string {
-	return compare.Early(v.runtime != Keras, v.results[name].runs, func(run *RunResult) float64 { return run.Seconds })
-}
+func (v view) early(name string) string { return Early(v.results[name].runs) }
 
 // paired returns the runs of equal pairs, and of the same group if there are several. It leaves
 // out runs that crashed for a reason other than memory.

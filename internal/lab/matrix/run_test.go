@@ -901,11 +901,11 @@ func TestTheRunThatStandsForSeveral(t *testing.T) {
 		{[]memory.Kind{memory.Leak, memory.Inconclusive, memory.Plateau}, 1}, // too few leaks for compare.Leaks
 		{[]memory.Kind{memory.Leak, memory.Plateau, memory.Flat}, 1},
 	} {
-		assert.Equal(t, c.want, middle(runs(c.kinds...)).ID, "%v", c.kinds)
+		assert.Equal(t, c.want, Middle(runs(c.kinds...)).ID, "%v", c.kinds)
 	}
 	c := (&Plan{Seed: 1}).combine(Remedy{ID: Baseline}, runs(memory.Leak, memory.Inconclusive, memory.Plateau), nil, compare.Scatter{})
 	assert.Equal(t, []string{"its 3 runs differ: 1 leak, 1 inconclusive, 1 plateau"}, c.Verdict.Notes)
-	assert.Equal(t, 1, middle(runs(memory.Flat, memory.Leak, memory.Leak)).ID)
+	assert.Equal(t, 1, Middle(runs(memory.Flat, memory.Leak, memory.Leak)).ID)
 }
 
 // The baseline runs decide whether there is a slope.

@@ -248,33 +248,12 @@ func (v *view) answers(runtime string) []answer {
 	return append(list, calibration...)
 }
 
-func settled(answers []answer) []labelled {
-	var list []labelled
-	for _, g := range []struct {
-		growth growth
-		label  string
-	}{{settles, "Rises, then levels off"}, {steady, "Does not grow"}, {undecided, "Undecided"}} {
-		l := labelled{Label: g.label}
-		for _, a := range answers {
-			if a.growth == g.growth {
-				l.answers = append(l.answers, a)
-			}
-		}
-		if len(l.answers) > 0 {
-			list = append(list, l)
-		}
-	}
-	return list
-}
-
 // labelled is a list with a heading.
 type labelled struct {
 	Label   string
-	answers []answer
+	Answers []answer
 	Items   []matrix.Remedy
 }
-
-func (l labelled) Answers() []answer { return l.answers }
 
 func addTo(list []labelled, label string, m matrix.Remedy) []labelled {
 	i := slices.IndexFunc(list, func(l labelled) bool { return l.Label == label })

@@ -108,12 +108,12 @@ func agree(a, b *view) Agreement {
 				out.SameKinds++
 			}
 			switch {
-			case classOf(x) != classOf(y):
+			case growthOf(x).name != growthOf(y).name:
 				d.A, d.B, d.Why = a.baselineFigures(x), b.baselineFigures(y), whyVerdict(a, b, x, y)
 				out.Disagreements = append(out.Disagreements, d)
 				continue
 			case !sameKind:
-				d.A, d.B, d.Why = string(kindOf(x)), string(kindOf(y)), "both are of the class: "+classOf(x)
+				d.A, d.B, d.Why = string(kindOf(x)), string(kindOf(y)), "both are of the class: "+growthOf(x).name
 				out.OtherKinds = append(out.OtherKinds, d)
 			}
 			out.SameBaselines++
@@ -151,21 +151,8 @@ func kindOf(c *matrix.Combination) memory.Kind {
 	return c.Verdict.Kind
 }
 
-// classOf returns the class of a verdict. Noise changes kinds of verdicts, but not their class.
-func classOf(c *matrix.Combination) string {
-	switch growthOf(c) {
-	case grows:
-		return "grows"
-	case crashes:
-		return "crashes"
-	case settles, steady:
-		return "does not grow"
-	}
-	return "inconclusive"
-}
-
 func (v *view) baselineFigures(c *matrix.Combination) string {
-	text := classOf(c)
+	text := growthOf(c).name
 	if kind := string(kindOf(c)); kind != "" && kind != text {
 		text += " (" + kind + ")"
 	}
@@ -209,7 +196,7 @@ func whyVerdict(a, b *view, x, y *matrix.Combination) string {
 	other := func(v *view, c, than *matrix.Combination) (n, all int) {
 		for _, r := range v.runsOf(c) {
 			all++
-			if classOf(&matrix.Combination{Verdict: &r.Outcome.Verdict}) == classOf(than) {
+			if growthOf(&matrix.Combination{Verdict: &r.Outcome.Verdict}).name == growthOf(than).name {
 				n++
 			}
 		}

@@ -277,7 +277,7 @@ func (v *view) Why(a answer) (o origin) {
 		o.Layer = string(d.Carrier)
 	}
 	if d.Cause == memlayer.GCLag && a.growth == grows {
-		o.Text += " " + v.explicitly(a) + orEmpty(" ", sentence(compare.Early(a.Runtime != matrix.Keras, v.runsOf(a.Base), func(r *matrix.RunResult) float64 { return r.Seconds })))
+		o.Text += " " + v.explicitly(a) + orEmpty(" ", sentence(matrix.Early(v.runsOf(a.Base))))
 	}
 	switch p := a.Base.Figures.Pool; d.Cause {
 	case memlayer.RuntimeCache, memlayer.NativeHeap, memlayer.Retention, memlayer.Unattributed:

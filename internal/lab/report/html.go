@@ -74,18 +74,30 @@ func (v *view) Runtimes() []onRuntime {
 	return v.answered
 }
 
-func (r onRuntime) Tally() string       { return tally(r.Answers) }
-func (r onRuntime) Settled() []labelled { return settled(r.Answers) }
-func (r onRuntime) MostKept() []kept    { return r.Kept[:min(len(r.Kept), mostKept)] }
+func (r onRuntime) Tally() string    { return tally(r.Answers) }
+func (r onRuntime) MostKept() []kept { return r.Kept[:min(len(r.Kept), mostKept)] }
+
+func (r onRuntime) of(is func(answer) bool) []answer {
+	return slices.DeleteFunc(slices.Clone(r.Answers), func(a answer) bool { return !is(a) })
+}
 
 // Bad returns the workloads that grow or crash, Peaks those without growth that have a remedy
-// for their peak.
+// for their peak, and Settled the others by their growth.
 func (r onRuntime) Bad() []answer {
-	return slices.DeleteFunc(slices.Clone(r.Answers), func(a answer) bool { return !a.Grows() && !a.Crashes() })
+	return r.of(func(a answer) bool { return a.Grows() || a.Crashes() })
 }
 
 func (r onRuntime) Peaks() []answer {
-	return slices.DeleteFunc(slices.Clone(r.Answers), func(a answer) bool { return len(a.Peak) == 0 || a.Grows() })
+	return r.of(func(a answer) bool { return len(a.Peak) > 0 && !a.Grows() })
+}
+
+func (r onRuntime) Settled() (list []labelled) {
+	for _, g := range []growth{settles, steady, undecided} {
+		if some := r.of(func(a answer) bool { return a.growth == g }); len(some) > 0 {
+			list = append(list, labelled{Label: g.heading, Answers: some})
+		}
+	}
+	return list
 }
 
 func (v *view) Barren(r onRuntime) []labelled      { return v.barren(r.Answers) }
@@ -120,9 +132,7 @@ func (v *view) rowAnchor(runtime int, workload, remedy string) string {
 
 func (v *view) Effects() []look { return looks }
 
-var growthClass = map[growth]string{grows: "harm", crashes: "harm", settles: "partly", steady: "works", undecided: "unclear"}
-
-func (a answer) Class() string { return growthClass[a.growth] }
+func (a answer) Class() string { return a.growth.class }
 
 // Glance describes the baseline of a workload in two words.
 func (v *view) Glance(runtime string, w matrix.Workload) (g struct {

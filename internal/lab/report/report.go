@@ -173,15 +173,16 @@ func (v *view) kinds(c *matrix.Combination) string {
 	return fmt.Sprintf("in %d of %d runs", same, len(runs))
 }
 
-// growth is the class of a workload by its verdict.
-type growth int
+// growth is the class of a workload by its verdict, with its class on a page and its heading. Noise
+// changes kinds of verdicts, but not their name.
+type growth struct{ name, class, heading string }
 
-const (
-	grows growth = iota
-	crashes
-	settles // a jump or a plateau
-	steady
-	undecided
+var (
+	grows     = growth{"grows", "harm", ""}
+	crashes   = growth{"crashes", "harm", ""}
+	settles   = growth{"does not grow", "partly", "Rises, then levels off"} // a jump or a plateau
+	steady    = growth{"does not grow", "works", "Does not grow"}
+	undecided = growth{"inconclusive", "unclear", "Undecided"}
 )
 
 func growthOf(c *matrix.Combination) growth {
