@@ -108,6 +108,11 @@ func TestOddArrow(t *testing.T) {
 	require.Equal(t, []string{"short", "a text of more than 12 bytes"}, f["view"].Values)
 	require.NoError(t, m.Close())
 
+	schema, err := InferSchema(path, Options{Ignore: slices.DeleteFunc(slices.Clone(all), func(name string) bool { return name == "time" || name == "words" })})
+	require.NoError(t, err)
+	require.Contains(t, string(schema), "  time:\n    type: date\n    format: '%Y-%m-%dT%H:%M:%S'\n    unit: seconds\n    missing: error # 1 of 2 cells")
+	require.Contains(t, string(schema), "  words:\n    type: text\n")
+
 	rules := rulesOf(t, `columns:
   date: {type: date}
   time: {type: date, format: '%Y-%m-%dT%H:%M:%S', unit: seconds, missing: '1970-01-01T00:00:01'}
@@ -127,6 +132,45 @@ func TestOddArrow(t *testing.T) {
 	require.Equal(t, []int64{1, 5}, f["null"].Values)
 	require.Equal(t, []int64{3, 3}, f["image.bytes"].Values)
 	require.NoError(t, m.Close())
+}
+
+// Writers may fill the bytes after the magic, leave out the mark of the end, and replace a dictionary. A
+// dictionary that is written in parts is refused.
+func TestArrowOfOtherWriters(t *testing.T) {
+	stream := arrowFile(t, "stream.arrow")
+	for name, file := range map[string]struct {
+		raw  []byte
+		rows int
+	}{
+		"filled": {slices.Insert(arrowFile(t, "lz4.feather"), 8, make([]byte, 56)...), 300}, "without a mark": {stream[:len(stream)-8], 7}, "dictionaries": {wordsOfArrow(t, false), 2},
+	} {
+		m, err := Open(put(t, t.TempDir(), "a.arrow", file.raw), Options{})
+		require.NoError(t, err, name)
+		require.Equal(t, file.rows, m.Len(), name)
+		if name == "dictionaries" {
+			require.Equal(t, []string{"a", "b"}, fieldsOf(t, m)["x"].Values)
+		}
+		require.NoError(t, m.Close())
+	}
+	_, err := Open(put(t, t.TempDir(), "a.arrow", wordsOfArrow(t, true)), Options{})
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorContains(t, err, "a dictionary that is written in parts is not supported")
+}
+
+// wordsOfArrow returns a stream of two record batches, whose dictionary grows.
+func wordsOfArrow(t testing.TB, parts bool) []byte {
+	t.Helper()
+	words := &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String}
+	schema := arrow.NewSchema([]arrow.Field{{Name: "w", Type: words}}, nil)
+	var out bytes.Buffer
+	w := ipc.NewWriter(&out, ipc.WithSchema(schema), ipc.WithDictionaryDeltas(parts))
+	b := arrays.NewRecordBuilder(memory.DefaultAllocator, schema)
+	for _, word := range []string{"a", "b"} {
+		require.NoError(t, b.Field(0).(*arrays.BinaryDictionaryBuilder).AppendString(word))
+		require.NoError(t, w.Write(b.NewRecordBatch()))
+	}
+	require.NoError(t, w.Close())
+	return out.Bytes()
 }
 
 // arrowOf returns a file or a stream of one column of numbers.
