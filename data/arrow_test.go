@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -266,7 +267,24 @@ func hostileArrow(t testing.TB) map[string][]byte {
 	binary.LittleEndian.PutUint32(header[4:], math.MaxInt32)
 	files["header"] = header
 	files["shared text"] = sharedArrow()
+	files["overlap"] = overlappingArrow(t)
 	return files
+}
+
+// overlappingArrow returns a stream with a record batch whose type is in the place of a buffer.
+func overlappingArrow(t testing.TB) []byte {
+	raw := arrowOf(t, true, make([]int64, 1<<10), ipc.WithLZ4())
+	at, headers := arrowParts(raw)
+	header := headers[1]
+	root := rootTable(header)
+	content, _ := arrowTable(root, messageHeader)
+	buffers, _ := arrowVector(content, batchBuffers)
+	binary.LittleEndian.PutUint64(header[buffers+16:], arrowBatch)
+	binary.LittleEndian.PutUint64(header[buffers+24:], 16)
+	copy(raw[at[1]+8+len(header)+arrowBatch:], bytes.Repeat([]byte{0xff}, 8)) // the buffer is not compressed
+	fields := int(root.Pos) - int(root.GetSOffsetT(root.Pos))
+	binary.LittleEndian.PutUint16(header[fields+messageType:], uint16(buffers+16-int(root.Pos)))
+	return raw
 }
 
 // sharedArrow returns a schema whose metadata has one text many times.
@@ -306,6 +324,7 @@ func TestHostileArrow(t *testing.T) {
 			bounded.Allocates(t, 16<<20, func() { _, err = Open(path, Options{MaxBytes: 1 << 20}) })
 			require.ErrorContains(t, err, path)
 			require.ErrorContains(t, err, "the message at byte")
+			require.Equal(t, name == "overlap", strings.HasSuffix(err.Error(), "parts of its header overlap: malformed data"))
 		})
 	}
 }

@@ -33,7 +33,14 @@ type arrowMessages struct {
 	dictionaries map[int64]int64 // the memory of each
 	lz4          *lz4.Reader
 	zstd         *zstd.Decoder
-	err          error // of the last message
+	batch        arrowBody // of the last record batch; its memory is used again
+	err          error     // of the last message
+}
+
+// arrowBody is the body of a message as in the file, and decompressed.
+type arrowBody struct {
+	raw []byte
+	out bytes.Buffer
 }
 
 const (
@@ -184,19 +191,20 @@ func (m *arrowMessages) next() (header, body []byte, err error) {
 	if m.left -= int64(len(head)); binary.LittleEndian.Uint32(head[4:]) == 0 {
 		return nil, nil, io.EOF
 	}
-	if header, err = m.read("header", int64(int32(binary.LittleEndian.Uint32(head[4:]))), maxArrowHeader); err != nil {
+	if header, err = m.read("header", int64(int32(binary.LittleEndian.Uint32(head[4:]))), maxArrowHeader, nil); err != nil {
 		return nil, nil, err
 	}
 	message := rootTable(header)
-	if body, err = m.read("body", message.GetInt64Slot(messageBody, 0), m.left); err != nil {
+	outline, content, batch := outlineOf(message)
+	into := &arrowBody{}
+	if outline.kind == arrowBatch {
+		into = &m.batch
+	}
+	if into.raw, err = m.read("body", message.GetInt64Slot(messageBody, 0), m.left, into.raw); err != nil {
 		return nil, nil, err
 	}
-	content, ok := arrowTable(message, messageHeader)
-	if !ok {
-		return nil, nil, fmt.Errorf("a message without content: %w", ErrFormat)
-	}
 	copies := &arrowCopies{left: 4*len(header) + 4<<10}
-	switch kind := message.GetByteSlot(messageType, 0); kind {
+	switch outline.kind {
 	case arrowSchema:
 		if content.GetInt16Slot(schemaEndian, 0) != 0 {
 			return nil, nil, fmt.Errorf("numbers in big-endian order are %w; write the file on another machine", ErrUnsupported)
@@ -204,36 +212,65 @@ func (m *arrowMessages) next() (header, body []byte, err error) {
 		copies.fields(content, schemaFields, 0)
 		copies.pairs(content, schemaMetadata)
 	case arrowDictionary:
-		values, _ := arrowTable(content, dictionaryValues)
-		if content.GetBoolSlot(dictionaryDelta, false) {
+		if outline.delta {
 			return nil, nil, fmt.Errorf("a dictionary that is written in parts is %w; write it as a whole", ErrUnsupported)
 		}
 		id := content.GetInt64Slot(dictionaryID, 0)
 		delete(m.dictionaries, id) // it is replaced
-		body, err = m.content(values, body)
+		body, err = m.content(batch, into)
 		m.dictionaries[id] = int64(len(body))
 	case arrowBatch:
 		m.batches++
-		body, err = m.content(content, body)
+		body, err = m.content(batch, into)
 	default:
-		err = fmt.Errorf("a message of type %d is %w", kind, ErrUnsupported)
+		err = fmt.Errorf("a message of type %d is %w", outline.kind, ErrUnsupported)
 	}
 	if err != nil {
 		return nil, nil, err
+	}
+	if after, _, _ := outlineOf(message); after != outline {
+		return nil, nil, fmt.Errorf("parts of its header overlap: %w", ErrFormat)
 	}
 	copies.pairs(message, messageMetadata)
 	return header, body, copies.err()
 }
 
-// read reads n bytes of a message.
-func (m *arrowMessages) read(what string, n, most int64) ([]byte, error) {
+// arrowOutline is what the checks of a message rely on. The new places of buffers must not change it.
+type arrowOutline struct {
+	kind              byte
+	content, batch    flatbuffers.UOffsetT
+	at, buffers       int
+	compressed, delta bool
+}
+
+// outlineOf returns the outline of a message, its content, and the record batch in it.
+func outlineOf(message flatbuffers.Table) (o arrowOutline, content, batch flatbuffers.Table) {
+	content, _ = arrowTable(message, messageHeader)
+	o = arrowOutline{kind: message.GetByteSlot(messageType, 0), content: content.Pos}
+	batch = content
+	switch o.kind {
+	case arrowDictionary:
+		batch, _ = arrowTable(content, dictionaryValues)
+		o.delta = content.GetBoolSlot(dictionaryDelta, false)
+	case arrowBatch:
+	default:
+		return o, content, batch
+	}
+	o.batch = batch.Pos
+	o.at, o.buffers = arrowVector(batch, batchBuffers)
+	_, o.compressed = arrowTable(batch, batchCodec)
+	return o, content, batch
+}
+
+// read reads n bytes of a message to raw.
+func (m *arrowMessages) read(what string, n, most int64, raw []byte) ([]byte, error) {
 	if most = min(most, m.left); n < 0 || n > most {
 		return nil, fmt.Errorf("a %s of %d bytes, expected at most %d: %w", what, n, most, ErrFormat)
 	}
 	if err := m.fits(n); err != nil {
 		return nil, err
 	}
-	raw := make([]byte, n)
+	raw = slices.Grow(raw[:0], int(n))[:n]
 	if _, err := io.ReadFull(m.r, raw); err != nil {
 		return nil, readError(err)
 	}
@@ -255,9 +292,10 @@ func (m *arrowMessages) fits(n int64) error {
 // content checks a record batch or the values of a dictionary, and returns the body with its buffers
 // decompressed. The batch then refers to them as buffers whose compression saved nothing, which have the
 // size -1 before them.
-func (m *arrowMessages) content(batch flatbuffers.Table, body []byte) ([]byte, error) {
+func (m *arrowMessages) content(batch flatbuffers.Table, from *arrowBody) ([]byte, error) {
 	codec, compressed := arrowTable(batch, batchCodec)
-	var out bytes.Buffer
+	body, out := from.raw, &from.out
+	out.Reset()
 	at, buffers := arrowVector(batch, batchBuffers)
 	for ; buffers > 0; at, buffers = at+16, buffers-1 {
 		place := batch.Bytes[at : at+16]
@@ -270,7 +308,7 @@ func (m *arrowMessages) content(batch flatbuffers.Table, body []byte) ([]byte, e
 		}
 		start := out.Len()
 		if length > 0 {
-			if err := m.decompress(&out, codec.GetInt8Slot(codecKind, 0), body[offset:offset+length], int64(len(body))); err != nil {
+			if err := m.decompress(out, codec.GetInt8Slot(codecKind, 0), body[offset:offset+length], int64(len(body))); err != nil {
 				return nil, err
 			}
 		}
