@@ -346,7 +346,8 @@ func (m *arrowMessages) decompress(out *bytes.Buffer, codec int8, raw []byte, he
 		out.Write(raw)
 		return nil
 	}
-	if size < 0 {
+	const most = 1 << 48
+	if size < 0 || size > most {
 		return fmt.Errorf("a buffer of %d bytes: %w", size, ErrFormat)
 	}
 	if err := m.fits(held + int64(out.Len()) + size); err != nil {
