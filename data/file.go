@@ -41,6 +41,9 @@ type Options struct {
 	// Ignore lists values of records and JSON lines, and columns of tables with a header, to leave out. They
 	// are not parsed, and may differ in length between records.
 	Ignore []string
+	// Unlabelled reads a folder of images or texts without class folders, whose samples have no label. They
+	// are sorted by name.
+	Unlabelled bool
 	// MaxBytes limits the decompressed size of a source and the memory for its values; a larger
 	// source is ErrTooLarge. Negative means no limit. 0 means 64 MiB plus 50 times the file size,
 	// but at most half of the free memory, or the file size if that is more.
@@ -191,16 +194,22 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 		return nil, openError(path, err)
 	}
 	var arrays []string
+	var flat *fileKind // of files in the folder itself
 	folders := false
 	for _, e := range entries {
 		name := e.Name()
 		switch {
+		case ignored(name):
 		case e.IsDir():
 			folders = true
 		case strings.Contains(name, "-images") && strings.Contains(name, "idx3-ubyte"):
 			return openIDX(path, o.Split, how.limit)
 		case filepath.Ext(name) == ".npy":
 			arrays = append(arrays, filepath.Join(path, name))
+		case imageKind.has(name):
+			flat = imageKind
+		case textKind.has(name) && flat == nil:
+			flat = textKind
 		}
 	}
 	switch {
@@ -224,6 +233,9 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 			classes = o.CSV.Names
 		}
 		return openClassPart(path, how.part, classes, textDecoder{})
+	}
+	if flat != nil && !folders {
+		return openFlat(path, flat, o)
 	}
 	return nil, fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files, TFRecord, WebDataset, Parquet or Arrow files, or class folders of images or texts; supported are %s: %w", path, formats, ErrUnsupported)
 }

@@ -95,19 +95,42 @@ func openClasses(dir string, names []string, d fileDecoder) (*InMemory, error) {
 	if err := found.err(); err != nil {
 		return nil, err
 	}
-	n := len(labels)
-	if n == 0 {
-		return nil, fmt.Errorf("%s: it has no class folders: put the %s of each class in a sub-folder with the name of the class (%s, %s, ...): %w",
-			dir, d.kind().many, filepath.Join(dir, "cat"), filepath.Join(dir, "dog"), ErrFormat)
+	if len(labels) == 0 {
+		return nil, noClasses(dir, d.kind())
 	}
-	x := d.column()
-	x.name, x.file, x.made = "x", dir, files
-	m := &InMemory{name: dir, n: n, columns: []column{x}}
-	if err := m.add("y", array{[]int{n}, vec[int64](labels)}, dir); err != nil {
+	m := files.dataset()
+	if err := m.add("y", array{[]int{m.n}, vec[int64](labels)}, dir); err != nil {
 		return nil, err
 	}
 	m.columns[1].classes = classes
 	return m, nil
+}
+
+func noClasses(dir string, kind *fileKind) error {
+	return fmt.Errorf("%s: it has no class folders: put the %s of each class in a sub-folder with the name of the class (%s, %s, ...); only a prediction needs no classes: %w",
+		dir, kind.many, filepath.Join(dir, "cat"), filepath.Join(dir, "dog"), ErrFormat)
+}
+
+// openFlat lists a folder of files of one kind without class folders. The only field is x.
+func openFlat(dir string, kind *fileKind, o Options) (*InMemory, error) {
+	if !o.Unlabelled {
+		return nil, noClasses(dir, kind)
+	}
+	if err := onePart(dir, o.Split); err != nil {
+		return nil, err
+	}
+	files, found := &classFiles{fileDecoder: textDecoder{}, dir: dir}, &problems{source: dir}
+	if kind == imageKind {
+		var err error
+		if files.fileDecoder, err = newImageDecoder(o.Images); err != nil {
+			return nil, fmt.Errorf("%s: %w", dir, err)
+		}
+	}
+	if files.walk("", found); found.all > 0 {
+		return nil, found.err()
+	}
+	m := files.dataset()
+	return m, checkSamples(m.n)
 }
 
 // trained, tested and validated list the possible names of folders and files with a part, without regard
@@ -195,7 +218,7 @@ func list(names []string) string {
 	return fmt.Sprintf("%q", names)
 }
 
-// classFiles makes samples of the files in class folders.
+// classFiles makes samples of the files in class folders, or of those in a folder without classes.
 type classFiles struct {
 	fileDecoder
 	dir   string
@@ -210,7 +233,7 @@ type classFile struct {
 }
 
 // FilePath returns the file of a sample, counted from 0 in the order of an unshuffled pass, if the data is
-// a folder with class folders. The path is relative to this folder, and has slashes. It is empty for other
+// a folder of images or texts. The path is relative to this folder, and has slashes. It is empty for other
 // data, and for a sample that does not exist.
 func (m *InMemory) FilePath(sample int) string {
 	for i := range m.columns {
@@ -222,6 +245,13 @@ func (m *InMemory) FilePath(sample int) string {
 		}
 	}
 	return ""
+}
+
+// dataset returns the files as the field x.
+func (f *classFiles) dataset() *InMemory {
+	x := f.column()
+	x.name, x.file, x.made = "x", f.dir, f
+	return &InMemory{name: f.dir, n: len(f.files), columns: []column{x}}
 }
 
 // isClass reports whether an entry of the folder is a class folder.

@@ -88,7 +88,7 @@ func TestOpenTextsRefuses(t *testing.T) {
 		says  string
 	}{
 		{"empty class", map[string]string{"pos/1.txt": "a", "neg/.keep": ""}, ErrFormat, "neg: the class folder has no texts"},
-		{"no classes", map[string]string{"1.txt": "a", "2.txt": "b"}, ErrUnsupported, "or class folders of images or texts"},
+		{"no classes", map[string]string{"1.txt": "a", "2.txt": "b"}, ErrFormat, "it has no class folders"},
 		{"images, too", map[string]string{"pos/1.txt": "a", "neg/1.png": small}, ErrUnsupported, "1.txt: the file is not supported as an image, and the folder has images"},
 		{"images in a class, too", map[string]string{"pos/1.txt": "a", "pos/2.png": small}, ErrUnsupported, "1.txt: the file is not supported as an image, and the folder has images"},
 		{"other file", map[string]string{"pos/1.txt": "a", "pos/1.md": "b"}, ErrUnsupported, "1.md: the file is not supported as a text, and the folder has texts (supported extensions: .txt)"},
@@ -167,4 +167,40 @@ func TestTextsStayOnDisk(t *testing.T) {
 		most = max(most, live()-before)
 	}
 	require.Less(t, most, int64(16*size), "three batches of two texts, and one per worker")
+}
+
+// A folder of files without class folders could not be read for predictions.
+func TestFlatFolders(t *testing.T) {
+	dir := textFolder(t, map[string]string{"b.txt": "second", "a.txt": "first", "c.TXT": "third", ".hidden.txt": "x"})
+	_, err := Open(dir, Options{})
+	require.ErrorIs(t, err, ErrFormat)
+	require.ErrorContains(t, err, dir+": it has no class folders: put the texts of each class in a sub-folder with the name of the class (")
+	require.ErrorContains(t, err, "; only a prediction needs no classes")
+	m, err := Open(dir, Options{Unlabelled: true})
+	require.NoError(t, err)
+	require.Equal(t, dir+": 3 samples; x string []", describe(m))
+	require.Equal(t, []string{"first", "second", "third"}, fieldsOf(t, m)["x"].Values)
+	require.Equal(t, "c.TXT", m.FilePath(2))
+	_, err = Open(dir, Options{Unlabelled: true, Split: "test"})
+	require.ErrorIs(t, err, ErrNoSplit)
+
+	images := t.TempDir()
+	for i, name := range []string{"2.png", "10.jpeg", "notes.txt"} {
+		put(t, images, name, pngOf(t, noise(i)))
+	}
+	_, err = Open(images, Options{Unlabelled: true})
+	require.ErrorContains(t, err, "the images in a folder differ in size")
+	o := Options{Unlabelled: true, Images: ImageOptions{Size: 4}}
+	_, err = Open(images, o)
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorContains(t, err, filepath.Join(images, "notes.txt")+": the file is not supported as an image")
+	require.NoError(t, os.Remove(filepath.Join(images, "notes.txt")))
+	m, err = Open(images, o)
+	require.NoError(t, err)
+	require.Equal(t, images+": 2 samples; x uint8 [4 4 3]", describe(m))
+	require.Equal(t, []string{"10.jpeg", "2.png"}, []string{m.FilePath(0), m.FilePath(1)})
+	require.Equal(t, []string{"x"}, m.ImageFields())
+	put(t, images, "cat/1.png", pngOf(t, noise(3)))
+	_, err = Open(images, o)
+	require.ErrorContains(t, err, "the image is not in a class folder")
 }

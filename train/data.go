@@ -248,7 +248,7 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	if d.Path == "" {
 		return nil, &option.Error{Option: "Data.Path", Reason: "missing", Fix: "give a file, a folder, or " + builtinNames(data.BuiltinNames())}
 	}
-	o := data.Options{Split: part, CSV: r.csv, Images: r.images, OnDisk: r.onDisk(d.Path), Ignore: r.Ignore, MaxBytes: r.MaxBytes}
+	o := data.Options{Split: part, CSV: r.csv, Images: r.images, OnDisk: r.onDisk(d.Path), Ignore: r.Ignore, Unlabelled: r.predicts, MaxBytes: r.MaxBytes}
 	labels := []string{"label", "y", ""} // other formats ignore the label
 	if r.Label != "" {
 		labels = []string{r.Label}

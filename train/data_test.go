@@ -383,6 +383,15 @@ func TestFolderOfTheOtherKind(t *testing.T) {
 	_, err = OpenData(m, m.Roles.Predict, Data{Path: images}, "test", data.Pass{Batch: 2})
 	require.ErrorIs(t, err, session.ErrData)
 	assert.ErrorContains(t, err, images+": field x for signature predict, input x: the data does not fit the model: the model takes text, and the folder has images")
+	// Only predictions take a folder without classes.
+	flat := Data{Path: filepath.Join(texts, "0")}
+	_, err = opened(t, m, flat)
+	require.ErrorAs(t, err, new(*InputError))
+	require.ErrorContains(t, err, flat.Path+": it has no class folders")
+	ds, err := OpenData(m, m.Roles.Predict, flat, "test", data.Pass{Batch: 2})
+	require.NoError(t, err)
+	assert.Equal(t, "1.txt", ds.FilePath(0))
+	assert.Equal(t, []string{"a text"}, values[string](t, ds, "x"))
 	// The names of the classes, which differ, are not the first problem.
 	sig, err = m.Signature(m.Roles.Evaluate)
 	require.NoError(t, err)

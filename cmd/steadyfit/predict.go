@@ -26,8 +26,8 @@ func newPredict(s *settings) *cobra.Command {
 		Long: `Write the predictions of a SavedModel for a dataset to a file, one row per sample
 in the order of the data: all outputs to .csv and .jsonl, one output to .npy. If the
 dataset has a training and a test part, predict uses the test part. For a folder of
-images or texts, .csv and .jsonl have a last column file with the path of the file
-relative to the folder with the class folders, unless an output is called file.`,
+images or texts, with or without class folders, .csv and .jsonl have a last column
+file with the path of the file in the folder, unless an output is called file.`,
 		Example: "  steadyfit predict --model out/digits --data builtin:digits --out predictions.csv",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
