@@ -582,12 +582,11 @@ func TestBusy(t *testing.T) {
 	require.NoError(t, syscall.SetNonblock(fd, true))
 	c := &Worker{began: time.Now(), fd: fd}
 	done := c.Busy()
-	buffer := make([]byte, 20)
-	for range 3 {
-		n, err := r.Read(buffer)
-		require.NoError(t, err)
-		assert.Equal(t, "{\"step\":0}\n", string(buffer[:n]))
-	}
+	const sign = "{\"step\":0}\n"
+	buffer := make([]byte, 3*len(sign)) // a read may return several
+	_, err = io.ReadFull(r, buffer)
+	require.NoError(t, err)
+	assert.Equal(t, strings.Repeat(sign, 3), string(buffer))
 	done()
 	runtime.KeepAlive(w)
 	var none *Worker
@@ -886,13 +885,14 @@ func TestSuperviseParentIsSmall(t *testing.T) {
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	assert.Error(t, cmd.Wait())
 	assert.NotContains(t, string(maps), "libtensorflow")
-	_, rest, found := strings.Cut(string(status), "VmRSS:")
+	// How many pages of the program's file are resident is a decision of the kernel.
+	_, rest, found := strings.Cut(string(status), "RssAnon:")
 	require.True(t, found)
 	var kib int
 	_, err = fmt.Sscan(rest, &kib)
 	require.NoError(t, err)
 	t.Logf("the parent uses %d KiB", kib)
-	most := 30 << 10
+	most := 16 << 10
 	info, ok := debug.ReadBuildInfo()
 	require.True(t, ok)
 	if slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
@@ -957,10 +957,11 @@ func TestSuperviseRandomKills(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	counts := map[syscall.Signal]int{}
 	attempts, begun := 0, time.Now()
+	deadline := max(took, 200*time.Millisecond) // on a busy machine, a start can take longer
 	for done := 0; done < kills; {
 		tr := newTrial(t, "sums")
-		tr.Grace = 201 * time.Millisecond
-		tr.Restarts, tr.Deadline, tr.StartDeadline = kills+1000, 200*time.Millisecond, 200*time.Millisecond
+		tr.Grace = deadline + time.Millisecond
+		tr.Restarts, tr.Deadline, tr.StartDeadline = kills+1000, deadline, deadline
 		ended := make(chan error, 1)
 		go func() { ended <- tr.run() }()
 		for running, seen := true, 0; running; {
