@@ -73,6 +73,13 @@ func asRank(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(text), &job))
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	interrupt := func() error {
+		err := syscall.Kill(os.Getpid(), syscall.SIGTERM)
+		if err == nil {
+			<-ctx.Done() // a signal arrives some time after it was sent
+		}
+		return err
+	}
 	c := job.config()
 	if job.Validating {
 		c.Loop.ValidationBatch = 5
@@ -82,7 +89,7 @@ func asRank(t *testing.T) {
 				calls++
 			}
 			if calls == 3 { // after the last step, and two batches of the validation
-				assert.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
+				assert.NoError(t, interrupt())
 			}
 		}
 	} else if job.Slow > 0 || job.Interrupt > 0 || job.Spoil > 0 {
@@ -92,7 +99,7 @@ func asRank(t *testing.T) {
 				return s.Session.SetLearningRate(0.5)
 			}
 			if job.Interrupt == s.Step {
-				return syscall.Kill(os.Getpid(), syscall.SIGTERM)
+				return interrupt()
 			}
 			return nil
 		}})
