@@ -46,7 +46,7 @@ func TestDeviceFlagsRestart(t *testing.T) {
 				environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", cmd.Process.Pid))
 				started = strings.Split(string(environ), "\x00")
 				return err == nil && !slices.ContainsFunc(want, func(v string) bool { return !slices.Contains(started, v) })
-			}, 20*time.Second, 5*time.Millisecond)
+			}, time.Minute, 5*time.Millisecond)
 			text, err := io.ReadAll(stderr)
 			require.NoError(t, err)
 			var exit *exec.ExitError

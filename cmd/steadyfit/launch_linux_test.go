@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -267,7 +268,8 @@ func TestLaunchedRanksAreKilled(t *testing.T) {
 	}
 }
 
-// childrenOf returns the children of a process in the order of their start.
+// childrenOf returns the children of a process in the order of their start. Each thread has a list of
+// those that it started.
 func childrenOf(pid int) (children []int) {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is valid
 	for _, path := range tasks {
@@ -281,6 +283,7 @@ func childrenOf(pid int) (children []int) {
 			}
 		}
 	}
+	slices.Sort(children)
 	return children
 }
 

@@ -189,8 +189,7 @@ func TestParentIsSmall(t *testing.T) {
 			resident, anonymous := kib("VmRSS"), kib("RssAnon")
 			t.Logf("the parent uses %d KiB, %d KiB of it anonymous; the rest is pages of the program's file", resident, anonymous)
 			if !raceDetector() { // the race detector keeps memory itself
-				assert.Less(t, resident, 48<<10) // the program has 40 MB
-				assert.Less(t, anonymous, 16<<10)
+				assert.Less(t, anonymous, 16<<10) // the kernel decides how many pages of the file are resident
 			}
 			if !slices.Contains(flags, "process") { // without resets of the process, the child may have ended
 				assert.Contains(t, childMaps(t, cmd.Process.Pid), "libtensorflow", "so it would have been seen")
@@ -202,19 +201,14 @@ func TestParentIsSmall(t *testing.T) {
 // childMaps returns the mappings of the only child of a process.
 func childMaps(t *testing.T, pid int) string {
 	t.Helper()
-	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // children are listed by the thread that started them
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	require.NoError(t, err)
 	if len(lists) == 0 {
 		t.Skip("this kernel does not list the children of a process (CONFIG_PROC_CHILDREN)")
 	}
-	var children []string
-	for _, list := range lists {
-		text, err := os.ReadFile(list)
-		require.NoError(t, err)
-		children = append(children, strings.Fields(string(text))...)
-	}
+	children := childrenOf(pid)
 	require.Len(t, children, 1)
-	text, err := os.ReadFile(filepath.Join("/proc", children[0], "maps"))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", children[0]))
 	require.NoError(t, err)
 	return string(text)
 }
