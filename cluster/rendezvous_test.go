@@ -14,19 +14,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/freeport"
 	"steadyfit/supervise"
 )
-
-func addresses(t *testing.T, n int) (list []string) {
-	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		defer l.Close()
-		list = append(list, l.Addr().String())
-	}
-	return list
-}
 
 // outcome is the result of a rank's Rendezvous: the cluster that open got.
 type outcome struct {
@@ -75,7 +65,7 @@ func TestRendezvous(t *testing.T) {
 		{"rank 0 alone", 3, 1, []int{0}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			all := Cluster{Workers: addresses(t, c.ranks), MinWorkers: c.min, Start: time.Minute, Wait: time.Minute}
+			all := Cluster{Workers: freeport.Addresses(t, c.ranks), MinWorkers: c.min, Start: time.Minute, Wait: time.Minute}
 			if len(c.present) < c.ranks {
 				all.Wait = 500 * time.Millisecond
 			}
@@ -102,7 +92,7 @@ func TestRendezvous(t *testing.T) {
 }
 
 func TestRendezvousTooFew(t *testing.T) {
-	all := Cluster{Workers: addresses(t, 3), MinWorkers: 2, Start: 300 * time.Millisecond, Wait: 100 * time.Millisecond}
+	all := Cluster{Workers: freeport.Addresses(t, 3), MinWorkers: 2, Start: 300 * time.Millisecond, Wait: 100 * time.Millisecond}
 	o := result(t, meet(t.Context(), all, 0, nil))
 	require.ErrorIs(t, o.err, supervise.ErrRetry)
 	assert.ErrorContains(t, o.err, "1 of 3 ranks are present after 300ms, and Cluster.MinWorkers is 2")
@@ -120,7 +110,7 @@ func TestRendezvousTooFew(t *testing.T) {
 // A rank that ends while the others open their sessions ends their contexts.
 func TestRendezvousLosesARank(t *testing.T) {
 	for lost := range 3 {
-		all := Cluster{Workers: addresses(t, 3), MinWorkers: 2, Start: time.Minute, Wait: time.Minute}
+		all := Cluster{Workers: freeport.Addresses(t, 3), MinWorkers: 2, Start: time.Minute, Wait: time.Minute}
 		failed := errors.New("cannot open")
 		var waiting []<-chan outcome
 		for rank := range 3 {
@@ -149,7 +139,7 @@ func TestRendezvousOpensSlowly(t *testing.T) {
 	before := exchangeTime
 	exchangeTime = 300 * time.Millisecond
 	defer func() { exchangeTime = before }()
-	all := Cluster{Workers: addresses(t, 2), MinWorkers: 2, Start: time.Minute}
+	all := Cluster{Workers: freeport.Addresses(t, 2), MinWorkers: 2, Start: time.Minute}
 	ready := make(chan struct{})
 	first := meet(t.Context(), all, 0, func(context.Context) error {
 		<-time.After(2 * exchangeTime)
@@ -174,7 +164,7 @@ func TestRendezvousWithoutADecision(t *testing.T) {
 	before := exchangeTime
 	exchangeTime = 200 * time.Millisecond
 	defer func() { exchangeTime = before }()
-	all := Cluster{Workers: addresses(t, 2), MinWorkers: 1, Start: 200 * time.Millisecond}
+	all := Cluster{Workers: freeport.Addresses(t, 2), MinWorkers: 1, Start: 200 * time.Millisecond}
 	l, err := net.Listen("tcp", all.Workers[0])
 	require.NoError(t, err)
 	defer l.Close()
@@ -204,7 +194,7 @@ func TestRendezvousEndsWithoutThePort(t *testing.T) {
 
 // Connections of other programs neither disturb rank 0 nor take its memory.
 func TestRendezvousOfStrangers(t *testing.T) {
-	all := Cluster{Workers: addresses(t, 3), MinWorkers: 2, Start: time.Minute, Wait: time.Minute}
+	all := Cluster{Workers: freeport.Addresses(t, 3), MinWorkers: 2, Start: time.Minute, Wait: time.Minute}
 	first := meet(t.Context(), all, 0, nil)
 	dial := func() net.Conn {
 		var conn net.Conn
@@ -260,7 +250,7 @@ func TestRendezvousOfStrangers(t *testing.T) {
 
 // Ranks with another list of ranks, and processes with the same rank, are refused.
 func TestRendezvousRefuses(t *testing.T) {
-	all := Cluster{Workers: addresses(t, 3), MinWorkers: 2, Start: time.Minute, Wait: time.Minute}
+	all := Cluster{Workers: freeport.Addresses(t, 3), MinWorkers: 2, Start: time.Minute, Wait: time.Minute}
 	first := meet(t.Context(), all, 0, nil)
 	other := all
 	other.Workers = all.Workers[:2]
@@ -283,7 +273,7 @@ func TestRendezvousRefuses(t *testing.T) {
 // A rank that comes while the others train waits for their restart. Other servers on the port of
 // rank 0, and strange answers, end its wait.
 func TestRendezvousComesLate(t *testing.T) {
-	all := Cluster{Workers: addresses(t, 2), MinWorkers: 1, Start: 500 * time.Millisecond, Wait: time.Second}
+	all := Cluster{Workers: freeport.Addresses(t, 2), MinWorkers: 1, Start: 500 * time.Millisecond, Wait: time.Second}
 	serve := func(answer string) (stop func()) {
 		l, err := net.Listen("tcp", all.Workers[0])
 		require.NoError(t, err)

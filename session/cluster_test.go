@@ -25,6 +25,7 @@ import (
 	"steadyfit/cluster"
 	"steadyfit/data"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/freeport"
 	"steadyfit/internal/rank"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -181,17 +182,6 @@ func runRank(text string) int {
 	return 0
 }
 
-func freeAddresses(t testing.TB, n int) (addresses []string) {
-	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		addresses = append(addresses, l.Addr().String())
-		defer l.Close()
-	}
-	return addresses
-}
-
 type rankProcess struct {
 	*exec.Cmd
 	out, err bytes.Buffer
@@ -239,7 +229,7 @@ func TestCluster(t *testing.T) {
 			job.Rank = c.ranks // micro-batches
 			want, err := job.run()
 			require.NoError(t, err)
-			job.Workers = freeAddresses(t, c.ranks)
+			job.Workers = freeport.Addresses(t, c.ranks)
 			var ranks []*rankProcess
 			for job.Rank = range c.ranks {
 				ranks = append(ranks, startRank(t, job))
@@ -283,7 +273,7 @@ func TestCluster(t *testing.T) {
 
 // All ranks know which one is slow, and how long the others wait for it.
 func TestRankTimes(t *testing.T) {
-	job := rankJob{Model: "builtin:digits", Sizes: slices.Repeat([]int{64}, 5), Workers: freeAddresses(t, 3), Timed: true}
+	job := rankJob{Model: "builtin:digits", Sizes: slices.Repeat([]int{64}, 5), Workers: freeport.Addresses(t, 3), Timed: true}
 	var ranks []*rankProcess
 	for job.Rank = range 3 {
 		if job.Slow = 0; job.Rank == 1 {
@@ -351,7 +341,7 @@ func TestExchangeOption(t *testing.T) {
 
 // A rank that ends makes the others end soon, with its name and an error to try again.
 func TestClusterLosesARank(t *testing.T) {
-	job := rankJob{Model: "builtin:digits", Sizes: slices.Repeat([]int{64}, 20), Workers: freeAddresses(t, 3)}
+	job := rankJob{Model: "builtin:digits", Sizes: slices.Repeat([]int{64}, 20), Workers: freeport.Addresses(t, 3)}
 	var ranks []*rankProcess
 	for job.Rank = range 3 {
 		job.Fail = 0
@@ -373,7 +363,7 @@ func TestClusterLosesARank(t *testing.T) {
 // A rank with another number of ranks, such as one that was given up while it started, does not
 // disturb the others.
 func TestClusterOfAnotherSize(t *testing.T) {
-	job := rankJob{Model: "builtin:digits", Sizes: []int{64, 64}, Workers: freeAddresses(t, 2), Until: filepath.Join(t.TempDir(), "end")}
+	job := rankJob{Model: "builtin:digits", Sizes: []int{64, 64}, Workers: freeport.Addresses(t, 2), Until: filepath.Join(t.TempDir(), "end")}
 	var ranks []*rankProcess
 	for job.Rank = range 2 {
 		ranks = append(ranks, startRank(t, job))
@@ -384,7 +374,7 @@ func TestClusterOfAnotherSize(t *testing.T) {
 			return err == nil && conn.Close() == nil
 		}, time.Minute, 20*time.Millisecond)
 	}
-	job.Workers, job.Rank, job.Start = append(job.Workers, freeAddresses(t, 1)...), 2, 3*time.Second
+	job.Workers, job.Rank, job.Start = append(job.Workers, freeport.Addresses(t, 1)...), 2, 3*time.Second
 	stranger := startRank(t, job)
 	require.Error(t, stranger.Wait())
 	assert.Contains(t, stranger.err.String(), "it did not take part in an exchange for 3s")
@@ -396,7 +386,7 @@ func TestClusterOfAnotherSize(t *testing.T) {
 
 // A rank does not wait for the others longer than Cluster.Start.
 func TestClusterStart(t *testing.T) {
-	job := rankJob{Model: "builtin:digits", Workers: freeAddresses(t, 2), Start: 300 * time.Millisecond}
+	job := rankJob{Model: "builtin:digits", Workers: freeport.Addresses(t, 2), Start: 300 * time.Millisecond}
 	p := startRank(t, job)
 	require.Error(t, p.Wait())
 	assert.Contains(t, p.err.String(), "rank 1 ("+job.Workers[1]+") did not start within 300ms; start all ranks, or raise Cluster.Start")

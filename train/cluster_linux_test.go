@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -23,6 +22,7 @@ import (
 	"steadyfit/cluster"
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/internal/freeport"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/supervise"
@@ -120,13 +120,7 @@ type rankProcess struct {
 // startRanks starts one process for each rank on free ports. change may change the job of a rank.
 func startRanks(t *testing.T, ranks int, job rankJob, change func(rank int, job *rankJob)) (all []*rankProcess) {
 	t.Helper()
-	job.Cluster.Workers = nil
-	for range ranks {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		defer l.Close()
-		job.Cluster.Workers = append(job.Cluster.Workers, l.Addr().String())
-	}
+	job.Cluster.Workers = freeport.Addresses(t, ranks)
 	return startWorkers(t, job, change, func(int) []string { return nil })
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -24,6 +23,8 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/freeport"
 )
 
 // readEvents prints the scalars, the histograms and the graphs of event files as TensorFlow reads them.
@@ -54,15 +55,6 @@ print(json.dumps(runs))
 // events are the points (step and value) of the tags of each run.
 type events map[string]map[string][][2]float64
 
-// freePort returns an address that no program uses.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
-}
-
 // scrapeMetric returns a metric without labels; ok is false if there is no server.
 func scrapeMetric(t *testing.T, address, name string) (value float64, ok bool) {
 	t.Helper()
@@ -86,7 +78,7 @@ func scrapeMetric(t *testing.T, address, name string) (value float64, ok bool) {
 func TestEventsAreTheHistory(t *testing.T) {
 	python(t)
 	dir := t.TempDir()
-	board, history, address := filepath.Join(dir, "tb"), filepath.Join(dir, "history.jsonl"), freePort(t)
+	board, history, address := filepath.Join(dir, "tb"), filepath.Join(dir, "history.jsonl"), freeport.Addresses(t, 1)[0]
 	cmd := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--validation", "builtin:digits", "--epochs", "3",
 		"--steps-per-epoch", "1000", "--learning-rate", "0.01", "--checkpoints", filepath.Join(dir, "ckpt"), "--supervise", "--reset", "process", "--history", history,
 		"--tensorboard", board, "--tensorboard-every", "300", "--tensorboard-histograms", "2", "--metrics-listen", address)

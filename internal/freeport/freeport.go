@@ -1,0 +1,27 @@
+// Package freeport gives tests addresses for the servers that they start in other processes.
+package freeport
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Addresses returns n addresses of this machine. Until the test ends, a bound socket that does not
+// listen holds each port: no program gets it as any free port, but a server that asks for it does.
+func Addresses(t testing.TB, n int) (list []string) {
+	t.Helper()
+	for range n {
+		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, syscall.Close(fd)) })
+		require.NoError(t, syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)) // as servers do
+		require.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+		name, err := syscall.Getsockname(fd)
+		require.NoError(t, err)
+		list = append(list, fmt.Sprintf("127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port))
+	}
+	return list
+}
