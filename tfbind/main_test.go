@@ -11,6 +11,9 @@ import (
 	"steadyfit/tfbind"
 )
 
+// mapsAfterLoad are the mappings of this process before the tests use pages of TensorFlow.
+var mapsAfterLoad string
+
 // TestMain checks that the tests left no native object and no goroutine. With the tag
 // leakcheck, it prints where a leaked object was made.
 func TestMain(m *testing.M) {
@@ -39,6 +42,8 @@ func TestMain(m *testing.M) {
 		fmt.Fprintf(os.Stderr, "these tests need TensorFlow: %v\n", err)
 		os.Exit(1)
 	}
+	maps, _ := os.ReadFile("/proc/self/smaps") // exists on Linux
+	mapsAfterLoad = string(maps)
 	code := m.Run()
 	if code == 0 {
 		code = checkNothingLeft()
