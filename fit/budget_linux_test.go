@@ -243,7 +243,7 @@ func TestBudgetIsKept(t *testing.T) {
 		plain, peak = heavyRun{Steps: steps}.inChild(t)
 		require.Empty(t, plain.Err)
 		require.Len(t, plain.Losses, steps)
-		limit = peak * 7 / 10
+		limit = max(peak, plain.Peak) * 7 / 10
 		have, most = heavyRun{Steps: steps, Budget: limit}.inChild(t)
 		t.Logf("without a budget: peak %v, %v per step; budget %v: peak %v, %v per step, %d parts, events %v", peak, plain.Step, limit, most, have.Step, have.Parts, have.Events)
 		require.Empty(t, have.Err)
@@ -251,9 +251,9 @@ func TestBudgetIsKept(t *testing.T) {
 		assert.Greater(t, have.Parts, 1)
 		assert.Empty(t, have.Events)
 		assert.InEpsilonSlice(t, plain.Losses, have.Losses, 1e-3)
-		// Readings every 10 ms may miss the peak.
+		// Readings from outside may miss the peak, above all on a busy machine.
 		assert.LessOrEqual(t, have.Peak, limit)
-		assert.InDelta(t, int64(most), int64(have.Peak), float64(limit)/20)
+		assert.LessOrEqual(t, most, have.Peak+limit/20)
 	}
 }
 
@@ -262,7 +262,7 @@ func TestBudgetIsKeptWithCheckpoints(t *testing.T) {
 	const steps = 24
 	plain, peak := heavyRun{Steps: steps}.inChild(t)
 	require.Empty(t, plain.Err)
-	limit := peak * 9 / 10
+	limit := max(peak, plain.Peak) * 9 / 10
 	// Only the second step of each epoch is measured, so the search takes longer.
 	full := heavyRun{Steps: steps + 16, Budget: limit, Validates: true, Ahead: 4, Dir: t.TempDir()}
 	have, most := full.inChild(t)

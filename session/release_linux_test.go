@@ -103,9 +103,11 @@ func TestReleaseProfile(t *testing.T) {
 	closed := func(o resetOutcome) memory.Bytes { return o.Resets[1].Before.Bytes - o.Resets[1].Closed.Bytes }
 	assert.Less(t, closed(pool), pool.Resets[1].Before.Bytes/4, "TensorFlow's pool has started to give memory back: then the profile may go")
 	// Without the pool, malloc keeps little memory and returns it. On a busy machine, malloc
-	// kept 75 MiB more than the profile, and the pool 674 MiB more.
+	// kept 75 MiB more than the profile, and the pool 674 MiB more. The number of arenas depends on
+	// the cores.
 	assert.Less(t, malloc.Resets[1].Before.Bytes, pool.Resets[1].Before.Bytes/2)
-	assert.Less(t, malloc.Resets[1].Closed.Bytes, profile.Resets[1].Closed.Bytes+96*memory.MiB)
+	most := profile.Resets[1].Closed.Bytes + (pool.Resets[1].Closed.Bytes-profile.Resets[1].Closed.Bytes)/4
+	assert.Less(t, malloc.Resets[1].Closed.Bytes, most)
 	assert.Greater(t, closed(profile), profile.Resets[1].Before.Bytes/2)
 	assert.Greater(t, profile.Resets[1].Returned.Bytes, profile.Resets[1].Before.Bytes/2)
 
