@@ -586,7 +586,7 @@ func TestARewriteThatLeftNoTrace(t *testing.T) {
 	// Tracing takes 96 MiB after all measurements.
 	require.NotNil(t, base.Figures.Peak)
 	traced := r.Runs[0].Phases[worker.PhaseTraced]
-	assert.Less(t, *base.Figures.Peak, int64(traced.Get(memory.Peak).Bytes-64*memory.MiB))
+	assert.Less(t, *base.Figures.Peak, int64(traced.Get(memlayer.Peak).Bytes-64*memory.MiB))
 }
 
 func TestTheGPUIsSampled(t *testing.T) {
@@ -854,7 +854,7 @@ func TestThePeakIsThatOfTheSteps(t *testing.T) {
 	loaded := r.Runs[0].Phases[worker.PhaseLoaded]
 	assert.Greater(t, loaded.Get(memlayer.Peak).Bytes, 96*memory.MiB)
 	require.NotNil(t, r.Combinations[0].Figures.Peak)
-	assert.Less(t, *r.Combinations[0].Figures.Peak, int64(loaded.Get(memory.Peak).Bytes-64*memory.MiB))
+	assert.Less(t, *r.Combinations[0].Figures.Peak, int64(loaded.Get(memlayer.Peak).Bytes-64*memory.MiB))
 }
 
 // A traced step may need more memory than a run with a limit has.
