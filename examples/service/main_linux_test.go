@@ -69,8 +69,13 @@ func weights(t *testing.T, dir string) map[string]string {
 // If a worker is killed during a job, the models are those of an undisturbed service, bit for
 // bit. A job that cannot work fails, and the exit code reports that.
 func TestServiceSurvivesItsWorker(t *testing.T) {
+	jobs := func(dir string) {
+		demo(t, dir, 3)
+		// The job is long enough to be met during its training on a busy machine.
+		enqueue(t, dir, "demo-0001", `{"Model":"builtin:digits-cnn","Data":{"Path":"builtin:digits"},"Seed":1,"Loop":{"Epochs":10,"Batch":32}}`)
+	}
 	undisturbed := t.TempDir()
-	demo(t, undisturbed, 3)
+	jobs(undisturbed)
 	cmd, output := serve(t, undisturbed)
 	require.NoError(t, cmd.Wait(), "%s", output)
 	assert.Contains(t, output.String(), "jobs done: 3, failed: 0")
@@ -79,7 +84,7 @@ func TestServiceSurvivesItsWorker(t *testing.T) {
 
 	dir := t.TempDir()
 	enqueue(t, dir, "bad", `{"Model":"nowhere","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1,"Batch":32}}`)
-	demo(t, dir, 3)
+	jobs(dir)
 	// Remains of workers that crashed while they saved a model.
 	for _, left := range []string{".demo-0000.tmp-1/new", ".before.tmp-2/old/assets"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, "models", filepath.FromSlash(left)), 0o777))
