@@ -107,11 +107,10 @@ func unknownCommand(root *cobra.Command, name string) error {
 func similarFlag(cmd *cobra.Command, name string) string {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	best := nearest.Sort(name, names)[0]
-	if len(name) < 3 || nearest.Distance(name, best) > 2 {
-		return ""
+	if meant := nearest.Meant(name, names); meant != "" {
+		return "; did you mean --" + meant + "?"
 	}
-	return "; did you mean --" + best + "?"
+	return ""
 }
 
 // noArguments is the Args of a command without arguments. A boolean flag needs an equals sign

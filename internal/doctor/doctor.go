@@ -12,7 +12,6 @@ package doctor
 
 import (
 	"context"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -205,13 +204,10 @@ func (m machine) exists(path string) bool {
 }
 
 // glob returns the absolute paths that match a pattern, sorted.
-func (m machine) glob(pattern string) ([]string, error) {
-	names, err := fs.Glob(m.fs, relative(pattern))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", pattern, err)
-	}
+func (m machine) glob(pattern string) []string {
+	names, _ := fs.Glob(m.fs, relative(pattern)) // the patterns are valid
 	for i := range names {
 		names[i] = "/" + names[i]
 	}
-	return names, nil
+	return names
 }

@@ -68,8 +68,7 @@ func readGPU(m machine) (g gpuBox) {
 	if found := driverNumber.FindStringSubmatch(text); found != nil {
 		g.driver = found[1]
 	}
-	nodes, _ := m.glob("/dev/nvidia*")
-	g.nodes = slices.DeleteFunc(nodes, func(n string) bool { return !gpuNode.MatchString(n) })
+	g.nodes = slices.DeleteFunc(m.glob("/dev/nvidia*"), func(n string) bool { return !gpuNode.MatchString(n) })
 	if m.exists(wsl) {
 		g.nodes = append(g.nodes, wsl)
 	}

@@ -161,7 +161,13 @@ func checkVariable(name, value string, t tensorFlow, held map[string]bool) Check
 // unknownVariable does not show the value, which may be another program's secret. For example,
 // Terraform's names also begin with TF_.
 func unknownVariable(name string, t tensorFlow, held map[string]bool) Check {
-	meant := closest(name)
+	var read []string
+	for known, v := range variables {
+		if v.reader != byNobody {
+			read = append(read, known)
+		}
+	}
+	meant := nearest.Meant(name, read)
 	switch {
 	case held[name]:
 		return ok(name, fmt.Sprintf("read by %v", t))
@@ -171,20 +177,6 @@ func unknownVariable(name string, t tensorFlow, held map[string]bool) Check {
 		return note(name, "not known to steadyfit", "")
 	}
 	return note(name, fmt.Sprintf("not read by %v; it may be another program's", t), "")
-}
-
-// closest returns a known variable whose name is at most two letters away.
-func closest(name string) string {
-	best, distance := "", 3
-	for _, known := range slices.Sorted(maps.Keys(variables)) {
-		if variables[known].reader == byNobody {
-			continue
-		}
-		if d := nearest.Distance(name, known); d < distance {
-			best, distance = known, d
-		}
-	}
-	return best
 }
 
 // shorten shortens a value to one short line.

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Sort returns names ordered by their Distance to want, ignoring case, and then by name. Only the first 64
+// Sort returns names ordered by their Levenshtein distance to want, ignoring case, and then by name. Only the first 64
 // bytes of a name count, since the cost is quadratic and names come from files.
 func Sort(want string, names []string) []string {
 	type scored struct {
@@ -16,7 +16,7 @@ func Sort(want string, names []string) []string {
 	}
 	all := make([]scored, len(names))
 	for i, n := range names {
-		all[i] = scored{n, Distance(short(want), short(n))}
+		all[i] = scored{n, distance(short(want), short(n))}
 	}
 	slices.SortFunc(all, func(a, b scored) int {
 		return cmp.Or(cmp.Compare(a.distance, b.distance), cmp.Compare(a.name, b.name))
@@ -32,8 +32,17 @@ func short(name string) string {
 	return strings.ToLower(name[:min(len(name), 64)])
 }
 
-// Distance returns the Levenshtein distance: the number of bytes to insert, delete or replace.
-func Distance(a, b string) int {
+// Meant returns the name of which want is probably a misspelling: one that differs in at most two bytes. It
+// returns "" if there is none, or if want is too short to tell.
+func Meant(want string, names []string) string {
+	if best := Sort(want, names); len(want) >= 3 && len(best) > 0 && distance(want, best[0]) <= 2 {
+		return best[0]
+	}
+	return ""
+}
+
+// distance returns the Levenshtein distance: the number of bytes to insert, delete or replace.
+func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

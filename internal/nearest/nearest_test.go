@@ -22,7 +22,15 @@ func TestDistance(t *testing.T) {
 		a, b string
 		want int
 	}{{"", "", 0}, {"abc", "abc", 0}, {"", "four", 4}, {"kitten", "sitting", 3}, {"TF_X", "TFX", 1}, {"a", "A", 1}} {
-		require.Equal(t, c.want, Distance(c.a, c.b), "%q %q", c.a, c.b)
-		require.Equal(t, c.want, Distance(c.b, c.a), "%q %q", c.b, c.a)
+		require.Equal(t, c.want, distance(c.a, c.b), "%q %q", c.a, c.b)
+		require.Equal(t, c.want, distance(c.b, c.a), "%q %q", c.b, c.a)
 	}
+}
+
+func TestMeant(t *testing.T) {
+	names := []string{"epochs", "batch"}
+	require.Equal(t, "epochs", Meant("epoch", names))
+	require.Empty(t, Meant("depths", names))
+	require.Empty(t, Meant("ba", names), "too short")
+	require.Empty(t, Meant("batch", nil))
 }
