@@ -34,6 +34,8 @@ from typing import Any
 
 import numpy as np
 
+import bench_ranks
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -159,34 +161,23 @@ def keras_fit(folder: pathlib.Path, batch: int, epochs: int) -> None:
     print(json.dumps({"training": ends[-1] - began, "second": ends[1] - ends[0]}))
 
 
+def output(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+
+
 def steadyfit(folder: pathlib.Path, cache: str, batch: int, epochs: int) -> dict[str, float]:
     model, data = ("head", "features.npz") if cache == "head" else ("model", "data.npz")
-    out = subprocess.run(
-        [
-            ROOT / "bin/steadyfit",
-            "fit",
-            "--model",
-            folder / model,
-            "--data",
-            folder / data,
-            "--batch",
-            str(batch),
-            "--epochs",
-            str(epochs),
-            "--seed",
-            "1",
-            "--auto",
-            "off",
-            "--cache-features",
-            "off" if cache == "head" else cache,
-            "--out",
-            folder / f"out-{cache}",
-        ],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    flags = {
+        "model": folder / model,
+        "data": folder / data,
+        "batch": batch,
+        "epochs": epochs,
+        "seed": 1,
+        "auto": "off",
+        "cache-features": "off" if cache == "head" else cache,
+        "out": folder / f"out-{cache}",
+    }
+    out = output([str(ROOT / "bin/steadyfit"), *bench_ranks.fit(flags)])
     rates = [float(m) for m in re.findall(r"steps/s (\S+)", out.stderr)]
     steps = -(-len(np.load(folder / data)["y"]) // batch)
     found = re.search(r"computed once for .*? in ([\d.]+)(m?s)", out.stderr)
@@ -201,21 +192,8 @@ def steadyfit(folder: pathlib.Path, cache: str, batch: int, epochs: int) -> dict
 def variant(name: str, folder: pathlib.Path, args: argparse.Namespace) -> dict[str, float]:
     began = time.monotonic()
     if name == "keras":
-        out = subprocess.run(
-            [
-                sys.executable,
-                __file__,
-                "--keras",
-                folder,
-                "--batch",
-                str(args.batch),
-                "--epochs",
-                str(args.epochs),
-            ],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
+        flags = [f"--keras={folder}", f"--batch={args.batch}", f"--epochs={args.epochs}"]
+        out = output([sys.executable, __file__, *flags])
         result = json.loads(out.stdout.splitlines()[-1])
     else:
         result = steadyfit(folder, name, args.batch, args.epochs)

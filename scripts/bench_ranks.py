@@ -225,6 +225,11 @@ def workers(ranks: int, arguments: list[str]) -> dict[str, Any]:
     return json.loads(out.splitlines()[-1])
 
 
+def fit(flags: dict[str, Any]) -> list[str]:
+    """The arguments of steadyfit for a training."""
+    return ["fit", *(f"--{flag}={value}" for flag, value in flags.items())]
+
+
 def steadyfit(
     args: argparse.Namespace, name: str, folder: pathlib.Path, ranks: int, exchange: str
 ) -> dict[str, Any]:
@@ -244,7 +249,7 @@ def steadyfit(
     }
     if exchange:
         flags["exchange"] = exchange
-    command = [str(args.steadyfit), *launch, "fit", *(f"--{flag}={value}" for flag, value in flags.items())]
+    command = [str(args.steadyfit), *launch, *fit(flags)]
     run([command], [{k: v for k, v in os.environ.items() if k != "TF_CONFIG"}])
     records = [json.loads(line) for line in history.read_text().splitlines()]
     return {

@@ -41,6 +41,7 @@ import re
 import shutil
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -2382,9 +2383,9 @@ def _atomic_directory(out: str, force: bool) -> Iterator[str]:
                 do="choose another folder",
             )
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent)
+    temporary = str(target.parent / f".{target.name}.{uuid.uuid4().hex}")
+    os.mkdir(temporary)  # mkdtemp would ignore the umask
     try:
-        os.chmod(temporary, 0o777 & ~_umask())
         yield temporary
         if target.exists():
             old = tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent)
@@ -2411,12 +2412,6 @@ def _kept(variables: Sequence[Any]) -> Iterator[None]:
     finally:
         for variable, value in before:
             variable.assign(value)
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def export(
@@ -3185,6 +3180,14 @@ def _rate(text: str) -> float:
     return value
 
 
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
+# The options of the command that are not arguments of export.
+OF_COMMAND = ("model", "out", "policy", "seed", "verify")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="export.py",
@@ -3229,10 +3232,13 @@ def _parser() -> argparse.ArgumentParser:
     step.add_argument("--learning-rate", type=_rate, metavar="X", help="initial learning rate")
     step.add_argument("--loss", help="Keras name: mse, sparse_categorical_crossentropy, ...")
     step.add_argument(
-        "--from-logits", action="store_true", help="the model gives logits, not probabilities"
+        "--from-logits",
+        action="store_true",
+        default=None,
+        help="the model gives logits, not probabilities",
     )
     step.add_argument(
-        "--metrics", default=None, metavar="NAME,...", help="Keras names: accuracy, mae, auc, ..."
+        "--metrics", type=_names, metavar="NAME,...", help="Keras names: accuracy, mae, auc, ..."
     )
     step.add_argument(
         "--loss-output",
@@ -3250,18 +3256,22 @@ def _parser() -> argparse.ArgumentParser:
     step.add_argument(
         "--loss-scale-input",
         action="store_true",
+        default=None,
         help="add the input loss_scale, so that the training program scales the loss, in place of scaling "
         "inside the graph",
     )
     step.add_argument(
         "--no-micro-batches",
-        action="store_true",
+        action="store_false",
+        default=None,
+        dest="micro_batches",
         help="leave out gradients and apply, whose accumulators take as much memory as the "
         "trainable weights",
     )
     step.add_argument(
         "--allow-unused",
         action="store_true",
+        default=None,
         help="accept trainable weights that get no gradient; they stay as they are",
     )
     step.add_argument(
@@ -3296,6 +3306,7 @@ def _parser() -> argparse.ArgumentParser:
         "--input",
         action="append",
         default=[],
+        dest="inputs",
         metavar="NAME=DTYPE[DIMS]",
         help="input of a model without keras.Input, without the batch: x=float32[28,28]; repeat",
     )
@@ -3303,6 +3314,7 @@ def _parser() -> argparse.ArgumentParser:
         "--label",
         action="append",
         default=[],
+        dest="labels",
         metavar="NAME=DTYPE[DIMS]",
         help="labels, if not what the loss implies: y=int64[]; repeat. none: the model's own step "
         "takes none",
@@ -3311,6 +3323,7 @@ def _parser() -> argparse.ArgumentParser:
         "--input-dtype",
         action="append",
         default=[],
+        dest="input_dtypes",
         metavar="[NAME=]DTYPE",
         help="take this dtype and cast inside: uint8 images are a quarter of float32's bytes",
     )
@@ -3318,11 +3331,13 @@ def _parser() -> argparse.ArgumentParser:
         "--range",
         action="append",
         default=[],
+        dest="input_ranges",
         metavar="[NAME=]LOW:HIGH",
         help="range of an input's values, for the metadata: 0:255",
     )
     io.add_argument(
         "--class-names",
+        type=_names,
         metavar="A,B,...",
         help="names of the classes; predict then gives probabilities and class",
     )
@@ -3356,38 +3371,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         progress.info("making the model")
         with dtype_policy(arguments.policy or "float32"):
             model, options = _load_model(arguments.model)
-        given: dict[str, Any] = {
-            "optimizer": arguments.optimizer,
-            "learning_rate": arguments.learning_rate,
-            "loss": arguments.loss,
-            "loss_output": arguments.loss_output,
-            "metrics": arguments.metrics.split(",") if arguments.metrics else None,
-            "inputs": _pairs(arguments.input, "--input") or None,
+        given = {key: v for key, v in vars(arguments).items() if key not in OF_COMMAND}
+        given |= {
+            "inputs": _pairs(arguments.inputs, "--input") or None,
             "labels": {}
-            if arguments.label == ["none"]
-            else _pairs(arguments.label, "--label") or None,
-            "input_dtypes": _pairs(arguments.input_dtype, "--input-dtype", "x") or None,
-            "input_ranges": _ranges(arguments.range) or None,
-            "class_names": arguments.class_names.split(",") if arguments.class_names else None,
-            "xla_batch": arguments.xla_batch,
-            "xla_steps": arguments.xla_steps,
-            "from_logits": arguments.from_logits or None,
-            "sample_weight": arguments.sample_weight or None,
-            "loss_scale_input": arguments.loss_scale_input or None,
-            "micro_batches": False if arguments.no_micro_batches else None,
-            "allow_unused": arguments.allow_unused or None,
-            "lora": arguments.lora,
-            "quantize": arguments.quantize,
-            "train_only": arguments.train_only,
-            "remat": arguments.remat,
+            if arguments.labels == ["none"]
+            else _pairs(arguments.labels, "--label") or None,
+            "input_dtypes": _pairs(arguments.input_dtypes, "--input-dtype", "x") or None,
+            "input_ranges": _ranges(arguments.input_ranges) or None,
         }
         # The command line overrides what the function returned.
         options.update({key: value for key, value in given.items() if value is not None})
-        accepted = inspect.signature(export).parameters
-        strange = sorted(set(options) - set(accepted))
+        strange = sorted(set(options) - set(inspect.signature(export).parameters))
         if strange:
             raise UsageError(f"{arguments.model} returned arguments export() lacks: {strange}")
-        options["force"] = arguments.force
         report = export(model, arguments.out, **options)
     except UsageError as error:
         print(f"export.py: {error}", file=sys.stderr)

@@ -37,6 +37,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import runtime
+
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "scripts" / "requirements-gpu.txt"
 INDEX = "parts.json"
@@ -63,12 +65,10 @@ def pack(dest: Path, python: str, part_mb: int) -> None:
     stage = dest / "content"
     (stage / "wheels").mkdir(parents=True, exist_ok=True)
     # pip takes only wheels with these tags; each CUDA library has a different one.
-    platforms = [f"manylinux_2_{n}_x86_64" for n in range(39, 4, -1)]
-    platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
     check(
         [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
         + ["--only-binary=:all:", "--python-version", python, "--implementation", "cp"]
-        + [f"--platform={p}" for p in platforms]
+        + [f"--platform={p}" for p in runtime.platforms("x86_64", 39)]
         + ["--dest", str(stage / "wheels"), "-r", str(REQUIREMENTS)]
     )
     programs = stage / "programs"

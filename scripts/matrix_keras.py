@@ -116,24 +116,16 @@ class Spec:
         Raises:
             ValueError: it is no Spec.
         """
+        names = {"from": "start", "knobs": "params"}
+        known = {field.name for field in dataclasses.fields(cls)}
         try:
-            raw = json.loads(text)
-            numbers = {k: int(raw[k]) for k in ("steps", "every", "epoch", "batch", "seed")}
-            spec = cls(
-                workload=str(raw["workload"]),
-                **numbers,
-                samples=int(raw.get("samples") or 0),
-                start=int(raw.get("from") or 0),
-                model=raw.get("model") or "",
-                scratch=raw.get("scratch") or "",
-                config=raw.get("config") or "",
-                params=dict(raw.get("knobs") or {}),
-            )
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raw = {names.get(name, name): value for name, value in json.loads(text).items()}
+            spec = cls(**{name: raw[name] for name in raw.keys() & known})
+        except (TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
         for name in ("steps", "every", "epoch", "batch"):
-            if numbers[name] < 1:
-                raise ValueError(f"{name} is {numbers[name]}: expected at least 1")
+            if getattr(spec, name) < 1:
+                raise ValueError(f"{name} is {getattr(spec, name)}: expected at least 1")
         if spec.samples < 0 or spec.samples % spec.epoch:
             raise ValueError(f"samples is {spec.samples}: expected a multiple of {spec.epoch}")
         return spec

@@ -94,9 +94,9 @@ GPU_LICENSE = re.compile(r"[^/]+\.dist-info/(licenses/)?License\.txt", re.IGNORE
 PACKAGES = {"x86_64": "tensorflow-cpu", "aarch64": "tensorflow"}
 
 
-def platforms(machine):
-    """The manylinux tags that wheels for a machine with glibc 2.27 may have."""
-    tags = [f"manylinux_2_{n}" for n in range(27, 4, -1)]
+def platforms(machine, glibc=27):
+    """The manylinux tags of wheels for a machine with this version of glibc, after the dot."""
+    tags = [f"manylinux_2_{n}" for n in range(glibc, 4, -1)]
     return [f"{tag}_{machine}" for tag in [*tags, "manylinux2014", "manylinux2010", "manylinux1"]]
 
 
