@@ -382,7 +382,7 @@ func TestCSVFields(t *testing.T) {
 	require.Equal(t, []int64{0, 1}, fieldsOf(t, m)["y"].Values)
 	_, err = readCSV("t.csv", strings.NewReader("a,y\n1,no\n2,maybe\n"), named, nil)
 	require.ErrorContains(t, err, `line 3, column "y" (2): found "maybe", expected one of the 2 classes, such as "yes"`)
-	// Class 1 was taken for the class of the name 1, or the other way round.
+	// The label 1 may be the number or the name of a class.
 	named.Names = []string{"1", "2", "two"}
 	_, err = readCSV("t.csv", strings.NewReader("a,y\n1,0\n2,1\n"), named, nil)
 	require.ErrorContains(t, err, `line 3, column "y" (2): found "1", expected a label that is not both a number and the name of a class with another number`)

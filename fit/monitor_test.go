@@ -193,7 +193,7 @@ func TestMonitorsPassOverEpochsWithoutTheirMetric(t *testing.T) {
 	require.Equal(t, []string{"learning_rate"}, h.Records[3].Events)
 }
 
-// unsaved is a session some of whose calls of Save fail, counted from 1.
+// unsaved returns a session whose calls of Save with these numbers fail. The first call has the number 1.
 func unsaved(losses []float64, fails ...int) *linear {
 	l := scripted(losses)
 	saves := 0

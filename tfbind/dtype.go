@@ -37,7 +37,7 @@ func (d DType) String() string {
 	return "dtype(" + strconv.Itoa(int(d)) + ")"
 }
 
-// MarshalText returns the name of String, as JSON has it.
+// MarshalText returns the result of String, which JSON contains.
 func (d DType) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // Size returns the bytes per element; 0 for String and for unknown types.

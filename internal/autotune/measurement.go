@@ -40,8 +40,9 @@ type Measurement struct {
 	Anon memory.Bytes `json:"anon_bytes,omitempty"`
 	Base memory.Bytes `json:"base_bytes,omitempty"`
 	// StepPeak is the highest RSS since the session was opened, and StepAnon the anonymous part of it.
-	// Opened and OpenedAnon are the same amounts at that time. Only Trials sets them and Opening. The cache has those
-	// of the trial, and Trials returns those of a training with all its data.
+	// Opened and OpenedAnon are the RSS and its anonymous part when the session was opened. Only Trials sets these
+	// amounts and Opening. The cache has the amounts of the trial, and Trials returns those of a training with all
+	// its data.
 	StepPeak   memory.Bytes `json:"step_peak_bytes,omitempty"`
 	StepAnon   memory.Bytes `json:"step_anon_bytes,omitempty"`
 	Opened     memory.Bytes `json:"opened_bytes,omitempty"`

@@ -25,7 +25,7 @@ const (
 	byNobody                   // nothing, although advice names it
 )
 
-// variable is the knowledge about an environment variable.
+// variable describes an environment variable.
 type variable struct {
 	reader reader
 	does   string

@@ -112,7 +112,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// The axis of time is logarithmic if the times, with that of the goal, differ by more than a factor of 5.
+// The axis of time is logarithmic if the times, including the time of the goal, differ by more than a factor
+// of 5.
 func TestLogarithmic(t *testing.T) {
 	at := func(step time.Duration) Point { return Point{Step: step, StepLow: step, StepHigh: step, Peak: 1} }
 	p := Page{Result: Result{Points: []Point{at(100), at(500)}}}

@@ -20,7 +20,7 @@ const (
 	noDifference = 0.05
 	// halvedBelow is the largest ratio that counts as a half.
 	halvedBelow = 0.6
-	// freedBelow is the largest remaining fraction of what the steps added that counts as freed.
+	// Memory of the steps counts as freed if at most this fraction of it remains.
 	freedBelow = 0.2
 	// sameGrowth is the smallest ratio of slopes that counts as the same growth; slopes scatter
 	// more than amounts.

@@ -35,7 +35,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestTextColor checks that colours only add colours, and only appear on request.
+// TestTextColor checks that colours appear only on request, and do not change the text.
 func TestTextColor(t *testing.T) {
 	r := fixture(2, 1)
 	plain, colored := inText(t, r, TextOptions{}), inText(t, r, TextOptions{Color: true})
