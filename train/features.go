@@ -230,7 +230,7 @@ func (t *training) featureKey(f *savedmodels.Features) (string, error) {
 	return hex.EncodeToString(sum[:12]), err
 }
 
-func (t *training) useFeatures(ctx context.Context, x *feature.Step, f *savedmodels.Features, c feature.Check) error {
+func (t *training) useFeatures(ctx context.Context, x feature.Step, f *savedmodels.Features, c feature.Check) error {
 	began := time.Now()
 	train, err := t.featuresOf(ctx, x, t.samples)
 	if err != nil {
