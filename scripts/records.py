@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import tensorflow as tf
+from pyarrow import feather
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "data" / "testdata" / "records"
