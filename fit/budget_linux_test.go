@@ -21,6 +21,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -328,7 +329,7 @@ func TestBudgetIsResumedBitForBit(t *testing.T) {
 	// The peak of opening TensorFlow is far above that of a step with oneDNN's pool. Without the pool, the memory of a step varies too much for a lower limit.
 	_, err := tfbind.Load("")
 	require.NoError(t, err)
-	for on, _ := tfbind.OneDNN(); on && chosen.Parts < 2; {
+	for on, _ := tfprocess.OneDNN(); on && chosen.Parts < 2; {
 		first.Dir, first.Budget = t.TempDir(), first.Budget-16*memory.MiB
 		chosen, _ = first.inChild(t)
 		require.Empty(t, chosen.Err)

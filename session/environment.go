@@ -7,8 +7,8 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/reexec"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/option"
-	"steadyfit/tfbind"
 )
 
 // UseEnvironment restarts the program with the environment variables that the options need,
@@ -33,7 +33,7 @@ func UseEnvironment(o gpuopts.Options) error {
 // environ returns the environment that TensorFlow was opened with, or the current environment
 // if TensorFlow is not open.
 func environ() []string {
-	if env, open := tfbind.Environment(); open {
+	if env, open := tfprocess.Environment(); open {
 		return env
 	}
 	return os.Environ()
@@ -42,7 +42,7 @@ func environ() []string {
 // deviceEnviron returns the environment at TensorFlow's first session, or the current
 // environment if there was no session.
 func deviceEnviron() []string {
-	if _, env, made := tfbind.FirstSession(); made {
+	if _, env, made := tfprocess.FirstSession(); made {
 		return env
 	}
 	return os.Environ()
@@ -55,7 +55,7 @@ func startWith(variables []gpuopts.Variable, call string) error {
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	if _, open := tfbind.Environment(); open {
+	if _, open := tfprocess.Environment(); open {
 		return tooLate(missing, call)
 	}
 	return reexec.Exec(env, missing)
@@ -88,7 +88,7 @@ func settle(o gpuopts.Options, config []byte) error {
 	if err != nil {
 		return err
 	}
-	if _, open := tfbind.Environment(); open && len(missing) > 0 {
+	if _, open := tfprocess.Environment(); open && len(missing) > 0 {
 		return tooLate(missing, "session.UseEnvironment")
 	}
 	for _, v := range missing {
@@ -96,7 +96,7 @@ func settle(o gpuopts.Options, config []byte) error {
 			return fmt.Errorf("%s: set %s: %w", v.For, v.Name, err)
 		}
 	}
-	if first, _, ok := tfbind.FirstSession(); ok {
+	if first, _, ok := tfprocess.FirstSession(); ok {
 		return gpuopts.Later(first, config)
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/docs"
 	"steadyfit/internal/reexec"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/supervise"
@@ -232,7 +233,7 @@ func TestTooLate(t *testing.T) {
 	s, err := compileAndOpen(ctx, model, Options{})
 	require.NoError(t, err)
 	defer s.Close()
-	_, open := tfbind.Environment()
+	_, open := tfprocess.Environment()
 	require.True(t, open)
 	for _, c := range late {
 		_, err := compileAndOpen(ctx, model, Options{Device: c.options})

@@ -69,7 +69,7 @@ func (f frozen) Save(prefix string) error {
 	for i, v := range f.values {
 		feeds[w.values[i]] = v
 	}
-	_, err = w.tf.RunWith(context.Background(), feeds, nil, tfbind.RunOptions{Targets: []tfbind.Operation{w.save}, Proto: callerRuns})
+	_, err = w.tf.Run(context.Background(), feeds, nil, tfbind.RunOptions{Targets: []tfbind.Operation{w.save}, Proto: callerRuns})
 	if err = saveError(prefix, w.variables, err); err != nil && !errors.As(err, new(*SaveError)) {
 		err = fmt.Errorf("save %s: %w", prefix, err)
 	}
@@ -152,7 +152,7 @@ func (w *stateWriter) find() {
 		return
 	}
 	defer name.Close()
-	found, err := w.tf.RunWith(context.Background(), tfbind.Feeds{w.prefix: name}, []tfbind.Output{w.last}, tfbind.RunOptions{Proto: callerRuns})
+	found, err := w.tf.Run(context.Background(), tfbind.Feeds{w.prefix: name}, []tfbind.Output{w.last}, tfbind.RunOptions{Proto: callerRuns})
 	if err == nil {
 		w.objects, w.complete = found[0], true
 	}

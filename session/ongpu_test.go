@@ -12,10 +12,10 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/gpu"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
-	"steadyfit/tfbind"
 )
 
 // A GPU with two limits appears as two devices with these limits. The first session of a
@@ -27,7 +27,7 @@ func TestOnGPUVirtualDevices(t *testing.T) {
 	if driver.Why() != "" {
 		t.Skipf("this needs a GPU: %s; `make test-gpu` runs it on a machine that has one", driver.Why())
 	}
-	if _, _, set := tfbind.FirstSession(); set {
+	if _, _, set := tfprocess.FirstSession(); set {
 		t.Skip("this needs to be the first session of the process, as in `make test-gpu`")
 	}
 	// The limits are for one GPU. CUDA reads this variable at the first session.

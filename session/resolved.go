@@ -11,6 +11,7 @@ import (
 	"steadyfit/internal/contract"
 	tracing "steadyfit/internal/native" // native is also a type of this package
 	"steadyfit/internal/resolved"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/tfbind"
 )
 
@@ -32,7 +33,7 @@ func (s *Session) Resolved(ctx context.Context, b data.Batch) (r resolved.Settin
 		return r, err
 	}
 	r.TensorFlow = info.Version
-	if first, env, ok := tfbind.FirstSession(); ok && resolved.HasGPU(r.Devices) {
+	if first, env, ok := tfprocess.FirstSession(); ok && resolved.HasGPU(r.Devices) {
 		r.Unlimited = gpuopts.Unlimited(first, env)
 	}
 	if b.Size == 0 {

@@ -226,7 +226,7 @@ func saveVariables(t testing.TB, def []byte, prefix string) {
 	defer s.Close()
 	begin, err := graph.Operation("begin")
 	require.NoError(t, err)
-	_, err = s.RunWith(context.Background(), nil, nil, tfbind.RunOptions{Targets: []tfbind.Operation{begin}})
+	_, err = s.Run(context.Background(), nil, nil, tfbind.RunOptions{Targets: []tfbind.Operation{begin}})
 	require.NoError(t, err)
 	place, err := graph.Output("prefix:0")
 	require.NoError(t, err)

@@ -5,7 +5,7 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/tfenv"
-	"steadyfit/tfbind"
+	"steadyfit/internal/tfprocess"
 )
 
 // Rounding has the options that change how train steps round. The zero value is for steps that
@@ -62,7 +62,7 @@ func (o Options) oneDNN() bool {
 	if set := o.Device.OneDNN; set != "" {
 		return set == "on"
 	}
-	if on, known := tfbind.OneDNN(); known {
+	if on, known := tfprocess.OneDNN(); known {
 		return on
 	}
 	on, set := tfenv.Bool(os.Getenv("TF_ENABLE_ONEDNN_OPTS"))

@@ -86,7 +86,7 @@ func (s *Session) restoreAll(ctx context.Context, prefix string) error {
 		if err != nil {
 			return err
 		}
-		_, err = s.tf.RunWith(ctx, feeds, nil, tfbind.RunOptions{Targets: []tfbind.Operation{target}})
+		_, err = s.tf.Run(ctx, feeds, nil, tfbind.RunOptions{Targets: []tfbind.Operation{target}})
 		return err
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
 	"steadyfit/internal/resolved"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -541,7 +542,7 @@ func (s *Session) Identity() map[string]string {
 	if info, err := tfbind.Load(""); err == nil {
 		id["tensorflow"] = info.Version
 	}
-	if on, known := tfbind.OneDNN(); known {
+	if on, known := tfprocess.OneDNN(); known {
 		id["onednn"] = "off"
 		if on {
 			id["onednn"] = "on"

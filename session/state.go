@@ -185,7 +185,7 @@ func (s *Session) runState(ctx context.Context, feeds tfbind.Feeds, targets ...t
 	if devices, err := s.devices(); err == nil && len(devices) == 1 {
 		o.Proto = callerRuns
 	}
-	_, err := s.tf.RunWith(ctx, feeds, nil, o)
+	_, err := s.tf.Run(ctx, feeds, nil, o)
 	return err
 }
 

@@ -52,7 +52,7 @@ func (d DType) Size() int {
 func (d DType) supported() bool { return dtype.ByCode(int32(d)) != nil }
 
 // dtypeOf returns the element type of T.
-func dtypeOf[T Element]() DType {
+func dtypeOf[T element]() DType {
 	var zero T
 	switch any(zero).(type) {
 	case half.Float16:

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"steadyfit/internal/tflibrary"
 )
 
 // codeNames are TensorFlow's names for the codes from 1 on.
@@ -66,6 +68,6 @@ var (
 	ErrShape = errors.New("wrong shape")
 	// ErrNotFed means that a Step was run while an input had no value.
 	ErrNotFed = errors.New("input has no value")
-	// ErrNoTensorFlow means that no usable TensorFlow library was found; see LoadError.
-	ErrNoTensorFlow = errors.New("no usable TensorFlow library")
+	// ErrNoTensorFlow means that no usable TensorFlow library was found.
+	ErrNoTensorFlow = tflibrary.ErrNone
 )

@@ -2,6 +2,9 @@ package tfbind
 
 import "steadyfit/internal/eager"
 
+// Element is a Go type for the elements of a tensor.
+type Element = element
+
 // TypeOf returns the element type of T.
 func TypeOf[T Element]() DType { return dtypeOf[T]() }
 

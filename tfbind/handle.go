@@ -3,6 +3,7 @@ package tfbind
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -158,26 +159,17 @@ func Live() Counts {
 	return c
 }
 
-// Leak is an object that became unreachable without Close.
-type Leak struct {
-	// Kind is "tensor", "graph", "session", "step", "eager context" or "eager frame".
-	Kind string
-	// Bytes is the size of the object's buffers.
-	Bytes int64
-	// Site is the stack at the object's creation, as file:line, innermost first.
-	Site []string
-}
-
 var leaks struct {
 	sync.Mutex
-	list []Leak
+	list []string
 }
 
-// Leaks returns the leaks found so far. It is empty unless the program is built with the tag
+// Leaks describes the objects that became unreachable without Close: kind, size, and the stack at the
+// creation, innermost first. It is empty unless the program is built with the tag
 // leakcheck, since recording a stack takes longer than making a small tensor. Counts.Leaked is
 // available in every build.
-func Leaks() []Leak {
+func Leaks() []string {
 	leaks.Lock()
 	defer leaks.Unlock()
-	return append([]Leak(nil), leaks.list...)
+	return slices.Clone(leaks.list)
 }

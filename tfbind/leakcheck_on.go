@@ -16,10 +16,10 @@ func here() creationSite {
 }
 
 func recordLeak(h *handle) {
-	l := Leak{Kind: h.kind.name, Bytes: h.size}
+	l := fmt.Sprintf("%s of %d bytes, made at", h.kind.name, h.size)
 	for frames := runtime.CallersFrames(h.site); ; {
 		f, more := frames.Next()
-		l.Site = append(l.Site, fmt.Sprintf("%s:%d", f.File, f.Line))
+		l += fmt.Sprintf(" %s:%d", f.File, f.Line)
 		if !more {
 			break
 		}

@@ -3,21 +3,24 @@ package tfbind
 import (
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
+
+	"steadyfit/internal/tflibrary"
+	"steadyfit/internal/tfprocess"
 )
 
-// MinVersion and MaxVersion are the oldest and newest supported TensorFlow, which the tests
-// were run with.
-const (
-	MinVersion = "2.16"
-	MaxVersion = "2.21"
-)
+func init() {
+	tfprocess.OneDNN, tfprocess.Environment, tfprocess.FirstSession = oneDNN, environment, firstSession
+	tfprocess.DumpHeap, tfprocess.SetMmapThreshold = dumpHeap, setMmapThreshold
+}
 
 // Info describes the open TensorFlow.
 type Info struct {
-	Location
+	// Library is the absolute path of the library with the C API, and Framework that of
+	// libtensorflow_framework in the same folder.
+	Library, Framework string
+	// Source is the step of the search that found the library.
+	Source string
 	// Version is the version that the library reports, such as "2.21.0".
 	Version string
 }
@@ -30,7 +33,16 @@ var loaded struct {
 	env   []string // the environment when the library was opened
 }
 
-// Load finds TensorFlow like [Locate] and opens it. If the linker or another binding has loaded
+// Load finds TensorFlow and opens it. If path or else STEADYFIT_TENSORFLOW is not empty, it names a
+// library, its folder, or a site-packages/tensorflow folder, and is the only place to search. Otherwise
+// Load searches, in this order:
+//   - the folder .runtime in the working directory, its parents, the executable's folder and
+//     that folder's parent,
+//   - the active virtual environment,
+//   - the site-packages of python3,
+//   - LD_LIBRARY_PATH and the usual folders of C libraries.
+//
+// If the linker or another binding has loaded
 // a TensorFlow, Load uses that one. The library stays open until the process ends, because
 // TensorFlow cannot be unloaded. A later Load returns the same Info, or an error if path names
 // another library. Functions that need TensorFlow call Load("").
@@ -39,7 +51,7 @@ var loaded struct {
 // of the process. They stay in the page cache, and those that are used later are mapped again.
 // A breakpoint that a debugger has set in them is lost.
 //
-// The error is a *LoadError: there is no library, the installation is incomplete, the file is
+// The error matches ErrNoTensorFlow: there is no library, the installation is incomplete, the file is
 // not a library, the version is not supported, or another TensorFlow is loaded.
 func Load(path string) (Info, error) {
 	loaded.Lock()
@@ -55,12 +67,12 @@ func Load(path string) (Info, error) {
 		return info, err
 	}
 	if loaded.err == nil && path != "" {
-		l, err := Locate(path)
+		l, err := tflibrary.Locate(path)
 		if err != nil {
 			return Info{}, err
 		}
 		if l.Library != loaded.info.Library {
-			return Info{}, &LoadError{
+			return Info{}, &tflibrary.LoadError{
 				Problem: fmt.Sprintf("cannot load %s: this process has already opened %s", l.Library, loaded.info.Library),
 				Fix:     "call tfbind.Load before anything else, or start a new process",
 			}
@@ -69,21 +81,17 @@ func Load(path string) (Info, error) {
 	return loaded.info, loaded.err
 }
 
-// OneDNN reports whether TensorFlow computes with oneDNN on the CPU. TensorFlow decides that by
-// TF_ENABLE_ONEDNN_OPTS or the processor (IsMKLEnabled in tensorflow/core/util/util.cc).
-// Without oneDNN, kernels round differently, and large blocks come from malloc instead of a
-// pool. known is false if no library is open or the library does not report it.
-func OneDNN() (on, known bool) {
-	if _, open := Environment(); !open {
+// oneDNN implements tfprocess.OneDNN.
+func oneDNN() (on, known bool) {
+	if _, open := environment(); !open {
 		return false, false
 	}
 	answer := capi.oneDNN()
 	return answer == 1, answer >= 0
 }
 
-// Environment returns os.Environ at the time when the library was opened. ok is false if no
-// library is open. The caller must not change the result.
-func Environment() (env []string, ok bool) {
+// environment implements tfprocess.Environment.
+func environment() (env []string, ok bool) {
 	loaded.Lock()
 	defer loaded.Unlock()
 	return loaded.env, loaded.tried && loaded.err == nil
@@ -91,71 +99,31 @@ func Environment() (env []string, ok bool) {
 
 func open(path string) (Info, error) {
 	if capi == nil {
-		return Info{}, &LoadError{
+		return Info{}, &tflibrary.LoadError{
 			Problem: "this program was built without cgo",
 			Fix:     "build with CGO_ENABLED=1 and a C compiler",
 		}
 	}
-	location, err := locate(path)
+	location, err := tflibrary.Choose(path)
 	if err != nil {
 		return Info{}, err
 	}
 	if err := capi.load(location.Framework, location.Library); err != nil {
-		return Info{}, &LoadError{
+		return Info{}, &tflibrary.LoadError{
 			Problem: location.Library + " cannot be opened",
-			Tried:   []Attempt{{location.Source, location.Library, err.Error()}},
-			Fix:     "check that the file is a complete TensorFlow library for this machine (`file " + location.Library + "`), or install it again: " + installFix,
+			Tried:   []tflibrary.Attempt{{Source: location.Source, Path: location.Library, Reason: err.Error()}},
+			Fix:     "check that the file is a complete TensorFlow library for this machine (`file " + location.Library + "`), or install it again: " + tflibrary.InstallFix,
 		}
 	}
-	info := Info{Location: location, Version: capi.version()}
-	if !supportedVersion(info.Version) {
-		return info, &LoadError{
-			Problem: fmt.Sprintf("%s is TensorFlow %s; supported are %s to %s", location.Library, info.Version, MinVersion, MaxVersion),
-			Tried:   []Attempt{{location.Source, location.Library, "version " + info.Version}},
-			Fix:     "install a supported version: `make runtime` fetches " + MaxVersion,
+	info := Info{location.Library, location.Framework, location.Source, capi.version()}
+	if !tflibrary.Supported(info.Version) {
+		return info, &tflibrary.LoadError{
+			Problem: fmt.Sprintf("%s is TensorFlow %s; supported are %s to %s", location.Library, info.Version, tflibrary.MinVersion, tflibrary.MaxVersion),
+			Tried:   []tflibrary.Attempt{{Source: location.Source, Path: location.Library, Reason: "version " + info.Version}},
+			Fix:     "install a supported version: `make runtime` fetches " + tflibrary.MaxVersion,
 		}
 	}
 	return info, nil
-}
-
-// locate works like Locate, but if the process has loaded a TensorFlow, it returns that one or
-// an error. Two libraries would share some symbols and not others.
-func locate(path string) (Location, error) {
-	there := inProcess()
-	if there == "" {
-		return Locate(path)
-	}
-	if path == "" && os.Getenv(EnvLibrary) == "" {
-		l, reason := pair(there)
-		if reason != "" {
-			return Location{}, &LoadError{Problem: "this process has loaded " + there + ", which cannot be used: " + reason}
-		}
-		l.Source = "this process"
-		return l, nil
-	}
-	l, err := Locate(path)
-	if err == nil && !sameFile(l.Library, there) {
-		return Location{}, &LoadError{
-			Problem: fmt.Sprintf("%s names %s, but the program or another binding has already loaded %s", l.Source, l.Library, there),
-			Fix:     "a process can load only one TensorFlow: name the loaded one or none, or make the other binding use this one",
-		}
-	}
-	return l, err
-}
-
-func supportedVersion(v string) bool {
-	number := func(v string) int {
-		major, rest, _ := strings.Cut(v, ".")
-		minor, _, _ := strings.Cut(rest, ".")
-		a, errA := strconv.Atoi(major)
-		b, errB := strconv.Atoi(minor)
-		if errA != nil || errB != nil {
-			return -1
-		}
-		return a*1000 + b
-	}
-	n := number(v)
-	return n >= number(MinVersion) && n <= number(MaxVersion)
 }
 
 func library() error {

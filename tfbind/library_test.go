@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/tflibrary"
 	"steadyfit/tfbind"
 )
 
@@ -28,7 +29,7 @@ func openInChild(t *testing.T, env ...string) (string, error) {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestOpenInChild$")
 	cmd.Dir = t.TempDir()
 	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, tfbind.EnvLibrary+"=") && !strings.HasPrefix(kv, "VIRTUAL_ENV=") {
+		if !strings.HasPrefix(kv, tflibrary.EnvLibrary+"=") && !strings.HasPrefix(kv, "VIRTUAL_ENV=") {
 			cmd.Env = append(cmd.Env, kv)
 		}
 	}
@@ -92,12 +93,12 @@ func TestLoadErrors(t *testing.T) {
 		{"incomplete", half, []string{"incomplete installation", "libtensorflow_framework.so.2 is not beside it", half}},
 		{"no library file", junk, []string{"cannot be opened", "file too short", "fix: "}},
 		{"another library", other, []string{"cannot be opened", "has no function TF_Version"}},
-		{"too old", stub(t, "2.9.1"), []string{"TensorFlow 2.9.1; supported are " + tfbind.MinVersion + " to " + tfbind.MaxVersion}},
+		{"too old", stub(t, "2.9.1"), []string{"TensorFlow 2.9.1; supported are " + tflibrary.MinVersion + " to " + tflibrary.MaxVersion}},
 		{"too new", stub(t, "3.0.0"), []string{"TensorFlow 3.0.0; supported are"}},
 		{"no version", stub(t, "unknown"), []string{"TensorFlow unknown; supported are"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			out, err := openInChild(t, tfbind.EnvLibrary+"="+c.path)
+			out, err := openInChild(t, tflibrary.EnvLibrary+"="+c.path)
 			require.Error(t, err)
 			for _, want := range append(c.want, "no usable TensorFlow library") {
 				if want == "file too short" && strings.Contains(out, "invalid ELF header") {
@@ -120,9 +121,9 @@ func TestLoadErrors(t *testing.T) {
 		require.NoError(t, os.MkdirAll(site, 0o755))
 		require.NoError(t, os.Symlink(filepath.Dir(real.Library), filepath.Join(site, "tensorflow")))
 		for _, env := range []string{
-			tfbind.EnvLibrary + "=" + real.Library,
-			tfbind.EnvLibrary + "=" + filepath.Dir(real.Library),
-			tfbind.EnvLibrary + "=" + site,
+			tflibrary.EnvLibrary + "=" + real.Library,
+			tflibrary.EnvLibrary + "=" + filepath.Dir(real.Library),
+			tflibrary.EnvLibrary + "=" + site,
 			"VIRTUAL_ENV=" + filepath.Dir(filepath.Dir(filepath.Dir(site))),
 		} {
 			out, err := openInChild(t, env)
@@ -141,19 +142,4 @@ func TestLoadDecidesOnce(t *testing.T) {
 	_, err = tfbind.Load(stub(t, "2.21.0"))
 	assert.ErrorIs(t, err, tfbind.ErrNoTensorFlow)
 	assert.ErrorContains(t, err, "has already opened "+first.Library)
-}
-
-func TestLocateProjectRuntime(t *testing.T) {
-	t.Setenv(tfbind.EnvLibrary, "")
-	root, err := filepath.EvalSymlinks(t.TempDir())
-	require.NoError(t, err)
-	library := write(t, filepath.Join(root, ".runtime", "tensorflow", "libtensorflow_cc.so.2"), "")
-	write(t, filepath.Join(root, ".runtime", "tensorflow", "libtensorflow_framework.so.2"), "")
-	deep := filepath.Join(root, "a", "b")
-	require.NoError(t, os.MkdirAll(deep, 0o755))
-	t.Chdir(deep)
-	l, err := tfbind.Locate("")
-	require.NoError(t, err)
-	assert.Equal(t, library, l.Library)
-	assert.Equal(t, "project .runtime", l.Source)
 }

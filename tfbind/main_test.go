@@ -63,7 +63,7 @@ func checkNothingLeft() int {
 	if got := tfbind.Live(); got != want {
 		fmt.Fprintf(os.Stderr, "left behind: %+v, want %+v\n", got, want)
 		for _, l := range tfbind.Leaks() {
-			fmt.Fprintf(os.Stderr, "leaked %s of %d bytes, made at %v\n", l.Kind, l.Bytes, l.Site)
+			fmt.Fprintln(os.Stderr, "leaked", l)
 		}
 		return 1
 	}

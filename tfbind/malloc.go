@@ -5,6 +5,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"steadyfit/internal/tfprocess"
 )
 
 // Malloc has the memory that malloc reports for this process, in bytes. An amount that the
@@ -65,35 +67,15 @@ func TrimMalloc() bool {
 	return capi != nil && capi.trimMalloc()
 }
 
-// DumpHeap writes jemalloc's heap profile to a file: the memory in use by allocating stack,
-// estimated from samples. It reports whether malloc is jemalloc with profiling, which
-// MALLOC_CONF=prof:true turns on at the start of the process.
-func DumpHeap(path string) bool { return capi != nil && capi.dumpHeap(path) }
+func dumpHeap(path string) bool { return capi != nil && capi.dumpHeap(path) }
 
-// MaxMmapThreshold is the largest threshold, in bytes, for [SetMmapThreshold]. It is the limit
-// of glibc's own adjustment (DEFAULT_MMAP_THRESHOLD_MAX).
-const MaxMmapThreshold = 32 << 20
-
-// mallocSettings are the environment variables for the same settings as SetMmapThreshold.
+// mallocSettings are the environment variables for the same settings as setMmapThreshold.
 var mallocSettings = []string{"MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_"}
 
-// SetMmapThreshold sets glibc's M_MMAP_THRESHOLD, in bytes. Larger blocks are mapped one by one
-// and return to the system when they are freed. Smaller blocks come from arenas, which keep
-// freed memory and fragment. SetMmapThreshold also sets M_TRIM_THRESHOLD, the free memory at an
-// arena's end above which malloc returns memory, to twice that size. By default, glibc raises
-// both settings up to MaxMmapThreshold as large blocks are freed; SetMmapThreshold turns that
-// off.
-//
-// The setting holds for later allocations of the whole process. It affects TensorFlow on a CPU
-// only if TensorFlow uses malloc: without oneDNN, or with TF_ONEDNN_USE_SYSTEM_ALLOCATOR. Set
-// it before large blocks are in use, because an arena with enough free memory still serves a
-// block of any size. A mapped block costs page faults at each allocation.
-//
-// The error reports that malloc is not glibc's, that the threshold is out of range, or that the
-// environment sets a threshold.
-func SetMmapThreshold(bytes int) error {
-	if bytes < 1 || bytes > MaxMmapThreshold {
-		return fmt.Errorf("mmap threshold: got %d bytes; expected 1 to %d", bytes, MaxMmapThreshold)
+// setMmapThreshold implements tfprocess.SetMmapThreshold.
+func setMmapThreshold(bytes int) error {
+	if bytes < 1 || bytes > tfprocess.MaxMmapThreshold {
+		return fmt.Errorf("mmap threshold: got %d bytes; expected 1 to %d", bytes, tfprocess.MaxMmapThreshold)
 	}
 	for _, name := range mallocSettings {
 		if _, ok := os.LookupEnv(name); ok {

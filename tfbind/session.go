@@ -89,10 +89,8 @@ func noteConfig(config []byte) {
 	}
 }
 
-// FirstSession returns the serialized tensorflow.ConfigProto and the environment at the time of
-// the first session or eager context that was opened. TensorFlow sets up its devices and their
-// threads with them. ok is false if there was none.
-func FirstSession() (config []byte, env []string, ok bool) {
+// firstSession implements tfprocess.FirstSession.
+func firstSession() (config []byte, env []string, ok bool) {
 	first.Lock()
 	defer first.Unlock()
 	return slices.Clone(first.config), slices.Clone(first.env), first.made
@@ -234,13 +232,12 @@ var errNoContext = errors.New("run: the context is nil; pass one, such as contex
 
 // Run feeds values, runs the operations that the fetches need, and returns the fetched tensors
 // in the order of fetches. The results must be closed. For contexts see the package documentation. For
-// repeated runs use a [Step].
-func (s *Session) Run(ctx context.Context, feeds Feeds, fetches []Output) (Results, error) {
-	return s.RunWith(ctx, feeds, fetches, RunOptions{})
-}
-
-// RunWith works like Run, with options.
-func (s *Session) RunWith(ctx context.Context, feeds Feeds, fetches []Output, o RunOptions) (_ Results, err error) {
+// repeated runs use a [Step]. Of several options, the last ones count.
+func (s *Session) Run(ctx context.Context, feeds Feeds, fetches []Output, options ...RunOptions) (_ Results, err error) {
+	var o RunOptions
+	if n := len(options); n > 0 {
+		o = options[n-1]
+	}
 	if ctx == nil {
 		return nil, errNoContext
 	}
@@ -274,10 +271,10 @@ func (s *Session) RunWith(ctx context.Context, feeds Feeds, fetches []Output, o 
 		return nil, &Error{Op: "session run", Code: "RESOURCE_EXHAUSTED", Message: "no memory for the run's tables"}
 	}
 	defer capi.deleteStep(memory.step)
-	var options, metadata ptr
+	var proto, metadata ptr
 	if len(o.Proto) > 0 {
-		options = capi.newBuffer(o.Proto)
-		defer capi.deleteBuffer(options)
+		proto = capi.newBuffer(o.Proto)
+		defer capi.deleteBuffer(proto)
 	}
 	if o.Metadata != nil {
 		metadata = capi.newBuffer(nil)
@@ -285,7 +282,7 @@ func (s *Session) RunWith(ctx context.Context, feeds Feeds, fetches []Output, o 
 	}
 	s.sets.note(outputs, fetches, o.Targets)
 	err = s.guard(ctx, o.Abort, func() error {
-		if capi.runStepWith(memory.step, inputs, options, metadata) != 0 {
+		if capi.runStepWith(memory.step, inputs, proto, metadata) != 0 {
 			return s.closedError(capi.stepError(memory.step, "session run"))
 		}
 		return nil

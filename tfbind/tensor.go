@@ -17,8 +17,8 @@ type numeric interface {
 	float32 | float64 | half.Float16 | half.BFloat16 | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | bool
 }
 
-// Element is a Go type for the elements of a tensor.
-type Element interface {
+// element is a Go type for the elements of a tensor.
+type element interface {
 	numeric | string
 }
 
@@ -33,7 +33,7 @@ const stringBytes = 24
 
 // NewTensor copies a flat row-major slice into a new tensor. No shape means a scalar. If the
 // shape does not have len(values) elements, the error is ErrShape. The result must be closed.
-func NewTensor[T Element](values []T, shape ...int64) (*Tensor, error) {
+func NewTensor[T element](values []T, shape ...int64) (*Tensor, error) {
 	if err := library(); err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (t *Tensor) expect(d DType) error {
 
 // Values copies the elements in row-major order. If T is not the element type, the error is
 // ErrType.
-func Values[T Element](t *Tensor) ([]T, error) {
+func Values[T element](t *Tensor) ([]T, error) {
 	if err := t.expect(dtypeOf[T]()); err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/tfprocess"
 	"steadyfit/tfbind"
 )
 
@@ -29,7 +30,7 @@ func thresholdChild() error {
 	var o threshold
 	// kept makes 16 tensors of 1 MiB and closes all but the last.
 	kept := func(bytes int) (int64, error) {
-		if err := tfbind.SetMmapThreshold(bytes); err != nil {
+		if err := tfprocess.SetMmapThreshold(bytes); err != nil {
 			o.Err = err.Error()
 			return 0, nil
 		}
@@ -59,13 +60,13 @@ func thresholdChild() error {
 	if o.Low, err = kept(256 << 10); err != nil {
 		return err
 	}
-	if o.High, err = kept(tfbind.MaxMmapThreshold); err != nil {
+	if o.High, err = kept(tfprocess.MaxMmapThreshold); err != nil {
 		return err
 	}
 	if _, err := tfbind.Load(""); err != nil {
 		return err
 	}
-	o.OneDNN, o.Known = tfbind.OneDNN()
+	o.OneDNN, o.Known = tfprocess.OneDNN()
 	return json.NewEncoder(os.Stdout).Encode(o)
 }
 
@@ -90,8 +91,8 @@ func TestSetMmapThreshold(t *testing.T) {
 	require.Empty(t, o.Err)
 	assert.Greater(t, o.High, int64(10<<20), "malloc keeps 15 blocks of 1 MiB")
 	assert.Less(t, o.Low, int64(4<<20), "they went back")
-	for _, bytes := range []int{-1, 0, tfbind.MaxMmapThreshold + 1} {
-		assert.ErrorContains(t, tfbind.SetMmapThreshold(bytes), "expected 1 to")
+	for _, bytes := range []int{-1, 0, tfprocess.MaxMmapThreshold + 1} {
+		assert.ErrorContains(t, tfprocess.SetMmapThreshold(bytes), "expected 1 to")
 	}
 }
 

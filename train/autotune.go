@@ -17,10 +17,11 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/reexec"
+	"steadyfit/internal/tflibrary"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/session"
-	"steadyfit/tfbind"
 )
 
 // Autotune measures which configuration of a training runs fastest on this machine: the steps
@@ -118,7 +119,7 @@ func (t *training) autotune(ctx context.Context) error {
 // startWithPrior sets the variables of a configuration that needs no measurement, before
 // TensorFlow is opened.
 func (t *training) startWithPrior() error {
-	if _, open := tfbind.Environment(); open || !t.Autotune.measures() || !t.mayRestart() || restartedAlready() || t.freezes() {
+	if _, open := tfprocess.Environment(); open || !t.Autotune.measures() || !t.mayRestart() || restartedAlready() || t.freezes() {
 		return nil // autotune does not configure steps on cached features
 	}
 	if t.Resume {
@@ -127,7 +128,7 @@ func (t *training) startWithPrior() error {
 			return err
 		}
 	}
-	if _, err := tfbind.Locate(t.TensorFlow); err != nil {
+	if _, err := tflibrary.Locate(t.TensorFlow); err != nil {
 		return nil //nolint:nilerr // Load reports it, and the environment stays as it was
 	}
 	p := t.autotunePlan()

@@ -14,10 +14,10 @@ import (
 
 	"steadyfit/cluster"
 	"steadyfit/data"
+	"steadyfit/internal/tflibrary"
 	"steadyfit/option"
 	"steadyfit/session"
 	"steadyfit/supervise"
-	"steadyfit/tfbind"
 )
 
 // The command has more cases, in cmd/steadyfit/exit_test.go.
@@ -29,7 +29,7 @@ func TestExitCode(t *testing.T) {
 		{nil, 0},
 		{&InputError{errors.New("no such file")}, 2},
 		{asConfig(&option.Error{Option: "Loop.Resume"}), 2},
-		{fmt.Errorf("open: %w", &tfbind.LoadError{}), 3},
+		{fmt.Errorf("open: %w", &tflibrary.LoadError{}), 3},
 		{&supervise.Error{Code: 3}, 3},
 		{fmt.Errorf("1.jpg: a damaged JPEG image: %w", data.ErrFormat), 2},
 		{checkNames("images", "y", []string{"a", "b"}, 3), 2},

@@ -20,6 +20,7 @@ import (
 	"steadyfit/internal/files"
 	"steadyfit/internal/rank"
 	"steadyfit/internal/reexec"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -41,7 +42,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	c.Autotune.Fixed = autotune.Fixed(c.Autotune.Fixed).With(c.Session)
 	c.Autotune.Fixed.StepsPerExecution = c.Autotune.Fixed.StepsPerExecution || c.ChooseSteps
 	t := &training{Config: c, worker: c.Worker, started: time.Now()}
-	_, _, t.later = tfbind.FirstSession()
+	_, _, t.later = tfprocess.FirstSession()
 	if err := t.prepareProcess(); err != nil {
 		return none, err
 	}

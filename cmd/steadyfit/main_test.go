@@ -19,7 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"steadyfit/data"
-	"steadyfit/tfbind"
+	"steadyfit/internal/tflibrary"
 )
 
 func TestMain(m *testing.M) {
@@ -41,7 +41,7 @@ func TestScripts(t *testing.T) { testscript.Run(t, scriptParams(t, "testdata/scr
 
 // scriptParams returns the parameters of the scripts in a folder.
 func scriptParams(t *testing.T, dir string) testscript.Params {
-	location, err := tfbind.Locate("")
+	location, err := tflibrary.Locate("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, ".cache"))
-			e.Setenv(tfbind.EnvLibrary, location.Library)
+			e.Setenv(tflibrary.EnvLibrary, location.Library)
 			e.Setenv("MODELS", models)
 			e.Setenv("ADAPTER", filepath.Join(models, "../../adapter/testdata"))
 			// The scripts pass with oneDNN on and off.

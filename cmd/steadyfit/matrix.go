@@ -26,9 +26,9 @@ import (
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/lab/workload"
 	"steadyfit/internal/native"
+	"steadyfit/internal/tflibrary"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
-	"steadyfit/tfbind"
 	"steadyfit/train"
 )
 
@@ -352,11 +352,11 @@ func (s *settings) checkUser() error {
 }
 
 func (s *settings) runtimeCommand(name string) (c matrix.Command, err error) {
-	location, err := tfbind.Locate(s.TensorFlow)
+	location, err := tflibrary.Locate(s.TensorFlow)
 	if err != nil {
 		return c, err
 	}
-	c = matrix.Command{Env: []string{tfbind.EnvLibrary + "=" + location.Library}, Libraries: []string{location.Library, location.Framework}}
+	c = matrix.Command{Env: []string{tflibrary.EnvLibrary + "=" + location.Library}, Libraries: []string{location.Library, location.Framework}}
 	if !s.loud() {
 		c.Env = append(c.Env, logLevel+"=1")
 	}

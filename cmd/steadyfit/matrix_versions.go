@@ -17,7 +17,7 @@ import (
 
 	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/report"
-	"steadyfit/tfbind"
+	"steadyfit/internal/tflibrary"
 )
 
 // matrixOf runs the matrix once for each version of TensorFlow, each in a folder of its own, and
@@ -85,7 +85,7 @@ var versionNumber = regexp.MustCompile(`^\d+\.\d+\.\d+$`)
 // scripts/runtime.py has fetched.
 func locateVersion(name string) (string, error) {
 	if !versionNumber.MatchString(name) {
-		location, err := tfbind.Locate(name)
+		location, err := tflibrary.Locate(name)
 		return location.Library, err
 	}
 	for _, folder := range []string{".runtime", ".runtime-" + name} {

@@ -17,9 +17,9 @@ import (
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/explain"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/tflibrary"
 	"steadyfit/memory"
 	"steadyfit/supervise"
-	"steadyfit/tfbind"
 )
 
 const envPrefix = "STEADYFIT_"
@@ -56,10 +56,10 @@ func settle(flags *pflag.FlagSet, path string) error {
 }
 
 // fromEnvironment returns the variable that sets a flag, under the flag's current name or an
-// earlier one. It ignores tfbind.EnvLibrary, which package tfbind reads.
+// earlier one. It ignores tflibrary.EnvLibrary, which package tfbind reads.
 func fromEnvironment(flag string) (variable, value string, ok bool) {
 	for name, now := range today {
-		if v := envName(name); now == flag && v != tfbind.EnvLibrary && os.Getenv(v) != "" && (!ok || name == flag) {
+		if v := envName(name); now == flag && v != tflibrary.EnvLibrary && os.Getenv(v) != "" && (!ok || name == flag) {
 			variable, value, ok = v, os.Getenv(v), true
 		}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"steadyfit/tfbind"
+	"steadyfit/internal/tflibrary"
 )
 
 func newVersion(s *settings) *cobra.Command {
@@ -26,7 +26,7 @@ func newVersion(s *settings) *cobra.Command {
 					return err
 				}
 				// A missing TensorFlow is not an error, unless a flag names one.
-				_, err = fmt.Fprintf(w, "TensorFlow: none (supported: %s to %s; see steadyfit doctor)\n", tfbind.MinVersion, tfbind.MaxVersion)
+				_, err = fmt.Fprintf(w, "TensorFlow: none (supported: %s to %s; see steadyfit doctor)\n", tflibrary.MinVersion, tflibrary.MaxVersion)
 				return err
 			}
 			_, err = fmt.Fprintf(w, "TensorFlow %s (%s)\n", info.Version, info.Library)

@@ -148,8 +148,8 @@ func TestOtherLibraryIsRefused(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(other, name), nil, 0o644))
 	}
 	for env, want := range map[string]string{
-		tfbind.EnvLibrary + "=" + other: "a process can load only one TensorFlow",
-		tfbind.EnvLibrary + "=":         `source "this process" error <nil>`,
+		"STEADYFIT_TENSORFLOW=" + other: "a process can load only one TensorFlow",
+		"STEADYFIT_TENSORFLOW=":         `source "this process" error <nil>`,
 	} {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestOtherLibraryIsRefused$")
 		cmd.Env = append(os.Environ(), "STEADYFIT_TEST_CHILD=1", env)

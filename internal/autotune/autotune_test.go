@@ -15,6 +15,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/columns"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -51,7 +52,7 @@ func TestCandidateInWords(t *testing.T) {
 func TestRounds(t *testing.T) {
 	_, err := tfbind.Load("")
 	require.NoError(t, err)
-	oneDNN, known := tfbind.OneDNN()
+	oneDNN, known := tfprocess.OneDNN()
 	require.True(t, known)
 	for _, c := range []struct {
 		configuration Configuration
@@ -200,7 +201,7 @@ func TestAllocator(t *testing.T) {
 func TestOtherOneDNN(t *testing.T) {
 	_, err := tfbind.Load("")
 	require.NoError(t, err)
-	on, known := tfbind.OneDNN()
+	on, known := tfprocess.OneDNN()
 	require.True(t, known)
 	other, value := Configuration{OneDNN: "off"}, "0"
 	if !on {

@@ -10,9 +10,9 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
-	"steadyfit/tfbind"
 )
 
 // Configuration is a way to run the steps of a training. The zero value is plain: one step per
@@ -283,7 +283,7 @@ func (c Configuration) Within(l Limits, o session.Options) Configuration {
 // TooLate returns gpuopts.ErrTooLate if an earlier session of this process has set up TensorFlow's
 // threads differently. o are the options of the session before the choice.
 func (c Configuration) TooLate(o session.Options) error {
-	first, _, opened := tfbind.FirstSession()
+	first, _, opened := tfprocess.FirstSession()
 	if !opened || c.threads().Plain() {
 		return nil
 	}
@@ -355,7 +355,7 @@ func (p *Plan) settings(l Limits) (settings, tooLate []Configuration) {
 	}
 	if c, ok := p.otherOneDNN(); ok && l.OneDNN {
 		settings = append(settings, c)
-	} else if _, _, opened := tfbind.FirstSession(); ok && opened && p.Limits.OneDNN && !p.Limits.Restart {
+	} else if _, _, opened := tfprocess.FirstSession(); ok && opened && p.Limits.OneDNN && !p.Limits.Restart {
 		tooLate = append(tooLate, c)
 	}
 	if j := (Configuration{Allocator: allocator.Jemalloc}); l.Restart {
@@ -372,7 +372,7 @@ func (p *Plan) settings(l Limits) (settings, tooLate []Configuration) {
 // otherOneDNN returns the opposite of the present use of oneDNN; ok is false if the options
 // exclude it. TensorFlow must be open.
 func (p *Plan) otherOneDNN() (c Configuration, ok bool) {
-	on, known := tfbind.OneDNN()
+	on, known := tfprocess.OneDNN()
 	c.OneDNN = "on"
 	if on {
 		c.OneDNN = "off"

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -56,7 +57,7 @@ func TestPrior(t *testing.T) {
 func TestOneDNNByDefault(t *testing.T) {
 	_, err := tfbind.Load("")
 	require.NoError(t, err)
-	on, known := tfbind.OneDNN()
+	on, known := tfprocess.OneDNN()
 	require.True(t, known)
 	assert.Equal(t, on, oneDNNByDefault())
 }

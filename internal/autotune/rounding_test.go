@@ -21,6 +21,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -79,7 +80,7 @@ func sumOfWeights(ctx context.Context, s *session.Session) (sum string, err erro
 func TestRoundsAsItSays(t *testing.T) {
 	info, err := tfbind.Load("")
 	require.NoError(t, err)
-	oneDNN, known := tfbind.OneDNN()
+	oneDNN, known := tfprocess.OneDNN()
 	require.True(t, known)
 	_, regression := dense(t)
 	images, _, err := data.Builtin("digits")

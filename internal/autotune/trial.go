@@ -21,6 +21,7 @@ import (
 	"steadyfit/internal/feature"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -196,7 +197,7 @@ func (c Configuration) checkProcess() error {
 	if want != "" && native.Allocator() != want {
 		return fmt.Errorf("the allocator of the process is %s, expected %s", native.Allocator(), want)
 	}
-	if on, _ := tfbind.OneDNN(); c.OneDNN != "" && on != (c.OneDNN == "on") {
+	if on, _ := tfprocess.OneDNN(); c.OneDNN != "" && on != (c.OneDNN == "on") {
 		return fmt.Errorf("this TensorFlow does not turn oneDNN %s", c.OneDNN)
 	}
 	return nil

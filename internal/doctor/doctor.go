@@ -18,6 +18,7 @@ import (
 	"runtime"
 	"strings"
 
+	"steadyfit/internal/tflibrary"
 	"steadyfit/tfbind"
 )
 
@@ -86,9 +87,9 @@ func (r Report) Worst() Status {
 }
 
 // Options select the scope of the examination. The zero value examines this machine for
-// training on the CPU, with the TensorFlow that tfbind.Locate finds.
+// training on the CPU, with the TensorFlow that tflibrary.Locate finds.
 type Options struct {
-	// TensorFlow is the path of the library; see tfbind.Locate.
+	// TensorFlow is the path of the library; see tflibrary.Locate.
 	TensorFlow string
 	// NeedGPU makes everything a problem that prevents the use of a GPU.
 	NeedGPU bool
@@ -117,7 +118,7 @@ type machine struct {
 
 	tensorflow string
 	needGPU    bool
-	locate     func(path string) (tfbind.Location, error)
+	locate     func(path string) (tflibrary.Location, error)
 	load       func(path string) (tfbind.Info, error)
 	try        func(context.Context) ([]tfbind.Device, error)
 	runPath    func(file string) ([]string, error)
@@ -140,7 +141,7 @@ func newMachine(o Options) machine {
 		fs: os.DirFS("/"), env: env, goMaxProcs: runtime.GOMAXPROCS(0), arch: runtime.GOARCH,
 		folders:    folders(env),
 		tensorflow: o.TensorFlow, needGPU: o.NeedGPU,
-		locate: tfbind.Locate, load: tfbind.Load, try: trySession,
+		locate: tflibrary.Locate, load: tfbind.Load, try: trySession,
 		runPath: elfRunPath, contains: elfContains,
 		space: diskSpace, gpus: listGPUs,
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/tflibrary"
 	"steadyfit/tfbind"
 )
 
@@ -101,8 +102,8 @@ func TestTheOrderAndNamesAreStable(t *testing.T) {
 
 func TestTensorFlowMissing(t *testing.T) {
 	m := box(plain, map[string]string{"TF_MKL_ALLOC_MAX_BYTES": "1"})
-	m.locate = func(string) (tfbind.Location, error) {
-		return tfbind.Location{}, &tfbind.LoadError{Problem: "none was found", Fix: "run `make runtime`", Tried: []tfbind.Attempt{
+	m.locate = func(string) (tflibrary.Location, error) {
+		return tflibrary.Location{}, &tflibrary.LoadError{Problem: "none was found", Fix: "run `make runtime`", Tried: []tflibrary.Attempt{
 			{Source: "project .runtime", Reason: "no folder"}, {Source: "python3", Path: "/usr/lib/x", Reason: "does not exist"}}}
 	}
 	m.load = func(string) (tfbind.Info, error) {
@@ -124,13 +125,13 @@ func TestTensorFlowThatDoesNotOpen(t *testing.T) {
 		found string
 		fix   string
 	}{
-		{"built without cgo", tfbind.Info{}, &tfbind.LoadError{Problem: "this program was built without cgo", Fix: "build with CGO_ENABLED=1 and a C compiler"},
+		{"built without cgo", tfbind.Info{}, &tflibrary.LoadError{Problem: "this program was built without cgo", Fix: "build with CGO_ENABLED=1 and a C compiler"},
 			"this program was built without cgo", "build with CGO_ENABLED=1 and a C compiler"},
-		{"half a file", tfbind.Info{}, &tfbind.LoadError{Problem: "/x cannot be opened", Fix: "again", Tried: []tfbind.Attempt{{Source: "python3", Path: "/x", Reason: "file\ntoo short"}}},
+		{"half a file", tfbind.Info{}, &tflibrary.LoadError{Problem: "/x cannot be opened", Fix: "again", Tried: []tflibrary.Attempt{{Source: "python3", Path: "/x", Reason: "file\ntoo short"}}},
 			"/x cannot be opened: file too short", "again"},
-		{"too old", tfbind.Info{Version: "2.4.0"}, &tfbind.LoadError{Problem: "/x is TensorFlow 2.4.0; supported are 2.16 to 2.21", Fix: "newer"},
+		{"too old", tfbind.Info{Version: "2.4.0"}, &tflibrary.LoadError{Problem: "/x is TensorFlow 2.4.0; supported are 2.16 to 2.21", Fix: "newer"},
 			"/x is TensorFlow 2.4.0; supported are 2.16 to 2.21", "newer"},
-		{"another error", tfbind.Info{}, errors.New("odd"), "odd", "run `make runtime` in the steadyfit checkout, which fetches TensorFlow " + tfbind.MaxVersion},
+		{"another error", tfbind.Info{}, errors.New("odd"), "odd", "run `make runtime` in the steadyfit checkout, which fetches TensorFlow " + tflibrary.MaxVersion},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := box(plain, nil)
@@ -246,7 +247,7 @@ func TestCPU(t *testing.T) {
 
 func TestExamineThisMachine(t *testing.T) {
 	if _, err := tfbind.Load(""); err != nil {
-		t.Skipf("needs TensorFlow: set %s to a folder that holds it, and build with cgo", tfbind.EnvLibrary)
+		t.Skipf("needs TensorFlow: set %s to a folder that holds it, and build with cgo", tflibrary.EnvLibrary)
 	}
 	r := Examine(t.Context(), Options{})
 	session := check(t, r.Checks, "session")

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/tfbind"
+	"steadyfit/internal/tflibrary"
 )
 
 func TestSplitRunPath(t *testing.T) {
@@ -17,9 +17,9 @@ func TestSplitRunPath(t *testing.T) {
 }
 
 func TestELFOfTensorFlow(t *testing.T) {
-	location, err := tfbind.Locate("")
+	location, err := tflibrary.Locate("")
 	if err != nil {
-		t.Skipf("needs TensorFlow: set %s to a folder that holds it", tfbind.EnvLibrary)
+		t.Skipf("needs TensorFlow: set %s to a folder that holds it", tflibrary.EnvLibrary)
 	}
 	dir, err := filepath.EvalSymlinks(filepath.Dir(location.Library))
 	require.NoError(t, err)

@@ -31,7 +31,7 @@ var gpuMachine = plain.with(tree{
 })
 
 func gpuChecks(m machine) []Check {
-	t := tensorFlow{found: true, info: tfbind.Info{Version: "2.21.0", Location: tfbind.Location{Library: "/opt/site-packages/tensorflow/libtensorflow_cc.so.2"}}}
+	t := tensorFlow{found: true, info: tfbind.Info{Version: "2.21.0", Library: "/opt/site-packages/tensorflow/libtensorflow_cc.so.2"}}
 	t.describeBuild(m)
 	return checkGPU(m, t)
 }

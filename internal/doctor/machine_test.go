@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/tflibrary"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
@@ -55,7 +56,7 @@ const runPath = "$ORIGIN/:$ORIGIN/../nvidia/cublas/lib:$ORIGIN/../nvidia/cudnn/l
 
 // box is a machine with a TensorFlow for the CPU that works.
 func box(files tree, env map[string]string) machine {
-	location := tfbind.Location{
+	location := tflibrary.Location{
 		Library:   "/opt/site-packages/tensorflow/libtensorflow_cc.so.2",
 		Framework: "/opt/site-packages/tensorflow/libtensorflow_framework.so.2",
 		Source:    "python3",
@@ -63,8 +64,10 @@ func box(files tree, env map[string]string) machine {
 	return machine{
 		fs: files.fs(), env: env, goMaxProcs: 8, arch: "amd64",
 		folders: []folder{{"working folder", "/data", "write elsewhere"}},
-		locate:  func(string) (tfbind.Location, error) { return location, nil },
-		load:    func(string) (tfbind.Info, error) { return tfbind.Info{Location: location, Version: "2.21.0"}, nil },
+		locate:  func(string) (tflibrary.Location, error) { return location, nil },
+		load: func(string) (tfbind.Info, error) {
+			return tfbind.Info{Library: location.Library, Framework: location.Framework, Source: location.Source, Version: "2.21.0"}, nil
+		},
 		try: func(context.Context) ([]tfbind.Device, error) {
 			return []tfbind.Device{{Name: "/job:localhost/replica:0/task:0/device:CPU:0", Type: "CPU", MemoryBytes: 1 << 28}}, nil
 		},

@@ -11,6 +11,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/graphdef"
 	"steadyfit/internal/tfenv"
+	"steadyfit/internal/tflibrary"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
@@ -59,7 +60,7 @@ func openTensorFlow(ctx context.Context, m machine, p processor) (t tensorFlow, 
 		add(problem("library", whyNot(err), fixOf(err)))
 		return t, checks
 	}
-	t.found, t.info.Location = true, location
+	t.found, t.info.Library, t.info.Framework = true, location.Library, location.Framework
 	t.describeBuild(m)
 	kind := "CPU"
 	if t.gpu {
@@ -78,7 +79,7 @@ func openTensorFlow(ctx context.Context, m machine, p processor) (t tensorFlow, 
 		return t, checks
 	}
 	t.info = info
-	add(ok("version", fmt.Sprintf("%s; tested are %s to %s", info.Version, tfbind.MinVersion, tfbind.MaxVersion)))
+	add(ok("version", fmt.Sprintf("%s; tested are %s to %s", info.Version, tflibrary.MinVersion, tflibrary.MaxVersion)))
 
 	devices, err := m.try(ctx)
 	ran := "ran an addition; devices: " + describeDevices(devices)
@@ -119,7 +120,7 @@ func (t *tensorFlow) describeBuild(m machine) {
 // whyNot describes in one line the reason why there is no TensorFlow, with the places that were
 // searched.
 func whyNot(err error) string {
-	var e *tfbind.LoadError
+	var e *tflibrary.LoadError
 	if !errors.As(err, &e) {
 		return oneLine(err.Error())
 	}
@@ -140,11 +141,11 @@ func whyNot(err error) string {
 }
 
 func fixOf(err error) string {
-	var e *tfbind.LoadError
+	var e *tflibrary.LoadError
 	if errors.As(err, &e) && e.Fix != "" {
 		return e.Fix
 	}
-	return "run `make runtime` in the steadyfit checkout, which fetches TensorFlow " + tfbind.MaxVersion
+	return "run `make runtime` in the steadyfit checkout, which fetches TensorFlow " + tflibrary.MaxVersion
 }
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

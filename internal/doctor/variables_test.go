@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/tfbind"
+	"steadyfit/internal/tflibrary"
 )
 
 func TestVariables(t *testing.T) {
@@ -59,9 +59,9 @@ func TestVariablesWithoutTensorFlow(t *testing.T) {
 
 // The table agrees with the TensorFlow library on this machine.
 func TestVariablesAgreeWithTheLibrary(t *testing.T) {
-	location, err := tfbind.Locate("")
+	location, err := tflibrary.Locate("")
 	if err != nil {
-		t.Skipf("needs TensorFlow: set %s to a folder that holds it", tfbind.EnvLibrary)
+		t.Skipf("needs TensorFlow: set %s to a folder that holds it", tflibrary.EnvLibrary)
 	}
 	var names []string
 	for name := range variables {

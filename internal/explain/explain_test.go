@@ -30,6 +30,7 @@ import (
 	"steadyfit/internal/lab/workload"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
+	"steadyfit/internal/tflibrary"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -139,8 +140,8 @@ func synthetic(m *savedmodels.Model, samples int) (*data.InMemory, error) {
 // measure runs a case in a process of its own.
 func measure(t *testing.T, oneDNN string, c testCase) *Report {
 	t.Helper()
-	if _, err := tfbind.Locate(""); err != nil {
-		t.Skipf("no TensorFlow (set %s): %v", tfbind.EnvLibrary, err)
+	if _, err := tflibrary.Locate(""); err != nil {
+		t.Skipf("no TensorFlow (set %s): %v", tflibrary.EnvLibrary, err)
 	}
 	text, err := json.Marshal(c)
 	require.NoError(t, err)

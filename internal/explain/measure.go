@@ -19,6 +19,7 @@ import (
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/internal/stats"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -424,7 +425,7 @@ func (m *measurement) traceOf(ctx context.Context, s *session.Session, e *autotu
 
 func (m *measurement) report() *Report {
 	info, _ := tfbind.Load("") // the library is already loaded
-	oneDNN, _ := tfbind.OneDNN()
+	oneDNN, _ := tfprocess.OneDNN()
 	r := &Report{
 		Model: m.plan.Name, Data: m.data.Name(), Batch: m.plan.Batch,
 		TensorFlow: info.Version, OneDNN: oneDNN, Malloc: native.Allocator(), OnGPU: m.onGPU(),

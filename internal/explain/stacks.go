@@ -18,7 +18,7 @@ import (
 
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/files"
-	"steadyfit/tfbind"
+	"steadyfit/internal/tfprocess"
 )
 
 // Stack is native memory that a stack of functions allocated and did not free in the sampled steps.
@@ -62,7 +62,7 @@ func dumpProfile() *profile {
 	}
 	defer func() { _ = remove() }() // a later process removes what is left
 	path := filepath.Join(dir, "heap")
-	if !tfbind.DumpHeap(path) {
+	if !tfprocess.DumpHeap(path) {
 		return nil
 	}
 	text, err := os.ReadFile(path)

@@ -8,6 +8,7 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/memlayer"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
@@ -48,21 +49,21 @@ func reading(bytes int64) memory.Reading {
 // [tfbind.TrimMalloc].
 func Trim() bool { return tfbind.TrimMalloc() }
 
-// MaxMmapThreshold is [tfbind.MaxMmapThreshold].
-const MaxMmapThreshold memory.Bytes = tfbind.MaxMmapThreshold
+// MaxMmapThreshold is [tfprocess.MaxMmapThreshold].
+const MaxMmapThreshold memory.Bytes = tfprocess.MaxMmapThreshold
 
 // SetMmapThreshold sets the block size from which malloc returns freed blocks to the system; see
-// [tfbind.SetMmapThreshold]. It is an error if TensorFlow allocates large blocks on the CPU from its own
+// [tfprocess.SetMmapThreshold]. It is an error if TensorFlow allocates large blocks on the CPU from its own
 // pool, which returns nothing to the system. That is the case with oneDNN unless
 // TF_ONEDNN_USE_SYSTEM_ALLOCATOR is set.
 func SetMmapThreshold(size memory.Bytes) error {
-	on, _ := tfbind.OneDNN()
-	env, _ := tfbind.Environment()
+	on, _ := tfprocess.OneDNN()
+	env, _ := tfprocess.Environment()
 	_, missing, err := gpuopts.With(env, []gpuopts.Variable{{Name: "TF_ONEDNN_USE_SYSTEM_ALLOCATOR", Value: "1"}})
 	if on && (err != nil || len(missing) > 0) {
 		return errors.New("TensorFlow takes large blocks from oneDNN's pool")
 	}
-	return tfbind.SetMmapThreshold(int(size))
+	return tfprocess.SetMmapThreshold(int(size))
 }
 
 // Allocator returns the name of this process's malloc: "glibc", "jemalloc", "tcmalloc", "mimalloc" or

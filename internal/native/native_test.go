@@ -8,6 +8,7 @@ import (
 
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
+	"steadyfit/internal/tflibrary"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
@@ -21,7 +22,7 @@ func take(t *testing.T, sampler *memory.Sampler) *memory.Sample {
 
 func TestSource(t *testing.T) {
 	if _, err := tfbind.Load(""); err != nil {
-		t.Skipf("no TensorFlow (set %s): %v", tfbind.EnvLibrary, err)
+		t.Skipf("no TensorFlow (set %s): %v", tflibrary.EnvLibrary, err)
 	}
 	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{native.Source()}})
 	require.NoError(t, err)

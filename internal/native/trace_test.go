@@ -18,6 +18,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/native"
+	"steadyfit/internal/tflibrary"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -95,7 +96,7 @@ func ofRun(run native.Trace, allocator string) (operations int, held, requested 
 
 func TestReadTrace(t *testing.T) {
 	if _, err := tfbind.Load(""); err != nil {
-		t.Skipf("no TensorFlow (set %s): %v", tfbind.EnvLibrary, err)
+		t.Skipf("no TensorFlow (set %s): %v", tflibrary.EnvLibrary, err)
 	}
 	model, err := savedmodels.Builtin("digits-cnn")
 	require.NoError(t, err)
@@ -187,7 +188,7 @@ func TestReadTraceAllocators(t *testing.T) {
 // Only the operations of a setting's own rewriting are counted.
 func TestReadTraceRewrites(t *testing.T) {
 	if _, err := tfbind.Load(""); err != nil {
-		t.Skipf("no TensorFlow (set %s): %v", tfbind.EnvLibrary, err)
+		t.Skipf("no TensorFlow (set %s): %v", tflibrary.EnvLibrary, err)
 	}
 	model, err := savedmodels.Builtin("digits-cnn")
 	require.NoError(t, err)

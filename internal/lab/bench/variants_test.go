@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/tflibrary"
 	"steadyfit/savedmodels"
-	"steadyfit/tfbind"
 )
 
 // smallBench has a workload with a built-in model, and the variants that this machine can
@@ -47,7 +47,7 @@ func TestVariantsDoTheSameWork(t *testing.T) {
 	b.add("steadyfit", "steadyfit-fused", "steadyfit-fit")
 	text, err := exec.Command("go", "build", "-o", b.steadyfit, "../../../cmd/steadyfit").CombinedOutput()
 	require.NoError(t, err, "%s", text)
-	location, err := tfbind.Locate("")
+	location, err := tflibrary.Locate("")
 	require.NoError(t, err)
 	lib := filepath.Dir(location.Library)
 	headers := filepath.Join(lib, "include")

@@ -19,9 +19,9 @@ import (
 	"steadyfit/internal/lab/workload"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
+	"steadyfit/internal/tflibrary"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
-	"steadyfit/tfbind"
 )
 
 // The test binary is also the child.
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(worker.Env) != "" {
 		os.Exit(child())
 	}
-	if _, err := tfbind.Locate(""); err != nil {
+	if _, err := tflibrary.Locate(""); err != nil {
 		fmt.Fprintf(os.Stderr, "these tests need TensorFlow: %v\n", err)
 		os.Exit(1)
 	}

@@ -86,7 +86,7 @@ func pipelineGraph(s *synth.Synth, batch, shuffle, prefetch int, seed int64) *gr
 }
 
 func (p *pipeline) rewind(ctx context.Context) {
-	worker.Must(p.session.RunWith(ctx, p.feeds, nil, tfbind.RunOptions{Targets: []tfbind.Operation{p.begin}}))
+	worker.Must(p.session.Run(ctx, p.feeds, nil, tfbind.RunOptions{Targets: []tfbind.Operation{p.begin}}))
 	p.at = 0
 }
 

@@ -225,7 +225,7 @@ func (t *tensorTrainer) run(ctx context.Context, s signature, set tensors, o tfb
 	for i, x := range set {
 		feeds[s.feeds[i]] = x
 	}
-	out := worker.Must(t.session.RunWith(ctx, feeds, s.fetches, o))
+	out := worker.Must(t.session.Run(ctx, feeds, s.fetches, o))
 	defer out.Close()
 	return worker.Must(out[0].Float())
 }

@@ -18,6 +18,7 @@ import (
 	"steadyfit/internal/lab/workload"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
@@ -51,7 +52,7 @@ func TestEveryWorkload(t *testing.T) {
 	halves := map[string]string{"bf16": worker.FactMatrixBFloat16, "fp16": worker.FactMatrixFloat16, "scaled": worker.FactMatrixFloat16}
 	_, err := tfbind.Load("")
 	require.NoError(t, err)
-	oneDNN, known := tfbind.OneDNN()
+	oneDNN, known := tfprocess.OneDNN()
 	require.True(t, known)
 	untrained := []string{"W3", "W5", "W6", "W8", "W10", "W12"}
 	for _, w := range matrix.Workloads() {

@@ -1,4 +1,4 @@
-package tfbind
+package tflibrary
 
 import (
 	"os"
@@ -28,4 +28,22 @@ func TestMappedLibrary(t *testing.T) {
 	require.True(t, sameFile(one, link))
 	require.False(t, sameFile(one, two))
 	require.False(t, sameFile(one, filepath.Join(dir, "none")))
+}
+
+func TestLocateProjectRuntime(t *testing.T) {
+	t.Setenv(EnvLibrary, "")
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	dir := filepath.Join(root, ".runtime", "tensorflow")
+	library := filepath.Join(dir, "libtensorflow_cc.so.2")
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	require.NoError(t, os.WriteFile(library, nil, 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "libtensorflow_framework.so.2"), nil, 0o644))
+	deep := filepath.Join(root, "a", "b")
+	require.NoError(t, os.MkdirAll(deep, 0o755))
+	t.Chdir(deep)
+	l, err := Locate("")
+	require.NoError(t, err)
+	require.Equal(t, library, l.Library)
+	require.Equal(t, "project .runtime", l.Source)
 }

@@ -1,4 +1,5 @@
-package tfbind
+// Package tflibrary finds the TensorFlow library that package tfbind opens.
+package tflibrary
 
 import (
 	"context"
@@ -15,6 +16,16 @@ import (
 // EnvLibrary is the environment variable that names the TensorFlow to use: a library, its
 // folder, or a site-packages/tensorflow folder.
 const EnvLibrary = "STEADYFIT_TENSORFLOW"
+
+// MinVersion and MaxVersion are the oldest and newest supported TensorFlow, which the tests
+// were run with.
+const (
+	MinVersion = "2.16"
+	MaxVersion = "2.21"
+)
+
+// ErrNone means that no usable TensorFlow library was found; see LoadError.
+var ErrNone = errors.New("no usable TensorFlow library")
 
 // Location is a TensorFlow library on disk.
 type Location struct {
@@ -36,7 +47,7 @@ type Attempt struct {
 	Reason string
 }
 
-// LoadError reports that no TensorFlow can be used. It matches ErrNoTensorFlow.
+// LoadError reports that no TensorFlow can be used. It matches ErrNone.
 type LoadError struct {
 	// Problem is the reason in one sentence.
 	Problem string
@@ -48,7 +59,7 @@ type LoadError struct {
 
 func (e *LoadError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%v: %s", ErrNoTensorFlow, e.Problem)
+	fmt.Fprintf(&b, "%v: %s", ErrNone, e.Problem)
 	if len(e.Tried) > 0 {
 		b.WriteString("\ntried:")
 		for _, a := range e.Tried {
@@ -65,8 +76,8 @@ func (e *LoadError) Error() string {
 	return b.String()
 }
 
-// Is reports whether target is ErrNoTensorFlow.
-func (e *LoadError) Is(target error) bool { return target == ErrNoTensorFlow }
+// Is reports whether target is ErrNone.
+func (e *LoadError) Is(target error) bool { return target == ErrNone }
 
 // libraryNames are the files with the C API, in order of preference: first those of the Python
 // wheel, then those of the C distribution.
@@ -76,7 +87,8 @@ var libraryNames = []string{
 
 var frameworkNames = []string{"libtensorflow_framework.so.2", "libtensorflow_framework.so"}
 
-const installFix = "run `make runtime` in the steadyfit checkout, or `pip install tensorflow-cpu` in a virtual environment and activate it, or set " +
+// InstallFix says how to install TensorFlow.
+const InstallFix = "run `make runtime` in the steadyfit checkout, or `pip install tensorflow-cpu` in a virtual environment and activate it, or set " +
 	EnvLibrary + " to the folder that holds libtensorflow_cc.so.2"
 
 // Locate searches for TensorFlow without opening it. If path or else STEADYFIT_TENSORFLOW is
@@ -130,7 +142,7 @@ func Locate(path string) (Location, error) {
 			tried = append(tried, Attempt{step.source, dir, reason})
 		}
 	}
-	return Location{}, &LoadError{Problem: "none was found", Tried: tried, Fix: installFix}
+	return Location{}, &LoadError{Problem: "none was found", Tried: tried, Fix: InstallFix}
 }
 
 // examine looks for TensorFlow at a path. If there is none, it returns the reason.

@@ -1,0 +1,88 @@
+package tflibrary
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// inProcess returns the path of a TensorFlow library that the linker or another binding has
+// loaded. It is empty if there is none, or on a system other than Linux.
+func inProcess() string {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return ""
+	}
+	return mappedLibrary(string(maps))
+}
+
+// mappedLibrary finds the library with the C API in the content of /proc/PID/maps.
+func mappedLibrary(maps string) string {
+	for line := range strings.Lines(maps) {
+		// The path is the last field. It may contain spaces.
+		start := strings.IndexByte(line, '/')
+		if start < 0 {
+			continue
+		}
+		path := strings.TrimSpace(line[start:])
+		if name := filepath.Base(path); slices.ContainsFunc(libraryNames, func(known string) bool {
+			return name == known || strings.HasPrefix(name, known+".")
+		}) {
+			return path
+		}
+	}
+	return ""
+}
+
+func sameFile(a, b string) bool {
+	one, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(b)
+	return err == nil && os.SameFile(one, other)
+}
+
+// Choose works like Locate, but if the process has loaded a TensorFlow, it returns that one or
+// an error. Two libraries would share some symbols and not others.
+func Choose(path string) (Location, error) {
+	there := inProcess()
+	if there == "" {
+		return Locate(path)
+	}
+	if path == "" && os.Getenv(EnvLibrary) == "" {
+		l, reason := pair(there)
+		if reason != "" {
+			return Location{}, &LoadError{Problem: "this process has loaded " + there + ", which cannot be used: " + reason}
+		}
+		l.Source = "this process"
+		return l, nil
+	}
+	l, err := Locate(path)
+	if err == nil && !sameFile(l.Library, there) {
+		return Location{}, &LoadError{
+			Problem: fmt.Sprintf("%s names %s, but the program or another binding has already loaded %s", l.Source, l.Library, there),
+			Fix:     "a process can load only one TensorFlow: name the loaded one or none, or make the other binding use this one",
+		}
+	}
+	return l, err
+}
+
+// Supported reports whether a version of TensorFlow is supported.
+func Supported(v string) bool {
+	number := func(v string) int {
+		major, rest, _ := strings.Cut(v, ".")
+		minor, _, _ := strings.Cut(rest, ".")
+		a, errA := strconv.Atoi(major)
+		b, errB := strconv.Atoi(minor)
+		if errA != nil || errB != nil {
+			return -1
+		}
+		return a*1000 + b
+	}
+	n := number(v)
+	return n >= number(MinVersion) && n <= number(MaxVersion)
+}
