@@ -20,6 +20,7 @@ import (
 type arrowRows struct {
 	tableRows
 	paths [][]int // the numbers of each column and of the fields of structs that lead to its values
+	raw   []byte  // the row
 }
 
 var arrowFormat = &arrowRows{}
@@ -124,15 +125,14 @@ func (a *arrowRows) batch(batch arrow.RecordBatch, each func([]byte) error) (err
 		}
 		columns[i] = v
 	}
-	var raw []byte
 	for row := range int(batch.NumRows()) {
-		raw = raw[:0]
+		a.raw = a.raw[:0]
 		for i, c := range a.columns {
-			if raw, err = a.encode(raw, c, columns[i], row); err != nil {
+			if a.raw, err = a.encode(a.raw, c, columns[i], row); err != nil {
 				return err
 			}
 		}
-		if err := each(raw); err != nil {
+		if err := each(a.raw); err != nil {
 			return err
 		}
 	}

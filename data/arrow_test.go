@@ -358,6 +358,32 @@ func arrowEndsEarly(t testing.TB) []byte {
 	return raw
 }
 
+// The memory of a record batch is used again for the next one.
+func TestArrowBatchesUseMemoryAgain(t *testing.T) {
+	const batches, rows, width = 40, 8, 16 << 10
+	schema := arrow.NewSchema([]arrow.Field{{Name: "n", Type: arrow.FixedSizeListOf(width, arrow.PrimitiveTypes.Int64)}}, nil)
+	b := arrays.NewRecordBuilder(memory.DefaultAllocator, schema)
+	lists := b.Field(0).(*arrays.FixedSizeListBuilder)
+	for range rows {
+		lists.Append(true)
+		lists.ValueBuilder().(*arrays.Int64Builder).AppendValues(make([]int64, width), nil)
+	}
+	var out bytes.Buffer
+	w := ipc.NewWriter(&out, ipc.WithSchema(schema), ipc.WithZstd())
+	batch := b.NewRecordBatch()
+	for range batches {
+		require.NoError(t, w.Write(batch))
+	}
+	require.NoError(t, w.Close())
+	path := put(t, t.TempDir(), "a.arrow", out.Bytes())
+	bounded.Allocates(t, batches*rows*width*8/2, func() {
+		m, err := Open(path, Options{})
+		require.NoError(t, err)
+		require.Equal(t, batches*rows, m.Len())
+		require.NoError(t, m.Close())
+	})
+}
+
 func TestBadArrow(t *testing.T) {
 	raw, stream := arrowFile(t, "lz4.feather"), arrowFile(t, "stream.arrow")
 	footer := func(raw []byte, n uint32) []byte {
