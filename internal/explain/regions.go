@@ -155,7 +155,7 @@ func (r *regions) add(before, m mapping) {
 		r.arenas += m.rss
 	case !file && strings.Contains(m.access, "x"):
 		r.code += m.rss
-	case m.path == "" && before.isLibrary() && before.to == m.from: // variables without initial values
+	case m.path == "" && before.isLibrary() && before.to == m.from && m.to-m.from <= zeroMost: // variables without initial values
 		r.libraries += m.rss
 	case !file:
 		r.native += m.rss
@@ -178,6 +178,11 @@ func (m *mapping) isStack(before mapping) bool {
 }
 
 const pageSize = 4096
+
+// zeroMost is the largest mapping after a library that holds its variables without initial values, of
+// which TensorFlow has less than 1 MiB. A larger one may be native memory that the kernel placed there and
+// merged with them. Of the 32 MiB of the Go program, few are resident.
+const zeroMost = 2 << 20
 
 // heapMost is the address space of a heap of glibc's malloc, and its alignment (malloc/arena.c).
 const heapMost = 64 << 20
