@@ -130,7 +130,7 @@ func (m *InMemory) join(names []string, o *CSVOptions) error {
 	for _, name := range names {
 		c, _ := m.column(name)
 		if c.kind != x.kind && !(isNumber(c.kind) && isNumber(x.kind)) {
-			return option.Errorf("column %q has values of type %s, and the model takes %s: encode it by a rule of a schema ({CSVOptions.Schema}), or leave it out ({Options.Ignore}): %w",
+			return option.Errorf("column %q has values of type %s, and the model takes %s; encode it by a rule of a schema ({CSVOptions.Schema}), or leave it out ({Options.Ignore}): %w",
 				name, c.kind.Name, takes, ErrFormat)
 		}
 		j.of = append(j.of, c)

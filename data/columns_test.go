@@ -102,7 +102,7 @@ func TestColumnsAreNotJoined(t *testing.T) {
 	for _, format := range []string{"jsonl", "parquet"} {
 		_, err := Open(paths[format], Options{CSV: kind})
 		require.ErrorIs(t, err, ErrFormat)
-		require.EqualError(t, err, paths[format]+`: column "kind" has values of type string, and the model takes numbers: encode it by a rule of a schema (CSVOptions.Schema), or leave it out (Options.Ignore): malformed data`)
+		require.EqualError(t, err, paths[format]+`: column "kind" has values of type string, and the model takes numbers; encode it by a rule of a schema (CSVOptions.Schema), or leave it out (Options.Ignore): malformed data`)
 		m, err := Open(paths[format], Options{CSV: kind, Ignore: []string{"kind", "age"}})
 		require.NoError(t, err)
 		require.Equal(t, []string{"zip", "big"}, m.ColumnNames("x"))

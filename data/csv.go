@@ -247,14 +247,10 @@ func (t *table) start(record []string) (isRow bool, err error) {
 func (t *table) layOut() (err error) {
 	x := &features{name: "x", text: t.options.Text, bool: t.options.Bool}
 	t.fields = slices.Repeat([]*features{x}, t.columns)
-	label := ""
 	if t.label >= 0 {
 		t.fields[t.label] = nil
-		if t.names != nil {
-			label = t.names[t.label]
-		}
 	}
-	if t.out, err = t.options.leaveOut(t.names, label); err != nil {
+	if t.out, err = t.options.leaveOut(t.names, t.options.Label); err != nil {
 		return err
 	}
 	var inputs []string
@@ -317,11 +313,7 @@ func (t *table) setRules() error {
 	if len(rules) > 0 && t.names == nil {
 		return fmt.Errorf("the schema has rules for names of columns, and the file has no header: %w", ErrFormat)
 	}
-	label := ""
-	if t.label >= 0 && t.names != nil {
-		label = t.names[t.label]
-	}
-	if err := t.options.useSchema(rules, t.names, label); err != nil {
+	if err := t.options.useSchema(rules, t.names, t.options.Label); err != nil {
 		return err
 	}
 	for i := range t.rules {
@@ -340,10 +332,7 @@ func (t *table) checkRule(column int) error {
 	rule, f := t.rules[column], t.fields[column]
 	takes := "numbers"
 	switch {
-	case f == nil && rule != nil: // the label, or a column that is left out
-		rule.asText = rule.Type == "text" || rule.Type == "category"
-		return nil
-	case f == nil || f.text:
+	case f == nil || f.text: // f is nil for the label and a column that is left out
 		return nil
 	case f.bool && rule == nil:
 		t.rules[column] = boolRule

@@ -60,7 +60,7 @@ func fromZero(cells []string) bool {
 	return n >= 3 && n+1 >= len(cells)
 }
 
-// findLabel sets the column of the label, if the options have one.
+// findLabel sets the column of the label, if the options have one, and replaces its number by its name.
 func (t *table) findLabel(first []string) (err error) {
 	if t.options.Label == "" {
 		return nil
@@ -73,6 +73,9 @@ func (t *table) findLabel(first []string) (err error) {
 	}
 	if t.columns == 1 {
 		return fmt.Errorf("the label is the only column, so there are no features: %w", ErrFormat)
+	}
+	if t.names != nil {
+		t.options.Label = t.names[t.label]
 	}
 	return nil
 }
