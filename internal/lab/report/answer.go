@@ -265,50 +265,27 @@ func addTo(list []labelled, label string, m matrix.Remedy) []labelled {
 	return list
 }
 
-// tally counts the workloads that grow, as "4 of 7 workloads grow, 1 crashes; each has a remedy
+// Tally counts the workloads that grow, as "4 of 7 workloads grow, 1 crashes; each has a remedy
 // that cures it". Calibrations do not count.
-func tally(answers []answer) string {
-	n, growing, crashing, removed, open := 0, 0, 0, 0, false
-	for _, a := range answers {
-		if a.OnPurpose() {
-			continue
+func (r onRuntime) Tally() (string, error) {
+	var n struct {
+		All, Growing, Crashing, Removed int
+		Open                            bool
+	}
+	for _, a := range r.of(func(a answer) bool { return !a.OnPurpose() }) {
+		n.All++
+		if a.Grows() {
+			n.Growing++
 		}
-		n++
-		switch a.growth {
-		case grows:
-			growing++
-		case crashes:
-			crashing++
+		if a.Crashes() {
+			n.Crashing++
 		}
 		if len(a.Removes) > 0 {
-			removed++
+			n.Removed++
 		}
-		open = open || len(a.unclear)+len(a.unseen) > 0
+		n.Open = n.Open || len(a.unclear)+len(a.unseen) > 0
 	}
-	text := "no workload grows"
-	switch {
-	case growing > 0:
-		text = fmt.Sprintf("%d of %s %s", growing, english.Count(n, "workload"), map[bool]string{true: "grows", false: "grow"}[growing == 1])
-	case n > 0:
-		text = fmt.Sprintf("none of %s grows", english.Count(n, "workload"))
-	}
-	if crashing > 0 {
-		text += ", " + fmt.Sprintf("%d %s", crashing, map[bool]string{true: "crashes", false: "crash"}[crashing == 1])
-	}
-	switch bad := growing + crashing; {
-	case bad == 0:
-	case removed == bad && bad == 1:
-		text += "; a remedy cures it"
-	case removed == bad:
-		text += "; each has a remedy that cures it"
-	case removed == 0 && open:
-		text += "; no remedy is shown to cure that"
-	case removed == 0:
-		text += "; no remedy that was tried cures that"
-	default:
-		text += fmt.Sprintf("; %d of the %d %s a remedy that cures it", removed, bad, map[bool]string{true: "has", false: "have"}[removed == 1])
-	}
-	return text
+	return phrase("tally", n)
 }
 
 // slopeLeft returns the ratio of slopes; it is infinite if unknown.

@@ -33,35 +33,30 @@ func (v *view) Alarms() []string {
 }
 
 // Calibrated is a sentence that the calibration succeeded, or "".
-func (v *view) Calibrated() string {
-	var leaks, controls int
+func (v *view) Calibrated() (string, error) {
+	var n struct {
+		Leaks, Controls int
+		Off             float64 // in percent
+		Names           string
+	}
+	n.Off = 0.01
 	var names []string
-	off := 0.0
 	for _, c := range v.Calibration {
 		if !slices.Contains(names, c.Runtime) {
 			names = append(names, c.Runtime)
 		}
 		switch {
 		case !c.OK:
-			return ""
+			return "", nil
 		case c.Expected == 0:
-			controls++
+			n.Controls++
 		default:
-			leaks++
-			off = max(off, math.Abs(c.Slope.Estimate/c.Expected-1))
+			n.Leaks++
+			n.Off = max(n.Off, 100*math.Abs(c.Slope.Estimate/c.Expected-1))
 		}
 	}
-	var parts []string
-	if leaks > 0 {
-		parts = append(parts, fmt.Sprintf("a leak of known size was measured to within %.2f%%", max(100*off, 0.01)))
-	}
-	if controls > 0 {
-		parts = append(parts, "the control without a leak shows no growth")
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return "The calibration succeeded: " + strings.Join(parts, ", and ") + orEmpty(", on ", english.List(names, "and")) + "."
+	n.Names = english.List(names, "and")
+	return phrase("calibrated", n)
 }
 
 func calibrationText(c matrix.Calibration) string {
@@ -150,49 +145,39 @@ func workloadFacts(w matrix.Workload, runtime string) string {
 		known(memory.Bytes(w.Budget), "budget %v per step"), known(memory.Bytes(w.Limit), "under a limit of %v"))
 }
 
-// Conditions returns the machine and the settings, as names and values.
-func (v *view) Conditions() [][2]string {
-	e, s := v.Environment, v.Settings
-	amount := func(bytes int64) string { return known(memory.Bytes(bytes), "%v") }
-	rows := [][2]string{
-		{"Processor", e.CPU}, {"Cores", known(e.Cores, "%d")}, {"Memory", amount(e.Memory)},
-		{"Limit of the control group", cmp.Or(amount(e.Limit), "none")},
-		{"System", strings.TrimSpace(strings.Trim(e.OS+"/"+e.Arch, "/") + " " + e.Kernel)},
-		{"GPUs", cmp.Or(strings.Join(e.GPUs, ", "), "none")},
+// Variables, How, Limits and Took describe the conditions of the runs.
+func (v *view) Variables() string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(v.Environment.Variables)) {
+		list = append(list, name+"="+v.Environment.Variables[name])
 	}
-	for _, name := range v.runtimes {
-		rows = append(rows, [2]string{"TensorFlow of " + name, e.TensorFlow[name]})
-	}
-	if e.Keras != "" || e.Python != "" {
-		rows = append(rows, [2]string{"Keras", e.Keras}, [2]string{"Python", e.Python})
-	}
-	var variables []string
-	for _, name := range slices.Sorted(maps.Keys(e.Variables)) {
-		variables = append(variables, name+"="+e.Variables[name])
-	}
-	settings := fmt.Sprintf("%s per remedy, seed %d, intervals of slopes at %s%%", english.Count(s.Pairs, "pair"), s.Seed, significant(100*cmp.Or(s.Confidence, stats.Confidence), 2))
+	return cmp.Or(strings.Join(list, " "), "none that a measurement depends on")
+}
+
+func (v *view) How() string {
+	s := v.Settings
+	text := fmt.Sprintf("%s per remedy, seed %d, intervals of slopes at %s%%", english.Count(s.Pairs, "pair"), s.Seed, significant(100*cmp.Or(s.Confidence, stats.Confidence), 2))
 	if s.Quick {
-		settings += ", the quick form"
+		text += ", the quick form"
 	}
-	settings += known(counted(s.Jobs, "run"), ", %s at a time")
-	limit := cmp.Or(amount(s.Limit), "none")
+	return text + known(counted(s.Jobs, "run"), ", %s at a time")
+}
+
+func (v *view) Limits() string {
+	text := cmp.Or(known(memory.Bytes(v.Settings.Limit), "%v"), "none")
 	if slices.ContainsFunc(v.workloads, func(w matrix.Workload) bool {
 		return slices.ContainsFunc(v.runtimes, func(runtime string) bool { return w.For(runtime).Limit > 0 })
 	}) {
-		limit += ", except for workloads with their own limit"
+		text += ", except for workloads with their own limit"
 	}
-	limit += known(s.LimitKind, "; enforced by %s")
-	rows = append(rows, [2]string{"Go", e.Go},
-		[2]string{"Variables", cmp.Or(strings.Join(variables, " "), "none that a measurement depends on")},
-		[2]string{"Load before and after", fmt.Sprintf("%.2f, %.2f", e.LoadBefore, e.LoadAfter)},
-		[2]string{"Settings", settings}, [2]string{"Limit of each run", limit})
+	return text + known(v.Settings.LimitKind, "; enforced by %s")
+}
+
+func (v *view) Took() string {
 	if took := v.seconds(); took > 0 {
-		rows = append(rows, [2]string{"Time in runs", fmt.Sprintf("%.0f s in %s", math.Round(took), english.Count(len(v.Runs), "run"))})
+		return fmt.Sprintf("%.0f s in %s", math.Round(took), english.Count(len(v.Runs), "run"))
 	}
-	for i := range rows {
-		rows[i][1] = cmp.Or(rows[i][1], unknown)
-	}
-	return rows
+	return ""
 }
 
 func (v *view) seconds() (sum float64) {

@@ -10,6 +10,7 @@ import (
 	"html/template"
 	"io"
 	"slices"
+	"strings"
 
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/matrix"
@@ -23,7 +24,8 @@ var assets embed.FS
 var pageTemplate = uplot.Template(assets, template.FuncMap{
 	"size": size, "duration": duration, "sentence": sentence, "spread": spread,
 	"slope": func(c *matrix.Combination) string { return slopeText(c, false) },
-	"best":  best,
+	"best":  best, "slopeOf": rate, "calibration": calibrationText, "bytes": func(n int64, none string) string { return cmp.Or(known(memory.Bytes(n), "%v"), none) },
+	"exactly": func(v float64) string { return rate(memory.Interval{Estimate: v}, false) }, "join": func(list []string) string { return strings.Join(list, ", ") },
 })
 
 type page struct {
@@ -74,7 +76,6 @@ func (v *view) Runtimes() []onRuntime {
 	return v.answered
 }
 
-func (r onRuntime) Tally() string    { return tally(r.Answers) }
 func (r onRuntime) MostKept() []kept { return r.Kept[:min(len(r.Kept), mostKept)] }
 
 func (r onRuntime) of(is func(answer) bool) []answer {
@@ -259,15 +260,4 @@ func (v *view) tableCell(c *matrix.Combination) tableCell {
 		}
 	}
 	return t
-}
-
-func (v *view) Calibrations() (rows [][]string) {
-	for _, c := range v.Calibration {
-		verdict, class := "held", "works"
-		if !c.OK {
-			verdict, class = "FAILED", "harm"
-		}
-		rows = append(rows, []string{c.Runtime, c.Workload, rate(memory.Interval{Estimate: c.Expected}, false), rate(c.Slope, true), verdict, calibrationText(c), class})
-	}
-	return rows
 }

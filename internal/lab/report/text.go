@@ -71,6 +71,13 @@ var textTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"md": markdown, "sentence": sentence, "stopped": func(s string) string { return strings.TrimSuffix(s, ".") + "." },
 }).ParseFS(textFile, "text.tmpl"))
 
+// phrase executes a template for a sentence.
+func phrase(name string, data any) (string, error) {
+	var b strings.Builder
+	err := textTemplate.ExecuteTemplate(&b, name, data)
+	return b.String(), err
+}
+
 // write executes a template and writes its paragraphs.
 func (o TextOptions) write(w io.Writer, name string, data any) error {
 	var all strings.Builder
