@@ -14,10 +14,10 @@ import (
 	"syscall"
 	"time"
 
-	"steadyfit/fit/internal/checkpoint"
-	"steadyfit/fit/internal/disk"
-	"steadyfit/fit/internal/jsonfloat"
 	"steadyfit/internal/cgroup"
+	"steadyfit/internal/checkpoint"
+	"steadyfit/internal/disk"
+	"steadyfit/internal/jsonfloat"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/session"
@@ -33,7 +33,7 @@ import (
 // copies of the variables do not fit in memory, and with Foreground.
 //
 // The folder belongs to one training. Checkpoint locks it during a run, and a second run gets a
-// *checkpoint.LockedError. A file system without locks causes a warning; NFS has locks unless
+// checkpoint.ErrLocked. A file system without locks causes a warning; NFS has locks unless
 // it is mounted with nolock or local_lock.
 //
 // If a checkpoint cannot be written, the run ends with a *checkpoint.Error, unless ContinueOnError is

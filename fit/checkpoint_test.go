@@ -22,9 +22,9 @@ import (
 	"steadyfit/data"
 	"steadyfit/option"
 
-	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/internal/checkpoint"
 
-	"steadyfit/fit/internal/disk"
+	"steadyfit/internal/disk"
 )
 
 // fullLoop is a run that uses everything that a checkpoint stores.

@@ -14,7 +14,7 @@ import (
 
 	"steadyfit/data"
 
-	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/internal/checkpoint"
 	"steadyfit/internal/files"
 )
 

@@ -13,9 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/internal/checkpoint"
 
-	"steadyfit/fit/internal/disk"
+	"steadyfit/internal/disk"
 )
 
 // failure makes one change to files, or all later ones, fail, and records the changes.

@@ -21,7 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"steadyfit/data"
-	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/internal/checkpoint"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )

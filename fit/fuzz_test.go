@@ -11,7 +11,7 @@ import (
 
 	"steadyfit/internal/bounded"
 
-	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/internal/checkpoint"
 )
 
 // perByte is the number of bytes that a reader may allocate for each byte of input.

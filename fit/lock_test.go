@@ -18,7 +18,7 @@ import (
 
 	"steadyfit/option"
 
-	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/internal/checkpoint"
 )
 
 // TestLockOfAnotherProcess kills processes that train in the same folder.

@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"steadyfit/fit/internal/disk"
+	"steadyfit/internal/disk"
 	"steadyfit/internal/files"
 	"steadyfit/memory"
 	"steadyfit/option"

@@ -17,7 +17,7 @@ import (
 
 	"steadyfit/internal/files"
 
-	"steadyfit/fit/internal/disk"
+	"steadyfit/internal/disk"
 )
 
 // tornLine is a part of a line.

@@ -86,7 +86,7 @@ func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 // The error is
 //   - an *option.Error if an option cannot work. Nothing was trained.
 //   - a *MismatchError if the checkpoint does not match this run.
-//   - a *checkpoint.LockedError if another run uses the folder of checkpoints.
+//   - checkpoint.ErrLocked if another run uses the folder of checkpoints.
 //   - ErrDiverged if the loss is NaN or infinite, or the gradients stay
 //     infinite, so that steps no longer change the weights.
 //   - context.Canceled or context.DeadlineExceeded if ctx ended. Run completes the step in

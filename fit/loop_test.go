@@ -18,7 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"steadyfit/data"
-	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/internal/checkpoint"
 	"steadyfit/memory"
 	"steadyfit/option"
 )

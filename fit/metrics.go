@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"steadyfit/fit/internal/jsonfloat"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/jsonfloat"
 	"steadyfit/option"
 )
 

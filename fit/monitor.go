@@ -13,8 +13,8 @@ import (
 	"strconv"
 	"strings"
 
-	"steadyfit/fit/internal/checkpoint"
-	"steadyfit/fit/internal/disk"
+	"steadyfit/internal/checkpoint"
+	"steadyfit/internal/disk"
 	"steadyfit/internal/files"
 	"steadyfit/option"
 )

@@ -18,7 +18,7 @@ import (
 
 	"steadyfit/option"
 
-	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/internal/checkpoint"
 )
 
 // scripted has a given loss in each epoch of one step.

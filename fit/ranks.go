@@ -14,8 +14,8 @@ import (
 	"os"
 	"slices"
 
-	"steadyfit/fit/internal/checkpoint"
-	"steadyfit/fit/internal/disk"
+	"steadyfit/internal/checkpoint"
+	"steadyfit/internal/disk"
 	"steadyfit/internal/files"
 	"steadyfit/internal/rank"
 	"steadyfit/option"

@@ -14,7 +14,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/memory"
 
-	"steadyfit/fit/internal/disk"
+	"steadyfit/internal/disk"
 )
 
 var errFull = errors.New("out of memory")

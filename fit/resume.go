@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/internal/checkpoint"
 	"steadyfit/internal/files"
 )
 

@@ -20,7 +20,7 @@ import (
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 
-	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/internal/checkpoint"
 )
 
 // tearable is a run whose newest checkpoint has every kind of file.

@@ -9,7 +9,7 @@ import (
 
 	"steadyfit/data"
 
-	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/internal/checkpoint"
 )
 
 // counting is a Session with the running metric mae, which counts batches since the reset.

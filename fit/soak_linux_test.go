@@ -23,7 +23,7 @@ import (
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 
-	"steadyfit/fit/internal/checkpoint"
+	"steadyfit/internal/checkpoint"
 )
 
 // soakEnv, if set, makes the soak test run for its full length (make soak).

@@ -13,9 +13,9 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/fit/checkpoint"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/checkpoint"
 	"steadyfit/internal/reexec"
 	"steadyfit/internal/tflibrary"
 	"steadyfit/internal/tfprocess"

@@ -11,7 +11,7 @@ import (
 
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
-	"steadyfit/fit/checkpoint"
+	"steadyfit/internal/checkpoint"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/explain"
 	"steadyfit/option"

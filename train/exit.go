@@ -7,7 +7,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
-	"steadyfit/fit/checkpoint"
+	"steadyfit/internal/checkpoint"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"

@@ -8,21 +8,15 @@
 // a crash of the process or the machine never leaves fewer good checkpoints than before.
 package checkpoint
 
-import (
-	"encoding/json"
-
-	"steadyfit/fit/internal/checkpoint"
-)
+import "steadyfit/internal/checkpoint"
 
 var (
 	// ErrTorn means that a checkpoint is damaged or incomplete.
 	ErrTorn = checkpoint.ErrTorn
 	// ErrForeign means that a folder named like a checkpoint has none that this version can
-	// read.
+	// read, for example because a newer version of this program wrote it.
 	ErrForeign = checkpoint.ErrForeign
-	// ErrFuture is an ErrForeign for a checkpoint that a newer version of this program wrote.
-	ErrFuture = checkpoint.ErrFuture
-	// ErrLocked matches every LockedError with errors.Is.
+	// ErrLocked means that another run uses the folder. Nothing was trained.
 	ErrLocked = checkpoint.ErrLocked
 )
 
@@ -33,14 +27,10 @@ type (
 	// training is complete and has no other error; the result is then on disk only if Good is
 	// the checkpoint of the last step.
 	Error = checkpoint.Error
-	// LockedError reports that another run, the Holder, uses the Folder. Nothing was trained.
-	LockedError = checkpoint.LockedError
-	// Holder is a process that uses a folder: its PID and Host, and the time Since it does.
-	Holder = checkpoint.Holder
 	// Info describes a checkpoint on disk: its Path, Step, Epochs, Identity, the time Written,
 	// and whether it is the Best. Variables is the prefix for Session.Restore. Err is nil if the
-	// checkpoint is intact. Otherwise it is ErrTorn, ErrForeign, ErrFuture, or the error of
-	// reading a file of a checkpoint that may be intact, and only Path and Step are set.
+	// checkpoint is intact. Otherwise it is ErrTorn, ErrForeign, or the error of reading a file of
+	// a checkpoint that may be intact, and only Path and Step are set.
 	Info = checkpoint.Info
 )
 
@@ -48,15 +38,3 @@ type (
 // that does not exist has no checkpoints. List takes no lock, so a run may remove checkpoints
 // meanwhile.
 func List(dir string) ([]Info, error) { return checkpoint.List(dir) }
-
-// HookState returns the state of a hook in the newest readable checkpoint of a folder; nil if
-// the hook saved none. found is false if there is no checkpoint. HookState does not verify other
-// files, and takes no lock.
-func HookState(dir, hook string) (saved json.RawMessage, found bool, err error) {
-	return checkpoint.HookState(dir, hook)
-}
-
-// CheckUnused returns the error that a new training in a folder would get: an *option.Error if
-// the folder has checkpoints of an earlier training, or a *LockedError if another run uses it.
-// A folder that does not exist or has no checkpoint is unused.
-func CheckUnused(dir string) error { return checkpoint.CheckUnused(dir) }

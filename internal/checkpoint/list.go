@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"steadyfit/fit/internal/disk"
+	"steadyfit/internal/disk"
 	"steadyfit/internal/files"
 	"steadyfit/option"
 )
@@ -126,7 +126,9 @@ func Adopt(dir, from string, log *slog.Logger) (err error) {
 	return nil
 }
 
-// HookState returns the state of a hook in the newest readable checkpoint of a folder.
+// HookState returns the state of a hook in the newest readable checkpoint of a folder; nil if
+// the hook saved none. found is false if there is no checkpoint. HookState does not verify other
+// files, and takes no lock.
 func HookState(dir, hook string) (saved json.RawMessage, found bool, err error) {
 	steps, err := listSteps(dir)
 	if err != nil {
@@ -140,7 +142,9 @@ func HookState(dir, hook string) (saved json.RawMessage, found bool, err error) 
 	return nil, false, nil
 }
 
-// CheckUnused returns the error that a new training in a folder would get.
+// CheckUnused returns the error that a new training in a folder would get: an *option.Error if
+// the folder has checkpoints of an earlier training, or a *LockedError if another run uses it.
+// A folder that does not exist or has no checkpoint is unused.
 func CheckUnused(dir string) error {
 	steps, err := listSteps(dir)
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"syscall"
 
-	"steadyfit/fit/internal/disk"
-	"steadyfit/fit/internal/jsonfloat"
+	"steadyfit/internal/disk"
 	"steadyfit/internal/files"
+	"steadyfit/internal/jsonfloat"
 	"steadyfit/memory"
 	"steadyfit/option"
 )

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/fit/internal/disk"
+	"steadyfit/internal/disk"
 )
 
 // failure makes one change to files, or all later ones, fail, and records the changes.
