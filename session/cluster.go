@@ -114,15 +114,6 @@ func (p *Plan) checkCluster() error {
 	return nil
 }
 
-// CheckEvaluation returns an *option.Error if the ranks of Options.Cluster cannot evaluate the
-// model. They can then train it only without a validation.
-func (p *Plan) CheckEvaluation() error {
-	if p.parallel == nil || p.parallel.NoEvaluation == nil {
-		return nil
-	}
-	return &option.Error{Option: "Options.Cluster", Reason: p.parallel.NoEvaluation.Error(), Fix: "train without {Loop.Validation}", Err: p.parallel.NoEvaluation}
-}
-
 // oneServer is locked by the session of a cluster that starts a server, and never unlocked: a
 // process has one server, which TensorFlow cannot stop.
 var oneServer sync.Mutex

@@ -315,11 +315,11 @@ func TestClusterEvaluation(t *testing.T) {
 	o := session.Options{Cluster: &cluster.Cluster{Workers: []string{"a:1", "b:1"}}}
 	plan, err := session.Compile(m, o)
 	require.NoError(t, err)
-	require.NoError(t, plan.CheckEvaluation())
+	require.NoError(t, plan.Check(8, true))
 	m.Roles.Evaluate = m.Roles.Train
 	plan, err = session.Compile(m, o)
 	require.NoError(t, err)
-	require.ErrorContains(t, plan.CheckEvaluation(), "Options.Cluster: several processes cannot evaluate the model together: signature train changes variable")
+	require.ErrorContains(t, plan.Check(8, true), "Options.Cluster: several processes cannot evaluate the model together: signature train changes variable")
 }
 
 // The type of exchange is checked and recorded in a process alone, too, so that it can resume.

@@ -22,30 +22,39 @@ type Plan struct {
 	// lossScale is the initial loss scale; nil if the session does not scale the loss.
 	lossScale *lossScaler
 	parallel  *savedmodels.Parallel // the train step of a rank; nil without a cluster
+	// trainNames and evaluateNames are the results of TrainMetrics and EvaluateMetrics.
+	trainNames, evaluateNames []string
 	// full and fullXLA describe the signatures of several steps per execution; nil if unused.
 	full, fullXLA *layout
 }
 
-// Metrics returns the results of Session.TrainMetrics and Session.EvaluateMetrics.
-func (p *Plan) Metrics() (train, evaluate []string, err error) {
-	of := func(role string) (names []string) {
-		var sig *savedmodels.Signature
-		if role == "" || err != nil {
-			return nil
-		}
-		if sig, err = p.model.Signature(role); err != nil {
-			return nil
-		}
-		for _, m := range sig.Metrics() {
-			names = append(names, m.Name)
-		}
-		return names
+// TrainMetrics returns the names of the results of a train step; nil if the plan is read-only. "loss"
+// is first. With loss scaling, loss_scale and skipped_steps are last. Metrics in
+// Session.RunningMetrics cover several batches.
+func (p *Plan) TrainMetrics() []string { return p.trainNames }
+
+// EvaluateMetrics returns the names of the results of an evaluation, "loss" first; nil if the
+// model has no evaluation signature.
+func (p *Plan) EvaluateMetrics() []string { return p.evaluateNames }
+
+// metricNames returns the names of the metrics of a signature.
+func metricNames(sig *savedmodels.Signature) (names []string) {
+	for _, m := range sig.Metrics() {
+		names = append(names, m.Name)
 	}
-	train, evaluate = of(p.roles.Train), of(p.roles.Evaluate)
-	if p.lossScale != nil {
-		train = append(train, contract.MetricLossScale, contract.MetricSkippedSteps)
+	return names
+}
+
+// nameEvaluation sets evaluateNames.
+func (p *Plan) nameEvaluation() error {
+	if p.roles.Evaluate == "" {
+		return nil
 	}
-	return train, evaluate, err
+	sig, err := p.model.Signature(p.roles.Evaluate)
+	if err == nil {
+		p.evaluateNames = metricNames(sig)
+	}
+	return err
 }
 
 // Compile makes the plan of a model. The errors are:
@@ -63,7 +72,7 @@ func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 		if err := model.CheckSafe(); err != nil && !o.AllowUnsafeOps {
 			return nil, err
 		}
-		return p, nil
+		return p, p.nameEvaluation()
 	}
 	var err error
 	if p.roles, err = model.CheckTrainable(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature}); err != nil {
@@ -77,6 +86,12 @@ func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 		return nil, err
 	}
 	if p.lossScale, err = newLossScaler(o.LossScale, train); err != nil {
+		return nil, err
+	}
+	if p.trainNames = metricNames(train); p.lossScale != nil {
+		p.trainNames = append(p.trainNames, contract.MetricLossScale, contract.MetricSkippedSteps)
+	}
+	if err := p.nameEvaluation(); err != nil {
 		return nil, err
 	}
 	if o.Compiled {
@@ -102,9 +117,13 @@ func (p *Plan) Model() *savedmodels.Model { return p.model }
 // Roles returns the signatures that a session uses.
 func (p *Plan) Roles() savedmodels.Roles { return p.roles }
 
-// CheckBatch returns savedmodels.ErrNoSignature if Options.Compiled is set and no signature is compiled for
-// this batch size.
-func (p *Plan) CheckBatch(samples int) error {
+// Check returns savedmodels.ErrNoSignature if Options.Compiled is set and no signature is compiled for
+// this batch size, and an *option.Error if evaluates is true and the ranks of Options.Cluster cannot
+// evaluate the model. They can then train it only without a validation.
+func (p *Plan) Check(samples int, evaluates bool) error {
+	if evaluates && p.parallel != nil && p.parallel.NoEvaluation != nil {
+		return &option.Error{Option: "Options.Cluster", Reason: p.parallel.NoEvaluation.Error(), Fix: "train without {Loop.Validation}", Err: p.parallel.NoEvaluation}
+	}
 	if !p.opts.Compiled {
 		return nil
 	}

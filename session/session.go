@@ -91,13 +91,12 @@ type Session struct {
 	parts  int     // number of micro-batches; 0 and 1 mean no splitting
 	rate   float64 // reserved input learning_rate; NaN if not set
 
-	scaler     *lossScaler // nil if the session does not scale the loss
-	skipped    bool        // see Skipped
-	stuck      float64     // see Skipped; NaN if the scale is not stuck
-	foreign    bool        // the frozen variables do not have the values of the model's files
-	trainNames []string    // names of the results of a train step
-	traces     *[][]byte   // receives each RunMetadata during Trace; nil otherwise
-	rank       *ranked     // nil without a cluster
+	scaler  *lossScaler // nil if the session does not scale the loss
+	skipped bool        // see Skipped
+	stuck   float64     // see Skipped; NaN if the scale is not stuck
+	foreign bool        // the frozen variables do not have the values of the model's files
+	traces  *[][]byte   // receives each RunMetadata during Trace; nil otherwise
+	rank    *ranked     // nil without a cluster
 
 	// mu protects native. Only Close modifies native from another goroutine, so the session's
 	// own goroutine reads it without the lock.
@@ -175,13 +174,9 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	if s.train != nil {
-		s.trainNames = s.train.names
-	}
 	if p.lossScale != nil {
 		scaler := *p.lossScale
 		s.scaler = &scaler
-		s.trainNames = append(slices.Clone(s.trainNames), contract.MetricLossScale, contract.MetricSkippedSteps)
 	}
 	return s, nil
 }
@@ -356,22 +351,6 @@ func (n *native) close() error {
 	n.resetMetrics.Close()
 	n.rank.close()
 	return n.tf.Close()
-}
-
-// TrainMetrics returns the names of the results of a train step. "loss" is first. With loss
-// scaling, loss_scale and skipped_steps are last. Metrics in RunningMetrics cover several
-// batches. TrainMetrics implements fit.Session.
-func (s *Session) TrainMetrics() []string {
-	return s.trainNames
-}
-
-// EvaluateMetrics returns the names of the results of an evaluation, "loss" first; nil if the
-// model has no evaluation signature.
-func (s *Session) EvaluateMetrics() []string {
-	if s.evaluate == nil {
-		return nil
-	}
-	return s.evaluate.names
 }
 
 // Train runs one train step on a batch and writes its results to out. step is the number of

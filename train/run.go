@@ -317,21 +317,14 @@ func (t *training) warn() {
 }
 
 func (t *training) checkLoop() error {
-	train, evaluate, err := t.plan.Metrics()
-	if err == nil && t.Loop.Validation != nil {
-		err = t.plan.CheckEvaluation()
-	}
-	if err != nil {
+	if err := t.Loop.Check(t.data, t.plan.TrainMetrics(), t.plan.EvaluateMetrics()); err != nil {
 		return err
 	}
-	return t.Loop.Check(t.data, train, evaluate)
+	return t.plan.Check(t.Loop.Batch, t.Loop.Validation != nil)
 }
 
 // openSession opens TensorFlow, chooses the configuration, and opens the session.
 func (t *training) openSession(ctx context.Context) error {
-	if err := t.plan.CheckBatch(t.Loop.Batch); err != nil {
-		return err
-	}
 	if err := t.startWithPrior(); err != nil {
 		return err
 	}

@@ -127,7 +127,7 @@ func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
 	}
 	plan, err := session.Compile(m, s.Session)
 	if err == nil {
-		err = plan.CheckBatch(s.Loop.Batch)
+		err = plan.Check(s.Loop.Batch, false)
 	}
 	if err != nil {
 		return nil, err

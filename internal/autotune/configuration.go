@@ -315,7 +315,7 @@ func newOffer(p *Plan) (offer, error) {
 // bases returns the configurations of signatures, most promising first.
 func (p *Plan) bases(plan *session.Plan, l Limits) (bases []Configuration) {
 	base := func(c Configuration) {
-		if with, err := session.Compile(p.Model, c.Apply(p.Options)); err == nil && with.CheckBatch(p.Batch) == nil {
+		if with, err := session.Compile(p.Model, c.Apply(p.Options)); err == nil && with.Check(p.Batch, false) == nil {
 			bases = append(bases, c)
 		}
 	}
