@@ -7,10 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
+	"strings"
 	"syscall"
-	"time"
 
 	"steadyfit/internal/files"
 	"steadyfit/internal/manifest"
@@ -22,10 +21,11 @@ import (
 // continue with the optimizer's state. The file fingerprint.pb is omitted because it describes
 // the original variables.
 //
-// SaveModel replaces a SavedModel at dir atomically. If the machine crashes during the
-// replacement, both models can remain in a folder .DIR.tmp-* beside dir, which TidyModels
-// cleans up. SaveModel fails if dir has other content or is inside the folder of the model
-// being trained. An error of the file system is a *SaveError.
+// SaveModel replaces a SavedModel at dir atomically. If the process is killed during the
+// replacement, both models can remain in a folder .DIR.tmp-* beside dir. The next SaveModel or
+// CheckOutput for dir cleans up, on a file system with locks. SaveModel fails if dir has other
+// content or is inside the folder of the model being trained. An error of the file system is a
+// *SaveError.
 //
 // Each complete function is called with the folder of the new files before it replaces dir, for
 // example to add a file. The file SHA256SUMS has the hashes of all files.
@@ -58,20 +58,19 @@ func (s *Session) writeFiles(ctx context.Context, dir string, complete []func(st
 }
 
 func (s *Session) writeModel(ctx context.Context, dir string, complete []func(string) error) (err error) {
-	parent := filepath.Dir(filepath.Clean(dir))
+	dir = filepath.Clean(dir)
+	parent := filepath.Dir(dir)
 	if err := os.MkdirAll(parent, 0o777); err != nil {
 		return err
 	}
-	temp, err := os.MkdirTemp(parent, "."+filepath.Base(filepath.Clean(dir))+unfinishedMark)
+	tidy(dir)
+	temp, remove, err := files.NewScratch(parent, unfinished(dir))
 	if err != nil {
 		return err
 	}
-	keep := false
 	defer func() {
-		if !keep {
-			if left := os.RemoveAll(temp); left != nil {
-				err = errors.Join(err, left)
-			}
+		if left := remove(); left != nil {
+			err = errors.Join(err, left)
 		}
 	}()
 	whole := filepath.Join(temp, "new")
@@ -95,8 +94,10 @@ func (s *Session) writeModel(ctx context.Context, dir string, complete []func(st
 	}
 	if err := os.Rename(whole, dir); err != nil {
 		// Keep both complete models.
-		keep = true
-		err = fmt.Errorf("%w; the trained model is in %s", err, whole)
+		kept, failed := os.MkdirTemp(parent, filepath.Base(dir)+".new-")
+		if kept = filepath.Join(kept, filepath.Base(dir)); failed == nil && os.Rename(whole, kept) == nil {
+			err = fmt.Errorf("%w; the trained model is in %s", err, kept)
+		}
 		if replaced {
 			err = errors.Join(err, os.Rename(old, dir))
 		}
@@ -105,57 +106,27 @@ func (s *Session) writeModel(ctx context.Context, dir string, complete []func(st
 	return files.SyncPath(parent)
 }
 
-// SaveModel writes the model NAME to a folder .NAME + unfinishedMark + digits beside it. In
-// that folder, replacedModel is the model being replaced.
-const (
-	unfinishedMark = ".tmp-"
-	replacedModel  = "old"
-)
+// replacedModel is the model being replaced in the folder for unfinished models.
+const replacedModel = "old"
 
-var unfinishedName = regexp.MustCompile(`(?s)^\.(.+)` + regexp.QuoteMeta(unfinishedMark) + `[0-9]+$`)
+// unfinished returns the beginning of the names of folders beside dir in which SaveModel writes it.
+func unfinished(dir string) string { return "." + filepath.Base(dir) + ".tmp-" }
 
-// TidyModels removes what a killed SaveModel left in a folder. If NAME does not exist, it
-// restores the model that was being replaced. It deletes a new model that was not yet renamed
-// to NAME. of selects models by their name and the time of their last change; nil selects all.
-// A missing folder counts as empty.
-//
-// TidyModels must not run while a process saves one of the selected models. It returns the
-// first error of the file system.
-func TidyModels(folder string, of func(model string, changed time.Time) bool) error {
-	entries, err := os.ReadDir(folder)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("tidy models: %w", err)
-	}
-	for _, e := range entries {
-		name := unfinishedName.FindStringSubmatch(e.Name())
-		if name == nil || !e.IsDir() {
-			continue
+// tidy removes what killed processes left that saved a model to dir. If dir does not exist, it restores
+// the model that was being replaced. It leaves alone what it cannot restore.
+func tidy(dir string) {
+	prefix := filepath.Join(filepath.Dir(dir), unfinished(dir))
+	files.EachLeft(filepath.Dir(dir), unfinished(dir), func(left string) {
+		if strings.Trim(strings.TrimPrefix(left, prefix), "0123456789") != "" {
+			return // of a model with a longer name
 		}
-		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
+		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+			if err := os.Rename(filepath.Join(left, replacedModel), dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return
+			}
 		}
-		if err == nil && (of == nil || of(name[1], info.ModTime())) {
-			err = tidyModel(filepath.Join(folder, name[1]), filepath.Join(folder, e.Name()))
-		}
-		if err != nil {
-			return fmt.Errorf("tidy models: %w", err)
-		}
-	}
-	return nil
-}
-
-// tidyModel removes what a killed SaveModel left, and restores the replaced model.
-func tidyModel(model, left string) error {
-	if _, err := os.Lstat(model); errors.Is(err, fs.ErrNotExist) {
-		if err := os.Rename(filepath.Join(left, replacedModel), model); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return os.RemoveAll(left)
+		_ = os.RemoveAll(left)
+	})
 }
 
 // replaceable rejects a folder that has other content than a SavedModel or is inside the folder
@@ -196,8 +167,8 @@ func outside(dir, model string) error {
 	return nil
 }
 
-// CheckOutput reports early what SaveModel would report at the end of a run: a dir with other
-// content or, as a *SaveError, a dir that is not writable or a disk without enough free space.
+// CheckOutput cleans up what killed processes left that saved a model to dir, and reports early what
+// SaveModel would report at the end of a run: a dir with other content or, as a *SaveError, a dir that is not writable or a disk without enough free space.
 func CheckOutput(dir string, model *savedmodels.Model) error {
 	if model == nil {
 		return errNoModel
@@ -205,6 +176,7 @@ func CheckOutput(dir string, model *savedmodels.Model) error {
 	if err := replaceable(dir, model.Dir); err != nil {
 		return err
 	}
+	tidy(filepath.Clean(dir)) // remains of a model take space
 	return checkSpace(dir, filepath.Dir(filepath.Clean(dir)), model)
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -263,12 +262,6 @@ func (t *training) checkOut() error {
 	if files.Same(t.Out, t.model.Dir) {
 		return refuse("Config.Out", t.Out, "this is the model itself, which would be overwritten; give another folder")
 	}
-	if status := t.worker.Status(); status.LastCrash != nil {
-		// Remains of a model take space, so they are removed before free space is checked.
-		if err := tidyOut(t.Out, status.Began, status.LastCrash.Time); err != nil {
-			return err
-		}
-	}
 	return t.unwritable(session.CheckOutput(t.Out, t.model))
 }
 
@@ -280,15 +273,6 @@ func (t *training) unwritable(err error) error {
 		return nil
 	}
 	return unusable(err)
-}
-
-// tidyOut removes the remains of processes that crashed while they saved the model. It removes
-// only those dated between two times, since older or newer ones may belong to another training.
-func tidyOut(out string, from, to time.Time) error {
-	out = filepath.Clean(out)
-	return session.TidyModels(filepath.Dir(out), func(model string, changed time.Time) bool {
-		return model == filepath.Base(out) && !changed.Before(from) && !changed.After(to)
-	})
 }
 
 func (t *training) compile() (err error) {

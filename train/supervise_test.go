@@ -106,45 +106,6 @@ func TestContinued(t *testing.T) {
 	assert.True(t, c.Resume)
 }
 
-// Remains of processes that crashed while they saved the model are removed; older or newer ones
-// stay.
-func TestTidyOut(t *testing.T) {
-	at := time.Unix(1_700_000_000, 0)
-	from := at.Add(-30 * time.Minute)
-	leave := func(dir, name string, when time.Time, folders ...string) string {
-		left := filepath.Join(dir, name)
-		require.NoError(t, os.Mkdir(left, 0o777))
-		for _, f := range folders {
-			require.NoError(t, os.MkdirAll(filepath.Join(left, f), 0o777))
-			require.NoError(t, os.WriteFile(filepath.Join(left, f, "saved_model.pb"), []byte(f), 0o666))
-		}
-		require.NoError(t, os.Chtimes(left, when, when))
-		return left
-	}
-	dir := t.TempDir()
-	out := filepath.Join(dir, "model")
-	require.NoError(t, tidyOut(filepath.Join(dir, "none", "model"), from, at), "the first process died before it made the folder")
-	during := leave(dir, ".model.tmp-1", at.Add(-time.Second), "new", "old")
-	earlier := leave(dir, ".model.tmp-5", at.Add(-20*time.Minute), "new")
-	before := leave(dir, ".model.tmp-2", at.Add(-time.Hour), "new")
-	other := leave(dir, ".models.tmp-3", at.Add(-time.Second), "new")
-	require.NoError(t, tidyOut(out+"/", from, at))
-	assert.NoDirExists(t, during)
-	assert.NoDirExists(t, earlier, "it is of a process before the last")
-	assert.DirExists(t, before)
-	assert.DirExists(t, other)
-	text, err := os.ReadFile(filepath.Join(out, "saved_model.pb"))
-	require.NoError(t, err)
-	assert.Equal(t, "old", string(text), "the model before has its name back")
-
-	during = leave(dir, ".model.tmp-4", at.Add(-time.Second), "new")
-	require.NoError(t, tidyOut(out, from, at))
-	assert.NoDirExists(t, during)
-	text, err = os.ReadFile(filepath.Join(out, "saved_model.pb"))
-	require.NoError(t, err)
-	assert.Equal(t, "old", string(text))
-}
-
 func TestWhatAnErrorLeaves(t *testing.T) {
 	hook := func(err error) error { return &fit.HookError{Hook: "h", Phase: "end", Err: err} }
 	other := errors.New("other")

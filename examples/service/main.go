@@ -70,10 +70,6 @@ func (s service) run() error {
 
 // work runs all jobs in a child process, and judges the memory after the jobs.
 func (s service) work(ctx context.Context, worker *supervise.Worker) error {
-	// A worker that crashed while it saved a model has left a part of it.
-	if err := session.TidyModels(s.path("models", ""), nil); err != nil {
-		return err
-	}
 	var after memory.Series
 	for names := s.jobs("queue"); len(names) > 0; names = s.jobs("queue") {
 		err := s.train(ctx, worker, names[0])

@@ -21,6 +21,11 @@ func Scratch(prefix string) (dir string, remove func() error, err error) {
 // the folders of killed processes (ClearScratch).
 func ScratchIn(parent, prefix string) (dir string, remove func() error, err error) {
 	ClearScratch(parent, prefix)
+	return NewScratch(parent, prefix)
+}
+
+// NewScratch is ScratchIn without the removal of other folders.
+func NewScratch(parent, prefix string) (dir string, remove func() error, err error) {
 	for range scratchTries {
 		dir, err := os.MkdirTemp(parent, prefix)
 		if err != nil {
@@ -45,6 +50,11 @@ func ScratchIn(parent, prefix string) (dir string, remove func() error, err erro
 // ClearScratch removes the folders of ScratchIn without a lock, which belonged to killed processes. File
 // systems without locks keep them.
 func ClearScratch(parent, prefix string) {
+	EachLeft(parent, prefix, func(left string) { _ = os.RemoveAll(left) })
+}
+
+// EachLeft calls do with each folder of ScratchIn without a lock.
+func EachLeft(parent, prefix string, do func(left string)) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
 		return
@@ -53,10 +63,9 @@ func ClearScratch(parent, prefix string) {
 		if !e.IsDir() || !strings.HasPrefix(e.Name(), prefix) {
 			continue
 		}
-		// If the removal fails, the folder belongs to another user.
 		left := filepath.Join(parent, e.Name())
 		if lock, err := lockDir(left); err == nil {
-			_ = os.RemoveAll(left)
+			do(left) // an error means that the folder belongs to another user
 			_ = lock.Close()
 		}
 	}
