@@ -136,7 +136,7 @@ func (p *port) deliver(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case next := <-p.queue:
-			time.Sleep(time.Until(next.due))
+			<-time.After(time.Until(next.due))
 			_, _ = p.device.Write(next.data)
 		}
 	}
