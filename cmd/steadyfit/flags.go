@@ -15,8 +15,8 @@ import (
 	"steadyfit/fit/budget"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/memlayer"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 	"steadyfit/train"
 )

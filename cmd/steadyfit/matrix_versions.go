@@ -15,9 +15,9 @@ import (
 	"strings"
 	"time"
 
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/report"
 	"steadyfit/internal/tflibrary"
+	"steadyfit/matrix"
 )
 
 // matrixOf runs the matrix once for each version of TensorFlow, each in a folder of its own, and

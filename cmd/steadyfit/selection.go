@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"steadyfit/internal/lab/matrix"
+	"steadyfit/matrix"
 )
 
 const allOfThem = "all"

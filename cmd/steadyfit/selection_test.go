@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/lab/matrix"
+	"steadyfit/matrix"
 )
 
 func TestSelection(t *testing.T) {

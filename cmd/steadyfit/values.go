@@ -16,7 +16,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/bytesize"
 	"steadyfit/internal/english"
-	"steadyfit/internal/lab/matrix"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 	"steadyfit/session"
 )

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/files"
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/matrix"
 )
 
 // ways are the rows about 16-bit computation in docs/results/precision.yaml and make accuracy: the

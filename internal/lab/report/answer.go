@@ -9,7 +9,7 @@ import (
 
 	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/matrix"
+	"steadyfit/matrix"
 )
 
 // answer has the remedies for a workload on a runtime.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"unicode"
 
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/memlayer"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

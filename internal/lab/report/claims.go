@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"steadyfit/internal/lab/matrix"
+	"steadyfit/matrix"
 )
 
 // Claims writes the claims in Markdown: a table with the verdicts, then each claim with the

@@ -9,7 +9,7 @@ import (
 
 	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/matrix"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

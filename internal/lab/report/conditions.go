@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"steadyfit/internal/english"
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/stats"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

@@ -10,9 +10,9 @@ import (
 
 	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/memlayer"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

@@ -16,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

@@ -12,9 +12,9 @@ import (
 	"unicode/utf8"
 
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/memlayer"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

@@ -13,8 +13,8 @@ import (
 	"strings"
 
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/uplot"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

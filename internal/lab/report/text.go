@@ -15,8 +15,8 @@ import (
 
 	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/stats"
+	"steadyfit/matrix"
 )
 
 // TextOptions are the options of Text and Compare.

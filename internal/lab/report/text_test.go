@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/memlayer"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

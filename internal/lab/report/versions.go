@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 
 	"steadyfit/internal/lab/compare"
-	"steadyfit/internal/lab/matrix"
+	"steadyfit/matrix"
 )
 
 // Version is the result of a matrix with one version of TensorFlow.

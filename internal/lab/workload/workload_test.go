@@ -13,12 +13,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/lab/workload"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/internal/tfprocess"
+	"steadyfit/matrix"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )

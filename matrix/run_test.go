@@ -340,7 +340,7 @@ func TestChildrenThatDieAreResults(t *testing.T) {
 			require.Len(t, r.Runs, 1)
 			assert.Equal(t, want.failure, r.Runs[0].Failure)
 			assert.Contains(t, r.Runs[0].Cause, want.cause)
-			assert.Equal(t, memlayer.Crash, r.Runs[0].Outcome.Verdict.Kind)
+			assert.Equal(t, memory.Kind(memlayer.Crash), r.Runs[0].Outcome.Verdict.Kind)
 			require.Len(t, r.Combinations, 1)
 			assert.Len(t, r.Combinations[0].Crashes, 1)
 		})
@@ -624,7 +624,7 @@ func TestResultsOfAnotherKindAreRefused(t *testing.T) {
 // The plan of make matrix-gpu has a remedy for each row of docs/reference/devices.md that
 // refers to it.
 func TestMatrixGPUFillsTheDocument(t *testing.T) {
-	makefile, err := os.ReadFile("../../../Makefile")
+	makefile, err := os.ReadFile("../Makefile")
 	require.NoError(t, err)
 	plan := regexp.MustCompile(`(?s)MATRIX_GPU = .*?--remedies (\S+)`).FindSubmatch(makefile)
 	require.NotNil(t, plan)
@@ -634,7 +634,7 @@ func TestMatrixGPUFillsTheDocument(t *testing.T) {
 		require.NoError(t, err)
 		remedies = append(remedies, r)
 	}
-	text, err := os.ReadFile("../../../docs/reference/devices.md")
+	text, err := os.ReadFile("../docs/reference/devices.md")
 	require.NoError(t, err)
 	name, rows := regexp.MustCompile("`([A-Z]\\w+)"), 0
 	for _, table := range docs.Tables(string(text)) {
