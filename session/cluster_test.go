@@ -119,6 +119,12 @@ func (j rankJob) run() (r rankResult, err error) {
 		}
 		r.Shared = string(shared)
 	}
+	if len(j.Workers) > 0 { // a step of a rank was traced as none, which ended the process
+		settings, err := s.Resolved(ctx, madeBatch(s, j.Sizes[0], 0))
+		if err != nil || settings.Step != nil || settings.Untraced == "" {
+			return r, fmt.Errorf("the resolved settings of a rank are %v: %w", settings, err)
+		}
+	}
 	dir, err := os.MkdirTemp("", "rank-")
 	if err != nil {
 		return r, err

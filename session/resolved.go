@@ -19,7 +19,7 @@ import (
 // printed as one line, and its method Missing returns a warning for each option without effect.
 // If b has samples, it traces a train step on b and then restores all variables bit for bit.
 // Untraced is set if training has state that cannot be restored (contract.CodeStateNotSaved,
-// CodeNoSaver), or if the step fails in TensorFlow.
+// CodeNoSaver), if this process is a rank, or if the step fails in TensorFlow.
 //
 // The traced step takes the time and the memory of a train step and a Snapshot, and some
 // hundred bytes per operation. With micro-batches, one of them is traced. If the variables
@@ -69,6 +69,9 @@ func (s *Session) Resolved(ctx context.Context, b data.Batch) (r resolved.Settin
 func (s *Session) untraceable() string {
 	if s.train == nil {
 		return "the session was opened read-only"
+	}
+	if s.rank != nil {
+		return "the steps of a rank cannot be traced"
 	}
 	for _, p := range s.model.ProblemsFor(s.opts.TrainSignature) {
 		if p.Code == contract.CodeStateNotSaved || p.Code == contract.CodeNoSaver && len(s.model.Variables) > 0 {
