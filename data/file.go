@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"steadyfit/internal/cgroup"
@@ -194,7 +195,6 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 		return nil, openError(path, err)
 	}
 	var arrays []string
-	var flat *fileKind // of files in the folder itself
 	folders := false
 	for _, e := range entries {
 		name := e.Name()
@@ -206,10 +206,6 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 			return openIDX(path, o.Split, how.limit)
 		case filepath.Ext(name) == ".npy":
 			arrays = append(arrays, filepath.Join(path, name))
-		case imageKind.has(name):
-			flat = imageKind
-		case textKind.has(name) && flat == nil:
-			flat = textKind
 		}
 	}
 	switch {
@@ -234,10 +230,20 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 		}
 		return openClassPart(path, how.part, classes, textDecoder{})
 	}
-	if flat != nil && !folders {
-		return openFlat(path, flat, o)
+	if kind := flatKind(entries); kind != nil && !folders {
+		return openFlat(path, kind, o)
 	}
 	return nil, fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files, TFRecord, WebDataset, Parquet or Arrow files, or class folders of images or texts; supported are %s: %w", path, formats, ErrUnsupported)
+}
+
+// flatKind returns the kind of the files of a folder, images before texts, or nil.
+func flatKind(entries []fs.DirEntry) *fileKind {
+	for _, kind := range []*fileKind{imageKind, textKind} {
+		if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return !ignored(e.Name()) && kind.has(e.Name()) }) {
+			return kind
+		}
+	}
+	return nil
 }
 
 // onePart returns an error if the test part of a source with one part is requested.
