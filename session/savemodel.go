@@ -73,7 +73,7 @@ func (s *Session) writeModel(ctx context.Context, dir string, complete []func(st
 			err = errors.Join(err, left)
 		}
 	}()
-	whole := filepath.Join(temp, "new")
+	whole := filepath.Join(temp, newModel)
 	sums, err := s.writeFiles(ctx, whole, complete)
 	if err == nil {
 		err = sums.Write(whole)
@@ -88,26 +88,39 @@ func (s *Session) writeModel(ctx context.Context, dir string, complete []func(st
 	// the new model cannot be renamed, the old one is moved back.
 	old := filepath.Join(temp, replacedModel)
 	err = os.Rename(dir, old)
-	replaced := err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := os.Rename(whole, dir); err != nil {
-		// Keep both complete models.
-		kept, failed := os.MkdirTemp(parent, filepath.Base(dir)+".new-")
-		if kept = filepath.Join(kept, filepath.Base(dir)); failed == nil && os.Rename(whole, kept) == nil {
-			err = fmt.Errorf("%w; the trained model is in %s", err, kept)
+		kept, back := rescue(temp, dir)
+		if kept == temp {
+			remove = func() error { return nil }
 		}
-		if replaced {
-			err = errors.Join(err, os.Rename(old, dir))
-		}
-		return err
+		return errors.Join(fmt.Errorf("%w; the trained model is in %s", err, filepath.Join(kept, newModel)), back)
 	}
 	return files.SyncPath(parent)
 }
 
-// replacedModel is the model being replaced in the folder for unfinished models.
-const replacedModel = "old"
+// newModel and replacedModel are the models in the folder for unfinished models.
+const (
+	newModel      = "new"
+	replacedModel = "old"
+)
+
+// rescue moves the replaced model back to dir. Then it renames the folder for unfinished models, so that the
+// new model is not removed, nor a replaced model that could not be moved. kept is the name of the folder.
+func rescue(temp, dir string) (kept string, err error) {
+	err = os.Rename(filepath.Join(temp, replacedModel), dir)
+	if errors.Is(err, fs.ErrNotExist) { // no model was replaced
+		err = nil
+	}
+	parent, prefix := filepath.Dir(dir), unfinished(dir)
+	kept = filepath.Join(parent, filepath.Base(dir)+".new-"+strings.TrimPrefix(filepath.Base(temp), prefix))
+	if failed := os.Rename(temp, kept); failed != nil {
+		return temp, errors.Join(err, failed)
+	}
+	return kept, err
+}
 
 // unfinished returns the beginning of the names of folders beside dir in which SaveModel writes it.
 func unfinished(dir string) string { return "." + filepath.Base(dir) + ".tmp-" }
