@@ -15,7 +15,6 @@ package memory
 
 import (
 	"errors"
-	"sync"
 	"sync/atomic"
 
 	"steadyfit/internal/procfile"
@@ -39,12 +38,9 @@ type Usage struct {
 	Peak Reading
 }
 
-// self returns this process, kept open. highest is its largest Peak before calls of ResetPeak.
+// self is this process, kept open. highest is its largest Peak before calls of ResetPeak.
 var (
-	self = sync.OnceValues(func() (*process, error) {
-		p := &process{}
-		return p, p.open(0)
-	})
+	self    atomic.Pointer[process]
 	highest atomic.Int64
 )
 
@@ -52,9 +48,16 @@ var (
 // it can be called after each step. Amounts that the system does not report are unknown. If it reports
 // none, the error is ErrUnavailable.
 func Read() (Usage, error) {
-	p, err := self()
-	if err != nil {
-		return Usage{}, err
+	p := self.Load()
+	if p == nil {
+		p = &process{}
+		if err := p.open(0); err != nil {
+			return Usage{}, err
+		}
+		if !self.CompareAndSwap(nil, p) {
+			_ = p.close()
+			p = self.Load()
+		}
 	}
 	var buffer [procfile.Size]byte
 	s, err := p.usage(buffer[:])

@@ -27,6 +27,25 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// A first reading that failed made all later ones fail.
+func TestReadAfterAFailure(t *testing.T) {
+	opened := self.Swap(nil)
+	defer func() {
+		if p := self.Swap(opened); p != nil {
+			require.NoError(t, p.close())
+		}
+	}()
+	var limit syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Max: limit.Max}))
+	_, err := Read()
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
+	require.ErrorIs(t, err, ErrUnavailable)
+	u, err := Read()
+	require.NoError(t, err)
+	require.True(t, u.RSS.OK)
+}
+
 func TestReadSeesMemoryComeIn(t *testing.T) {
 	before, err := Read()
 	require.NoError(t, err)
