@@ -137,8 +137,8 @@ type Observers struct {
 	BudgetLayer memory.Layer
 	Restarts    int
 	// Weights returns the values of the weights by name, whose histograms are observed; nil disables
-	// them. The slices are changed. Weights is called after the first epoch and then after every HistogramsEvery epochs. The training
-	// waits for it.
+	// them. fit changes the slices. Weights is called after the first epoch and then after every
+	// HistogramsEvery epochs. The training waits for it.
 	Weights         func(context.Context) (iter.Seq2[string, []float64], error)
 	HistogramsEvery int
 

@@ -181,7 +181,8 @@ func outside(dir, model string) error {
 }
 
 // CheckOutput cleans up what killed processes left that saved a model to dir, and reports early what
-// SaveModel would report at the end of a run: a dir with other content or, as a *SaveError, a dir that is not writable or a disk without enough free space.
+// SaveModel would report at the end of a run: a dir with other content or, as a *SaveError, a dir that is
+// not writable or a disk without enough free space.
 func CheckOutput(dir string, model *savedmodels.Model) error {
 	if model == nil {
 		return errNoModel

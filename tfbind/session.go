@@ -232,7 +232,7 @@ var errNoContext = errors.New("run: the context is nil; pass one, such as contex
 
 // Run feeds values, runs the operations that the fetches need, and returns the fetched tensors
 // in the order of fetches. The results must be closed. For contexts see the package documentation. For
-// repeated runs use a [Step]. Of several options, the last ones count.
+// repeated runs use a [Step]. If there are several options, Run uses the last.
 func (s *Session) Run(ctx context.Context, feeds Feeds, fetches []Output, options ...RunOptions) (_ Results, err error) {
 	var o RunOptions
 	if n := len(options); n > 0 {

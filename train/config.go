@@ -144,7 +144,7 @@ type Config struct {
 	// ReleaseMemory applies session.UseReleaseProfile, so that resets return memory to the
 	// system.
 	ReleaseMemory bool
-	// Budget keeps memory under a limit. If its layer is memlayer.GPUProcess, it limits
+	// Budget keeps memory under a limit. If its layer is "gpu process used", it limits
 	// TensorFlow's pool on the first GPU.
 	Budget Budget
 	// OnOutOfMemory selects what to do when TensorFlow runs out of memory. Empty ends the

@@ -30,7 +30,7 @@ type Budget struct {
 	// Limit is the maximum memory of the process.
 	Limit memory.Bytes
 	// Layer is the layer of memory that is limited: memory.RSS, memory.Anon, or for a control
-	// group memlayer.CgroupWorkingSet, which excludes memory that the kernel can reclaim at once.
+	// group "cgroup working set", which excludes memory that the kernel can reclaim at once.
 	// Empty means memory.RSS.
 	Layer memory.Layer
 	// Batch is the number of samples of a batch.
