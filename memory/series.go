@@ -11,24 +11,25 @@ import (
 	"time"
 )
 
-// DefaultKeep is the default of Series.Keep.
+// defaultKeep is the default of Series.Keep.
 const defaultKeep = 2048
 
 // minimumKeep is the minimum of Series.Keep. It leaves enough samples for a verdict.
 const minimumKeep = 64
 
-// ErrSeries means that a JSON text is not a series.
+// errSeries means that a JSON text is not a series.
 var errSeries = errors.New("not a series of memory samples")
 
 // Series holds the samples of one run in the order of time. It is for one goroutine at a time.
 //
-// Its memory is bounded: 8 bytes per sample and layer, allocated when a layer first appears. A full
+// Its memory is bounded: 32 bytes per sample, allocated with the first one, and 8 bytes per sample
+// and layer, allocated when a layer first appears. Its pages are resident from then on. A full
 // series drops one of each two neighbours, chosen at random with a fixed seed, and then stores one of
 // each 2, 4, 8 ... new samples. Slopes and levels stay unbiased, noise keeps its shape, and a sawtooth
-// does not become a slow wave. The first and the latest sample always remain. [Series.Max] and
-// [Series.Min] cover all samples.
+// does not become a slow wave. The first and the latest sample always remain. [Series.Max]
+// covers all samples.
 type Series struct {
-	// Keep is the maximum number of stored samples; at least 64, and 0 means DefaultKeep. It must
+	// Keep is the maximum number of stored samples; at least 64, and 0 means 2048. It must
 	// not change after the first sample.
 	Keep int
 
@@ -105,8 +106,15 @@ func (s *Series) begin() {
 	s.stride = 1
 	s.index = map[Layer]int{}
 	s.random = rand.New(rand.NewPCG(1, 2))
-	s.steps = make([]int, 0, s.Keep)
-	s.times = make([]time.Time, 0, s.Keep)
+	s.steps, s.times = resident[int](s.Keep), resident[time.Time](s.Keep)
+}
+
+// resident returns an empty slice of a capacity whose pages are resident, so that a series does not
+// measure its own memory as growth.
+func resident[T any](capacity int) []T {
+	values := make([]T, capacity)
+	clear(values) // make leaves new pages untouched
+	return values[:0]
 }
 
 func (s *Series) last() (step int, at time.Time) {
@@ -299,7 +307,7 @@ func (s *Series) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// UnmarshalJSON reads the output of MarshalJSON. Lists of different lengths are ErrSeries.
+// UnmarshalJSON reads the output of MarshalJSON. Lists of different lengths are an error.
 func (s *Series) UnmarshalJSON(text []byte) error {
 	var j seriesJSON
 	if err := json.Unmarshal(text, &j); err != nil {
