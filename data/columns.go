@@ -108,7 +108,10 @@ func (m *InMemory) layOut(order []string, o *CSVOptions) error {
 		return m.join(names, o)
 	case len(names) == 1:
 		at := slices.IndexFunc(m.columns, func(c column) bool { return c.name == names[0] })
-		m.columns[at].name = "x"
+		c := &m.columns[at]
+		if c.name = "x"; single && c.kind.Kind != dtype.String {
+			c.columns = names
+		}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package data
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -96,6 +97,7 @@ func TestColumnsAreNotJoined(t *testing.T) {
 		m, err := Open(put(t, dir, "t.jsonl", []byte(text)), Options{CSV: CSVOptions{Input: "dense"}})
 		require.NoError(t, err, text)
 		require.Equal(t, want, strings.SplitN(describe(m), "; ", 2)[1], text)
+		require.Equal(t, strings.HasPrefix(want, "x int64"), slices.Equal(m.ColumnNames("x"), []string{"a"}), text)
 	}
 	kind := CSVOptions{Input: "dense", Label: "label"}
 	paths := people(t)

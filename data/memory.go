@@ -168,7 +168,8 @@ func (m *InMemory) ClassNames(field string) []string {
 }
 
 // ColumnNames returns the table columns in a field, in the order of its values. It is nil if the
-// field does not come from a CSV file with a header, and is not x with several columns of another table.
+// field does not come from a CSV file with a header, and is not x with numbers or several columns of
+// another table.
 func (m *InMemory) ColumnNames(field string) []string {
 	c, _ := m.column(field)
 	return slices.Clone(c.columns)

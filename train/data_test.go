@@ -409,7 +409,8 @@ func TestBothUsualLabels(t *testing.T) {
 	require.NoError(t, err)
 	csv := file(t, "both.csv", strings.Replace(string(text), "c63", "y", 1))
 	lines := file(t, "both.jsonl", `{"x": [`+strings.Repeat("0, ", 63)+`1], "y": 1, "label": 2}`+"\n")
-	for _, path := range []string{csv, lines} {
+	single := file(t, "single.jsonl", `{"y": 1, "label": 2}`+"\n")
+	for _, path := range []string{csv, lines, single} {
 		_, err := opened(t, m, Data{Path: path})
 		var refused *option.Error
 		require.ErrorAs(t, err, &refused)
