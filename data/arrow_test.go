@@ -376,7 +376,7 @@ func TestArrowBatchesUseMemoryAgain(t *testing.T) {
 	}
 	require.NoError(t, w.Close())
 	path := put(t, t.TempDir(), "a.arrow", out.Bytes())
-	bounded.Allocates(t, batches*rows*width*8/2, func() {
+	bounded.Allocates(t, batches*rows*width*8*3/4, func() {
 		m, err := Open(path, Options{})
 		require.NoError(t, err)
 		require.Equal(t, batches*rows, m.Len())
