@@ -12,7 +12,7 @@ import (
 // joins reports whether the columns with these names become rows of x.
 func (o *CSVOptions) joins(names []string) bool {
 	has := func(name string) bool { return slices.Contains(names, name) }
-	return o.always || len(o.Columns) == 0 && o.Input != "" && !has(o.Input) && (len(o.Features) == 0 || slices.ContainsFunc(o.Features, has))
+	return o.always || len(o.Columns) == 0 && o.Input != "" && (o.Row || !has(o.Input)) && (len(o.Features) == 0 || slices.ContainsFunc(o.Features, has))
 }
 
 // selects reports whether x has the columns of Features.
@@ -84,7 +84,7 @@ func (s *recordSet) choose(names []string, first map[string]value) (label string
 }
 
 // layOut joins the columns of a table to rows of x as those of a CSV file, if they have one value each and
-// none is named like the input of the model. A single column becomes x by itself. order has the names of
+// none is the input of the model by itself. A single column becomes x by itself. order has the names of
 // the columns of the table in their order. The dataset has no label yet.
 func (m *InMemory) layOut(order []string, o *CSVOptions) error {
 	if o.Schema.allTexts() {

@@ -51,9 +51,11 @@ type CSVOptions struct {
 	// Other columns are left out (InMemory.LeftOut), except the label and sample_weight.
 	Features []string
 	// Input is the only input of a model besides the label. With it, the columns of JSON lines and records
-	// become x as those of a CSV file, if each has one value and none has the name Input. The order is
+	// become x as those of a CSV file, if each has one value and none has the name Input (see Row). The order is
 	// that of the first object, of the columns of a Parquet or Arrow file, or else of the names.
 	Input string
+	// Row means that the input takes several values, so that a column named Input is one of them.
+	Row bool
 	// Text reads the features as text: x has the type []string and the shape [columns].
 	Text bool
 	// Bool reads the features as bools: true, false, 1 or 0, in any case.

@@ -100,7 +100,7 @@ func keptIndexOf(paths []string, format recordFormat, o Options, size int64) (k 
 	// Two versions of the program have an index each, instead of replacing that of the other in turn.
 	fmt.Fprintf(sum, "%s%s %q %q\n", keptMagic, format.name(), o.CSV.Label, ignore)
 	if len(o.CSV.Features) > 0 { // they may leave values out
-		fmt.Fprintf(sum, "%q %q\n", o.CSV.Input, o.CSV.Features)
+		fmt.Fprintf(sum, "%q %t %q\n", o.CSV.Input, o.CSV.Row, o.CSV.Features)
 	}
 	for _, path := range paths {
 		if path, err = filepath.Abs(path); err != nil {

@@ -440,7 +440,7 @@ func (s *recordSet) dataset(m *InMemory) error {
 	}
 	for i, c := range m.columns {
 		if slices.ContainsFunc(m.columns[:i], func(o column) bool { return o.name == c.name }) {
-			return fmt.Errorf("%s: field %q exists twice: leave one out: %w", m.name, c.name, ErrField)
+			return fmt.Errorf("%s: field %q exists twice: a column has this name, which the label takes; rename the column, or leave it out: %w", m.name, c.name, ErrField)
 		}
 	}
 	return nil

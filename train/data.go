@@ -252,6 +252,8 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	labels := []string{"label", "y", ""} // other formats ignore the label
 	if r.Label != "" {
 		labels = []string{r.Label}
+	} else if slices.Contains(r.record.Columns, "y") { // a feature of the training
+		labels = []string{"label", ""}
 	}
 	for _, o.CSV.Label = range labels {
 		if ds, err = data.Open(d.Path, o); !errors.Is(err, data.ErrField) {

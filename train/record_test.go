@@ -17,7 +17,6 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/savedmodels"
-	"steadyfit/session"
 )
 
 // table returns a table with columns c0, c1 and so on, and a row of zeros for each label.
@@ -371,6 +370,6 @@ func TestIgnoredFieldsAreRecorded(t *testing.T) {
 	// Values of records that were left out are not read.
 	m = m.WithRecord(&savedmodels.DataRecord{Ignored: []string{"null", "lengths", "nested", "date", "struct.size"}})
 	_, err = OpenData(m, m.Roles.Predict, Data{Path: "../data/testdata/records/odd.parquet"}, "test", data.Pass{Batch: 2})
-	require.ErrorIs(t, err, session.ErrData)
-	assert.ErrorContains(t, err, "input x: the data does not fit the model: expected shape [? 64]")
+	require.ErrorIs(t, err, data.ErrFormat)
+	assert.ErrorContains(t, err, `column "struct.bytes" has values of type string, and the model takes numbers`)
 }

@@ -114,3 +114,33 @@ func TestTablesTrainToTheSameBits(t *testing.T) {
 		require.ErrorContains(t, err, "; the table has 63 columns besides the label: p63, p62, p61, p60, p59, p58, p57, p56 and 55 more; leave out those that are no features (Options.Ignore)")
 	}
 }
+
+// A table with a feature named like the input of the model, or like the label of others, trained as a CSV file only.
+func TestColumnsNamedLikeInputs(t *testing.T) {
+	names := []string{"p0", "x", "label", "y"}
+	for i := range 61 {
+		names = append(names, fmt.Sprintf("p%d", i+1))
+	}
+	features := append([]string{"p0", "x", "y"}, names[4:]...)
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	var first []float32
+	for _, path := range tables(t, names, 3) {
+		ds, err := OpenData(m, m.Roles.Train, Data{Path: path, Label: "label"}, "train", data.Pass{Batch: 2})
+		require.NoError(t, err, path)
+		x := values[float32](t, ds, "x")
+		if first == nil {
+			first = x
+		}
+		assert.Equal(t, first, x, path)
+		assert.Equal(t, features, ds.ColumnNames("x"), path)
+		require.NoError(t, ds.Close())
+	}
+	trained := m.WithRecord(&savedmodels.DataRecord{Columns: features})
+	for _, path := range tables(t, features, 3) {
+		ds, err := OpenData(trained, m.Roles.Predict, Data{Path: path}, "test", data.Pass{Batch: 2})
+		require.NoError(t, err, path)
+		assert.Equal(t, first, values[float32](t, ds, "x"), path)
+		require.NoError(t, ds.Close())
+	}
+}

@@ -12,7 +12,7 @@ import (
 )
 
 // CSVOptions returns the options to read a table or records for a signature:
-//   - Input, if there is only one feature.
+//   - Input, if there is only one feature, and Row, if it takes a row of several values.
 //   - Exact, if a feature has a type whose values float32 may not represent.
 //   - Text or Bool, if the only feature takes text or bools.
 //   - Columns, if there are several features, or one that takes text, and each takes one value
@@ -32,9 +32,7 @@ func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, 
 	o.Bool = len(features) == 1 && isBool(features[0])
 	if len(features) == 1 {
 		o.Input = features[0].Name
-	}
-	several := func(in savedmodels.Tensor) bool {
-		return in.UnknownRank || len(in.Shape) != 1 && (len(in.Shape) != 2 || in.Shape[1] != 1)
+		o.Row = several(features[0]) && len(features[0].Shape) == 2
 	}
 	if (o.Text || len(features) > 1) && !slices.ContainsFunc(features, several) {
 		for _, in := range features {
@@ -42,6 +40,11 @@ func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, 
 		}
 	}
 	return o, nil
+}
+
+// several reports whether an input takes several values per sample.
+func several(in savedmodels.Tensor) bool {
+	return in.UnknownRank || len(in.Shape) != 1 && (len(in.Shape) != 2 || in.Shape[1] != 1)
 }
 
 // IsLabel reports whether an input of a signature is a label.

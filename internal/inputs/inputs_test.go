@@ -75,7 +75,7 @@ func TestCSVOptions(t *testing.T) {
 	x.DType, x.Shape = tfbind.String, []int64{-1, 3}
 	o, err := inputs.CSVOptions(model, "train")
 	require.NoError(t, err)
-	assert.Equal(t, data.CSVOptions{Input: "x", Text: true}, o, "all columns are the text of a sample")
+	assert.Equal(t, data.CSVOptions{Input: "x", Row: true, Text: true}, o, "all columns are the text of a sample")
 	x.Shape = []int64{-1, 1}
 	sig.Inputs = append(sig.Inputs, savedmodels.Tensor{Name: "age", Op: "age", DType: tfbind.Float32, Shape: []int64{-1}})
 	o, err = inputs.CSVOptions(model, "train")
