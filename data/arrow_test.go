@@ -135,15 +135,17 @@ func TestOddArrow(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
-// Writers may fill the bytes after the magic, leave out the mark of the end, and replace a dictionary. A
+// Writers may fill the bytes after the magic, leave out the mark of the end of a file, and replace a dictionary. A
 // dictionary that is written in parts is refused.
 func TestArrowOfOtherWriters(t *testing.T) {
-	stream := arrowFile(t, "stream.arrow")
+	file := arrowFile(t, "lz4.feather")
+	footer := len(file) - 10 - int(binary.LittleEndian.Uint32(file[len(file)-10:]))
+	require.Equal(t, arrowContinues+"\x00\x00\x00\x00", string(file[footer-8:footer]))
 	for name, file := range map[string]struct {
 		raw  []byte
 		rows int
 	}{
-		"filled": {slices.Insert(arrowFile(t, "lz4.feather"), 8, make([]byte, 56)...), 300}, "without a mark": {stream[:len(stream)-8], 7}, "dictionaries": {wordsOfArrow(t, false), 2},
+		"filled": {slices.Insert(slices.Clone(file), 8, make([]byte, 56)...), 300}, "without a mark": {slices.Delete(slices.Clone(file), footer-8, footer), 300}, "dictionaries": {wordsOfArrow(t, false), 2},
 	} {
 		m, err := Open(put(t, t.TempDir(), "a.arrow", file.raw), Options{})
 		require.NoError(t, err, name)
@@ -395,12 +397,14 @@ func TestBadArrow(t *testing.T) {
 		raw  []byte
 		want string
 	}{
-		"cut":           {raw[:len(raw)-1], `truncated: it ends with`},
-		"half":          {raw[:len(raw)/2], `truncated: it ends with`},
-		"half a stream": {stream[:len(stream)/2], "expected at most"},
+		"cut":           {raw[:len(raw)-1], `instead of "ARROW1"; was the download or the export interrupted?`},
+		"half":          {raw[:len(raw)/2], `instead of "ARROW1"; was the download or the export interrupted?`},
+		"half a stream": {stream[:len(stream)/2], "; was the download or the export interrupted?"},
+		"no mark":       {stream[:len(stream)-8], "the stream has no mark of its end; was the download or the export interrupted?"},
+		"half a mark":   {stream[:len(stream)-4], "it has 4 bytes; was the download or the export interrupted?"},
 		"text":          {bytes.Repeat([]byte("text"), 20), "no Arrow file or stream"},
-		"short":         {[]byte("ARROW"), "too few for an Arrow file"},
-		"short file":    {[]byte(arrowMagic + arrowMagic), "too few for an Arrow file"},
+		"short":         {[]byte("ARROW"), "too few for an Arrow file; was the download"},
+		"short file":    {[]byte(arrowMagic + arrowMagic), "too few for an Arrow file; was the download"},
 		"footer":        {footer(raw, math.MaxUint32), "a footer of 4294967295 bytes"},
 		"small footer":  {footer(raw, 3), "malformed"},
 		"feather 1":     {[]byte("FEA1 and more"), "version 1 of Feather is not supported"},

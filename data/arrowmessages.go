@@ -75,7 +75,7 @@ const (
 func openArrow(r io.ReaderAt, size int64, memory *limit) (*arrowMessages, error) {
 	var head [8]byte
 	if size < int64(len(head)) {
-		return nil, fmt.Errorf("%d bytes, too few for an Arrow file: %w", size, ErrFormat)
+		return nil, tooShort(size)
 	}
 	if _, err := r.ReadAt(head[:], 0); err != nil {
 		return nil, readError(err)
@@ -106,18 +106,22 @@ func openArrow(r io.ReaderAt, size int64, memory *limit) (*arrowMessages, error)
 	return m, nil
 }
 
+func tooShort(size int64) error {
+	return fmt.Errorf("%d bytes, too few for an Arrow file; %s: %w", size, interrupted, ErrFormat)
+}
+
 // footer returns where the footer begins, and takes the number of record batches from it.
 func (m *arrowMessages) footer(r io.ReaderAt, size int64) (at int64, err error) {
 	const least = 18
 	var end [10]byte
 	if size < least {
-		return 0, fmt.Errorf("%d bytes, too few for an Arrow file: %w", size, ErrFormat)
+		return 0, tooShort(size)
 	}
 	if _, err := r.ReadAt(end[:], size-int64(len(end))); err != nil {
 		return 0, readError(err)
 	}
 	if string(end[4:]) != arrowMagic {
-		return 0, fmt.Errorf("truncated: it ends with %q instead of %q: %w", end[4:], arrowMagic, ErrFormat)
+		return 0, fmt.Errorf("truncated: it ends with %q instead of %q; %s: %w", end[4:], arrowMagic, interrupted, ErrFormat)
 	}
 	n := int64(binary.LittleEndian.Uint32(end[:]))
 	if n > min(size-least, maxArrowHeader) {
@@ -178,10 +182,12 @@ func (m *arrowMessages) next() (header, body []byte, err error) {
 	defer recovered(&err)
 	var head [8]byte
 	switch got, err := io.ReadFull(m.r, head[:]); {
-	case err == io.EOF: // the mark of the end is optional
+	case err == io.EOF && m.stated >= 0: // the footer of a file replaces the mark of the end
 		return nil, nil, io.EOF
+	case err == io.EOF:
+		return nil, nil, fmt.Errorf("truncated: the stream has no mark of its end; %s: %w", interrupted, ErrFormat)
 	case err == io.ErrUnexpectedEOF:
-		return nil, nil, fmt.Errorf("truncated: it has %d bytes: %w", got, ErrFormat)
+		return nil, nil, fmt.Errorf("truncated: it has %d bytes; %s: %w", got, interrupted, ErrFormat)
 	case err != nil:
 		return nil, nil, readError(err)
 	}
@@ -265,7 +271,7 @@ func outlineOf(message flatbuffers.Table) (o arrowOutline, content, batch flatbu
 // read reads n bytes of a message to raw.
 func (m *arrowMessages) read(what string, n, most int64, raw []byte) ([]byte, error) {
 	if most = min(most, m.left); n < 0 || n > most {
-		return nil, fmt.Errorf("a %s of %d bytes, expected at most %d: %w", what, n, most, ErrFormat)
+		return nil, fmt.Errorf("a %s of %d bytes, expected at most %d; %s: %w", what, n, most, interrupted, ErrFormat)
 	}
 	if err := m.fits(n); err != nil {
 		return nil, err

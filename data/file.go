@@ -254,6 +254,9 @@ func onePart(path, split string) error {
 	return nil
 }
 
+// interrupted is the likely cause of a truncated file.
+const interrupted = "was the download or the export interrupted?"
+
 func openFile(path string) (*os.File, int64, error) {
 	// Opening a pipe would block, so the type is checked first.
 	info, err := os.Stat(path)
@@ -266,7 +269,7 @@ func openFile(path string) (*os.File, int64, error) {
 	case !info.Mode().IsRegular():
 		return nil, 0, fmt.Errorf("%s is not a regular file; a dataset is read more than once, so copy it to a file first: %w", path, ErrUnsupported)
 	case info.Size() == 0:
-		return nil, 0, fmt.Errorf("%s is empty; was the download or the export interrupted?: %w", path, ErrFormat)
+		return nil, 0, fmt.Errorf("%s is empty; %s: %w", path, interrupted, ErrFormat)
 	}
 	f, err := os.Open(path)
 	if err != nil {
