@@ -214,22 +214,22 @@ func (r *run) recordPassed() {
 // metrics begin with "val_".
 func (s *State) available() []string { return slices.Concat(s.run.train.names, s.run.validation.names) }
 
-// running returns the metrics of the current epoch up to this step. It allocates, so do not
+// Running returns the metrics of the current epoch up to this step. It allocates, so do not
 // call it after every step.
-func (s *State) running() Metrics {
+func (s *State) Running() Metrics {
 	return s.run.train.means(s.sums, s.EpochSamples)
 }
 
-// learningRate returns the rate of the last train step. Before the first step, it returns the
+// LearningRate returns the rate of the last train step. Before the first step, it returns the
 // rate of that step. ok is false if Loop.LearningRate is nil.
-func (s *State) learningRate() (rate float64, ok bool) {
+func (s *State) LearningRate() (rate float64, ok bool) {
 	return s.run.rate, s.run.loop.LearningRate != nil
 }
 
-// scaleLearningRate multiplies all later rates of Loop.LearningRate by factor. Factors
+// ScaleLearningRate multiplies all later rates of Loop.LearningRate by factor. Factors
 // accumulate, and checkpoints store their product. A hook with Replays must not call it for
 // steps that are trained again.
-func (s *State) scaleLearningRate(factor float64) {
+func (s *State) ScaleLearningRate(factor float64) {
 	s.RateScale *= factor
 	if s.run.loop.Recover != nil {
 		s.run.replay.rescaled = append(s.run.replay.rescaled, rescaling{s.Step, number(s.RateScale)})

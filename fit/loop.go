@@ -499,7 +499,7 @@ func (r *run) record(validation Metrics) error {
 	trained := r.tally.TrainTime
 	record := Record{
 		Epoch: s.Epoch, Step: s.Step,
-		Metrics:         append(s.running(), validation...),
+		Metrics:         append(s.Running(), validation...),
 		Seconds:         (trained + seconds(r.now().Sub(r.since))).float(),
 		CheckpointPause: r.tally.Pause.float(),
 		Resets:          r.tally.Resets,

@@ -460,7 +460,7 @@ func (p *plateau) start(_ context.Context, s *State) error {
 	if err := p.monitor.check("ReduceOnPlateau", s); err != nil {
 		return err
 	}
-	if _, ok := s.learningRate(); !ok {
+	if _, ok := s.LearningRate(); !ok {
 		return &option.Error{Option: "ReduceOnPlateau", Reason: "the learning rate is not known", Fix: "set {Loop.LearningRate}"}
 	}
 	if !(p.Factor > 0 && p.Factor < 1) {
@@ -490,11 +490,11 @@ func (p *plateau) epoch(_ context.Context, s *State) error {
 		return nil
 	}
 	p.wait++
-	rate, _ := s.learningRate()
+	rate, _ := s.LearningRate()
 	if p.wait < p.patience || rate <= p.MinRate {
 		return nil
 	}
-	s.scaleLearningRate(max(p.Factor, p.MinRate/rate))
+	s.ScaleLearningRate(max(p.Factor, p.MinRate/rate))
 	s.Event("learning_rate")
 	p.cooling, p.wait = p.Cooldown, 0
 	return nil

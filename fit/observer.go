@@ -275,7 +275,7 @@ func (w *observing) observe(s *State, moment Moment, now time.Time) *Observation
 		Budget: w.Budget, BudgetLayer: w.BudgetLayer, Restarts: w.Restarts,
 		CheckpointStep: s.run.written.step, CheckpointTime: s.run.written.time, CheckpointTook: s.run.written.took, Resumed: s.History.ResumedFrom != "",
 	}
-	if rate, ok := s.learningRate(); ok {
+	if rate, ok := s.LearningRate(); ok {
 		o.LearningRate = &rate
 	}
 	if moment == AtEpoch {
@@ -288,7 +288,7 @@ func (w *observing) observe(s *State, moment Moment, now time.Time) *Observation
 		return o
 	}
 	if s.EpochStep > 0 {
-		o.Metrics = s.running()
+		o.Metrics = s.Running()
 		o.StepTime = w.stepTime(s)
 	}
 	if now.Sub(w.read) >= observeEvery {

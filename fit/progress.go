@@ -170,7 +170,7 @@ func (p *progressView) describe(s *State) string {
 	text := p.label(s)
 	room := p.width() - barRoom - len(text)
 	rss := ""
-	for i, m := range s.running() {
+	for i, m := range s.Running() {
 		part := "  " + m.String()
 		if room -= len(part); i > 0 && room < 0 {
 			break

@@ -367,7 +367,7 @@ func interruptedReplay(t *testing.T, dir string, resume bool, every int, seen *[
 	loop.Hook(Checkpoint{Folder: dir, EverySteps: every}.Hook(), Hook{Name: "scale", Step: func(_ context.Context, s *State) error {
 		*seen = append(*seen, s.Step)
 		if s.Step == 6 || s.Step == 8 {
-			s.scaleLearningRate(0.5)
+			s.ScaleLearningRate(0.5)
 		}
 		return nil
 	}})
@@ -384,7 +384,7 @@ func TestInterruptedReplay(t *testing.T) {
 	loop.Hook(Hook{Name: "scale", Step: func(_ context.Context, s *State) error {
 		all = append(all, s.Step)
 		if s.Step == 6 || s.Step == 8 {
-			s.scaleLearningRate(0.5)
+			s.ScaleLearningRate(0.5)
 		}
 		return nil
 	}})
@@ -417,7 +417,7 @@ func TestReplays(t *testing.T) {
 			return func(_ context.Context, s *State) error {
 				*to = append(*to, s.Step)
 				if scales && s.Step%3 == 0 {
-					s.scaleLearningRate(0.9)
+					s.ScaleLearningRate(0.9)
 				}
 				return nil
 			}

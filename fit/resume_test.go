@@ -483,7 +483,7 @@ func TestResumesEarlierCheckpoint(t *testing.T) {
 			if s.Step == 6 {
 				s.Event("noted")
 				s.ResetBy("reload", memory.Known(1<<20), 250*time.Millisecond)
-				s.scaleLearningRate(0.5)
+				s.ScaleLearningRate(0.5)
 			}
 			return nil
 		}})
