@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 
 	"steadyfit/internal/cgroup"
+	"steadyfit/internal/english"
 	"steadyfit/internal/files"
 )
 
@@ -241,6 +242,14 @@ type recordName struct {
 	format recordFormat
 }
 
+// describe names a file and the size of its set.
+func (n recordName) describe() string {
+	if n.of == 0 {
+		return filepath.Base(n.path)
+	}
+	return fmt.Sprintf("%s (a set of %s)", filepath.Base(n.path), english.Count(n.of, "file"))
+}
+
 // recordNameOf returns the format of a file by its extension or, if the name has the form of a shard,
 // by its first bytes. ok is false for other files.
 func recordNameOf(path string) (n recordName, ok bool) {
@@ -368,7 +377,7 @@ func openRecordPart(dir string, names []recordName, o Options, how reading) (*In
 
 // openNames opens files of one format as a dataset. Sets must be complete.
 func openNames(name string, all []recordName, o Options, how reading) (*InMemory, error) {
-	here, once := map[string][]bool{}, map[string]string{}
+	here, once, sets := map[string][]bool{}, map[string]string{}, map[string]recordName{}
 	paths := make([]string, len(all))
 	var bytes int64
 	for i, n := range all {
@@ -379,7 +388,13 @@ func openNames(name string, all []recordName, o Options, how reading) (*InMemory
 			return nil, fmt.Errorf("%s: files of two formats, %s and %s; use the files of one: %w", name, all[0].path, n.path, ErrFormat)
 		}
 		paths[i] = n.path
-		same := fmt.Sprintf("%s %d of %d", filepath.Join(filepath.Dir(n.path), strings.TrimSuffix(n.set, ".gz")), n.number, n.of)
+		set := filepath.Join(filepath.Dir(n.path), strings.TrimSuffix(n.set, ".gz"))
+		if other, known := sets[set]; !known {
+			sets[set] = n
+		} else if other.of != n.of {
+			return nil, fmt.Errorf("%s: two sets of files with the same name: %s and %s; remove one, or give the name of a file, which stands for its set: %w", name, other.describe(), n.describe(), ErrFormat)
+		}
+		same := fmt.Sprintf("%s %d of %d", set, n.number, n.of)
 		if first, twice := once[same]; twice {
 			return nil, fmt.Errorf("%s: %s and %s have the same name except for zeros or .gz; remove one of them, or use a pattern of names: %w", name, first, n.path, ErrFormat)
 		}

@@ -279,6 +279,15 @@ func TestRecordSets(t *testing.T) {
 		require.ErrorContains(t, err, "have the same name except for zeros or .gz")
 		require.NoError(t, os.Remove(filepath.Join(dir, again)))
 	}
+	for _, other := range []string{"set-00000-of-00001.tfrecord", "set.tfrecord.gz"} {
+		put(t, dir, other, nil)
+		_, err := Open(dir, Options{})
+		require.ErrorContains(t, err, dir+": two sets of files with the same name: ")
+		require.ErrorContains(t, err, "set-00000-of-00003.tfrecord (a set of 3 files)")
+		require.ErrorContains(t, err, other)
+		require.Equal(t, whole, copied(t, openLabelled(t, filepath.Join(dir, "set-00000-of-00003.tfrecord")), Pass{Batch: 20}))
+		require.NoError(t, os.Remove(filepath.Join(dir, other)))
+	}
 	// TensorFlow Datasets writes the number after the extension, and other programs none.
 	for _, form := range []string{"flowers-train.tfrecord-%s", "flowers-%s"} {
 		other := t.TempDir()
