@@ -1,13 +1,14 @@
 package train
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
 
 	"steadyfit/data"
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/english"
+	"steadyfit/internal/inputs"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -19,11 +20,7 @@ import (
 func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass data.Pass) error {
 	fields, err := session.CheckData(model, signature, ds, pass)
 	if err != nil {
-		hasY := slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == "y" })
-		if hasY || errors.As(err, new(*session.UnusedFieldError)) {
-			return err
-		}
-		return option.Errorf("%w (for a CSV or JSON lines file, {Data.Label} names the label)", err)
+		return labelHint(err, ds, model, signature)
 	}
 	if err := data.CheckFinite(ds); err != nil {
 		return err
@@ -38,6 +35,28 @@ func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass
 		}
 	}
 	return nil
+}
+
+// labelHint returns the error for data that does not fit a signature, with what to do if it has no label.
+func labelHint(err error, ds data.Dataset, model *savedmodels.Model, signature string) error {
+	m, ok := ds.(*data.InMemory)
+	sig, noSignature := model.Signature(signature)
+	if noSignature != nil || !ok || m.Len() > 0 && m.FilePath(0) != "" { // a folder
+		return err
+	}
+	fields, columns := m.Fields(), m.ColumnNames("x")
+	for _, in := range sig.DataInputs() {
+		has := func(f data.FieldSpec) bool { return f.Name == "y" || f.Name == in.Name }
+		switch {
+		case !inputs.IsLabel(model, in) || slices.ContainsFunc(fields, has):
+		case columns == nil:
+			return option.Errorf("%w (for a table or records, {Data.Label} names the label)", err)
+		default:
+			return option.Errorf("%s: %w: signature %s takes a label, and the table has the columns %s, none of which is called label or y; {Data.Label} names the label",
+				m.Name(), session.ErrData, signature, english.Some(columns))
+		}
+	}
+	return err
 }
 
 // checkInput checks the classes of a label, the magnitudes of floats, or the ranges of
