@@ -125,6 +125,7 @@ func (r Result) Comparison() string {
 
 // Event describes a trial that is about to begin, or that has ended.
 type Event struct {
+	// Configuration is empty in the first event after earlier trials, which only counts them.
 	Configuration autotune.Configuration
 	// Done is nil before the trial.
 	Done *autotune.Measurement
@@ -172,6 +173,9 @@ func (s *search) run(ctx context.Context, t trials, until time.Time, progress fu
 	}
 	if progress == nil {
 		progress = func(Event) {}
+	}
+	if s.count > 0 {
+		progress(Event{Trials: s.count})
 	}
 	began := time.Now()
 	searchUntil := began.Add(time.Duration(searchShare * float64(until.Sub(began))))

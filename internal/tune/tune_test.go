@@ -346,8 +346,11 @@ func TestContinues(t *testing.T) {
 	assert.Len(t, m.measured, len(whole.measured)-8)
 
 	m = &machine{figures: image, known: m.known}
-	find(t, m, g)
+	var events []Event
+	s = newSearch(g, bases, settings, over)
+	require.NoError(t, s.run(t.Context(), m, time.Now().Add(time.Hour), func(e Event) { events = append(events, e) }))
 	assert.Empty(t, m.measured, "all is known")
+	assert.Equal(t, []Event{{Trials: len(m.known)}}, events)
 }
 
 func TestNoTime(t *testing.T) {
