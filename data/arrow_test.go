@@ -73,6 +73,50 @@ func TestArrowSets(t *testing.T) {
 	require.ErrorContains(t, err, filepath.Join(dir, "data-00001-of-00002.arrow")+": its columns or their types differ")
 }
 
+// Dataset.map leaves files in a folder of save_to_disk. The rows of all were read.
+func TestArrowFilesOfAState(t *testing.T) {
+	dir, stream := t.TempDir(), arrowFile(t, "stream.arrow")
+	const cache = "cache-0123456789abcdef.arrow"
+	put(t, dir, "data-00000-of-00001.arrow", stream)
+	put(t, dir, cache, stream)
+	_, err := Open(dir, Options{})
+	require.ErrorIs(t, err, ErrFormat)
+	require.ErrorContains(t, err, filepath.Join(dir, cache)+": Dataset.map")
+	m := openLabelled(t, filepath.Join(dir, cache))
+	require.Equal(t, 7, m.Len())
+	require.NoError(t, m.Close())
+
+	put(t, dir, "data-00000-of-00002.arrow", stream)
+	put(t, dir, "data-00001-of-00002.arrow", arrowFile(t, "table.feather"))
+	for state, rows := range map[string]int{
+		`{"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_split": null, "_indices_data_files": null}`:                     7,
+		`{"_data_files": [{"filename": "data-00001-of-00002.arrow"}, {"filename": "` + cache + `"}]}`:                                   14,
+		`{"_data_files": [{"filename": "data-00000-of-00002.arrow"}, {"filename": "data-00001-of-00002.arrow"}], "_format_kwargs": {}}`: 14,
+	} {
+		put(t, dir, stateFile, []byte(state))
+		m := openLabelled(t, dir)
+		require.Equal(t, rows, m.Len(), state)
+		require.NoError(t, m.Close())
+	}
+	for state, want := range map[string]string{
+		`{"_data_files": [{"filename": "data-00000-of-00003.arrow"}]}`:    "data-00000-of-00003.arrow: the file is missing, and state.json lists it; was the download",
+		`{"_data_files": [{"filename": "../data-00000-of-00001.arrow"}]}`: `state.json: it lists "../data-00000-of-00001.arrow", expected the name of a file`,
+		`{"_data_files": [{}]}`:                                             `state.json: it lists "", expected`,
+		`{"_data_files": [{"filename": ".."}]}`:                             "state.json lists it, and its format is not supported; expected Arrow files",
+		`{"_data_files": []}`:                                               "state.json: it lists no files",
+		`{"_data_files": [{"filename": "data-000`:                           "state.json: no state of Dataset.save_to_disk",
+		`{"_data_files": null, "_indices_data_files": [{"filename": "i"}]}`: "a selection of rows in another file is not supported",
+		`{}`:                                 cache + ": Dataset.map",
+		strings.Repeat(" ", maxState) + `{}`: "state.json: the file is too large",
+		strings.Repeat(`{"_data_files":[`, maxState/16-1):                   "state.json: no state of Dataset.save_to_disk",
+		`{"_data_files": [{}` + strings.Repeat(",{}", maxState/3-10) + "]}": `state.json: it lists ""`,
+	} {
+		put(t, dir, stateFile, []byte(state))
+		bounded.Allocates(t, 32<<20, func() { _, err = Open(dir, Options{}) })
+		require.ErrorContains(t, err, want)
+	}
+}
+
 func TestOddArrow(t *testing.T) {
 	path := filepath.Join("testdata", "records", "odd.arrow")
 	bad := map[string]string{

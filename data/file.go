@@ -218,9 +218,14 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 		}
 		return openClassPart(path, how.part, o.Images.Classes, d)
 	}
-	if records, err := recordsIn(path); err != nil {
+	records, err := recordsIn(path)
+	if err == nil {
+		records, err = savedFiles(path, records)
+	}
+	if err != nil {
 		return nil, err
-	} else if len(records) > 0 {
+	}
+	if len(records) > 0 {
 		return openRecordPart(path, records, o, how)
 	}
 	if folders && textKind.in(path) {
