@@ -94,6 +94,7 @@ type recordSet struct {
 	observes int        // elements of the fields
 	row      []byte     // the label
 	found    problems
+	problems map[string]int // number of errors of each value
 }
 
 // recordField makes the values of a column.
@@ -152,7 +153,7 @@ func openRecords(name string, paths []string, size int64, format recordFormat, o
 }
 
 func newRecordSet(name string, format recordFormat, o Options, how reading) *recordSet {
-	s := &recordSet{format: format, options: o, limit: how.limit, textIDs: map[string]uint32{}, found: problems{source: name}}
+	s := &recordSet{format: format, options: o, limit: how.limit, textIDs: map[string]uint32{}, found: problems{source: name}, problems: map[string]int{}}
 	s.writer.create = func() (*os.File, error) { return s.scratchFile("index") }
 	if table, ok := format.(tableFormat); ok {
 		s.format = table.fresh(tableRows{limit: how.limit, ignore: o.Ignore})
@@ -180,13 +181,25 @@ func (s *recordSet) add(found record, raw []byte) error {
 		}
 	}
 	err := s.addRecord(found, raw)
-	if errors.As(err, new(*RowError)) && s.found.add(s.failed(s.last().path, s.last().records, err)) {
+	if row := (*RowError)(nil); errors.As(err, &row) && s.found.add(s.failed(s.last().path, s.last().records, err)) {
+		s.wrongValue(row.Column)
 		err = nil
 	}
 	if err == nil {
 		s.last().records++
 	}
 	return err
+}
+
+// wrongValue counts an error of a value. Further values with the name of maxInColumn errors are not read.
+func (s *recordSet) wrongValue(column string) {
+	name, err := strconv.Unquote(column)
+	if err != nil {
+		return
+	}
+	if s.problems[name]++; s.problems[name] == maxInColumn {
+		s.byName[name], s.found.some = -1, true
+	}
 }
 
 // addRecord checks a record and adds it to the index with its label.
@@ -216,7 +229,7 @@ const maxObserved = 1 << 20
 // observe decodes a value that has numbers or is a stored label, and includes it in the extremes.
 func (s *recordSet) observe(i int, v value) error {
 	to := s.decoded[i]
-	if to == nil {
+	if to == nil || v.kind == nil { // not decoded, or no longer read
 		return nil
 	}
 	if err := s.decode(v, to, 0); err != nil {
@@ -399,7 +412,7 @@ func (s *recordSet) split(values []value, raw []byte) ([]value, error) {
 		return values, err
 	}
 	for i, f := range s.fields {
-		if values[i].kind == nil {
+		if values[i].kind == nil && s.byName[f.name] >= 0 {
 			return values, s.wrong(f.name, "no value", f.value.describe()+", as in the first record", "")
 		}
 	}
