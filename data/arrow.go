@@ -162,7 +162,7 @@ func (a *arrowRows) encode(raw []byte, c tableColumn, v arrowValues, row int) ([
 	for ; from < to; from++ {
 		value, at := ofDictionary(values, from)
 		if value.IsNull(at) {
-			return raw, nullValue(c.name)
+			return raw, c.null()
 		}
 		raw = appendArrow(raw, value, at, c.kind.Size)
 		if err := a.checkRow(len(raw)); err != nil {

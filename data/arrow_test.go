@@ -120,10 +120,10 @@ func TestArrowFilesOfAState(t *testing.T) {
 func TestOddArrow(t *testing.T) {
 	path := filepath.Join("testdata", "records", "odd.arrow")
 	bad := map[string]string{
-		"null":       `record 1, column "null": found null`,
+		"null":       `record 1, column "null": found null, expected a value; fill it in, set missing of a rule of a schema (CSVOptions.Schema) to a value, or leave the column out (Options.Ignore)`,
 		"nothing":    `record 0, column "nothing": found null, expected numbers`,
 		"lengths":    `record 1, column "lengths": found int64 [2], expected int64 [1]`,
-		"holes":      `record 0, column "holes": found null`,
+		"holes":      `record 0, column "holes": found null, expected a value; fill it in, or leave the column out (Options.Ignore)`,
 		"nested":     `record 0, column "nested": found nested lists`,
 		"date":       `record 0, column "date": found date32`,
 		"time":       `record 0, column "time": found timestamp`,

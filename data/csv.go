@@ -113,12 +113,17 @@ func (t *table) read() error {
 		if err == nil && !isRow {
 			isRow, err = t.start(record)
 		}
-		inRow := false
+		var wrong []error
 		if err == nil && isRow {
-			err = t.row(record)
-			inRow = errors.As(err, new(*RowError))
+			wrong, err = t.row(record)
 		}
-		if err != nil && (!found.add(t.failed(err)) || !inRow) {
+		for _, err := range wrong {
+			if !found.add(t.failed(err)) {
+				return found.err()
+			}
+		}
+		if err != nil {
+			found.add(t.failed(err))
 			return found.err()
 		}
 	}
@@ -177,9 +182,7 @@ const maxInColumn = 2
 // bad returns an error for a cell. Further cells of a column with maxInColumn errors are not read.
 func (t *table) bad(column int, found, expected, fix string) error {
 	line, _ := t.lines.FieldPos(column)
-	if t.wrong[column]++; t.wrong[column] == maxInColumn {
-		t.order = slices.DeleteFunc(t.order, func(i int) bool { return i == column })
-	}
+	t.wrong[column]++
 	return &RowError{
 		File: t.file, Unit: "line", Row: line, Column: t.columnName(column),
 		Found: found, Expected: expected, Fix: fix, Err: ErrFormat,
@@ -348,62 +351,71 @@ func (t *table) checkRule(column int) error {
 	return fmt.Errorf("column %s is of type %s in the schema, and the model takes %s: give the column another type, or leave it out: %w", t.columnName(column), rule.Type, takes, ErrFormat)
 }
 
-func (t *table) row(record []string) error {
+// row adds a row. wrong are the errors of its cells.
+func (t *table) row(record []string) (wrong []error, err error) {
 	line, _ := t.lines.FieldPos(0)
 	if err := t.values.take(rowBytes + cellBytes*int64(len(record))); err != nil {
-		return err
+		return nil, err
 	}
 	if len(record) != t.columns {
-		return &RowError{
+		return []error{&RowError{
 			File: t.file, Unit: "line", Row: line,
 			Found:    fmt.Sprintf("%d columns", len(record)),
 			Expected: fmt.Sprintf("%d as in line %d", t.columns, t.firstLine),
 			Fix:      "complete the row or remove it; cells with commas in them need double quotes",
 			Err:      ErrFormat,
-		}
+		}}, nil
 	}
 	for _, i := range t.order {
-		cell := record[i]
-		f := t.fields[i]
-		if f == nil || f.text {
-			if err := t.checkText(i, cell); err != nil {
-				return err
-			}
-		}
-		if rule := t.rules[i]; rule != nil {
-			text, err := rule.read(cell)
-			if row := (*RowError)(nil); errors.As(err, &row) {
-				return t.bad(i, row.Found, row.Expected, row.Fix)
-			}
-			cell = text
-		}
-		if f != nil && f.text {
-			if err := t.values.take(textBytes); err != nil {
-				return err
-			}
-			// A cell shares the memory of its row, so a copy is stored.
-			f.texts = added(t, f.texts, strings.Clone(cell))
+		if len(t.wrong) > 0 && t.wrong[i] == maxInColumn {
 			continue
 		}
-		cell = strings.TrimSpace(cell)
-		if i == t.label {
-			if err := t.addLabel(i, cell); err != nil {
-				return err
+		if err := t.cell(i, record[i]); err != nil {
+			if !errors.As(err, new(*RowError)) {
+				return wrong, err
 			}
-			continue
+			wrong = append(wrong, err)
 		}
-		if f.bool {
-			f.bools = added(t, f.bools, cell == "1")
-			continue
-		}
-		v, err := t.number(i, cell)
-		if err != nil {
-			return err
-		}
-		f.add(t, v, cell)
 	}
 	t.line = append(t.line, line)
-	return nil
+	return wrong, nil
+}
+
+func (t *table) cell(i int, cell string) error {
+	f := t.fields[i]
+	if f == nil || f.text {
+		if err := t.checkText(i, cell); err != nil {
+			return err
+		}
+	}
+	if rule := t.rules[i]; rule != nil {
+		text, err := rule.read(cell)
+		if row := (*RowError)(nil); errors.As(err, &row) {
+			return t.bad(i, row.Found, row.Expected, row.Fix)
+		}
+		cell = text
+	}
+	if f != nil && f.text {
+		if err := t.values.take(textBytes); err != nil {
+			return err
+		}
+		// A cell shares the memory of its row, so a copy is stored.
+		f.texts = added(t, f.texts, strings.Clone(cell))
+		return nil
+	}
+	cell = strings.TrimSpace(cell)
+	if i == t.label {
+		return t.addLabel(i, cell)
+	}
+	if f.bool {
+		f.bools = added(t, f.bools, cell == "1")
+		return nil
+	}
+	v, err := t.number(i, cell)
+	if err == nil {
+		f.add(t, v, cell)
+	}
+	return err
 }
 
 // missingFix is what to do about a cell without a number.

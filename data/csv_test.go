@@ -96,7 +96,7 @@ func TestCSVRowErrors(t *testing.T) {
 		{"blank cell", "1,2\n3,  \n", CSVOptions{}, 2, "2", "found an empty cell"},
 		{"NaN", "1,2\n3,nan\n", CSVOptions{}, 2, "2", `found "nan", expected a finite number`},
 		{"infinity", "1,2\n-Infinity,1\n", CSVOptions{}, 2, "1", "expected a finite number"},
-		{"NaN in the first line", "NaN,NaN\n1,2\n", CSVOptions{}, 1, "1", "expected a finite number"},
+		{"NaN in the first line", "NaN,3\n1,2\n", CSVOptions{}, 1, "1", "expected a finite number"},
 		{"overflow", "1,2\n3,1e39\n", CSVOptions{}, 2, "2", "within float32"},
 		{"hexadecimal", "1,2\n3,0x10\n", CSVOptions{}, 2, "2", "expected a number"},
 		{"underscores", "1,2\n3,0x_1p4\n", CSVOptions{}, 2, "2", "expected a number"},
@@ -226,7 +226,8 @@ func TestCSVRefuses(t *testing.T) {
 	}
 }
 
-// An error has the problems of up to ten rows, each with its line, and the file is read once.
+// An error has up to ten problems, each with its line, and the file is read once. Only the first bad cell of a row
+// was counted.
 func TestCSVProblems(t *testing.T) {
 	read := func(text string) (string, error) {
 		_, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: "y"}, nil)
@@ -252,7 +253,7 @@ func TestCSVProblems(t *testing.T) {
 	text, err := read("y,a,b,c\n" + strings.Repeat("1,male,x,2\n", 30) + "1,male\n1,male,x,\n")
 	lines = strings.Split(text, "\n")
 	require.Equal(t, "t.csv: the first problems of each column:", lines[0])
-	for i, want := range []string{`line 2, column "a"`, `line 3, column "a"`, `line 4, column "b"`, `line 5, column "b"`, "line 32: found 2 columns", `line 33, column "c"`} {
+	for i, want := range []string{`line 2, column "a"`, `line 2, column "b"`, `line 3, column "a"`, `line 3, column "b"`, "line 32: found 2 columns", `line 33, column "c"`} {
 		require.Contains(t, lines[i+1], want)
 	}
 	require.Len(t, lines, 7)

@@ -223,7 +223,11 @@ func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	var kind string
 	switch token := token.(type) {
 	case nil:
-		return wrong("null", aValue)
+		err := &RowError{Found: "null", Expected: aValue, Fix: "correct the line, or remove it", Err: ErrFormat}
+		if depth == 0 {
+			err.Fix = nullFix
+		}
+		return err
 	case json.Number:
 		kind = "a number"
 	case string:

@@ -300,7 +300,7 @@ func (p *parquetRows) encode(raw []byte, row parquet.Row) ([]byte, error) {
 		raw = binary.AppendUvarint(raw, uint64(len(values)))
 		for _, v := range values {
 			if v.IsNull() {
-				return raw, nullValue(c.name)
+				return raw, c.null()
 			}
 			if date := p.dates[i]; date != nil {
 				v = parquet.ByteArrayValue([]byte(date(v)))

@@ -53,7 +53,7 @@ func TestProblems(t *testing.T) {
 	}{
 		{"JSON lines", open("t.jsonl", []byte("{\"a\": null}\n[1]\n{\"a\": 1, \"b\": \"x\"}\n{\"a\": 2}\n{\"a\": 3, \"b\": \"y\", \"a\": 4}\n{\"a\": \"z\", \"b\": \"y\"}\n"), Options{}), []string{
 			": 5 problems:",
-			`line 1, column "a": found null`, `line 2: found "[1]"`, `line 4, column "b": found no value`,
+			`line 1, column "a": found null, expected a number, text, true, false, or an array; fill it in, set missing of a rule`, `line 2: found "[1]"`, `line 4, column "b": found no value`,
 			`line 5, column "a": found a repeated name`, `line 6, column "a": found text, expected a number`,
 		}},
 		{"labels of JSON lines", open("t.jsonl", []byte("{\"a\": 1, \"b\": \"c\"}\n{\"a\": 1, \"b\": \"d\"}\n{\"a\": 1, \"b\": \"e\"}\n"), labelled), []string{

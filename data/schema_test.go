@@ -269,9 +269,10 @@ func TestRulesOfRecords(t *testing.T) {
 // A schema that is inferred reads the table, after missing cells have values.
 func TestInferSchema(t *testing.T) {
 	var text strings.Builder
-	text.WriteString("id,mixed,text,when,us,empty,label\n")
+	text.WriteString("id,mixed,text,when,zone,us,empty,label\n")
 	for i := range 12 {
-		fmt.Fprintf(&text, "%d,%s,text %d,2020-01-%02d 10:00:00,%d/1/2020,,%s\n", i, []string{"1.5", "NA", "2"}[i%3], i, i+1, i+1, []string{"yes", "no"}[i%2])
+		fmt.Fprintf(&text, "%d,%s,text %d,2020-01-%02d 10:00:00,%s,%d/1/2020,,%s\n", i, []string{"1.5", "NA", "2"}[i%3], i, i+1,
+			[]string{"2021-03-27 04:43:37.250+01:00", "2021-03-28 04:43:37+02:00", ""}[i%3], i+1, []string{"yes", "no"}[i%2])
 	}
 	dir := t.TempDir()
 	table := put(t, dir, "t.csv", []byte(text.String()))
@@ -290,6 +291,11 @@ func TestInferSchema(t *testing.T) {
     type: date
     format: '%Y-%m-%d %H:%M:%S'
     unit: seconds
+  zone:
+    type: date
+    format: '%Y-%m-%d %H:%M:%S%z'
+    unit: seconds
+    missing: error # 4 of 12 cells; 2021-03-27 15:13:37+00:00, the mean, would fill them
   us:
     type: date # or the format %d/%m/%Y: each cell fits both
     format: '%m/%d/%Y'
@@ -301,12 +307,12 @@ func TestInferSchema(t *testing.T) {
     true_values: ["yes"]
     false_values: ["no"]
 `, string(schema))
-	put(t, dir, "s.yaml", []byte(strings.Replace(string(schema), "missing: error", "missing: 1.75", 1)))
+	put(t, dir, "s.yaml", []byte(strings.NewReplacer("missing: error # 4 of 12 cells; 1.75,", "missing: 1.75 #", "missing: error # 4 of 12 cells; 2021-03-27 15:13:37+00:00,", "missing: 2021-03-27 15:13:37+00:00 #").Replace(string(schema))))
 	s, err := ReadSchema(filepath.Join(dir, "s.yaml"))
 	require.NoError(t, err)
 	m, err := Open(table, Options{CSV: CSVOptions{Label: "label", Schema: s}, Ignore: []string{"text", "empty"}})
 	require.NoError(t, err)
-	require.Equal(t, []float32{0, 1.5, 1577872800, 18262}, fieldsOf(t, m)["x"].Values.([]float32)[:4])
+	require.Equal(t, []float32{0, 1.5, 1577872800, 1616816617, 18262}, fieldsOf(t, m)["x"].Values.([]float32)[:5])
 
 	type row struct {
 		A *int64   `parquet:"a,optional"`

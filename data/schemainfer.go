@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"gopkg.in/yaml.v3"
 
@@ -70,8 +71,13 @@ type guess struct {
 	cells, missing int
 	notAvailable   map[string]bool
 	counts         map[string]int // nil if there are too many different cells for a category
-	fits           []Rule         // the first one becomes the rule
-	sum            float64
+	fits           []fit          // the first one becomes the rule
+}
+
+// fit is a rule that all cells fit so far.
+type fit struct {
+	Rule
+	sum float64 // of the numbers of the cells
 }
 
 // maxCategories is the maximum number of categories of a column.
@@ -82,15 +88,15 @@ var notAvailable = []string{"?", "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/
 
 // newGuess returns a guess with all rules that may fit.
 func newGuess(name string) *guess {
-	g := &guess{name: name, notAvailable: map[string]bool{}, counts: map[string]int{}, fits: []Rule{{Type: "int"}, {Type: "float"}}}
+	g := &guess{name: name, notAvailable: map[string]bool{}, counts: map[string]int{}, fits: []fit{{Rule: Rule{Type: "int"}}, {Rule: Rule{Type: "float"}}}}
 	for _, words := range [][2]string{{"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"on", "off"}} {
-		g.fits = append(g.fits, Rule{Type: "bool", TrueValues: []string{words[0]}, FalseValues: []string{words[1]}})
+		g.fits = append(g.fits, fit{Rule: Rule{Type: "bool", TrueValues: []string{words[0]}, FalseValues: []string{words[1]}}})
 	}
 	for _, format := range []string{usualDate, "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y"} {
-		g.fits = append(g.fits, Rule{Type: "date", Format: format, Unit: "days"})
+		g.fits = append(g.fits, fit{Rule: Rule{Type: "date", Format: format, Unit: "days"}})
 	}
-	for _, format := range []string{usualDate + "T%H:%M:%S", usualDate + " %H:%M:%S", usualDate + "T%H:%M:%SZ", usualDate + "T%H:%M:%S%z"} {
-		g.fits = append(g.fits, Rule{Type: "date", Format: format, Unit: "seconds"})
+	for _, format := range []string{usualDate + "T%H:%M:%S", usualDate + " %H:%M:%S", usualDate + "T%H:%M:%SZ", usualDate + "T%H:%M:%S%z", usualDate + " %H:%M:%S%z"} {
+		g.fits = append(g.fits, fit{Rule: Rule{Type: "date", Format: format, Unit: "seconds"}})
 	}
 	for i := range g.fits {
 		g.fits[i].layout, _ = layoutOf(g.fits[i].Format)
@@ -106,10 +112,15 @@ func (g *guess) add(cell string) {
 		}
 		return
 	}
-	g.fits = slices.DeleteFunc(g.fits, func(r Rule) bool { _, ok := r.convert(cell); return !ok })
-	if number, err := strconv.ParseFloat(cell, 64); err == nil {
-		g.sum += number
+	fits := g.fits[:0]
+	for _, f := range g.fits {
+		if text, ok := f.convert(cell); ok {
+			number, _ := strconv.ParseFloat(text, 64) // convert has checked it
+			f.sum += number
+			fits = append(fits, f)
+		}
 	}
+	g.fits = fits
 	if g.counts == nil {
 		return
 	}
@@ -125,7 +136,7 @@ func (g *guess) node() (*yaml.Node, error) {
 	switch {
 	case present == 0:
 	case len(g.fits) > 0:
-		r = g.fits[0]
+		r = g.fits[0].Rule
 	case g.counts != nil && 2*len(g.counts) <= present:
 		r = Rule{Type: "category", Values: map[string]int64{}}
 		for i, value := range slices.Sorted(maps.Keys(g.counts)) {
@@ -152,12 +163,21 @@ func (g *guess) node() (*yaml.Node, error) {
 
 // filler returns a usual value for missing cells, with its name.
 func (g *guess) filler(r Rule) string {
-	mean := g.sum / float64(g.cells-g.missing)
+	mean := 0.0
+	if len(g.fits) > 0 {
+		mean = g.fits[0].sum / float64(g.cells-g.missing)
+	}
 	switch {
 	case r.Type == "float":
 		return fmt.Sprintf("%.4g, the mean,", mean)
 	case r.Type == "int":
 		return fmt.Sprintf("%.0f, the mean,", math.Round(mean))
+	case r.Type == "date":
+		if r.Unit == "days" {
+			mean = math.Floor(mean) * day
+		}
+		layout := strings.NewReplacer("%Y", "2006", "%m", "01", "%d", "02", "%H", "15", "%M", "04", "%S", "05", "%z", "-07:00").Replace(r.Format)
+		return time.Unix(int64(mean), 0).UTC().Format(layout) + ", the mean,"
 	case g.counts == nil:
 		return "a value"
 	}

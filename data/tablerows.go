@@ -84,8 +84,15 @@ func (t *tableRows) checkRow(size int) error {
 	return nil
 }
 
-func nullValue(column string) error {
-	return &RowError{Unit: "record", Column: strconv.Quote(column), Found: "null", Expected: "a value", Fix: "fill it in, or leave the column out", Err: ErrFormat}
+// nullFix is what to do about a null in a column that may have a rule.
+const nullFix = "fill it in, set missing of a rule of a schema ({CSVOptions.Schema}) to a value, or leave the column out ({Options.Ignore})"
+
+func (c tableColumn) null() error {
+	fix := nullFix
+	if c.list { // lists have no rules
+		fix = "fill it in, or leave the column out ({Options.Ignore})"
+	}
+	return &RowError{Unit: "record", Column: strconv.Quote(c.name), Found: "null", Expected: "a value", Fix: fix, Err: ErrFormat}
 }
 
 func (t *tableRows) values(raw []byte, err *error) iter.Seq2[[]byte, value] {
@@ -107,7 +114,7 @@ func (t *tableRows) values(raw []byte, err *error) iter.Seq2[[]byte, value] {
 			case c.list:
 				v.shape = []int{v.count}
 			case n == 0 && v.err == nil:
-				v.err = nullValue(c.name)
+				v.err = c.null()
 			}
 			if !yield([]byte(c.name), v) {
 				return
