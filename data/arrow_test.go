@@ -117,6 +117,32 @@ func TestArrowFilesOfAState(t *testing.T) {
 	}
 }
 
+// DatasetDict.save_to_disk writes a folder for each part.
+func TestArrowFoldersOfParts(t *testing.T) {
+	dir := t.TempDir()
+	put(t, dir, "dataset_dict.json", []byte(`{"splits": ["train", "test"]}`))
+	rows := func(part string) int {
+		m, err := Open(dir, Options{Split: part, CSV: CSVOptions{Label: "label"}})
+		require.NoError(t, err)
+		require.NoError(t, m.Close())
+		return m.Len()
+	}
+	train := filepath.Join(dir, "train")
+	put(t, train, "data-00000-of-00002.arrow", arrowFile(t, "stream.arrow"))
+	put(t, train, "data-00001-of-00002.arrow", arrowFile(t, "stream.arrow"))
+	require.Equal(t, 14, rows(""))
+	_, err := Open(dir, Options{Split: "test"})
+	require.ErrorIs(t, err, ErrNoSplit)
+	put(t, filepath.Join(dir, "test"), "data-00000-of-00001.arrow", arrowFile(t, "stream.arrow"))
+	require.Equal(t, 14, rows("train"))
+	require.Equal(t, 7, rows("test"))
+	require.Equal(t, 7, rows("validation"))
+	put(t, filepath.Join(dir, "unsupervised"), "data-00000-of-00001.arrow", arrowFile(t, "stream.arrow"))
+	_, err = Open(dir, Options{})
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorContains(t, err, dir+": the files of records are in its folders: use one of them, such as "+filepath.Join(dir, "test"))
+}
+
 func TestOddArrow(t *testing.T) {
 	path := filepath.Join("testdata", "records", "odd.arrow")
 	bad := map[string]string{

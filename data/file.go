@@ -22,7 +22,7 @@ import (
 type Options struct {
 	// Split selects the part "train" (also for ""), "test" or "validation" of a source with parts: a
 	// builtin dataset, a folder in MNIST's layout, .npy or .npz arrays named x_train, y_train, x_test
-	// and y_test, class folders inside folders of parts, or records with a part in their names. These parts
+	// and y_test, class folders or records inside folders of parts, or records with a part in their names. These parts
 	// are called train or training, test or testing, and validation, val or valid. If there is none of
 	// test, validation is read in its place, and the reverse; other sources have no part validation
 	// besides test. For a source with one part, all but "train" are ErrNoSplit.
@@ -234,6 +234,11 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 			classes = o.CSV.Names
 		}
 		return openClassPart(path, how.part, classes, textDecoder{})
+	}
+	if folders {
+		if found, err := openRecordFolders(path, o, how); found != nil || err != nil {
+			return found, err
+		}
 	}
 	if kind := flatKind(entries); kind != nil && !folders {
 		return openFlat(path, kind, o)

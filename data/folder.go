@@ -155,23 +155,18 @@ func partNames(split string) []string {
 // openClassPart opens the part split of a folder of files. The folder has parts if all its
 // sub-folders have names of parts and contain class folders; "train" may also be a class.
 func openClassPart(dir, split string, names []string, d fileDecoder) (*InMemory, error) {
-	found, part, divided, err := partFolders(dir, names, d.kind())
+	found, part, divided, err := partFolders(dir, names, d.kind().in)
 	if err != nil {
 		return nil, err
 	}
-	first := func(names []string) string {
-		i := slices.IndexFunc(names, func(name string) bool { return found[name] != "" })
-		if i < 0 {
-			return ""
+	if divided {
+		if chosen, err := partFolder(dir, split, found); err != nil {
+			return nil, err
+		} else if chosen != "" {
+			return openClasses(chosen, names, d)
 		}
-		return found[names[i]]
 	}
-	switch train, chosen := first(trained), first(partNames(split)); {
-	case divided && train != "" && chosen != "":
-		return openClasses(chosen, names, d)
-	case divided && train != "":
-		return nil, fmt.Errorf("%s: part %q: %w: no folder %q beside %s", dir, split, ErrNoSplit, partNames(split), filepath.Base(train))
-	case part != "":
+	if part != "" {
 		return nil, fmt.Errorf("%s: the folder has the name of a part and contains folders of %s, so it is not a class: open it by itself, or leave only folders named %q and %q in %s: %w",
 			part, d.kind().many, trained, tested, dir, ErrFormat)
 	}
@@ -181,10 +176,29 @@ func openClassPart(dir, split string, names []string, d fileDecoder) (*InMemory,
 	return openClasses(dir, names, d)
 }
 
+// partFolder returns which of the folders found has the part split, or "" if none is for training.
+func partFolder(dir, split string, found map[string]string) (string, error) {
+	first := func(names []string) string {
+		i := slices.IndexFunc(names, func(name string) bool { return found[name] != "" })
+		if i < 0 {
+			return ""
+		}
+		return found[names[i]]
+	}
+	switch train, chosen := first(trained), first(partNames(split)); {
+	case train == "":
+		return "", nil
+	case chosen == "":
+		return "", fmt.Errorf("%s: part %q: %w: no folder %q beside %s", dir, split, ErrNoSplit, partNames(split), filepath.Base(train))
+	default:
+		return chosen, nil
+	}
+}
+
 // partFolders returns the sub-folders of a folder by their names in lower case. part is one that
-// has the name and the class folders of a part and is no class. divided reports whether all of
+// has the name of a part and holds its data and is no class. divided reports whether all of
 // them are parts.
-func partFolders(dir string, classes []string, kind *fileKind) (found map[string]string, part string, divided bool, err error) {
+func partFolders(dir string, classes []string, holds func(dir string) bool) (found map[string]string, part string, divided bool, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, "", false, openError(dir, err)
@@ -196,7 +210,7 @@ func partFolders(dir string, classes []string, kind *fileKind) (found map[string
 		}
 		name := strings.ToLower(e.Name())
 		path := filepath.Join(dir, e.Name())
-		isPart := (slices.Contains(trained, name) || slices.Contains(tested, name)) && kind.in(path)
+		isPart := (slices.Contains(trained, name) || slices.Contains(tested, name)) && holds(path)
 		divided = divided && isPart && found[name] == ""
 		found[name] = path
 		if isPart && !slices.Contains(classes, e.Name()) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,6 +13,35 @@ import (
 
 	"steadyfit/internal/files"
 )
+
+// openRecordFolders opens a part of a folder whose sub-folders hold files of records, such as one of
+// DatasetDict.save_to_disk. found is nil for other folders.
+func openRecordFolders(dir string, o Options, how reading) (found *InMemory, err error) {
+	holds := func(dir string) bool {
+		names, err := recordsIn(dir)
+		return err == nil && len(names) > 0
+	}
+	folders, _, divided, err := partFolders(dir, nil, holds)
+	if err != nil {
+		return nil, err
+	}
+	if divided {
+		chosen, err := partFolder(dir, how.part, folders)
+		if err != nil {
+			return nil, err
+		}
+		if chosen != "" {
+			o.Split, how.part = "", ""
+			return openFolder(chosen, o, how)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(folders)) {
+		if path := folders[name]; holds(path) {
+			return nil, fmt.Errorf("%s: the files of records are in its folders: use one of them, such as %s, or leave only folders named %q and %q: %w", dir, path, trained, tested, ErrUnsupported)
+		}
+	}
+	return nil, nil
+}
 
 const (
 	// stateFile lists the files of a folder that Dataset.save_to_disk of Hugging Face's datasets wrote.
