@@ -21,6 +21,8 @@ type arrowRows struct {
 	tableRows
 	paths [][]int // the numbers of each column and of the fields of structs that lead to its values
 	raw   []byte  // the row
+	// ordered has the values of columns that are ordered categories, by name, in their order.
+	ordered map[string][]string
 }
 
 var arrowFormat = &arrowRows{}
@@ -32,7 +34,7 @@ func (*arrowRows) begins(head []byte) bool {
 }
 
 func (*arrowRows) fresh(rows tableRows) recordFormat {
-	return &arrowRows{tableRows: rows}
+	return &arrowRows{tableRows: rows, ordered: map[string][]string{}}
 }
 
 // rows implements tableFormat.
@@ -124,6 +126,7 @@ func (a *arrowRows) batch(batch arrow.RecordBatch, each func([]byte) error) (err
 			v.Array = v.Array.(*arrays.Struct).Field(field)
 		}
 		columns[i] = v
+		a.order(a.columns[i].name, v.Array)
 	}
 	for row := range int(batch.NumRows()) {
 		a.raw = a.raw[:0]
@@ -137,6 +140,18 @@ func (a *arrowRows) batch(batch arrow.RecordBatch, each func([]byte) error) (err
 		}
 	}
 	return nil
+}
+
+// order keeps the values of a column if it is an ordered category.
+func (a *arrowRows) order(column string, values arrow.Array) {
+	categories, ok := values.(*arrays.Dictionary)
+	if !ok || !categories.DataType().(*arrow.DictionaryType).Ordered || categories.Dictionary().Len() > maxCategories {
+		return
+	}
+	a.ordered[column] = nil
+	for i := range categories.Dictionary().Len() {
+		a.ordered[column] = append(a.ordered[column], strings.Clone(categories.Dictionary().ValueStr(i)))
+	}
 }
 
 // encode appends the value of a row.

@@ -246,6 +246,25 @@ func wordsOfArrow(t testing.TB, parts bool) []byte {
 	return out.Bytes()
 }
 
+// A category that the file orders got numbers in the order of the alphabet.
+func TestInferSchemaOfOrderedCategories(t *testing.T) {
+	for ordered, want := range map[bool]string{true: "{L: 2, M: 1, S: 0}", false: "{L: 0, M: 1, S: 2}"} {
+		size := &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String, Ordered: ordered}
+		schema := arrow.NewSchema([]arrow.Field{{Name: "size", Type: size}}, nil)
+		b := arrays.NewRecordBuilder(memory.DefaultAllocator, schema)
+		for _, value := range []string{"S", "M", "L", "S", "M", "L"} {
+			require.NoError(t, b.Field(0).(*arrays.BinaryDictionaryBuilder).AppendString(value))
+		}
+		var out bytes.Buffer
+		w := ipc.NewWriter(&out, ipc.WithSchema(schema))
+		require.NoError(t, w.Write(b.NewRecordBatch()))
+		require.NoError(t, w.Close())
+		inferred, err := InferSchema(put(t, t.TempDir(), "t.arrow", out.Bytes()), Options{})
+		require.NoError(t, err)
+		require.Equal(t, "columns:\n  size:\n    type: category\n    values: "+want+"\n", string(inferred))
+	}
+}
+
 // arrowOf returns a file or a stream of one column of numbers.
 func arrowOf(t testing.TB, stream bool, values []int64, options ...ipc.Option) []byte {
 	t.Helper()

@@ -34,6 +34,9 @@ func InferSchema(path string, o Options) ([]byte, error) {
 		}
 		for _, name := range names {
 			g := newGuess(name)
+			if c, _ := ds.column(f.Name); c.made != nil {
+				g.ordered = orderOf(c.made)
+			}
 			guesses[f.Name], all = append(guesses[f.Name], g), append(all, g)
 		}
 	}
@@ -65,6 +68,16 @@ func InferSchema(path string, o Options) ([]byte, error) {
 	return out.Bytes(), encoder.Close()
 }
 
+// orderOf returns the values of a column that is an ordered category; nil if it is none.
+func orderOf(from maker) []string {
+	if field, ok := from.(*recordField); ok {
+		if rows, ok := field.set.format.(*arrowRows); ok {
+			return rows.ordered[field.name]
+		}
+	}
+	return nil
+}
+
 // guess infers the rule of a column from its cells.
 type guess struct {
 	name           string
@@ -72,6 +85,7 @@ type guess struct {
 	notAvailable   map[string]bool
 	counts         map[string]int // nil if there are too many different cells for a category
 	fits           []fit          // the first one becomes the rule
+	ordered        []string       // the values of an ordered category of an Arrow file
 }
 
 // fit is a rule that all cells fit so far.
@@ -137,9 +151,13 @@ func (g *guess) node() (*yaml.Node, error) {
 	case present == 0:
 	case len(g.fits) > 0:
 		r = g.fits[0].Rule
-	case g.counts != nil && 2*len(g.counts) <= present:
+	case g.counts != nil && (g.ordered != nil || 2*len(g.counts) <= present):
 		r = Rule{Type: "category", Values: map[string]int64{}}
-		for i, value := range slices.Sorted(maps.Keys(g.counts)) {
+		values := slices.Sorted(maps.Keys(g.counts))
+		if !slices.ContainsFunc(values, func(value string) bool { return !slices.Contains(g.ordered, value) }) {
+			values = g.ordered
+		}
+		for i, value := range values {
 			r.Values[value] = int64(i)
 		}
 	}
