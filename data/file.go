@@ -218,15 +218,8 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 		}
 		return openClassPart(path, how.part, o.Images.Classes, d)
 	}
-	records, err := recordsIn(path)
-	if err == nil {
-		records, err = savedFiles(path, records)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if len(records) > 0 {
-		return openRecordPart(path, records, o, how)
+	if found, err := openRecordPart(path, o, how); found != nil || err != nil {
+		return found, err
 	}
 	if folders && textKind.in(path) {
 		classes := o.CSV.Classes

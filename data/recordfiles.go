@@ -348,8 +348,12 @@ func recordsIn(dir string) (names []recordName, err error) {
 }
 
 // openRecordPart opens a part of a folder of records. The folder has parts if the names of
-// all files contain the name of a part, as in flowers-train.tfrecord.
-func openRecordPart(dir string, names []recordName, o Options, how reading) (*InMemory, error) {
+// all files contain the name of a part, as in flowers-train.tfrecord. found is nil for other folders.
+func openRecordPart(dir string, o Options, how reading) (found *InMemory, err error) {
+	names, err := savedFiles(dir)
+	if err != nil || len(names) == 0 {
+		return nil, err
+	}
 	byPart := map[string][]recordName{}
 	for _, n := range names {
 		part := ""

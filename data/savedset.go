@@ -52,9 +52,12 @@ const (
 // cacheFile matches the names of files that Dataset.map leaves beside the data.
 var cacheFile = regexp.MustCompile(`^cache-[0-9a-f]+.*\.arrow$`)
 
-// savedFiles returns the files that the state of a folder of Arrow files lists. Without a state, it
-// returns found, the files of records in the folder, unless one of several is a file of a cache.
-func savedFiles(dir string, found []recordName) ([]recordName, error) {
+// savedFiles returns the files of records in a folder. Of a folder of Arrow files with a state, these are the
+// files that it lists. Without a state, a file of a cache beside others is an error.
+func savedFiles(dir string) (found []recordName, err error) {
+	if found, err = recordsIn(dir); err != nil {
+		return nil, err
+	}
 	if !slices.ContainsFunc(found, func(n recordName) bool { return n.format == arrowFormat }) {
 		return found, nil
 	}
