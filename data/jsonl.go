@@ -204,6 +204,15 @@ func wrong(found, expected string) error {
 	return &RowError{Found: found, Expected: expected, Fix: "correct the line, or remove it", Err: ErrFormat}
 }
 
+// wrongNull returns an error for a null. Arrays have no rules.
+func wrongNull(depth int) error {
+	err := &RowError{Found: "null", Expected: aValue, Fix: nullFix, Err: ErrFormat}
+	if depth > 0 {
+		err.Fix = "correct the line, or remove it"
+	}
+	return err
+}
+
 const aValue = "a number, text, true, false, or an array"
 
 // value appends the next value of a line, which is nested in depth arrays.
@@ -223,11 +232,7 @@ func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	var kind string
 	switch token := token.(type) {
 	case nil:
-		err := &RowError{Found: "null", Expected: aValue, Fix: "correct the line, or remove it", Err: ErrFormat}
-		if depth == 0 {
-			err.Fix = nullFix
-		}
-		return err
+		return wrongNull(depth)
 	case json.Number:
 		kind = "a number"
 	case string:
