@@ -228,15 +228,17 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 		}
 		return openClassPart(path, how.part, classes, textDecoder{})
 	}
-	if folders {
-		if found, err := openRecordFolders(path, o, how); found != nil || err != nil {
-			return found, err
-		}
-	}
-	if kind := flatKind(entries); kind != nil && !folders {
+	switch kind := flatKind(entries); {
+	case folders:
+		return openRecordFolders(path, o, how)
+	case kind != nil:
 		return openFlat(path, kind, o)
 	}
-	return nil, fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files, TFRecord, WebDataset, Parquet or Arrow files, or class folders of images or texts; supported are %s: %w", path, formats, ErrUnsupported)
+	return nil, unknownFolder(path)
+}
+
+func unknownFolder(path string) error {
+	return fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files, TFRecord, WebDataset, Parquet or Arrow files, or class folders of images or texts; supported are %s: %w", path, formats, ErrUnsupported)
 }
 
 // flatKind returns the kind of the files of a folder, images before texts, or nil.

@@ -15,8 +15,8 @@ import (
 )
 
 // openRecordFolders opens a part of a folder whose sub-folders hold files of records, such as one of
-// DatasetDict.save_to_disk. found is nil for other folders.
-func openRecordFolders(dir string, o Options, how reading) (found *InMemory, err error) {
+// DatasetDict.save_to_disk.
+func openRecordFolders(dir string, o Options, how reading) (*InMemory, error) {
 	holds := func(dir string) bool {
 		names, err := recordsIn(dir)
 		return err == nil && len(names) > 0
@@ -40,7 +40,7 @@ func openRecordFolders(dir string, o Options, how reading) (found *InMemory, err
 			return nil, fmt.Errorf("%s: the files of records are in its folders: use one of them, such as %s, or leave only folders named %q and %q: %w", dir, path, trained, tested, ErrUnsupported)
 		}
 	}
-	return nil, nil
+	return nil, unknownFolder(dir)
 }
 
 const (
