@@ -230,8 +230,9 @@ var recordFormats = map[string]recordFormat{
 	".arrow": arrowFormat, ".feather": arrowFormat,
 }
 
-// shard matches the name of a file of a set, such as train-00003-of-00010.tfrecord.
-var shard = regexp.MustCompile(`^(.+)-([0-9]+)-of-([0-9]+)(.*)$`)
+// shard matches the name of a file of a set, such as train-00003-of-00010.tfrecord. Earlier versions of
+// Hugging Face's datasets add a hash of the file, as in train-00000-of-00002-0123456789abcdef.parquet.
+var shard = regexp.MustCompile(`^(.+)-([0-9]+)-of-([0-9]+)(?:-[0-9a-f]{16})?(.*)$`)
 
 // recordName is the name of a file of records.
 type recordName struct {

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -288,17 +289,21 @@ func TestRecordSets(t *testing.T) {
 		require.Equal(t, whole, copied(t, openLabelled(t, filepath.Join(dir, "set-00000-of-00003.tfrecord")), Pass{Batch: 20}))
 		require.NoError(t, os.Remove(filepath.Join(dir, other)))
 	}
-	// TensorFlow Datasets writes the number after the extension, and other programs none.
-	for _, form := range []string{"flowers-train.tfrecord-%s", "flowers-%s"} {
+	// TensorFlow Datasets writes the number after the extension, other programs none, and Hugging Face's
+	// earlier datasets a hash after the number.
+	for _, form := range []string{"flowers-train.tfrecord-N", "flowers-N", "flowers-N-H.tfrecord"} {
 		other := t.TempDir()
+		name := func(i int) string {
+			return strings.NewReplacer("N", fmt.Sprintf("%05d-of-00003", i), "H", fmt.Sprintf("%016x", 77*i)).Replace(form)
+		}
 		for i := range 3 {
 			raw, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("set-%05d-of-00003.tfrecord", i)))
 			require.NoError(t, err)
-			put(t, other, fmt.Sprintf(form, fmt.Sprintf("%05d-of-00003", i)), raw)
+			put(t, other, name(i), raw)
 		}
 		put(t, other, "features.json", []byte("{}"))
 		require.Equal(t, whole, copied(t, openLabelled(t, other), Pass{Batch: 20}))
-		require.Equal(t, whole, copied(t, openLabelled(t, filepath.Join(other, fmt.Sprintf(form, "00001-of-00003"))), Pass{Batch: 20}))
+		require.Equal(t, whole, copied(t, openLabelled(t, filepath.Join(other, name(1))), Pass{Batch: 20}))
 	}
 	require.NoError(t, os.Remove(filepath.Join(dir, "set-00001-of-00003.tfrecord")))
 	for _, path := range []string{dir, filepath.Join(dir, "set-00002-of-00003.tfrecord")} {
