@@ -521,20 +521,5 @@ func FuzzArrow(f *testing.F) {
 			f.Add(raw)
 		}
 	}
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		path := put(t, t.TempDir(), "f.arrow", raw)
-		var m *InMemory
-		var err error
-		bounded.Allocates(t, 64<<20, func() { m, err = Open(path, Options{MaxBytes: 1 << 20, Images: ImageOptions{Size: 1}}) })
-		if err != nil {
-			require.ErrorContains(t, err, "f.arrow")
-			return
-		}
-		images := m.ImageFields() != nil
-		for b, err := range m.Workers(1).Batches(Pass{Batch: 2}) {
-			require.True(t, err == nil || images, "%v", err)
-			require.True(t, err != nil || b.Size > 0)
-		}
-		require.NoError(t, m.Close())
-	})
+	f.Fuzz(func(t *testing.T, raw []byte) { readHostile(t, "f.arrow", raw, 64<<20) })
 }

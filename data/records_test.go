@@ -508,21 +508,27 @@ func FuzzTFRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, file, content []byte) {
 		// Checksums stop most files, so the content is also a record with right ones.
 		for _, raw := range [][]byte{file, recordsOf(content, content)} {
-			var m *InMemory
-			var err error
-			path := put(t, t.TempDir(), "f.tfrecord", raw)
-			bounded.Allocates(t, 8<<20+64*len(raw), func() { m, err = Open(path, Options{MaxBytes: 1 << 20, Images: ImageOptions{Size: 1}}) })
-			if err != nil {
-				require.True(t, errors.Is(err, ErrFormat) || errors.Is(err, ErrField) || errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnsupported), "%v", err)
-				require.ErrorContains(t, err, "f.tfrecord")
-				continue
-			}
-			images := m.ImageFields() != nil
-			for b, err := range m.Workers(1).Batches(Pass{Batch: 2}) {
-				require.True(t, err == nil || images, "%v", err)
-				require.True(t, err != nil || b.Size > 0)
-			}
-			require.NoError(t, m.Close())
+			readHostile(t, "f.tfrecord", raw, 8<<20+64*len(raw))
 		}
 	})
+}
+
+// readHostile opens a file of records and, if that works, reads it to its end. most is the maximum number of bytes
+// that opening may allocate.
+func readHostile(t *testing.T, name string, raw []byte, most int) {
+	var m *InMemory
+	var err error
+	path := put(t, t.TempDir(), name, raw)
+	bounded.Allocates(t, most, func() { m, err = Open(path, Options{MaxBytes: 1 << 20, Images: ImageOptions{Size: 1}}) })
+	if err != nil {
+		require.True(t, errors.Is(err, ErrFormat) || errors.Is(err, ErrField) || errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnsupported), "%v", err)
+		require.ErrorContains(t, err, name)
+		return
+	}
+	images := m.ImageFields() != nil
+	for b, err := range m.Workers(1).Batches(Pass{Batch: 2}) {
+		require.True(t, err == nil || images, "%v", err)
+		require.True(t, err != nil || b.Size > 0)
+	}
+	require.NoError(t, m.Close())
 }

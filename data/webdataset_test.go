@@ -3,7 +3,6 @@ package data
 import (
 	"archive/tar"
 	"bytes"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -156,21 +155,5 @@ func FuzzWebDataset(f *testing.F) {
 	raw, err := os.ReadFile(filepath.Join("testdata", "records", "flowers.tar"))
 	require.NoError(f, err)
 	f.Add(raw)
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		var m *InMemory
-		var err error
-		path := put(t, t.TempDir(), "f.tar", raw)
-		bounded.Allocates(t, 32<<20+64*len(raw), func() { m, err = Open(path, Options{MaxBytes: 1 << 20, Images: ImageOptions{Size: 1}}) })
-		if err != nil {
-			require.True(t, errors.Is(err, ErrFormat) || errors.Is(err, ErrField) || errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnsupported), "%v", err)
-			require.ErrorContains(t, err, "f.tar")
-			return
-		}
-		images := m.ImageFields() != nil
-		for b, err := range m.Workers(1).Batches(Pass{Batch: 2}) {
-			require.True(t, err == nil || images, "%v", err)
-			require.True(t, err != nil || b.Size > 0)
-		}
-		require.NoError(t, m.Close())
-	})
+	f.Fuzz(func(t *testing.T, raw []byte) { readHostile(t, "f.tar", raw, 32<<20+64*len(raw)) })
 }

@@ -20,11 +20,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
-	"steadyfit/option"
-
 	"steadyfit/internal/checkpoint"
-
 	"steadyfit/internal/disk"
+	"steadyfit/option"
 )
 
 // fullLoop is a run that uses everything that a checkpoint stores.

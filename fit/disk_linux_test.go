@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
-
 	"steadyfit/internal/checkpoint"
 	"steadyfit/internal/files"
 )

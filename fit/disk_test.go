@@ -7,38 +7,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/checkpoint"
-
 	"steadyfit/internal/disk"
+	"steadyfit/internal/disk/disktest"
 )
-
-// failure makes one change to files, or all later ones, fail, and records the changes.
-type failure struct {
-	sync.Mutex
-	at    int
-	err   error
-	all   bool
-	count int
-	ops   []string
-}
-
-func (f *failure) before(op, path string) error {
-	f.Lock()
-	defer f.Unlock()
-	at := f.count
-	f.count++
-	f.ops = append(f.ops, op+" "+path)
-	if at == f.at || (f.all && at > f.at) {
-		return f.err
-	}
-	return nil
-}
 
 // requireSound requires that all checkpoints of a folder are intact, and that there are no
 // other files.
@@ -69,19 +46,19 @@ func TestContinueAfterAnyFailure(t *testing.T) {
 	events := 0
 	for at := 0; ; at++ {
 		dir := tempDir(t)
-		f := &failure{at: at, err: syscall.EIO}
+		f := &disktest.Failure{At: at, Err: syscall.EIO}
 		l := eachWay[at%2]()
-		loop := fullLoop(t, l, dir, Checkpoint{disk: disk.Disk{Before: f.before}, ContinueOnError: true})
+		loop := fullLoop(t, l, dir, Checkpoint{disk: disk.Disk{Before: f.Before}, ContinueOnError: true})
 		h, err := loop.Run(t.Context(), trainingData(t))
 		if len(l.steps) == 0 {
 			require.ErrorIs(t, err, syscall.EIO, "before the training, a failure ends the run")
 			continue
 		}
-		require.NoError(t, err, f.ops[min(at, len(f.ops)-1)])
-		if at < f.count {
+		require.NoError(t, err, f.Ops[min(at, len(f.Ops)-1)])
+		if at < f.Count {
 			// After a failed sync, the file is written again.
-			if strings.HasPrefix(f.ops[at], "sync ") && at+1 < len(f.ops) {
-				require.NotEqual(t, f.ops[at], f.ops[at+1])
+			if strings.HasPrefix(f.Ops[at], "sync ") && at+1 < len(f.Ops) {
+				require.NotEqual(t, f.Ops[at], f.Ops[at+1])
 			}
 		}
 		for i := range h.Records {
@@ -98,7 +75,7 @@ func TestContinueAfterAnyFailure(t *testing.T) {
 		for _, c := range found {
 			require.NoError(t, c.Err)
 		}
-		if at >= f.count {
+		if at >= f.Count {
 			require.Greater(t, at, 100, "the run changes files often")
 			require.Greater(t, events, 50, "failures are in the history")
 			requireSound(t, dir)
@@ -112,10 +89,10 @@ func TestStopAfterAnyFailure(t *testing.T) {
 	want := wanted(t)
 	for at := 0; ; at += 3 {
 		dir := tempDir(t)
-		f := &failure{at: at, err: syscall.EDQUOT, all: true}
-		loop := fullLoop(t, eachWay[at%2](), dir, Checkpoint{disk: disk.Disk{Before: f.before}})
+		f := &disktest.Failure{At: at, Err: syscall.EDQUOT, All: true}
+		loop := fullLoop(t, eachWay[at%2](), dir, Checkpoint{disk: disk.Disk{Before: f.Before}})
 		_, err := loop.Run(t.Context(), trainingData(t))
-		if at >= f.count {
+		if at >= f.Count {
 			require.NoError(t, err)
 			return
 		}
@@ -137,15 +114,15 @@ func TestStopAfterAnyFailure(t *testing.T) {
 // the result is not on disk.
 func TestContinueToTheEndWithoutCheckpoints(t *testing.T) {
 	dir := tempDir(t)
-	f := &failure{at: 1 << 20, err: syscall.EIO, all: true}
+	f := &disktest.Failure{At: 1 << 20, Err: syscall.EIO, All: true}
 	l := newLinear()
 	loop := Loop{Session: l, Batch: 4, Epochs: 6}
 	var log bytes.Buffer
 	loop.Log = warnings(&log)
-	loop.Hook(Checkpoint{Folder: dir, Keep: 1, Best: "loss", ContinueOnError: true, disk: disk.Disk{Before: f.before}}.Hook())
+	loop.Hook(Checkpoint{Folder: dir, Keep: 1, Best: "loss", ContinueOnError: true, disk: disk.Disk{Before: f.Before}}.Hook())
 	l.onTrain = func(step int64) error {
 		if step == 5 {
-			f.at = f.count
+			f.At = f.Count
 		}
 		return nil
 	}
@@ -181,13 +158,13 @@ func TestContinueToTheEndWithoutCheckpoints(t *testing.T) {
 // The next attempt does not wait for the next due checkpoint.
 func TestFailedCheckpointIsOwed(t *testing.T) {
 	dir := tempDir(t)
-	f := &failure{at: 1 << 20, err: syscall.ENOSPC}
+	f := &disktest.Failure{At: 1 << 20, Err: syscall.ENOSPC}
 	l := newLinear()
 	loop := Loop{Session: l, Batch: 4, Epochs: 7}
-	loop.Hook(Checkpoint{Folder: dir, EveryEpochs: 3, Keep: -1, ContinueOnError: true, disk: disk.Disk{Before: f.before}}.Hook())
+	loop.Hook(Checkpoint{Folder: dir, EveryEpochs: 3, Keep: -1, ContinueOnError: true, disk: disk.Disk{Before: f.Before}}.Hook())
 	l.onTrain = func(step int64) error {
 		if step == 5 {
-			f.at = f.count
+			f.At = f.Count
 		}
 		return nil
 	}
@@ -201,19 +178,19 @@ func TestFailedCheckpointIsOwed(t *testing.T) {
 // The best checkpoint is the best of those on disk.
 func TestBestThatCouldNotBeWritten(t *testing.T) {
 	dir := tempDir(t)
-	f := &failure{at: 1 << 20, err: syscall.ENOSPC, all: true}
+	f := &disktest.Failure{At: 1 << 20, Err: syscall.ENOSPC, All: true}
 	l := scripted([]float64{5, 4, 1, 3, 6, 7})
 	l.onTrain = func(step int64) error {
 		switch step {
 		case 2:
-			f.at = f.count
+			f.At = f.Count
 		case 3:
-			f.at = 1 << 20
+			f.At = 1 << 20
 		}
 		return nil
 	}
 	loop := Loop{Session: l, Batch: 4, Epochs: 6}
-	loop.Hook(Checkpoint{Folder: dir, Keep: 1, Best: "loss", ContinueOnError: true, disk: disk.Disk{Before: f.before}}.Hook())
+	loop.Hook(Checkpoint{Folder: dir, Keep: 1, Best: "loss", ContinueOnError: true, disk: disk.Disk{Before: f.Before}}.Hook())
 	_, err := loop.Run(t.Context(), samples(t, 4))
 	require.NoError(t, err)
 	text, err := os.ReadFile(filepath.Join(dir, bestFile))

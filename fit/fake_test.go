@@ -22,6 +22,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/checkpoint"
+	"steadyfit/internal/disk/disktest"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
@@ -303,15 +304,7 @@ func tempDir(t testing.TB) string {
 	return dir
 }
 
-func names(t testing.TB, dir string) []string {
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	found := []string{}
-	for _, e := range entries {
-		found = append(found, e.Name())
-	}
-	return found
-}
+var names = disktest.Names
 
 func copyDir(t testing.TB, from string) string {
 	to := tempDir(t)

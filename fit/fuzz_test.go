@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/bounded"
-
 	"steadyfit/internal/checkpoint"
 )
 

@@ -16,9 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/option"
-
 	"steadyfit/internal/checkpoint"
+	"steadyfit/option"
 )
 
 // TestLockOfAnotherProcess kills processes that train in the same folder.

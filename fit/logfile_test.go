@@ -15,9 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/files"
-
 	"steadyfit/internal/disk"
+	"steadyfit/internal/files"
 )
 
 // tornLine is a part of a line.

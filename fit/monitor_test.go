@@ -16,9 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/option"
-
 	"steadyfit/internal/checkpoint"
+	"steadyfit/option"
 )
 
 // scripted has a given loss in each epoch of one step.

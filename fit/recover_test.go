@@ -12,9 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
-	"steadyfit/memory"
-
 	"steadyfit/internal/disk"
+	"steadyfit/memory"
 )
 
 var errFull = errors.New("out of memory")

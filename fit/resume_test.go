@@ -16,11 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/internal/checkpoint"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
-
-	"steadyfit/internal/checkpoint"
 )
 
 // tearable is a run whose newest checkpoint has every kind of file.

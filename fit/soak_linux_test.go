@@ -17,13 +17,12 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
+	"steadyfit/internal/checkpoint"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
-
-	"steadyfit/internal/checkpoint"
 )
 
 // soakEnv, if set, makes the soak test run for its full length (make soak).

@@ -13,36 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/disk"
+	"steadyfit/internal/disk/disktest"
 )
-
-// failure makes one change to files, or all later ones, fail, and records the changes.
-type failure struct {
-	at    int
-	err   error
-	all   bool
-	count int
-	ops   []string
-}
-
-func (f *failure) before(op, path string) error {
-	at := f.count
-	f.count++
-	f.ops = append(f.ops, op+" "+path)
-	if at == f.at || (f.all && at > f.at) {
-		return f.err
-	}
-	return nil
-}
-
-func names(t testing.TB, dir string) []string {
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	found := []string{}
-	for _, e := range entries {
-		found = append(found, e.Name())
-	}
-	return found
-}
 
 // After a failed publish, everything is as before.
 func TestPublishIsUndone(t *testing.T) {
@@ -58,12 +30,12 @@ func TestPublishIsUndone(t *testing.T) {
 			if replaces {
 				put(path)
 			}
-			f := &failure{at: at, err: syscall.EIO}
-			err := publish(disk.Disk{Before: f.before}, temporary, path)
+			f := &disktest.Failure{At: at, Err: syscall.EIO}
+			err := publish(disk.Disk{Before: f.Before}, temporary, path)
 			if err != nil {
 				require.ErrorIs(t, err, syscall.EIO)
 				require.DirExists(t, temporary)
-				require.Equal(t, !replaces, disk.Missing(path), f.ops)
+				require.Equal(t, !replaces, disk.Missing(path), f.Ops)
 				want = path
 			}
 			if err == nil || replaces {
@@ -71,8 +43,8 @@ func TestPublishIsUndone(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, want, string(text))
 			}
-			if err == nil && at >= f.count {
-				require.Equal(t, []string{"ckpt-1"}, names(t, dir))
+			if err == nil && at >= f.Count {
+				require.Equal(t, []string{"ckpt-1"}, disktest.Names(t, dir))
 				break
 			}
 		}
@@ -84,9 +56,9 @@ func TestReplaceLeavesNothingOfAFailure(t *testing.T) {
 		dir := t.TempDir()
 		path := filepath.Join(dir, "a")
 		require.NoError(t, os.WriteFile(path, []byte("old"), 0o666))
-		f := &failure{at: at, err: syscall.ENOSPC}
-		require.ErrorIs(t, disk.Disk{Before: f.before}.Replace(path, []byte("new")), syscall.ENOSPC)
-		require.Equal(t, []string{"a"}, names(t, dir))
+		f := &disktest.Failure{At: at, Err: syscall.ENOSPC}
+		require.ErrorIs(t, disk.Disk{Before: f.Before}.Replace(path, []byte("new")), syscall.ENOSPC)
+		require.Equal(t, []string{"a"}, disktest.Names(t, dir))
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Equal(t, "old", string(text))
@@ -98,11 +70,11 @@ func TestDiscardAgain(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a")
 	require.NoError(t, os.MkdirAll(filepath.Join(path, "b"), 0o777))
-	f := &failure{at: 2, err: syscall.EIO} // the last of its changes
-	require.ErrorIs(t, discard(disk.Disk{Before: f.before}, path), syscall.EIO)
+	f := &disktest.Failure{At: 2, Err: syscall.EIO} // the last of its changes
+	require.ErrorIs(t, discard(disk.Disk{Before: f.Before}, path), syscall.EIO)
 	require.True(t, disk.Missing(path))
 	require.NoError(t, discard(disk.Disk{}, path))
-	require.Empty(t, names(t, dir))
+	require.Empty(t, disktest.Names(t, dir))
 }
 
 // If no checkpoint is known to be good, none is removed to make space.
@@ -113,7 +85,7 @@ func TestNoRoomWithoutAGoodCheckpoint(t *testing.T) {
 	}
 	f := &Folder{dir: dir, Options: Options{Keep: 1}, pointed: -1, saved: []saved{{step: 2, proven: true}, {step: 4, whole: true}}}
 	require.ErrorIs(t, f.makeRoom(6, true), errNoRoom)
-	require.Len(t, names(t, dir), 2)
+	require.Len(t, disktest.Names(t, dir), 2)
 }
 
 func TestRemedies(t *testing.T) {

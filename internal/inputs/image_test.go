@@ -1,11 +1,12 @@
 package inputs
 
 import (
-	"steadyfit/internal/contract"
-	"steadyfit/savedmodels"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/contract"
+	"steadyfit/savedmodels"
 )
 
 func TestImageInputs(t *testing.T) {

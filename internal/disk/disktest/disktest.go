@@ -1,0 +1,44 @@
+// Package disktest makes changes of files fail in tests.
+package disktest
+
+import (
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Failure makes one change to files, or all later ones, fail, and records the changes. Its method
+// Before is disk.Disk.Before.
+type Failure struct {
+	sync.Mutex
+	At    int // the number of the change that fails
+	Err   error
+	All   bool // later changes fail, too
+	Count int
+	Ops   []string
+}
+
+func (f *Failure) Before(op, path string) error {
+	f.Lock()
+	defer f.Unlock()
+	at := f.Count
+	f.Count++
+	f.Ops = append(f.Ops, op+" "+path)
+	if at == f.At || (f.All && at > f.At) {
+		return f.Err
+	}
+	return nil
+}
+
+// Names returns the names of the files in a folder.
+func Names(t testing.TB, dir string) []string {
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	found := []string{}
+	for _, e := range entries {
+		found = append(found, e.Name())
+	}
+	return found
+}
