@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"steadyfit/internal/contract"
 	"steadyfit/memory"
 	"steadyfit/option"
 )
@@ -164,7 +165,7 @@ func (s *State) LastStep() bool {
 // its first train step: the decrease of anonymous memory, and the time since this call. The
 // hook must have a lower priority than Checkpoint.
 func (s *State) ResetBy(depth string, returned memory.Reading, took time.Duration) {
-	if depth == "process" {
+	if depth == contract.ResetProcess {
 		s.run.passOn()
 		return
 	}
@@ -202,7 +203,7 @@ func (r *run) passOn() {
 func (r *run) recordPassed() {
 	p := r.passed
 	r.passed = nil
-	one := Reset{Step: p.Step, Depth: "process", Seconds: max(r.now().Sub(p.At), 0).Seconds()}
+	one := Reset{Step: p.Step, Depth: contract.ResetProcess, Seconds: max(r.now().Sub(p.At), 0).Seconds()}
 	if usage, err := memory.Read(); err == nil && usage.Anon.OK && p.Anon != nil {
 		returned := *p.Anon - int64(usage.Anon.Bytes)
 		one.Returned = &returned

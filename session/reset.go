@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"steadyfit/internal/contract"
 	"steadyfit/memory"
 	"steadyfit/supervise"
 	"steadyfit/tfbind"
@@ -53,12 +54,12 @@ func (s *Session) Reset(ctx context.Context, depth string, to *Snapshot) (Reset,
 	r := Reset{Depth: depth, Before: anonymous()}
 	began := time.Now()
 	switch depth {
-	case "none":
-	case "restore":
+	case contract.ResetNone:
+	case contract.ResetRestore:
 		if err := s.bringTo(ctx, to); err != nil {
 			return r, fmt.Errorf("reset: %w", err)
 		}
-	case "reload":
+	case contract.ResetReload:
 		if to != nil {
 			if err := to.fits(s.model); err != nil {
 				return r, fmt.Errorf("reset: %w", err)

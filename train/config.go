@@ -13,6 +13,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 	"steadyfit/option"
@@ -331,7 +332,7 @@ func (c *Config) checkReset() error {
 		return nil
 	}
 	p := *c.Reset
-	if p.Depth == "process" && c.Supervise != Always && c.Worker == nil {
+	if p.Depth == contract.ResetProcess && c.Supervise != Always && c.Worker == nil {
 		return refuse("ResetPolicy.Depth", p.Depth, "needs {Config.Supervise}, which starts the next process")
 	}
 	if p.Limit != 0 && p.Layer == memlayer.GPUProcess {
@@ -341,7 +342,7 @@ func (c *Config) checkReset() error {
 	return p.Check()
 }
 
-func (c *Config) resets() bool { return c.Reset != nil && c.Reset.Depth != "none" }
+func (c *Config) resets() bool { return c.Reset != nil && c.Reset.Depth != contract.ResetNone }
 
 func (c *Config) splits() bool { return c.OnOutOfMemory == MicroBatch || c.Budget.ofGPU() }
 

@@ -289,7 +289,7 @@ func (t *training) warn() {
 			t.Loop.Log.Warn("the notes of the exporter cannot be read; names of classes and ranges of inputs are unknown", "problem", p.Message, "fix", p.Fix)
 		}
 	}
-	resets := t.resets() && t.Reset.Depth != "restore"
+	resets := t.resets() && t.Reset.Depth != contract.ResetRestore
 	if !resets && t.Supervise != Always && !t.Resume && t.Budget.Limit == 0 && t.OnOutOfMemory == "" {
 		return
 	}

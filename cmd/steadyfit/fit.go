@@ -21,6 +21,7 @@ import (
 	"steadyfit/fit/checkpoint"
 	"steadyfit/fit/observe"
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/english"
 	"steadyfit/supervise"
 	"steadyfit/train"
@@ -173,7 +174,7 @@ func (s *settings) fixed() autotune.Fixed {
 
 func (s *settings) combineReset() error {
 	p := &s.reset
-	switch none := p.Depth == "none"; {
+	switch none := p.Depth == contract.ResetNone; {
 	case none && s.given("reset-every"):
 		return usagef("--reset-every needs --reset, which says how to reset")
 	case none && p.Limit != 0:

@@ -15,6 +15,7 @@ import (
 	"steadyfit/fit/budget"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/memlayer"
 	"steadyfit/matrix"
 	"steadyfit/memory"
@@ -73,7 +74,7 @@ func newSettings() *settings {
 	s.Shuffle, s.CheckImages, s.Prefetch = true, true, -1
 	s.Checkpoints.EveryEpochs, s.Checkpoints.Keep = 1, 3
 	s.Autotune.Mode, s.Supervise, s.CacheFeatures = train.On, train.ForBudget, train.Auto
-	s.Budget.Layer, s.reset.Depth = memory.RSS, "none"
+	s.Budget.Layer, s.reset.Depth = memory.RSS, contract.ResetNone
 	s.plan.Runtimes, s.plan.Out, s.plan.Jobs, s.plan.Seed, s.plan.Timeout = []string{matrix.Go}, "out/matrix", 1, 1, 2*time.Minute
 	return s
 }
@@ -226,7 +227,7 @@ func (s *settings) memoryFlags() []flag {
 		{"inexact-micro-batches", "fit explain tune", "allow split batches that change the update, as with BatchNormalization or Dropout", "Options.AllowInexactSplit",
 			&s.Session.AllowInexactSplit},
 		{"reset", "fit", "reset the variables, the model, or the process regularly, with the same results", "ResetPolicy.Depth",
-			newChoice(&s.reset.Depth, "none restore reload process", "none", "restore", "reload", "process")},
+			newChoice(&s.reset.Depth, "none restore reload process", contract.ResetNone, contract.ResetRestore, contract.ResetReload, contract.ResetProcess)},
 		{"reset-every", "fit", "interval of --reset, as in 500steps (default 1epoch; never with --reset-near)", "ResetPolicy.EverySteps ResetPolicy.EveryEpochs",
 			newInterval(&s.reset.EverySteps, &s.reset.EveryEpochs, "")},
 		{"reset-near", "fit", "also reset at 90% of this size, measured as --memory-budget-of", "ResetPolicy.Limit", newSize(&s.reset.Limit, memory.MiB)},

@@ -16,6 +16,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/internal/contract"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/session"
@@ -501,7 +502,7 @@ func (e *enforcer) lastResort(s *fit.State, level memory.Bytes) error {
 
 func (e *enforcer) restart(s *fit.State, level memory.Bytes, p plan) error {
 	e.handoff = &p
-	s.ResetBy("process", memory.Reading{}, 0)
+	s.ResetBy(contract.ResetProcess, memory.Reading{}, 0)
 	s.Stop(fmt.Sprintf("resuming in a new process: %v of %v in use", level, e.Limit))
 	e.Restart("memory budget")
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"steadyfit/fit"
+	"steadyfit/internal/contract"
 	"steadyfit/memory"
 )
 
@@ -196,11 +197,11 @@ func (e *enforcer) reloadFits() bool {
 }
 
 func (e *enforcer) reload(ctx context.Context, s *fit.State, level memory.Bytes) (bool, error) {
-	did, err := e.session.reset(context.WithoutCancel(ctx), "reload") // an interrupt must not lose a step
+	did, err := e.session.reset(context.WithoutCancel(ctx), contract.ResetReload) // an interrupt must not lose a step
 	if err != nil {
 		return false, err
 	}
-	s.ResetBy("reload", did.Returned, did.Took)
+	s.ResetBy(contract.ResetReload, did.Returned, did.Took)
 	if peak := e.watch.level().Bytes + e.watch.beyond(); peak > max(e.Limit, level) {
 		e.over(s, peak)
 	}

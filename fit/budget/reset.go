@@ -9,6 +9,7 @@ import (
 
 	"steadyfit/fit"
 	"steadyfit/fit/internal/gauge"
+	"steadyfit/internal/contract"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/session"
@@ -61,7 +62,7 @@ func (p ResetPolicy) hook(s trainee, open func(memory.Layer) (layerGauge, error)
 	r := &resetter{ResetPolicy: p, session: s, open: open}
 	every := fit.AnyStep
 	switch {
-	case p.Limit != 0 && p.Depth != "none":
+	case p.Limit != 0 && p.Depth != contract.ResetNone:
 		every = 0 // a limit requires reading memory after each step
 	case p.EverySteps > 0:
 		every = p.EverySteps
@@ -72,8 +73,8 @@ func (p ResetPolicy) hook(s trainee, open func(memory.Layer) (layerGauge, error)
 // Check returns an *option.Error if the policy cannot work.
 func (p ResetPolicy) Check() error {
 	switch p.Depth {
-	case "", "none", "restore", "reload":
-	case "process":
+	case "", contract.ResetNone, contract.ResetRestore, contract.ResetReload:
+	case contract.ResetProcess:
 		if p.Restart == nil {
 			return &option.Error{Option: "ResetPolicy.Restart", Reason: "missing; a reset of the process needs it", Fix: "run the training under {supervise.Run}"}
 		}
@@ -137,7 +138,7 @@ func (r *resetter) save(string) (json.RawMessage, error) {
 }
 
 func (r *resetter) start(_ context.Context, s *fit.State) error {
-	r.Depth, r.Layer = cmp.Or(r.Depth, "reload"), cmp.Or(r.Layer, memory.RSS)
+	r.Depth, r.Layer = cmp.Or(r.Depth, contract.ResetReload), cmp.Or(r.Layer, memory.RSS)
 	if err := r.Check(); err != nil {
 		return err
 	}
@@ -151,9 +152,9 @@ func (r *resetter) start(_ context.Context, s *fit.State) error {
 		return &option.Error{Option: "ResetPolicy.Layer", Value: r.Layer, Reason: err.Error(), Fix: "use rss, or another layer that this machine reports"}
 	}
 	r.limit = memory.Bytes(near * float64(r.Limit))
-	if base := g.Read(); r.Depth != "none" && base.OK && base.Bytes >= r.limit {
+	if base := g.Read(); r.Depth != contract.ResetNone && base.OK && base.Bytes >= r.limit {
 		const remedy = "raise the limit, or reset at intervals of steps or epochs"
-		if r.Depth == "process" {
+		if r.Depth == contract.ResetProcess {
 			return errors.Join(&option.Error{Option: "ResetPolicy.Limit", Value: r.Limit, Fix: remedy,
 				Reason: fmt.Sprintf("%v of %s are in use before the first step, and a new process is due at %v, 90%% of the limit", base, r.Layer, r.limit)}, g.Close())
 		}
@@ -216,7 +217,7 @@ func (r *resetter) look(ctx context.Context, s *fit.State) error {
 	}
 	r.forecast.reset()
 	// Only the next process can measure whether a restart helped.
-	if after := r.gauge.Read(); r.Depth != "process" && after.OK && (after.Bytes >= r.limit || after.Bytes >= level.Bytes) {
+	if after := r.gauge.Read(); r.Depth != contract.ResetProcess && after.OK && (after.Bytes >= r.limit || after.Bytes >= level.Bytes) {
 		useless = true
 	}
 	if useless {
@@ -227,11 +228,11 @@ func (r *resetter) look(ctx context.Context, s *fit.State) error {
 }
 
 func (r *resetter) reset(ctx context.Context, s *fit.State, reason string) error {
-	if r.Depth == "none" {
+	if r.Depth == contract.ResetNone {
 		return nil
 	}
 	r.last, r.state.Near = s.Step, false
-	if r.Depth == "process" {
+	if r.Depth == contract.ResetProcess {
 		s.ResetBy(r.Depth, memory.Reading{}, 0) // the next process measures the effect
 		s.Stop("resuming in a new process: " + reason)
 		r.Restart(reason)

@@ -43,6 +43,14 @@ const (
 	ReductionUnknown = "unknown"
 )
 
+// The depths of a reset (session.Session.Reset, budget.ResetPolicy).
+const (
+	ResetNone    = "none"
+	ResetRestore = "restore" // writes the variables
+	ResetReload  = "reload"  // closes the session and opens another one
+	ResetProcess = "process" // ends the process; another one continues
+)
+
 // Codes of savedmodels.Problem that other packages need.
 const (
 	// CodeStateNotSaved means that training changes state that a checkpoint does not include,

@@ -182,8 +182,8 @@ func (m *model) checkpoint(prefix string, fetches []tf.Output, targets []*tf.Ope
 // resetting adds the action of the parameter reset to the end of each epoch. The state of the
 // model stays the same.
 func (m *model) resetting(l *loop.Loop, functions ...*function) *loop.Loop {
-	reset := m.Choice("reset", "none", "restore", "reload")
-	if reset == "none" {
+	reset := m.Choice("reset", contract.ResetNone, contract.ResetRestore, contract.ResetReload)
+	if reset == contract.ResetNone {
 		return l
 	}
 	before, state := l.Epoch, filepath.Join(m.Spec.Scratch, "state")
@@ -192,7 +192,7 @@ func (m *model) resetting(l *loop.Loop, functions ...*function) *loop.Loop {
 			before(ctx, n)
 		}
 		m.save(state)
-		if reset == "reload" {
+		if reset == contract.ResetReload {
 			m.close()
 			m.load()
 			for _, f := range functions {

@@ -10,20 +10,12 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/synth"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
-)
-
-// The values of the parameter reset: what happens to the session after each epoch. The state of
-// the model stays the same.
-const (
-	resetNone    = "none"
-	resetRestore = "restore" // write and read the variables
-	resetReload  = "reload"  // close the session and open another one
-	resetProcess = "process" // another process continues
 )
 
 type engine interface {
@@ -33,7 +25,8 @@ type engine interface {
 	Close() error
 }
 
-// trainer is a fit.Session with the parameters model, reset, micro and eager.
+// trainer is a fit.Session with the parameters model, reset, micro and eager. A reset follows each epoch
+// and does not change the state of the model.
 type trainer struct {
 	engine // the current one
 	model  *savedmodels.Model
@@ -56,7 +49,7 @@ func (b *builder) trainerOf(ctx context.Context, model *savedmodels.Model, devic
 		model: model,
 		// An inexact update is also measured; checkMicro reports it.
 		opts:  session.Options{Device: device, Config: b.Spec.Config, Seed: b.Spec.Seed, AllowInexactSplit: true, Cluster: b.cluster},
-		reset: b.Choice("reset", resetNone, resetRestore, resetReload, resetProcess),
+		reset: b.Choice("reset", contract.ResetNone, contract.ResetRestore, contract.ResetReload, contract.ResetProcess),
 		micro: b.Int("micro", 1),
 		eager: b.eager(),
 		state: filepath.Join(b.Spec.Scratch, "state"),
@@ -150,14 +143,14 @@ func (t *trainer) step(ctx context.Context, n int, b data.Batch) float64 {
 }
 
 func (t *trainer) endEpoch(ctx context.Context, _ int) {
-	if t.reset == resetNone {
+	if t.reset == contract.ResetNone {
 		return
 	}
 	worker.Check(t.Save(ctx, t.state))
 	switch t.reset {
-	case resetProcess:
+	case contract.ResetProcess:
 		worker.Check(loop.ErrSaved)
-	case resetReload:
+	case contract.ResetReload:
 		worker.Check(t.Close())
 		t.open(ctx)
 	}
