@@ -179,6 +179,13 @@ func TestOddArrow(t *testing.T) {
 	require.Equal(t, []string{"short", "a text of more than 12 bytes"}, f["view"].Values)
 	require.NoError(t, m.Close())
 
+	// The features leave out a list with a null, as the names to ignore do.
+	m, err = Open(path, Options{CSV: CSVOptions{Input: "dense", Features: []string{"x", "numbers"}}})
+	require.NoError(t, err)
+	require.Equal(t, path+": 2 samples; x float32 [2]", describe(m))
+	require.ElementsMatch(t, append(slices.Clone(all), "flags", "large", "view"), m.LeftOut())
+	require.NoError(t, m.Close())
+
 	schema, err := InferSchema(path, Options{Ignore: slices.DeleteFunc(slices.Clone(all), func(name string) bool { return name == "time" || name == "words" })})
 	require.NoError(t, err)
 	require.Contains(t, string(schema), "  time:\n    type: date\n    format: '%Y-%m-%dT%H:%M:%S'\n    unit: seconds\n    missing: error # 1 of 2 cells")

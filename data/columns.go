@@ -76,10 +76,12 @@ func (s *recordSet) choose(names []string, first map[string]value) (label string
 	if err := s.options.CSV.useSchema(s.rules, names, label); err != nil {
 		return "", err
 	}
-	if _, isTable := s.format.(tableFormat); !isTable {
-		s.order = names
+	if table, ok := s.format.(tableFormat); ok {
+		s.order, s.out = table.chosen()
+		return label, nil
 	}
-	s.out, err = s.options.CSV.leaveOut(s.order, label)
+	s.order = names
+	s.out, err = s.options.CSV.leaveOut(names, label)
 	return label, err
 }
 

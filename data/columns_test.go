@@ -86,6 +86,18 @@ func TestColumnsAreJoined(t *testing.T) {
 	require.Equal(t, []float32{math.Nextafter32(1, 2), 1}, fieldsOf(t, m)["x"].Values)
 }
 
+// The label of a Parquet file with a name to ignore was found null.
+func TestLabelIsNotIgnored(t *testing.T) {
+	paths := people(t)
+	for _, format := range []string{"csv", "jsonl", "parquet", "tfrecord"} {
+		m, err := Open(paths[format], Options{CSV: CSVOptions{Label: "label"}, Ignore: []string{"label", "kind"}})
+		require.NoError(t, err, format)
+		require.Equal(t, []int{3}, fieldsOf(t, m)["y"].Shape, format)
+		require.NotContains(t, m.LeftOut(), "label", format)
+		require.NoError(t, m.Close())
+	}
+}
+
 func TestColumnsAreNotJoined(t *testing.T) {
 	dir := t.TempDir()
 	for text, want := range map[string]string{

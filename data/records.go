@@ -44,6 +44,8 @@ type tableFormat interface {
 	fresh(rows tableRows) recordFormat
 	// rows calls each for the rows of a file, encoded for the temporary file.
 	rows(r io.ReaderAt, size int64, each func(raw []byte) error) error
+	// chosen returns the names of the columns, and those that are left out.
+	chosen() (names, out []string)
 }
 
 // value is an encoded value of a record. kind is nil if the type is unknown because there are no
@@ -156,7 +158,7 @@ func newRecordSet(name string, format recordFormat, o Options, how reading) *rec
 	s := &recordSet{format: format, options: o, limit: how.limit, textIDs: map[string]uint32{}, found: problems{source: name}, problems: map[string]int{}}
 	s.writer.create = func() (*os.File, error) { return s.scratchFile("index") }
 	if table, ok := format.(tableFormat); ok {
-		s.format = table.fresh(tableRows{limit: how.limit, ignore: o.Ignore})
+		s.format = table.fresh(tableRows{limit: how.limit, options: &s.options.CSV})
 	}
 	return s
 }
@@ -291,9 +293,6 @@ func (s *recordSet) storesText() bool {
 func (s *recordSet) start(raw []byte) (err error) {
 	first := map[string]value{}
 	for name, v := range s.format.values(raw, &err) {
-		if _, again := first[string(name)]; !again {
-			s.order = append(s.order, string(name))
-		}
 		if first[string(name)] = s.ruled(string(name), v); len(first) > maxFields {
 			return recordError(fmt.Sprintf("more than %d values", maxFields), "the inputs of a model", "leave out unused values")
 		}

@@ -18,7 +18,9 @@ import (
 type tableRows struct {
 	columns []tableColumn // of the first file
 	limit   *limit        // of the memory for what is decompressed at a time
-	ignore  []string      // the names of columns whose values are not needed
+	options *CSVOptions
+	names   []string // of the columns
+	out     []string // the names of the columns that are left out
 }
 
 type tableColumn struct {
@@ -27,7 +29,7 @@ type tableColumn struct {
 	list bool
 	date bool  // whether its values are texts of dates or times, which only rules read
 	err  error // why the column cannot be used
-	omit bool  // whether the rows have no values of the column
+	omit bool  // whether the rows of the temporary file have no values of the column
 }
 
 // without returns the column for values of a type that is not supported.
@@ -49,22 +51,33 @@ func (t *tableRows) use(columns []tableColumn) error {
 	same := func(a, b tableColumn) bool {
 		return a.name == b.name && a.kind == b.kind && a.list == b.list && a.date == b.date
 	}
-	names := map[string]bool{}
-	for i, c := range columns {
-		columns[i].omit = c.omit || slices.Contains(t.ignore, c.name)
-		if names[c.name] {
+	var names []string
+	known := map[string]bool{}
+	for _, c := range columns {
+		if known[c.name] {
 			return fmt.Errorf("two columns have the name %q: rename one: %w", c.name, ErrFormat)
 		}
-		names[c.name] = true
+		known[c.name], names = true, append(names, c.name)
 	}
 	if t.columns == nil {
-		t.columns = columns
+		var err error
+		if t.out, err = t.options.leaveOut(names, t.options.Label); err != nil {
+			return err
+		}
+		for i, out := 0, positions(t.out); i < len(columns); i++ {
+			_, leftOut := out[columns[i].name]
+			columns[i].omit = columns[i].omit || leftOut
+		}
+		t.columns, t.names = columns, names
 	}
 	if !slices.EqualFunc(columns, t.columns, same) {
 		return fmt.Errorf("its columns or their types differ from those of the first file: write all files with the same columns: %w", ErrFormat)
 	}
 	return nil
 }
+
+// chosen implements tableFormat.
+func (t *tableRows) chosen() (names, out []string) { return t.names, t.out }
 
 // tableTime is the form of times for rules. They are in UTC.
 const tableTime = "2006-01-02T15:04:05"
