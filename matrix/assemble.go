@@ -167,7 +167,7 @@ func goal(remedy Remedy, base []*RunResult) compare.Goal {
 func split(runs []*RunResult) []string {
 	var parts []string
 	for _, kind := range kinds {
-		if n := len(slices.DeleteFunc(slices.Clone(runs), func(r *RunResult) bool { return r.kind() != kind })); n > 0 {
+		if n := len(ofKind(runs, kind)); n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, kind))
 		}
 	}

@@ -14,15 +14,20 @@ import (
 // kinds has the kinds of verdicts, the worst first.
 var kinds = []memory.Kind{memlayer.Crash, memory.Leak, memory.Inconclusive, memory.Sawtooth, memory.Jump, memory.Plateau, memory.Flat}
 
-func (run *RunResult) kind() memory.Kind { return run.Outcome.Verdict.Kind }
+// ofKind returns the runs with a kind of verdict.
+func ofKind(runs []*RunResult, kind memory.Kind) []*RunResult {
+	return slices.DeleteFunc(slices.Clone(runs), func(run *RunResult) bool { return run.kind() != kind })
+}
 
-// Samples is the number of samples between steps.
+// Samples is the number of samples that were taken between steps.
 func (run *RunResult) Samples() int {
 	if run.Series == nil {
 		return 0
 	}
-	return len(run.Series.Samples())
+	return run.Series.Total()
 }
+
+func (run *RunResult) kind() memory.Kind { return run.Outcome.Verdict.Kind }
 
 // Middle returns the run that represents several: of those with the most frequent kind of
 // verdict, the one with the middle slope. Of equally frequent kinds it takes the worst. It takes
@@ -32,8 +37,7 @@ func Middle(runs []*RunResult) *RunResult {
 	leaks := compare.Leaks(outcomes(runs))
 	var most []*RunResult
 	for _, kind := range kinds {
-		alike := slices.DeleteFunc(slices.Clone(runs), func(run *RunResult) bool { return run.kind() != kind })
-		if len(alike) > len(most) && (kind != memory.Leak || leaks) {
+		if alike := ofKind(runs, kind); len(alike) > len(most) && (kind != memory.Leak || leaks) {
 			most = alike
 		}
 	}

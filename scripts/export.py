@@ -3180,8 +3180,8 @@ def _rate(text: str) -> float:
     return value
 
 
-def _names(text: str) -> list[str]:
-    return text.split(",")
+def _names(text: str) -> list[str] | None:
+    return text.split(",") if text else None
 
 
 # The options of the command that are not arguments of export.
@@ -3380,11 +3380,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             "input_dtypes": _pairs(arguments.input_dtypes, "--input-dtype", "x") or None,
             "input_ranges": _ranges(arguments.input_ranges) or None,
         }
-        # The command line overrides what the function returned.
-        options.update({key: value for key, value in given.items() if value is not None})
         strange = sorted(set(options) - set(inspect.signature(export).parameters))
         if strange:
             raise UsageError(f"{arguments.model} returned arguments export() lacks: {strange}")
+        # The command line overrides what the function returned.
+        options.update({key: value for key, value in given.items() if value is not None})
         report = export(model, arguments.out, **options)
     except UsageError as error:
         print(f"export.py: {error}", file=sys.stderr)

@@ -121,13 +121,13 @@ class Spec:
         try:
             raw = {names.get(name, name): value for name, value in json.loads(text).items()}
             spec = cls(**{name: raw[name] for name in raw.keys() & known})
+            for name in ("steps", "every", "epoch", "batch"):
+                if getattr(spec, name) < 1:
+                    raise ValueError(f"{name} is {getattr(spec, name)}: expected at least 1")
+            if spec.samples < 0 or spec.samples % spec.epoch:
+                raise ValueError(f"samples is {spec.samples}: expected a multiple of {spec.epoch}")
         except (TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
-        for name in ("steps", "every", "epoch", "batch"):
-            if getattr(spec, name) < 1:
-                raise ValueError(f"{name} is {getattr(spec, name)}: expected at least 1")
-        if spec.samples < 0 or spec.samples % spec.epoch:
-            raise ValueError(f"samples is {spec.samples}: expected a multiple of {spec.epoch}")
         return spec
 
     @property

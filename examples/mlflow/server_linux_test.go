@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/fit"
+	"steadyfit/internal/freeport"
 	"steadyfit/train"
 )
 
@@ -92,11 +93,8 @@ func TestMLflowServer(t *testing.T) {
 // serve starts MLflow's server with a database in a temporary folder, and returns its address.
 func serve(t *testing.T, python string) (url string) {
 	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	_, port, err := net.SplitHostPort(freeport.Addresses(t, 1)[0])
 	require.NoError(t, err)
-	_, port, err := net.SplitHostPort(free.Addr().String())
-	require.NoError(t, err)
-	require.NoError(t, free.Close())
 	dir := t.TempDir()
 	var output bytes.Buffer
 	cmd := exec.Command(python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port, "--workers", "1",

@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package freeport gives tests addresses for the servers that they start in other processes.
 package freeport
 
@@ -14,8 +16,9 @@ import (
 func Addresses(t testing.TB, n int) (list []string) {
 	t.Helper()
 	for range n {
-		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 		require.NoError(t, err)
+		syscall.CloseOnExec(fd)
 		t.Cleanup(func() { require.NoError(t, syscall.Close(fd)) })
 		require.NoError(t, syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)) // as servers do
 		require.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))

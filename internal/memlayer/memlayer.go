@@ -15,27 +15,32 @@ import (
 
 // Layers of the operating system, from /proc/PID/status on Linux.
 const (
-	File         = "file"          // resident pages of files, mostly libraries
-	Shared       = "shared memory" // shmem and tmpfs
-	Swap         = "swap"          // anonymous memory that was swapped out
-	Peak         = "peak rss"      // largest RSS since the start or Sampler.ResetPeak (VmHWM)
-	Threads      = "thread count"
-	CgroupUsed   = "cgroup in use" // memory of the control group, including the page cache
-	CgroupLimit  = "cgroup limit"  // lowest limit of the group and its parents; unknown without a limit
-	GoHeap       = "go heap"       // objects, live or not yet swept
-	GoLive       = "go heap live"  // objects reachable at the last collection
-	GoTotal      = "go total"      // memory held by the Go runtime
-	CleanupCount = "waiting cleanup count"
-	GCCycles     = "gc cycle count"
-	Goroutines   = "goroutine count"
+	File        = "file"          // resident pages of files, mostly libraries
+	Shared      = "shared memory" // shmem and tmpfs
+	Swap        = "swap"          // anonymous memory that was swapped out
+	Peak        = "peak rss"      // largest RSS since the start or Sampler.ResetPeak (VmHWM)
+	Threads     = "thread count"
+	CgroupUsed  = "cgroup in use" // memory of the control group, including the page cache
+	CgroupLimit = "cgroup limit"  // lowest limit of the group and its parents; unknown without a limit
 	// CgroupWorkingSet is the memory of the control group without the file pages that the kernel
 	// drops first (inactive_file in memory.stat). Kubelet evicts by this amount. Only budgets and
 	// resets of a training read it.
 	CgroupWorkingSet = "cgroup working set"
-	// StepTime is the mean time per step since the previous sample, excluding the sampling. The first
-	// sample does not have it.
-	StepTime = "step time"
 )
+
+// Layers of the Go runtime, from runtime/metrics; unknown for another process.
+const (
+	GoHeap       = "go heap"               // objects, live or not yet swept
+	GoLive       = "go heap live"          // objects reachable at the last collection
+	GoTotal      = "go total"              // memory held by the Go runtime
+	CleanupCount = "waiting cleanup count" // cleanups and finalizers that are due
+	GCCycles     = "gc cycle count"        // collections since the start
+	Goroutines   = "goroutine count"
+)
+
+// StepTime is the mean time per step since the previous sample, excluding the sampling. The first
+// sample does not have it.
+const StepTime = "step time"
 
 // Layers of sources. [Of] names parts of them.
 const (

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Sort returns names ordered by their Levenshtein distance to want, ignoring case, and then by name. Only the first 64
-// bytes of a name count, since the cost is quadratic and names come from files.
+// Sort returns names ordered by their Levenshtein distance to want, ignoring case, and then by name. Only
+// the first 64 bytes of a name count, since the cost is quadratic and names come from files.
 func Sort(want string, names []string) []string {
 	type scored struct {
 		name     string
@@ -32,10 +32,10 @@ func short(name string) string {
 	return strings.ToLower(name[:min(len(name), 64)])
 }
 
-// Meant returns the name of which want is probably a misspelling: one that differs in at most two bytes. It
+// Meant returns the name of which want is probably a misspelling: one that differs in at most two bytes, as Sort compares them. It
 // returns "" if there is none, or if want is too short to tell.
 func Meant(want string, names []string) string {
-	if best := Sort(want, names); len(want) >= 3 && len(best) > 0 && distance(want, best[0]) <= 2 {
+	if best := Sort(want, names); len(want) >= 3 && len(best) > 0 && distance(short(want), short(best[0])) <= 2 {
 		return best[0]
 	}
 	return ""

@@ -30,6 +30,7 @@ func TestDistance(t *testing.T) {
 func TestMeant(t *testing.T) {
 	names := []string{"epochs", "batch"}
 	require.Equal(t, "epochs", Meant("epoch", names))
+	require.Equal(t, "epochs", Meant("EPOCH", names))
 	require.Empty(t, Meant("depths", names))
 	require.Empty(t, Meant("ba", names), "too short")
 	require.Empty(t, Meant("batch", nil))

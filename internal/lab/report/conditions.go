@@ -110,8 +110,13 @@ func (v *view) Machine() string {
 	}
 	return facts(e.CPU, counted(e.Cores, "core"), known(memory.Bytes(e.Memory), "%v of memory"), known(memory.Bytes(e.Limit), "limited to %v"),
 		cmp.Or(strings.Join(e.GPUs, ", "), "no GPU"), known(strings.Join(names, ", "), "TensorFlow %s"), known(e.Keras, "Keras %s"),
-		known(strings.Trim(e.OS+"/"+e.Arch, "/"), "%s"))
+		v.platform())
 }
+
+func (v *view) platform() string { return strings.Trim(v.Environment.OS+"/"+v.Environment.Arch, "/") }
+
+// System is the operating system with its kernel.
+func (v *view) System() string { return strings.TrimSpace(v.platform() + " " + v.Environment.Kernel) }
 
 // When is the time of the first run and the size of the matrix.
 func (v *view) When() string {

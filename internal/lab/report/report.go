@@ -113,8 +113,10 @@ func (v *view) middle(c *matrix.Combination) *matrix.RunResult {
 		return nil
 	}
 	run := matrix.Middle(runs)
-	if sampled := slices.DeleteFunc(runs, func(r *matrix.RunResult) bool { return r.Samples() == 0 }); run.Samples() == 0 && len(sampled) > 0 {
-		run = matrix.Middle(sampled)
+	if run.Samples() == 0 {
+		if sampled := slices.DeleteFunc(runs, func(r *matrix.RunResult) bool { return r.Samples() == 0 }); len(sampled) > 0 {
+			run = matrix.Middle(sampled)
+		}
 	}
 	return run
 }
