@@ -74,10 +74,10 @@ type objects struct {
 	values  *limit // for the values in memory
 	options CSVOptions
 	rules   map[string]*Rule
-	names   []string // in the order of the first line
-	out     []string // the names that are left out
-	fields  map[string]*jsonField
-	lines   []int // line of each sample
+	names   []string              // in the order of the first line
+	out     []string              // the names that are left out
+	fields  map[string]*jsonField // nil for a name that is left out
+	lines   []int                 // line of each sample
 }
 
 type jsonField struct {
@@ -101,16 +101,16 @@ func (t *objects) add(text []byte, line int) error {
 		return t.bad(line, "", wrong.Found, wrong.Expected, wrong.Fix)
 	}
 	if len(t.lines) == 0 { // it defines the names and shapes
-		if err := t.start(text); err != nil {
-			return fmt.Errorf("%s: %w", t.file, err)
+		if err := t.start(text, line); err != nil {
+			return err
 		}
 	}
 	seen := 0
 	err := t.members(text, line, func(name string, d *json.Decoder) error {
-		if slices.Contains(t.out, name) {
+		f, known := t.fields[name]
+		if known && f == nil {
 			return skipValue(d)
 		}
-		f := t.fields[name]
 		if f == nil && len(t.names) == maxFields {
 			return t.bad(line, "", fmt.Sprintf("more than %d names", maxFields), "an object with the inputs of a model", "remove unused names")
 		}
@@ -126,14 +126,8 @@ func (t *objects) add(text []byte, line int) error {
 		if err == nil && repeated {
 			err = wrong("a repeated name", "unique names")
 		}
-		if row := (*RowError)(nil); errors.As(err, &row) {
-			row.File, row.Unit, row.Row, row.Column = t.file, "line", line, strconv.Quote(name)
-			return row
-		} else if err != nil {
-			return fmt.Errorf("%s: %w", t.file, err)
-		}
 		seen++
-		return nil
+		return err
 	})
 	if err != nil {
 		return err
@@ -150,20 +144,33 @@ func (t *objects) add(text []byte, line int) error {
 }
 
 // start finds the names in the first line that are left out.
-func (t *objects) start(text []byte) (err error) {
+func (t *objects) start(text []byte, line int) error {
 	t.names, t.fields = nil, make(map[string]*jsonField)
 	var names []string
-	_ = t.members(text, 0, func(name string, d *json.Decoder) error { // add returns the error
+	err := t.members(text, line, func(name string, d *json.Decoder) error {
 		names = append(names, name)
 		return skipValue(d)
 	})
-	t.out, err = t.options.leaveOut(names, t.options.Label)
-	return err
+	if err != nil {
+		return err
+	}
+	if t.out, err = t.options.leaveOut(names, t.options.Label); err != nil {
+		return fmt.Errorf("%s: %w", t.file, err)
+	}
+	for _, name := range t.out {
+		t.fields[name] = nil
+	}
+	return nil
 }
 
-func skipValue(d *json.Decoder) error { return d.Decode(new(json.RawMessage)) }
+func skipValue(d *json.Decoder) error {
+	if err := d.Decode(new(json.RawMessage)); err != nil {
+		return wrongJSON(err)
+	}
+	return nil
+}
 
-// members calls each for the names of an object, which reads the value.
+// members calls each for the names of an object, which reads the value, and completes its errors.
 func (t *objects) members(text []byte, line int, each func(name string, d *json.Decoder) error) error {
 	const fix = `write a line such as {"text": "...", "label": 1}`
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -178,8 +185,12 @@ func (t *objects) members(text []byte, line int, each func(name string, d *json.
 		if err != nil || !ok {
 			return t.bad(line, "", quote(string(text)), "a JSON object", fix)
 		}
-		if err := each(name, d); err != nil {
-			return err
+		err = each(name, d)
+		if row := (*RowError)(nil); errors.As(err, &row) {
+			row.File, row.Unit, row.Row, row.Column = t.file, "line", line, strconv.Quote(name)
+			return row
+		} else if err != nil {
+			return fmt.Errorf("%s: %w", t.file, err)
 		}
 	}
 	if _, err := d.Token(); err != nil {
@@ -199,9 +210,17 @@ func (t *objects) addField(name string) *jsonField {
 	return f
 }
 
-// wrong returns an error for a value. objects.add completes it with the line and name.
+// wrong returns an error for a value. objects.members completes it with the line and name.
 func wrong(found, expected string) error {
 	return &RowError{Found: found, Expected: expected, Fix: "correct the line, or remove it", Err: ErrFormat}
+}
+
+// wrongJSON returns the error for a value that the decoder refused.
+func wrongJSON(err error) error {
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		err = errors.New("the line ends")
+	}
+	return wrong("an invalid JSON value: "+err.Error(), aValue)
 }
 
 // wrongNull returns an error for a null. Arrays have no rules.
@@ -218,11 +237,8 @@ const aValue = "a number, text, true, false, or an array"
 // value appends the next value of a line, which is nested in depth arrays.
 func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	token, err := d.Token()
-	if err == io.EOF || err == io.ErrUnexpectedEOF {
-		err = errors.New("the line ends")
-	}
 	if err != nil {
-		return wrong("an invalid JSON value: "+err.Error(), aValue)
+		return wrongJSON(err)
 	}
 	if f.rule != nil && depth == 0 {
 		if token, err = f.rule.token(token); err != nil {

@@ -82,21 +82,30 @@ func TestJSONLRefuses(t *testing.T) {
 		"{\"a\": [1, 2]}\n{\"a\": [1]}":       "found an array of 1, expected an array of 2",
 		`{"a": [[1, 2], [3]]}`:                "found an array of 1, expected an array of 2",
 		`{"a": [1, [2]]}`:                     "found an array, expected a single value",
-		`{"a": ` + strings.Repeat("[", 1<<20): "too many nested arrays",
-		`{"a": []}`:                           "found an array of 0, expected an array of 1",
-		"{\"a\": \"K\xf6ln\"}":                `line 1: found "{\"a\": \"K\xf6ln\"}", expected text in UTF-8; convert the file`,
-		`{"a": 1e39}`:                         "expected a number within float32",
-		`{"a": 9007199254740992}`:             "expected an integer below 2^53",
-		`{"a": 0, "b": "o", "b": "p"}`:        `found a repeated name`,
-		strings.Repeat(" ", maxRow+1):         "more than 16777216 bytes",
-		"{\"a\": 1}\n{\"a\": 1, \"b\": nan":   "line 2",
-		"\xff\xfe{":                           "UTF-16",
+		`{"a": ` + strings.Repeat("[", 1<<20): `line 1, column "a": found an invalid JSON value: `,
+		`{"a": ` + strings.Repeat("[", 65) + strings.Repeat("]", 65) + "}": "too many nested arrays",
+		`{"a": 1, "b": nan}`:                `line 1, column "b": found an invalid JSON value: `,
+		`{"a": []}`:                         "found an array of 0, expected an array of 1",
+		"{\"a\": \"K\xf6ln\"}":              `line 1: found "{\"a\": \"K\xf6ln\"}", expected text in UTF-8; convert the file`,
+		`{"a": 1e39}`:                       "expected a number within float32",
+		`{"a": 9007199254740992}`:           "expected an integer below 2^53",
+		`{"a": 0, "b": "o", "b": "p"}`:      `found a repeated name`,
+		strings.Repeat(" ", maxRow+1):       "more than 16777216 bytes",
+		"{\"a\": 1}\n{\"a\": 1, \"b\": nan": "line 2",
+		"\xff\xfe{":                         "UTF-16",
 	} {
 		_, err := readJSONL("d.jsonl", strings.NewReader(text), CSVOptions{}, nil)
 		require.ErrorContains(t, err, says, text)
 		require.ErrorContains(t, err, "d.jsonl", text)
 	}
-	_, err := readJSONL("d.jsonl", strings.NewReader(`{"a": 1, "b": "n"}`), CSVOptions{Label: "b", Classes: []string{"m"}}, nil)
+	// A line that is cut off was reported to lack the columns after the cut, and an error of a column that is left out
+	// had no position.
+	features := CSVOptions{Input: "dense", Features: []string{"a", "b"}}
+	_, err := readJSONL("d.jsonl", strings.NewReader(`{"a": 1, "c":`), features, nil)
+	require.EqualError(t, err, `d.jsonl: line 1, column "c": found an invalid JSON value: the line ends, expected a number, text, true, false, or an array; correct the line, or remove it`)
+	_, err = readJSONL("d.jsonl", strings.NewReader("{\"a\": 1, \"b\": 2, \"c\": null}\n{\"c\": nan, \"a\": 1}"), features, nil)
+	require.ErrorContains(t, err, `d.jsonl: line 2, column "c": found an invalid JSON value: `)
+	_, err = readJSONL("d.jsonl", strings.NewReader(`{"a": 1, "b": "n"}`), CSVOptions{Label: "b", Classes: []string{"m"}}, nil)
 	require.ErrorContains(t, err, `line 1, column "b": found "n", expected one of the 1 classes, such as "m"`)
 }
 
