@@ -1,12 +1,14 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
@@ -74,6 +76,7 @@ type preprocessed struct {
 	fields  []data.FieldSpec
 	sum     string // hash of the graph
 	in, out tfbind.DType
+	idle    atomic.Pointer[batchMemory]
 
 	// mu protects the native step.
 	mu    sync.Mutex
@@ -81,6 +84,13 @@ type preprocessed struct {
 	tf    *tfbind.Session
 	step  *tfbind.Step
 	shape []int64 // scratch
+}
+
+// batchMemory is the memory of the batches of a pass. Each batch reuses that of the batch before it, and a
+// pass reuses that of the pass that ended last.
+type batchMemory struct {
+	values any
+	fields []data.Field
 }
 
 func (d *preprocessed) load(ctx context.Context, graph []byte) (err error) {
@@ -275,10 +285,11 @@ func (d *preprocessed) Describe() string {
 
 func (d *preprocessed) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 	return func(yield func(data.Batch, error) bool) {
-		var buffer any
+		memory := cmp.Or(d.idle.Swap(nil), &batchMemory{})
+		defer d.idle.Store(memory)
 		for b, err := range d.ds.Batches(p) {
 			if err == nil {
-				if buffer, err = d.process(p.Epoch, &b, buffer); err != nil {
+				if err = d.process(p.Epoch, &b, memory); err != nil {
 					err = fmt.Errorf("%s: batch %d: field %q: %w", d.Name(), b.Index, d.o.Field, err)
 				}
 			}
@@ -293,18 +304,19 @@ func (d *preprocessed) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 	}
 }
 
-// process replaces the field of a batch with the graph's result, and returns the memory of its
-// values.
-func (d *preprocessed) process(epoch int, b *data.Batch, buffer any) (any, error) {
+// process replaces the field of a batch with the graph's result. The batch then uses the memory.
+func (d *preprocessed) process(epoch int, b *data.Batch, memory *batchMemory) error {
 	spec := d.fields[d.at]
 	if d.at >= len(b.Fields) || b.Fields[d.at].Name != spec.Name {
-		return nil, fmt.Errorf("field %d of the batch does not have the name that the dataset declares: %w", d.at, data.ErrFormat)
+		return fmt.Errorf("field %d of the batch does not have the name that the dataset declares: %w", d.at, data.ErrFormat)
 	}
-	out, err := d.apply(context.Background(), epoch, b.Index, b.Fields[d.at].Array, spec.Shape, buffer)
+	out, err := d.apply(context.Background(), epoch, b.Index, b.Fields[d.at].Array, spec.Shape, memory.values)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	b.Fields = slices.Clone(b.Fields)
-	b.Fields[d.at].Array = out
-	return out.Values, nil
+	memory.values = out.Values
+	memory.fields = append(memory.fields[:0], b.Fields...)
+	memory.fields[d.at].Array = out
+	b.Fields = memory.fields
+	return nil
 }

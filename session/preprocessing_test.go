@@ -137,6 +137,21 @@ func TestPreprocessing(t *testing.T) {
 	}
 }
 
+// All batches of a pass and of the next pass have the same memory.
+func TestPreprocessingReusesMemory(t *testing.T) {
+	got := preprocess(t, someDigits(t, 64), floats().Add("y", "Identity", typed(tfbind.Float32), "x"), session.PreprocessingOptions{})
+	fields, values := map[*data.Field]bool{}, map[*float32]bool{}
+	for epoch := range 2 {
+		for b, err := range got.Batches(data.Pass{Batch: 16, Epoch: epoch}) {
+			require.NoError(t, err)
+			x, _ := b.Field("x")
+			fields[&b.Fields[0]], values[&x.Values.([]float32)[0]] = true, true
+		}
+	}
+	require.Len(t, fields, 1)
+	require.Len(t, values, 1)
+}
+
 func TestPreprocessingErrors(t *testing.T) {
 	ctx := t.Context()
 	float := graphdef.Type(tfbind.Float32)
