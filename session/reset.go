@@ -12,13 +12,10 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Reset describes a finished reset. Its amounts are the anonymous memory of the process.
+// Reset describes a finished reset.
 type Reset struct {
-	Depth string
-	// Closed is the amount after closing and before loading; unknown for "restore".
-	Before, Closed, After memory.Reading
-	// Returned is by how much the memory decreased. It is negative if the memory grew, and unknown if
-	// Before or After is.
+	// Returned is by how much the anonymous memory of the process decreased. It is negative if the
+	// memory grew.
 	Returned memory.Reading
 	Took     time.Duration
 }
@@ -51,36 +48,35 @@ func (s *Session) Reset(ctx context.Context, depth string, to *Snapshot) (Reset,
 	if err := causeOf(ctx); err != nil {
 		return Reset{}, fmt.Errorf("reset: %w", err)
 	}
-	r := Reset{Depth: depth, Before: anonymous()}
-	began := time.Now()
+	before, began := anonymous(), time.Now()
 	switch depth {
 	case contract.ResetNone:
 	case contract.ResetRestore:
 		if err := s.bringTo(ctx, to); err != nil {
-			return r, fmt.Errorf("reset: %w", err)
+			return Reset{}, fmt.Errorf("reset: %w", err)
 		}
 	case contract.ResetReload:
 		if to != nil {
 			if err := to.fits(s.model); err != nil {
-				return r, fmt.Errorf("reset: %w", err)
+				return Reset{}, fmt.Errorf("reset: %w", err)
 			}
 		}
 		if err := s.model.CheckUnchanged(); err != nil {
-			return r, fmt.Errorf("reset: the session is unchanged, because its model could not be loaded again: %w", err)
+			return Reset{}, fmt.Errorf("reset: the session is unchanged, because its model could not be loaded again: %w", err)
 		}
 		if err := s.unload(); err != nil {
-			return r, s.lost(to, err)
+			return Reset{}, s.lost(to, err)
 		}
 		tfbind.TrimMalloc()
-		r.Closed = anonymous()
 		if err := s.reload(ctx, to); err != nil {
-			return r, s.lost(to, err)
+			return Reset{}, s.lost(to, err)
 		}
 	default:
-		return r, fmt.Errorf("reset: a session has no depth %q; expected restore or reload", depth)
+		return Reset{}, fmt.Errorf("reset: a session has no depth %q; expected restore or reload", depth)
 	}
-	if r.Took, r.After = time.Since(began), anonymous(); r.Before.OK && r.After.OK {
-		r.Returned = memory.Known(r.Before.Bytes - r.After.Bytes)
+	r := Reset{Took: time.Since(began)}
+	if after := anonymous(); before.OK && after.OK {
+		r.Returned = memory.Known(before.Bytes - after.Bytes)
 	}
 	return r, nil
 }

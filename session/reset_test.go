@@ -41,9 +41,8 @@ func TestResetsChangeNothing(t *testing.T) {
 				r, err := s.Reset(ctx, depth, p)
 				require.NoError(t, err)
 				require.NoError(t, p.Close())
-				assert.Equal(t, depth, r.Depth)
 				assert.True(t, r.Returned.OK)
-				assert.Equal(t, depth == "reload", r.Closed.OK)
+				assert.Positive(t, r.Took)
 				from := 3 + 3*i
 				have = append(have, losses(t, s, bs[from:from+3], int64(from))...)
 			}
@@ -73,9 +72,8 @@ func TestSnapshot(t *testing.T) {
 	assert.Equal(t, first, losses(t, other, bs, 0))
 
 	// A model reset to its original weights trains as it did at first.
-	r, err := other.Reset(ctx, "restore", nil)
+	_, err = other.Reset(ctx, "restore", nil)
 	require.NoError(t, err)
-	assert.Equal(t, "restore", r.Depth)
 	assert.Equal(t, first, losses(t, other, bs, 0))
 	_, err = other.Reset(ctx, "reload", nil)
 	require.NoError(t, err)

@@ -136,7 +136,7 @@ func (m *machine) reset(_ context.Context, depth string) (session.Reset, error) 
 		m.rise(2 * m.variables)
 		m.inGraph, m.freed = 0, 0
 	}
-	return session.Reset{Depth: depth, Before: memory.Known(before), After: memory.Known(m.bytes()), Took: time.Second}, nil
+	return session.Reset{Returned: memory.Known(before - m.bytes()), Took: time.Second}, nil
 }
 
 func (m *machine) level() memory.Reading {
