@@ -76,7 +76,7 @@ func ResolvePrecision(o *gpuopts.Options) (warning *option.Error, err error) {
 	}
 	o.Precision = gpuopts.Float16CPU
 	return &option.Error{Option: "Options.Precision", Value: gpuopts.Float16,
-		Reason: fmt.Sprintf("TensorFlow has no GPU here, only %s, and emulates float16 there with float32, which is slow", strings.Join(types, ", ")),
+		Reason: fmt.Sprintf("%v, only %s, and emulates float16 there with float32, which is slow", ErrNoGPU, strings.Join(types, ", ")),
 		Fix:    "use {Options.Precision bfloat16}"}, nil
 }
 

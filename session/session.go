@@ -192,7 +192,7 @@ func causeOf(ctx context.Context) error {
 }
 
 // ErrNoGPU means that the options ask for a GPU that TensorFlow does not have.
-var ErrNoGPU = errors.New("TensorFlow has no GPU here")
+var ErrNoGPU = resolved.ErrNoGPU
 
 // checkGPU returns ErrNoGPU if the options need a GPU and there is none.
 func (s *Session) checkGPU() error {

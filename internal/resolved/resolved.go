@@ -4,6 +4,7 @@ package resolved
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -127,6 +128,9 @@ func partsOf(t *native.Trace) (parts []string) {
 	return parts
 }
 
+// ErrNoGPU is session.ErrNoGPU.
+var ErrNoGPU = errors.New("TensorFlow has no GPU here")
+
 // Missing returns a warning for each option without effect, such as a precision in which no
 // matrix operation ran, XLA that compiled nothing, or a GPU option without a GPU. It does not
 // report effects that a trace cannot show. These include precision and XLA with several steps
@@ -138,7 +142,7 @@ func (r Settings) Missing(o gpuopts.Options) (list []*option.Error) {
 	gpus := HasGPU(r.Devices)
 	if len(r.Devices) > 0 && !gpus {
 		for _, setting := range o.ForGPU() {
-			warn(setting, "it has no effect: TensorFlow has no GPU here, only %s", strings.Join(ShortNames(r.Devices), ", "))
+			warn(setting, "it has no effect: %v, only %s", ErrNoGPU, strings.Join(ShortNames(r.Devices), ", "))
 		}
 	}
 	t := r.Step
