@@ -31,6 +31,7 @@ type arrowMessages struct {
 	batches      int             // record batches that were read
 	stated       int             // those that the footer lists; below 0 without one
 	dictionaries map[int64]int64 // the memory of each
+	held         int64           // the memory of the dictionaries
 	lz4          *lz4.Reader
 	zstd         *zstd.Decoder
 	batch        arrowBody // of the last record batch; its memory is used again
@@ -222,9 +223,10 @@ func (m *arrowMessages) next() (header, body []byte, err error) {
 			return nil, nil, fmt.Errorf("a dictionary that is written in parts is %w; write it as a whole", ErrUnsupported)
 		}
 		id := content.GetInt64Slot(dictionaryID, 0)
-		delete(m.dictionaries, id) // it is replaced
+		m.held -= m.dictionaries[id] // it is replaced
 		body, err = m.content(batch, into)
 		m.dictionaries[id] = int64(len(body))
+		m.held += int64(len(body))
 	case arrowBatch:
 		m.batches++
 		body, err = m.content(batch, into)
@@ -286,10 +288,7 @@ func (m *arrowMessages) read(what string, n, most int64, raw []byte) ([]byte, er
 
 // fits returns an error if n bytes exceed the limit together with the dictionaries.
 func (m *arrowMessages) fits(n int64) error {
-	for _, size := range m.dictionaries {
-		n += size
-	}
-	if m.limit != nil && n > m.limit.max {
+	if n += m.held; m.limit != nil && n > m.limit.max {
 		return option.Errorf("%w: with the dictionaries, it has %d bytes when decompressed, and the limit is %d; write smaller record batches, or raise {Options.MaxBytes} if the data is meant to be that large", ErrTooLarge, n, m.limit.max)
 	}
 	return nil
