@@ -21,7 +21,8 @@ type arrowRows struct {
 	tableRows
 	paths [][]int // the numbers of each column and of the fields of structs that lead to its values
 	raw   []byte  // the row
-	// ordered has the values of columns that are ordered categories, by name, in their order.
+	// ordered has the values of columns that are ordered categories, by name, in their order; nil if dictionaries of
+	// a column differ. It is set for InferSchema only.
 	ordered map[string][]string
 }
 
@@ -145,13 +146,24 @@ func (a *arrowRows) batch(batch arrow.RecordBatch, each func([]byte) error) (err
 // order keeps the values of a column if it is an ordered category.
 func (a *arrowRows) order(column string, values arrow.Array) {
 	categories, ok := values.(*arrays.Dictionary)
-	if !ok || !categories.DataType().(*arrow.DictionaryType).Ordered || categories.Dictionary().Len() > maxCategories {
+	if !ok || !a.options.Schema.allTexts() || !categories.DataType().(*arrow.DictionaryType).Ordered {
 		return
 	}
-	a.ordered[column] = nil
-	for i := range categories.Dictionary().Len() {
-		a.ordered[column] = append(a.ordered[column], strings.Clone(categories.Dictionary().ValueStr(i)))
+	values = categories.Dictionary()
+	kept, known := a.ordered[column]
+	if n := values.Len(); n == 0 || n > maxCategories || known && kept == nil {
+		return
 	}
+	for i := range values.Len() {
+		value := values.ValueStr(i)
+		if i == len(kept) { // the dictionary of a later batch may be longer
+			kept = append(kept, strings.Clone(value))
+		} else if kept[i] != value {
+			kept = nil
+			break
+		}
+	}
+	a.ordered[column] = kept
 }
 
 // encode appends the value of a row.

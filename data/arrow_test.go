@@ -255,20 +255,29 @@ func wordsOfArrow(t testing.TB, parts bool) []byte {
 
 // A category that the file orders got numbers in the order of the alphabet.
 func TestInferSchemaOfOrderedCategories(t *testing.T) {
-	for ordered, want := range map[bool]string{true: "{L: 2, M: 1, S: 0}", false: "{L: 0, M: 1, S: 2}"} {
-		size := &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String, Ordered: ordered}
+	for _, c := range []struct {
+		ordered bool
+		next    string // the categories of the next record batch, in their order
+		want    string
+	}{
+		{false, "SML", "{L: 0, M: 1, S: 2}"}, {true, "SML", "{L: 2, M: 1, S: 0}"},
+		{true, "SMLX", "{L: 2, M: 1, S: 0, X: 3}"}, {true, "LMS", "{L: 0, M: 1, S: 2}"},
+	} {
+		size := &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String, Ordered: c.ordered}
 		schema := arrow.NewSchema([]arrow.Field{{Name: "size", Type: size}}, nil)
-		b := arrays.NewRecordBuilder(memory.DefaultAllocator, schema)
-		for _, value := range []string{"S", "M", "L", "S", "M", "L"} {
-			require.NoError(t, b.Field(0).(*arrays.BinaryDictionaryBuilder).AppendString(value))
-		}
 		var out bytes.Buffer
 		w := ipc.NewWriter(&out, ipc.WithSchema(schema))
-		require.NoError(t, w.Write(b.NewRecordBatch()))
+		for _, values := range []string{"SMLSML", c.next + c.next} {
+			b := arrays.NewRecordBuilder(memory.DefaultAllocator, schema)
+			for _, value := range strings.Split(values, "") {
+				require.NoError(t, b.Field(0).(*arrays.BinaryDictionaryBuilder).AppendString(value))
+			}
+			require.NoError(t, w.Write(b.NewRecordBatch()))
+		}
 		require.NoError(t, w.Close())
 		inferred, err := InferSchema(put(t, t.TempDir(), "t.arrow", out.Bytes()), Options{})
 		require.NoError(t, err)
-		require.Equal(t, "columns:\n  size:\n    type: category\n    values: "+want+"\n", string(inferred))
+		require.Equal(t, "columns:\n  size:\n    type: category\n    values: "+c.want+"\n", string(inferred))
 	}
 }
 
