@@ -69,7 +69,7 @@ func (r *run) resume(ctx context.Context, dir string) (err error) {
 // variable of another shape without an error.
 type variableChecker interface {
 	// CheckVariables returns an error if names, types or shapes differ. prefix is that of Save.
-	CheckVariables(ctx context.Context, prefix string) error
+	CheckVariables(prefix string) error
 }
 
 func (r *run) accept(path string, state *savedState, found []difference) error {
@@ -100,7 +100,7 @@ func (r *run) fixed(path string, state *savedState, key string) string {
 		if !ok {
 			return "the variables of another model may not fit, and the session cannot compare them"
 		}
-		if err := checker.CheckVariables(r.steady, filepath.Join(path, checkpoint.Variables)); err != nil {
+		if err := checker.CheckVariables(filepath.Join(path, checkpoint.Variables)); err != nil {
 			return "the variables do not fit: " + err.Error()
 		}
 	case metricsKey:

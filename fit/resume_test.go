@@ -250,7 +250,7 @@ func (renamed) Identity() map[string]string { return map[string]string{"model": 
 
 type checkedModel struct{ renamed }
 
-func (c checkedModel) CheckVariables(_ context.Context, prefix string) error {
+func (c checkedModel) CheckVariables(prefix string) error {
 	if _, err := os.Stat(prefix + ".index"); err != nil {
 		return err
 	}
@@ -434,12 +434,12 @@ func (e exported) Save(ctx context.Context, prefix string) error {
 	return os.WriteFile(prefix+".index", index, 0o666)
 }
 
-func (e exported) CheckVariables(ctx context.Context, prefix string) error {
+func (e exported) CheckVariables(prefix string) error {
 	p, err := session.Compile(e.model, session.Options{ReadOnly: true})
 	if err != nil {
 		return err
 	}
-	return p.CheckVariables(ctx, prefix)
+	return p.CheckVariables(prefix)
 }
 
 // ResumeAnyway accepts a model that was exported again. For another architecture, the error

@@ -59,7 +59,7 @@ func (s *Session) saveAll(ctx context.Context, prefix string) error {
 // weights of a SavedModel. Files of Save for a model with other frozen variables are ErrMismatch,
 // and nothing changes. After another error, some of the variables may be restored.
 func (s *Session) Restore(ctx context.Context, prefix string) error {
-	whole, foreign, err := s.isWhole(ctx, prefix)
+	whole, foreign, err := s.isWhole(prefix)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", prefix, err)
 	}

@@ -202,17 +202,17 @@ func baseIn(tensors map[string]bundle.Tensor) (base string, ok bool) {
 
 // isWhole reports whether Restore sets the frozen variables too, and whether they then have
 // other values than those of the model. It returns an error if the files belong to another base.
-func (s *Session) isWhole(ctx context.Context, prefix string) (whole, foreign bool, err error) {
+func (s *Session) isWhole(prefix string) (whole, foreign bool, err error) {
 	own := s.model.Base
 	tensors, err := bundle.Read(prefix)
 	base, part := baseIn(tensors)
 	switch {
 	case part && base != own:
 		return false, false, otherBase(base, own)
-	case part:
-		return false, false, s.CheckVariables(ctx, prefix)
 	case own == "":
 		return true, false, nil
+	case part:
+		return false, false, checkVariables(s.model, tensors)
 	case errors.Is(err, fs.ErrNotExist) && !remote(prefix):
 		return true, s.foreign, nil // for TensorFlow's error
 	}

@@ -65,7 +65,7 @@ func TestSaveLeavesOutFrozenVariables(t *testing.T) {
 	losses(t, a, bs[:3], 0)
 	require.NoError(t, a.Save(ctx, prefix))
 	assert.Zero(t, frozenIn(t, m, prefix))
-	assert.NoError(t, a.CheckVariables(ctx, prefix))
+	assert.NoError(t, a.CheckVariables(prefix))
 	want := losses(t, a, bs[3:], 3)
 	losses(t, b, bs[:1], 0)
 	require.NoError(t, b.Restore(ctx, prefix))

@@ -1,10 +1,10 @@
 package session
 
 import (
-	"context"
 	"fmt"
 
 	"steadyfit/internal/bundle"
+	"steadyfit/savedmodels"
 )
 
 // CheckVariables returns nil if a checkpoint, perhaps of another model, has exactly the
@@ -12,18 +12,22 @@ import (
 // variables must belong to the same base. Otherwise the error is ErrMismatch with the first
 // differences. It compares the files' object names, which stay the same when a model is
 // exported again. It needs no TensorFlow and does not read values.
-func (p *Plan) CheckVariables(_ context.Context, prefix string) error {
-	model := p.model
-	if model.Saver == nil {
-		return errNoSaver(model)
-	}
-	want, err := bundle.Read(ownWeights(model))
-	if err != nil {
-		return fmt.Errorf("the weights of the model: %w", err)
+func (p *Plan) CheckVariables(prefix string) error {
+	if p.model.Saver == nil {
+		return errNoSaver(p.model)
 	}
 	have, err := bundle.Read(prefix)
 	if err != nil {
 		return err
+	}
+	return checkVariables(p.model, have)
+}
+
+// checkVariables implements CheckVariables for the tensors of a checkpoint.
+func checkVariables(model *savedmodels.Model, have map[string]bundle.Tensor) error {
+	want, err := bundle.Read(ownWeights(model))
+	if err != nil {
+		return fmt.Errorf("the weights of the model: %w", err)
 	}
 	if base, part := baseIn(have); part {
 		if base != model.Base {
