@@ -305,7 +305,7 @@ func (t *training) inFiles(ctx context.Context, x feature.Step, ds *data.InMemor
 	}
 	t.temporary = append(t.temporary, remove)
 	w := columns.NewWriter(folder, ds.Len())
-	if err := errors.Join(x.Each(ctx, t.prefetched(ds), t.Loop.Batch, w.Write), w.Close()); err != nil {
+	if err := w.Finish(x.Each(ctx, t.prefetched(ds), t.Loop.Batch, w.Write)); err != nil {
 		return nil, fmt.Errorf("write features to %s: %w", folder, err)
 	}
 	stored, err := columns.Open(folder, w.Fields, true)

@@ -433,7 +433,7 @@ func sample(p *Plan, dir string, within time.Duration) (fields []string, err err
 	each := max(time.Since(start)/time.Duration(max(read, 1)), 1)
 	count := max(min(sampleBatches, p.Data.Len()/p.Batch, int(sampleBytes/max(batchBytes(p.Data, p.Batch), 1)), int(within/each)), 1)
 	w := columns.NewWriter(dir, count*p.Batch)
-	defer func() { err = errors.Join(err, w.Close()) }()
+	defer func() { err = w.Finish(err) }()
 	wanted := slices.Collect(maps.Values(fed))
 	written := 0
 	for b, err := range p.Data.Batches(pass) {

@@ -4,8 +4,10 @@ package columns
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"steadyfit/data"
@@ -22,22 +24,31 @@ type Writer struct {
 	arrays  []data.Writer
 }
 
-// NewWriter returns a Writer of that many samples. It must be closed.
+// NewWriter returns a Writer of that many samples. It must be finished.
 func NewWriter(dir string, samples int) *Writer { return &Writer{dir: dir, samples: samples} }
 
 func numbered(field int) string { return "steadyfit-field-" + strconv.Itoa(field) }
 
 // Write adds a batch. All batches have the same fields.
 func (w *Writer) Write(b data.Batch) error {
-	for i, f := range b.Fields {
-		if i == len(w.arrays) {
+	var names []string
+	for _, f := range b.Fields {
+		names = append(names, f.Name)
+	}
+	if w.Fields == nil {
+		w.Fields = names
+		for i := range names {
 			file, err := os.Create(filepath.Join(w.dir, numbered(i)+".npy"))
 			if err != nil {
 				return err
 			}
-			w.files, w.Fields = append(w.files, file), append(w.Fields, f.Name)
-			w.arrays = append(w.arrays, data.NewNPYWriter(file, w.samples))
+			w.files, w.arrays = append(w.files, file), append(w.arrays, data.NewNPYWriter(file, w.samples))
 		}
+	}
+	if !slices.Equal(names, w.Fields) {
+		return fmt.Errorf("batch %d has the fields %q, and the first one has %q: %w", b.Index, names, w.Fields, data.ErrField)
+	}
+	for i, f := range b.Fields {
 		if err := w.arrays[i].Write(f); err != nil {
 			return err
 		}
@@ -45,12 +56,16 @@ func (w *Writer) Write(b data.Batch) error {
 	return nil
 }
 
-// Close completes the files.
-func (w *Writer) Close() (err error) {
+// Finish completes the files unless err is set, and closes them. It returns err and its own errors.
+func (w *Writer) Finish(err error) error {
+	errs := []error{err}
 	for i, a := range w.arrays {
-		err = errors.Join(err, a.Flush(), w.files[i].Close())
+		if err == nil {
+			errs = append(errs, a.Flush())
+		}
+		errs = append(errs, w.files[i].Close())
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 // Open opens the folder of a Writer with these fields.
