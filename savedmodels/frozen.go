@@ -103,6 +103,13 @@ func (m *Model) frozen() (keys []string) {
 	return keys
 }
 
+// frozenSum returns the hash of the frozen variables in the model's files; empty if there are none or they
+// cannot be read.
+func (m *Model) frozenSum() string {
+	tensors, _ := bundle.Read(m.weights())
+	return bundle.Sum(tensors, m.frozen())
+}
+
 // findBase computes Base. Errors leave it empty: TensorFlow reports a damaged index when it
 // loads the model.
 func (m *Model) findBase() {
@@ -116,8 +123,7 @@ func (m *Model) findBase() {
 		}
 		seen[v.Key] = true
 	}
-	tensors, _ := bundle.Read(m.weights())
-	m.Base = bundle.Sum(tensors, m.frozen())
+	m.Base = m.frozenSum()
 }
 
 // weights returns the prefix of the files with the model's own values.

@@ -36,11 +36,9 @@ func (m *Model) CheckUnchanged() error {
 	if err := m.checkWeights(); err != nil {
 		return err
 	}
-	if m.Base != "" {
-		if tensors, err := bundle.Read(m.weights()); err != nil || bundle.Sum(tensors, m.frozen()) != m.Base {
-			return fmt.Errorf("%s: %w: its frozen variables have other values than when it was opened; restore the files, or start a new training with the new ones",
-				m.weights(), ErrChanged)
-		}
+	if m.Base != "" && m.frozenSum() != m.Base {
+		return fmt.Errorf("%s: %w: its frozen variables have other values than when it was opened; restore the files, or start a new training with the new ones",
+			m.weights(), ErrChanged)
 	}
 	for _, folder := range []string{"variables", "assets"} {
 		entries, err := os.ReadDir(filepath.Join(m.Dir, folder))
