@@ -43,5 +43,8 @@ func TestRescue(t *testing.T) {
 	kept, err = rescue(temp, dir)
 	require.ErrorContains(t, err, "model.new-3")
 	require.Equal(t, temp, kept)
+	require.ErrorContains(t, err, "move the trained model, because a later save to "+dir+" deletes it there")
 	require.FileExists(t, filepath.Join(kept, newModel, "trained"))
+	tidy(dir)
+	require.NoDirExists(t, kept)
 }

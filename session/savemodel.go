@@ -117,6 +117,7 @@ func rescue(temp, dir string) (kept string, err error) {
 	parent, prefix := filepath.Dir(dir), unfinished(dir)
 	kept = filepath.Join(parent, filepath.Base(dir)+".new-"+strings.TrimPrefix(filepath.Base(temp), prefix))
 	if failed := os.Rename(temp, kept); failed != nil {
+		failed = fmt.Errorf("%w; move the trained model, because a later save to %s deletes it there", failed, dir)
 		return temp, errors.Join(err, failed)
 	}
 	return kept, err
