@@ -401,7 +401,7 @@ func openNames(name string, all []recordName, o Options, how reading) (*InMemory
 		}
 		same := fmt.Sprintf("%s %d of %d", set, n.number, n.of)
 		if first, twice := once[same]; twice {
-			return nil, fmt.Errorf("%s: %s and %s have the same name except for zeros or .gz; remove one of them, or use a pattern of names: %w", name, first, n.path, ErrFormat)
+			return nil, fmt.Errorf("%s: %s and %s have the same name except for zeros, a hash or .gz; remove one of them, or use a pattern of names: %w", name, first, n.path, ErrFormat)
 		}
 		if once[same] = n.path; n.of == 0 {
 			continue

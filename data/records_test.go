@@ -277,7 +277,7 @@ func TestRecordSets(t *testing.T) {
 	for _, again := range []string{"set-1-of-3.tfrecord", "set-00001-of-00003.tfrecord.gz"} { // its samples would count twice
 		put(t, dir, again, nil)
 		_, err := Open(dir, Options{})
-		require.ErrorContains(t, err, "have the same name except for zeros or .gz")
+		require.ErrorContains(t, err, "have the same name except for zeros, a hash or .gz")
 		require.NoError(t, os.Remove(filepath.Join(dir, again)))
 	}
 	for _, other := range []string{"set-00000-of-00001.tfrecord", "set.tfrecord.gz"} {
