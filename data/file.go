@@ -230,7 +230,7 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 	}
 	switch kind := flatKind(entries); {
 	case folders:
-		return openRecordFolders(path, o, how)
+		return openRecordFolders(path, kind, o, how)
 	case kind != nil:
 		return openFlat(path, kind, o)
 	}

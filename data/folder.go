@@ -31,7 +31,7 @@ func (k *fileKind) has(path string) bool {
 func (k *fileKind) in(dir string) bool {
 	// WalkDir's own errors are ignored here: openClasses reports them.
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if err == nil && k.has(path) && filepath.Dir(path) != filepath.Clean(dir) {
+		if err == nil && k.has(path) && !ignored(filepath.Base(path)) && filepath.Dir(path) != filepath.Clean(dir) {
 			return errFound
 		}
 		return nil

@@ -15,8 +15,8 @@ import (
 )
 
 // openRecordFolders opens a part of a folder whose sub-folders hold files of records, such as one of
-// DatasetDict.save_to_disk.
-func openRecordFolders(dir string, o Options, how reading) (*InMemory, error) {
+// DatasetDict.save_to_disk. kind is that of the files beside the sub-folders; it may be nil.
+func openRecordFolders(dir string, kind *fileKind, o Options, how reading) (*InMemory, error) {
 	holds := func(dir string) bool {
 		names, err := recordsIn(dir)
 		return err == nil && len(names) > 0
@@ -35,10 +35,14 @@ func openRecordFolders(dir string, o Options, how reading) (*InMemory, error) {
 			return openFolder(chosen, o, how)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(folders)) {
+	names := slices.Sorted(maps.Keys(folders))
+	for _, name := range names {
 		if path := folders[name]; holds(path) {
 			return nil, fmt.Errorf("%s: the files of records are in its folders: use one of them, such as %s, or leave only folders named %q and %q: %w", dir, path, trained, tested, ErrUnsupported)
 		}
+	}
+	if kind != nil && o.Unlabelled && len(names) > 0 {
+		return nil, fmt.Errorf("%s: it has %s beside the folder %s, which has none: remove that folder, or move the %s to a folder of their own: %w", dir, kind.many, folders[names[0]], kind.many, ErrUnsupported)
 	}
 	return nil, unknownFolder(dir)
 }
