@@ -70,7 +70,7 @@ func (s *Session) untraceable() string {
 	if s.train == nil {
 		return "the session was opened read-only"
 	}
-	if s.rank != nil {
+	if s.rank != nil { // also the only rank, whose steps run in a server and record no trace
 		return "the steps of a rank cannot be traced"
 	}
 	for _, p := range s.model.ProblemsFor(s.opts.TrainSignature) {
