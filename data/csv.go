@@ -78,7 +78,7 @@ type Column struct {
 
 func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
 	o.always = true
-	t := table{file: name, options: o, label: -1, values: l.again(), wrong: make(map[int]int)}
+	t := table{file: name, options: o, label: -1, values: l.again(), problems: problems{source: name}}
 	text, err := textReader(l.reader(r))
 	if err != nil {
 		return nil, t.failed(err)
@@ -100,14 +100,10 @@ func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error
 
 // read reads all rows. After a row that cannot be used, it reads on to find others.
 func (t *table) read() error {
-	found := problems{source: t.file}
 	for {
 		record, err := t.lines.Read()
 		if err == io.EOF {
-			for _, n := range t.wrong {
-				found.some = found.some || n == maxInColumn
-			}
-			return found.err()
+			return t.problems.err()
 		}
 		isRow := t.columns > 0
 		if err == nil && !isRow {
@@ -118,13 +114,13 @@ func (t *table) read() error {
 			wrong, err = t.row(record)
 		}
 		for _, err := range wrong {
-			if !found.add(t.failed(err)) {
-				return found.err()
+			if !t.problems.addCell(t.failed(err)) {
+				return t.problems.err()
 			}
 		}
 		if err != nil {
-			found.add(t.failed(err))
-			return found.err()
+			t.problems.add(t.failed(err))
+			return t.problems.err()
 		}
 	}
 }
@@ -144,7 +140,6 @@ type table struct {
 	fields []*features      // by column; columns may share one; nil for the label and if left out
 	rules  []*Rule          // by column; nil for one without a rule
 	order  []int            // the columns to read
-	wrong  map[int]int      // errors by column
 	out    []string         // the columns that are left out
 	line   []int            // line of each row
 	y      []int64          // the labels, or the numbers of their classes
@@ -154,6 +149,7 @@ type table struct {
 	// ambiguous are the class names of the model that are numbers of other classes.
 	ambiguous []string
 	found     []string // class names in the rows, if the options have none
+	problems  problems
 }
 
 func (t *table) failed(err error) error {
@@ -175,14 +171,9 @@ func (t *table) failed(err error) error {
 	return fmt.Errorf("%s: %w", t.file, corrupt(err))
 }
 
-// maxInColumn is the maximum number of cells of a column that an error describes, so that a column of
-// text among numbers leaves room for other columns.
-const maxInColumn = 2
-
-// bad returns an error for a cell. Further cells of a column with maxInColumn errors are not read.
+// bad returns an error for a cell.
 func (t *table) bad(column int, found, expected, fix string) error {
 	line, _ := t.lines.FieldPos(column)
-	t.wrong[column]++
 	return &RowError{
 		File: t.file, Unit: "line", Row: line, Column: t.columnName(column),
 		Found: found, Expected: expected, Fix: fix, Err: ErrFormat,
@@ -367,7 +358,7 @@ func (t *table) row(record []string) (wrong []error, err error) {
 		}}, nil
 	}
 	for _, i := range t.order {
-		if len(t.wrong) > 0 && t.wrong[i] == maxInColumn {
+		if len(t.problems.columns) > 0 && t.problems.full(t.columnName(i)) {
 			continue
 		}
 		if err := t.cell(i, record[i]); err != nil {

@@ -76,7 +76,28 @@ type problems struct {
 	errs   []error
 	all    int  // more than len(errs) if the others were counted only
 	some   bool // problems were left out and not counted
+	// columns has the number of errors of each column that addCell got.
+	columns map[string]int
 }
+
+// maxInColumn is the maximum number of cells of a column that an error describes, so that a column of
+// text among numbers leaves room for other columns.
+const maxInColumn = 2
+
+// addCell adds an error of a cell, like add. Further cells of a column that is full are not to be read.
+func (p *problems) addCell(err error) bool {
+	if row := (*RowError)(nil); errors.As(err, &row) && row.Column != "" {
+		if p.columns == nil {
+			p.columns = map[string]int{}
+		}
+		p.columns[row.Column]++
+		p.some = p.some || p.full(row.Column)
+	}
+	return p.add(err)
+}
+
+// full reports whether a column has maxInColumn errors.
+func (p *problems) full(column string) bool { return p.columns[column] >= maxInColumn }
 
 // add adds an error. It returns false if there are enough.
 func (p *problems) add(err error) bool {

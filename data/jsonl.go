@@ -27,7 +27,7 @@ import (
 // An invalid line is a *RowError (ErrFormat): a line that is not an object or not UTF-8, names or shapes that
 // differ from the first line, null, or a number too large for float32.
 func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
-	t := objects{file: name, values: l.again(), options: o}
+	t := objects{file: name, values: l.again(), options: o, found: problems{source: name}}
 	var err error
 	if t.rules, err = o.rules(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -38,7 +38,7 @@ func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, err
 	}
 	lines := bufio.NewScanner(text)
 	lines.Buffer(nil, maxRow)
-	found := problems{source: name}
+	found := &t.found
 	line := 1
 	for ; lines.Scan(); line++ {
 		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
@@ -48,7 +48,7 @@ func readJSONL(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, err
 		if err == nil {
 			continue
 		}
-		if !found.add(err) || !errors.As(err, new(*RowError)) {
+		if !found.addCell(err) || !errors.As(err, new(*RowError)) {
 			return nil, found.err()
 		}
 	}
@@ -78,6 +78,7 @@ type objects struct {
 	out     []string              // the names that are left out
 	fields  map[string]*jsonField // nil for a name that is left out
 	lines   []int                 // line of each sample
+	found   problems
 }
 
 type jsonField struct {
@@ -111,6 +112,9 @@ func (t *objects) add(text []byte, line int) error {
 		if known && f == nil {
 			return skipValue(d)
 		}
+		if len(t.found.columns) > 0 && t.found.full(strconv.Quote(name)) {
+			return skipValue(d)
+		}
 		if f == nil && len(t.names) == maxFields {
 			return t.bad(line, "", fmt.Sprintf("more than %d names", maxFields), "an object with the inputs of a model", "remove unused names")
 		}
@@ -135,8 +139,11 @@ func (t *objects) add(text []byte, line int) error {
 	if err := t.values.take(rowBytes); err != nil {
 		return fmt.Errorf("%s: %w", t.file, err)
 	}
+	missing := -1
 	if seen != len(t.names) {
-		missing := slices.IndexFunc(t.names, func(name string) bool { return t.fields[name].line != line })
+		missing = slices.IndexFunc(t.names, func(name string) bool { return t.fields[name].line != line && !t.found.full(strconv.Quote(name)) })
+	}
+	if missing >= 0 {
 		return t.bad(line, strconv.Quote(t.names[missing]), "no value", "a value, as in the first line", "give all lines the same names")
 	}
 	t.lines = append(t.lines, line)

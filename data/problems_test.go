@@ -52,9 +52,13 @@ func TestProblems(t *testing.T) {
 		want []string
 	}{
 		{"JSON lines", open("t.jsonl", []byte("{\"a\": null}\n[1]\n{\"a\": 1, \"b\": \"x\"}\n{\"a\": 2}\n{\"a\": 3, \"b\": \"y\", \"a\": 4}\n{\"a\": \"z\", \"b\": \"y\"}\n"), Options{}), []string{
-			": 5 problems:",
+			": the first problems of each column:",
 			`line 1, column "a": found null, expected a number, text, true, false, or an array; fill it in, set missing of a rule`, `line 2: found "[1]"`, `line 4, column "b": found no value`,
-			`line 5, column "a": found a repeated name`, `line 6, column "a": found text, expected a number`,
+			`line 5, column "a": found a repeated name`,
+		}},
+		{"names of JSON lines", open("t.jsonl", []byte("{\"a\": 1, \"b\": 2, \"c\": 3}\n"+strings.Repeat("{\"a\": \"x\", \"a\": 1}\n{\"a\": 1, \"b\": 2}\n", 9)), Options{}), []string{
+			": the first problems of each column:", `line 2, column "a": found text`, `line 3, column "c": found no value`,
+			`line 4, column "a": found text`, `line 5, column "c": found no value`, `line 6, column "b": found no value`, `line 8, column "b": found no value`,
 		}},
 		{"labels of JSON lines", open("t.jsonl", []byte("{\"a\": 1, \"b\": \"c\"}\n{\"a\": 1, \"b\": \"d\"}\n{\"a\": 1, \"b\": \"e\"}\n"), labelled), []string{
 			": 2 problems:", `line 2, column "b": found "d", expected one of the 1 classes`, `line 3, column "b": found "e"`,

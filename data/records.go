@@ -96,7 +96,6 @@ type recordSet struct {
 	observes int        // elements of the fields
 	row      []byte     // the label
 	found    problems
-	problems map[string]int // number of errors of each value
 }
 
 // recordField makes the values of a column.
@@ -155,7 +154,7 @@ func openRecords(name string, paths []string, size int64, format recordFormat, o
 }
 
 func newRecordSet(name string, format recordFormat, o Options, how reading) *recordSet {
-	s := &recordSet{format: format, options: o, limit: how.limit, textIDs: map[string]uint32{}, found: problems{source: name}, problems: map[string]int{}}
+	s := &recordSet{format: format, options: o, limit: how.limit, textIDs: map[string]uint32{}, found: problems{source: name}}
 	s.writer.create = func() (*os.File, error) { return s.scratchFile("index") }
 	if table, ok := format.(tableFormat); ok {
 		s.format = table.fresh(tableRows{limit: how.limit, options: &s.options.CSV})
@@ -183,8 +182,8 @@ func (s *recordSet) add(found record, raw []byte) error {
 		}
 	}
 	err := s.addRecord(found, raw)
-	if row := (*RowError)(nil); errors.As(err, &row) && s.found.add(s.failed(s.last().path, s.last().records, err)) {
-		s.wrongValue(row.Column)
+	if row := (*RowError)(nil); errors.As(err, &row) && s.found.addCell(s.failed(s.last().path, s.last().records, err)) {
+		s.skipFull(row.Column)
 		err = nil
 	}
 	if err == nil {
@@ -193,14 +192,10 @@ func (s *recordSet) add(found record, raw []byte) error {
 	return err
 }
 
-// wrongValue counts an error of a value. Further values with the name of maxInColumn errors are not read.
-func (s *recordSet) wrongValue(column string) {
-	name, err := strconv.Unquote(column)
-	if err != nil {
-		return
-	}
-	if s.problems[name]++; s.problems[name] == maxInColumn {
-		s.byName[name], s.found.some = -1, true
+// skipFull leaves out further values of a column that is full.
+func (s *recordSet) skipFull(column string) {
+	if name, err := strconv.Unquote(column); err == nil && s.found.full(column) {
+		s.byName[name] = -1
 	}
 }
 

@@ -145,8 +145,8 @@ func TestSchemaRefusesCells(t *testing.T) {
 	_, err = Open(put(t, t.TempDir(), "t.csv", []byte("x,y\n1,a\n")), Options{CSV: CSVOptions{Label: "y", Schema: numbers}})
 	require.ErrorContains(t, err, `the classes of label "y" in the schema have the numbers [1 2], expected 0 to 1`)
 	// The problems of several records are named at once.
-	text := "{\"a\": \"x\"}\n{\"a\": \"1\"}\n{\"a\": []}\n{\"a\": null}\n"
-	_, err = Open(put(t, t.TempDir(), "t.jsonl", []byte(text)), Options{CSV: CSVOptions{Schema: rulesOf(t, "columns: {a: {type: int}}")}})
+	text := `{"a": "x", "b": 1}` + "\n" + `{"a": "1", "b": 1}` + "\n" + `{"a": [], "b": 1}` + "\n" + `{"a": "1", "b": null}`
+	_, err = Open(put(t, t.TempDir(), "t.jsonl", []byte(text)), Options{CSV: CSVOptions{Schema: rulesOf(t, "columns: {a: {type: int}, b: {type: int}}")}})
 	require.Equal(t, []string{`"x"`, "an array", "an empty"}, foundIn(err.Error()))
 	type row struct {
 		A *string `parquet:"a,optional"`
