@@ -59,7 +59,7 @@ func TestColumnsAreJoined(t *testing.T) {
 			require.Equal(t, Array{[]int{3, len(c.x)}, c.want}, f["x"], format)
 			require.Equal(t, []float32{0.5, 1.5, 2}, f["sample_weight"].Values, format)
 			require.Equal(t, []int64{0, 1, 0}, f["y"].Values, format)
-			require.Equal(t, c.x, m.ColumnNames("x"), format)
+			require.Equal(t, c.x, spec(m, "x").Columns, format)
 			require.Len(t, m.LeftOut(), 4-len(c.x), format)
 			var shuffled []any
 			for _, b := range copied(t, Prefetch(m.Shuffle(2), 1), Pass{Batch: 2}) {
@@ -77,7 +77,7 @@ func TestColumnsAreJoined(t *testing.T) {
 	m, err := Open(paths["tfrecord"], Options{CSV: CSVOptions{Label: "label", Input: "dense"}})
 	require.NoError(t, err)
 	require.Equal(t, []float32{0.1, -7, 1e-3, 1 << 40, 16777218, 3}, fieldsOf(t, m)["x"].Values)
-	require.Equal(t, []string{"age", "zip"}, m.ColumnNames("x"))
+	require.Equal(t, []string{"age", "zip"}, spec(m, "x").Columns)
 	require.NoError(t, m.Close())
 	// A decimal is rounded once.
 	const decimal = "1.0000000596046447754"
@@ -109,7 +109,7 @@ func TestColumnsAreNotJoined(t *testing.T) {
 		m, err := Open(put(t, dir, "t.jsonl", []byte(text)), Options{CSV: CSVOptions{Input: "dense"}})
 		require.NoError(t, err, text)
 		require.Equal(t, want, strings.SplitN(describe(m), "; ", 2)[1], text)
-		require.Equal(t, strings.HasPrefix(want, "x int64"), slices.Equal(m.ColumnNames("x"), []string{"a"}), text)
+		require.Equal(t, strings.HasPrefix(want, "x int64"), slices.Equal(spec(m, "x").Columns, []string{"a"}), text)
 	}
 	kind := CSVOptions{Input: "dense", Label: "label"}
 	paths := people(t)
@@ -119,7 +119,7 @@ func TestColumnsAreNotJoined(t *testing.T) {
 		require.EqualError(t, err, paths[format]+`: column "kind" has values of type string, and the model takes numbers; encode it by a rule of a schema (CSVOptions.Schema), or leave it out (Options.Ignore): malformed data`)
 		m, err := Open(paths[format], Options{CSV: kind, Ignore: []string{"kind", "age"}})
 		require.NoError(t, err)
-		require.Equal(t, []string{"zip", "big"}, m.ColumnNames("x"))
+		require.Equal(t, []string{"zip", "big"}, spec(m, "x").Columns)
 		require.ElementsMatch(t, []string{"kind", "age"}, m.LeftOut())
 		_, err = m.Drop("kind")
 		require.NoError(t, err)

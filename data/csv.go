@@ -16,7 +16,7 @@ import (
 // CSVOptions configure how a table of text is read.
 //
 // The label becomes y: int64 if all labels are integers, float32 if all are numbers, and otherwise
-// the int64 number of the name in ClassNames. A column sample_weight becomes a float32 field of that
+// the int64 number of the name in FieldSpec.Classes. A column sample_weight becomes a float32 field of that
 // name. The other columns become x, float32 [columns], unless Exact, Columns or Text is set. Empty
 // cells, NaN, infinities, text that is not UTF-8, and rows of different lengths are a *RowError
 // (ErrFormat).
@@ -27,7 +27,7 @@ type CSVOptions struct {
 	Label string
 	// Classes are the names of the classes, in the order of their numbers. Empty means that
 	// labels are numbers, or names numbered in sorted order. For a validation file, set the
-	// ClassNames of the training file, since some classes may be missing there.
+	// FieldSpec.Classes of the training file, since some classes may be missing there.
 	Classes []string
 	// Names are the class names of a model, in the order of their numbers. Labels that are text
 	// must be among them, unless Classes is set. A label that is the number of one class and the

@@ -77,7 +77,7 @@ func TestCSV(t *testing.T) {
 			require.Equal(t, c.x.Shape, got["x"].Shape)
 			require.InDeltaSlice(t, c.x.Values, got["x"].Values, 0)
 			require.Equal(t, c.y, got["y"])
-			require.Equal(t, c.classes, m.ClassNames("y"))
+			require.Equal(t, c.classes, spec(m, "y").Classes)
 		})
 	}
 }
@@ -163,7 +163,7 @@ func TestCSVLeavesOutColumns(t *testing.T) {
 	selected, err := Open(path, o)
 	require.NoError(t, err)
 	require.Equal(t, x, fieldsOf(t, selected)["x"], "in the order of Features")
-	require.Equal(t, []string{"age", "fare"}, selected.ColumnNames("x"))
+	require.Equal(t, []string{"age", "fare"}, spec(selected, "x").Columns)
 	require.Equal(t, []string{"id", "name"}, selected.LeftOut())
 
 	o.CSV.Features, o.Ignore = nil, []string{"name", "id"}
@@ -171,7 +171,7 @@ func TestCSVLeavesOutColumns(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []float32{2, 1, 4, 3}, fieldsOf(t, ignored)["x"].Values)
 	require.Equal(t, []int64{0, 1}, fieldsOf(t, ignored)["y"].Values)
-	require.Equal(t, []string{"fare", "age"}, ignored.ColumnNames("x"))
+	require.Equal(t, []string{"fare", "age"}, spec(ignored, "x").Columns)
 	dropped, err := ignored.Drop(o.Ignore...)
 	require.NoError(t, err)
 	require.Equal(t, fieldsOf(t, ignored), fieldsOf(t, dropped))
@@ -345,7 +345,7 @@ func TestCSVFields(t *testing.T) {
 		"sample_weight": {[]int{2, 1}, []float32{0.5, 2}},
 		"y":             {[]int{2}, []int64{1, 0}},
 	}, fieldsOf(t, m))
-	require.Equal(t, []string{"no", "yes"}, m.ClassNames("y"))
+	require.Equal(t, []string{"no", "yes"}, spec(m, "y").Classes)
 
 	_, err = readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"), CSVOptions{Label: "label", Columns: columns}, nil)
 	require.ErrorContains(t, err, `no column "age", which is an input of the model`)
@@ -522,7 +522,7 @@ func FuzzCSV(f *testing.F) {
 		}
 		require.LessOrEqual(t, m.Len(), strings.Count(text, "\n")+strings.Count(text, "\r")+1)
 		require.NoError(t, CheckFinite(m))
-		if classes := m.ClassNames("y"); classes != nil {
+		if classes := spec(m, "y").Classes; classes != nil {
 			require.NoError(t, CheckLabels(m, "y", len(classes)))
 		}
 	})

@@ -62,6 +62,14 @@ type FieldSpec struct {
 	Shape []int
 	// Type is the name of the Go element type: "float32", "uint8", "string", ...
 	Type string
+	// Image reports whether the values come from decoded images.
+	Image bool
+	// Classes are the names of the classes of a label by their numbers; nil if the source has numbers.
+	Classes []string
+	// Columns are the names of table columns in the order of the values of a sample. They are nil if the field
+	// does not come from a CSV file with a header, and is not x with numbers or several columns of another
+	// table.
+	Columns []string
 }
 
 // Batch is a sequence of samples. Its arrays are valid until the iterator advances or stops, or

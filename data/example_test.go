@@ -15,7 +15,10 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(train.Name(), train.Len(), train.Fields())
+	fmt.Println(train.Name(), train.Len())
+	for _, f := range train.Fields() {
+		fmt.Println(f.Name, f.Type, f.Shape)
+	}
 	fmt.Println(test.Name(), test.Len())
 	ahead := data.Prefetch(train.Shuffle(1), 2)
 	for epoch := range 2 {
@@ -31,7 +34,9 @@ func Example() {
 		fmt.Println(batches, "batches of", samples, "samples")
 	}
 	// Output:
-	// builtin:digits-train 1438 [{x [64] uint8} {y [] int64}]
+	// builtin:digits-train 1438
+	// x uint8 [64]
+	// y int64 []
 	// builtin:digits-test 359
 	// 45 batches of 1438 samples
 	// 45 batches of 1438 samples

@@ -54,7 +54,7 @@ type fileDecoder interface {
 // openClasses lists a folder of files of one kind. Each sub-folder is a class; its files may be in
 // nested folders. The workers of the dataset (InMemory.Workers) decode a file when a batch needs it.
 //
-// The field x has the samples of the decoder, and y is the int64 number of the class in ClassNames.
+// The field x has the samples of the decoder, and y is the int64 number of the class in FieldSpec.Classes.
 // names are the classes in the order of their numbers; empty means all sub-folders, sorted. Samples are
 // sorted by class and name, so shuffle them for training.
 //

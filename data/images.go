@@ -28,7 +28,7 @@ type ImageOptions struct {
 	// The default is uint8, rounded, with a quarter of the memory.
 	Float bool
 	// Classes are the names of the class folders, in the order of their numbers. Empty means all
-	// sub-folders, sorted. For a validation folder, set the ClassNames of the training folder.
+	// sub-folders, sorted. For a validation folder, set the FieldSpec.Classes of the training folder.
 	Classes []string
 	// MaxPixels is the maximum number of pixels of an image; 0 means 100 million. A larger image
 	// is ErrTooLarge.

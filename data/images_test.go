@@ -103,7 +103,7 @@ func TestOpenImages(t *testing.T) {
 	m, err := openImages(dir, ImageOptions{Size: 1})
 	require.NoError(t, err)
 	require.Equal(t, dir+": 3 samples; x uint8 [1 1 3], y int64 []", describe(m))
-	require.Equal(t, []string{"lily", "rose"}, m.ClassNames("y"))
+	require.Equal(t, []string{"lily", "rose"}, spec(m, "y").Classes)
 	for b, err := range m.Batches(Pass{Batch: 3}) {
 		require.NoError(t, err)
 		require.Equal(t, []uint8{200, 0, 0, 200, 0, 0, 0, 0, 100}, b.Fields[0].Values)
@@ -119,7 +119,7 @@ func TestOpenImages(t *testing.T) {
 	require.Empty(t, counted(t, 1).FilePath(0))
 	opened, err := Open(dir, Options{Images: ImageOptions{Height: 2, Width: 3, Channels: 1, Classes: []string{"rose", "tulip", "lily"}}})
 	require.NoError(t, err)
-	require.Equal(t, []string{"rose", "tulip", "lily"}, opened.ClassNames("y"))
+	require.Equal(t, []string{"rose", "tulip", "lily"}, spec(opened, "y").Classes)
 	for b, err := range opened.Batches(Pass{Batch: 3}) {
 		require.NoError(t, err)
 		require.Equal(t, []int{3, 2, 3, 1}, b.Fields[0].Shape)
@@ -193,7 +193,7 @@ func TestOpenImagesInParts(t *testing.T) {
 	o.Split = ""
 	m, err = Open(rails, o)
 	require.NoError(t, err)
-	require.Equal(t, []string{"test", "train"}, m.ClassNames("y"))
+	require.Equal(t, []string{"test", "train"}, spec(m, "y").Classes)
 	o.Split = "test"
 	_, err = Open(rails, o)
 	require.ErrorIs(t, err, ErrNoSplit)

@@ -31,7 +31,7 @@ func TestUseJPEG(t *testing.T) {
 	for path, want := range map[string][2]int{dir: {4, 5}, filepath.Join(dir, "flowers-*.tar"): {4, 7}} {
 		m, err := Open(path, Options{Images: ImageOptions{Size: 2}, CSV: CSVOptions{Label: "label"}})
 		require.NoError(t, err)
-		field := m.ImageFields()[0]
+		field := imageFields(m)[0]
 		scaled, err := m.Scale(field, 0, 255)
 		require.NoError(t, err)
 		ds := scaled.Shuffle(1)

@@ -20,7 +20,7 @@ func TestJSONL(t *testing.T) {
 		"old":  {[]int{2}, []bool{true, false}},
 		"y":    {[]int{2}, []int64{1, 0}},
 	}, fieldsOf(t, m))
-	require.Equal(t, []string{"cat", "dog"}, m.ClassNames("y"))
+	require.Equal(t, []string{"cat", "dog"}, spec(m, "y").Classes)
 	err = CheckLabels(m, "y", 1)
 	require.ErrorContains(t, err, `line 1, column "label": found 1`)
 

@@ -90,7 +90,7 @@ func TestKeptIndex(t *testing.T) {
 
 	second := openLabelled(t, dir)
 	require.Equal(t, describe(first), describe(second))
-	require.Equal(t, []string{"a", "b", "c"}, second.ClassNames("y"))
+	require.Equal(t, []string{"a", "b", "c"}, spec(second, "y").Classes)
 	for _, p := range []Pass{{Batch: 5, Skip: records/5 - 1}, {Batch: 20_000, Skip: 0}} {
 		batches := 0
 		next := func(m *InMemory) (b Batch) {
@@ -178,7 +178,7 @@ func TestKeptIndexOfOtherFiles(t *testing.T) {
 	require.Equal(t, 16, open(dir).Len())
 	require.Len(t, indexFiles(t), 2)
 	o.CSV.Label = ""
-	require.Nil(t, open(dir).ClassNames("y"))
+	require.Nil(t, spec(open(dir), "y").Classes)
 	require.Len(t, indexFiles(t), 3)
 
 	// An index that was not used for a long time is removed when another one is made.

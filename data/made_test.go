@@ -332,7 +332,7 @@ func TestReshape(t *testing.T) {
 	require.NoError(t, err)
 	square, err := m.Reshape("x", 2, 2, 1)
 	require.NoError(t, err)
-	require.Empty(t, square.ImageFields())
+	require.Empty(t, imageFields(square))
 	for b, err := range square.Batches(Pass{Batch: 2}) {
 		require.NoError(t, err)
 		require.Equal(t, []int{2, 2, 2, 1}, b.Fields[0].Shape)

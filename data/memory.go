@@ -153,26 +153,12 @@ func (m *InMemory) HeapBytes() (sum int64) {
 func (m *InMemory) Fields() []FieldSpec {
 	specs := make([]FieldSpec, len(m.columns))
 	for i, c := range m.columns {
-		specs[i] = FieldSpec{Name: c.name, Shape: slices.Clone(c.shape), Type: c.kind.Name}
+		specs[i] = FieldSpec{
+			Name: c.name, Shape: slices.Clone(c.shape), Type: c.kind.Name,
+			Image: c.bottom().pixels, Classes: slices.Clone(c.classes), Columns: slices.Clone(c.columns),
+		}
 	}
 	return specs
-}
-
-// ClassNames returns the class names of a label field, indexed by class number. It is nil if the
-// labels in the file are numbers.
-func (m *InMemory) ClassNames(field string) []string {
-	if c, ok := m.column(field); ok {
-		return slices.Clone(c.classes)
-	}
-	return nil
-}
-
-// ColumnNames returns the table columns in a field, in the order of its values. It is nil if the
-// field does not come from a CSV file with a header, and is not x with numbers or several columns of
-// another table.
-func (m *InMemory) ColumnNames(field string) []string {
-	c, _ := m.column(field)
-	return slices.Clone(c.columns)
 }
 
 // LeftOut returns the columns of a table and the values of records that Options.Ignore or CSVOptions.Features left out.

@@ -53,6 +53,25 @@ func samples(t testing.TB, ds Dataset, p Pass) []int64 {
 	return all
 }
 
+// spec returns the description of a field.
+func spec(ds Dataset, field string) FieldSpec {
+	for _, f := range ds.Fields() {
+		if f.Name == field {
+			return f
+		}
+	}
+	return FieldSpec{}
+}
+
+func imageFields(ds Dataset) (names []string) {
+	for _, f := range ds.Fields() {
+		if f.Image {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
 func upTo(n int) []int64 {
 	all := make([]int64, n)
 	for i := range all {
@@ -344,7 +363,7 @@ func TestSelectAndRename(t *testing.T) {
 	m := counted(t, 3)
 	y, err := m.selected("y")
 	require.NoError(t, err)
-	require.Equal(t, []FieldSpec{{"y", []int{}, "int64"}}, y.Fields())
+	require.Equal(t, []FieldSpec{{Name: "y", Shape: []int{}, Type: "int64"}}, y.Fields())
 	turned, err := m.selected("y", "x")
 	require.NoError(t, err)
 	require.Equal(t, upTo(3), samples(t, turned, Pass{Batch: 3}))

@@ -391,7 +391,7 @@ func TestOpenNPY(t *testing.T) {
 	x, y := put("x.npy", "(2, 2)", 1, 2, 3, 4), put("y.npy", "(2,)", 0, 9)
 	m, err := OpenNPY(x, y)
 	require.NoError(t, err)
-	require.Equal(t, []FieldSpec{{"x", []int{2}, "uint8"}, {"y", []int{}, "uint8"}}, m.Fields())
+	require.Equal(t, []FieldSpec{{Name: "x", Shape: []int{2}, Type: "uint8"}, {Name: "y", Shape: []int{}, Type: "uint8"}}, m.Fields())
 	for _, path := range []string{dir, x} {
 		m, err := Open(path, Options{})
 		require.NoError(t, err)

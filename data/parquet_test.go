@@ -32,7 +32,7 @@ func TestParquetOfPandas(t *testing.T) {
 		require.Equal(t, want.Text, f["text"].Values)
 		require.Equal(t, slices.Concat(want.List...), f["list"].Values)
 		require.Equal(t, []int64{1, 0, 1, 0, 0, 1, 0}, f["y"].Values)
-		require.Equal(t, []string{"a", "b"}, m.ClassNames("y"))
+		require.Equal(t, []string{"a", "b"}, spec(m, "y").Classes)
 		require.Equal(t, []int8{math.MinInt8, math.MaxInt8, 0, 1, 2, 3, 4}, f["int8"].Values)
 		require.Equal(t, []int16{math.MinInt16, math.MaxInt16, 0, 1, 2, 3, 4}, f["int16"].Values)
 		require.Equal(t, []int32{math.MinInt32, math.MaxInt32, 0, 1, 2, 3, 4}, f["int32"].Values)

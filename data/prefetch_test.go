@@ -58,7 +58,7 @@ func (s *source) Batches(p Pass) iter.Seq2[Batch, error] {
 }
 
 func newSource(n int) *source {
-	return &source{n: n, failAt: -1, promised: []FieldSpec{{"x", nil, "int32"}}}
+	return &source{n: n, failAt: -1, promised: []FieldSpec{{Name: "x", Shape: nil, Type: "int32"}}}
 }
 
 // held returns the number of buffers in passes in progress and in the idle ring.
@@ -427,9 +427,9 @@ func TestBatchBytes(t *testing.T) {
 	require.EqualValues(t, 4+16+3+2+4+8+1+2+4+8+1+16, ds.BatchBytes(1))
 	require.Zero(t, ds.BatchBytes(0))
 	require.Zero(t, ds.BatchBytes(-1))
-	for _, promised := range []FieldSpec{{"x", nil, "complex64"}, {"x", []int{-1}, "int32"}, {"x", []int{1 << 61, 1}, "float64"}} {
+	for _, promised := range []FieldSpec{{Name: "x", Shape: nil, Type: "complex64"}, {Name: "x", Shape: []int{-1}, Type: "int32"}, {Name: "x", Shape: []int{1 << 61, 1}, Type: "float64"}} {
 		s := newSource(3)
-		s.promised = []FieldSpec{{"y", nil, "int32"}, promised}
+		s.promised = []FieldSpec{{Name: "y", Shape: nil, Type: "int32"}, promised}
 		require.Zero(t, Prefetch(s, 1).BatchBytes(1), "%v", promised)
 	}
 }
@@ -535,13 +535,13 @@ func TestPrefetchStopsWithItsConsumer(t *testing.T) {
 
 func TestPrefetchChecksPromises(t *testing.T) {
 	for name, promised := range map[string][]FieldSpec{
-		"another type":    {{"x", nil, "float32"}},
-		"another name":    {{"z", nil, "int32"}},
-		"another shape":   {{"x", []int{2}, "int32"}},
-		"another field":   {{"x", nil, "int32"}, {"y", nil, "int32"}},
-		"no such type":    {{"x", nil, "complex64"}},
-		"no such size":    {{"x", []int{-1}, "int32"}},
-		"not addressable": {{"x", []int{1 << 40, 1 << 40}, "int32"}},
+		"another type":    {{Name: "x", Shape: nil, Type: "float32"}},
+		"another name":    {{Name: "z", Shape: nil, Type: "int32"}},
+		"another shape":   {{Name: "x", Shape: []int{2}, Type: "int32"}},
+		"another field":   {{Name: "x", Shape: nil, Type: "int32"}, {Name: "y", Shape: nil, Type: "int32"}},
+		"no such type":    {{Name: "x", Shape: nil, Type: "complex64"}},
+		"no such size":    {{Name: "x", Shape: []int{-1}, Type: "int32"}},
+		"not addressable": {{Name: "x", Shape: []int{1 << 40, 1 << 40}, Type: "int32"}},
 	} {
 		s := newSource(3)
 		s.promised = promised

@@ -142,7 +142,7 @@ func TestRecordsOfTensorFlow(t *testing.T) {
 		m, err := Open(filepath.Join(dir, path), o)
 		require.NoError(t, err)
 		require.Equal(t, m.Name()+": 7 samples; x uint8 [6 8 3], y int64 []", describe(m))
-		classes := m.ClassNames("y")
+		classes := spec(m, "y").Classes
 		require.Equal(t, []string{"lily", "rose", "tulip"}, classes)
 		fields := fieldsOf(t, m)
 		for i, class := range fields["y"].Values.([]int64) {
@@ -349,7 +349,7 @@ func TestRecordsIgnore(t *testing.T) {
 	m, err := Open(path, Options{CSV: CSVOptions{Label: "label"}, Ignore: []string{"boxes"}})
 	require.NoError(t, err)
 	require.Equal(t, path+": 4 samples; x float32 [2], y int64 []", describe(m))
-	require.Equal(t, []string{"b"}, m.ClassNames("y"))
+	require.Equal(t, []string{"b"}, spec(m, "y").Classes)
 	same, err := m.Drop("boxes")
 	require.NoError(t, err)
 	require.Equal(t, m.Fields(), same.Fields())
@@ -463,7 +463,7 @@ func TestCheckRecords(t *testing.T) {
 	second := put(t, dir, "a-00001-of-00002.tfrecord", recordsOf(row(1, 1, small), row(nan, 7, small[:50]), row(1, 1, small)))
 	m, err := Open(dir, Options{CSV: CSVOptions{Label: "label"}, Images: ImageOptions{Size: 4}})
 	require.NoError(t, err)
-	require.Equal(t, []string{"picture"}, m.ImageFields())
+	require.Equal(t, []string{"picture"}, imageFields(m))
 	require.Equal(t, dir+": 5 samples; picture uint8 [4 4 3], x float32 [2], y int64 []", describe(m))
 	var bad *RowError
 	require.ErrorAs(t, CheckFinite(m.Shuffle(1)), &bad)
@@ -474,7 +474,7 @@ func TestCheckRecords(t *testing.T) {
 	require.ErrorContains(t, err, second+": record 1: picture: a damaged PNG image")
 	scaled, err := m.Scale("picture", 0, 1)
 	require.NoError(t, err)
-	require.Equal(t, []string{"picture"}, scaled.ImageFields())
+	require.Equal(t, []string{"picture"}, imageFields(scaled))
 	require.NoError(t, m.Close())
 
 	m, err = Open(dir, Options{CSV: CSVOptions{Label: "label"}, Images: ImageOptions{Size: 4, Float: true}})
@@ -525,7 +525,7 @@ func readHostile(t *testing.T, name string, raw []byte, most int) {
 		require.ErrorContains(t, err, name)
 		return
 	}
-	images := m.ImageFields() != nil
+	images := imageFields(m) != nil
 	for b, err := range m.Workers(1).Batches(Pass{Batch: 2}) {
 		require.True(t, err == nil || images, "%v", err)
 		require.True(t, err != nil || b.Size > 0)

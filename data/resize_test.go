@@ -62,7 +62,7 @@ func TestImagesWithFractions(t *testing.T) {
 		require.NoError(t, err)
 		m, err = change(m)
 		require.NoError(t, err)
-		require.Equal(t, []string{"x"}, m.ImageFields())
+		require.Equal(t, []string{"x"}, imageFields(m))
 		for b, err := range m.Batches(Pass{Batch: 9}) {
 			require.NoError(t, err)
 			return b.Fields[0].Values

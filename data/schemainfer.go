@@ -28,7 +28,7 @@ func InferSchema(path string, o Options) ([]byte, error) {
 	guesses := map[string][]*guess{} // by field
 	var all []*guess
 	for _, f := range ds.Fields() {
-		names := ds.ColumnNames(f.Name) // of a CSV file
+		names := f.Columns // of a CSV file
 		if names == nil && len(f.Shape) == 0 && f.Type == dtype.For[string]().Name {
 			names = []string{f.Name}
 		}

@@ -175,16 +175,6 @@ func (m *InMemory) editable(field string) (v *InMemory, at int, err error) {
 	return v, at, nil
 }
 
-// ImageFields returns the names of the fields that are decoded from images.
-func (m *InMemory) ImageFields() (names []string) {
-	for _, c := range m.columns {
-		if c.bottom().pixels {
-			names = append(names, c.name)
-		}
-	}
-	return names
-}
-
 // sampleWeight is the field of WithSampleWeights, and the model input for weights.
 const sampleWeight = "sample_weight"
 

@@ -182,7 +182,7 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 				err = in.fit(append([]int{size}, f.Shape...), 0)
 			}
 		}
-		err = cmp.Or(otherKind(ds, in, f), columnsHint(ds, shapeHint(err, in, f, inputs.IsLabel(model, in.Tensor)), in, f))
+		err = cmp.Or(otherKind(ds, in, f), columnsHint(shapeHint(err, in, f, inputs.IsLabel(model, in.Tensor)), in, f))
 		if (f.Type == "string") != (in.DType == tfbind.String) || in.DType == tfbind.Bool && f.Type != "bool" {
 			fix := ""
 			if f.Type == "string" {
@@ -225,12 +225,11 @@ func shapeHint(err error, in *input, f data.FieldSpec, label bool) error {
 }
 
 // columnsHint adds the columns of a table to the error for a field of several columns.
-func columnsHint(ds data.Dataset, err error, in *input, f data.FieldSpec) error {
-	m, ok := ds.(*data.InMemory)
-	if !ok || err == nil || len(m.ColumnNames(f.Name)) < 2 {
+func columnsHint(err error, in *input, f data.FieldSpec) error {
+	if err == nil || len(f.Columns) < 2 {
 		return err
 	}
-	columns, few, fix := m.ColumnNames(f.Name), "", "leave out those that are no features ({Options.Ignore})"
+	columns, few, fix := f.Columns, "", "leave out those that are no features ({Options.Ignore})"
 	if len(in.Shape) == 2 && int(in.Shape[1]) > len(columns) {
 		few, fix = fmt.Sprintf(", %d too few", int(in.Shape[1])-len(columns)), "add the missing columns"
 	}

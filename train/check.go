@@ -44,7 +44,7 @@ func labelHint(err error, ds data.Dataset, model *savedmodels.Model, signature s
 	if noSignature != nil || !ok || m.Len() > 0 && m.FilePath(0) != "" { // a folder
 		return err
 	}
-	fields, columns := m.Fields(), m.ColumnNames("x")
+	fields, columns := m.Fields(), fieldOf(m, "x").Columns
 	for _, in := range sig.DataInputs() {
 		has := func(f data.FieldSpec) bool { return f.Name == "y" || f.Name == in.Name }
 		switch {
@@ -67,10 +67,8 @@ func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signa
 	if m != nil {
 		rows = max(m.Inputs[in.Name].Rows, 0)
 		if classes := classesOf(m, in.Name); classes > 0 && integer {
-			if named, ok := ds.(*data.InMemory); ok {
-				if err := checkNames(ds.Name(), field, named.ClassNames(field), classes); err != nil {
-					return err
-				}
+			if err := checkNames(ds.Name(), field, fieldOf(ds, field).Classes, classes); err != nil {
+				return err
 			}
 			return data.CheckLabels(ds, field, classes)
 		}
@@ -84,8 +82,7 @@ func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signa
 	if limit, ok := overflows[in.DType]; ok {
 		err = data.CheckMagnitude(ds, field, limit)
 	}
-	i := slices.IndexFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == field })
-	if low, high, may := mayExceed(ds.Fields()[i].Type, in.DType, rows); may && err == nil {
+	if low, high, may := mayExceed(fieldOf(ds, field).Type, in.DType, rows); may && err == nil {
 		if rows > 0 {
 			what = fmt.Sprintf("indices of a table of %d rows", rows)
 		}

@@ -220,7 +220,7 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 	if err == nil && len(r.Ignore) > 0 {
 		ds, err = r.without(ds)
 	}
-	if err == nil && !(r.csv.Text && ds.ImageFields() != nil) { // checkData refuses images for a text model
+	if err == nil && !(r.csv.Text && imageFields(ds) != nil) { // checkData refuses images for a text model
 		err = r.checkClasses(ds)
 	}
 	return ds, err
@@ -229,12 +229,9 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 // without omits the ignored fields.
 func (r *reader) without(ds *data.InMemory) (*data.InMemory, error) {
 	ignore := r.Ignore
-	has := func(name string) bool {
-		return slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == name })
-	}
 	ignore = slices.DeleteFunc(slices.Clone(ignore), func(name string) bool {
 		mayLack := len(r.opened) > 1 || slices.Contains(r.record.Ignored, name) // other data than that of the training
-		return mayLack && !has(name)
+		return mayLack && fieldOf(ds, name).Name == ""
 	})
 	ds, err := ds.Drop(ignore...)
 	return ds, wrong("InMemory.Drop", nil, err)
@@ -277,7 +274,7 @@ func (r *reader) checkLabel(ds *data.InMemory, label string) error {
 	if r.Label != "" || r.predicts || other == "" || slices.Contains(slices.Concat(r.Ignore, r.record.Columns), other) {
 		return nil
 	}
-	names := ds.ColumnNames("x")
+	names := fieldOf(ds, "x").Columns
 	if label == "y" { // the source has no label or, beside it, another value named y
 		for _, f := range ds.Fields() {
 			names = append(names, f.Name)
@@ -295,7 +292,7 @@ func isCSV(path string) bool {
 
 // checkHeader returns an error for a CSV file whose first line may be a header or a row.
 func (r *reader) checkHeader(ds *data.InMemory) error {
-	names := ds.ColumnNames("x")
+	names := fieldOf(ds, "x").Columns
 	number := slices.IndexFunc(names, func(name string) bool { _, err := strconv.ParseFloat(name, 64); return err == nil })
 	if number >= 0 && r.Label == "" && r.Header == "" {
 		return &option.Error{Option: "Data.Header", Reason: fmt.Sprintf("the first line of %s names the label, and has the number %s, so it may be a header or a row", ds.Name(), names[number]), Fix: "set it to yes or no"}
@@ -306,7 +303,7 @@ func (r *reader) checkHeader(ds *data.InMemory) error {
 // checkColumns returns an error for a table whose features are not those that the model was trained
 // with.
 func (r *reader) checkColumns(ds *data.InMemory) error {
-	names := ds.ColumnNames("x")
+	names := fieldOf(ds, "x").Columns
 	if r.record.Columns == nil && (len(names) > 1 || r.csv.Text) { // a name tells a header from a row of text
 		r.record.Columns = names
 	}
@@ -338,7 +335,7 @@ func (r *reader) noteColumns(ds *data.InMemory, path string) {
 	switch {
 	case len(out) > 0:
 		r.Note(fmt.Sprintf("%s: the model was trained without these columns, which are left out: %s", ds.Name(), english.Some(out)))
-	case isCSV(path) && ds.ColumnNames("x") == nil:
+	case isCSV(path) && fieldOf(ds, "x").Columns == nil:
 		r.Note(fmt.Sprintf("%s has no header, so its columns are taken to be, in this order: %s", ds.Name(), english.Some(r.record.Columns)))
 	}
 }
@@ -357,7 +354,7 @@ func (r *reader) follow(train *data.InMemory) {
 		partial.Partial = true
 		r.csv.Schema = &partial
 	}
-	if names := train.ClassNames("y"); len(names) > 0 {
+	if names := fieldOf(train, "y").Classes; len(names) > 0 {
 		r.record.ClassNames, r.csv.Classes, r.images.Classes = names, names, names
 	}
 	fields := byteFields(train)
@@ -371,7 +368,7 @@ func (r *reader) follow(train *data.InMemory) {
 // checkClasses returns an error for class names whose numbers are unknown, or not those of the
 // training.
 func (r *reader) checkClasses(ds *data.InMemory) error {
-	names, known := ds.ClassNames("y"), r.csv.Classes
+	names, known := fieldOf(ds, "y").Classes, r.csv.Classes
 	if len(known) == 0 {
 		known = r.csv.Names
 	}
@@ -393,7 +390,7 @@ func (r *reader) checkClasses(ds *data.InMemory) error {
 
 // checkRange returns an error for bytes outside the values that an input takes.
 func (r *reader) checkRange(ds *data.InMemory) error {
-	if r.Scale != nil || r.record.Scale != nil || ds.ImageFields() != nil {
+	if r.Scale != nil || r.record.Scale != nil || imageFields(ds) != nil {
 		return nil
 	}
 	for _, f := range ds.Fields() {
@@ -439,16 +436,36 @@ func (r *reader) scaleOf(ds *data.InMemory) *[2]float64 {
 		return r.Scale
 	case r.record.Scale != nil && byteFields(ds) != nil:
 		return r.record.Scale
-	case ds.ImageFields() != nil:
+	case imageFields(ds) != nil:
 		return r.pixels
 	}
 	return nil
 }
 
+// fieldOf returns the description of a field. It is empty if there is none of this name.
+func fieldOf(ds data.Dataset, name string) data.FieldSpec {
+	for _, f := range ds.Fields() {
+		if f.Name == name {
+			return f
+		}
+	}
+	return data.FieldSpec{}
+}
+
+// imageFields returns the fields with decoded images.
+func imageFields(ds data.Dataset) (names []string) {
+	for _, f := range ds.Fields() {
+		if f.Image {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
 // byteFields returns the fields with images, or else x if it has bytes.
 func byteFields(ds *data.InMemory) []string {
-	fields := ds.ImageFields()
-	if fields == nil && slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Name == "x" && f.Type == "uint8" }) {
+	fields := imageFields(ds)
+	if fields == nil && fieldOf(ds, "x").Type == "uint8" {
 		fields = []string{"x"}
 	}
 	return fields

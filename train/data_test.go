@@ -171,8 +171,8 @@ func TestColumnsKeepTheirOrder(t *testing.T) {
 	first := Data{Path: file(t, "train.csv", "age,income,label\n30,5,1\n")}
 	r, ds, err := openedBy(t, m, same, first)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"age", "income"}, ds.ColumnNames("x"))
-	assert.Nil(t, ds.ColumnNames("y"))
+	assert.Equal(t, []string{"age", "income"}, fieldOf(ds, "x").Columns)
+	assert.Nil(t, fieldOf(ds, "y").Columns)
 	for text, says := range map[string]string{
 		"age,label,income\n30,1,5\n":    "",
 		"30,5,1\n":                      "",
@@ -216,7 +216,7 @@ func TestColumnsOfTheRecord(t *testing.T) {
 		ds, err := OpenData(m, signature, d, "test", pass)
 		require.NoError(t, err)
 		assert.Equal(t, float32(1), values[float32](t, ds, "x")[0])
-		assert.Equal(t, columns, ds.ColumnNames("x"))
+		assert.Equal(t, columns, fieldOf(ds, "x").Columns)
 		assert.Equal(t, []string{d.Path + ": the model was trained without these columns, which are left out: name, id"}, notes)
 	}
 	notes = nil

@@ -178,7 +178,7 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 // weightedClasses returns the keys of ClassWeights by class number. n is the number of classes; 0 if
 // unknown.
 func (t *training) weightedClasses(train *data.InMemory, label string, n int) (map[int64]string, error) {
-	names := train.ClassNames(label)
+	names := fieldOf(train, label).Classes
 	if len(names) > 0 {
 		n = len(names)
 	}

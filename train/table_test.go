@@ -144,7 +144,7 @@ func TestColumnsNamedLikeInputs(t *testing.T) {
 			first = x
 		}
 		assert.Equal(t, first, x, path)
-		assert.Equal(t, features, ds.ColumnNames("x"), path)
+		assert.Equal(t, features, fieldOf(ds, "x").Columns, path)
 		require.NoError(t, ds.Close())
 	}
 	trained := m.WithRecord(&savedmodels.DataRecord{Columns: features})

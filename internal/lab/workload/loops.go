@@ -188,7 +188,7 @@ func openData(path string, model *savedmodels.Model) (*data.InMemory, error) {
 		return nil, err
 	}
 	ds, err := data.Open(path, data.Options{Images: images, CSV: csv})
-	if err != nil || scale == nil || ds.ImageFields() == nil {
+	if err != nil || scale == nil || !slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Image }) {
 		return ds, err
 	}
 	return ds.Scale("x", float32(scale[0]), float32(scale[1]))
