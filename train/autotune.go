@@ -29,8 +29,8 @@ import (
 // its threads, oneDNN and the allocator. Plain steps are used unless another configuration is at
 // least 3% faster with its whole confidence interval.
 //
-// Measurements run at the start of a training in child processes ([Child]), and take at most 2%
-// of the training and at most 20 s. The thread of train steps is chosen during the training. A
+// Measurements run at the start of a training in processes of the same program that end before main
+// begins, and take at most 2% of the training and at most 20 s. The thread of train steps is chosen during the training. A
 // resumed training uses the configuration of its checkpoint.
 type Autotune struct {
 	// Mode selects the configurations that may be chosen: On allows those that compute with the
@@ -51,10 +51,6 @@ func (a *Autotune) check() error {
 	}
 	return nil
 }
-
-// Child runs a measurement of Autotune and does not return if this process was started for one.
-// Otherwise it returns at once. It must be the first call in main of a program that uses Autotune.
-func Child(ctx context.Context) { autotune.Child(ctx) }
 
 // measures reports whether configurations are measured at the start of a training.
 func (a *Autotune) measures() bool { return a.Mode == On || a.Mode == Precision }

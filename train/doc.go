@@ -17,8 +17,8 @@
 // # Requirements on main
 //
 // Run may start the same program again, with the same arguments: to set environment variables
-// that a process reads only once (Config.ReleaseMemory and others), as a child process
-// (Config.Supervise), and for measurements (Config.Autotune). Main therefore calls
-// [Child] first, then Run, and before Run does nothing that must not be repeated. With
+// that a process reads only once (Config.ReleaseMemory and others), and as a child process
+// (Config.Supervise). Before Run, main therefore does nothing that must not be repeated. Measurements
+// (Config.Autotune) run in processes that end before main begins. With
 // Config.Supervise, Run returns both in the child and in the parent; see Result.InChild.
 package train

@@ -64,11 +64,6 @@ func trainFrozen(dir, kind string, cache Choice, change func(*Config)) (weights 
 	return weights, report, err
 }
 
-func TestMain(m *testing.M) {
-	Child(context.Background())
-	os.Exit(m.Run())
-}
-
 // A trial trains on features of its data where a training may cache them.
 func trialOfFeatures(t *testing.T, dir string) {
 	ds, err := data.Open(filepath.Join(dir, "data.npz"), data.Options{})

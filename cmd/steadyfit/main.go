@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"syscall"
 
-	"steadyfit/internal/autotune"
 	"steadyfit/supervise"
 )
 
@@ -25,7 +24,6 @@ func init() { runtime.LockOSThread() }
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends a run that hangs
-	autotune.Child(ctx)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)

@@ -27,7 +27,6 @@ import (
 )
 
 func main() {
-	train.Child(context.Background()) // does not return in the processes that measure
 	dir := flag.String("dir", "service", "folder of the service")
 	flag.Parse()
 	err := service{*dir}.run()

@@ -16,9 +16,7 @@ import (
 )
 
 func main() {
-	ctx := context.Background()
-	train.Child(ctx) // does not return in the processes that measure
-	_, err := train.Run(ctx, train.Config{
+	_, err := train.Run(context.Background(), train.Config{
 		Model:       "builtin:digits", // or the folder of a SavedModel
 		Data:        train.Data{Path: "builtin:digits"},
 		Shuffle:     true,

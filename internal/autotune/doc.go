@@ -21,5 +21,5 @@
 // model, shapes, options and machine.
 //
 // Choose takes a [Plan] and returns a [Choice], and Choice.Configuration.Apply changes the
-// options of the session. Main calls [Child] first, since trials run the same program.
+// options of the session. A trial is the same program, and ends before main begins.
 package autotune

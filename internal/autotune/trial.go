@@ -97,9 +97,9 @@ func lasting(err error) bool {
 	return false
 }
 
-// Child runs a trial and does not return if this process is a trial. Otherwise it returns at
-// once. It must be the first call in main of a program that uses Choose.
-func Child(ctx context.Context) {
+// A trial is a process of the same program that ends before main begins, so the program needs no code
+// for it, and main is not repeated. It runs on the first thread of the process, as the command does.
+func init() {
 	if os.Getenv(Env) == "" {
 		return
 	}
@@ -107,7 +107,7 @@ func Child(ctx context.Context) {
 	// chooses a process itself.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	code := 0
-	if err := runTrial(ctx); err != nil {
+	if err := runTrial(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "autotune:", err)
 		code = 1
 	}

@@ -1,7 +1,6 @@
 package tune
 
 import (
-	"context"
 	"math/rand/v2"
 	"os"
 	"testing"
@@ -14,11 +13,6 @@ import (
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
-
-func TestMain(m *testing.M) {
-	autotune.Child(context.Background())
-	os.Exit(m.Run())
-}
 
 // gridEnv names a SavedModel with the inputs x and y, such as one of scripts/bench_models.py.
 const gridEnv = "STEADYFIT_BENCH_TUNE"
