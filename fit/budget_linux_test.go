@@ -69,7 +69,7 @@ func runChild(t *testing.T, variable string, argument, result any, env ...string
 	cmd.Stdout, cmd.Stderr = &out, &log
 	require.NoError(t, cmd.Start())
 	// The sampler is opened before Wait, after which another process may have the same PID.
-	sampler, err := memory.NewSampler(memory.SamplerOptions{PID: cmd.Process.Pid})
+	sampler, err := memory.NewSampler(cmd.Process.Pid)
 	if err != nil {
 		_ = cmd.Process.Kill()
 		require.NoError(t, errors.Join(err, cmd.Wait()), log.String())

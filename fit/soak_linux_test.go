@@ -98,7 +98,7 @@ func (r soakRun) train() error {
 	if err != nil {
 		return err
 	}
-	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{native.Source()}})
+	sampler, err := memory.NewSampler(0, native.Source())
 	if err != nil {
 		return err
 	}

@@ -316,7 +316,7 @@ func (run *RunResult) judge(w Workload, seed uint64) {
 		result.Reset = closed.Get(memory.Anon)
 	}
 	if trimmed, ok := run.Phases[worker.PhaseTrimmed]; ok && isClosed {
-		result.Verdict = v.Trimmed(&closed, &trimmed)
+		result.Verdict = compare.Trimmed(v, &closed, &trimmed)
 	}
 	if run.Failure != "" {
 		result.Verdict = compare.Crashed(string(run.Failure) + ": " + run.Cause)

@@ -53,7 +53,7 @@ func ExampleNewSampler() {
 	live := memory.Source(func(add func(memory.Layer, memory.Reading)) {
 		add("live native count", memory.Known(3)) // the program's own counter
 	})
-	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{live}})
+	sampler, err := memory.NewSampler(0, live)
 	if err != nil {
 		fmt.Println(err)
 		return

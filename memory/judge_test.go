@@ -441,47 +441,6 @@ func TestBendIsNoNoise(t *testing.T) {
 	require.Contains(t, v.Reason, "the growth slows down")
 }
 
-// held returns a sample of one layer.
-func held(step int, layer Layer, b Bytes) *Sample {
-	s := Sample{Step: step}
-	s.Set(layer, Known(b))
-	return &s
-}
-
-func TestTrimmed(t *testing.T) {
-	grown := Verdict{Kind: Plateau, Layer: Anon, Start: 100 * MiB, Level: 300 * MiB, Slope: Interval{Estimate: 1, Low: 0.5, High: 2}}
-	for _, c := range []struct {
-		name            string
-		kind            Kind
-		cause, want     string
-		closed, trimmed Bytes
-		note            string
-	}{
-		{"kept by the allocator", Jump, memlayer.Unattributed, memlayer.Retention, 300 * MiB, 120 * MiB, "after closing everything, 200.0 MiB of the growth of 200.0 MiB remained, and a trim returned 180.0 MiB: malloc had retained freed memory"},
-		{"kept, after a leak", Leak, memlayer.Retention, memlayer.Retention, 280 * MiB, 120 * MiB, "malloc had retained freed memory"},
-		{"in use until it was closed", Leak, memlayer.NativeHeap, memlayer.NativeHeap, 300 * MiB, 120 * MiB, "malloc had retained freed memory"},
-		{"in a pool", Plateau, memlayer.NativeHeap, memlayer.NativeHeap, 290 * MiB, 280 * MiB, "a trim returned only 10.0 MiB: the rest is in pools"},
-		{"in a pool, and the trim took", Inconclusive, memlayer.Unattributed, memlayer.Unattributed, 290 * MiB, 291 * MiB, "a trim returned only 0 B"},
-		{"given back", Plateau, memlayer.RuntimeCache, memlayer.RuntimeCache, 150 * MiB, 150 * MiB, "closing everything released most of the growth of 200.0 MiB: 50.0 MiB remained"},
-		{"all given back", Plateau, memlayer.RuntimeCache, memlayer.RuntimeCache, 90 * MiB, 40 * MiB, "0 B remained above the start"},
-	} {
-		v := grown
-		v.Kind, v.Cause = c.kind, c.cause
-		got := v.Trimmed(held(9, Anon, c.closed), held(9, Anon, c.trimmed))
-		require.Equal(t, c.want, got.Cause, c.name)
-		require.Equal(t, &Kept{c.closed - v.Start, c.trimmed - v.Start}, got.Kept, c.name)
-		require.Contains(t, got.Notes[0], c.note, c.name)
-		require.Empty(t, v.Notes, "the verdict that was asked is left alone")
-	}
-	require.Equal(t, grown, grown.Trimmed(&Sample{}, &Sample{}), "nothing is known")
-	flat := grown
-	flat.Kind = Flat
-	require.Equal(t, flat, flat.Trimmed(held(9, Anon, 300*MiB), held(9, Anon, 0)), "nothing grew")
-	fell := grown
-	fell.Kind, fell.Start, fell.Level = Jump, 300*MiB, 100*MiB
-	require.Equal(t, fell, fell.Trimmed(held(9, Anon, 300*MiB), held(9, Anon, 0)), "nothing grew")
-}
-
 func TestSlowCurveWithinTheBudgetPasses(t *testing.T) {
 	v := made(200, func(i int) float64 { return 100*mib + 10*mib*(1-math.Exp(-float64(i)/80)) }).Judge(Criteria{Budget: MiB})
 	require.Equal(t, Flat, v.Kind, v)

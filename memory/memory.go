@@ -7,7 +7,7 @@
 // statistics or a GPU) into a [Sample]: one [Reading] per [Layer]. A [Series] keeps a bounded number
 // of samples. [Series.Judge] cuts off the warm-up, estimates the slope of the rest, and returns a
 // [Verdict]: leak, plateau, jump, flat, sawtooth, or inconclusive with the number of steps that would
-// decide. [Verdict.Trimmed] adds how much memory was returned after everything was closed.
+// decide.
 //
 // [Watch] samples in the background, [RequireFlat] judges a test, and [Read] is a single cheap reading
 // of this process.

@@ -123,7 +123,7 @@ func sleeper(t *testing.T) *exec.Cmd {
 
 func TestSamplerOfAnotherProcess(t *testing.T) {
 	child := sleeper(t)
-	s, err := NewSampler(SamplerOptions{PID: child.Process.Pid})
+	s, err := NewSampler(child.Process.Pid)
 	require.NoError(t, err)
 	defer s.Close()
 	var sample Sample
@@ -140,12 +140,12 @@ func TestSamplerOfAnotherProcess(t *testing.T) {
 	require.False(t, sample.Get(RSS).OK)
 	_ = child.Wait() // reports the kill
 	require.ErrorIs(t, s.Sample(3, &sample), os.ErrProcessDone)
-	_, err = NewSampler(SamplerOptions{PID: child.Process.Pid})
+	_, err = NewSampler(child.Process.Pid)
 	require.ErrorIs(t, err, os.ErrProcessDone)
 }
 
 func TestResetPeak(t *testing.T) {
-	s, err := NewSampler(SamplerOptions{})
+	s, err := NewSampler(0)
 	require.NoError(t, err)
 	defer s.Close()
 	block, err := syscall.Mmap(-1, 0, int(64*MiB), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
@@ -201,7 +201,7 @@ func readPID(pid int) (Usage, error) {
 
 // Peak includes the time before ResetPeak.
 func TestReadKnowsThePeakBeforeAReset(t *testing.T) {
-	s, err := NewSampler(SamplerOptions{})
+	s, err := NewSampler(0)
 	require.NoError(t, err)
 	defer s.Close()
 	before := take(t, 64*MiB)

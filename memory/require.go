@@ -60,7 +60,7 @@ func report(t testingT, v Verdict, err error, budget Bytes) {
 
 // runFlat does steps until the verdict is clear, at most most steps.
 func runFlat(budget Bytes, most int, step func(step int)) (v Verdict, err error) {
-	sampler, err := NewSampler(SamplerOptions{})
+	sampler, err := NewSampler(0)
 	if err != nil {
 		return Verdict{}, err
 	}

@@ -15,18 +15,10 @@ import (
 // layer has no value. It must not retain add, and should not allocate.
 type Source func(add func(Layer, Reading))
 
-// SamplerOptions configure a Sampler. The zero value samples this process without sources.
-type SamplerOptions struct {
-	// PID is the process ID; 0 means this process. Another process has no Go runtime layers.
-	// Sources always describe this process.
-	PID     int
-	Sources []Source
-}
-
 // Sampler takes samples of one process. A sample takes about 12 us without sources and does not
 // allocate. Sampler is for one goroutine at a time, and must be closed.
 type Sampler struct {
-	options SamplerOptions
+	sources []Source
 	process process
 	group   group
 	buffer  [procfile.Size]byte
@@ -41,12 +33,12 @@ type Sampler struct {
 	lastEnd  time.Time
 }
 
-// NewSampler opens the files of a process. If there is no such process, the error is
+// NewSampler opens the files of a process; 0 means this process. Another process has no Go runtime
+// layers, and sources always describe this process. If there is no such process, the error is
 // os.ErrProcessDone; if the system reports nothing, it is ErrUnavailable.
-func NewSampler(options SamplerOptions) (*Sampler, error) {
-	s := &Sampler{options: options}
+func NewSampler(pid int, sources ...Source) (*Sampler, error) {
+	s := &Sampler{sources: sources}
 	s.add = s.set
-	pid := options.PID
 	if pid == os.Getpid() {
 		pid = 0
 	}
@@ -81,7 +73,7 @@ func (s *Sampler) Sample(step int, into *Sample) error {
 	s.set(memlayer.CgroupUsed, used)
 	s.set(memlayer.CgroupLimit, limit)
 	s.goRuntime()
-	for _, source := range s.options.Sources {
+	for _, source := range s.sources {
 		source(s.add)
 	}
 	var perStep Reading

@@ -12,11 +12,11 @@ import (
 
 func TestSample(t *testing.T) {
 	calls := 0
-	s, err := NewSampler(SamplerOptions{Sources: []Source{func(add func(Layer, Reading)) {
+	s, err := NewSampler(0, func(add func(Layer, Reading)) {
 		calls++
 		add(memlayer.LiveCount, Known(Bytes(calls)))
 		add(memlayer.Of[Layer](memlayer.TFUsed, "mklcpu"), Reading{})
-	}}})
+	})
 	require.NoError(t, err)
 	defer s.Close()
 	var sample Sample
@@ -44,7 +44,7 @@ func TestSample(t *testing.T) {
 }
 
 func TestSampleSeesTheGoHeapGrow(t *testing.T) {
-	s, err := NewSampler(SamplerOptions{})
+	s, err := NewSampler(0)
 	require.NoError(t, err)
 	defer s.Close()
 	var before, after Sample
@@ -57,9 +57,9 @@ func TestSampleSeesTheGoHeapGrow(t *testing.T) {
 }
 
 func TestSampleDoesNotAllocate(t *testing.T) {
-	s, err := NewSampler(SamplerOptions{Sources: []Source{func(add func(Layer, Reading)) {
+	s, err := NewSampler(0, func(add func(Layer, Reading)) {
 		add(memlayer.LiveBytes, Known(1))
-	}}})
+	})
 	require.NoError(t, err)
 	defer s.Close()
 	var sample Sample
@@ -95,7 +95,7 @@ func TestSampleJSON(t *testing.T) {
 // BenchmarkSample measures a sample with all default layers. It should take less than 75 us: 1% of 50
 // steps of 150 us.
 func BenchmarkSample(b *testing.B) {
-	s, err := NewSampler(SamplerOptions{})
+	s, err := NewSampler(0)
 	require.NoError(b, err)
 	defer s.Close()
 	var sample Sample

@@ -86,7 +86,7 @@ type Verdict struct {
 	// Net is the slope without malloc's free memory. It is nil unless malloc was sampled and malloc
 	// in use does not grow.
 	Net *Interval `json:"net,omitempty"`
-	// Kept is the growth that remained after closing everything. [Verdict.Trimmed] sets it.
+	// Kept is the growth that remained after closing everything. The matrix sets it.
 	Kept   *Kept   `json:"kept,omitempty"`
 	Trends []Trend `json:"trends,omitempty"`
 	// Notes are further findings as sentences.
@@ -104,4 +104,11 @@ type Interval struct {
 type Change struct {
 	At     float64 `json:"at"`
 	Amount Bytes   `json:"amount"`
+}
+
+// Kept is the growth above Start that remained after everything was closed, and after a trim of the
+// allocator. Closing also frees memory from before Start, so Kept is a lower bound and may be negative.
+type Kept struct {
+	Closed  Bytes `json:"closed"`
+	Trimmed Bytes `json:"trimmed"`
 }

@@ -12,8 +12,9 @@ import (
 type Options struct {
 	// Every is the time between samples; 0 means one second.
 	Every time.Duration
-	// Sampler selects the process and the sources, which the sampling goroutine calls.
-	Sampler SamplerOptions
+	// PID and Sources are those of [NewSampler]. The sampling goroutine calls the sources.
+	PID     int
+	Sources []Source
 	// Steps returns the number of steps done. The sampling goroutine calls it. If it is nil, slopes
 	// are per minute.
 	Steps func() int
@@ -39,7 +40,7 @@ type Watcher struct {
 // process ends, and then takes a last sample. Its memory is bounded and allocated at the start, so it
 // does not appear as growth.
 //
-// If nothing can be sampled, the verdict is inconclusive and [Watcher.Err] returns the reason.
+// If nothing can be sampled, the verdict is inconclusive and [Watcher.Stop] returns the reason.
 func Watch(ctx context.Context, options Options) *Watcher {
 	if options.Every <= 0 {
 		options.Every = time.Second
@@ -49,7 +50,7 @@ func Watch(ctx context.Context, options Options) *Watcher {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	w := &Watcher{options: options, stop: stop, done: make(chan struct{}), series: Series{Keep: options.Keep}}
-	w.sampler, w.err = NewSampler(options.Sampler)
+	w.sampler, w.err = NewSampler(options.PID, options.Sources...)
 	if w.err != nil {
 		stop()
 		close(w.done)
@@ -76,11 +77,10 @@ func (w *Watcher) run(ctx context.Context, sample *Sample) {
 		}
 		break
 	}
-	if err := w.sampler.Close(); err != nil {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.err = errors.Join(w.err, err)
-	}
+	err := w.sampler.Close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.err = errors.Join(w.err, err)
 }
 
 func (w *Watcher) sample(sample *Sample) error {
@@ -101,17 +101,11 @@ func (w *Watcher) sample(sample *Sample) error {
 	return nil
 }
 
-// Stop ends the watch and waits for its goroutine. Calling it again has no effect.
-func (w *Watcher) Stop() {
+// Stop ends the watch and waits for its goroutine. It returns the error that prevented sampling or
+// ended the watch early: ErrUnavailable, or os.ErrProcessDone. Another call returns the same error.
+func (w *Watcher) Stop() error {
 	w.stop()
 	<-w.done
-}
-
-// Err returns the error that prevented sampling or ended the watch early: ErrUnavailable, or
-// os.ErrProcessDone.
-func (w *Watcher) Err() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	return w.err
 }
 

@@ -12,9 +12,8 @@ import (
 func TestWatchEndsWithItsProcess(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	child := sleeper(t)
-	w := Watch(t.Context(), Options{Every: time.Millisecond, Sampler: SamplerOptions{PID: child.Process.Pid}})
+	w := Watch(t.Context(), Options{Every: time.Millisecond, PID: child.Process.Pid})
 	require.NoError(t, child.Process.Kill())
 	<-w.done
-	require.ErrorIs(t, w.Err(), os.ErrProcessDone)
-	w.Stop()
+	require.ErrorIs(t, w.Stop(), os.ErrProcessDone)
 }

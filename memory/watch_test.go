@@ -30,7 +30,7 @@ func TestWatch(t *testing.T) {
 		w := Watch(t.Context(), Options{
 			Every:    time.Second,
 			Keep:     64,
-			Sampler:  SamplerOptions{Sources: []Source{func(add func(Layer, Reading)) { held += MiB; add(layer, Known(held)) }}},
+			Sources:  []Source{func(add func(Layer, Reading)) { held += MiB; add(layer, Known(held)) }},
 			Criteria: Criteria{Layer: layer},
 		})
 		<-time.After(10*time.Minute + time.Millisecond)
@@ -39,14 +39,11 @@ func TestWatch(t *testing.T) {
 		require.InEpsilon(t, 60*mib, v.Slope.Estimate, 0.02, "a MiB per second")
 		require.Contains(t, v.String(), "leak: +60.0 MiB/min")
 		require.LessOrEqual(t, len(watched(w).Samples()), 65)
-		require.NoError(t, w.Err())
 		text, err := json.Marshal(watched(w))
 		require.NoError(t, err)
 		require.Contains(t, string(text), `"test bytes"`)
-		w.Stop()
-		w.Stop()
-		<-w.done
-		require.NoError(t, w.Err())
+		require.NoError(t, w.Stop())
+		require.NoError(t, w.Stop())
 		require.Equal(t, Leak, w.Verdict().Kind, "the verdict outlives the watch")
 	})
 }
@@ -68,10 +65,8 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 }
 
 func TestWatchOfNothing(t *testing.T) {
-	w := Watch(t.Context(), Options{Sampler: SamplerOptions{PID: -1}})
-	<-w.done
-	w.Stop()
-	require.ErrorIs(t, w.Err(), os.ErrProcessDone)
+	w := Watch(t.Context(), Options{PID: -1})
+	require.ErrorIs(t, w.Stop(), os.ErrProcessDone)
 	v := w.Verdict()
 	require.Equal(t, Inconclusive, v.Kind)
 	require.Contains(t, v.String(), "process already finished")

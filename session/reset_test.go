@@ -304,7 +304,7 @@ func TestReloadsStayFlat(t *testing.T) {
 	ctx := context.Background()
 	s := open(t, "digits", session.Options{})
 	b := batches(t, digits(t), 32, 1)
-	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{native.Source()}})
+	sampler, err := memory.NewSampler(0, native.Source())
 	require.NoError(t, err)
 	defer sampler.Close()
 	var series memory.Series

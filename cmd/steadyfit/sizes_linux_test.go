@@ -64,7 +64,7 @@ func peaks(b *testing.B, args ...string) map[memory.Layer]memory.Bytes {
 	cmd.Stdout, cmd.Stderr = &output, &output
 	require.NoError(b, cmd.Start())
 	// The sampler is opened before Wait, after which another process may have the same PID.
-	sampler, err := memory.NewSampler(memory.SamplerOptions{PID: cmd.Process.Pid})
+	sampler, err := memory.NewSampler(cmd.Process.Pid)
 	require.NoError(b, err)
 	defer sampler.Close()
 	ended := make(chan error, 1)

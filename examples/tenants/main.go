@@ -68,7 +68,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	}
 	defer s.Close()
 	ds.UseJPEG(s.DecodeJPEG) // as Keras does
-	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{malloc}})
+	sampler, err := memory.NewSampler(0, malloc)
 	if err != nil {
 		return err
 	}

@@ -481,7 +481,7 @@ func TestBudgetRefusesToBeBlind(t *testing.T) {
 	if _, err := memory.Read(); err != nil {
 		t.Skip("this machine does not tell the memory of a process: ", err)
 	}
-	sampler, err := memory.NewSampler(memory.SamplerOptions{})
+	sampler, err := memory.NewSampler(0)
 	require.NoError(t, err)
 	defer sampler.Close()
 	for _, c := range []struct {
@@ -530,7 +530,7 @@ func TestMeterSaysWhatItCannotRead(t *testing.T) {
 	m.level()
 	require.ErrorContains(t, m.unread(), "rss")
 
-	sampler, err := memory.NewSampler(memory.SamplerOptions{})
+	sampler, err := memory.NewSampler(0)
 	require.NoError(t, err)
 	defer sampler.Close()
 	for want, kernel := range map[string]*peaks{"no proc": {err: errors.New("no proc")}, "VmHWM": {}, "read-only": {reset: errors.New("read-only")}} {

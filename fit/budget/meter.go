@@ -64,7 +64,7 @@ func openMeter(layer memory.Layer) (meter, error) {
 	if err != nil {
 		return nil, &option.Error{Option: "Budget.Layer", Value: layer, Reason: err.Error(), Fix: "use rss, or another layer that this machine reports"}
 	}
-	sampler, err := memory.NewSampler(memory.SamplerOptions{})
+	sampler, err := memory.NewSampler(0)
 	if err != nil {
 		return nil, errors.Join(err, opened.Close())
 	}

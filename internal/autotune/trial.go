@@ -322,7 +322,7 @@ func (t *trainer) opens(s spec) (err error) {
 		native.Trim()
 		_ = native.SetMmapThreshold(allocator.MmapThreshold) // not every allocator has a threshold
 	}
-	if t.memory, err = memory.NewSampler(memory.SamplerOptions{}); err != nil {
+	if t.memory, err = memory.NewSampler(0); err != nil {
 		return err
 	}
 	if err := t.memory.Sample(0, &t.opened); err != nil {

@@ -169,7 +169,7 @@ func Measure(ctx context.Context, p Plan) (r *Report, err error) {
 	if m.opened, err = readPhase(); err != nil {
 		return nil, err
 	}
-	if m.sampler, err = memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{native.Source()}}); err != nil {
+	if m.sampler, err = memory.NewSampler(0, native.Source()); err != nil {
 		return nil, err
 	}
 	m.executions = m.begin(m.session, p.Prefetch)

@@ -240,7 +240,7 @@ func TestThisProcess(t *testing.T) {
 // A sampler includes the layers of the GPU.
 func TestSampler(t *testing.T) {
 	d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 1000, processes: []processInfo{running(uint32(os.Getpid()), 9)}}}})
-	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{d.Source(0)}})
+	sampler, err := memory.NewSampler(0, d.Source(0))
 	require.NoError(t, err)
 	defer sampler.Close()
 	var sample memory.Sample

@@ -80,7 +80,7 @@ const (
 	// fragmentation, or memory not yet returned to the system.
 	GoRuntime = "go runtime"
 	// Retention: resident memory grows while malloc in use is flat, so malloc retains freed
-	// memory. Verdict.Trimmed can confirm it.
+	// memory. compare.Trimmed can confirm it.
 	Retention = "retention"
 	// Files: more pages of mapped files became resident.
 	Files = "file pages"

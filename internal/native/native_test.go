@@ -24,7 +24,7 @@ func TestSource(t *testing.T) {
 	if _, err := tfbind.Load(""); err != nil {
 		t.Skipf("no TensorFlow (set %s): %v", tflibrary.EnvLibrary, err)
 	}
-	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{native.Source()}})
+	sampler, err := memory.NewSampler(0, native.Source())
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, sampler.Close()) }()
 

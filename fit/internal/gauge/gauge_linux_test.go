@@ -91,7 +91,7 @@ func TestGaugeOfAWorkingSet(t *testing.T) {
 		t.Skip("this machine tells nothing of control groups")
 	}
 	defer g.Close()
-	s, err := memory.NewSampler(memory.SamplerOptions{})
+	s, err := memory.NewSampler(0)
 	require.NoError(t, err)
 	defer s.Close()
 	// Other processes of the group may take memory between two readings.

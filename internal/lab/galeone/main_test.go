@@ -57,7 +57,7 @@ func runCell(t *testing.T, spec worker.Spec, env ...string) *report {
 	require.NoError(t, cmd.Start())
 	require.NoError(t, toParent.Close())
 	require.NoError(t, toChild.Close())
-	sampler, err := memory.NewSampler(memory.SamplerOptions{PID: cmd.Process.Pid})
+	sampler, err := memory.NewSampler(cmd.Process.Pid)
 	require.NoError(t, err)
 	defer sampler.Close()
 

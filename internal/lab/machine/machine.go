@@ -55,7 +55,7 @@ func Read(gpus []string) Environment {
 		e.Memory = int64(m.Total)
 	}
 	e.LoadBefore = LoadAverage()
-	if s, err := memory.NewSampler(memory.SamplerOptions{}); err == nil {
+	if s, err := memory.NewSampler(0); err == nil {
 		var sample memory.Sample
 		if err := s.Sample(0, &sample); err == nil {
 			e.Limit = int64(sample.Get(memlayer.CgroupLimit).Bytes)

@@ -170,13 +170,13 @@ func fullDisk(cause, log string) error {
 // converse takes samples until the last message. A nil message means that the child ended
 // without it.
 func (o *Observed) converse(p *child.Process, j Job) (*worker.Message, error) {
-	options := memory.SamplerOptions{PID: p.PID()}
+	var sources []memory.Source
 	if j.GPU != nil {
 		if source := j.GPU(p.PID()); source != nil {
-			options.Sources = append(options.Sources, source)
+			sources = append(sources, source)
 		}
 	}
-	sampler, err := memory.NewSampler(options)
+	sampler, err := memory.NewSampler(p.PID(), sources...)
 	if err != nil {
 		return nil, nil // The child has ended; its exit status has the reason.
 	}

@@ -254,7 +254,7 @@ func Start(sources ...memory.Source) (*Child, error) {
 	}
 	c.last = c.Spec.From
 	var err error
-	if c.sampler, err = memory.NewSampler(memory.SamplerOptions{Sources: sources}); err != nil {
+	if c.sampler, err = memory.NewSampler(0, sources...); err != nil {
 		return nil, err
 	}
 	return c, nil

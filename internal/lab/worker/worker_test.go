@@ -23,12 +23,10 @@ func piped(t *testing.T, spec Spec, answers int) (*Child, *os.File) {
 	_, err = answer.WriteString(strings.Repeat(".", answers))
 	require.NoError(t, err)
 	require.NoError(t, answer.Close())
-	sampler, err := memory.NewSampler(memory.SamplerOptions{Sources: []memory.Source{
-		memory.Source(func(add func(memory.Layer, memory.Reading)) {
-			add(memory.MallocUsed, memory.Known(4096))
-			add(memlayer.GPUUsed, memory.Reading{})
-		}),
-	}})
+	sampler, err := memory.NewSampler(0, func(add func(memory.Layer, memory.Reading)) {
+		add(memory.MallocUsed, memory.Known(4096))
+		add(memlayer.GPUUsed, memory.Reading{})
+	})
 	require.NoError(t, err)
 	c := &Child{Spec: spec, out: out, in: in, sampler: sampler, used: map[string]bool{}}
 	t.Cleanup(func() { c.Close(); messages.Close() })
