@@ -50,7 +50,7 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	began := time.Now()
 	a := &attempt{crash: Crash{Attempt: p.next.Attempt, ExitCode: -1}}
 	stderr := &relay{w: p.Stderr, out: p.out, ended: make(chan struct{})}
-	command := child.Command{Args: p.Args, Env: p.Env, Variable: Env, Spec: p.next, Stdout: os.Stdout, Log: stderr}
+	command := child.Command{Args: p.args, Env: p.env, Variable: child.SupervisedEnv, Spec: p.next, Stdout: os.Stdout, Log: stderr}
 	if p.terminal != nil {
 		command.Files = []*os.File{p.terminal}
 	}
@@ -81,7 +81,7 @@ const ticks = 8
 
 func (p *parent) watch(ctx context.Context, a *attempt, messages <-chan []byte, exited <-chan struct{}, stderr *relay) {
 	done := ctx.Done()
-	period := p.StartDeadline / ticks
+	period := p.startDeadline / ticks
 	tick, stopTick := p.ticker(period)
 	defer func() { stopTick() }()
 	silent := 0

@@ -30,10 +30,9 @@ import (
 	"time"
 
 	"golang.org/x/term"
-)
 
-// Env is the environment variable that marks a child of Run.
-const Env = "STEADYFIT_SUPERVISED"
+	"steadyfit/internal/child"
+)
 
 var (
 	// ErrRestart is wrapped by errors of Worker.Restart. Train has saved its state.
@@ -50,11 +49,8 @@ var (
 type Options struct {
 	// Deadline is the maximum time between two signs of life; 0 means no limit. A child that
 	// exceeds it is killed as hung. Deadline must cover a slow batch, a checkpoint and the final
-	// save. Time while the parent is suspended or waits for a reader of Stderr does not count.
+	// save; loading and compiling the model, before the first step, may take ten times as long. Time while the parent is suspended or waits for a reader of Stderr does not count.
 	Deadline time.Duration
-	// StartDeadline is the Deadline before the first step, which includes loading and compiling the
-	// model. 0 means ten times Deadline.
-	StartDeadline time.Duration
 	// Restarts is the number of consecutive crashes without progress before Run gives up; 0 means 5,
 	// and a negative number means none. An attempt makes progress if its first step is later than
 	// those of all earlier attempts.
@@ -67,8 +63,8 @@ type Options struct {
 	// continue.
 	KillOrphan bool
 	// Backoff is the time between a crash and the next attempt; 0 means 1 s. It doubles with each
-	// crash without progress up to MaxBackoff; 0 means 1 min.
-	Backoff, MaxBackoff time.Duration
+	// crash without progress up to 1 min.
+	Backoff time.Duration
 	// Grace is the time for the child to end after a signal or its last message. It must cover a
 	// step and a checkpoint. 0 means Deadline, but at least 1 min.
 	Grace time.Duration
@@ -80,14 +76,12 @@ type Options struct {
 	// Stderr receives the child's standard error; nil means os.Stderr. If Stderr is a terminal,
 	// Worker.Terminal writes to it.
 	Stderr io.Writer
-	// Args are the program and its arguments; nil means this program with its own arguments.
-	Args []string
-	// Env is added to the environment of the child.
-	Env []string
 
-	// after and tick replace package time in tests.
-	after func(time.Duration) <-chan time.Time
-	tick  func(time.Duration) (<-chan time.Time, func())
+	// Tests set the deadline before the first step, the program, and the functions of package time.
+	startDeadline time.Duration
+	args, env     []string
+	after         func(time.Duration) <-chan time.Time
+	tick          func(time.Duration) (<-chan time.Time, func())
 }
 
 // Crash describes an attempt that ended in a crash.
@@ -116,10 +110,6 @@ type Crash struct {
 	Log []string `json:"log,omitempty"`
 }
 
-func (c Crash) String() string {
-	return fmt.Sprintf("attempt %d, step %d, after %v: %s", c.Attempt, c.Step, c.Lasted.Round(time.Millisecond), c.Cause)
-}
-
 // Error reports a training that failed.
 type Error struct {
 	// Code is the exit code for main: that of the child, or else of Options.ExitCode; at least 1.
@@ -143,7 +133,7 @@ func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "supervise: gave up; attempts without progress: %d", len(e.Crashes))
 	for _, c := range e.Crashes {
-		fmt.Fprintf(&b, "\n  %v", c)
+		fmt.Fprintf(&b, "\n  attempt %d, step %d, after %v: %s", c.Attempt, c.Step, c.Lasted.Round(time.Millisecond), c.Cause)
 	}
 	if e.OutOfMemory() {
 		b.WriteString("\nthe training needs more memory than is available; use a smaller batch, a memory budget, or a machine with more memory")
@@ -212,12 +202,12 @@ func Run(ctx context.Context, o Options, train func(ctx context.Context, w *Work
 	switch {
 	case ctx == nil:
 		return errors.New("supervise: the context is nil; pass a context such as context.Background()")
-	case os.Getenv(Env) != "":
+	case os.Getenv(child.SupervisedEnv) != "":
 		if o.ExitCode == nil {
 			o.ExitCode = ExitCode
 		}
 		return work(ctx, o.ExitCode, train)
-	case inChild.Load():
+	case child.Supervised.Load():
 		return errors.New("supervise: supervise.Run was called in the supervised process; call it once, in main")
 	case runtime.GOOS != "linux":
 		return errors.New("supervise: needs Linux")
@@ -264,10 +254,9 @@ const outQueue = 64
 
 func newParent(o Options) *parent {
 	p := &parent{Options: o, signals: make(chan os.Signal, 16), out: make(chan func(), outQueue)}
-	p.StartDeadline = cmp.Or(p.StartDeadline, 10*p.Deadline)
+	p.startDeadline = cmp.Or(p.startDeadline, 10*p.Deadline)
 	p.Restarts = max(0, cmp.Or(p.Restarts, 5))
 	p.Backoff = cmp.Or(p.Backoff, time.Second)
-	p.MaxBackoff = max(p.Backoff, cmp.Or(p.MaxBackoff, time.Minute))
 	p.Grace = cmp.Or(p.Grace, max(p.Deadline, time.Minute))
 	p.Log = cmp.Or(p.Log, slog.New(slog.DiscardHandler))
 	p.Stderr = cmp.Or[io.Writer](p.Stderr, os.Stderr)
@@ -357,7 +346,7 @@ func (p *parent) attempts(ctx context.Context) error {
 			if p.tooMany() {
 				return &Error{Code: a.code(), Text: a.crash.Cause, Crashes: p.crashes}
 			}
-			wait = min(p.Backoff<<min(len(p.crashes)-1, 30), p.MaxBackoff)
+			wait = min(p.Backoff<<min(len(p.crashes)-1, 30), max(p.Backoff, time.Minute))
 			p.log(slog.LevelWarn, "the training process ended; restarting it", "attempt", a.crash.Attempt, "step", a.crash.Step,
 				"lasted", a.crash.Lasted.Round(time.Millisecond), "cause", a.crash.Cause, "in", wait)
 		}

@@ -52,7 +52,7 @@ func init() {
 }
 
 func play(s script) int {
-	if group := os.Getenv(groupEnv); group != "" && os.Getenv(Env) == "" {
+	if group := os.Getenv(groupEnv); group != "" && os.Getenv(child.SupervisedEnv) == "" {
 		if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte("0"), 0o666); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 9
@@ -127,7 +127,7 @@ func firstCrashes(crash func()) script {
 var scripts = map[string]script{
 	"finishes": func(_ context.Context, w *Worker) error {
 		s := w.Status()
-		say("attempt %d, resumes %v, crashes %d, reason %q, marked %q", s.Attempt, s.Step > 0, s.Crashes, s.Reason, os.Getenv(Env))
+		say("attempt %d, resumes %v, crashes %d, reason %q, marked %q", s.Attempt, s.Step > 0, s.Crashes, s.Reason, os.Getenv(child.SupervisedEnv))
 		w.Alive(1)
 		return nil
 	},
@@ -374,7 +374,7 @@ func newTrial(t *testing.T, name string) *trial {
 	t.Helper()
 	tr := &trial{ctx: t.Context(), sink: newSink(), log: newSink()}
 	tr.Options = Options{
-		Args: os.Args[:1], Env: []string{scriptEnv + "=" + name, dirEnv + "=" + t.TempDir()},
+		args: os.Args[:1], env: []string{scriptEnv + "=" + name, dirEnv + "=" + t.TempDir()},
 		Stderr: tr.sink, Log: slog.New(slog.NewTextHandler(tr.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Grace: time.Hour,
 		after: func(d time.Duration) <-chan time.Time {
 			switch d {
@@ -446,7 +446,7 @@ func TestSuperviseRestartsAfterEveryKindOfCrash(t *testing.T) {
 
 func readPID(t *testing.T, tr *trial) int {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(strings.TrimPrefix(tr.Env[1], dirEnv+"="), "pid"))
+	text, err := os.ReadFile(filepath.Join(strings.TrimPrefix(tr.env[1], dirEnv+"="), "pid"))
 	require.NoError(t, err)
 	pid, err := strconv.Atoi(string(text))
 	require.NoError(t, err)
@@ -479,7 +479,7 @@ func TestSuperviseKillsWhatHangs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr := newTrial(t, name)
-			tr.Deadline, tr.StartDeadline = time.Minute, time.Minute
+			tr.Deadline, tr.startDeadline = time.Minute, time.Minute
 			clock, died := make(chan time.Time), make(chan struct{})
 			// A process stops some time after the signal was sent.
 			stopped := func() bool { return name == "hangs" || procState(startedPID(tr)) == "T" }
@@ -506,7 +506,7 @@ func TestSuperviseKillsWhatHangs(t *testing.T) {
 func TestSuperviseToleratesAStuckTerminal(t *testing.T) {
 	p := newParent(Options{})
 	clock, exited, lines := make(chan time.Time), make(chan struct{}), make(chan []byte)
-	p.StartDeadline = time.Minute
+	p.startDeadline = time.Minute
 	p.tick = func(time.Duration) (<-chan time.Time, func()) { return clock, func() {} }
 	stderr := &relay{w: newSink()}
 	stderr.stuck.Store(true)
@@ -536,7 +536,7 @@ func TestSuperviseRestartsBehindAStuckTerminal(t *testing.T) {
 	tr.Stderr, tr.Log = w, slog.New(slog.NewTextHandler(w, nil))
 	done := make(chan error, 1)
 	go func() { done <- tr.run() }()
-	path := filepath.Join(strings.TrimPrefix(tr.Env[1], dirEnv+"="), "again")
+	path := filepath.Join(strings.TrimPrefix(tr.env[1], dirEnv+"="), "again")
 	require.Eventually(t, func() bool { _, err := os.Stat(path); return err == nil }, time.Minute, time.Millisecond)
 	close(w.letGo)
 	require.NoError(t, <-done)
@@ -605,13 +605,13 @@ func TestSuperviseGivesUpWithoutProgress(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr := newTrial(t, name)
-			tr.Restarts, tr.Backoff, tr.MaxBackoff = 3, 4*time.Second, 10*time.Second
+			tr.Restarts, tr.Backoff = 3, 20*time.Second
 			var failed *Error
 			err := tr.run()
 			require.ErrorAs(t, err, &failed)
 			assert.Equal(t, want.code, failed.Code)
 			require.Len(t, failed.Crashes, 4)
-			assert.Equal(t, []time.Duration{4 * time.Second, 8 * time.Second, 10 * time.Second}, tr.waits)
+			assert.Equal(t, []time.Duration{20 * time.Second, 40 * time.Second, time.Minute}, tr.waits)
 			assert.Equal(t, 4, strings.Count(err.Error(), want.cause))
 			assert.Contains(t, err.Error(), "attempt 4")
 			assert.False(t, Reported(err))
@@ -728,7 +728,7 @@ func TestSuperviseEndsBehindAStuckTerminal(t *testing.T) {
 
 func TestSuperviseCannotStart(t *testing.T) {
 	tr := newTrial(t, "finishes")
-	tr.Args = []string{filepath.Join(t.TempDir(), "missing")}
+	tr.args = []string{filepath.Join(t.TempDir(), "missing")}
 	require.ErrorIs(t, tr.run(), os.ErrNotExist)
 	assert.Empty(t, tr.waits)
 }
@@ -943,7 +943,7 @@ func TestSuperviseRandomKills(t *testing.T) {
 		require.NoError(t, err)
 	}
 	read := func(tr *trial) string {
-		text, err := os.ReadFile(filepath.Join(strings.TrimPrefix(tr.Env[1], dirEnv+"="), "sum"))
+		text, err := os.ReadFile(filepath.Join(strings.TrimPrefix(tr.env[1], dirEnv+"="), "sum"))
 		require.NoError(t, err)
 		return string(text)
 	}
@@ -961,7 +961,7 @@ func TestSuperviseRandomKills(t *testing.T) {
 	for done := 0; done < kills; {
 		tr := newTrial(t, "sums")
 		tr.Grace = deadline + time.Millisecond
-		tr.Restarts, tr.Deadline, tr.StartDeadline = kills+1000, deadline, deadline
+		tr.Restarts, tr.Deadline, tr.startDeadline = kills+1000, deadline, deadline
 		ended := make(chan error, 1)
 		go func() { ended <- tr.run() }()
 		for running, seen := true, 0; running; {
@@ -1037,7 +1037,7 @@ func TestSuperviseScreen(t *testing.T) {
 
 func TestSuperviseMarkedByHand(t *testing.T) {
 	for _, text := range []string{"1", `{"attempt":1}`} {
-		t.Setenv(Env, text)
+		t.Setenv(child.SupervisedEnv, text)
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), scriptEnv+"=finishes")
 		assert.Error(t, cmd.Run())

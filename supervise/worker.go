@@ -89,12 +89,6 @@ const (
 	busyEvery = 250 * time.Millisecond
 )
 
-// inChild is true in the child. Run unsets the variable Env after reading it.
-var inChild atomic.Bool
-
-// InChild reports whether this process is a child in which Run has called train.
-func InChild() bool { return inChild.Load() }
-
 // Status returns the state of the training at the start of this process.
 func (w *Worker) Status() Status {
 	if w == nil {
@@ -174,7 +168,7 @@ func (w *Worker) Terminal(otherwise io.Writer) io.Writer {
 func work(ctx context.Context, exitCode func(error) int, train func(context.Context, *Worker) error) error {
 	w := &Worker{began: time.Now(), fd: child.MessagesFD}
 	var err error
-	if w.parent, err = child.Connect(Env, &w.spec); err != nil {
+	if w.parent, err = child.Connect(child.SupervisedEnv, &w.spec); err != nil {
 		return fmt.Errorf("supervise: %w", err)
 	}
 	if w.spec.Terminal {
@@ -183,7 +177,7 @@ func work(ctx context.Context, exitCode func(error) int, train func(context.Cont
 		}
 		ignoreTerminalStop()
 	}
-	inChild.Store(true)
+	child.Supervised.Store(true)
 	survivePipes()
 	ctx, orphan := context.WithCancelCause(ctx)
 	defer orphan(nil)

@@ -221,8 +221,8 @@ func TestCluster(t *testing.T) {
 	assert.InDeltaSlice(t, losses, lossesOf(readRecords(t, job.Dir)), 1e-6)
 }
 
-// child returns the process that a supervisor has started; 0 if there is none.
-func child(supervisor int) int {
+// childOf returns the process that a supervisor has started; 0 if there is none.
+func childOf(supervisor int) int {
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", supervisor)) // one for each thread
 	for _, list := range lists {
 		text, _ := os.ReadFile(list)
@@ -278,13 +278,13 @@ func TestClusterSurvivesKills(t *testing.T) {
 		victim, signal := i%2, signals[i%3] // both ranks get all signals
 		var pid int
 		within(func() bool {
-			pid = child(ranks[victim].Process.Pid)
+			pid = childOf(ranks[victim].Process.Pid)
 			return pid > 0 && syscall.Kill(pid, signal) == nil
 		})
 		if signal == syscall.SIGSTOP { // its supervisor also notices it, but later than the other ranks
 			other := ranks[1-victim].Process.Pid
-			was := child(other)
-			within(func() bool { return child(other) != was })
+			was := childOf(other)
+			within(func() bool { return childOf(other) != was })
 			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		}
 	}
@@ -310,13 +310,13 @@ func TestClusterCutOff(t *testing.T) {
 	require.Eventually(t, func() bool { return newest(job.Dir) > 0 }, time.Minute, 10*time.Millisecond)
 	var first [all]int
 	for i, p := range ranks {
-		first[i] = child(p.Process.Pid)
+		first[i] = childOf(p.Process.Pid)
 		require.Positive(t, first[i])
 	}
 	n.ranks[cut].cut.Store(true)
 	began := time.Now()
 	for i, p := range ranks {
-		require.Eventually(t, func() bool { return child(p.Process.Pid) != first[i] }, time.Minute, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return childOf(p.Process.Pid) != first[i] }, time.Minute, 10*time.Millisecond)
 		t.Logf("ranks up to %d have noticed it after %v", i, time.Since(began))
 	}
 	n.ranks[cut].cut.Store(false)

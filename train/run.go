@@ -15,6 +15,7 @@ import (
 	"steadyfit/fit"
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/checkpoint"
+	"steadyfit/internal/child"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
 	"steadyfit/internal/rank"
@@ -111,7 +112,7 @@ func (t *training) prepareProcess() error {
 		return err
 	}
 	// An earlier process of this training has reported the warnings.
-	if _, child := os.LookupEnv(supervise.Env); child && t.Worker == nil || restartedAlready() {
+	if _, supervised := os.LookupEnv(child.SupervisedEnv); supervised && t.Worker == nil || restartedAlready() {
 		return nil
 	}
 	for _, w := range warnings {

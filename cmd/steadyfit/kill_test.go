@@ -22,7 +22,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit/checkpoint"
-	"steadyfit/supervise"
+	"steadyfit/internal/child"
 )
 
 // argsEnv makes the test binary run the program, with these arguments as JSON.
@@ -48,7 +48,7 @@ func asProgram() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	if how := os.Getenv(noMemoryEnv); how != "" && strings.Contains(os.Getenv(supervise.Env), `"attempt":1,`) {
+	if how := os.Getenv(noMemoryEnv); how != "" && strings.Contains(os.Getenv(child.SupervisedEnv), `"attempt":1,`) {
 		signal, said, _ := strings.Cut(how, ":")
 		fmt.Fprintln(os.Stderr, said)
 		number, _ := strconv.Atoi(signal)

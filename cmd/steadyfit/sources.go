@@ -15,11 +15,11 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/child"
 	"steadyfit/internal/explain"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/tflibrary"
 	"steadyfit/memory"
-	"steadyfit/supervise"
 )
 
 const envPrefix = "STEADYFIT_"
@@ -71,7 +71,7 @@ func warnUnknown(stderr io.Writer) {
 	if _, restarted := os.LookupEnv(autotune.ChosenEnv); restarted {
 		return // the process warned before it restarted itself
 	}
-	known := []string{worker.Env, supervise.Env, autotune.Env, explain.Env}
+	known := []string{worker.Env, child.SupervisedEnv, autotune.Env, explain.Env}
 	for name := range today {
 		known = append(known, envName(name))
 	}
@@ -86,7 +86,7 @@ func warnUnknown(stderr io.Writer) {
 
 // noteRenamed prints the current name of each flag that was given by an earlier name.
 func noteRenamed(stderr io.Writer, renamed map[string]string) {
-	if _, child := os.LookupEnv(supervise.Env); child {
+	if _, supervised := os.LookupEnv(child.SupervisedEnv); supervised {
 		return // the parent process prints the names
 	}
 	for _, name := range slices.Sorted(maps.Keys(renamed)) {

@@ -30,6 +30,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -44,6 +45,12 @@ const (
 	requestsFD = 4
 	FilesFD    = 5
 )
+
+// SupervisedEnv is the variable with the specification of a child of supervise.Run, which unsets it.
+const SupervisedEnv = "STEADYFIT_SUPERVISED"
+
+// Supervised is true once supervise.Run has called train in this process.
+var Supervised atomic.Bool
 
 var ErrDeadline = errors.New("no message in time")
 

@@ -7,8 +7,8 @@ import (
 	"syscall"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/child"
 	"steadyfit/option"
-	"steadyfit/supervise"
 )
 
 // With restarts the program with the missing variables and the same arguments, even if
@@ -20,7 +20,7 @@ func With(variables []gpuopts.Variable) error {
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	if supervise.InChild() {
+	if child.Supervised.Load() {
 		return fmt.Errorf("%s: a supervised process cannot restart", missing[0].For)
 	}
 	return Exec(env, missing)
