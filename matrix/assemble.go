@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/machine"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
@@ -58,6 +59,22 @@ func (p *Plan) assemble(r *Result, settled map[combinationID]Combination, jobs [
 	r.Claims, err = ledger(r)
 	thin(r, runs)
 	return err
+}
+
+// finish adds the facts that the runs reported.
+func finish(e *machine.Environment, runs []RunResult) {
+	e.LoadAfter = machine.LoadAverage()
+	for _, run := range runs {
+		if version, ok := run.Facts["tensorflow"]; ok {
+			e.TensorFlow[run.Runtime] = version
+		}
+		if version, ok := run.Facts["keras"]; ok {
+			e.Keras = version
+		}
+		if version, ok := run.Facts["python"]; ok {
+			e.Python = version
+		}
+	}
 }
 
 func neverRan(run *RunResult) bool { return unmeasurable(run.Failure) }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/machine"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
@@ -138,7 +139,7 @@ func (a variant) runs(runtime string) (runs []RunResult) {
 
 // made returns a result of one runtime.
 func made(runtime string, gpus []string, variants ...variant) *Result {
-	r := &Result{Environment: Environment{GPUs: gpus}, Settings: Settings{Seed: 1}}
+	r := &Result{Environment: machine.Environment{GPUs: gpus}, Settings: Settings{Seed: 1}}
 	base := map[string][]RunResult{}
 	for _, a := range variants {
 		if !strings.Contains(a.name, "/") {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/machine"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/memory"
 )
@@ -19,9 +20,9 @@ type Result struct {
 	Ended   time.Time `json:"ended"`
 	// Complete is false if the matrix ended before all runs, for example because of
 	// Plan.Within.
-	Complete    bool        `json:"complete"`
-	Environment Environment `json:"environment"`
-	Settings    Settings    `json:"settings"`
+	Complete    bool                `json:"complete"`
+	Environment machine.Environment `json:"environment"`
+	Settings    Settings            `json:"settings"`
 	// Calibration shows whether the measurement can be trusted.
 	Calibration []Calibration `json:"calibration"`
 	// Workloads and Remedies are those of the plan, in their order.

@@ -238,7 +238,7 @@ func TestALeakIsFoundAndItsRemedyWorks(t *testing.T) {
 	assert.NotContains(t, r.Calibration[1].Kinds, memory.Leak)
 	assert.InEpsilon(t, leakedPerStep, r.Calibration[0].Slope.Estimate, 0.05)
 
-	path := filepath.Join(p.Out, ResultFile)
+	path := filepath.Join(p.Out, "matrix.json")
 	require.NoError(t, WriteFile(path, r))
 	again, err := ReadFile(path)
 	require.NoError(t, err)

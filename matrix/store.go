@@ -15,13 +15,8 @@ import (
 	"steadyfit/internal/files"
 )
 
-// The files in a results folder.
-const (
-	// runsFile has every run with all its samples, one JSON object per line.
-	runsFile = "runs.jsonl"
-	// ResultFile has the Result, with the samples that its report needs.
-	ResultFile = "matrix.json"
-)
+// runsFile is the file in a results folder with every run and all its samples, one JSON object per line.
+const runsFile = "runs.jsonl"
 
 type store struct {
 	file *os.File

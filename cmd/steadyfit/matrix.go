@@ -487,8 +487,11 @@ func textOptions(w io.Writer) report.TextOptions {
 	return report.TextOptions{Width: width, Color: !plain}
 }
 
+// resultFile is the file in a results folder with the matrix.Result.
+const resultFile = "matrix.json"
+
 func writeReports(dir string, r *matrix.Result) error {
-	if err := matrix.WriteFile(filepath.Join(dir, matrix.ResultFile), r); err != nil {
+	if err := matrix.WriteFile(filepath.Join(dir, resultFile), r); err != nil {
 		return err
 	}
 	return renderReports(dir, r)

@@ -60,7 +60,7 @@ func (s *settings) matrixOf(ctx context.Context, names []string, stdout, stderr 
 			return err
 		}
 		version := cmp.Or(result.Environment.TensorFlow[matrix.Go], names[i])
-		versions = append(versions, report.Version{TensorFlow: version, Result: result, File: filepath.Join(one.plan.Out, matrix.ResultFile)})
+		versions = append(versions, report.Version{TensorFlow: version, Result: result, File: filepath.Join(one.plan.Out, resultFile)})
 		var broken []string
 		if s.rule != nil {
 			broken, _ = s.rule.Check(result, nil)

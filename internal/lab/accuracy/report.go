@@ -4,13 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"runtime"
 	"strings"
 
-	"github.com/shirou/gopsutil/v3/cpu"
 	"gonum.org/v1/gonum/stat"
 
 	"steadyfit/internal/files"
+	"steadyfit/internal/lab/machine"
 	"steadyfit/internal/stats"
 )
 
@@ -56,7 +55,8 @@ func pairedInterval(differences []float64) *interval {
 }
 
 func newReport(p *plan, results []result, version string) *report {
-	r := &report{Cores: runtime.NumCPU(), Confidence: confidence, Runs: results,
+	e := machine.Read(nil)
+	r := &report{CPU: e.CPU, Cores: e.Cores, Confidence: confidence, Runs: results,
 		Seeds: "order of the data; all runs have the initial weights of the export"}
 	for line := range strings.Lines(version) {
 		// The last parentheses have the platform or the path of the library.
@@ -65,9 +65,6 @@ func newReport(p *plan, results []result, version string) *report {
 			line = line[:at]
 		}
 		r.Versions = append(r.Versions, line)
-	}
-	if info, err := cpu.Info(); err == nil && len(info) > 0 {
-		r.CPU = info[0].ModelName
 	}
 	for i := range r.Runs {
 		r.Runs[i].Args = nil

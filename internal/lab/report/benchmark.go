@@ -2,6 +2,7 @@ package report
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -58,11 +59,8 @@ func Benchmark(w io.Writer, r *matrix.Result) error {
 			benchmarkName(run.Workload), benchmarkName(run.Remedy), max(e.Cores, 1))
 		values := benchmarkValues(run)
 		if len(values) == 0 {
-			why := oneLine(run.Cause)
-			if why == "" {
-				why = oneLine(run.Outcome.Verdict.Reason)
-			}
-			fmt.Fprintf(out, "# %s has no figures%s\n", name, orEmpty(": ", why))
+			why := cmp.Or(oneLine(run.Cause), oneLine(run.Outcome.Verdict.Reason))
+			fmt.Fprintf(out, "# %s has no figures%s\n", name, known(why, ": %s"))
 			continue
 		}
 		fmt.Fprintf(out, "%s 1 %s\n", name, strings.Join(values, " "))

@@ -160,11 +160,11 @@ func (v *view) baselineFigures(c *matrix.Combination) string {
 		return text + ": " + v.crash(c)
 	}
 	if estimated(c) {
-		text += ", " + slopeText(c, false) + orEmpty(", ", spread(c))
+		text += ", " + slopeText(c, false) + known(spread(c), ", %s")
 	}
-	text += orEmpty(", ", v.kinds(c))
+	text += known(v.kinds(c), ", %s")
 	if growthOf(c) == undecided && c.Verdict != nil {
-		text += orEmpty(": ", oneLine(c.Verdict.Reason))
+		text += known(oneLine(c.Verdict.Reason), ": %s")
 	}
 	return text
 }
@@ -174,7 +174,7 @@ func effectFigures(v *view, c *matrix.Combination) string {
 	if name, r := v.goalRatio(c); r.OK {
 		return fmt.Sprintf("%s, %s %s", text, name, times(r, true))
 	}
-	return text + orEmpty(": ", oneLine(c.Reason))
+	return text + known(oneLine(c.Reason), ": %s")
 }
 
 func which(a, b bool) string {

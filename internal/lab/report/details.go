@@ -77,7 +77,7 @@ func (v *view) part(runtime int, a answer) part {
 		}
 		label := "Not applicable"
 		if c.Effect == compare.CouldNotApply {
-			label = "Could not be applied" + orEmpty(": ", c.Reason)
+			label = "Could not be applied" + known(c.Reason, ": %s")
 		}
 		p.Absent = addTo(p.Absent, label, m)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/machine"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
 	"steadyfit/matrix"
@@ -168,7 +169,7 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 	start := time.Date(2026, 11, 20, 22, 4, 0, 0, time.UTC)
 	result.Schema, result.Version, result.Complete = 1, "0.3.0", true
 	result.Started, result.Ended = start, start.Add(3*time.Hour+12*time.Minute+40*time.Second)
-	result.Environment = matrix.Environment{OS: "linux", Arch: "amd64", Kernel: "6.1.0", CPU: "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
+	result.Environment = machine.Environment{OS: "linux", Arch: "amd64", Kernel: "6.1.0", CPU: "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
 		Cores: 2, Memory: 16 << 30, Go: "go1.26.0", TensorFlow: map[string]string{"go": "2.21.0", "galeone": "2.21.0", "keras": "2.21.0"},
 		Keras: "3.15.0", Python: "3.12.4", GPUs: []string{}, Variables: map[string]string{"TF_CPP_MIN_LOG_LEVEL": "2", "GOMAXPROCS": "2"}, LoadBefore: 0.08, LoadAfter: 1.1}
 	result.Settings = matrix.Settings{Pairs: pairs, Seed: 1, Confidence: stats.Confidence, Timeout: 120}

@@ -180,7 +180,7 @@ func (v *view) Verdict(c *matrix.Combination) string {
 	d := c.Verdict
 	switch d.Kind {
 	case memory.Leak:
-		return "grows by " + strings.TrimPrefix(slopeText(c, false), "+") + orEmpty(", ", spread(c))
+		return "grows by " + strings.TrimPrefix(slopeText(c, false), "+") + known(spread(c), ", %s")
 	case memory.Plateau:
 		if d.Slope.Low > 0 && d.Slope.Estimate > d.NoiseFloor {
 			return fmt.Sprintf("rises by %s to %s, then by %s, within its budget of %s", d.Level-d.Start, d.Level,
@@ -198,7 +198,7 @@ func (v *view) Verdict(c *matrix.Combination) string {
 	case memory.Sawtooth:
 		return fmt.Sprintf("saw-tooth, %s deep, no growth", d.Depth)
 	case memory.Inconclusive:
-		return "inconclusive" + orEmpty(": ", d.Reason)
+		return "inconclusive" + known(d.Reason, ": %s")
 	}
 	return string(d.Kind)
 }
@@ -277,7 +277,7 @@ func (v *view) Why(a answer) (o origin) {
 		o.Layer = string(d.Carrier)
 	}
 	if d.Cause == memlayer.GCLag && a.growth == grows {
-		o.Text += " " + v.explicitly(a) + orEmpty(" ", sentence(matrix.Early(v.runsOf(a.Base))))
+		o.Text += " " + v.explicitly(a) + known(sentence(matrix.Early(v.runsOf(a.Base))), " %s")
 	}
 	switch p := a.Base.Figures.Pool; d.Cause {
 	case memlayer.RuntimeCache, memlayer.NativeHeap, memlayer.Retention, memlayer.Unattributed:
@@ -362,13 +362,6 @@ func lookOf(c *matrix.Combination) look {
 		l.Class = "base"
 	}
 	return l
-}
-
-func orEmpty(prefix, text string) string {
-	if text == "" {
-		return ""
-	}
-	return prefix + text
 }
 
 // sentence adds a capital letter and a full stop.
