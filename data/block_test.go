@@ -100,11 +100,11 @@ func TestPassBytes(t *testing.T) {
 	for _, c := range []struct{ ahead, block int }{{0, 1}, {0, 4}, {1, 1}, {8, 1}, {8, 4}, {2, 50}, {2, 1000}} {
 		ds := Prefetch(counted(t, 100), c.ahead)
 		ds.SetBlock(c.block)
-		held := ds.BatchBytes(2)
+		held := ds.batchBytes(2)
 		for _, err := range ds.Batches(Pass{Batch: 2}) {
 			require.NoError(t, err)
 			for _, r := range ds.rings {
-				held = int64(len(r.slabs)*r.block) * ds.BatchBytes(2)
+				held = int64(len(r.slabs)*r.block) * ds.batchBytes(2)
 			}
 			break
 		}

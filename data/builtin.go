@@ -26,8 +26,7 @@ func Builtin(name string) (train, test *InMemory, err error) {
 	return train, test, nil
 }
 
-// BuiltinNames returns the names that Builtin accepts, sorted.
-func BuiltinNames() []string {
+func builtinNames() []string {
 	// Glob cannot fail: the pattern is valid and the folder is embedded.
 	files, _ := fs.Glob(builtins, "builtin/*-train.npz")
 	var names []string
@@ -43,7 +42,7 @@ func openBuiltin(name, split string, l *limit) (*InMemory, error) {
 	}
 	raw, err := builtins.ReadFile("builtin/" + name + "-" + split + ".npz")
 	if err != nil {
-		return nil, fmt.Errorf("no builtin dataset %q; the names are %q: %w", name, BuiltinNames(), fs.ErrNotExist)
+		return nil, fmt.Errorf("no builtin dataset %q; the names are %q: %w", name, builtinNames(), fs.ErrNotExist)
 	}
 	return readNPZ(contract.BuiltinPrefix+name+"-"+split, bytes.NewReader(raw), int64(len(raw)), "", l, nil)
 }

@@ -126,7 +126,7 @@ func TestColumnsAreNotJoined(t *testing.T) {
 		require.NoError(t, m.Close())
 		_, err = Open(paths[format], Options{CSV: CSVOptions{Input: "dense", Features: []string{"zip", "height"}}})
 		require.ErrorContains(t, err, `: no column "height", which the model was trained with: add it, or rename a column to it`)
-		_, err = Open(paths[format], Options{CSV: CSVOptions{Columns: []Column{{Name: "zip"}, {Name: "height"}}}})
+		_, err = Open(paths[format], Options{CSV: CSVOptions{Columns: []FieldSpec{{Name: "zip"}, {Name: "height"}}}})
 		require.ErrorContains(t, err, `: no column "height", which is an input of the model`)
 	}
 	texts, err := Open(put(t, dir, "t.jsonl", []byte(`{"a": "u", "b": "v"}`)), Options{CSV: CSVOptions{Input: "dense", Text: true}})

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"steadyfit/internal/dtype"
 )
 
 // CSVOptions configure how a table of text is read.
@@ -44,9 +46,10 @@ type CSVOptions struct {
 	// Exact makes x float64 if an integer, such as an identifier, would be rounded by float32 but
 	// not by float64.
 	Exact bool
-	// Columns become separate fields if the header has all of them: the inputs of a model with
-	// several inputs or with text inputs. All other columns except the label become text fields.
-	Columns []Column
+	// Columns become separate fields with one value per row if the header has all of them: the inputs of
+	// a model with several inputs or with text inputs. Their Type is "string", "bool", or any other for
+	// numbers (float32, or float64 with Exact). All other columns except the label become text fields.
+	Columns []FieldSpec
 	// Features are the columns of x in this order, if the table has names and Columns is empty.
 	// Other columns are left out (InMemory.LeftOut), except the label and sample_weight.
 	Features []string
@@ -68,12 +71,9 @@ type CSVOptions struct {
 	size   int64    // bytes of the text, or 0 if unknown
 }
 
-// Column is a table column that becomes a field with one value per row.
-type Column struct {
-	Name string
-	// Text selects strings instead of numbers (float32, or float64 with CSVOptions.Exact), and Bool
-	// bools.
-	Text, Bool bool
+// takes reports whether a column becomes a separate field of a type.
+func (o *CSVOptions) takes(name string, kind *dtype.Type) bool {
+	return slices.ContainsFunc(o.Columns, func(c FieldSpec) bool { return c.Name == name && c.Type == kind.Name })
 }
 
 func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
@@ -292,8 +292,9 @@ func (t *table) separate(inputs []string, x *features) error {
 	}
 	for i, f := range t.fields {
 		if f == x {
-			at := slices.IndexFunc(t.options.Columns, func(c Column) bool { return c.Name == t.names[i] })
-			t.fields[i] = &features{name: t.names[i], text: at < 0 || t.options.Columns[at].Text, bool: at >= 0 && t.options.Columns[at].Bool}
+			name := t.names[i]
+			isInput := slices.ContainsFunc(t.options.Columns, func(c FieldSpec) bool { return c.Name == name })
+			t.fields[i] = &features{name: name, text: !isInput || t.options.takes(name, dtype.For[string]()), bool: t.options.takes(name, dtype.For[bool]())}
 		}
 	}
 	return nil

@@ -147,7 +147,7 @@ func TestCSVBools(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, Array{[]int{2, 2}, want}, fieldsOf(t, m)["x"], text)
 	}
-	columns := []Column{{Name: "age"}, {Name: "member", Bool: true}}
+	columns := []FieldSpec{{Name: "age"}, {Name: "member", Type: "bool"}}
 	m, err := readCSV("t.csv", strings.NewReader("member,age,label\nTrue,3,1\n0,4,0\n"), CSVOptions{Label: "label", Columns: columns}, nil)
 	require.NoError(t, err)
 	require.Equal(t, Array{[]int{2, 1}, []bool{true, false}}, fieldsOf(t, m)["member"])
@@ -207,7 +207,7 @@ func TestCSVRefuses(t *testing.T) {
 		{"semicolons", "a;b;label\n1,5;2;0\n", CSVOptions{Label: "label"}, ErrFormat, `columns seem to be separated by ';' instead of ','; write the file with ',' between columns and a point in decimal numbers, for example with pandas.read_csv("t.csv", sep=";", decimal=",").to_csv("commas.csv", index=False)`},
 		{"tabs without a header", "1\t2\t0\n", CSVOptions{}, ErrFormat, `for example with pandas.read_csv("t.csv", sep="\t", decimal=",")`},
 		{"semicolons between texts", "text;label\na good, long film;1\n", CSVOptions{Label: "label", Text: true}, ErrFormat, `line 1 has one column, "text;label": columns seem to be separated by ';' instead of ','`},
-		{"tabs between texts", "text\tlabel\nfine\t1\n", CSVOptions{Text: true, Columns: []Column{{Name: "text", Text: true}}}, ErrFormat, "if it is a row of text, set CSVOptions.Header no"},
+		{"tabs between texts", "text\tlabel\nfine\t1\n", CSVOptions{Text: true, Columns: []FieldSpec{{Name: "text", Type: "string"}}}, ErrFormat, "if it is a row of text, set CSVOptions.Header no"},
 		{"semicolons and text", "a good; film\n", CSVOptions{Text: true, Header: "no", Label: "text"}, ErrField, "no label column"},
 		{"names by pandas or a row", "0,1,2\n3,4,5\n", CSVOptions{}, ErrField, `the first line, "0,1,2", may be the names that pandas gives to columns without names, or a row; set CSVOptions.Header to yes or no`},
 		{"and a label by number", "0,1,2\n3,4,5\n", CSVOptions{Label: "-1"}, ErrField, "set CSVOptions.Header"},
@@ -334,7 +334,7 @@ func TestCSVOfManyColumns(t *testing.T) {
 
 // The columns of a model with several inputs, or with a text input, become separate fields.
 func TestCSVFields(t *testing.T) {
-	columns := []Column{{Name: "city", Text: true}, {Name: "age", Text: false}}
+	columns := []FieldSpec{{Name: "city", Type: "string"}, {Name: "age"}}
 	text := "age,city,id,sample_weight,label\n3,\" Bern\",x1,0.5,yes\n4.5,,x2,2,no\n"
 	m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: "label", Columns: columns}, nil)
 	require.NoError(t, err)
@@ -351,7 +351,7 @@ func TestCSVFields(t *testing.T) {
 	require.ErrorContains(t, err, `no column "age", which is an input of the model`)
 
 	// One of several columns is the text input.
-	one := CSVOptions{Label: "label", Text: true, Columns: []Column{{Name: "x", Text: true}}}
+	one := CSVOptions{Label: "label", Text: true, Columns: []FieldSpec{{Name: "x", Type: "string"}}}
 	_, err = readCSV("t.csv", strings.NewReader("review,label,age\ngood,1,2\n"), one, nil)
 	require.ErrorContains(t, err, `no column "x", which is an input of the model`)
 	// Weights are not features, even for a model with one input.
@@ -362,7 +362,7 @@ func TestCSVFields(t *testing.T) {
 	m, err = readCSV("t.csv", strings.NewReader("review,label\ngood,1\n"), one, nil)
 	require.NoError(t, err)
 	require.Equal(t, Array{[]int{1, 1}, []string{"good"}}, fieldsOf(t, m)["x"])
-	one = CSVOptions{Columns: []Column{{Name: "words", Text: true}}, Text: true}
+	one = CSVOptions{Columns: []FieldSpec{{Name: "words", Type: "string"}}, Text: true}
 	m, err = readCSV("t.csv", strings.NewReader("words\na\nb\n"), one, nil)
 	require.NoError(t, err)
 	require.Equal(t, map[string]Array{"words": {[]int{2, 1}, []string{"a", "b"}}}, fieldsOf(t, m))

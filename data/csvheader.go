@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/internal/dtype"
 	"steadyfit/option"
 )
 
@@ -23,7 +24,7 @@ func (t *table) hasHeader(first []string) (bool, error) {
 	_, numberErr := strconv.Atoi(t.options.Label)
 	named := numberErr != nil && slices.Contains(first, t.options.Label)
 	for _, c := range t.options.Columns {
-		text, named = text || c.Text, named || slices.Contains(first, c.Name)
+		text, named = text || c.Type == dtype.For[string]().Name, named || slices.Contains(first, c.Name)
 	}
 	for _, name := range slices.Concat(t.options.Features, t.options.ignore, t.options.Schema.names()) {
 		named = named || !isNumber(name) && slices.Contains(first, name)

@@ -90,9 +90,9 @@ type Batch struct {
 
 // Borrowable reports whether the values of field i may be used without a copy as long as the
 // batch is valid. This is the case for batches of InMemory and Prefetched whose slices were not
-// replaced.
+// replaced, unless a Prefetched may already overwrite their memory.
 func (b Batch) Borrowable(i int) bool {
-	if b.slab == nil || i >= min(len(b.slab.vectors), len(b.Fields)) {
+	if b.slab == nil || i >= min(len(b.slab.vectors), len(b.Fields)) || b.slab.turn.Load() != b.turn {
 		return false
 	}
 	v := b.slab.vectors[i]
@@ -110,10 +110,6 @@ func (b Batch) Join(n int) (joined Batch, ok bool) {
 	joined.turn = b.turn
 	return joined, true
 }
-
-// Stale reports whether a Prefetched may already overwrite the memory of the batch. A batch is
-// never stale after Keep.
-func (b Batch) Stale() bool { return b.slab != nil && b.slab.turn.Load() != b.turn }
 
 func (b Batch) borrowable() bool {
 	for i := range b.Fields {

@@ -38,7 +38,7 @@ func TestOnDiskIsAsInMemory(t *testing.T) {
 		"y.npy": {[]int{50}, upTo(50)},
 	} {
 		var file bytes.Buffer
-		require.NoError(t, WriteNPY(&file, a))
+		require.NoError(t, writeNPY(&file, a))
 		put(t, dir, name, file.Bytes())
 	}
 	for _, c := range []struct {
@@ -89,7 +89,7 @@ func TestOnDiskIsAsInMemory(t *testing.T) {
 
 func TestOnDiskRefuses(t *testing.T) {
 	var sound bytes.Buffer
-	require.NoError(t, WriteNPY(&sound, Array{[]int{4}, []float32{1, 2, 3, 4}}))
+	require.NoError(t, writeNPY(&sound, Array{[]int{4}, []float32{1, 2, 3, 4}}))
 	for _, c := range []struct {
 		name string
 		raw  []byte
@@ -120,7 +120,7 @@ func TestOnDiskRefuses(t *testing.T) {
 func TestClosedOnDisk(t *testing.T) {
 	path := write(t, "x.npy", nil)
 	var file bytes.Buffer
-	require.NoError(t, WriteNPY(&file, Array{[]int{100}, make([]int32, 100)}))
+	require.NoError(t, writeNPY(&file, Array{[]int{100}, make([]int32, 100)}))
 	require.NoError(t, os.WriteFile(path, file.Bytes(), 0o644))
 	m, err := Open(path, Options{OnDisk: true})
 	require.NoError(t, err)
@@ -173,7 +173,7 @@ func TestTruncatedOnDisk(t *testing.T) {
 	path := write(t, "x.npy", nil)
 	for _, ahead := range []int{0, 2} {
 		var file bytes.Buffer
-		require.NoError(t, WriteNPY(&file, Array{[]int{n}, make([]float64, n)}))
+		require.NoError(t, writeNPY(&file, Array{[]int{n}, make([]float64, n)}))
 		require.NoError(t, os.WriteFile(path, file.Bytes(), 0o644))
 		m, err := Open(path, Options{OnDisk: true})
 		require.NoError(t, err)

@@ -124,16 +124,13 @@ func ExampleOpen_csv() {
 	// iris.csv: line 3, column "width" (2): found "n/a", expected a number; correct it, encode the column by a rule of a schema (CSVOptions.Schema), or leave it out (Options.Ignore)
 }
 
-func ExampleWriteNPY() {
-	var file strings.Builder
-	err := data.WriteNPY(&file, data.Array{Shape: []int{2}, Values: []float32{1, 2}})
-	fmt.Println(file.Len(), err)
-	// Output: 136 <nil>
-}
-
-func ExampleNewCSVWriter() {
-	w := data.NewCSVWriter(os.Stdout)
-	err := w.Write(
+func ExampleNewWriter() {
+	w, err := data.NewWriter(os.Stdout, ".csv", 2)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	err = w.Write(
 		data.Field{Name: "class", Array: data.Array{Shape: []int{2}, Values: []int64{7, 3}}},
 		data.Field{Name: "p", Array: data.Array{Shape: []int{2, 2}, Values: []float32{0.9, 0.1, 0.25, 0.75}}})
 	if err == nil {

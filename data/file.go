@@ -78,7 +78,12 @@ var known = map[string]string{
 // class folders are sorted by class and name, so shuffle them for training.
 //
 // The file x.npy is read together with a y.npy in its folder. Any other .npy file becomes the field
-// x. Other formats are ErrUnsupported. A path that does not exist is fs.ErrNotExist.
+// x, and the files in a folder become fields of their names. Elements are floats of 4 or 8 bytes,
+// integers, bools and text of fixed width, in any byte order and in C or Fortran order. Trailing zeros of
+// text are removed; <U is converted to UTF-8. Python objects, dates, complex numbers and float16 are
+// ErrUnsupported.
+//
+// Other formats are ErrUnsupported. A path that does not exist is fs.ErrNotExist.
 func Open(path string, o Options) (*InMemory, error) {
 	m, err := open(path, o)
 	if s := o.CSV.Schema; err == nil && s != nil && !s.Partial && !m.isTable() {

@@ -59,7 +59,7 @@ func TestOpenRefuses(t *testing.T) {
 	for _, open := range []func(string) (*InMemory, error){
 		func(path string) (*InMemory, error) { return openNPZ(path, "", reading{}) },
 		func(path string) (*InMemory, error) { return openTable(path, CSVOptions{}, nil, readJSONL) },
-		func(p string) (*InMemory, error) { return OpenNPY(p) },
+		func(p string) (*InMemory, error) { return openOneNPY(p, reading{}) },
 		func(p string) (*InMemory, error) { return openTable(p, CSVOptions{}, nil, readCSV) },
 	} {
 		_, err := open(classes)
@@ -85,7 +85,7 @@ func TestOpenWithoutPermission(t *testing.T) {
 }
 
 func TestBuiltin(t *testing.T) {
-	require.Equal(t, []string{"digits"}, BuiltinNames())
+	require.Equal(t, []string{"digits"}, builtinNames())
 	train, test, err := Builtin("digits")
 	require.NoError(t, err)
 	require.Equal(t, "builtin:digits-train: 1438 samples; x uint8 [64], y int64 []", describe(train))
@@ -237,7 +237,8 @@ func TestWriters(t *testing.T) {
 		{"ok", Array{[]int{2}, []bool{true, false}}},
 	}
 	var file bytes.Buffer
-	c := NewCSVWriter(&file)
+	c, err := NewWriter(&file, ".csv", 0)
+	require.NoError(t, err)
 	require.NoError(t, c.Write(fields...))
 	require.NoError(t, c.Write(fields...))
 	require.NoError(t, c.Flush())
@@ -247,14 +248,17 @@ func TestWriters(t *testing.T) {
 	require.ErrorIs(t, c.Write(fields[4], fields[1], fields[2], fields[3], fields[0]), ErrFormat)
 
 	file.Reset()
-	j := NewJSONLWriter(&file)
+	j, err := NewWriter(&file, ".jsonl", 0)
+	require.NoError(t, err)
 	require.NoError(t, j.Write(fields...))
 	require.NoError(t, j.Flush())
 	require.Equal(t, `{"class":3,"p":[0.1,1e-07],"box":[[0.3333333333333333,"Infinity"]],"name":"a \"b\", c","ok":true}
 {"class":-1,"p":["NaN",1.6777216e+07],"box":[["-Infinity",1e+21]],"name":"\u003cé\u003e","ok":false}
 `, file.String())
 
-	for _, write := range []func(...Field) error{NewCSVWriter(&file).Write, NewJSONLWriter(&file).Write} {
+	_, err = NewWriter(&file, ".txt", 0)
+	require.ErrorIs(t, err, ErrUnsupported)
+	for _, write := range []func(...Field) error{c.Write, j.Write} {
 		require.ErrorIs(t, write(), ErrField)
 		require.ErrorIs(t, write(Field{"x", Array{[]int{}, []int8{1}}}), ErrFormat)
 		require.ErrorIs(t, write(Field{"x", Array{[]int{1}, []int{1}}}), ErrUnsupported)

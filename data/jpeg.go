@@ -8,15 +8,15 @@ import (
 	"sync/atomic"
 )
 
-// DecodeJPEG decodes a JPEG file to pixels of 1 (grey) or 3 (colour) bytes, row by row. It is called by
-// several goroutines at the same time. session.Session.DecodeJPEG is one.
-type DecodeJPEG func(file []byte, channels int) (pixels []byte, width, height int, err error)
+// decodeJPEG is the type of the argument of UseJPEG.
+type decodeJPEG func(file []byte, channels int) (pixels []byte, width, height int, err error)
 
-// UseJPEG makes this dataset, and all datasets that share its images, decode JPEG files with a function.
-// nil, the default, means Go's decoder, whose pixels differ from TensorFlow's. Fingerprint tells the two
-// apart, also for images of other formats.
-func (m *InMemory) UseJPEG(decode DecodeJPEG) {
-	use := &decode
+// UseJPEG makes this dataset, and all datasets that share its images, decode JPEG files with a function,
+// such as session.Session.DecodeJPEG. It returns pixels of 1 (grey) or 3 (colour) bytes, row by row, and is
+// called by several goroutines at the same time. nil, the default, means Go's decoder, whose pixels differ
+// from TensorFlow's. Fingerprint tells the two apart, also for images of other formats.
+func (m *InMemory) UseJPEG(decode func(file []byte, channels int) (pixels []byte, width, height int, err error)) {
+	use := (*decodeJPEG)(&decode)
 	if decode == nil {
 		use = nil
 	}
@@ -37,10 +37,10 @@ func (m *InMemory) UseJPEG(decode DecodeJPEG) {
 }
 
 // jpegDecoder holds the function of UseJPEG; it is nil without one.
-type jpegDecoder = atomic.Pointer[DecodeJPEG]
+type jpegDecoder = atomic.Pointer[decodeJPEG]
 
 // decoder returns the function of UseJPEG for a format; nil if Go decodes it.
-func (p *painter) decoder(format imageFormat) *DecodeJPEG {
+func (p *painter) decoder(format imageFormat) *decodeJPEG {
 	if format.name != "JPEG" {
 		return nil
 	}
@@ -48,7 +48,7 @@ func (p *painter) decoder(format imageFormat) *DecodeJPEG {
 }
 
 // decodeJPEG decodes a file of size bytes with the function of UseJPEG.
-func (p *painter) decodeJPEG(decode DecodeJPEG, r *bufio.Reader, size int64) (image.Image, error) {
+func (p *painter) decodeJPEG(decode decodeJPEG, r *bufio.Reader, size int64) (image.Image, error) {
 	p.file = append(p.file[:0], make([]byte, size)...)
 	if _, err := io.ReadFull(r, p.file); err != nil {
 		return nil, err

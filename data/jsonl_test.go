@@ -36,7 +36,7 @@ func TestJSONL(t *testing.T) {
 	got, err := read(line, CSVOptions{Label: "label"})
 	require.NoError(t, err)
 	require.Equal(t, map[string]Array{"x": {[]int{1}, []string{"a"}}, "y": y}, got)
-	got, err = read(line, CSVOptions{Label: "label", Columns: []Column{{Name: "text", Text: true}}})
+	got, err = read(line, CSVOptions{Label: "label", Columns: []FieldSpec{{Name: "text", Type: "string"}}})
 	require.NoError(t, err)
 	require.Equal(t, map[string]Array{"text": {[]int{1}, []string{"a"}}, "y": y}, got)
 	got, err = read(`{"words": "a", "sample_weight": 0.5}`, CSVOptions{})

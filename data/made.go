@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"steadyfit/internal/contract"
 	"steadyfit/internal/dtype"
 )
 
@@ -85,16 +86,13 @@ func (m *InMemory) makes() bool {
 }
 
 // Workers returns the dataset with n goroutines per pass that decode, augment and map samples. n
-// below 1, the default, means GOMAXPROCS. The number of goroutines does not change the batches.
+// below 1, the default, means GOMAXPROCS; above 1024 it means 1024. The number of goroutines does not change the batches.
 // Stored samples are copied by one goroutine.
 func (m *InMemory) Workers(n int) *InMemory {
 	v := m.view()
-	v.workers = min(max(n, 0), MaxWorkers)
+	v.workers = min(max(n, 0), contract.MaxWorkers)
 	return v
 }
-
-// MaxWorkers is the maximum number of goroutines per pass.
-const MaxWorkers = 1024
 
 // Map returns the dataset with f applied to the samples of a field. S is the element type of the
 // field; D and shape are the element type and shape of the result. InMemory.Scale is an example.

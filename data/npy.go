@@ -27,19 +27,6 @@ const npyMagic = "\x93NUMPY"
 // maxHeader limits the length of a header. Supported types have about 100 bytes.
 const maxHeader = 64 << 10
 
-// OpenNPY reads one array per file, into a field with the name of the file: x for x.npy.
-//
-// Element types are floats of 4 or 8 bytes, integers, bools and text of fixed width, in any byte
-// order and in C or Fortran order. Trailing zeros of text are removed; <U is converted to UTF-8.
-// Python objects, dates, complex numbers and float16 are ErrUnsupported. A malformed file is
-// ErrFormat.
-func OpenNPY(paths ...string) (*InMemory, error) {
-	if len(paths) == 0 {
-		return nil, fmt.Errorf("no .npy files: %w", ErrField)
-	}
-	return openNPY(strings.Join(paths, " + "), paths, "", reading{})
-}
-
 type reading struct {
 	limit *limit
 	given int64 // Options.MaxBytes
@@ -65,6 +52,7 @@ func openOneNPY(path string, how reading) (*InMemory, error) {
 	return m.opened(m.openArray("x", path, how))
 }
 
+// openNPY reads one array per file, into a field with the name of the file.
 func openNPY(name string, paths []string, split string, how reading) (*InMemory, error) {
 	byField := make(map[string]string)
 	var names []string

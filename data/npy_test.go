@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -91,7 +92,7 @@ func TestNumPyFiles(t *testing.T) {
 	a, err = read("scalar.npy")
 	require.NoError(t, err)
 	require.Equal(t, Array{[]int{}, []float32{1}}, a)
-	_, err = OpenNPY("testdata/scalar.npy")
+	_, err = Open("testdata/scalar.npy", Options{})
 	require.ErrorIs(t, err, ErrFormat)
 	require.ErrorContains(t, err, "single value")
 
@@ -127,7 +128,7 @@ func TestNumPyFiles(t *testing.T) {
 		"records.npy": "one array per column",
 		"objects.npy": "Python objects, stored as a pickle",
 	} {
-		_, err := OpenNPY(filepath.Join("testdata", file))
+		_, err := Open(filepath.Join("testdata", file), Options{})
 		require.ErrorIs(t, err, ErrUnsupported, file)
 		require.ErrorContains(t, err, says, file)
 		require.ErrorContains(t, err, file)
@@ -141,11 +142,13 @@ func TestWriteNPYReadsBack(t *testing.T) {
 		{[]int{2}, []int8{-128, 127}}, {[]int{2}, []int16{-1, 1}}, {[]int{2}, []int32{-1, 1}}, {[]int{1, 1, 2}, []int64{math.MinInt64, 1}},
 		{[]int{2}, []uint8{0, 255}}, {[]int{2}, []uint16{0, 65535}}, {[]int{2}, []uint32{0, 1}}, {[]int{2}, []uint64{0, math.MaxUint64}},
 		{[]int{2}, []bool{true, false}},
-		{[]int{}, []float32{7}},
 		{[]int{100, 1000}, make([]float32, 100000)},
 	} {
 		var file bytes.Buffer
-		require.NoError(t, WriteNPY(&file, a))
+		w, err := NewWriter(&file, ".npy", a.Shape[0])
+		require.NoError(t, err)
+		require.NoError(t, w.Write(Field{"x", a}))
+		require.NoError(t, w.Flush())
 		back, err := readBytes(file.Bytes())
 		require.NoError(t, err)
 		require.Equal(t, a, back)
@@ -166,8 +169,10 @@ func TestWriteNPYReadsBack(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Array{[]int{2}, values}, a)
 
-	require.ErrorIs(t, WriteNPY(&file, Array{[]int{1}, []string{"a"}}), ErrUnsupported)
-	require.ErrorIs(t, WriteNPY(&file, Array{[]int{2}, []float32{1}}), ErrFormat)
+	w, err := NewWriter(&file, ".npy", 1)
+	require.NoError(t, err)
+	require.ErrorIs(t, w.Write(Field{"x", Array{[]int{1}, []string{"a"}}}), ErrUnsupported)
+	require.ErrorIs(t, w.Write(Field{"x", Array{[]int{2}, []float32{1}}}), ErrFormat)
 }
 
 func TestNPYRefuses(t *testing.T) {
@@ -389,30 +394,23 @@ func TestOpenNPY(t *testing.T) {
 		return path
 	}
 	x, y := put("x.npy", "(2, 2)", 1, 2, 3, 4), put("y.npy", "(2,)", 0, 9)
-	m, err := OpenNPY(x, y)
-	require.NoError(t, err)
-	require.Equal(t, []FieldSpec{{Name: "x", Shape: []int{2}, Type: "uint8"}, {Name: "y", Shape: []int{}, Type: "uint8"}}, m.Fields())
 	for _, path := range []string{dir, x} {
 		m, err := Open(path, Options{})
 		require.NoError(t, err)
-		require.Len(t, m.Fields(), 2)
+		require.Equal(t, []FieldSpec{{Name: "x", Shape: []int{2}, Type: "uint8"}, {Name: "y", Shape: []int{}, Type: "uint8"}}, m.Fields())
 		err = CheckLabels(m, "y", 9)
 		require.EqualError(t, err, y+": sample 1, column y: found 9, expected a class from 0 to 8; correct the label, or train a model with more than 9 classes")
 	}
 	fraction, err := New("made", Field{Name: "y", Array: Array{Shape: []int{2}, Values: []float32{1, 0.5}}})
 	require.NoError(t, err)
 	require.EqualError(t, CheckLabels(fraction, "y", 9), "made: sample 1, column y: found 0.5, expected a class from 0 to 8; correct the label", "no number of classes makes it a class")
-	m, err = Open(put("images.npy", "(2,)", 5, 6), Options{})
+	m, err := Open(put("images.npy", "(2,)", 5, 6), Options{})
 	require.NoError(t, err)
 	require.Equal(t, "x", m.Fields()[0].Name)
 	_, err = Open(x, Options{Split: "test"})
 	require.ErrorIs(t, err, ErrNoSplit)
-	_, err = OpenNPY()
-	require.ErrorIs(t, err, ErrField)
-	_, err = OpenNPY(filepath.Join(dir, "z.npy"))
+	_, err = Open(filepath.Join(dir, "z.npy"), Options{})
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	_, err = OpenNPY(x, x)
-	require.ErrorIs(t, err, ErrField)
 }
 
 func FuzzNPY(f *testing.F) {
@@ -449,13 +447,13 @@ func FuzzNPY(f *testing.F) {
 			return // is not written
 		}
 		var file bytes.Buffer
-		require.NoError(t, WriteNPY(&file, a))
+		require.NoError(t, writeNPY(&file, a))
 		again := bytes.Clone(file.Bytes())
 		b, err := readBytes(again)
 		require.NoError(t, err)
 		require.Equal(t, a.Shape, b.Shape)
 		file.Reset()
-		require.NoError(t, WriteNPY(&file, b))
+		require.NoError(t, writeNPY(&file, b))
 		require.Equal(t, again, file.Bytes())
 	})
 }
@@ -489,6 +487,15 @@ func FuzzNPZ(f *testing.F) {
 	})
 }
 
+// writeNPY writes an array of any shape.
+func writeNPY(w io.Writer, a Array) error {
+	v, err := arrayVector(a)
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeNPYHeader(w, v.kind(), a.Shape), writeNumbers(w, v))
+}
+
 // written returns an archive of the fields of a dataset.
 func written(t testing.TB, m *InMemory) []byte {
 	var members []member
@@ -496,7 +503,7 @@ func written(t testing.TB, m *InMemory) []byte {
 		require.NoError(t, err)
 		for _, field := range b.Fields {
 			var file bytes.Buffer
-			require.NoError(t, WriteNPY(&file, field.Array))
+			require.NoError(t, writeNPY(&file, field.Array))
 			members = append(members, member{field.Name + ".npy", zip.Store, file.Bytes()})
 		}
 	}

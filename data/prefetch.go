@@ -6,10 +6,12 @@ import (
 	"math"
 	"slices"
 	"sync"
+
+	"steadyfit/internal/contract"
 )
 
-// Prefetch returns the dataset with up to n batches of each pass read ahead; n is at most MaxAhead,
-// and below 1 it disables reading ahead. SetAhead changes n later. The batches and errors are those
+// Prefetch returns the dataset with up to n batches of each pass read ahead; n is at most
+// 16,384, and below 1 it disables reading ahead. SetAhead changes n later. The batches and errors are those
 // of ds, in the same order.
 //
 // The workers of an InMemory write directly to the batches. For any other Dataset, one goroutine
@@ -18,32 +20,11 @@ import (
 // A pass allocates n+1 batches (whole blocks with SetBlock) for itself and later passes. When the
 // consumer leaves the loop, the goroutines finish the read in progress and end before the loop ends.
 func Prefetch(ds Dataset, n int) *Prefetched {
-	return &Prefetched{Dataset: ds, ahead: min(max(n, 0), MaxAhead)}
+	return &Prefetched{Dataset: ds, ahead: min(max(n, 0), contract.MaxAhead)}
 }
 
-// MaxAhead is the maximum number of batches that Prefetch reads ahead.
-const MaxAhead = 1 << 14
-
-// LeastAhead is the least result of AheadFor.
-const LeastAhead = 2
-
-const (
-	// aheadBytes is the size of the batches that AheadFor reads ahead. LeastAhead and mostAhead
-	// limit their number.
-	aheadBytes = 4 << 20
-	mostAhead  = 64
-	// fewAhead is the maximum number of batches ahead for which release wakes a goroutine at
-	// every batch.
-	fewAhead = 8
-)
-
-// AheadFor returns how many batches of batch samples to read ahead: 4 MiB, but at least 2 and at most
-// 64 batches. Several batches reduce the cost of waking the consumer, which takes some microseconds,
-// as long as a short step.
-func AheadFor(ds Dataset, batch int) int {
-	bytes := max(Prefetch(ds, 0).BatchBytes(batch), 1)
-	return int(min(max(aheadBytes/bytes, LeastAhead), mostAhead))
-}
+// fewAhead is the maximum number of batches ahead for which release wakes a goroutine at every batch.
+const fewAhead = 8
 
 // Prefetched is a dataset whose batches are read ahead. It is made by Prefetch and safe for
 // concurrent use. Concurrent passes have separate buffers.
@@ -136,9 +117,8 @@ func (d *Prefetched) SetAhead(n int) {
 	}
 }
 
-// BatchBytes returns the size of a batch of batch samples in bytes, or 0 for fields of unknown type.
-// A string counts as 16 bytes, since its text is not copied.
-func (d *Prefetched) BatchBytes(batch int) int64 {
+// batchBytes returns the size of a batch of batch samples in bytes.
+func (d *Prefetched) batchBytes(batch int) int64 {
 	samples := min(max(batch, 0), d.Len())
 	var total int64
 	for _, f := range d.Fields() {
@@ -156,7 +136,8 @@ func (d *Prefetched) BatchBytes(batch int) int64 {
 }
 
 // PassBytes returns the size in bytes of the batches that a pass over an InMemory stores: the
-// current one and those that are read ahead. batch is the number of samples of each.
+// current one and those that are read ahead. batch is the number of samples of each. A string counts as
+// 16 bytes, since its text is not copied. The size is 0 for fields of unknown type.
 func (d *Prefetched) PassBytes(batch int) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -164,7 +145,7 @@ func (d *Prefetched) PassBytes(batch int) int64 {
 	if d.ahead > 0 && batch > 0 {
 		r.block = max(min(d.block, d.Len()/batch), 1)
 	}
-	return int64(r.most(d.ahead)*r.block) * d.BatchBytes(batch)
+	return int64(r.most(d.ahead)*r.block) * d.batchBytes(batch)
 }
 
 // Batches returns the batches of one pass.
@@ -249,9 +230,6 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 }
 
 func (r *ring) most(ahead int) int {
-	if r.block == 1 {
-		return ahead + 1
-	}
 	return max((ahead+r.block)/r.block, min(ahead, 1)+1)
 }
 

@@ -400,7 +400,7 @@ func TestSetAheadShrinksWhatIsKept(t *testing.T) {
 	runtime.KeepAlive(ds)
 }
 
-// BatchBytes equals the size of the values that a pass holds.
+// batchBytes equals the size of the values that a pass holds.
 func TestBatchBytes(t *testing.T) {
 	var fields []Field
 	for i, v := range []any{
@@ -420,30 +420,18 @@ func TestBatchBytes(t *testing.T) {
 				v := reflect.ValueOf(f.Values)
 				held += int64(v.Len()) * int64(v.Type().Elem().Size())
 			}
-			require.Equal(t, held, ds.BatchBytes(batch), "batches of %d", batch)
+			require.Equal(t, held, ds.batchBytes(batch), "batches of %d", batch)
 			break
 		}
 	}
-	require.EqualValues(t, 4+16+3+2+4+8+1+2+4+8+1+16, ds.BatchBytes(1))
-	require.Zero(t, ds.BatchBytes(0))
-	require.Zero(t, ds.BatchBytes(-1))
+	require.EqualValues(t, 4+16+3+2+4+8+1+2+4+8+1+16, ds.batchBytes(1))
+	require.Zero(t, ds.batchBytes(0))
+	require.Zero(t, ds.batchBytes(-1))
 	for _, promised := range []FieldSpec{{Name: "x", Shape: nil, Type: "complex64"}, {Name: "x", Shape: []int{-1}, Type: "int32"}, {Name: "x", Shape: []int{1 << 61, 1}, Type: "float64"}} {
 		s := newSource(3)
 		s.promised = []FieldSpec{{Name: "y", Shape: nil, Type: "int32"}, promised}
-		require.Zero(t, Prefetch(s, 1).BatchBytes(1), "%v", promised)
+		require.Zero(t, Prefetch(s, 1).batchBytes(1), "%v", promised)
 	}
-}
-
-func TestAheadFor(t *testing.T) {
-	of := func(width int) Dataset {
-		ds, err := New("wide", Field{"x", Array{[]int{64, width}, make([]float32, 64*width)}})
-		require.NoError(t, err)
-		return ds
-	}
-	require.Equal(t, 64, AheadFor(of(100), 32), "12.5 KiB each")
-	require.Equal(t, 32, AheadFor(of(1024), 32), "128 KiB each")
-	require.Equal(t, 2, AheadFor(of(1<<16), 32), "8 MiB each")
-	require.Equal(t, 16, AheadFor(of(1024), 1000), "no more than there are samples")
 }
 
 // With many batches ahead, workers wait until half of them are consumed. A pass must end for any

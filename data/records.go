@@ -358,8 +358,7 @@ func (s *recordSet) addField(name string, v value, isLabel bool) (err error) {
 // the model takes it as text.
 func (s *recordSet) isImage(f *recordField) (ok bool, err error) {
 	o := s.options.CSV
-	isText := func(c Column) bool { return c.Text && c.Name == f.name }
-	if f.value.kind.Kind != dtype.String || f.value.count != 1 || o.Text || slices.ContainsFunc(o.Columns, isText) {
+	if f.value.kind.Kind != dtype.String || f.value.count != 1 || o.Text || o.takes(f.name, dtype.For[string]()) {
 		return false, nil
 	}
 	if _, ok := detect(s.format.content(f.value)); !ok {

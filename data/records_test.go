@@ -488,7 +488,7 @@ func TestCheckRecords(t *testing.T) {
 	require.NoError(t, m.Close())
 
 	// The model takes the text, so it is not decoded.
-	m, err = Open(dir, Options{CSV: CSVOptions{Columns: []Column{{Name: "picture", Text: true}, {Name: "x"}}}})
+	m, err = Open(dir, Options{CSV: CSVOptions{Columns: []FieldSpec{{Name: "picture", Type: "string"}, {Name: "x"}}}})
 	require.NoError(t, err)
 	require.Equal(t, small, fieldsOf(t, m)["picture"].Values.([]string)[0])
 	require.NoError(t, m.Close())

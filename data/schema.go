@@ -197,9 +197,8 @@ func (o CSVOptions) rules() (map[string]*Rule, error) {
 		if err := r.complete(); err != nil {
 			return nil, fmt.Errorf("the rule of column %q: %w", name, err)
 		}
-		i := slices.IndexFunc(o.Columns, func(c Column) bool { return c.Name == name })
-		r.asText = r.Type == "text" || o.Text || i >= 0 && o.Columns[i].Text
-		r.asBool = r.Type == "bool" && (o.Bool || i >= 0 && o.Columns[i].Bool)
+		r.asText = r.Type == "text" || o.Text || o.takes(name, dtype.For[string]())
+		r.asBool = r.Type == "bool" && (o.Bool || o.takes(name, dtype.For[bool]()))
 		if name == o.Label {
 			r.asText, r.asBool = r.Type == "text" || r.Type == "category", false
 		}

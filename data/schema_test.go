@@ -73,7 +73,7 @@ func TestSchema(t *testing.T) {
 		require.Equal(t, []int64{1, -1}, f["Day"].Values, name)
 		require.NoError(t, m.Close())
 		// The model may take texts and bools.
-		o := CSVOptions{Schema: native, Columns: []Column{{Name: "Sex", Text: true}, {Name: "Age", Text: true}, {Name: "Alone", Bool: true}}}
+		o := CSVOptions{Schema: native, Columns: []FieldSpec{{Name: "Sex", Type: "string"}, {Name: "Age", Type: "string"}, {Name: "Alone", Type: "bool"}}}
 		m, err = Open(path, Options{CSV: o})
 		require.NoError(t, err, name)
 		f = fieldsOf(t, m)

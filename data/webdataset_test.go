@@ -59,7 +59,7 @@ func TestWebDatasetOfPython(t *testing.T) {
 // A number is a class also beside a field with more elements than are observed.
 func TestLabelBesideALargeField(t *testing.T) {
 	var large bytes.Buffer
-	require.NoError(t, WriteNPY(&large, Array{Shape: []int{maxObserved + 1}, Values: make([]uint8, maxObserved+1)}))
+	require.NoError(t, writeNPY(&large, Array{Shape: []int{maxObserved + 1}, Values: make([]uint8, maxObserved+1)}))
 	path := filepath.Join(t.TempDir(), "a.tar")
 	require.NoError(t, os.WriteFile(path, tarOf(t, "0.image.npy", large.String(), "0.json", `{"label": 3}`), 0o600))
 	m, err := Open(path, Options{CSV: CSVOptions{Label: "label"}})

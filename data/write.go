@@ -22,16 +22,35 @@ type Writer interface {
 	Flush() error
 }
 
+// NewWriter returns a writer for a format, which is named by its extension:
+//
+//   - .csv is a table with a header and one row per sample. A field with several values per sample has one
+//     column per element, such as name_0 or name_1_2.
+//   - .jsonl has one JSON object per line and sample. A field is a value, or nested arrays in the shape of
+//     the sample. NaN and infinities are the strings "NaN", "Infinity" and "-Infinity", as in the JSON of
+//     protocol buffers.
+//   - .npy has one field in the format of numpy.save, in C order and little-endian. Flush fails unless
+//     exactly samples samples were written. Strings are ErrUnsupported, since NumPy stores text with a
+//     fixed width.
+//
+// Floats of text have enough digits to be read back exactly. Other formats are ErrUnsupported.
+func NewWriter(w io.Writer, format string, samples int) (Writer, error) {
+	switch format {
+	case ".csv":
+		return &csvWriter{w: csv.NewWriter(w)}, nil
+	case ".jsonl":
+		return &jsonlWriter{w: bufio.NewWriter(w)}, nil
+	case ".npy":
+		return &npyWriter{w: bufio.NewWriter(w), samples: samples}, nil
+	}
+	return nil, fmt.Errorf("writing the format %q is %w; expected .csv, .jsonl or .npy", format, ErrUnsupported)
+}
+
 type csvWriter struct {
 	w       *csv.Writer
 	columns []string
 	row     []string
 }
-
-// NewCSVWriter writes a table with a header and one row per sample. A field with several values per
-// sample has one column per element, such as name_0 or name_1_2. Floats have enough digits to be read
-// back exactly.
-func NewCSVWriter(w io.Writer) Writer { return &csvWriter{w: csv.NewWriter(w)} }
 
 func (c *csvWriter) Write(fields ...Field) error {
 	n, vectors, err := rows(fields)
@@ -79,11 +98,6 @@ type jsonlWriter struct {
 	w    *bufio.Writer
 	line []byte
 }
-
-// NewJSONLWriter writes one JSON object per line and sample. A field is a value, or nested arrays in
-// the shape of the sample. Floats have enough digits to be read back exactly. NaN and infinities are
-// the strings "NaN", "Infinity" and "-Infinity", as in the JSON of protocol buffers.
-func NewJSONLWriter(w io.Writer) Writer { return &jsonlWriter{w: bufio.NewWriter(w)} }
 
 func (j *jsonlWriter) Write(fields ...Field) error {
 	n, vectors, err := rows(fields)
@@ -159,13 +173,6 @@ type npyWriter struct {
 	kind             *dtype.Type
 }
 
-// NewNPYWriter writes one field in the format of numpy.save, in C order and little-endian. Flush
-// fails unless exactly samples samples were written. Strings are ErrUnsupported, since NumPy stores
-// text with a fixed width.
-func NewNPYWriter(w io.Writer, samples int) Writer {
-	return &npyWriter{w: bufio.NewWriter(w), samples: samples}
-}
-
 func (n *npyWriter) Write(fields ...Field) error {
 	if len(fields) != 1 {
 		return fmt.Errorf("a .npy file holds one array, got %d fields: %w", len(fields), ErrUnsupported)
@@ -193,18 +200,6 @@ func (n *npyWriter) Flush() error {
 		return fmt.Errorf("a .npy file for %d samples got %d: %w", n.samples, n.written, ErrFormat)
 	}
 	return n.w.Flush()
-}
-
-// WriteNPY writes an array in the format of numpy.save. Strings are ErrUnsupported.
-func WriteNPY(w io.Writer, a Array) error {
-	v, err := arrayVector(a)
-	if err != nil {
-		return err
-	}
-	if err := writeNPYHeader(w, v.kind(), a.Shape); err != nil {
-		return err
-	}
-	return writeNumbers(w, v)
 }
 
 func writeNPYHeader(w io.Writer, kind *dtype.Type, shape []int) error {

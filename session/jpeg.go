@@ -20,7 +20,7 @@ type jpegDecoder struct {
 
 // DecodeJPEG decodes a JPEG file to rows of pixels of 1 (grey) or 3 (colour) bytes, with the operation
 // DecodeJpeg and its defaults. So the pixels are those of tf.io.decode_jpeg and of Keras'
-// image_dataset_from_directory. It is a data.DecodeJPEG.
+// image_dataset_from_directory. data.InMemory.UseJPEG takes it.
 func (s *Session) DecodeJPEG(file []byte, channels int) (pixels []byte, width, height int, err error) {
 	d := &s.jpeg
 	if err := d.open(s.config, d.define); err != nil {

@@ -8,6 +8,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/internal/graphdef"
+	"steadyfit/internal/prefetch"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -87,7 +88,7 @@ func BenchmarkStep(b *testing.B) {
 		loop := fit.Loop{Session: s, Batch: batch, Epochs: (b.N + 499) / 500, StepsPerEpoch: min(b.N, 500)}
 		b.ReportAllocs()
 		b.ResetTimer()
-		_, err := loop.Run(b.Context(), data.Prefetch(ds, data.AheadFor(ds, batch)))
+		_, err := loop.Run(b.Context(), data.Prefetch(ds, prefetch.Default(ds, batch, false)))
 		require.NoError(b, err)
 	})
 }

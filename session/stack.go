@@ -282,7 +282,7 @@ func (s *Session) TrainN(ctx context.Context, step int64, n int, out []float64) 
 	switch {
 	case k == nil || k.have != n || k.steps != n:
 		return fmt.Errorf("train: %w: the batches of %d steps were not stacked", ErrStack, n)
-	case k.joined.Stale():
+	case k.joined.Size > 0 && !k.joined.Borrowable(0):
 		return fmt.Errorf("train: %w: the memory of the stacked batches was reused: call TrainN before reading the next batch from the dataset", ErrStack)
 	}
 	if err := s.beginTrain(out); err != nil {

@@ -235,7 +235,7 @@ func (c *Config) checkRanges() error {
 	}{
 		{"Loop.Epochs", c.Loop.Epochs, 1, math.MaxInt}, {"Loop.Batch", c.Loop.Batch, 1, math.MaxInt32}, {"Loop.StepsPerEpoch", c.Loop.StepsPerEpoch, 0, math.MaxInt},
 		{"Checkpoints.Keep", c.Checkpoints.Keep, 0, math.MaxInt}, {"Checkpoints.Copies", c.Checkpoints.Copies, 0, math.MaxInt}, {"Config.KeepVersions", c.KeepVersions, 0, math.MaxInt}, {"Loop.InitialEpoch", c.Loop.InitialEpoch, 0, c.Loop.Epochs - 1},
-		{"Loop.ValidationEvery", c.Loop.ValidationEvery, 0, math.MaxInt}, {"Config.Prefetch", c.Prefetch, -1, data.MaxAhead}, {"Data.Workers", c.Data.Workers, 0, data.MaxWorkers},
+		{"Loop.ValidationEvery", c.Loop.ValidationEvery, 0, math.MaxInt}, {"Config.Prefetch", c.Prefetch, -1, contract.MaxAhead}, {"Data.Workers", c.Data.Workers, 0, contract.MaxWorkers},
 		{"TensorBoard.EverySteps", c.TensorBoard.EverySteps, 0, math.MaxInt}, {"TensorBoard.Histograms", c.TensorBoard.Histograms, 0, math.MaxInt},
 	} {
 		if n.value < n.min {
@@ -393,7 +393,7 @@ func (c *Config) supervisor() (s supervise.Options, ok bool) {
 // signature's loss output; empty means loss.
 func OpenModel(name, loss string) (*savedmodels.Model, error) {
 	if name == "" {
-		return nil, &option.Error{Option: "Config.Model", Reason: "missing", Fix: "give a folder with a SavedModel, or " + builtinNames(savedmodels.BuiltinNames())}
+		return nil, &option.Error{Option: "Config.Model", Reason: "missing", Fix: fmt.Sprintf("give a folder with a SavedModel, or %sNAME (%s)", contract.BuiltinPrefix, strings.Join(savedmodels.BuiltinNames(), ", "))}
 	}
 	m, err := savedmodels.Open(name)
 	if err == nil {

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"steadyfit/data"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/english"
 	"steadyfit/internal/files"
@@ -243,7 +244,7 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 		return d.Memory.Workers(r.Workers), nil
 	}
 	if d.Path == "" {
-		return nil, &option.Error{Option: "Data.Path", Reason: "missing", Fix: "give a file, a folder, or " + builtinNames(data.BuiltinNames())}
+		return nil, &option.Error{Option: "Data.Path", Reason: "missing", Fix: "give a file, a folder, or " + contract.BuiltinPrefix + "digits"}
 	}
 	o := data.Options{Split: part, CSV: r.csv, Images: r.images, OnDisk: r.onDisk(d.Path), Ignore: r.Ignore, Unlabelled: r.predicts, MaxBytes: r.MaxBytes}
 	labels := []string{"label", "y", ""} // other formats ignore the label

@@ -267,7 +267,7 @@ func TestRowIsNoHeader(t *testing.T) {
 
 // The name of the only text column was not recorded, so the header of a table to predict was refused.
 func TestTextColumnOfTheRecord(t *testing.T) {
-	text := data.CSVOptions{Text: true, Columns: []data.Column{{Name: "x", Text: true}}}
+	text := data.CSVOptions{Text: true, Columns: []data.FieldSpec{{Name: "x", Type: "string"}}}
 	trained := &reader{csv: text, Data: Data{Label: "sentiment"}}
 	_, err := trained.open(Data{Path: file(t, "train.csv", "review,sentiment\ngood,1\nbad,0\n")}, "train")
 	require.NoError(t, err)

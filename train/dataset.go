@@ -11,6 +11,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/prefetch"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -68,7 +69,7 @@ func (t *training) checkImages(ctx context.Context) error {
 
 // decodeJPEG sets the decoder of the JPEG files of all data. Before a session is open, Go's decoder
 // serves the samples of trials, since the first session of a process fixes its threads.
-func (t *training) decodeJPEG(decode data.DecodeJPEG) {
+func (t *training) decodeJPEG(decode func(file []byte, channels int) (pixels []byte, width, height int, err error)) {
 	for _, ds := range append(slices.Clone(t.reader.opened), t.samples) {
 		ds.UseJPEG(decode)
 	}
@@ -94,9 +95,7 @@ func (t *training) ordered(train, source *data.InMemory) data.Dataset {
 func (t *training) prefetched(ds data.Dataset) data.Dataset {
 	ahead := t.Prefetch
 	if ahead < 0 {
-		if ahead = data.LeastAhead; t.Budget.Limit == 0 {
-			ahead = data.AheadFor(ds, t.Loop.Batch)
-		}
+		ahead = prefetch.Default(ds, t.Loop.Batch, t.Budget.Limit > 0)
 	}
 	if ahead > 0 {
 		ds = data.Prefetch(ds, ahead)

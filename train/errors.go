@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"syscall"
 
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
 	"steadyfit/internal/checkpoint"
-	"steadyfit/internal/contract"
 	"steadyfit/internal/explain"
 	"steadyfit/option"
 	"steadyfit/session"
@@ -97,10 +95,6 @@ func (e configError) As(target any) bool {
 
 func isAny(err error, targets ...error) bool {
 	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
-}
-
-func builtinNames(names []string) string {
-	return fmt.Sprintf("%sNAME (%s)", contract.BuiltinPrefix, strings.Join(names, ", "))
 }
 
 // every reports whether is returns true for all errors that err joins.

@@ -193,9 +193,7 @@ func madeData(t *testing.T, samples int) string {
 		}
 		file, err := os.Create(filepath.Join(dir, name))
 		require.NoError(t, err)
-		w := data.NewNPYWriter(file, samples)
-		require.NoError(t, w.Write(data.Field{Array: data.Array{Shape: []int{samples, width}, Values: values}}))
-		require.NoError(t, w.Flush())
+		require.NoError(t, writeNPY(file, data.Array{Shape: []int{samples, width}, Values: values}))
 		require.NoError(t, file.Close())
 	}
 	return filepath.Join(dir, "x.npy")

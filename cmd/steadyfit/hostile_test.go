@@ -61,7 +61,7 @@ func TestHostileInputs(t *testing.T) {
 	// header returns the header of an array of bytes.
 	header := func(shape string) string {
 		var b strings.Builder
-		require.NoError(t, data.WriteNPY(&b, data.Array{Shape: []int{1}, Values: []uint8{0}}))
+		require.NoError(t, writeNPY(&b, data.Array{Shape: []int{1}, Values: []uint8{0}}))
 		text := strings.Replace(b.String()[:b.Len()-1], "(1,)", shape, 1)
 		return text[:b.Len()-2-(len(shape)-len("(1,)"))-1] + "\n"
 	}

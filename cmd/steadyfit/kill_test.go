@@ -456,9 +456,7 @@ func writeArrays(t *testing.T, fields ...data.Field) (dir string) {
 	for _, f := range fields {
 		file, err := os.Create(filepath.Join(dir, f.Name+".npy"))
 		require.NoError(t, err)
-		w := data.NewNPYWriter(file, f.Array.Shape[0])
-		require.NoError(t, w.Write(f))
-		require.NoError(t, w.Flush())
+		require.NoError(t, writeNPY(file, f.Array))
 		require.NoError(t, file.Close())
 	}
 	return dir

@@ -128,6 +128,18 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// writeNPY writes an array in the format of numpy.save.
+func writeNPY(out io.Writer, a data.Array) error {
+	w, err := data.NewWriter(out, ".npy", a.Shape[0])
+	if err == nil {
+		err = w.Write(data.Field{Name: "x", Array: a})
+	}
+	if err == nil {
+		err = w.Flush()
+	}
+	return err
+}
+
 // digits DIR writes the training part of the built-in digits, its values spread over
 // 0 to 255: as PNG images in class folders to DIR/images, as arrays to DIR/arrays, and as
 // arrays with sample weights of 0, of the original values, to DIR/weighted. It writes TFRecord files
@@ -161,11 +173,11 @@ func digits(ts *testscript.TestScript, neg bool, args []string) {
 			written[class]++
 		}
 		write("arrays/x.npy", func(w io.Writer) error {
-			return data.WriteNPY(w, data.Array{Shape: []int{len(y), 8, 8}, Values: bytes})
+			return writeNPY(w, data.Array{Shape: []int{len(y), 8, 8}, Values: bytes})
 		})
-		write("arrays/y.npy", func(w io.Writer) error { return data.WriteNPY(w, b.Fields[1].Array) })
+		write("arrays/y.npy", func(w io.Writer) error { return writeNPY(w, b.Fields[1].Array) })
 		for name, a := range map[string]data.Array{"x": {Shape: []int{len(y), 64}, Values: x}, "y": b.Fields[1].Array, "sample_weight": {Shape: []int{len(y)}, Values: make([]float32, len(y))}} {
-			write("weighted/"+name+".npy", func(w io.Writer) error { return data.WriteNPY(w, a) })
+			write("weighted/"+name+".npy", func(w io.Writer) error { return writeNPY(w, a) })
 		}
 	}
 }

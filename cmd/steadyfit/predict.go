@@ -89,14 +89,9 @@ func predict(ctx context.Context, step *session.Step, names []string, ds *data.I
 	err := files.Stream(path, func(out io.Writer) error {
 		created = true
 		buffered := bufio.NewWriter(out)
-		var w data.Writer
-		switch kind {
-		case ".csv":
-			w = data.NewCSVWriter(buffered)
-		case ".jsonl":
-			w = data.NewJSONLWriter(buffered)
-		default:
-			w = data.NewNPYWriter(buffered, ds.Len())
+		w, err := data.NewWriter(buffered, kind, ds.Len())
+		if err != nil {
+			return err
 		}
 		for b, err := range ds.Batches(data.Pass{Batch: batch}) {
 			if err != nil {

@@ -224,7 +224,7 @@ func writeDigits(t *testing.T, dir string) {
 		for _, f := range b.Fields {
 			file, err := os.Create(filepath.Join(dir, f.Name+".npy"))
 			require.NoError(t, err)
-			require.NoError(t, data.WriteNPY(file, f.Array))
+			require.NoError(t, writeNPY(file, f.Array))
 			require.NoError(t, file.Close())
 		}
 	}

@@ -73,7 +73,7 @@ func (m *machine) process() *machine {
 func (m *machine) bytes() memory.Bytes {
 	b := m.base + m.kept + m.freed + m.inGraph + m.leaked + m.pool*memory.Bytes(m.largest)
 	if m.prefetch != nil {
-		b += memory.Bytes(int64(m.prefetch.Ahead()) * m.prefetch.BatchBytes(m.batch))
+		b += memory.Bytes(int64(m.prefetch.Ahead()) * data.Prefetch(m.prefetch.Dataset, 0).PassBytes(m.batch))
 	}
 	return b
 }

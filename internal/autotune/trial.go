@@ -22,6 +22,7 @@ import (
 	"steadyfit/internal/feature"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
+	"steadyfit/internal/prefetch"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
@@ -306,13 +307,10 @@ func (s spec) order(ds *data.InMemory) data.Dataset {
 
 // ahead returns the number of batches to read ahead.
 func (s spec) ahead(ds *data.InMemory) int {
-	switch {
-	case s.Configuration.NoPrefetch:
+	if s.Configuration.NoPrefetch {
 		return 0
-	case s.Budgeted:
-		return data.LeastAhead
 	}
-	return data.AheadFor(ds, s.Batch)
+	return prefetch.Default(ds, s.Batch, s.Budgeted)
 }
 
 // opens begins to measure the peak of steps. With a budget it first makes malloc return memory, as

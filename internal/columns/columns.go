@@ -42,7 +42,11 @@ func (w *Writer) Write(b data.Batch) error {
 			if err != nil {
 				return err
 			}
-			w.files, w.arrays = append(w.files, file), append(w.arrays, data.NewNPYWriter(file, w.samples))
+			array, err := data.NewWriter(file, ".npy", w.samples)
+			if err != nil {
+				return errors.Join(err, file.Close())
+			}
+			w.files, w.arrays = append(w.files, file), append(w.arrays, array)
 		}
 	}
 	if !slices.Equal(names, w.Fields) {

@@ -19,6 +19,13 @@ const (
 // BuiltinPrefix begins the path of a built-in model or dataset, as in builtin:digits.
 const BuiltinPrefix = "builtin:"
 
+// MaxAhead is the maximum number of batches that data.Prefetch reads ahead, and MaxWorkers that of the
+// goroutines of a pass over a data.InMemory.
+const (
+	MaxAhead   = 1 << 14
+	MaxWorkers = 1024
+)
+
 // IsReserved reports whether steadyfit can generate the value of the input.
 func IsReserved(input string) bool {
 	return slices.Contains([]string{InputSampleWeight, InputLearningRate, InputSeed, InputLossScale, InputGroupSize}, input)

@@ -18,6 +18,7 @@ import (
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
+	"steadyfit/internal/prefetch"
 	"steadyfit/internal/stats"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
@@ -37,7 +38,7 @@ type Plan struct {
 	OpenData       func() (*data.InMemory, error)
 	LoadTensorFlow func() error
 	// Batch is the number of samples of a step, at most that of the dataset. Prefetch is the number of
-	// batches to read ahead; -1 means data.LeastAhead with Budgeted, and otherwise data.AheadFor.
+	// batches to read ahead; -1 means prefetch.Default.
 	Batch, Prefetch int
 	// Shuffle shuffles the samples. ChooseSteps uses as many steps per execution as
 	// session.Plan.ChooseSteps returns.
@@ -215,11 +216,8 @@ func (m *measurement) begin(s *session.Session, ahead int) *autotune.Executions 
 	if m.plan.Shuffle {
 		ds = ds.Shuffle(0)
 	}
-	switch {
-	case m.plan.Budgeted && ahead < 0:
-		ahead = data.LeastAhead
-	case ahead < 0:
-		ahead = data.AheadFor(ds, batch)
+	if ahead < 0 {
+		ahead = prefetch.Default(ds, batch, m.plan.Budgeted)
 	}
 	if !m.plan.Budgeted {
 		steps = s.Stackable(min(s.StepsPerExecution(), ds.Len()/batch), batch)

@@ -36,7 +36,7 @@ func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, 
 	}
 	if (o.Text || len(features) > 1) && !slices.ContainsFunc(features, several) {
 		for _, in := range features {
-			o.Columns = append(o.Columns, data.Column{Name: in.Name, Text: isText(in), Bool: isBool(in)})
+			o.Columns = append(o.Columns, data.FieldSpec{Name: in.Name, Type: in.DType.String()})
 		}
 	}
 	return o, nil

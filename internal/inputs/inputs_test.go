@@ -80,11 +80,11 @@ func TestCSVOptions(t *testing.T) {
 	sig.Inputs = append(sig.Inputs, savedmodels.Tensor{Name: "age", Op: "age", DType: tfbind.Float32, Shape: []int64{-1}})
 	o, err = inputs.CSVOptions(model, "train")
 	require.NoError(t, err)
-	assert.Equal(t, data.CSVOptions{Columns: []data.Column{{Name: "x", Text: true}, {Name: "age"}}}, o)
+	assert.Equal(t, data.CSVOptions{Columns: []data.FieldSpec{{Name: "x", Type: "string"}, {Name: "age", Type: "float32"}}}, o)
 	sig.Input("x").DType = tfbind.Bool
 	o, err = inputs.CSVOptions(model, "train")
 	require.NoError(t, err)
-	assert.Equal(t, data.CSVOptions{Columns: []data.Column{{Name: "x", Bool: true}, {Name: "age"}}}, o)
+	assert.Equal(t, data.CSVOptions{Columns: []data.FieldSpec{{Name: "x", Type: "bool"}, {Name: "age", Type: "float32"}}}, o)
 	sig.Inputs = sig.Inputs[:len(sig.Inputs)-1]
 	o, err = inputs.CSVOptions(model, "train")
 	require.NoError(t, err)

@@ -56,7 +56,10 @@ func writeArray(path string, n int, field data.Field) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	w := data.NewNPYWriter(f, n)
+	w, err := data.NewWriter(f, ".npy", n)
+	if err != nil {
+		return err
+	}
 	if err := w.Write(field); err != nil {
 		return err
 	}

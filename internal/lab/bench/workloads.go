@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 
 	"steadyfit/data"
+	"steadyfit/internal/files"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -128,16 +130,18 @@ func (p *prepared) writeData(sig *savedmodels.Signature) error {
 		default:
 			return fmt.Errorf("%s: input %s is %s; expected float32 or int64", p.Model, in.Name, in.DType)
 		}
-		f, err := os.Create(filepath.Join(p.data, in.Name+".npy"))
+		err := files.Stream(filepath.Join(p.data, in.Name+".npy"), func(out io.Writer) error {
+			w, err := data.NewWriter(out, ".npy", a.Shape[0])
+			if err == nil {
+				err = w.Write(data.Field{Name: in.Name, Array: a})
+			}
+			if err == nil {
+				err = w.Flush()
+			}
+			return err
+		})
 		if err != nil {
-			return err
-		}
-		if err := data.WriteNPY(f, a); err != nil {
-			f.Close()
-			return fmt.Errorf("%s: %w", f.Name(), err)
-		}
-		if err := f.Close(); err != nil {
-			return err
+			return fmt.Errorf("%s: %w", in.Name, err)
 		}
 	}
 	return nil
