@@ -16,10 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/checkpoint"
-	"steadyfit/session"
 )
-
-var _ freezer = (*session.Session)(nil)
 
 // held is a session whose first checkpoint is not complete before the end of a step.
 type held struct {

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"steadyfit/internal/capability"
 	"steadyfit/internal/cgroup"
 	"steadyfit/internal/checkpoint"
 	"steadyfit/internal/disk"
@@ -27,7 +28,7 @@ import (
 // It also writes one when a run ends, even if the run was cancelled, but not after an error of
 // the session or of a hook. Package checkpoint describes the format.
 //
-// The files are written while the next steps run, if the Session supports it (session.Session.Freeze).
+// The files are written while the next steps run, if the Session supports it (session.Session).
 // Training waits for an unfinished checkpoint before the next one, after a failed step, and at its
 // end. It waits for each checkpoint with several ranks, if a hook saves files (Hook.NoFiles), if two
 // copies of the variables do not fit in memory, and with Foreground.
@@ -234,7 +235,7 @@ func (c *checkpointer) write(s *State, ending bool, undo func()) error {
 	}
 	began := time.Now()
 	defer func() { s.run.tally.Pause += seconds(time.Since(began)) }()
-	var frozen session.Frozen
+	var frozen capability.Frozen
 	if !ending && !s.LastStep() {
 		frozen = c.freeze(s)
 	}
@@ -263,13 +264,12 @@ func (c *checkpointer) write(s *State, ending bool, undo func()) error {
 
 // freeze returns the state of the session for a checkpoint beside the steps; nil if training has to
 // wait for the checkpoint.
-func (c *checkpointer) freeze(s *State) session.Frozen {
-	f, ok := s.Session.(freezer)
+func (c *checkpointer) freeze(s *State) capability.Frozen {
 	files := func(h Hook) bool { return h.Save != nil && !h.NoFiles }
-	if !ok || c.Foreground || slices.ContainsFunc(s.run.hooks, files) {
+	if c.Foreground || slices.ContainsFunc(s.run.hooks, files) {
 		return nil
 	}
-	frozen, err := f.Freeze(s.run.steady)
+	frozen, err := s.run.can.Freeze(s.run.steady)
 	if err != nil || frozen == nil {
 		return nil // if the error lasts, Save returns it
 	}
@@ -383,7 +383,7 @@ type metricSum struct {
 
 // save returns the function that writes the files of a checkpoint. If frozen is not nil, the state of
 // the run is captured now, and the function may be called while steps run.
-func (r *run) save(d disk.Disk, frozen session.Frozen) checkpoint.Save {
+func (r *run) save(d disk.Disk, frozen capability.Frozen) checkpoint.Save {
 	variables := func(prefix string) error { return r.state.Session.Save(r.steady, prefix) }
 	capture := func(dir string) (*savedState, error) { return r.capture(d, dir) }
 	if frozen != nil {
@@ -455,10 +455,8 @@ func (r *run) savedState() (_ *savedState, err error) {
 			return nil, permanent(fmt.Errorf("state of Loop.Recover: %w", err))
 		}
 	}
-	if stateful, ok := s.Session.(stateful); ok {
-		if saved.Session, err = stateful.State(); err != nil {
-			return nil, permanent(fmt.Errorf("state of the session: %w", err))
-		}
+	if saved.Session, err = r.can.State(); err != nil {
+		return nil, permanent(fmt.Errorf("state of the session: %w", err))
 	}
 	return saved, nil
 }

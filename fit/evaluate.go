@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"steadyfit/data"
+	"steadyfit/internal/capability"
 	"steadyfit/option"
 )
 
@@ -30,7 +31,8 @@ func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) 
 	if len(names) == 0 {
 		return nil, &option.Error{Option: "session", Reason: "the model has no evaluate signature", Fix: "export the model with one"}
 	}
-	e := newEvaluation(session, ds, batch, newScalars(session, names, names))
+	can := capability.Of(session)
+	e := newEvaluation(session, can, ds, batch, newScalars(can, names, names))
 	if err := e.run(ctx, context.WithoutCancel(ctx)); err != nil {
 		return nil, fmt.Errorf("evaluation: %w", err)
 	}
@@ -39,6 +41,7 @@ func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) 
 
 type evaluation struct {
 	session Session
+	can     capability.Set
 	ds      data.Dataset
 	batch   int
 	// finite makes run stop at the first loss that is not finite.
@@ -56,25 +59,26 @@ type evaluation struct {
 	badBatch int
 }
 
-func newEvaluation(s Session, ds data.Dataset, batch int, metrics scalars) *evaluation {
-	return &evaluation{session: s, ds: ds, batch: batch, metrics: metrics, sums: make([]float64, len(metrics.names))}
+func newEvaluation(s Session, can capability.Set, ds data.Dataset, batch int, metrics scalars) *evaluation {
+	return &evaluation{session: s, can: can, ds: ds, batch: batch, metrics: metrics, sums: make([]float64, len(metrics.names))}
 }
 
 // run checks ctx between batches and passes steady to the session.
 func (e *evaluation) run(ctx, steady context.Context) error {
 	clear(e.sums)
 	e.samples, e.badBatch = 0, -1
-	if err := ended(ctx, e.session); err != nil {
+	ranks := e.can.Ranks()
+	if err := ended(ctx, ranks); err != nil {
 		return fmt.Errorf("interrupted: %w", err)
 	}
-	if err := resetMetrics(steady, e.session); err != nil {
-		return err
+	if err := e.can.ResetMetrics(steady); err != nil {
+		return fmt.Errorf("resetting metrics: %w", err)
 	}
 	for b, err := range e.ds.Batches(data.Pass{Batch: e.batch}) {
 		if err != nil {
 			return fmt.Errorf("reading a batch: %w", err)
 		}
-		if err := ended(ctx, e.session); err != nil {
+		if err := ended(ctx, ranks); err != nil {
 			return fmt.Errorf("interrupted before batch %d: %w", b.Index, err)
 		}
 		for {

@@ -21,9 +21,9 @@ import (
 	"go.uber.org/goleak"
 
 	"steadyfit/data"
+	"steadyfit/internal/capability"
 	"steadyfit/internal/checkpoint"
 	"steadyfit/internal/disk/disktest"
-	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
@@ -42,6 +42,7 @@ func TestMain(m *testing.M) {
 // step's number, like dropout. All operations have a fixed order, so that runs can be compared
 // bit for bit.
 type linear struct {
+	capability.None
 	w, v  [3]float64 // w has the weights and the bias; v has their momentum
 	rate  float64
 	seed  string
@@ -157,8 +158,10 @@ func (l *linear) Evaluate(ctx context.Context, b data.Batch, out []float64) erro
 	return nil
 }
 
-// Freeze implements freezer if beside is set.
-func (l *linear) Freeze(context.Context) (session.Frozen, error) {
+func (l *linear) Capabilities() capability.Set { return l }
+
+// Freeze returns a state if beside is set.
+func (l *linear) Freeze(context.Context) (capability.Frozen, error) {
 	if !l.beside {
 		return nil, nil
 	}
@@ -383,7 +386,7 @@ func (r *run) step(ctx context.Context, b data.Batch) error {
 	if err == nil && n == 1 {
 		err = r.after(ctx, b, n, r.state.Session.Train(r.steady, r.state.Step, b, r.train.values))
 	} else if err == nil && n > 1 {
-		err = r.after(ctx, b, n, r.stack.session.TrainN(r.steady, r.state.Step, n, r.train.values))
+		err = r.after(ctx, b, n, r.can.TrainN(r.steady, r.state.Step, n, r.train.values))
 	}
 	return err
 }

@@ -65,7 +65,7 @@ type Hook struct {
 
 	// metric checks the name of the metric that the hook uses; nil if it uses none.
 	metric func(available []string, validates bool) error
-	// local is true for a hook that only the first of several ranks calls (ranked). copies is the
+	// local is true for a hook that only the first of several ranks calls. copies is the
 	// folder in which another rank writes checkpoints with the hook. follow, if not nil, prepares
 	// the hook for another rank with this folder, or with none.
 	local  bool

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"steadyfit/data"
+	"steadyfit/internal/capability"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/rank"
 	"steadyfit/memory"
 	"steadyfit/option"
 )
@@ -118,8 +120,8 @@ func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 		r.state.History.Stopped, r.state.History.Done = r.stop, r.over()
 	}
 	err = r.end(started, err)
-	if f, ok := l.Session.(finalizer); ok && err == nil && r.over() && !r.restored {
-		if err = f.Finalize(r.steady); err != nil {
+	if err == nil && r.over() && !r.restored {
+		if err = r.can.Finalize(r.steady); err != nil {
 			err = fmt.Errorf("finalizing the weights: %w", err)
 		}
 	}
@@ -138,6 +140,11 @@ type run struct {
 	train, validation scalars
 
 	state State // includes the position
+	// can has the capabilities of the session. ranks is can.Ranks, and rank the index of this process
+	// in it.
+	can   capability.Set
+	ranks rank.Group
+	rank  int
 	// tally, phase and since describe the current epoch: its counts, its current part, and the
 	// time at which that part began.
 	tally tally
@@ -205,8 +212,8 @@ func (r *run) epoch(ctx context.Context) error {
 			return err
 		}
 	}
-	if ranks, _ := rankedOf(s.Session); ranks != nil {
-		if err := ranks.CheckEqual(r.steady); err != nil {
+	if r.ranks != nil {
+		if err := r.ranks.CheckEqual(r.steady); err != nil {
 			return fmt.Errorf("after epoch %d: %w", s.Epoch, err)
 		}
 	}
@@ -255,7 +262,7 @@ func (r *run) pass(ctx context.Context) error {
 			err = s.Session.Train(r.steady, s.Step, b, r.train.values)
 			err = r.after(ctx, b, n, err)
 		case n > 1:
-			err = r.stack.session.TrainN(r.steady, s.Step, n, r.train.values)
+			err = r.can.TrainN(r.steady, s.Step, n, r.train.values)
 			err = r.after(ctx, b, n, err)
 		}
 		if errors.Is(err, errWentBack) {
@@ -312,8 +319,8 @@ func (r *run) before(b data.Batch) (n int, err error) {
 		return 0, fmt.Errorf("batch %d of %s has no samples", b.Index, r.ds.Name())
 	}
 	if s.EpochStep == 0 {
-		if err := resetMetrics(r.steady, s.Session); err != nil {
-			return 0, fmt.Errorf("epoch %d: %w", s.Epoch, err)
+		if err := r.can.ResetMetrics(r.steady); err != nil {
+			return 0, fmt.Errorf("epoch %d: resetting metrics: %w", s.Epoch, err)
 		}
 	}
 	if r.loop.Recover != nil {
@@ -398,17 +405,9 @@ const maxSkipped = 100
 // if too many steps were skipped.
 func (r *run) checkLoss(b data.Batch, n int, finite bool) error {
 	s := &r.state
-	scaler, scales := s.Session.(lossScaler)
-	var skipped, stuck bool
-	var scale float64
-	if scales {
-		skipped, stuck, scale = scaler.Skipped()
-	}
+	skipped, stuck, scale := r.can.Skipped()
 	if !finite && !skipped {
 		return &divergedError{Epoch: s.Epoch, Step: s.Step + int64(n), Steps: n, Batch: b.Index, Metric: r.train.names[0], Value: r.train.values[0]}
-	}
-	if !scales {
-		return nil
 	}
 	if !stuck && !skipped {
 		s.SkippedSteps = 0
@@ -469,7 +468,7 @@ func (r *run) validationBatch() int { return cmp.Or(r.loop.ValidationBatch, r.lo
 func (r *run) validate(ctx context.Context) (Metrics, error) {
 	s := &r.state
 	where := fmt.Sprintf("validation of epoch %d, after step %d", s.Epoch, s.Step)
-	e := newEvaluation(s.Session, r.loop.Validation, r.validationBatch(), r.validation)
+	e := newEvaluation(s.Session, r.can, r.loop.Validation, r.validationBatch(), r.validation)
 	e.finite, e.done = true, r.alive
 	if o := r.loop.Recover; o != nil {
 		e.failed = func(failed error) error {
@@ -520,7 +519,7 @@ func (r *run) record(validation Metrics) error {
 	if err := r.measureRanks(&record); err != nil {
 		return err
 	}
-	record.LiveTensors, record.GPU = usage(s.Session)
+	record.LiveTensors, record.GPU = r.can.Usage()
 	s.History.Records = append(s.History.Records, record)
 	s.Record = &s.History.Records[len(s.History.Records)-1]
 	s.endEpoch()
@@ -585,7 +584,7 @@ func (r *run) waiting() float64 {
 }
 
 func (r *run) interrupted(ctx context.Context) error {
-	if err := ended(ctx, r.state.Session); err != nil {
+	if err := ended(ctx, r.ranks); err != nil {
 		return fmt.Errorf("interrupted in epoch %d, after step %d: %w", r.state.Epoch, r.state.Step, err)
 	}
 	return nil

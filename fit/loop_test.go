@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"steadyfit/data"
+	"steadyfit/internal/capability"
 	"steadyfit/internal/checkpoint"
 	"steadyfit/memory"
 	"steadyfit/option"
@@ -539,7 +540,12 @@ type gauged struct {
 	known bool
 }
 
-func (g gauged) Usage() (int64, memory.Reading) { return 7, memory.Reading{Bytes: 4096, OK: g.known} }
+func (g gauged) Capabilities() capability.Set { return g }
+
+func (g gauged) Usage() (*int64, memory.Reading) {
+	tensors := int64(7)
+	return &tensors, memory.Reading{Bytes: 4096, OK: g.known}
+}
 
 func TestRecordHasWhatTheSessionTells(t *testing.T) {
 	h, err := (&Loop{Session: gauged{newLinear(), true}, Batch: 4, Epochs: 1}).Run(t.Context(), samples(t, 8))

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/internal/capability"
 )
 
 // scaling is a session that halves its scale and skips at certain steps. The scale is not a
@@ -56,6 +57,8 @@ func (s *scaling) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	return nil
 }
 
+func (s *scaling) Capabilities() capability.Set { return s }
+
 func (s *scaling) Skipped() (lowered, stuck bool, scale float64) { return s.skipped, s.stuck, s.scale }
 
 func (s *scaling) State() (json.RawMessage, error) {
@@ -70,8 +73,6 @@ func (s *scaling) SetState(text json.RawMessage) error {
 	s.scale, s.steps = state[0], int64(state[1])
 	return nil
 }
-
-var _, _ = lossScaler(&scaling{}), stateful(&scaling{})
 
 func TestSkippedStepsAreNoDivergence(t *testing.T) {
 	infinite := math.Inf(1)

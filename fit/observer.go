@@ -294,7 +294,7 @@ func (w *observing) observe(s *State, moment Moment, now time.Time) *Observation
 	if now.Sub(w.read) >= observeEvery {
 		w.read = now
 		o.Memory, _ = memory.Read() // unknown without /proc
-		_, o.GPU = usage(s.Session)
+		_, o.GPU = s.run.can.Usage()
 	}
 	return o
 }

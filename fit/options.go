@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"steadyfit/data"
+	"steadyfit/internal/capability"
 	"steadyfit/option"
 )
 
@@ -83,12 +84,17 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ranks, rank := rankedOf(l.Session); ranks != nil && l.Recover != nil {
+	can := capability.Of(l.Session)
+	ranks, rank := can.Ranks(), 0
+	if ranks != nil {
+		rank = ranks.Rank()
+	}
+	if ranks != nil && l.Recover != nil {
 		return nil, &option.Error{Option: "Loop.Recover", Reason: "works only in a training of one process, since the other ranks would not go back"}
 	} else if rank > 0 {
 		hooks = followers(hooks)
 	}
-	r := &run{loop: l, ds: ds, hooks: hooks, now: l.now, rate: math.NaN(), sound: true}
+	r := &run{loop: l, ds: ds, can: can, ranks: ranks, rank: rank, hooks: hooks, now: l.now, rate: math.NaN(), sound: true}
 	if r.now == nil {
 		r.now = time.Now
 	}
@@ -102,7 +108,7 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.train = newScalars(l.Session, outputs, names)
+	r.train = newScalars(can, outputs, names)
 	if l.Validation != nil {
 		if err := r.prepareValidation(); err != nil {
 			return nil, err
@@ -143,6 +149,6 @@ func (r *run) prepareValidation() error {
 			return &option.Error{Option: "Loop.Validation", Reason: name + " is a metric of the train signature already", Fix: "give that output of the model a name that does not begin with " + validationPrefix}
 		}
 	}
-	r.validation = newScalars(r.loop.Session, outputs, names)
+	r.validation = newScalars(r.can, outputs, names)
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"steadyfit/data"
+	"steadyfit/internal/capability"
+	"steadyfit/internal/contract"
 )
 
 // Position is the progress of a training, with the sums of the current epoch. The JSON names
@@ -105,8 +107,13 @@ type scalars struct {
 	values []float64
 }
 
-func newScalars(s Session, outputs, names []string) scalars {
-	return scalars{names: names, latest: lastValues(s, outputs), values: make([]float64, len(names))}
+func newScalars(can capability.Set, outputs, names []string) scalars {
+	last := append(can.RunningMetrics(), contract.MetricLossScale, contract.MetricSkippedSteps)
+	m := scalars{names: names, latest: make([]bool, len(names)), values: make([]float64, len(names))}
+	for i, name := range outputs {
+		m.latest[i] = slices.Contains(last, name)
+	}
+	return m
 }
 
 // add adds values to sums, weighted by samples. If samples is 0, it only sets the metrics in

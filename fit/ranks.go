@@ -21,33 +21,16 @@ import (
 	"steadyfit/option"
 )
 
-// ranked is a Session of one of several processes ("ranks") that train a model together; see
-// session.Options.Cluster. All ranks run the same Loop on the same data and have the same
-// metrics, so their hooks decide alike; a hook of a program must not decide by what differs
-// between processes, such as the time. Only the first rank calls the hooks of this package that
-// write files, unless Checkpoint.EveryRank is set. The others start with its state, which it sends
-// them as a checkpoint. If it is to resume and has no checkpoint, the rank with the newest one sends
-// its state instead. If the context of a rank ends, all ranks stop after the same step.
-type ranked interface {
-	// Ranks returns nil for a training alone.
-	Ranks() rank.Group
-}
-
-// rankedOf returns the session as one of several ranks; nil if it trains alone.
-func rankedOf(s Session) (g rank.Group, index int) {
-	if r, ok := s.(ranked); ok {
-		if g = r.Ranks(); g != nil {
-			index = g.Rank()
-		}
-	}
-	return g, index
-}
+// Several processes ("ranks") can train a model together; see session.Options.Cluster. All ranks run the
+// same Loop on the same data and have the same metrics, so their hooks decide alike; a hook of a
+// program must not decide by what differs between processes, such as the time. Only the first rank
+// calls the hooks of this package that write files, unless Checkpoint.EveryRank is set. The others
+// start with its state, which it sends them as a checkpoint. If it is to resume and has no checkpoint,
+// the rank with the newest one sends its state instead. If the context of a rank ends, all ranks stop
+// after the same step.
 
 // follows reports whether this run is one of a rank other than the first.
-func (r *run) follows() bool {
-	_, rank := rankedOf(r.state.Session)
-	return rank > 0
-}
+func (r *run) follows() bool { return r.rank > 0 }
 
 // followers returns the hooks that a rank other than the first calls.
 func followers(hooks []Hook) []Hook {
@@ -81,12 +64,12 @@ func (r *run) settings() ([]byte, error) {
 }
 
 // sameSettings compares the settings of this rank with those of the first.
-func (r *run) sameSettings(s rank.Group) error {
+func (r *run) sameSettings() error {
 	own, err := r.settings()
 	if err != nil {
 		return err
 	}
-	text, err := s.Share(own, 0)
+	text, err := r.ranks.Share(own, 0)
 	if err != nil {
 		return err
 	}
@@ -112,23 +95,21 @@ func otherRank(key, here string, other int, there string) error {
 // together returns ctx if this process trains alone. With several ranks, it returns a context that
 // is never cancelled; the end of ctx stops all ranks instead.
 func (r *run) together(ctx context.Context) (_ context.Context, done func() bool) {
-	s, _ := rankedOf(r.state.Session)
-	if s == nil {
+	if r.ranks == nil {
 		return ctx, func() bool { return true }
 	}
-	return r.steady, context.AfterFunc(ctx, s.RequestStop)
+	return r.steady, context.AfterFunc(ctx, r.ranks.RequestStop)
 }
 
 // measureRanks adds the times and the memory of all ranks to a record.
 func (r *run) measureRanks(record *Record) error {
-	s, _ := rankedOf(r.state.Session)
-	if s == nil {
+	if r.ranks == nil {
 		return nil
 	}
-	if times, ok := s.Times(); ok {
+	if times, ok := r.ranks.Times(); ok {
 		record.Ranks = &times
 	}
-	rss, err := s.Gather(int64(record.Memory.RSS.Bytes))
+	rss, err := r.ranks.Gather(int64(record.Memory.RSS.Bytes))
 	if err == nil && !slices.Contains(rss, 0) {
 		record.RankRSS = rss
 	}
@@ -136,16 +117,16 @@ func (r *run) measureRanks(record *Record) error {
 }
 
 // ended returns the error of ctx if it has ended. With several ranks, it returns the error of
-// the session's Stopped method instead.
-func ended(ctx context.Context, s Session) error {
-	if s, _ := rankedOf(s); s != nil {
-		return s.Stopped()
+// Stopped instead.
+func ended(ctx context.Context, ranks rank.Group) error {
+	if ranks != nil {
+		return ranks.Stopped()
 	}
 	return contextError(ctx)
 }
 
 // source returns the rank whose state all ranks begin with.
-func (r *run) source(s rank.Group, rank int) (source int, err error) {
+func (r *run) source() (source int, err error) {
 	const none = 0
 	own := int64(none)
 	if dir := r.loop.Resume; dir != "" {
@@ -153,13 +134,13 @@ func (r *run) source(s rank.Group, rank int) (source int, err error) {
 		switch {
 		case err == nil && found:
 			own = newest + 1
-		case err != nil && rank == 0:
+		case err != nil && r.rank == 0:
 			own = 1 // resuming reports the error
 		}
-	} else if rank == 0 {
+	} else if r.rank == 0 {
 		own = 1
 	}
-	all, err := s.Gather(own)
+	all, err := r.ranks.Gather(own)
 	if err != nil {
 		return 0, err
 	}
@@ -169,12 +150,12 @@ func (r *run) source(s rank.Group, rank int) (source int, err error) {
 		}
 	}
 	if all[0] != none {
-		if source > 0 && rank == 0 && r.loop.Resume != "" {
+		if source > 0 && r.rank == 0 && r.loop.Resume != "" {
 			r.state.Log.Warn("the training resumes from the checkpoint of rank 0, although another rank has a newer copy", "step", all[0]-1, "rank", source, "copy", all[source]-1)
 		}
 		return 0, nil
 	}
-	if source > 0 && (rank == 0 || rank == source) {
+	if source > 0 && (r.rank == 0 || r.rank == source) {
 		r.state.Log.Warn("rank 0 has no checkpoint; the training resumes from a copy", "rank", source, "step", all[source]-1)
 	}
 	return source, nil
@@ -183,35 +164,34 @@ func (r *run) source(s rank.Group, rank int) (source int, err error) {
 // begin resumes the run and starts the hooks. With several ranks, all begin with the state of
 // source. started is the number of hooks whose Start has succeeded.
 func (r *run) begin(ctx context.Context) (started int, err error) {
-	s, rank := rankedOf(r.state.Session)
-	if s == nil {
+	if r.ranks == nil {
 		return r.resumeAndStart(ctx, r.loop.Resume)
 	}
-	differ := r.sameSettings(s)
-	source, err := r.source(s, rank)
+	differ := r.sameSettings()
+	source, err := r.source()
 	if err != nil {
 		return 0, err
 	}
-	if rank == source {
+	if r.rank == source {
 		if err = differ; err == nil {
 			started, err = r.resumeAndStart(ctx, r.loop.Resume)
 		}
 		if err == nil {
-			err = r.sendState(s, source)
+			err = r.sendState(source)
 		}
-		if _, ended := s.Share(nil, source); ended != nil { // the end of the state
+		if _, ended := r.ranks.Share(nil, source); ended != nil { // the end of the state
 			return started, errors.Join(err, ended)
 		}
 		if err != nil {
 			return started, err
 		}
-	} else if started, err = r.takeOver(ctx, s, source, differ); err != nil {
+	} else if started, err = r.takeOver(ctx, source, differ); err != nil {
 		return started, err
 	}
-	if rank > 0 {
+	if r.rank > 0 {
 		r.state.History.Checkpoint, r.state.History.ResumedFrom = "", ""
 	}
-	failed, err := s.Gather(0)
+	failed, err := r.ranks.Gather(0)
 	if i := slices.IndexFunc(failed, func(f int64) bool { return f != 0 }); err == nil && i >= 0 {
 		err = fmt.Errorf("rank %d could not take over the state of rank %d; its output has the reason", i, source)
 	}
@@ -219,8 +199,8 @@ func (r *run) begin(ctx context.Context) (started int, err error) {
 }
 
 // takeOver begins with the state that another rank sends. differ is the result of sameSettings.
-func (r *run) takeOver(ctx context.Context, s rank.Group, source int, differ error) (started int, err error) {
-	dir, remove, err := r.receiveState(s, source)
+func (r *run) takeOver(ctx context.Context, source int, differ error) (started int, err error) {
+	dir, remove, err := r.receiveState(source)
 	if err != nil {
 		return 0, err
 	}
@@ -238,7 +218,7 @@ func (r *run) takeOver(ctx context.Context, s rank.Group, source int, differ err
 		err = otherRank(d.key, orAbsent(d.run), source, orAbsent(d.checkpoint))
 	}
 	if err = join(err, remove()); err != nil {
-		_, _ = s.Gather(1) // the error of this rank matters more
+		_, _ = r.ranks.Gather(1) // the error of this rank matters more
 		return started, fmt.Errorf("taking over the state of rank %d: %w", source, err)
 	}
 	return started, nil
@@ -258,7 +238,7 @@ func (r *run) resumeAndStart(ctx context.Context, dir string) (started int, err 
 const shareBlock = 1 << 20
 
 // sendState sends a checkpoint of the current state to the other ranks.
-func (r *run) sendState(s rank.Group, source int) (err error) {
+func (r *run) sendState(source int) (err error) {
 	dir, remove, err := files.Scratch("steadyfit-rank-")
 	if err != nil {
 		return err
@@ -271,7 +251,7 @@ func (r *run) sendState(s rank.Group, source int) (err error) {
 	if err = folder.Write(r.state.Step, r.state.FiniteLoss, r.save(disk.Disk{}, nil)); err != nil {
 		return errors.Join(err, folder.Release())
 	}
-	w := &sharer{Group: s, from: source}
+	w := &sharer{Group: r.ranks, from: source}
 	archive := tar.NewWriter(w)
 	err = archive.AddFS(os.DirFS(dir))
 	return errors.Join(err, archive.Close(), w.flush(), folder.Release())
@@ -318,7 +298,7 @@ func (w *sharer) Read(p []byte) (n int, err error) {
 
 // receiveState writes the state of another rank to a temporary folder of checkpoints. If this rank
 // has a folder of its own, the temporary one is in it.
-func (r *run) receiveState(s rank.Group, source int) (dir string, remove func() error, err error) {
+func (r *run) receiveState(source int) (dir string, remove func() error, err error) {
 	parent := cmp.Or(r.loop.Resume, os.TempDir())
 	if err := os.MkdirAll(parent, 0o777); err != nil {
 		return "", nil, err
@@ -326,7 +306,7 @@ func (r *run) receiveState(s rank.Group, source int) (dir string, remove func() 
 	if dir, remove, err = files.ScratchIn(parent, "steadyfit-rank-"); err != nil {
 		return "", nil, err
 	}
-	reader := &sharer{Group: s, from: source}
+	reader := &sharer{Group: r.ranks, from: source}
 	if err = unpack(tar.NewReader(reader), dir); err == nil {
 		_, err = io.Copy(io.Discard, reader)
 	}

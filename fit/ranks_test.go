@@ -35,8 +35,8 @@ func TestNewerCopy(t *testing.T) {
 		{"", []int64{6, 10}, 0, ""},
 	} {
 		var log bytes.Buffer
-		r := &run{loop: &Loop{Resume: c.resume}, state: State{Log: warnings(&log)}}
-		source, err := r.source(offers{others: c.others}, 0)
+		r := &run{loop: &Loop{Resume: c.resume}, state: State{Log: warnings(&log)}, ranks: offers{others: c.others}}
+		source, err := r.source()
 		require.NoError(t, err)
 		require.Equal(t, c.source, source)
 		require.Contains(t, log.String(), c.says)

@@ -64,14 +64,6 @@ func (r *run) resume(ctx context.Context, dir string) (err error) {
 	return nil
 }
 
-// variableChecker is a Session that compares the variables of a checkpoint with its own.
-// Loop.ResumeAnyway needs it to resume with another model, since TensorFlow may restore a
-// variable of another shape without an error.
-type variableChecker interface {
-	// CheckVariables returns an error if names, types or shapes differ. prefix is that of Save.
-	CheckVariables(prefix string) error
-}
-
 func (r *run) accept(path string, state *savedState, found []difference) error {
 	mismatch := &MismatchError{Checkpoint: path, differences: found}
 	for _, d := range found {
@@ -96,12 +88,8 @@ func (r *run) accept(path string, state *savedState, found []difference) error {
 func (r *run) fixed(path string, state *savedState, key string) string {
 	switch key {
 	case modelKey:
-		checker, ok := r.state.Session.(variableChecker)
-		if !ok {
-			return "the variables of another model may not fit, and the session cannot compare them"
-		}
-		if err := checker.CheckVariables(filepath.Join(path, checkpoint.Variables)); err != nil {
-			return "the variables do not fit: " + err.Error()
+		if err := r.can.CheckVariables(filepath.Join(path, checkpoint.Variables)); err != nil {
+			return err.Error()
 		}
 	case metricsKey:
 		if state.EpochStep > 0 {
@@ -141,10 +129,8 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 	if err := r.state.Session.Restore(r.steady, filepath.Join(path, checkpoint.Variables)); err != nil {
 		return fmt.Errorf("resuming from %s: restoring the model: %w", path, err)
 	}
-	if stateful, ok := r.state.Session.(stateful); ok {
-		if err := stateful.SetState(state.Session); err != nil {
-			return fmt.Errorf("resuming from %s: state of the session: %w", path, err)
-		}
+	if err := r.can.SetState(state.Session); err != nil {
+		return fmt.Errorf("resuming from %s: state of the session: %w", path, err)
 	}
 	s := &r.state
 	s.History.Records, s.History.ResumedFrom, s.History.Checkpoint = records, path, path

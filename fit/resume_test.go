@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/internal/capability"
 	"steadyfit/internal/checkpoint"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
@@ -250,6 +251,8 @@ func (renamed) Identity() map[string]string { return map[string]string{"model": 
 
 type checkedModel struct{ renamed }
 
+func (c checkedModel) Capabilities() capability.Set { return c }
+
 func (c checkedModel) CheckVariables(prefix string) error {
 	if _, err := os.Stat(prefix + ".index"); err != nil {
 		return err
@@ -346,7 +349,7 @@ func TestOtherModelIsNotForced(t *testing.T) {
 		words   string
 	}{
 		{renamed{newLinear(), nil}, "session cannot compare"},
-		{checkedModel{renamed{newLinear(), errors.New("kernel is 3x4, not 3x5")}}, "the variables do not fit: kernel is 3x4, not 3x5"},
+		{checkedModel{renamed{newLinear(), errors.New("kernel is 3x4, not 3x5")}}, "kernel is 3x4, not 3x5"},
 	} {
 		dir, loop := checkpointed(t, Checkpoint{})
 		before := names(t, dir)
@@ -434,12 +437,14 @@ func (e exported) Save(ctx context.Context, prefix string) error {
 	return os.WriteFile(prefix+".index", index, 0o666)
 }
 
+func (e exported) Capabilities() capability.Set { return e }
+
 func (e exported) CheckVariables(prefix string) error {
-	p, err := session.Compile(e.model, session.Options{ReadOnly: true})
+	s, err := session.OpenModel(context.Background(), e.model, session.Options{ReadOnly: true})
 	if err != nil {
 		return err
 	}
-	return p.CheckVariables(prefix)
+	return errors.Join(s.Capabilities().CheckVariables(prefix), s.Close())
 }
 
 // ResumeAnyway accepts a model that was exported again. For another architecture, the error
@@ -464,7 +469,7 @@ func TestModelExportedAnewIsForced(t *testing.T) {
 	require.Empty(t, mismatch.fixed)
 	_, err = train(exported{newLinear(), cnn, "three"}, true, 3)
 	require.ErrorAs(t, err, &mismatch)
-	require.ErrorContains(t, err, "this cannot be overridden: the variables do not fit: the checkpoint has other variables than the model: ")
+	require.ErrorContains(t, err, "this cannot be overridden: the checkpoint has other variables than the model: ")
 	require.ErrorContains(t, err, "is missing")
 	h, err := train(exported{newLinear(), digits, "two"}, true, 3)
 	require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/internal/capability"
 	"steadyfit/internal/checkpoint"
 )
 
@@ -19,6 +20,8 @@ type counting struct {
 	finalized int
 	failAt    float64 // the batch of an evaluation that fails once
 }
+
+func (c *counting) Capabilities() capability.Set { return c }
 
 func (c *counting) RunningMetrics() []string { return []string{"mae"} }
 

@@ -12,7 +12,6 @@ const unstackedEvent = "unfused"
 
 // stacking collects the batches of executions of several steps.
 type stacking struct {
-	session stacker
 	// steps is the number of steps of the next execution. batches is the number of its batches
 	// that are stacked.
 	steps, batches int
@@ -39,7 +38,10 @@ func (k *stacking) clear() {
 // TrainN reads them without a copy; data.Prefetched is one.
 type blocker interface{ SetBlock(n int) }
 
-// prepareStack decides whether executions run several steps. If not, it logs the reason.
+// prepareStack decides whether executions run several steps. If not, it logs the reason. An execution
+// ends at the end of an epoch or a pass over the data, before the learning rate changes, and where
+// Hook.StepEvery requires it. A smaller last batch runs alone. After a failed execution, steps run one
+// by one.
 func (r *run) prepareStack() {
 	most := r.mostSteps()
 	if b, ok := r.ds.(blocker); ok {
@@ -48,8 +50,8 @@ func (r *run) prepareStack() {
 }
 
 func (r *run) mostSteps() int {
-	k, ok := r.state.Session.(stacker)
-	if !ok || k.StepsPerExecution() < 2 {
+	k := r.can
+	if k.StepsPerExecution() < 2 {
 		return 1
 	}
 	logSingle := func(args ...any) { r.state.Log.Info("train steps run one by one", args...) }
@@ -69,7 +71,7 @@ func (r *run) mostSteps() int {
 	case k.Stackable(k.StepsPerExecution(), r.loop.Batch) < 2:
 		logSingle("reason", fmt.Sprintf("the session cannot stack batches of %d: the model has no signature for them, or batches are split", r.loop.Batch))
 	default:
-		r.stack = &stacking{session: k}
+		r.stack = &stacking{}
 		return k.Stackable(most, r.loop.Batch)
 	}
 	return 1
@@ -96,7 +98,7 @@ func (r *run) gather(b data.Batch) (n int, err error) {
 			return 1, nil
 		}
 	}
-	if err := k.session.Stack(k.batches, k.steps, b); err != nil {
+	if err := r.can.Stack(k.batches, k.steps, b); err != nil {
 		// The batches before this one are valid, so single steps can still train on them.
 		r.unstack(fmt.Errorf("one of the batches %d to %d of epoch %d: %w", s.PassBatch, b.Index, s.Epoch, err))
 		return 0, errWentBack
@@ -117,7 +119,7 @@ func (r *run) executionSteps(b data.Batch) int {
 	if s.Step < r.replay.trained || b.Size != r.loop.Batch {
 		return 1
 	}
-	n := min(r.stack.session.StepsPerExecution(), s.StepsPerEpoch-s.EpochStep, r.fullBatches()-s.PassBatch)
+	n := min(r.can.StepsPerExecution(), s.StepsPerEpoch-s.EpochStep, r.fullBatches()-s.PassBatch)
 	for i := range r.stepHooks {
 		if every := int64(r.stepHooks[i].StepEvery); every > 0 {
 			n = int(min(int64(n), every-s.Step%every))
@@ -126,7 +128,7 @@ func (r *run) executionSteps(b data.Batch) int {
 	if n = r.withRate(n); n < 2 {
 		return 1
 	}
-	return r.stack.session.Stackable(n, b.Size)
+	return r.can.Stackable(n, b.Size)
 }
 
 // withRate returns how many of the next n steps have the same learning rate as the first.

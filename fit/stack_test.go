@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/internal/capability"
 	"steadyfit/memory"
 )
 
@@ -32,6 +33,8 @@ type several struct {
 }
 
 func newSeveral(most int) *several { return &several{linear: newLinear(), most: most} }
+
+func (l *several) Capabilities() capability.Set { return l }
 
 func (l *several) StepsPerExecution() int { return l.most }
 
@@ -459,6 +462,7 @@ type constant struct {
 	calls int
 }
 
+func (l *constant) Capabilities() capability.Set       { return l }
 func (l *constant) TrainMetrics() []string             { return []string{"loss"} }
 func (l *constant) StepsPerExecution() int             { return 2 }
 func (l *constant) Stackable(n, _ int) int             { return n }

@@ -137,9 +137,9 @@ func TestCallThatTheModelKeeps(t *testing.T) {
 	for b, err := range from.Batches(data.Pass{Batch: batch}) {
 		require.NoError(t, err)
 		if call := b.Index / n; call == 0 || call == 3 {
-			require.NoError(t, s.Stack(b.Index%n, n, b))
+			require.NoError(t, s.Capabilities().Stack(b.Index%n, n, b))
 			if b.Index%n == n-1 {
-				require.NoError(t, s.TrainN(t.Context(), 0, n, out))
+				require.NoError(t, s.Capabilities().TrainN(t.Context(), 0, n, out))
 			}
 		}
 	}
@@ -158,12 +158,12 @@ func TestCallAfterOneThatFailed(t *testing.T) {
 	from.SetBlock(5)
 	for b, err := range from.Batches(data.Pass{Batch: 64}) {
 		require.NoError(t, err)
-		require.NoError(t, many.Stack(b.Index%5, 5, b))
+		require.NoError(t, many.Capabilities().Stack(b.Index%5, 5, b))
 		switch b.Index {
 		case 4:
-			require.Error(t, many.TrainN(t.Context(), 0, 5, nil))
+			require.Error(t, many.Capabilities().TrainN(t.Context(), 0, 5, nil))
 		case 9:
-			require.NoError(t, many.TrainN(t.Context(), 0, 5, make([]float64, len(many.TrainMetrics()))))
+			require.NoError(t, many.Capabilities().TrainN(t.Context(), 0, 5, make([]float64, len(many.TrainMetrics()))))
 		}
 	}
 	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
@@ -181,10 +181,10 @@ func TestCallOnBatchesThatAreGone(t *testing.T) {
 	for b, err := range from.Batches(data.Pass{Batch: 64}) {
 		require.NoError(t, err)
 		if b.Index < block {
-			require.NoError(t, s.Stack(b.Index, block, b))
+			require.NoError(t, s.Capabilities().Stack(b.Index, block, b))
 		}
 		if b.Index == 3*block { // the third block reuses the memory of the first
-			require.ErrorIs(t, s.TrainN(t.Context(), 0, block, out), session.ErrStack)
+			require.ErrorIs(t, s.Capabilities().TrainN(t.Context(), 0, block, out), session.ErrStack)
 			break
 		}
 	}
@@ -210,10 +210,10 @@ func TestJoinedBatchesAreReadInPlace(t *testing.T) {
 				if n = min(n, len(copies)-done); n == 0 {
 					break
 				}
-				require.Equal(t, n, many.Stackable(n, batch))
-				require.NoError(t, many.Stack(have, n, b))
+				require.Equal(t, n, many.Capabilities().Stackable(n, batch))
+				require.NoError(t, many.Capabilities().Stack(have, n, b))
 				if have++; have == n {
-					require.NoError(t, many.TrainN(t.Context(), int64(done), n, out))
+					require.NoError(t, many.Capabilities().TrainN(t.Context(), int64(done), n, out))
 					done, have, n = done+n, 0, block
 				}
 			}
@@ -243,9 +243,9 @@ func TestJoinedBatchesOutOfLine(t *testing.T) {
 		if at >= n {
 			at, n = at-n, 2
 		}
-		require.NoError(t, many.Stack(at, n, b))
+		require.NoError(t, many.Capabilities().Stack(at, n, b))
 		if at == n-1 {
-			require.NoError(t, many.TrainN(t.Context(), int64(b.Index-at), n, out))
+			require.NoError(t, many.Capabilities().TrainN(t.Context(), int64(b.Index-at), n, out))
 		}
 	}
 	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
@@ -269,9 +269,9 @@ func TestJoinedBatchesThatAreNot(t *testing.T) {
 		if at == 3 {
 			b = copies[0]
 		}
-		require.NoError(t, many.Stack(at, 5, b))
+		require.NoError(t, many.Capabilities().Stack(at, 5, b))
 	}
-	require.NoError(t, many.TrainN(t.Context(), 0, 5, make([]float64, len(many.TrainMetrics()))))
+	require.NoError(t, many.Capabilities().TrainN(t.Context(), 0, 5, make([]float64, len(many.TrainMetrics()))))
 	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
 }
 
@@ -289,7 +289,7 @@ func TestJoinedBatchesThatDoNotFit(t *testing.T) {
 	from.SetBlock(4)
 	for b, err := range from.Batches(data.Pass{Batch: 8}) {
 		require.NoError(t, err)
-		err = s.Stack(b.Index, 4, b)
+		err = s.Capabilities().Stack(b.Index, 4, b)
 		if b.Index < 3 {
 			require.NoError(t, err)
 			continue
@@ -297,6 +297,6 @@ func TestJoinedBatchesThatDoNotFit(t *testing.T) {
 		require.ErrorIs(t, err, tfbind.ErrType)
 		require.ErrorContains(t, err, "1e+300")
 	}
-	require.ErrorIs(t, s.TrainN(t.Context(), 0, 4, make([]float64, 2)), session.ErrStack)
+	require.ErrorIs(t, s.Capabilities().TrainN(t.Context(), 0, 4, make([]float64, 2)), session.ErrStack)
 	assert.True(t, before == variables(t, s), "nothing has run")
 }

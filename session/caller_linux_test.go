@@ -127,9 +127,9 @@ func TestCallerRunsLongCalls(t *testing.T) {
 	const n = 2000
 	s := open(t, "digits-cnn", session.Options{StepsPerExecution: n, CallerRuns: true})
 	for i := range n {
-		require.NoError(t, s.Stack(i, n, bs[0]))
+		require.NoError(t, s.Capabilities().Stack(i, n, bs[0]))
 	}
 	out := make([]float64, len(s.TrainMetrics()))
-	require.NoError(t, s.TrainN(context.Background(), 0, n, out))
+	require.NoError(t, s.Capabilities().TrainN(context.Background(), 0, n, out))
 	assert.False(t, math.IsNaN(out[0]))
 }

@@ -346,12 +346,11 @@ func (r *ranked) once(step *tfbind.Step) error {
 	}
 }
 
-// Ranks returns this process as one of several ranks; nil if it trains alone.
-func (s *Session) Ranks() rank.Group {
+func (s capable) Ranks() rank.Group {
 	if s.rank == nil || len(s.rank.Workers) == 1 {
 		return nil
 	}
-	return group{s}
+	return group{s.Session}
 }
 
 // group implements rank.Group.

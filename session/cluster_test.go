@@ -80,7 +80,7 @@ func (j rankJob) run() (r rankResult, err error) {
 			return r, err
 		}
 	}
-	group := s.Ranks()
+	group := s.Capabilities().Ranks()
 	out := make([]float64, len(s.TrainMetrics()))
 	for step, size := range j.Sizes {
 		if j.Fail > 0 && step == j.Fail {

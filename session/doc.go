@@ -4,8 +4,8 @@
 // Compile decides how a model trains with some Options. Open loads it. Train, Evaluate and the
 // Steps of Prepare run signatures on batches. Each execution crosses into C once. A batch is
 // either copied into the native buffers of the inputs, with its element type converted, or read
-// in place. Loss scaling, micro-batches (SetMicroBatches) and several steps per execution
-// (Stack and TrainN) take no time unless they are used.
+// in place. Loss scaling, micro-batches (SetMicroBatches) and several steps per execution, which
+// fit.Loop runs, take no time unless they are used.
 //
 // Train and Evaluate share the model's running metrics. Call ResetMetrics at the start of an
 // epoch and of an evaluation.

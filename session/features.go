@@ -223,9 +223,7 @@ type featureStep struct {
 
 func (x *featureStep) SampleBytes() int { return x.bytes / max(x.samples, 1) }
 
-// NewFeatureStep prepares the computation of features. The session must have the model f.Model.
-// The result must be closed.
-func (s *Session) NewFeatureStep(f *savedmodels.Features) (feature.Step, error) {
+func (s capable) NewFeatureStep(f *savedmodels.Features) (feature.Step, error) {
 	rest, err := s.model.Signature(s.roles.Train)
 	if err != nil {
 		return nil, err

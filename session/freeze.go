@@ -7,34 +7,23 @@ import (
 	"strconv"
 
 	"steadyfit/internal/bundle"
+	"steadyfit/internal/capability"
 	"steadyfit/internal/graphdef"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
 
-// Frozen is the state of a session at the time of Freeze. Another goroutine than that of the session
-// may use it.
-type Frozen interface {
-	// Bytes returns the memory that the state takes if all variables change.
-	Bytes() int64
-	// Save writes the files of Session.Save. After Session.Close, it returns tfbind.ErrClosed.
-	Save(prefix string) error
-	// Close frees the state.
-	Close() error
-}
-
-// Freeze returns the state for a checkpoint that is written while training continues. Like a
-// Snapshot, it shares memory with the variables until training changes them. It is nil if only
-// Session.Save can write the files: for a rank of a cluster, for a model whose saver saves more than
-// variables, and after Restore of a complete checkpoint with other frozen variables.
-func (s *Session) Freeze(ctx context.Context) (Frozen, error) {
+// Freeze returns state that shares memory with the variables until training changes them, like a
+// Snapshot. It is nil for a rank of a cluster, for a model whose saver saves more than variables, and
+// after Restore of a complete checkpoint with other frozen variables.
+func (s capable) Freeze(ctx context.Context) (capability.Frozen, error) {
 	if s.rank != nil || s.foreign || s.model.Saver == nil {
 		return nil, nil
 	}
 	return s.freeze(ctx)
 }
 
-func (s *Session) freeze(ctx context.Context) (Frozen, error) {
+func (s *Session) freeze(ctx context.Context) (capability.Frozen, error) {
 	w := &s.writer
 	if err := w.open(s.config, w.define(s.model)); err != nil || !w.complete {
 		return nil, err
@@ -51,7 +40,6 @@ type frozen struct {
 	writer *stateWriter
 }
 
-// Save implements Frozen.
 func (f frozen) Save(prefix string) error {
 	w := f.writer
 	if err := f.fits(w.model); err != nil {

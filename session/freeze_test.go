@@ -42,7 +42,7 @@ func TestFrozenStateIsThatOfSave(t *testing.T) {
 			require.NoError(t, s.Save(ctx, saved))
 			want := steps(s, 2, 4)
 			require.NoError(t, s.Restore(ctx, saved))
-			frozen, err := s.Freeze(ctx)
+			frozen, err := s.Capabilities().Freeze(ctx)
 			require.NoError(t, err)
 			require.NotNil(t, frozen)
 			written := make(chan error)
@@ -68,7 +68,7 @@ func TestFrozenStateIsThatOfSave(t *testing.T) {
 			assert.Equal(t, want, steps(other, 2, 4))
 			require.NoError(t, frozen.Close())
 			assert.ErrorIs(t, frozen.Save(last), session.ErrMismatch)
-			frozen, err = s.Freeze(ctx)
+			frozen, err = s.Capabilities().Freeze(ctx)
 			require.NoError(t, err)
 			require.NoError(t, s.Close())
 			assert.ErrorIs(t, frozen.Save(last), tfbind.ErrClosed)
@@ -88,7 +88,7 @@ func TestStateThatCannotBeFrozen(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	m.Variables = m.Variables[1:]
-	frozen, err := openModel(t, m, session.Options{}).Freeze(context.Background())
+	frozen, err := openModel(t, m, session.Options{}).Capabilities().Freeze(context.Background())
 	require.NoError(t, err)
 	assert.Nil(t, frozen)
 }

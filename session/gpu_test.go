@@ -19,11 +19,11 @@ func TestGPUUsage(t *testing.T) {
 	cpu, card := tfbind.Device{Type: "CPU"}, tfbind.Device{Type: "GPU"}
 	require.Nil(t, newGPUMeter([]tfbind.Device{cpu}))
 	s := &Session{gpu: newGPUMeter([]tfbind.Device{cpu, card})}
-	_, used := s.Usage()
+	_, used := s.Capabilities().Usage()
 	require.Equal(t, memory.Known(7<<20), used)
 
 	require.NoError(t, s.Close())
-	_, used = s.Usage()
+	_, used = s.Capabilities().Usage()
 	require.Zero(t, used)
 }
 
@@ -35,7 +35,7 @@ func TestUsageWithoutDriver(t *testing.T) {
 		t.Skip("this machine has a driver of NVIDIA; the test is of one without")
 	}
 	s := &Session{gpu: newGPUMeter([]tfbind.Device{{Type: "GPU"}})}
-	_, used := s.Usage()
+	_, used := s.Capabilities().Usage()
 	require.False(t, used.OK)
 	require.NoError(t, s.Close())
 }

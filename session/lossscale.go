@@ -158,24 +158,20 @@ func scalable(sig *savedmodels.Signature) bool {
 	return sig.Input(contract.InputLossScale) != nil && gradsFinite(sig) != nil
 }
 
-// Skipped reports whether the last train step was skipped because of non-finite gradients and
-// the scale was lowered. The loss of a skipped step has no meaning. stuck reports whether it
-// was skipped and the scale cannot be lowered from this value, since it is fixed or at Min.
-func (s *Session) Skipped() (lowered, stuck bool, scale float64) {
+func (s capable) Skipped() (lowered, stuck bool, scale float64) {
 	return s.skipped, !math.IsNaN(s.stuck), s.stuck
 }
 
 // State returns the loss scale, which is the only state outside of variables.
-func (s *Session) State() (json.RawMessage, error) {
+func (s capable) State() (json.RawMessage, error) {
 	if s.scaler == nil {
 		return nil, nil
 	}
 	return json.Marshal(s.scaler.scaleState)
 }
 
-// SetState restores a result of State; nil restores the initial state. It does not change a
-// fixed scale.
-func (s *Session) SetState(text json.RawMessage) error {
+// SetState does not change a fixed scale.
+func (s capable) SetState(text json.RawMessage) error {
 	if s.scaler == nil {
 		return nil // Identity detects the state of a session with other options
 	}

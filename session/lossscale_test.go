@@ -39,7 +39,7 @@ type scaled struct {
 
 // lowered reports whether the last step was skipped and the scale was lowered.
 func lowered(s *session.Session) bool {
-	skipped, _, _ := s.Skipped()
+	skipped, _, _ := s.Capabilities().Skipped()
 	return skipped
 }
 
@@ -105,23 +105,23 @@ func TestLossScaleFixed(t *testing.T) {
 	assert.Equal(t, scaled{128, 0, false}, trainScaled(t, s, good))
 	assert.Equal(t, scaled{128, 1, false}, trainScaled(t, s, spoiled(t, good)))
 	assert.Equal(t, "128", s.Identity()["loss_scale"])
-	_, stuck, scale := s.Skipped()
+	_, stuck, scale := s.Capabilities().Skipped()
 	assert.True(t, stuck)
 	assert.Equal(t, 128.0, scale)
 	trainScaled(t, s, good)
-	_, stuck, _ = s.Skipped()
+	_, stuck, _ = s.Capabilities().Skipped()
 	assert.False(t, stuck)
 
 	// Neither a checkpoint nor a snapshot changes a fixed scale.
 	other := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Initial: 64}})
 	trainScaled(t, other, spoiled(t, good))
 	trainScaled(t, other, spoiled(t, good))
-	state, err := other.State()
+	state, err := other.Capabilities().State()
 	require.NoError(t, err)
 	snapshot, err := other.Snapshot(context.Background())
 	require.NoError(t, err)
 	defer snapshot.Close()
-	require.NoError(t, s.SetState(state))
+	require.NoError(t, s.Capabilities().SetState(state))
 	assert.Equal(t, scaled{128, 2, false}, trainScaled(t, s, good))
 	require.NoError(t, s.Revert(context.Background(), snapshot))
 	assert.Equal(t, scaled{128, 2, false}, trainScaled(t, s, good))
@@ -172,7 +172,7 @@ func TestLossScaleIsPartOfSnapshotsAndState(t *testing.T) {
 	options := session.Options{LossScale: session.LossScale{GrowthInterval: 2}}
 	s := open(t, "digits-scaled", options)
 	trainScaled(t, s, good)
-	state, err := s.State()
+	state, err := s.Capabilities().State()
 	require.NoError(t, err)
 	snapshot, err := s.Snapshot(context.Background())
 	require.NoError(t, err)
@@ -186,11 +186,11 @@ func TestLossScaleIsPartOfSnapshotsAndState(t *testing.T) {
 	assert.Equal(t, want, next(s))
 
 	other := open(t, "digits-scaled", options)
-	require.NoError(t, other.SetState(state))
+	require.NoError(t, other.Capabilities().SetState(state))
 	assert.Equal(t, want, next(other))
-	require.NoError(t, other.SetState(nil))
+	require.NoError(t, other.Capabilities().SetState(nil))
 	assert.Equal(t, scaled{32768, 0, false}, trainScaled(t, other, good))
-	require.Error(t, other.SetState([]byte(`{"loss_scale":-1}`)))
+	require.Error(t, other.Capabilities().SetState([]byte(`{"loss_scale":-1}`)))
 }
 
 func TestLossScaleInTheGraphIsTold(t *testing.T) {
@@ -205,7 +205,7 @@ func TestLossScaleInTheGraphIsTold(t *testing.T) {
 	require.NoError(t, s.Train(context.Background(), 1, spoiled(t, good), out))
 	require.Equal(t, []float64{16384, 1}, out[2:])
 	require.True(t, lowered(s))
-	state, err := s.State()
+	state, err := s.Capabilities().State()
 	require.NoError(t, err)
 	require.Nil(t, state, "it is in the variables")
 }
@@ -271,10 +271,10 @@ func TestLossScaleIsNotFused(t *testing.T) {
 	plain := open(t, "digits-fp16", session.Options{})
 	out, one := make([]float64, 4), make([]float64, 4)
 	for i, b := range []data.Batch{bad, bad, good} {
-		require.NoError(t, s.Stack(i, 3, b))
+		require.NoError(t, s.Capabilities().Stack(i, 3, b))
 		require.NoError(t, plain.Train(context.Background(), int64(i), b, one))
 	}
-	require.NoError(t, s.TrainN(context.Background(), 0, 3, out))
+	require.NoError(t, s.Capabilities().TrainN(context.Background(), 0, 3, out))
 	assert.Equal(t, []float64{8192, 2}, out[2:])
 	assert.Equal(t, one[2:], out[2:])
 	assert.True(t, lowered(s), "one of its steps was")

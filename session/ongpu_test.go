@@ -71,7 +71,7 @@ func TestOnGPUVirtualDevices(t *testing.T) {
 	require.NoError(t, s.Train(context.Background(), 0, b, metrics))
 	assert.Positive(t, metrics[0], "the loss")
 
-	_, has := s.Usage()
+	_, has := s.Capabilities().Usage()
 	require.Equal(t, driver.Meter(0).Read().OK, has.OK)
 	if has.OK {
 		assert.Greater(t, has.Bytes, each, "a pool, and CUDA's context")

@@ -29,8 +29,8 @@ type Plan struct {
 }
 
 // TrainMetrics returns the names of the results of a train step; nil if the plan is read-only. "loss"
-// is first. With loss scaling, loss_scale and skipped_steps are last. Metrics in
-// Session.RunningMetrics cover several batches.
+// is first. With loss scaling, loss_scale and skipped_steps are last. Running metrics cover several
+// batches (Session.ResetMetrics).
 func (p *Plan) TrainMetrics() []string { return p.trainNames }
 
 // EvaluateMetrics returns the names of the results of an evaluation, "loss" first; nil if the

@@ -59,7 +59,7 @@ func (s *Session) Resolved(ctx context.Context, b data.Batch) (r resolved.Settin
 		t.XLAClusters = t.Calls
 	}
 	r.Step = &t
-	if n := s.Stackable(s.opts.StepsPerExecution, b.Size); n > 1 {
+	if n := (capable{s}).Stackable(s.opts.StepsPerExecution, b.Size); n > 1 {
 		r.StepsPerExecution, r.StepsSignature = n, s.stacker.choose(n, b.Size, s.opts.StepsPerExecution).Signature.Name
 	}
 	return r, nil

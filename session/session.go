@@ -17,6 +17,7 @@ import (
 	"steadyfit/cluster"
 	"steadyfit/data"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/capability"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
 	"steadyfit/internal/resolved"
@@ -51,7 +52,7 @@ type Options struct {
 	// MicroBatches is the number of micro-batches that Open sets (Session.SetMicroBatches). 0 and
 	// 1 mean whole batches. It excludes StepsPerExecution and Compiled.
 	MicroBatches int `json:",omitempty"`
-	// StepsPerExecution is the maximum number of train steps that TrainN runs in one execution
+	// StepsPerExecution is the maximum number of train steps that fit.Loop runs in one execution
 	// of the signature train_n. 0 and 1 mean that steps run one by one. The results are the
 	// same bit for bit, with the exceptions listed in Rounding.
 	StepsPerExecution int
@@ -180,6 +181,13 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 	}
 	return s, nil
 }
+
+// Capabilities returns what fit.Loop and other packages of this module use of a session besides its
+// exported methods, such as several steps per execution. A type that embeds a Session has them, too.
+func (s *Session) Capabilities() capability.Set { return capable{s} }
+
+// capable implements capability.Set.
+type capable struct{ *Session }
 
 var errNoModel = errors.New("the model is nil; pass one from savedmodels.Open")
 
@@ -411,11 +419,9 @@ func (s *Session) Trace(do func() error) (metadata [][]byte, err error) {
 	return metadata, err
 }
 
-// RunningMetrics returns the names of the metrics that accumulate over all batches of Train and
-// Evaluate since ResetMetrics, like a Keras metric. They are the outputs of the signature
-// reset_metrics. The other results are values of one batch.
-func (s *Session) RunningMetrics() []string { return runningMetrics(s.model) }
+func (s capable) RunningMetrics() []string { return runningMetrics(s.model) }
 
+// runningMetrics returns the names of the outputs of the signature reset_metrics.
 func runningMetrics(model *savedmodels.Model) (names []string) {
 	if sig, err := model.Signature(model.Roles.ResetMetrics); err == nil && model.Roles.ResetMetrics != "" {
 		for _, t := range sig.Outputs {
@@ -425,7 +431,8 @@ func runningMetrics(model *savedmodels.Model) (names []string) {
 	return names
 }
 
-// ResetMetrics resets the running metrics, if any, before an epoch or an evaluation.
+// ResetMetrics resets the running metrics, if any, before an epoch or an evaluation. They are the
+// outputs of the signature reset_metrics, and cover all batches since then.
 func (s *Session) ResetMetrics(ctx context.Context) error {
 	if s.resetMetrics == nil {
 		return nil
@@ -436,7 +443,7 @@ func (s *Session) ResetMetrics(ctx context.Context) error {
 // Finalize runs the signature finalize, if there is one. It gives the weights their final
 // values, such as moving averages (use_ema of Keras optimizers). Later training continues from
 // these values.
-func (s *Session) Finalize(ctx context.Context) error {
+func (s capable) Finalize(ctx context.Context) error {
 	if s.roles.Finalize == "" {
 		return nil
 	}
@@ -544,9 +551,7 @@ func (s *Session) Identity() map[string]string {
 	return id
 }
 
-// SetCallerRuns changes Options.CallerRuns for the following steps. Their results stay the same,
-// bit for bit. ok is false, and nothing changes, with another executor or several devices.
-func (s *Session) SetCallerRuns(on bool) (ok bool) {
+func (s capable) SetCallerRuns(on bool) (ok bool) {
 	devices, err := s.devices()
 	if ok = err == nil && len(devices) == 1 && s.opts.Device.Executor == ""; ok {
 		s.opts.CallerRuns = on

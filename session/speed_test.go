@@ -72,13 +72,13 @@ func BenchmarkStep(b *testing.B) {
 		out := make([]float64, len(s.TrainMetrics()))
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i = (i + 1) % calls {
-			if err := s.Stack(i, calls, one); err != nil {
+			if err := s.Capabilities().Stack(i, calls, one); err != nil {
 				b.Fatal(err)
 			}
 			if i < calls-1 {
 				continue
 			}
-			if err := s.TrainN(b.Context(), 0, calls, out); err != nil {
+			if err := s.Capabilities().TrainN(b.Context(), 0, calls, out); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -47,11 +47,7 @@ func (s *Session) compiledSignatures() string {
 	return strings.Join(parts, ", ")
 }
 
-// Uncompiled returns which steps on batches of this size are not compiled, and why, if
-// Options.Compiled is set. It is empty if all steps are compiled. most is the largest number of
-// steps per execution, which a pass, an epoch or checkpoints may limit. Uncompiled ignores
-// shorter executions, such as at the end of an epoch.
-func (s *Session) Uncompiled(samples, most int) string {
+func (s capable) Uncompiled(samples, most int) string {
 	if !s.opts.Compiled {
 		return ""
 	}
@@ -149,12 +145,10 @@ func (s *Session) newStack(n *native, l *layout) (*stack, error) {
 	return k, nil
 }
 
-// StepsPerExecution returns Options.StepsPerExecution.
-func (s *Session) StepsPerExecution() int { return s.opts.StepsPerExecution }
+func (s capable) StepsPerExecution() int { return s.opts.StepsPerExecution }
 
-// Stackable returns how many train steps, at most n, the next execution can run on batches of
-// this size. It is 1 with micro-batches or if steps must run one by one.
-func (s *Session) Stackable(n, samples int) int {
+// Stackable is 1 with micro-batches, too.
+func (s capable) Stackable(n, samples int) int {
 	f := s.stacker
 	n = min(n, s.opts.StepsPerExecution)
 	if f == nil || n < 2 || samples < 1 || s.parts > 1 && samples > 1 {
@@ -173,14 +167,9 @@ func (s *Session) Stackable(n, samples int) int {
 	return n
 }
 
-// Stack adds the batch of step i, from 0, to an execution of n steps, which TrainN runs. All
-// batches have the same size and are added in order. i = 0 starts a new execution, which is
-// also necessary after an error.
-//
-// If the batches are contiguous in memory (data.Batch.Join), TrainN reads them in place. It
-// must then run before the dataset returns the next batch, or else the error is ErrStack. Other
-// batches are copied. Stack does not allocate after the first execution of n steps.
-func (s *Session) Stack(i, n int, b data.Batch) error {
+// Stack returns ErrStack if the steps cannot run together. It does not allocate after the first
+// execution of n steps.
+func (s capable) Stack(i, n int, b data.Batch) error {
 	f := s.stacker
 	if f == nil {
 		return option.Errorf("stack: %w: {Options.StepsPerExecution} is not above 1", ErrStack)
@@ -267,12 +256,9 @@ func (k *stack) feedNext(b data.Batch) error {
 	return nil
 }
 
-// TrainN runs the stacked steps in one execution and writes the means of their metrics to out.
-// The result is the same as with Train for one batch after the other. step is the number of
-// steps done before. Each step has its own seed, and all have the same learning_rate and
-// loss_scale. ctx does not interrupt the execution. After an error of TensorFlow, any number of
-// the steps may have run, and some of the variables may be updated.
-func (s *Session) TrainN(ctx context.Context, step int64, n int, out []float64) (err error) {
+// TrainN gives each step its own seed, and all steps the same learning_rate and loss_scale. ctx does
+// not interrupt the execution.
+func (s capable) TrainN(ctx context.Context, step int64, n int, out []float64) (err error) {
 	f := s.stacker
 	if f == nil {
 		return option.Errorf("train: %w: {Options.StepsPerExecution} is not above 1", ErrStack)

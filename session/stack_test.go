@@ -30,12 +30,12 @@ import (
 // fused runs the batches in one execution and returns the means of the metrics.
 func fused(t testing.TB, s *session.Session, bs []data.Batch, step int64) []float64 {
 	t.Helper()
-	require.Equal(t, len(bs), s.Stackable(len(bs), bs[0].Size))
+	require.Equal(t, len(bs), s.Capabilities().Stackable(len(bs), bs[0].Size))
 	for i, b := range bs {
-		require.NoError(t, s.Stack(i, len(bs), b))
+		require.NoError(t, s.Capabilities().Stack(i, len(bs), b))
 	}
 	out := make([]float64, len(s.TrainMetrics()))
-	require.NoError(t, s.TrainN(context.Background(), step, len(bs), out))
+	require.NoError(t, s.Capabilities().TrainN(context.Background(), step, len(bs), out))
 	return out
 }
 
@@ -47,7 +47,7 @@ func single(t testing.TB, s *session.Session, bs []data.Batch, step int64) []flo
 	for i, b := range bs {
 		require.NoError(t, s.Train(context.Background(), step+int64(i), b, out))
 		for j, v := range out {
-			if slices.Contains(s.RunningMetrics(), s.TrainMetrics()[j]) {
+			if slices.Contains(s.Capabilities().RunningMetrics(), s.TrainMetrics()[j]) {
 				means[j] = v
 			} else {
 				means[j] += v / float64(len(bs))
@@ -125,12 +125,12 @@ func TestFusedStepsDoNotAllocate(t *testing.T) {
 			out := make([]float64, 2)
 			for _, n := range []int{16, 3} { // the maximum, and a remainder
 				assert.Zero(t, testing.AllocsPerRun(10, func() {
-					for i := range s.Stackable(n, 32) {
-						if err := s.Stack(i, n, bs[i%2]); err != nil {
+					for i := range s.Capabilities().Stackable(n, 32) {
+						if err := s.Capabilities().Stack(i, n, bs[i%2]); err != nil {
 							t.Error(err)
 						}
 					}
-					if err := s.TrainN(ctx, 0, n, out); err != nil {
+					if err := s.Capabilities().TrainN(ctx, 0, n, out); err != nil {
 						t.Error(err)
 					}
 				}), "%d steps", n)
@@ -145,11 +145,11 @@ func TestStackCopies(t *testing.T) {
 	plain, many := open(t, "digits", session.Options{}), open(t, "digits", session.Options{StepsPerExecution: 3})
 	single(t, plain, bs, 0)
 	for i, b := range bs {
-		require.NoError(t, many.Stack(i, 3, b))
+		require.NoError(t, many.Capabilities().Stack(i, 3, b))
 		x, _ := b.Field("x")
 		clear(x.Values.([]uint8))
 	}
-	require.NoError(t, many.TrainN(t.Context(), 0, 3, make([]float64, 2)))
+	require.NoError(t, many.Capabilities().TrainN(t.Context(), 0, 3, make([]float64, 2)))
 	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
 }
 
@@ -164,47 +164,47 @@ func TestStackErrors(t *testing.T) {
 	out := make([]float64, 2)
 	before := variables(t, s)
 
-	assert.ErrorIs(t, s.TrainN(ctx, 0, 3, out), session.ErrStack, "nothing was gathered")
-	assert.ErrorIs(t, s.Stack(1, 3, bs[1]), session.ErrStack, "not the first")
-	assert.ErrorIs(t, s.Stack(0, 4, bs[0]), session.ErrStack, "more than Options.StepsPerExecution")
-	assert.ErrorIs(t, s.Stack(0, 1, bs[0]), session.ErrStack, "one step is no call of several")
+	assert.ErrorIs(t, s.Capabilities().TrainN(ctx, 0, 3, out), session.ErrStack, "nothing was gathered")
+	assert.ErrorIs(t, s.Capabilities().Stack(1, 3, bs[1]), session.ErrStack, "not the first")
+	assert.ErrorIs(t, s.Capabilities().Stack(0, 4, bs[0]), session.ErrStack, "more than Options.StepsPerExecution")
+	assert.ErrorIs(t, s.Capabilities().Stack(0, 1, bs[0]), session.ErrStack, "one step is no call of several")
 	for _, at := range []int{0, 1, 2} {
 		for i := range at {
-			require.NoError(t, s.Stack(i, 3, bs[i]))
+			require.NoError(t, s.Capabilities().Stack(i, 3, bs[i]))
 		}
-		assert.ErrorIs(t, s.Stack(at, 3, wrong), tfbind.ErrType)
-		assert.ErrorIs(t, s.TrainN(ctx, 0, 3, out), session.ErrStack)
+		assert.ErrorIs(t, s.Capabilities().Stack(at, 3, wrong), tfbind.ErrType)
+		assert.ErrorIs(t, s.Capabilities().TrainN(ctx, 0, 3, out), session.ErrStack)
 		if at < 2 {
-			assert.ErrorIs(t, s.Stack(at+1, 3, bs[at+1]), session.ErrStack, "it begins anew with 0")
+			assert.ErrorIs(t, s.Capabilities().Stack(at+1, 3, bs[at+1]), session.ErrStack, "it begins anew with 0")
 		}
 	}
-	require.NoError(t, s.Stack(0, 3, bs[0]))
-	assert.ErrorIs(t, s.Stack(1, 3, small), session.ErrStack, "another size")
-	require.NoError(t, s.Stack(0, 2, bs[0]))
-	assert.ErrorIs(t, s.Stack(1, 3, bs[1]), session.ErrStack, "another number of steps")
-	require.NoError(t, s.Stack(0, 2, bs[0]))
-	assert.ErrorIs(t, s.TrainN(ctx, 0, 2, out), session.ErrStack, "one of two")
+	require.NoError(t, s.Capabilities().Stack(0, 3, bs[0]))
+	assert.ErrorIs(t, s.Capabilities().Stack(1, 3, small), session.ErrStack, "another size")
+	require.NoError(t, s.Capabilities().Stack(0, 2, bs[0]))
+	assert.ErrorIs(t, s.Capabilities().Stack(1, 3, bs[1]), session.ErrStack, "another number of steps")
+	require.NoError(t, s.Capabilities().Stack(0, 2, bs[0]))
+	assert.ErrorIs(t, s.Capabilities().TrainN(ctx, 0, 2, out), session.ErrStack, "one of two")
 	assert.True(t, before == variables(t, s), "something has run")
 
 	plain := open(t, "digits", session.Options{})
 	single(t, plain, bs, 0)
 	fused(t, s, bs, 0)
 	assert.True(t, variables(t, plain) == variables(t, s), "the variables differ")
-	assert.ErrorIs(t, s.TrainN(ctx, 3, 3, out), session.ErrStack, "the call has run already")
+	assert.ErrorIs(t, s.Capabilities().TrainN(ctx, 3, 3, out), session.ErrStack, "the call has run already")
 	for i, b := range bs {
-		require.NoError(t, s.Stack(i, 3, b))
+		require.NoError(t, s.Capabilities().Stack(i, 3, b))
 	}
-	assert.ErrorContains(t, s.TrainN(ctx, 3, 3, out[:1]), "the slice has length 1, expected 2 for the results")
+	assert.ErrorContains(t, s.Capabilities().TrainN(ctx, 3, 3, out[:1]), "the slice has length 1, expected 2 for the results")
 
-	assert.Equal(t, 1, plain.Stackable(10, 8))
-	assert.ErrorIs(t, plain.Stack(0, 2, bs[0]), session.ErrStack)
-	assert.ErrorIs(t, plain.TrainN(ctx, 0, 2, out), session.ErrStack)
+	assert.Equal(t, 1, plain.Capabilities().Stackable(10, 8))
+	assert.ErrorIs(t, plain.Capabilities().Stack(0, 2, bs[0]), session.ErrStack)
+	assert.ErrorIs(t, plain.Capabilities().TrainN(ctx, 0, 2, out), session.ErrStack)
 	require.NoError(t, s.SetMicroBatches(2))
-	assert.Equal(t, 1, s.Stackable(3, 8), "batches are split")
+	assert.Equal(t, 1, s.Capabilities().Stackable(3, 8), "batches are split")
 	require.NoError(t, s.SetMicroBatches(1))
-	assert.Equal(t, 3, s.Stackable(10, 8))
+	assert.Equal(t, 3, s.Capabilities().Stackable(10, 8))
 	require.NoError(t, s.Close())
-	assert.ErrorIs(t, s.Stack(0, 3, bs[0]), tfbind.ErrClosed)
+	assert.ErrorIs(t, s.Capabilities().Stack(0, 3, bs[0]), tfbind.ErrClosed)
 }
 
 // stacked returns a model that learns nothing and reports its inputs: loss is the mean of x
@@ -286,10 +286,10 @@ func TestFusedStepsTakeReservedInputs(t *testing.T) {
 		return b
 	}
 	bs := []data.Batch{batch([]float32{1, 2}, nil), batch([]float32{3, 4}, nil), batch([]float32{5, 6}, nil)}
-	require.NoError(t, s.Stack(0, 3, bs[0]))
-	require.NoError(t, s.Stack(1, 3, bs[1]))
-	require.NoError(t, s.Stack(2, 3, bs[2]))
-	assert.ErrorContains(t, s.TrainN(t.Context(), 40, 3, make([]float64, 4)), "none was set", "there is no rate yet")
+	require.NoError(t, s.Capabilities().Stack(0, 3, bs[0]))
+	require.NoError(t, s.Capabilities().Stack(1, 3, bs[1]))
+	require.NoError(t, s.Capabilities().Stack(2, 3, bs[2]))
+	assert.ErrorContains(t, s.Capabilities().TrainN(t.Context(), 40, 3, make([]float64, 4)), "none was set", "there is no rate yet")
 	require.NoError(t, s.SetLearningRate(0.5))
 	assert.Equal(t, []float64{3.5, 7, 0.5, 41}, fused(t, s, bs, 40))
 	assert.Equal(t, single(t, s, bs[:2], 40), fused(t, s, bs[:2], 40))
@@ -298,11 +298,11 @@ func TestFusedStepsTakeReservedInputs(t *testing.T) {
 	assert.Equal(t, []float64{6.0 / 4, 7, 0.25, 100.5}, fused(t, s, bs, 100))
 	assert.Zero(t, testing.AllocsPerRun(10, func() {
 		for i, b := range bs {
-			if err := s.Stack(i, 2, b); err != nil {
+			if err := s.Capabilities().Stack(i, 2, b); err != nil {
 				t.Error(err)
 			}
 		}
-		if err := s.TrainN(context.Background(), 0, 2, make([]float64, 0, 4)[:4]); err != nil {
+		if err := s.Capabilities().TrainN(context.Background(), 0, 2, make([]float64, 0, 4)[:4]); err != nil {
 			t.Error(err)
 		}
 	}))
@@ -356,10 +356,10 @@ func TestCompileStack(t *testing.T) {
 	}
 
 	s := openModel(t, stacked(t, func(n *pb.SignatureDef) { resize("x", 4, 3)(n) }), session.Options{StepsPerExecution: 10})
-	assert.Equal(t, 4, s.Stackable(10, 3))
-	assert.Equal(t, 4, s.Stackable(4, 3))
-	assert.Equal(t, 1, s.Stackable(3, 3), "it runs 4 steps")
-	assert.Equal(t, 1, s.Stackable(10, 2), "it takes batches of 3")
+	assert.Equal(t, 4, s.Capabilities().Stackable(10, 3))
+	assert.Equal(t, 4, s.Capabilities().Stackable(4, 3))
+	assert.Equal(t, 1, s.Capabilities().Stackable(3, 3), "it runs 4 steps")
+	assert.Equal(t, 1, s.Capabilities().Stackable(10, 2), "it takes batches of 3")
 }
 
 func TestChooseSteps(t *testing.T) {
@@ -402,13 +402,13 @@ func TestCompiled(t *testing.T) {
 	s, plain := open(t, "digits", session.Options{Compiled: true, StepsPerExecution: 20}), open(t, "digits", session.Options{StepsPerExecution: 20})
 	assert.Equal(t, "train_xla, train_n_xla with up to 20 steps per call", s.Identity()["compiled"])
 	assert.Equal(t, "none", plain.Identity()["compiled"])
-	assert.Equal(t, 16, s.Stackable(20, 32), "what train_n_xla was compiled for")
-	assert.Equal(t, 15, s.Stackable(15, 32))
-	assert.Equal(t, 20, s.Stackable(20, 8), "nothing compiled for batches of 8")
-	assert.Empty(t, s.Uncompiled(32, 20))
-	assert.Empty(t, plain.Uncompiled(32, 20))
-	assert.Contains(t, s.Uncompiled(32, 12), "executions of 12 steps run through train_n, since train_n_xla is for executions of 16 on batches of 32")
-	assert.Contains(t, s.Uncompiled(8, 20), "executions of 20 steps run through train_n, since train_n_xla is for executions of 16 on batches of 32; no step is compiled")
+	assert.Equal(t, 16, s.Capabilities().Stackable(20, 32), "what train_n_xla was compiled for")
+	assert.Equal(t, 15, s.Capabilities().Stackable(15, 32))
+	assert.Equal(t, 20, s.Capabilities().Stackable(20, 8), "nothing compiled for batches of 8")
+	assert.Empty(t, s.Capabilities().Uncompiled(32, 20))
+	assert.Empty(t, plain.Capabilities().Uncompiled(32, 20))
+	assert.Contains(t, s.Capabilities().Uncompiled(32, 12), "executions of 12 steps run through train_n, since train_n_xla is for executions of 16 on batches of 32")
+	assert.Contains(t, s.Capabilities().Uncompiled(8, 20), "executions of 20 steps run through train_n, since train_n_xla is for executions of 16 on batches of 32; no step is compiled")
 	full, small := batches(t, digits(t), 32, 19), batches(t, digits(t), 8, 3)
 	for _, bs := range [][]data.Batch{full[:16], full[16:19], small} {
 		assert.InDeltaSlice(t, fused(t, plain, bs, 0), fused(t, s, bs, 0), 1e-4)

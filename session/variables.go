@@ -7,23 +7,25 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// CheckVariables returns nil if a checkpoint, perhaps of another model, has exactly the
-// variables of this model, with their names, types and shapes. A checkpoint without the frozen
-// variables must belong to the same base. Otherwise the error is ErrMismatch with the first
-// differences. It compares the files' object names, which stay the same when a model is
-// exported again. It needs no TensorFlow and does not read values.
-func (p *Plan) CheckVariables(prefix string) error {
-	if p.model.Saver == nil {
-		return errNoSaver(p.model)
+func (s capable) CheckVariables(prefix string) error { return checkPrefix(s.model, prefix) }
+
+// checkPrefix returns nil if a checkpoint, perhaps of another model, has exactly the variables of a
+// model, with their names, types and shapes. A checkpoint without the frozen variables must belong to
+// the same base. Otherwise the error is ErrMismatch with the first differences. It compares the
+// files' object names, which stay the same when a model is exported again. It needs no TensorFlow and
+// does not read values.
+func checkPrefix(model *savedmodels.Model, prefix string) error {
+	if model.Saver == nil {
+		return errNoSaver(model)
 	}
 	have, err := bundle.Read(prefix)
 	if err != nil {
 		return err
 	}
-	return checkVariables(p.model, have)
+	return checkVariables(model, have)
 }
 
-// checkVariables implements CheckVariables for the tensors of a checkpoint.
+// checkVariables implements checkPrefix for the tensors of a checkpoint.
 func checkVariables(model *savedmodels.Model, have map[string]bundle.Tensor) error {
 	want, err := bundle.Read(ownWeights(model))
 	if err != nil {

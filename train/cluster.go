@@ -105,13 +105,13 @@ func (t *training) openRank(ctx context.Context) (err error) {
 
 // stopped reports whether a rank has requested a stop.
 func (t *training) stopped() bool {
-	group := t.session.Ranks()
+	group := t.session.Capabilities().Ranks()
 	return group != nil && group.Stopped() != nil
 }
 
 // leave waits until all ranks have finished with the same result.
 func (t *training) leave(result error) error {
-	group := t.session.Ranks()
+	group := t.session.Capabilities().Ranks()
 	if group == nil {
 		return nil
 	}

@@ -108,7 +108,7 @@ func (t *training) tryFeatures(ctx context.Context) error {
 		t.decodeJPEG(nil)
 		return errors.Join(err, s.Close())
 	}
-	x, err := s.NewFeatureStep(f)
+	x, err := s.Capabilities().NewFeatureStep(f)
 	if err == nil {
 		var done feature.Check
 		if done, err = t.checkFeatures(ctx, s, x, f); err == nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"steadyfit/data"
+	"steadyfit/internal/capability"
 	"steadyfit/internal/files"
 	"steadyfit/internal/native"
 	"steadyfit/session"
@@ -104,8 +105,15 @@ func (p *profiled) Train(ctx context.Context, step int64, b data.Batch, out []fl
 	return p.trace(step, 1, func() error { return p.Session.Train(ctx, step, b, out) })
 }
 
-func (p *profiled) TrainN(ctx context.Context, step int64, n int, out []float64) error {
-	return p.trace(step, n, func() error { return p.Session.TrainN(ctx, step, n, out) })
+func (p *profiled) Capabilities() capability.Set { return &profiledSet{p.Session.Capabilities(), p} }
+
+type profiledSet struct {
+	capability.Set
+	of *profiled
+}
+
+func (s *profiledSet) TrainN(ctx context.Context, step int64, n int, out []float64) error {
+	return s.of.trace(step, n, func() error { return s.Set.TrainN(ctx, step, n, out) })
 }
 
 // trace runs n steps after earlier ones.

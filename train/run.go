@@ -344,7 +344,7 @@ func (t *training) openSession(ctx context.Context) error {
 			return err
 		}
 	}
-	if why := t.session.Uncompiled(t.Loop.Batch, t.most); why != "" && !t.continues() {
+	if why := t.session.Capabilities().Uncompiled(t.Loop.Batch, t.most); why != "" && !t.continues() {
 		t.report("note", text("some steps are not compiled despite {Options.Compiled}: "+why))
 	}
 	return nil

@@ -5,14 +5,14 @@ import (
 	"iter"
 
 	"steadyfit/data"
+	"steadyfit/internal/capability"
 )
 
 // Trainer is a session or a Live.
 type Trainer interface {
 	TrainMetrics() []string
 	Train(ctx context.Context, step int64, b data.Batch, out []float64) error
-	Stack(i, n int, b data.Batch) error
-	TrainN(ctx context.Context, step int64, n int, out []float64) error
+	capability.Session
 }
 
 // Executions trains in an endless loop over the batches of a dataset.
@@ -25,13 +25,14 @@ type Executions struct {
 	Ahead *data.Prefetched
 
 	trainer Trainer
+	can     capability.Set
 	next    func() (data.Batch, error, bool)
 	stop    func()
 }
 
 // NewExecutions reads the given number of batches ahead. The result must be closed.
 func NewExecutions(t Trainer, ds data.Dataset, batch, steps, ahead int) *Executions {
-	e := &Executions{Steps: steps, Out: make([]float64, len(t.TrainMetrics())), Ahead: data.Prefetch(ds, ahead), trainer: t}
+	e := &Executions{Steps: steps, Out: make([]float64, len(t.TrainMetrics())), Ahead: data.Prefetch(ds, ahead), trainer: t, can: t.Capabilities()}
 	e.Ahead.SetBlock(steps)
 	whole := ds.Len() / batch
 	if whole > steps {
@@ -64,7 +65,7 @@ func (e *Executions) Run(ctx context.Context) error {
 		switch {
 		case err != nil:
 		case e.Steps > 1:
-			err = e.trainer.Stack(i, e.Steps, b)
+			err = e.can.Stack(i, e.Steps, b)
 		default:
 			err = e.trainer.Train(ctx, e.Done, b, e.Out)
 		}
@@ -73,7 +74,7 @@ func (e *Executions) Run(ctx context.Context) error {
 		}
 	}
 	if e.Steps > 1 {
-		if err := e.trainer.TrainN(ctx, e.Done, e.Steps, e.Out); err != nil {
+		if err := e.can.TrainN(ctx, e.Done, e.Steps, e.Out); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"steadyfit/data"
+	"steadyfit/internal/capability"
 	"steadyfit/internal/stats"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -22,12 +23,20 @@ type Live struct {
 }
 
 // NewLive returns a Live for steps on batches of that many samples. It chooses nothing if
-// session.Session.SetCallerRuns has no effect. log receives the result at level Debug.
+// capability.Set.SetCallerRuns has no effect. log receives the result at level Debug.
 func NewLive(s *session.Session, batch int, log *slog.Logger) *Live {
 	l := &Live{Session: s, batch: batch, log: log}
 	l.caller = flops(s.Model(), batch) <= shortStep
-	l.decided = !s.SetCallerRuns(l.caller)
+	l.decided = !l.Session.Capabilities().SetCallerRuns(l.caller)
 	return l
+}
+
+// Capabilities returns those of the session, with executions of several steps that are measured, too.
+func (l *Live) Capabilities() capability.Set { return &liveSet{l.Session.Capabilities(), l} }
+
+type liveSet struct {
+	capability.Set
+	live *Live
 }
 
 // flops returns the least number of floating-point operations of a train step: each weight
@@ -54,14 +63,13 @@ func (l *Live) Train(ctx context.Context, step int64, b data.Batch, out []float6
 	return err
 }
 
-// TrainN is session.Session.TrainN.
-func (l *Live) TrainN(ctx context.Context, step int64, n int, out []float64) error {
-	if l.decided {
-		return l.Session.TrainN(ctx, step, n, out)
-	}
+// TrainN implements capability.Set.
+func (s *liveSet) TrainN(ctx context.Context, step int64, n int, out []float64) error {
 	start := time.Now()
-	err := l.Session.TrainN(ctx, step, n, out)
-	l.note(n*l.batch, time.Since(start), err)
+	err := s.Set.TrainN(ctx, step, n, out)
+	if l := s.live; !l.decided {
+		l.note(n*l.batch, time.Since(start), err)
+	}
 	return err
 }
 
@@ -72,7 +80,7 @@ func (l *Live) note(samples int, took time.Duration, err error) {
 	before := l.caller
 	l.add(samples, took)
 	if l.caller != before {
-		l.SetCallerRuns(l.caller)
+		l.Session.Capabilities().SetCallerRuns(l.caller)
 	}
 	if l.decided {
 		l.log.Debug("autotune measured train steps", "calling_thread", l.caller,

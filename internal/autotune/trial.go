@@ -263,7 +263,7 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 			return t, err
 		}
 	}
-	steps := t.session.Stackable(max(o.StepsPerExecution, 1), s.Batch)
+	steps := t.session.Capabilities().Stackable(max(o.StepsPerExecution, 1), s.Batch)
 	if n := s.Configuration.StepsPerExecution; n > 1 && n != steps {
 		return t, fmt.Errorf("%w: expected %d steps per execution, but only %d are possible", session.ErrStack, n, steps)
 	}
@@ -278,7 +278,7 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 // computeFeatures checks the features of the data, as a training does in its process before it uses
 // them, and returns them.
 func (t *trainer) computeFeatures(ctx context.Context, f *savedmodels.Features, batch int) (ds *data.InMemory, err error) {
-	x, err := t.session.NewFeatureStep(f)
+	x, err := t.session.Capabilities().NewFeatureStep(f)
 	if err != nil {
 		return nil, err
 	}

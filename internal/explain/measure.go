@@ -220,7 +220,7 @@ func (m *measurement) begin(s *session.Session, ahead int) *autotune.Executions 
 		ahead = prefetch.Default(ds, batch, m.plan.Budgeted)
 	}
 	if !m.plan.Budgeted {
-		steps = s.Stackable(min(s.StepsPerExecution(), ds.Len()/batch), batch)
+		steps = s.Capabilities().Stackable(ds.Len()/batch, batch)
 	}
 	return autotune.NewExecutions(s, ds, batch, steps, ahead)
 }

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"steadyfit/cluster"
+	"steadyfit/internal/capability"
 	"steadyfit/internal/child"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/launch"
-	"steadyfit/internal/rank"
 )
 
 // newD1 trains as one of two ranks. The other one is a child process with the same Spec, which
@@ -33,15 +33,15 @@ func newD1(ctx context.Context, b *builder) *loop.Loop {
 	c.Workers = strings.Split(workers, ",")
 	b.cluster = c
 	t, l := b.inMemory(ctx, b.Spec.SetSize())
-	ranked, ok := t.engine.(interface{ Ranks() rank.Group })
-	if !ok {
+	ranks := capability.Of(t.engine).Ranks()
+	if ranks == nil {
 		worker.Check(&worker.ParameterError{Failure: worker.NotApplicable, Name: "eager", Value: "1", Reason: "eager execution has no ranks"})
 	}
 	train := l.Step
 	l.Step = func(ctx context.Context, n int) float64 {
 		loss := train(ctx, n)
 		if n == b.Spec.Steps {
-			worker.Check(ranked.Ranks().Leave())
+			worker.Check(ranks.Leave())
 		}
 		return loss
 	}
