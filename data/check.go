@@ -14,150 +14,138 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// CheckLabels reads the dataset and returns a *RowError (ErrLabel) for the first labels that are
-// not integers from 0 to classes-1. It checks every element of a label field.
-//
-// TensorFlow does not name the sample: its sparse cross-entropy fails on a CPU, and on a GPU
-// the loss becomes NaN (documented at tf.nn.sparse_softmax_cross_entropy_with_logits).
-func CheckLabels(ds Dataset, field string, classes int) error {
-	if classes < 1 {
-		return fmt.Errorf("%s: cannot check labels against %d classes: at least 1 is needed", ds.Name(), classes)
-	}
-	if kind := kindOfField(ds, field); kind != nil && kind.Kind == dtype.String {
-		return fmt.Errorf("%s: field %q is of type string; labels are integers: %w", ds.Name(), field, ErrField)
-	}
-	if observedOf(ds, field).within(0, int64(classes)-1) {
-		return nil
-	}
-	return walk(ds, []string{field}, outside(0, int64(classes)-1), func(v vector, at int) RowError {
-		fix := "correct the label"
-		if class, ok := v.kind().Int(v.element(at)); ok && class > 0 {
-			fix = fmt.Sprintf("correct the label, or train a model with more than %d classes", classes)
-		}
-		return RowError{Expected: fmt.Sprintf("a class from 0 to %d", classes-1), Fix: fix, Err: ErrLabel}
-	})
+// Values describes the values that a field may have. One of its fields is set.
+type Values struct {
+	// Classes means labels, which are integers from 0 to Classes-1. A wrong one is ErrLabel.
+	//
+	// TensorFlow does not name the sample: its sparse cross-entropy fails on a CPU, and on a GPU the loss
+	// becomes NaN (documented at tf.nn.sparse_softmax_cross_entropy_with_logits).
+	Classes int
+	// Probabilities means numbers from 0 to 1, as binary cross-entropy needs them: its loss has no minimum
+	// for others, which are ErrLabel.
+	Probabilities bool
+	// Integers are the least and the greatest of integers. Another value is ErrValue. A float counts as an
+	// integer if it is whole and below 2^53.
+	Integers *[2]int64
+	// Below means floats whose magnitude is below this number, which may be an infinity. NaN and greater
+	// values are ErrValue. Fields of other types pass. Of a field made by Augment or Scale, these are the
+	// original values.
+	Below float64
 }
 
-// CheckProbabilities reads the dataset and returns a *RowError (ErrLabel) for the first numbers of a
-// field outside 0 to 1, as binary cross-entropy needs them: its loss has no minimum for others.
-func CheckProbabilities(ds Dataset, field string) error {
-	if kind := kindOfField(ds, field); kind != nil && kind.Kind == dtype.String {
-		return fmt.Errorf("%s: field %q is of type string, expected numbers: %w", ds.Name(), field, ErrField)
+// Check reads a field of a dataset, or all fields if it is empty, and returns a *RowError for the first
+// elements with other values than want describes.
+func Check(ds Dataset, field string, want Values) error {
+	if want.Below > 0 {
+		ds = beforeTame(ds)
+	} else if want.Classes < 1 && !want.Probabilities && want.Integers == nil {
+		return fmt.Errorf("%s: %+v describes no values; set one of its fields: %w", ds.Name(), want, errOption)
 	}
-	if observedOf(ds, field).within(0, 1) {
+	known, fields := false, []string(nil)
+	for _, f := range ds.Fields() {
+		if field != "" && f.Name != field {
+			continue
+		}
+		known = true
+		kind := dtype.ByName(f.Type)
+		isFloat := kind != nil && kind.Kind == dtype.Float
+		switch {
+		case want.Below > 0 && (!isFloat || kind.Size == 4 && want.Below > math.MaxFloat32 && !math.IsInf(want.Below, 1)):
+		case want.Below == 0 && kind != nil && kind.Kind == dtype.String:
+			return fmt.Errorf("%s: field %q is of type string, expected numbers: %w", ds.Name(), f.Name, ErrField)
+		case !want.have(observedOf(ds, f.Name)):
+			fields = append(fields, f.Name)
+		}
+	}
+	if !known {
+		return fmt.Errorf("%s: no field %q: %w", ds.Name(), field, ErrField)
+	}
+	if len(fields) == 0 {
 		return nil
 	}
-	find := func(v vector) int {
-		kind := v.kind()
-		for i := range v.len() {
+	return walk(ds, fields, want.find, want.wrong)
+}
+
+// integers returns the least and the greatest of integers.
+func (w Values) integers() (low, high int64) {
+	if w.Integers != nil {
+		return w.Integers[0], w.Integers[1]
+	}
+	return 0, int64(w.Classes) - 1
+}
+
+// have reports whether all values are known to be as described.
+func (w Values) have(o observed) bool {
+	switch low, high := w.integers(); {
+	case w.Below > 0:
+		return o.below(w.Below)
+	case w.Probabilities:
+		return o.within(0, 1)
+	default:
+		return o.within(low, high)
+	}
+}
+
+// find returns the index of the first element that is not as described, or -1.
+func (w Values) find(v vector) int {
+	kind := v.kind()
+	low, high := w.integers()
+	switch v := v.(type) {
+	case vec[float32]:
+		if w.Below > 0 {
+			return firstBeyond(v, w.Below)
+		}
+	case vec[float64]:
+		if w.Below > 0 {
+			return firstBeyond(v, w.Below)
+		}
+	}
+	for i := range v.len() {
+		if w.Probabilities {
 			if p := kind.Float(v.element(i)); !(p >= 0 && p <= 1) {
 				return i
 			}
-		}
-		return -1
-	}
-	return walk(ds, []string{field}, find, func(vector, int) RowError {
-		return RowError{Expected: "a class from 0 to 1, or a probability", Fix: "number the two classes 0 and 1", Err: ErrLabel}
-	})
-}
-
-// CheckIntegers reads the dataset and returns a *RowError (ErrValue) for the first values of a
-// field that are not integers from low to high. A float counts as an integer if it is whole and
-// below 2^53.
-func CheckIntegers(ds Dataset, field string, low, high int64) error {
-	if kind := kindOfField(ds, field); kind != nil && kind.Kind == dtype.String {
-		return fmt.Errorf("%s: field %q is of type string, expected integers: %w", ds.Name(), field, ErrField)
-	}
-	if observedOf(ds, field).within(low, high) {
-		return nil
-	}
-	return walk(ds, []string{field}, outside(low, high), func(v vector, _ int) RowError {
-		expected := fmt.Sprintf("an integer from %d to %d", low, high)
-		if low == math.MinInt64 && high == math.MaxInt64 {
-			expected = "a signed integer of 64 bits"
-		}
-		if v.kind().Kind == dtype.Float {
-			expected += " (of floats, below 2^53)"
-		}
-		return RowError{Expected: expected, Fix: "correct the value, or leave the sample out", Err: ErrValue}
-	})
-}
-
-// CheckFinite reads the dataset and returns a *RowError (ErrValue) for the first NaN or
-// infinities in a floating-point field. For a field made by Augment or Scale it checks the original
-// values. It does not check images.
-func CheckFinite(ds Dataset) error {
-	ds = beforeTame(ds)
-	var floats []string
-	for _, f := range ds.Fields() {
-		if kind := dtype.ByName(f.Type); kind != nil && kind.Kind == dtype.Float && !observedOf(ds, f.Name).below(math.Inf(1)) {
-			floats = append(floats, f.Name)
-		}
-	}
-	if len(floats) == 0 {
-		return nil
-	}
-	return walk(ds, floats, beyond(math.Inf(1), true), func(vector, int) RowError {
-		return RowError{Expected: "a finite number", Fix: "fill the value in, or leave the sample out", Err: ErrValue}
-	})
-}
-
-// CheckMagnitude reads the dataset and returns a *RowError (ErrValue) for the first values of
-// a floating-point field whose magnitude is limit or more. Fields of other types pass.
-func CheckMagnitude(ds Dataset, field string, limit float64) error {
-	ds = beforeTame(ds)
-	kind := kindOfField(ds, field)
-	if kind == nil || kind.Kind != dtype.Float || kind.Size == 4 && limit > math.MaxFloat32 || observedOf(ds, field).below(limit) {
-		return nil
-	}
-	return walk(ds, []string{field}, beyond(limit, false), func(vector, int) RowError {
-		return RowError{Expected: fmt.Sprintf("a number below %.3g", limit), Fix: "scale the field down, or leave the sample out", Err: ErrValue}
-	})
-}
-
-func kindOfField(ds Dataset, field string) *dtype.Type {
-	for _, f := range ds.Fields() {
-		if f.Name == field {
-			return dtype.ByName(f.Type)
-		}
-	}
-	return nil
-}
-
-// outside returns a function that finds the first element that is not an integer from low to high.
-func outside(low, high int64) func(vector) int {
-	return func(v vector) int {
-		kind := v.kind()
-		for i := range v.len() {
-			if n, ok := kind.Int(v.element(i)); !ok || n < low || n > high {
-				return i
-			}
-		}
-		return -1
-	}
-}
-
-// beyond returns a function that finds the first float whose magnitude is limit or more. With
-// orNaN it also finds NaN.
-func beyond(limit float64, orNaN bool) func(vector) int {
-	return func(v vector) int {
-		switch v := v.(type) {
-		case vec[float32]:
-			return firstBeyond(v, limit, orNaN)
-		case vec[float64]:
-			return firstBeyond(v, limit, orNaN)
-		}
-		return -1
-	}
-}
-
-func firstBeyond[T float32 | float64](values []T, limit float64, orNaN bool) int {
-	for i, v := range values {
-		if f := float64(v); !(f > -limit && f < limit) && (orNaN || f == f) {
+		} else if n, ok := kind.Int(v.element(i)); !ok || n < low || n > high {
 			return i
 		}
 	}
 	return -1
+}
+
+func firstBeyond[T float32 | float64](values []T, limit float64) int {
+	for i, v := range values {
+		if f := float64(v); !(f > -limit && f < limit) {
+			return i
+		}
+	}
+	return -1
+}
+
+// wrong returns the error for an element.
+func (w Values) wrong(v vector, at int) RowError {
+	low, high := w.integers()
+	switch {
+	case math.IsInf(w.Below, 1):
+		return RowError{Expected: "a finite number", Fix: "fill the value in, or leave the sample out", Err: ErrValue}
+	case w.Below > 0:
+		return RowError{Expected: fmt.Sprintf("a number below %.3g", w.Below), Fix: "scale the field down, or leave the sample out", Err: ErrValue}
+	case w.Probabilities:
+		return RowError{Expected: "a class from 0 to 1, or a probability", Fix: "number the two classes 0 and 1", Err: ErrLabel}
+	case w.Integers == nil:
+		fix := "correct the label"
+		if class, ok := v.kind().Int(v.element(at)); ok && class > 0 {
+			fix = fmt.Sprintf("correct the label, or train a model with more than %d classes", w.Classes)
+		}
+		return RowError{Expected: fmt.Sprintf("a class from 0 to %d", high), Fix: fix, Err: ErrLabel}
+	}
+	expected := fmt.Sprintf("an integer from %d to %d", low, high)
+	if low == math.MinInt64 && high == math.MaxInt64 {
+		expected = "a signed integer of 64 bits"
+	}
+	if v.kind().Kind == dtype.Float {
+		expected += " (of floats, below 2^53)"
+	}
+	return RowError{Expected: expected, Fix: "correct the value, or leave the sample out", Err: ErrValue}
 }
 
 // walk calls find for the named fields of each sample. find returns the index of the first invalid

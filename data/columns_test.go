@@ -155,8 +155,8 @@ func TestJoinedRecords(t *testing.T) {
 		require.NotContains(t, prints, text)
 		prints = append(prints, text)
 		if len(features) == 2 {
-			require.ErrorContains(t, CheckFinite(m), path+`: record 1, column "b": found NaN, expected a finite number`)
-			require.ErrorContains(t, CheckFinite(m), path+`: record 2, column "a": found +Inf`)
+			require.ErrorContains(t, Check(m, "", finite), path+`: record 1, column "b": found NaN, expected a finite number`)
+			require.ErrorContains(t, Check(m, "", finite), path+`: record 2, column "a": found +Inf`)
 		}
 		require.NoError(t, m.Close())
 		_, err = Open(lines, o)
@@ -167,5 +167,5 @@ func TestJoinedRecords(t *testing.T) {
 	require.NoError(t, err)
 	defer m.Close()
 	require.Equal(t, observed{Known: true, Finite: true, Whole: true, Magnitude: 70000, Low: -70000, High: 3}, observedOf(m, "x"))
-	require.ErrorContains(t, CheckMagnitude(m, "x", 65504), `record 1, column "A": found -70000`)
+	require.ErrorContains(t, Check(m, "x", Values{Below: 65504}), `record 1, column "A": found -70000`)
 }

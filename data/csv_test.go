@@ -489,13 +489,13 @@ func TestCSVCapacity(t *testing.T) {
 func TestChecksNameTheLine(t *testing.T) {
 	m, err := readCSV("t.csv", strings.NewReader("a,y\n\n1,0\n2,1\n\n3,7\n4,0\n"), CSVOptions{Label: "y"}, nil)
 	require.NoError(t, err)
-	require.NoError(t, CheckLabels(m, "y", 8))
-	require.NoError(t, CheckFinite(m))
+	require.NoError(t, Check(m, "y", Values{Classes: 8}))
+	require.NoError(t, Check(m, "", finite))
 	last, _, err := m.Split(0.75, 1)
 	require.NoError(t, err)
 	require.Contains(t, fieldsOf(t, last)["y"].Values, int64(7))
 	for _, ds := range []Dataset{m, m.Shuffle(3), last} {
-		err := CheckLabels(ds, "y", 3)
+		err := Check(ds, "y", Values{Classes: 3})
 		var row *RowError
 		require.ErrorAs(t, err, &row)
 		require.ErrorIs(t, err, ErrLabel)
@@ -521,9 +521,9 @@ func FuzzCSV(f *testing.F) {
 			return
 		}
 		require.LessOrEqual(t, m.Len(), strings.Count(text, "\n")+strings.Count(text, "\r")+1)
-		require.NoError(t, CheckFinite(m))
+		require.NoError(t, Check(m, "", finite))
 		if classes := spec(m, "y").Classes; classes != nil {
-			require.NoError(t, CheckLabels(m, "y", len(classes)))
+			require.NoError(t, Check(m, "y", Values{Classes: len(classes)}))
 		}
 	})
 }

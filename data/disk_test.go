@@ -70,8 +70,8 @@ func TestOnDiskIsAsInMemory(t *testing.T) {
 	}
 	m, err := Open(dir, Options{OnDisk: true})
 	require.NoError(t, err)
-	require.NoError(t, CheckLabels(m, "y", 50))
-	require.NoError(t, CheckFinite(m))
+	require.NoError(t, Check(m, "y", Values{Classes: 50}))
+	require.NoError(t, Check(m, "", finite))
 	weighted, err := WithSampleWeights(m, "y", map[int64]float64{3: 2})
 	require.NoError(t, err)
 	doubled, err := Map(weighted, "x", "double", []int{3}, func(_ Sample, dst, src []float32) error {
@@ -143,7 +143,7 @@ func TestClosedOnDisk(t *testing.T) {
 	for _, err := range Prefetch(m, 1).Batches(Pass{Batch: 10}) {
 		require.ErrorIs(t, err, fs.ErrClosed)
 	}
-	require.ErrorIs(t, CheckLabels(m, "x", 3), fs.ErrClosed)
+	require.ErrorIs(t, Check(m, "x", Values{Classes: 3}), fs.ErrClosed)
 
 	// Close ends passes in progress.
 	again, err := Open(path, Options{OnDisk: true})

@@ -91,9 +91,9 @@ func TestBuiltin(t *testing.T) {
 	require.Equal(t, "builtin:digits-train: 1438 samples; x uint8 [64], y int64 []", describe(train))
 	require.Equal(t, "builtin:digits-test: 359 samples; x uint8 [64], y int64 []", describe(test))
 	for _, ds := range []Dataset{train, test} {
-		require.NoError(t, CheckLabels(ds, "y", 10))
-		require.ErrorIs(t, CheckLabels(ds, "y", 9), ErrLabel)
-		require.NoError(t, CheckLabels(ds, "x", 17), "pixels are 0 to 16")
+		require.NoError(t, Check(ds, "y", Values{Classes: 10}))
+		require.ErrorIs(t, Check(ds, "y", Values{Classes: 9}), ErrLabel)
+		require.NoError(t, Check(ds, "x", Values{Classes: 17}), "pixels are 0 to 16")
 	}
 	opened, err := Open("builtin:digits", Options{Split: "test"})
 	require.NoError(t, err)
@@ -107,37 +107,37 @@ func TestCheckFinite(t *testing.T) {
 	x := make([]float64, 40*6)
 	m, err := New("set", Field{"x", Array{[]int{40, 2, 3}, x}}, Field{"y", Array{[]int{40}, make([]int8, 40)}})
 	require.NoError(t, err)
-	require.NoError(t, CheckFinite(m))
+	require.NoError(t, Check(m, "", finite))
 	x[37*6+5] = inf
 	for _, ds := range []Dataset{m, m.Shuffle(1), Prefetch(m, 2)} {
-		err = CheckFinite(ds)
+		err = Check(ds, "", finite)
 		require.ErrorIs(t, err, ErrValue)
 		require.EqualError(t, err, "set: sample 37, column x[1,2]: found -Inf, expected a finite number; fill the value in, or leave the sample out")
 	}
 	z, err := New("set", Field{"z", Array{[]int{2}, []float32{1, float32(nan)}}})
 	require.NoError(t, err)
-	require.ErrorContains(t, CheckFinite(z), "sample 1, column z: found NaN")
+	require.ErrorContains(t, Check(z, "", finite), "sample 1, column z: found NaN")
 	y, err := m.selected("y")
 	require.NoError(t, err)
-	require.NoError(t, CheckFinite(y))
+	require.NoError(t, Check(y, "", finite))
 }
 
 func TestCheckMagnitude(t *testing.T) {
 	m, err := New("set", Field{"x", Array{[]int{2, 2}, []float64{1, -70000, 3, 1e39}}}, Field{"z", Array{[]int{2}, []float32{-65520, 1}}}, Field{"y", Array{[]int{2}, []int64{0, 1 << 40}}})
 	require.NoError(t, err)
-	require.NoError(t, CheckMagnitude(m, "x", 1e40))
-	require.NoError(t, CheckMagnitude(m, "z", 0x1.ffffffp127))
-	require.NoError(t, CheckMagnitude(m, "z", 65521))
-	require.NoError(t, CheckMagnitude(m, "y", 65520))
+	require.NoError(t, Check(m, "x", Values{Below: 1e40}))
+	require.NoError(t, Check(m, "z", Values{Below: 0x1.ffffffp127}))
+	require.NoError(t, Check(m, "z", Values{Below: 65521}))
+	require.NoError(t, Check(m, "y", Values{Below: 65520}))
 	for field, says := range map[string]string{
 		"x": "set: sample 0, column x[1]: found -70000, expected a number below 6.55e+04; scale the field down, or leave the sample out",
 		"z": "set: sample 0, column z: found -65520, expected a number below 6.55e+04; scale the field down, or leave the sample out",
 	} {
-		err := CheckMagnitude(m, field, 65520)
+		err := Check(m, field, Values{Below: 65520})
 		require.ErrorIs(t, err, ErrValue)
 		require.ErrorContains(t, err, says)
 	}
-	require.ErrorContains(t, CheckMagnitude(m, "x", 0x1.ffffffp127), "sample 1, column x[1]: found 1e+39, expected a number below 3.4e+38")
+	require.ErrorContains(t, Check(m, "x", Values{Below: 0x1.ffffffp127}), "sample 1, column x[1]: found 1e+39, expected a number below 3.4e+38")
 }
 
 func TestCheckLabels(t *testing.T) {
@@ -152,7 +152,7 @@ func TestCheckLabels(t *testing.T) {
 	} {
 		m, err := New("set", Field{"y", Array{[]int{2}, c.values}})
 		require.NoError(t, err)
-		err = CheckLabels(m, "y", 3)
+		err = Check(m, "y", Values{Classes: 3})
 		if c.found == "" {
 			require.NoError(t, err)
 			continue
@@ -163,13 +163,13 @@ func TestCheckLabels(t *testing.T) {
 	}
 	m, err := New("set", Field{"y", Array{[]int{1}, []string{"cat"}}})
 	require.NoError(t, err)
-	require.ErrorIs(t, CheckLabels(m, "y", 3), ErrField)
-	require.ErrorIs(t, CheckLabels(m, "z", 3), ErrField)
-	require.ErrorIs(t, CheckLabels(Prefetch(m, 1), "z", 3), ErrField)
-	require.Error(t, CheckLabels(m, "y", 0))
+	require.ErrorIs(t, Check(m, "y", Values{Classes: 3}), ErrField)
+	require.ErrorIs(t, Check(m, "z", Values{Classes: 3}), ErrField)
+	require.ErrorIs(t, Check(Prefetch(m, 1), "z", Values{Classes: 3}), ErrField)
+	require.Error(t, Check(m, "y", Values{Classes: 0}))
 	failing := newSource(3)
 	failing.failAt = 1
-	require.ErrorIs(t, CheckLabels(failing, "x", 3), errSource)
+	require.ErrorIs(t, Check(failing, "x", Values{Classes: 3}), errSource)
 }
 
 func TestCheckProbabilities(t *testing.T) {
@@ -182,7 +182,7 @@ func TestCheckProbabilities(t *testing.T) {
 	} {
 		m, err := New("set", Field{"y", Array{[]int{2}, c.values}})
 		require.NoError(t, err)
-		err = CheckProbabilities(m, "y")
+		err = Check(m, "y", Values{Probabilities: true})
 		if c.valid {
 			require.NoError(t, err)
 			continue
@@ -192,7 +192,7 @@ func TestCheckProbabilities(t *testing.T) {
 	}
 	m, err := New("set", Field{"y", Array{[]int{1}, []string{"cat"}}})
 	require.NoError(t, err)
-	require.ErrorIs(t, CheckProbabilities(m, "y"), ErrField)
+	require.ErrorIs(t, Check(m, "y", Values{Probabilities: true}), ErrField)
 }
 
 func TestCheckIntegers(t *testing.T) {
@@ -214,7 +214,7 @@ func TestCheckIntegers(t *testing.T) {
 	} {
 		m, err := New("set", Field{"x", Array{[]int{2}, c.values}})
 		require.NoError(t, err)
-		err = CheckIntegers(m, "x", c.low, c.high)
+		err = Check(m, "x", Values{Integers: &[2]int64{c.low, c.high}})
 		if c.found == "" {
 			require.NoError(t, err)
 			continue
@@ -225,7 +225,7 @@ func TestCheckIntegers(t *testing.T) {
 	}
 	m, err := New("set", Field{"x", Array{[]int{1}, []string{"cat"}}})
 	require.NoError(t, err)
-	require.ErrorIs(t, CheckIntegers(m, "x", 0, 3), ErrField)
+	require.ErrorIs(t, Check(m, "x", Values{Integers: &[2]int64{0, 3}}), ErrField)
 }
 
 func TestWriters(t *testing.T) {

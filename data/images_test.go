@@ -476,9 +476,9 @@ func TestChecksDecodeNothing(t *testing.T) {
 	scaled, err := m.Scale("x", -1, 1)
 	require.NoError(t, err)
 	for _, ds := range []Dataset{m, scaled, Prefetch(scaled.Shuffle(1), 2)} {
-		require.NoError(t, CheckLabels(ds, "y", 3))
-		require.ErrorIs(t, CheckLabels(ds, "y", 2), ErrLabel)
-		require.NoError(t, CheckFinite(ds))
+		require.NoError(t, Check(ds, "y", Values{Classes: 3}))
+		require.ErrorIs(t, Check(ds, "y", Values{Classes: 2}), ErrLabel)
+		require.NoError(t, Check(ds, "", finite))
 	}
 	weighted, err := WithSampleWeights(scaled, "y", map[int64]float64{1: 3})
 	require.NoError(t, err)

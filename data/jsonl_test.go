@@ -21,7 +21,7 @@ func TestJSONL(t *testing.T) {
 		"y":    {[]int{2}, []int64{1, 0}},
 	}, fieldsOf(t, m))
 	require.Equal(t, []string{"cat", "dog"}, spec(m, "y").Classes)
-	err = CheckLabels(m, "y", 1)
+	err = Check(m, "y", Values{Classes: 1})
 	require.ErrorContains(t, err, `line 1, column "label": found 1`)
 
 	read := func(text string, o CSVOptions) (map[string]Array, error) {

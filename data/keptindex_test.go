@@ -116,7 +116,7 @@ func TestKeptIndex(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, ok)
 		prints[text] = true
-		require.NoError(t, CheckFinite(m))
+		require.NoError(t, Check(m, "", finite))
 	}
 	require.Len(t, prints, 1)
 
@@ -367,19 +367,19 @@ func checkAsInMemory(t *testing.T, path string) {
 		check := func(of func(ds Dataset) error) {
 			want, got := of(same), of(one)
 			require.Equal(t, want == nil, got == nil, "%s of %s: %v, %v", name, path, want, got)
-			if want == nil && CheckFinite(same) == nil {
+			if want == nil && Check(same, "", finite) == nil {
 				require.NoError(t, of(closed), "%s of %s", name, path)
 			}
 		}
 		if _, text := a.Values.([]string); text {
 			continue
 		}
-		check(CheckFinite)
+		check(func(ds Dataset) error { return Check(ds, name, finite) })
 		for _, most := range []int64{0, 1, 2, 7, 40, 127, 128, 255, 256, math.MaxInt32, 1 << 40, math.MaxInt64} {
-			check(func(ds Dataset) error { return CheckLabels(ds, name, int(max(most, 1))) })
-			check(func(ds Dataset) error { return CheckMagnitude(ds, name, float64(most)) })
+			check(func(ds Dataset) error { return Check(ds, name, Values{Classes: int(max(most, 1))}) })
+			check(func(ds Dataset) error { return Check(ds, name, Values{Below: float64(max(most, 1))}) })
 			for _, least := range []int64{math.MinInt64, math.MinInt32, -128, -3, 0, 1} {
-				check(func(ds Dataset) error { return CheckIntegers(ds, name, least, most) })
+				check(func(ds Dataset) error { return Check(ds, name, Values{Integers: &[2]int64{least, most}}) })
 			}
 		}
 	}
@@ -419,8 +419,8 @@ func BenchmarkFirstBatch(b *testing.B) {
 				}
 				m, err := Open(path, Options{CSV: CSVOptions{Label: "label"}})
 				require.NoError(b, err)
-				require.NoError(b, CheckFinite(m))
-				require.NoError(b, CheckLabels(m, "y", 10))
+				require.NoError(b, Check(m, "", finite))
+				require.NoError(b, Check(m, "y", Values{Classes: 10}))
 				train, _, err := m.Split(0.9, 1)
 				require.NoError(b, err)
 				shuffled := train.Shuffle(1)

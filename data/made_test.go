@@ -382,23 +382,23 @@ func TestScale(t *testing.T) {
 	require.ErrorContains(t, err, "finite")
 }
 
-// CheckFinite reads stored values if the stages keep them finite. Otherwise it reads the result.
+// Check of floats reads stored values if the stages keep them finite. Otherwise it reads the result.
 func TestCheckFiniteThroughStages(t *testing.T) {
 	x := make([]float32, 4*6*6)
 	m, err := New("set", Field{"x", Array{[]int{4, 6, 6}, x}})
 	require.NoError(t, err)
 	augmented, err := m.Augment("x", Augmentation{Crop: 1})
 	require.NoError(t, err)
-	require.NoError(t, CheckFinite(augmented))
+	require.NoError(t, Check(augmented, "", finite))
 	x[2*36+7] = float32(math.NaN())
-	require.EqualError(t, CheckFinite(augmented.Shuffle(1)), "set: sample 2, column x[1,1]: found NaN, expected a finite number; fill the value in, or leave the sample out")
+	require.EqualError(t, Check(augmented.Shuffle(1), "", finite), "set: sample 2, column x[1,1]: found NaN, expected a finite number; fill the value in, or leave the sample out")
 	x[2*36+7] = 0
 	broken, err := Map(m, "x", "break", []int{1}, func(_ Sample, dst, _ []float32) error {
 		dst[0] = float32(math.Inf(1))
 		return nil
 	})
 	require.NoError(t, err)
-	require.ErrorIs(t, CheckFinite(broken), ErrValue)
+	require.ErrorIs(t, Check(broken, "", finite), ErrValue)
 }
 
 // The number of allocations does not depend on the number of batches.

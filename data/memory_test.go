@@ -53,6 +53,9 @@ func samples(t testing.TB, ds Dataset, p Pass) []int64 {
 	return all
 }
 
+// finite describes the values that training needs.
+var finite = Values{Below: math.Inf(1)}
+
 // spec returns the description of a field.
 func spec(ds Dataset, field string) FieldSpec {
 	for _, f := range ds.Fields() {

@@ -79,7 +79,7 @@ func TestProblems(t *testing.T) {
 		}},
 		{"npz", open("t.npz", archive(t, member{"a.npy", zip.Store, []byte("no")}, member{"x.npy", zip.Store, rawNPY(dictOf("|u1", "(1,)"), 1)},
 			member{"y.npy", zip.Store, rawNPY(dictOf("|u1", "(2,)"), 7, 8)}), Options{}), []string{": 2 problems:", `array "a"`, `field "y" has 2 samples`}},
-		{"values", CheckFinite(made), []string{
+		{"values", Check(made, "", finite), []string{
 			": 3 problems:", "sample 35, column x[0]: found NaN", "sample 36, column x[1]: found NaN", "sample 39, column x[0]: found NaN",
 		}},
 	} {

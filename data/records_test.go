@@ -466,9 +466,9 @@ func TestCheckRecords(t *testing.T) {
 	require.Equal(t, []string{"picture"}, imageFields(m))
 	require.Equal(t, dir+": 5 samples; picture uint8 [4 4 3], x float32 [2], y int64 []", describe(m))
 	var bad *RowError
-	require.ErrorAs(t, CheckFinite(m.Shuffle(1)), &bad)
+	require.ErrorAs(t, Check(m.Shuffle(1), "", finite), &bad)
 	require.Equal(t, RowError{File: second, Unit: "record", Row: 1, Column: "x[1]", Found: "NaN", Expected: bad.Expected, Fix: bad.Fix, Err: ErrValue}, *bad)
-	require.ErrorContains(t, CheckLabels(m, "y", 3), second+`: record 1, column "label": found 7`)
+	require.ErrorContains(t, Check(m, "y", Values{Classes: 3}), second+`: record 1, column "label": found 7`)
 	err = CheckImages(context.Background(), m)
 	require.ErrorIs(t, err, ErrFormat)
 	require.ErrorContains(t, err, second+": record 1: picture: a damaged PNG image")

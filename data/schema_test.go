@@ -351,7 +351,7 @@ func FuzzSchema(f *testing.F) {
 			}
 			var m *InMemory
 			if m, err = readCSV("t.csv", strings.NewReader(table), CSVOptions{Label: label, Schema: s}, newLimit(1<<20)); err == nil {
-				require.NoError(t, CheckFinite(m))
+				require.NoError(t, Check(m, "", finite))
 			}
 		})
 		if err != nil {

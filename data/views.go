@@ -198,7 +198,7 @@ func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64
 		return nil, fmt.Errorf("%s: field %q is %s; class weights need one integer label per sample: %w",
 			m.name, labelField, describeField(c.kind.Name, c.shape), ErrField)
 	}
-	if err := CheckIntegers(m, labelField, math.MinInt64, math.MaxInt64); err != nil {
+	if err := Check(m, labelField, Values{Integers: &[2]int64{math.MinInt64, math.MaxInt64}}); err != nil {
 		return nil, err
 	}
 	for class, w := range weights {

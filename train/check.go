@@ -22,7 +22,7 @@ func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass
 	if err != nil {
 		return labelHint(err, ds, model, signature)
 	}
-	if err := data.CheckFinite(ds); err != nil {
+	if err := data.Check(ds, "", data.Values{Below: math.Inf(1)}); err != nil {
 		return err
 	}
 	sig, err := model.Signature(signature)
@@ -70,23 +70,23 @@ func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signa
 			if err := checkNames(ds.Name(), field, fieldOf(ds, field).Classes, classes); err != nil {
 				return err
 			}
-			return data.CheckLabels(ds, field, classes)
+			return data.Check(ds, field, data.Values{Classes: classes})
 		}
 	}
 	if binaryLoss(m) && m.Labels[in.Name].DType != "" {
-		if err := data.CheckProbabilities(ds, field); err != nil {
+		if err := data.Check(ds, field, data.Values{Probabilities: true}); err != nil {
 			return err
 		}
 	}
 	what, err := in.DType.String(), error(nil)
 	if limit, ok := overflows[in.DType]; ok {
-		err = data.CheckMagnitude(ds, field, limit)
+		err = data.Check(ds, field, data.Values{Below: limit})
 	}
 	if low, high, may := mayExceed(fieldOf(ds, field).Type, in.DType, rows); may && err == nil {
 		if rows > 0 {
 			what = fmt.Sprintf("indices of a table of %d rows", rows)
 		}
-		err = data.CheckIntegers(ds, field, low, high)
+		err = data.Check(ds, field, data.Values{Integers: &[2]int64{low, high}})
 	}
 	if err != nil {
 		return fmt.Errorf("input %s of signature %s takes %s: %w", in.Name, sig.Name, what, err)

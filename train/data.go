@@ -399,7 +399,7 @@ func (r *reader) checkRange(ds *data.InMemory) error {
 		if !ok || f.Type != "uint8" || values[0] <= 0 && values[1] >= math.MaxUint8 {
 			continue
 		}
-		err := data.CheckIntegers(ds, f.Name, int64(math.Ceil(values[0])), int64(math.Floor(values[1])))
+		err := data.Check(ds, f.Name, data.Values{Integers: &[2]int64{int64(math.Ceil(values[0])), int64(math.Floor(values[1]))}})
 		if !errors.Is(err, data.ErrValue) {
 			return err
 		}

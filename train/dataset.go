@@ -186,7 +186,7 @@ func (t *training) weightedClasses(train *data.InMemory, label string, n int) (m
 		if err != nil || class <= 0 || n > 0 {
 			return class, err == nil && class >= 0 && (n == 0 || class < int64(n))
 		}
-		return class, data.CheckLabels(train, label, int(class)) != nil // some label is higher than class-1
+		return class, data.Check(train, label, data.Values{Classes: int(class)}) != nil // some label is higher than class-1
 	}
 	keys := slices.Sorted(maps.Keys(t.ClassWeights))
 	allNames := !slices.ContainsFunc(keys, func(key string) bool { return !slices.Contains(names, key) })
