@@ -24,26 +24,14 @@ type attempt struct {
 	// stepped is true after the first step. progress is true if that step was later than the first
 	// steps of all earlier attempts.
 	stepped, progress bool
-	// lingered is true if the child was killed after its last message.
-	lingered bool
-}
-
-const crashCode = 2
-
-// chosen reports whether main chose the exit code. If train returned nil, exit code 2 means a crash.
-func (a *attempt) chosen() bool {
-	return a.end != nil && a.crash.ExitCode >= 0 && (a.end.End != endDone || a.crash.ExitCode != crashCode)
 }
 
 // code returns the exit code for Run's error if this attempt is the last one.
 func (a *attempt) code() int {
-	switch {
-	case a.chosen():
-		return max(1, a.crash.ExitCode)
-	case a.end != nil:
-		return max(1, a.end.Code)
+	if a.end == nil {
+		return 1
 	}
-	return 1
+	return max(1, a.end.Code)
 }
 
 func (p *parent) attempt(ctx context.Context) (*attempt, error) {
@@ -69,10 +57,9 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	c.ExitCode, c.Signal = exit.Code, exit.Signal
 	c.OOMKilled, c.OutOfMemory, c.Cause = exit.OOMKilled, exit.OutOfMemory, exit.Cause
 	c.Hang = c.Hang && exit.Killed
-	if a.chosen() {
-		c.OutOfMemory, c.Cause = false, a.end.Text
+	if a.end != nil {
+		c.OutOfMemory, c.Cause, c.Peer = false, a.end.Text, a.end.End == endPeer
 	}
-	c.Peer = a.end != nil && a.end.End == endPeer
 	return a, nil
 }
 
@@ -121,7 +108,6 @@ func (p *parent) watch(ctx context.Context, a *attempt, messages <-chan []byte, 
 			done = nil
 			p.stop(a, syscall.SIGTERM)
 		case <-grace:
-			a.lingered = a.end != nil
 			p.warn(a.Kill(fmt.Sprintf("killed because it had not ended after %v", p.Grace)))
 		}
 		if grace == nil && (p.ending || a.end != nil) {

@@ -2,22 +2,23 @@
 // checkpoint after a crash, a kill or a hang.
 //
 //	func main() {
-//		err := supervise.Run(ctx, supervise.Options{Deadline: time.Minute}, train)
-//		if err != nil && !supervise.Reported(err) {
+//		if err := supervise.Run(ctx, supervise.Options{Deadline: time.Minute}, train); err != nil {
 //			log.Print(err)
+//			os.Exit(supervise.ExitCode(err))
 //		}
-//		os.Exit(supervise.ExitCode(err))
 //	}
 //
 // The first process that calls [Run] becomes the parent, and starts the same program with the same
-// arguments as its child. In the child, Run calls train with a [Worker]. Train calls Worker.Alive after
-// every step, and resumes from its checkpoints if Status.Step is above 0. Train can request a new
-// process with Worker.Restart. The package does not load TensorFlow.
+// arguments as its child. In the child, Run calls train with a [Worker], and the process ends when
+// train has returned. Train calls Worker.Alive after every step, and resumes from its checkpoints if
+// Status.Step is above 0. Train can request a new process with Worker.Restart. The package does not
+// load TensorFlow.
 package supervise
 
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -65,12 +66,15 @@ type Options struct {
 	// Backoff is the time between a crash and the next attempt; 0 means 1 s. It doubles with each
 	// crash without progress up to 1 min.
 	Backoff time.Duration
-	// Grace is the time for the child to end after a signal or its last message. It must cover a
-	// step and a checkpoint. 0 means Deadline, but at least 1 min.
+	// Grace is the time for the child to end after a signal. It must cover a step and a checkpoint.
+	// 0 means Deadline, but at least 1 min.
 	Grace time.Duration
-	// ExitCode returns main's exit code for an error of train, in case a child is killed after its
-	// last message. nil means the function ExitCode.
-	ExitCode func(err error) int `json:"-"`
+	// Outcome returns the exit code and the text of an error of train, which become those of an Error.
+	// nil means the function ExitCode, and the text of the error.
+	Outcome func(err error) (code int, text string) `json:"-"`
+	// Result is a pointer to a result of train, or nil. Its value in the child at the end of train
+	// becomes its value in the parent, through JSON.
+	Result any `json:"-"`
 	// Log receives messages about crashes and restarts; nil discards them.
 	Log *slog.Logger
 	// Stderr receives the child's standard error; nil means os.Stderr. If Stderr is a terminal,
@@ -112,23 +116,17 @@ type Crash struct {
 
 // Error reports a training that failed.
 type Error struct {
-	// Code is the exit code for main: that of the child, or else of Options.ExitCode; at least 1.
+	// Code is the exit code for main, at least 1. Code and Text are from Options.Outcome.
 	Code int
 	Text string
 	// Crashes are the crashes since the last progress, if there were too many. Otherwise train
-	// returned an error, which the child has printed.
+	// returned an error.
 	Crashes []Crash
-	// Killed means that the child was killed after it reported its error.
-	Killed bool
 }
 
 func (e *Error) Error() string {
 	if len(e.Crashes) == 0 {
-		how := "ended with exit code %d"
-		if e.Killed {
-			how = "failed with exit code %d, and its process had to be killed"
-		}
-		return fmt.Sprintf("supervise: the training "+how+": %s", e.Code, e.Text)
+		return e.Text
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "supervise: gave up; attempts without progress: %d", len(e.Crashes))
@@ -152,15 +150,8 @@ func (e *Error) OutOfMemory() bool {
 	return 2*n > len(e.Crashes)
 }
 
-// Reported reports whether main must not print an error of Run, because the child has printed it or it
-// only requests a new process.
-func Reported(err error) bool {
-	var e *Error
-	return errors.Is(err, ErrRestart) || errors.As(err, &e) && len(e.Crashes) == 0 && !e.Killed
-}
-
-// ExitCode returns the exit code for an error of Run: 0 for nil and ErrRestart, Error.Code, 130 for
-// context.Canceled, and otherwise 1.
+// ExitCode returns the exit code for an error of Run or train: 0 for nil and ErrRestart, Error.Code, 130
+// for context.Canceled, and otherwise 1.
 func ExitCode(err error) int {
 	var e *Error
 	switch {
@@ -179,16 +170,16 @@ func ExitCode(err error) int {
 // processes and must not load TensorFlow. The parent uses about 20 MiB. The child's standard input is
 // empty, and its standard output is that of the parent.
 //
-// In the child, Run returns train's error; main prints it and chooses the exit code. In the parent, Run
-// returns
-//   - nil: the child ended with exit code 0.
-//   - *Error: the child ended with another exit code after an error of train, which is retried only if
-//     it wraps ErrRetry; or the child crashed too often.
-//   - context.Canceled: the child was asked to end and ended with a failure.
-//   - another error: the child could not be started.
+// In the child, Run does not return: when train has returned, it ends the process without running the
+// deferred functions of main. In the parent, Run returns
+//   - nil: train returned nil.
+//   - *Error: train returned an error, which is retried only if it wraps ErrRetry; or the child crashed
+//     too often.
+//   - context.Canceled: the child was asked to end and crashed.
+//   - another error: the child could not be started, or as a child, the process could not reach its
+//     parent.
 //
-// A child has crashed if it ends before train has returned, or ends with exit code 2 after train
-// returned nil.
+// A child has crashed if it ends before train has returned.
 //
 // SIGINT, SIGTERM, SIGHUP and the end of ctx are passed to the child once and cancel train's context. A
 // second SIGINT kills the child. Ctrl-Z stops both processes. Run kills the rest of the child's process
@@ -203,10 +194,10 @@ func Run(ctx context.Context, o Options, train func(ctx context.Context, w *Work
 	case ctx == nil:
 		return errors.New("supervise: the context is nil; pass a context such as context.Background()")
 	case os.Getenv(child.SupervisedEnv) != "":
-		if o.ExitCode == nil {
-			o.ExitCode = ExitCode
+		if o.Outcome == nil {
+			o.Outcome = func(err error) (int, string) { return ExitCode(err), err.Error() }
 		}
-		return work(ctx, o.ExitCode, train)
+		return work(ctx, o, train)
 	case child.Supervised.Load():
 		return errors.New("supervise: supervise.Run was called in the supervised process; call it once, in main")
 	case runtime.GOOS != "linux":
@@ -371,14 +362,12 @@ func (p *parent) tooMany() bool {
 func (p *parent) judge(ctx context.Context, a *attempt) (final bool, err error) {
 	finished := a.end != nil && (a.end.End == endDone || a.end.End == endFailed)
 	switch {
-	case finished && a.chosen() && a.crash.ExitCode == 0:
+	case finished && p.Result != nil && json.Unmarshal(a.end.Result, p.Result) != nil:
+		return true, fmt.Errorf("supervise: the result of the child cannot be read: %.40q", a.end.Result)
+	case finished && a.end.End == endDone:
 		return true, nil
-	case finished && a.chosen():
-		return true, &Error{Code: a.crash.ExitCode, Text: cmp.Or(a.end.Text, "the training itself was complete")}
-	case finished && a.lingered && a.end.End == endDone:
-		return true, nil
-	case finished && a.lingered:
-		return true, &Error{Code: a.code(), Text: a.end.Text, Killed: true}
+	case finished:
+		return true, &Error{Code: a.code(), Text: a.end.Text}
 	case p.ending:
 		return true, canceled(ctx, "it ended with: "+a.crash.Cause)
 	}

@@ -65,31 +65,37 @@ func play(s script) int {
 			return 9
 		}
 	}
-	o.ExitCode = func(error) int { return failCode }
+	result := 0
+	o.Result = &result
 	ctx := context.Background()
 	if os.Getenv(notifyEnv) != "" {
 		var stop func()
 		ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 		context.AfterFunc(ctx, stop)
 	}
-	err := Run(ctx, o, s)
-	after()
-	var failed *Error
-	switch {
-	case err == nil, errors.Is(err, ErrRestart):
-		return 0
-	case errors.As(err, &failed):
-		return failed.Code
-	case errors.Is(err, context.Canceled):
-		return 130
-	case errors.Is(err, ErrRetry):
-		return 5
+	o.Outcome = func(err error) (int, string) {
+		switch {
+		case errors.Is(err, ErrRetry):
+			return retryCode, err.Error()
+		case errors.Is(err, context.Canceled):
+			return 130, err.Error()
+		}
+		return failCode, "text: " + err.Error()
 	}
-	return 3
+	err := Run(ctx, o, func(ctx context.Context, w *Worker) error {
+		result = w.Status().Attempt
+		return s(ctx, w)
+	})
+	if child.Supervised.Load() {
+		say("main continues in the child")
+	}
+	return ExitCode(err)
 }
 
-// failCode is the exit code of main for every error.
-const failCode = 4
+const (
+	failCode  = 4
+	retryCode = 5
+)
 
 type script func(ctx context.Context, w *Worker) error
 
@@ -176,21 +182,6 @@ var scripts = map[string]script{
 			die(syscall.SIGKILL)
 		}
 		return fmt.Errorf("rank 2 was lost: %w", ErrPeer)
-	},
-	"donecrashes": func(_ context.Context, w *Worker) error {
-		say("attempt %d", w.Status().Attempt)
-		if w.Status().Attempt == 1 {
-			after = func() { die(syscall.SIGSEGV) }
-		}
-		return nil
-	},
-	"donestays": func(context.Context, *Worker) error {
-		after = func() { select {} }
-		return nil
-	},
-	"failsstays": func(context.Context, *Worker) error {
-		after = func() { select {} }
-		return errors.New("the loss is NaN")
 	},
 	"progresses": func(_ context.Context, w *Worker) error {
 		w.Alive(int64(w.Status().Attempt))
@@ -291,9 +282,6 @@ var scripts = map[string]script{
 }
 
 var hogged [][]byte
-
-// after runs after train has returned.
-var after = func() {}
 
 // sums is a training of 400 steps with a checkpoint after each third step. Each step must be done exactly
 // once.
@@ -403,8 +391,11 @@ func (tr *trial) run() error {
 
 func TestSuperviseFinishes(t *testing.T) {
 	tr := newTrial(t, "finishes")
+	result := 0
+	tr.Result = &result
 	require.NoError(t, tr.run())
 	assert.Equal(t, "attempt 1, resumes false, crashes 0, reason \"\", marked \"\"\n", tr.sink.String())
+	assert.Equal(t, 1, result)
 	assert.Empty(t, tr.waits)
 	assert.NotContains(t, tr.log.String(), "WARN")
 }
@@ -415,9 +406,9 @@ func TestSuperviseDoesNotRetryAnOrdinaryError(t *testing.T) {
 		var failed *Error
 		err := tr.run()
 		require.ErrorAs(t, err, &failed)
-		assert.Equal(t, 3, failed.Code)
-		assert.Contains(t, failed.Text, text)
-		assert.True(t, Reported(err))
+		assert.Equal(t, failCode, failed.Code)
+		assert.Regexp(t, "^text: .*"+text, err)
+		assert.Empty(t, tr.sink.String(), "the parent reports the error")
 		assert.Empty(t, tr.waits)
 	}
 }
@@ -614,7 +605,6 @@ func TestSuperviseGivesUpWithoutProgress(t *testing.T) {
 			assert.Equal(t, []time.Duration{20 * time.Second, 40 * time.Second, time.Minute}, tr.waits)
 			assert.Equal(t, 4, strings.Count(err.Error(), want.cause))
 			assert.Contains(t, err.Error(), "attempt 4")
-			assert.False(t, Reported(err))
 		})
 	}
 }
@@ -672,31 +662,6 @@ func TestSuperviseRetriesWhatAsksForIt(t *testing.T) {
 	tr := newTrial(t, "retry")
 	require.NoError(t, tr.run())
 	assert.Contains(t, tr.sink.String(), "reason restart 1: no memory")
-}
-
-func TestSuperviseAfterTheTraining(t *testing.T) {
-	tr := newTrial(t, "donecrashes")
-	require.NoError(t, tr.run())
-	assert.Contains(t, tr.sink.String(), "attempt 2")
-
-	tr = newTrial(t, "donestays")
-	tr.Grace = time.Millisecond
-	require.NoError(t, tr.run())
-	assert.Empty(t, tr.waits)
-}
-
-// A child that fails but does not end may not have printed its error. The parent prints it and ends with
-// the child's exit code.
-func TestSuperviseReportsALingeringChild(t *testing.T) {
-	tr := newTrial(t, "failsstays")
-	tr.Grace = time.Millisecond
-	err := tr.run()
-	var failed *Error
-	require.ErrorAs(t, err, &failed)
-	assert.Equal(t, failCode, failed.Code)
-	assert.False(t, Reported(err))
-	assert.ErrorContains(t, err, "the training failed with exit code 4, and its process had to be killed: the loss is NaN")
-	assert.Empty(t, tr.waits)
 }
 
 // A signal ends the wait for a reader of the last output; Ctrl-Z does not.
@@ -1041,7 +1006,7 @@ func TestSuperviseMarkedByHand(t *testing.T) {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), scriptEnv+"=finishes")
 		assert.Error(t, cmd.Run())
-		assert.Equal(t, 3, cmd.ProcessState.ExitCode())
+		assert.Equal(t, 1, cmd.ProcessState.ExitCode())
 	}
 }
 

@@ -3,6 +3,7 @@ package supervise
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -52,8 +53,9 @@ type message struct {
 	Step int64   `json:"step"`
 	End  endKind `json:"end,omitempty"`
 	Text string  `json:"text,omitempty"`
-	// Code is main's exit code; 0 if unknown.
-	Code int `json:"code,omitempty"`
+	// Code is the exit code of the child. Result is the value of Options.Result.
+	Code   int             `json:"code,omitempty"`
+	Result json.RawMessage `json:"result,omitempty"`
 }
 
 type endKind string
@@ -165,7 +167,8 @@ func (w *Worker) Terminal(otherwise io.Writer) io.Writer {
 	return w.terminal
 }
 
-func work(ctx context.Context, exitCode func(error) int, train func(context.Context, *Worker) error) error {
+// work runs train and ends the process. It returns only if it cannot reach the parent.
+func work(ctx context.Context, o Options, train func(context.Context, *Worker) error) error {
 	w := &Worker{began: time.Now(), fd: child.MessagesFD}
 	var err error
 	if w.parent, err = child.Connect(child.SupervisedEnv, &w.spec); err != nil {
@@ -181,15 +184,15 @@ func work(ctx context.Context, exitCode func(error) int, train func(context.Cont
 	survivePipes()
 	ctx, orphan := context.WithCancelCause(ctx)
 	defer orphan(nil)
-	// The parent is watched until the process ends, since main may hang after train has returned.
 	go w.watchParent(orphan)
 	ctx, stop := signal.NotifyContext(ctx, endSignals()...)
 	defer stop()
 	err = train(ctx, w)
-	if lost := w.end(err, exitCode); lost != nil {
-		err = errors.Join(err, fmt.Errorf("supervise: reporting to the parent: %w", lost))
+	code, lost := w.end(err, o)
+	if lost == nil {
+		os.Exit(code) //nolint:revive // The process exists to run train.
 	}
-	return err
+	return errors.Join(err, fmt.Errorf("supervise: reporting to the parent: %w", lost))
 }
 
 // watchParent blocks until the parent has ended. The parent never writes.
@@ -202,21 +205,26 @@ func (w *Worker) watchParent(orphan context.CancelCauseFunc) {
 	_ = child.KillSelf() // nobody is left to handle the error
 }
 
-func (w *Worker) end(err error, exitCode func(error) int) error {
+// end sends the last message and returns the exit code.
+func (w *Worker) end(err error, o Options) (code int, lost error) {
 	m := message{End: endDone, Step: w.step.Load()}
-	if err != nil {
-		m.End, m.Text, m.Code = endFailed, err.Error(), exitCode(err)
-	}
 	switch {
 	case errors.Is(err, ErrRestart):
-		m.End, m.Text = endRestart, strings.TrimSuffix(m.Text, ": "+ErrRestart.Error())
-	case errors.Is(err, ErrPeer):
-		m.End = endPeer
-	case errors.Is(err, ErrRetry):
-		m.End = endRetry
+		m.End, m.Text = endRestart, strings.TrimSuffix(err.Error(), ": "+ErrRestart.Error())
+	case err != nil:
+		m.End = endFailed
+		m.Code, m.Text = o.Outcome(err)
+		if errors.Is(err, ErrPeer) {
+			m.End = endPeer
+		} else if errors.Is(err, ErrRetry) {
+			m.End = endRetry
+		}
 	}
-	if len(m.Text) > 2000 {
+	if m.End != endFailed && len(m.Text) > 2000 { // a cause is one of several
 		m.Text = strings.ToValidUTF8(m.Text[:2000], "") + "..."
 	}
-	return cmp.Or(w.parent.Messages.SetWriteDeadline(time.Now().Add(w.spec.Grace)), w.parent.Send(m))
+	if o.Result != nil {
+		m.Result, lost = json.Marshal(o.Result)
+	}
+	return m.Code, cmp.Or(lost, w.parent.Messages.SetWriteDeadline(time.Now().Add(w.spec.Grace)), w.parent.Send(m))
 }

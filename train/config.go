@@ -131,9 +131,8 @@ type Config struct {
 	// Supervise selects whether the training runs in a child process: Always restarts it when it
 	// crashes or hangs, and needs Checkpoints. ForBudget uses a child process if a budget may need a
 	// new process and Checkpoints is set, and does not restart after crashes. Empty trains in this
-	// process. Supervisor configures the supervision. With a child process, main runs in both: the
-	// parent waits in Run, and the child trains in it, so code before and after Run runs twice (see
-	// Result.InChild).
+	// process. Supervisor configures the supervision. A child process runs main from its beginning,
+	// and ends in Run, which returns in the parent only. Run sets Supervisor.Result.
 	Supervise  Choice
 	Supervisor supervise.Options
 	// Worker is for programs that call supervise.Run themselves, for example to run several
@@ -217,15 +216,10 @@ const (
 type Result struct {
 	// History has the completed epochs, even after an error. It is never nil.
 	History *fit.History
-	// Out is the folder of the trained model; empty if none was saved. In the parent of a child
-	// process, it is empty with Config.OutVersion.
+	// Out is the folder of the trained model; empty if none was saved.
 	Out string
 	// OutAdapter is the folder of the trained adapter; empty if none was saved.
 	OutAdapter string
-	// InChild is true in the parent of the child process that trained. History is then empty.
-	// Under supervision, Run returns in both processes. Code that must run once after a training
-	// needs the condition err == nil && !InChild.
-	InChild bool
 }
 
 func (c *Config) checkRanges() error {

@@ -18,7 +18,6 @@
 //
 // Run may start the same program again, with the same arguments: to set environment variables
 // that a process reads only once (Config.ReleaseMemory and others), and as a child process
-// (Config.Supervise). Before Run, main therefore does nothing that must not be repeated. Measurements
-// (Config.Autotune) run in processes that end before main begins. With
-// Config.Supervise, Run returns both in the child and in the parent; see Result.InChild.
+// (Config.Supervise), which ends in Run. Before Run, main therefore does nothing that must not be
+// repeated. Measurements (Config.Autotune) run in processes that end before main begins.
 package train

@@ -34,7 +34,7 @@ import (
 //   - an error of session.Compile, session.CheckData or session.Open.
 //   - an error of fit.Loop.Run.
 //   - a *session.SaveError if the trained model could not be saved.
-//   - in the parent process, an error of supervise.Run.
+//   - with Config.Supervise, an error of supervise.Run.
 func Run(ctx context.Context, c Config) (Result, error) {
 	none := Result{History: &fit.History{}}
 	c.Loop.Log = cmp.Or(c.Loop.Log, slog.New(slog.DiscardHandler))
@@ -48,21 +48,18 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	}
 	t.asRank()
 	options, child := t.supervisor()
-	if options.ExitCode == nil {
-		options.ExitCode = ExitCode
-	}
 	if !child {
 		return t.process(ctx, c.Worker)
 	}
+	if options.Outcome == nil {
+		options.Outcome = func(err error) (int, string) { return ExitCode(err), err.Error() }
+	}
 	result := none
-	result.InChild = true
+	options.Result = &result
 	err := supervise.Run(ctx, options, func(ctx context.Context, worker *supervise.Worker) (err error) {
 		result, err = t.process(ctx, worker)
 		return err
 	})
-	if err == nil && result.InChild {
-		result.Out, result.OutAdapter = t.Out, t.OutAdapter
-	}
 	return result, err
 }
 

@@ -50,7 +50,6 @@ func TestRun(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, c.Out, r.Out)
 	assert.True(t, r.History.Done)
-	assert.False(t, r.InChild)
 	require.Len(t, r.History.Records, 2)
 	_, ok := r.History.Last().Metrics.Get("val_loss")
 	assert.True(t, ok)

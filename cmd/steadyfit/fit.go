@@ -53,15 +53,18 @@ func (s *settings) fit(cmd *cobra.Command) error {
 	if err := s.quiet(); err != nil {
 		return err
 	}
-	s.Supervisor.Log, s.Supervisor.Stderr, s.Supervisor.ExitCode = s.Loop.Log, stderr, exitCode
-	r, err := train.Run(cmd.Context(), s.Config)
-	if err != nil {
-		if err = s.explainNoGPU(cmd.Context(), err); s.follows() {
-			return err // rank 0 has the checkpoints
-		}
-		return withCheckpoint(err, s.Checkpoints.Folder)
+	s.Supervisor.Log, s.Supervisor.Stderr = s.Loop.Log, stderr
+	s.Supervisor.Outcome = func(err error) (int, string) {
+		err = s.explainNoGPU(cmd.Context(), err)
+		return exitCode(err), message(err)
 	}
-	if r.InChild || s.follows() {
+	r, err := train.Run(cmd.Context(), s.Config)
+	switch {
+	case err != nil && s.follows(): // rank 0 has the checkpoints
+		return s.explainNoGPU(cmd.Context(), err)
+	case err != nil:
+		return withCheckpoint(s.explainNoGPU(cmd.Context(), err), s.Checkpoints.Folder)
+	case s.follows():
 		return nil
 	}
 	return s.printResult(cmd.OutOrStdout(), r)

@@ -11,8 +11,6 @@ import (
 	"os/signal"
 	"runtime"
 	"syscall"
-
-	"steadyfit/supervise"
 )
 
 // The training loop stays on the first thread of the process. On that thread, glibc grows and
@@ -34,7 +32,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	noteRenamed(stderr, root.Annotations) // last, since the process may have restarted itself
-	if err != nil && !supervise.Reported(err) {
+	if err != nil {
 		fmt.Fprintf(stderr, "steadyfit: %s\n", message(err))
 	}
 	return exitCode(err)

@@ -30,7 +30,7 @@ func main() {
 	dir := flag.String("dir", "service", "folder of the service")
 	flag.Parse()
 	err := service{*dir}.run()
-	if err != nil && !supervise.Reported(err) {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "service:", err)
 	}
 	os.Exit(supervise.ExitCode(err))

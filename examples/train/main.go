@@ -11,7 +11,6 @@ import (
 
 	"steadyfit/fit"
 	"steadyfit/memory"
-	"steadyfit/supervise"
 	"steadyfit/train"
 )
 
@@ -28,8 +27,8 @@ func main() {
 		Out:         "out/digits",
 		Progress:    os.Stderr,
 	})
-	if err != nil && !supervise.Reported(err) {
+	if err != nil {
 		log.Print(err)
+		os.Exit(train.ExitCode(err))
 	}
-	os.Exit(train.ExitCode(err))
 }
