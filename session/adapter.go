@@ -149,7 +149,7 @@ func (s *Session) Swap(ctx context.Context, a *adapter.Adapter) error {
 		}
 	}
 	feeds := tfbind.Feeds{}
-	var writes []tfbind.Operation
+	var writes []string
 	for i, v := range o.variables {
 		if !v.Weight {
 			continue

@@ -33,7 +33,7 @@ type binding struct {
 	also   []string
 }
 
-// input is an input of the signature. Inputs have the order of tfbind.StepSpec.Feeds.
+// input is an input of the signature. Inputs have the order of the feeds of its tfbind.Step.
 type input struct {
 	savedmodels.Tensor
 	stacked bool    // whether it has one value per step of an execution

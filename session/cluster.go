@@ -20,6 +20,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/rank"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/supervise"
@@ -35,7 +36,7 @@ import (
 type ranked struct {
 	*cluster.Cluster
 	parallel *savedmodels.Parallel
-	server   *tfbind.Server
+	server   string // the address of its server
 	watch    *watch
 	// stop is true after RequestStop. stopped is the rank that requested a stop; -1 if none.
 	stop    atomic.Bool
@@ -142,7 +143,7 @@ func (s *Session) startServer(ctx context.Context) error {
 	s.config = slices.Clone(s.config)
 	s.config = appendText(s.config, 4, device) // device_filters
 	s.config = appendText(s.config, 16, string(appendText(nil, 1, "/job:worker/replica:0/task:0")))
-	if r.server, err = tfbind.NewServer(serverDef(c, s.config)); err != nil {
+	if r.server, err = tfprocess.StartServer(serverDef(c, s.config)); err != nil {
 		oneServer.Unlock()
 		return fmt.Errorf("rank %d of the cluster: %w", c.Rank, err)
 	}
@@ -223,8 +224,7 @@ func (s *Session) prepareSteps(tf *tfbind.Session, to *rankSteps, busy, idle *sa
 		if err != nil {
 			return err
 		}
-		spec := tfbind.StepSpec{Feeds: []tfbind.Output{flags, began}, Abort: true, RunOptions: rankOptions}
-		st, err := s.prepareWith(tf, &form.of.Signature, form.of.Outputs, spec)
+		st, err := s.prepare(tf, &form.of.Signature, form.of.Outputs, []tfbind.Output{flags, began}, tfbind.RunOptions{Abort: true, Proto: rankOptions})
 		if err != nil {
 			return err
 		}
@@ -471,9 +471,11 @@ func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batc
 	if err != nil {
 		return false, err
 	}
-	if err := errors.Join(tfbind.CopyTo(n.shares, shares), shares.Close()); err != nil {
+	values, err := shares.Slice(n.shares)
+	if err := errors.Join(err, shares.Close()); err != nil {
 		return false, err
 	}
+	n.shares = values.([]float32)
 	if applied, err = r.combine(n, b, parts, out); err != nil {
 		return false, err
 	}

@@ -38,8 +38,7 @@ func (s *Session) prepareSums(n *native) error {
 		if err = errors.Join(err, errSum); err != nil {
 			return err
 		}
-		spec := tfbind.StepSpec{Feeds: []tfbind.Output{own}, Fetches: []tfbind.Output{sum}, Abort: true, RunOptions: rankOptions}
-		if *step, err = n.tf.Prepare(spec); err != nil {
+		if *step, err = n.tf.Prepare([]tfbind.Output{own}, []tfbind.Output{sum}, tfbind.RunOptions{Abort: true, Proto: rankOptions}); err != nil {
 			return err
 		}
 	}
@@ -66,11 +65,11 @@ func (s *Session) sum(values []int64) error {
 		if err != nil {
 			return err
 		}
-		err = errors.Join(tfbind.CopyTo(buf, t), t.Close())
-		if err != nil {
+		sums, err := t.Slice(buf)
+		if err = errors.Join(err, t.Close()); err != nil {
 			return err
 		}
-		copy(values[:n], buf)
+		copy(values[:n], sums.([]int64))
 		values = values[n:]
 	}
 	return nil

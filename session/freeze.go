@@ -57,7 +57,7 @@ func (f frozen) Save(prefix string) error {
 	for i, v := range f.values {
 		feeds[w.values[i]] = v
 	}
-	_, err = w.tf.Run(context.Background(), feeds, nil, tfbind.RunOptions{Targets: []tfbind.Operation{w.save}, Proto: callerRuns})
+	_, err = w.tf.Run(context.Background(), feeds, nil, tfbind.RunOptions{Targets: []string{"save"}, Proto: callerRuns})
 	if err = saveError(prefix, w.variables, err); err != nil && !errors.As(err, new(*SaveError)) {
 		err = fmt.Errorf("save %s: %w", prefix, err)
 	}
@@ -71,7 +71,6 @@ type stateWriter struct {
 	variables []savedmodels.Variable
 	prefix    tfbind.Output
 	values    []tfbind.Output
-	save      tfbind.Operation
 	// last is the entry after the variables: the mark of the base, or else the description of the
 	// Python objects. objects is its value in the second case, that of the model's own weights.
 	last    tfbind.Output
@@ -117,9 +116,6 @@ func (w *stateWriter) find() {
 	w.prefix, w.last = w.output("prefix"), w.output("last")
 	for i := range w.variables {
 		w.values = append(w.values, w.output("value"+strconv.Itoa(i)))
-	}
-	if w.err == nil {
-		w.save, w.err = w.graph.Operation("save")
 	}
 	if w.complete = w.model.Base != ""; w.complete || w.err != nil {
 		return

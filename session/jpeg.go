@@ -45,7 +45,7 @@ func (s *Session) DecodeJPEG(file []byte, channels int) (pixels []byte, width, h
 	}
 	defer found.Close()
 	shape := found[0].Shape() // height, width and channels
-	pixels, err = found[0].Raw()
+	pixels, err = tfbind.Values[byte](found[0])
 	return pixels, int(shape[1]), int(shape[0]), err
 }
 

@@ -124,7 +124,7 @@ func (d *preprocessed) load(ctx context.Context, graph []byte) (err error) {
 	if err != nil {
 		return fmt.Errorf("output %q: %w", d.o.Output, err)
 	}
-	spec := tfbind.StepSpec{Feeds: []tfbind.Output{input}, Fetches: []tfbind.Output{output}}
+	feeds := []tfbind.Output{input}
 	d.in, d.out = input.DType(), output.DType()
 	if d.in.Size() == 0 {
 		return fmt.Errorf("input %q takes %s: %w: expected numbers or bool", d.o.Input, d.in, ErrPreprocessing)
@@ -140,12 +140,12 @@ func (d *preprocessed) load(ctx context.Context, graph []byte) (err error) {
 		if seed.DType() != tfbind.Int64 {
 			return fmt.Errorf("seed input %q takes %s: %w: expected two int64", d.o.SeedInput, seed.DType(), ErrPreprocessing)
 		}
-		spec.Feeds = append(spec.Feeds, seed)
+		feeds = append(feeds, seed)
 	}
 	if d.tf, err = tfbind.NewSession(d.graph, config); err != nil {
 		return err
 	}
-	d.step, err = d.tf.Prepare(spec)
+	d.step, err = d.tf.Prepare(feeds, []tfbind.Output{output})
 	return err
 }
 

@@ -82,11 +82,7 @@ func (s *Session) Restore(ctx context.Context, prefix string) error {
 // restoreAll sets all variables with the model's saver.
 func (s *Session) restoreAll(ctx context.Context, prefix string) error {
 	return s.withPrefix("restore", prefix, func(saver *savedmodels.Saver, feeds tfbind.Feeds) error {
-		target, err := s.tf.Graph().Operation(saver.RestoreOp)
-		if err != nil {
-			return err
-		}
-		_, err = s.tf.Run(ctx, feeds, nil, tfbind.RunOptions{Targets: []tfbind.Operation{target}})
+		_, err := s.tf.Run(ctx, feeds, nil, tfbind.RunOptions{Targets: []string{saver.RestoreOp}})
 		return err
 	})
 }

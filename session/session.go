@@ -247,7 +247,7 @@ func (s *Session) loadModel() (tf *tfbind.Session, err error) {
 	program := s.model.Program
 	switch {
 	case s.rank != nil:
-		return s.rank.server.LoadSavedModel(s.model.Dir, s.model.Tags, s.config)
+		return tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config, s.rank.server)
 	case program == nil:
 		return tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config)
 	}
@@ -318,7 +318,7 @@ func (s *Session) prepareRoles(n *native) (err error) {
 		if err != nil {
 			return err
 		}
-		n.resetMetrics, err = s.prepare(n.tf, sig, sig.Outputs)
+		n.resetMetrics, err = s.prepare(n.tf, sig, sig.Outputs, nil)
 		return err
 	}
 	return nil

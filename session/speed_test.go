@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -104,21 +105,23 @@ func bare(t testing.TB, batch data.Batch, target bool) *tfbind.Step {
 	s, err := tfbind.LoadSavedModel(model.Dir, model.Tags, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	var spec tfbind.StepSpec
+	var feeds, fetches []tfbind.Output
+	var options tfbind.RunOptions
 	for _, in := range sig.Inputs {
 		o, err := s.Graph().Output(in.Op)
 		require.NoError(t, err)
-		spec.Feeds = append(spec.Feeds, o)
+		feeds = append(feeds, o)
 	}
 	for _, out := range sig.Outputs {
 		o, err := s.Graph().Output(out.Op)
 		require.NoError(t, err)
-		spec.Fetches = append(spec.Fetches, o)
+		fetches = append(fetches, o)
 	}
 	if target {
-		spec.Targets, spec.Fetches = []tfbind.Operation{spec.Fetches[0].Operation}, nil
+		name, _, _ := strings.Cut(sig.Outputs[0].Op, ":")
+		options.Targets, fetches = []string{name}, nil
 	}
-	step, err := s.Prepare(spec)
+	step, err := s.Prepare(feeds, fetches, options)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, step.Close()) })
 	for i, in := range sig.Inputs {
@@ -150,7 +153,7 @@ func identity(t testing.TB) *tfbind.Step {
 	require.NoError(t, err)
 	y, err := graph.Output("y")
 	require.NoError(t, err)
-	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{x}, Fetches: []tfbind.Output{y}})
+	step, err := s.Prepare([]tfbind.Output{x}, []tfbind.Output{y})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, step.Close()) })
 	return step

@@ -74,10 +74,9 @@ type stateOps struct {
 	variables     []savedmodels.Variable
 	changing      int
 	reads, places []tfbind.Output
-	writes        []tfbind.Operation
-	// prefix and restore are for the files of the variables that are not frozen.
+	writes        []string // names of operations
+	// prefix is for the files of the variables that are not frozen.
 	prefix  tfbind.Output
-	restore tfbind.Operation
 	adapted bool // Swap has written the weights of an adapter
 }
 
@@ -144,17 +143,13 @@ func (s *Session) stateOperations() (*stateOps, error) {
 		id := strconv.Itoa(i)
 		read, err := graph.Output(statePrefix + "/read" + id)
 		place, errPlace := graph.Output(statePrefix + "/value" + id)
-		write, errWrite := graph.Operation(statePrefix + "/write" + id)
-		if err := errors.Join(err, errPlace, errWrite); err != nil {
+		if err := errors.Join(err, errPlace); err != nil {
 			return nil, err
 		}
-		o.reads, o.places, o.writes = append(o.reads, read), append(o.places, place), append(o.writes, write)
+		o.reads, o.places, o.writes = append(o.reads, read), append(o.places, place), append(o.writes, statePrefix+"/write"+id)
 	}
 	if s.model.Base != "" {
-		var errPrefix error
-		o.prefix, errPrefix = graph.Output(statePrefix + "/prefix")
-		o.restore, err = graph.Operation(statePrefix + "/restore")
-		if err := errors.Join(errPrefix, err); err != nil {
+		if o.prefix, err = graph.Output(statePrefix + "/prefix"); err != nil {
 			return nil, err
 		}
 	}
@@ -175,12 +170,12 @@ func (s *Session) restorePart(ctx context.Context, prefix string) error {
 		return err
 	}
 	defer name.Close()
-	return s.runState(ctx, tfbind.Feeds{o.prefix: name}, o.restore)
+	return s.runState(ctx, tfbind.Feeds{o.prefix: name}, statePrefix+"/restore")
 }
 
 // runState runs operations of stateOps. On one device they run in the calling thread: they do
 // little work, and on a busy machine each change of the thread takes some milliseconds.
-func (s *Session) runState(ctx context.Context, feeds tfbind.Feeds, targets ...tfbind.Operation) error {
+func (s *Session) runState(ctx context.Context, feeds tfbind.Feeds, targets ...string) error {
 	o := tfbind.RunOptions{Targets: targets}
 	if devices, err := s.devices(); err == nil && len(devices) == 1 {
 		o.Proto = callerRuns

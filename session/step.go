@@ -41,27 +41,21 @@ func (s *Session) Prepare(signature string) (*Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.prepare(s.tf, sig, sig.Outputs)
+	return s.prepare(s.tf, sig, sig.Outputs, nil)
 }
 
 // callerRuns is a serialized tensorflow.RunOptions with inter_op_thread_pool (field 3) = -1.
 var callerRuns = protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), math.MaxUint64)
 
-func (s *Session) prepare(tf *tfbind.Session, sig *savedmodels.Signature, fetch []savedmodels.Tensor) (*Step, error) {
-	return s.prepareWith(tf, sig, fetch, tfbind.StepSpec{})
-}
-
-// prepareWith makes a Step with the options of spec. The feeds of spec come after the inputs of
-// the signature.
-func (s *Session) prepareWith(tf *tfbind.Session, sig *savedmodels.Signature, fetch []savedmodels.Tensor, spec tfbind.StepSpec) (*Step, error) {
+// prepare makes a Step. The feeds in more come after the inputs of the signature.
+func (s *Session) prepare(tf *tfbind.Session, sig *savedmodels.Signature, fetch []savedmodels.Tensor, more []tfbind.Output, options ...tfbind.RunOptions) (*Step, error) {
 	step := &Step{binding: newBinding(s.model, sig), session: s, outputs: fetch, seeds: make([]int64, 2)}
-	more := spec.Feeds
-	spec.Feeds = nil
+	var feeds, fetches []tfbind.Output
 	for _, side := range []struct {
 		word    string
 		tensors []savedmodels.Tensor
 		to      *[]tfbind.Output
-	}{{"input", sig.Inputs, &spec.Feeds}, {"output", fetch, &spec.Fetches}} {
+	}{{"input", sig.Inputs, &feeds}, {"output", fetch, &fetches}} {
 		for _, t := range side.tensors {
 			o, err := tf.Graph().Output(t.Op)
 			if err != nil {
@@ -70,9 +64,8 @@ func (s *Session) prepareWith(tf *tfbind.Session, sig *savedmodels.Signature, fe
 			*side.to = append(*side.to, o)
 		}
 	}
-	spec.Feeds = append(spec.Feeds, more...)
 	var err error
-	if step.tf, err = tf.Prepare(spec); err != nil {
+	if step.tf, err = tf.Prepare(append(feeds, more...), fetches, options...); err != nil {
 		return nil, fmt.Errorf("signature %s: %w", sig.Name, err)
 	}
 	return step, nil
@@ -106,7 +99,7 @@ func (st *Step) Run(ctx context.Context) error {
 	if traces == nil && st.session.opts.ListAllocations && errors.Is(err, ErrOutOfMemory) {
 		// A second run does no harm, since the variables may be partly updated already. If it
 		// succeeds, the first error is returned.
-		if again := st.tf.Explain(ctx); errors.Is(again, ErrOutOfMemory) {
+		if _, again := st.tf.Trace(ctx); errors.Is(again, ErrOutOfMemory) {
 			err = again
 		}
 	}
@@ -204,7 +197,7 @@ func (s *Session) runner(tf *tfbind.Session, signature string) (*runner, error) 
 		fetch = append(fetch, *t)
 	}
 	r.part = make([]float64, len(r.names))
-	if r.Step, err = s.prepare(tf, sig, fetch); err != nil {
+	if r.Step, err = s.prepare(tf, sig, fetch, nil); err != nil {
 		return nil, err
 	}
 	return r, nil

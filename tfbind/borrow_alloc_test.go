@@ -15,7 +15,7 @@ import (
 // Pinning memory takes an object that a garbage collection may have freed.
 func TestBorrowDoesNotAllocate(t *testing.T) {
 	s := variableGraph().session(t)
-	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
+	step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "twice")})
 	require.NoError(t, err)
 	defer step.Close()
 	ctx := context.Background()

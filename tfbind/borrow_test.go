@@ -44,7 +44,7 @@ func twice(t *testing.T, step *tfbind.Step) []float32 {
 
 func TestBorrowedInputIsReadInPlace(t *testing.T) {
 	s := variableGraph().session(t)
-	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
+	step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "twice")})
 	require.NoError(t, err)
 	defer step.Close()
 	before := tfbind.Live().StepBytes
@@ -78,7 +78,7 @@ func TestBorrowedInputIsReadInPlace(t *testing.T) {
 // or the session is closed. The memory stays pinned until then.
 func TestBorrowedInputThatTheModelKeeps(t *testing.T) {
 	s := variableGraph().session(t)
-	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Targets: []tfbind.Operation{operation(t, s, "assign")}})
+	step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, nil, tfbind.RunOptions{Targets: []string{"assign"}})
 	require.NoError(t, err)
 	defer step.Close()
 	borrow := func(first float32) weak.Pointer[float32] {
@@ -109,7 +109,7 @@ func TestBorrowedInputThatTheModelKeeps(t *testing.T) {
 // Values that are not 64-byte aligned are copied.
 func TestBorrowUnaligned(t *testing.T) {
 	s := variableGraph().session(t)
-	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
+	step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "twice")})
 	require.NoError(t, err)
 	defer step.Close()
 	values := make([]float32, borrowedValues)
@@ -127,7 +127,7 @@ func TestBorrowUnaligned(t *testing.T) {
 
 func TestBorrowErrors(t *testing.T) {
 	s := variableGraph().session(t)
-	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
+	step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "twice")})
 	require.NoError(t, err)
 	defer step.Close()
 	values := make([]float32, borrowedValues)[:3]

@@ -129,7 +129,7 @@ func (cgoAPI) newSession(graph ptr, config []byte) (session ptr, err error) {
 	return session, err
 }
 
-func (cgoAPI) newServer(def []byte) (target string, err error) {
+func (cgoAPI) startServer(def []byte) (target string, err error) {
 	err = withStatus("start server", func(s *C.TF_Status) {
 		target = C.GoString(C.sf_new_server(ptr(unsafe.SliceData(def)), C.size_t(len(def)), s))
 	})
@@ -206,19 +206,19 @@ func (cgoAPI) listDevices(session ptr) ([]Device, error) {
 	return devices, err
 }
 
-func (cgoAPI) newStep(session ptr, feeds, fetches []Output, targets []Operation) stepMemory {
+func (cgoAPI) newStep(session ptr, feeds, fetches []Output, targets []ptr) stepMemory {
 	s := C.sf_new_step((*C.TF_Session)(session), C.int(len(feeds)), C.int(len(fetches)), C.int(len(targets)))
 	if s == nil {
 		return stepMemory{}
 	}
 	for i, o := range feeds {
-		C.sf_step_set_feed(s, C.int(i), (*C.TF_Operation)(o.Operation.ptr), C.int(o.Index))
+		C.sf_step_set_feed(s, C.int(i), (*C.TF_Operation)(o.op), C.int(o.index))
 	}
 	for i, o := range fetches {
-		C.sf_step_set_fetch(s, C.int(i), (*C.TF_Operation)(o.Operation.ptr), C.int(o.Index))
+		C.sf_step_set_fetch(s, C.int(i), (*C.TF_Operation)(o.op), C.int(o.index))
 	}
 	for i, o := range targets {
-		C.sf_step_set_target(s, C.int(i), (*C.TF_Operation)(o.ptr))
+		C.sf_step_set_target(s, C.int(i), (*C.TF_Operation)(o))
 	}
 	return stepMemory{
 		step:     ptr(s),
@@ -257,9 +257,9 @@ func (cgoAPI) runStep(step, options, metadata ptr) int {
 	return int(C.sf_step_run((*C.sf_step)(step), (*C.TF_Buffer)(options), (*C.TF_Buffer)(metadata)))
 }
 
-func (cgoAPI) runStepWith(step ptr, inputs []ptr, options, metadata ptr) int {
+func (cgoAPI) runStepWith(step ptr, inputs []ptr, options ptr) int {
 	return int(C.sf_step_run_with((*C.sf_step)(step), (**C.TF_Tensor)(ptr(unsafe.SliceData(inputs))),
-		(*C.TF_Buffer)(options), (*C.TF_Buffer)(metadata)))
+		(*C.TF_Buffer)(options), nil))
 }
 
 func (cgoAPI) stepError(step ptr, op string) error {

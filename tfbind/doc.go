@@ -21,7 +21,7 @@
 // # Concurrency
 //
 // Several goroutines may use a Session, a Graph or a Tensor. A Step is for one goroutine: using
-// it during a run returns [ErrBusy].
+// it during a run is an error.
 //
 // # Contexts
 //
@@ -35,13 +35,13 @@
 //     error.
 //   - With the option Abort, the session is closed and TensorFlow cancels what it can. The
 //     method returns when the operations have ended. The error matches the context's cause and
-//     [ErrInterrupted]. Some of the variables may be updated.
+//     [ErrClosed]. Some of the variables may be updated.
 //   - A deadline has the effect of a cancellation at that time.
 //   - No goroutine continues after the method returns.
 //
 // # Replaced functions
 //
 // On Linux, an executable with this package replaces two C++ functions of TensorFlow (replace.c),
-// because runs on a [Server] repeat numbers and keep memory. One makes random numbers. The other
+// because runs on a server repeat numbers and keep memory. One makes random numbers. The other
 // takes effect only in processes with a server and with the C++ interface of TensorFlow 2.21.
 package tfbind

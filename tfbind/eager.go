@@ -115,7 +115,7 @@ func (f *eagerFrame) check(full bool, places ...int32) error {
 			return fmt.Errorf("place %d of %d: %w", at, len(f.places), ErrInvalidArgument)
 		}
 		if full && f.places[at] == nil {
-			return fmt.Errorf("place %d: %w", at, ErrNotFed)
+			return fmt.Errorf("place %d: %w", at, errNotFed)
 		}
 	}
 	return nil

@@ -60,14 +60,13 @@ var (
 var (
 	// ErrClosed means that the object or its session was closed.
 	ErrClosed = errors.New("already closed")
-	// ErrBusy means that a Step was used during a run.
-	ErrBusy = errors.New("in use by another goroutine")
 	// ErrType means that an element type is not the expected one.
 	ErrType = errors.New("wrong element type")
 	// ErrShape means that a shape is invalid or does not fit the number of values.
 	ErrShape = errors.New("wrong shape")
-	// ErrNotFed means that a Step was run while an input had no value.
-	ErrNotFed = errors.New("input has no value")
 	// ErrNoTensorFlow means that no usable TensorFlow library was found.
 	ErrNoTensorFlow = tflibrary.ErrNone
+
+	errBusy   = errors.New("in use by another goroutine")
+	errNotFed = errors.New("input has no value")
 )

@@ -2,13 +2,17 @@ package tfbind
 
 import "steadyfit/internal/eager"
 
+var (
+	ErrBusy        = errBusy
+	ErrInterrupted = errInterrupted
+	ErrNotFed      = errNotFed
+)
+
 // Element is a Go type for the elements of a tensor.
 type Element = element
 
 // TypeOf returns the element type of T.
 func TypeOf[T Element]() DType { return dtypeOf[T]() }
-
-func OperationName(op Operation) string { return op.name() }
 
 func OutputName(o Output) string { return o.name() }
 

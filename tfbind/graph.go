@@ -75,23 +75,19 @@ func countNodes(def []byte) (n int64) {
 	return n
 }
 
-// Operation is a node of a graph. It is valid until the graph is closed.
-type Operation struct {
-	ptr   ptr
-	graph *Graph
-}
-
-// Output is an output of an operation, which can be fed or fetched. Outputs are comparable.
+// Output is an output of an operation, which can be fed or fetched. It is valid until its graph is
+// closed. Outputs are comparable.
 type Output struct {
-	Operation Operation
-	Index     int
+	graph *Graph
+	op    ptr
+	index int
 }
 
-// Operation returns the operation with a name, or ErrNotFound.
-func (g *Graph) Operation(name string) (Operation, error) {
+// operation returns the operation with a name, or ErrNotFound.
+func (g *Graph) operation(name string) (ptr, error) {
 	p, err := g.h.acquire()
 	if err != nil {
-		return Operation{}, err
+		return nil, err
 	}
 	defer g.h.release()
 	var op ptr
@@ -99,9 +95,9 @@ func (g *Graph) Operation(name string) (Operation, error) {
 		op = capi.findOperation(p, name)
 	}
 	if op == nil {
-		return Operation{}, &Error{Op: "find operation", Code: "NOT_FOUND", Message: "the graph has no operation " + strconv.Quote(name)}
+		return nil, &Error{Op: "find operation", Code: "NOT_FOUND", Message: "the graph has no operation " + strconv.Quote(name)}
 	}
-	return Operation{op, g}, nil
+	return op, nil
 }
 
 // Output returns an output by its tensor name, such as "StatefulPartitionedCall:0". The default
@@ -116,44 +112,39 @@ func (g *Graph) Output(name string) (Output, error) {
 		}
 		opName, index = name[:i], n
 	}
-	op, err := g.Operation(opName)
+	op, err := g.operation(opName)
 	if err != nil {
 		return Output{}, err
 	}
-	if n := op.outputs(); index >= n {
+	o := Output{g, op, index}
+	if _, n, _ := o.describe(); index >= n {
 		return Output{}, &Error{Op: "find output", Code: "NOT_FOUND",
 			Message: fmt.Sprintf("%q: operation %s has %d outputs", name, opName, n)}
 	}
-	return Output{op, index}, nil
+	return o, nil
 }
 
-// describe returns zero values after the graph was closed.
-func (o Operation) describe() (name string, outputs int) {
+// describe returns zero values for the zero Output and after the graph was closed. d is 0 if the
+// operation has fewer outputs.
+func (o Output) describe() (operation string, outputs int, d DType) {
 	if o.graph == nil {
-		return "", 0
+		return "", 0, 0
 	}
 	if _, err := o.graph.h.acquire(); err != nil {
-		return "", 0
+		return "", 0, 0
 	}
 	defer o.graph.h.release()
-	return capi.describeOperation(o.ptr)
+	if operation, outputs = capi.describeOperation(o.op); o.index < outputs {
+		d = capi.outputDType(o.op, o.index)
+	}
+	return operation, outputs, d
 }
 
-func (o Operation) name() string { name, _ := o.describe(); return name }
-
-func (o Operation) outputs() int { _, n := o.describe(); return n }
-
-// DType returns the element type. It is 0 if the output does not exist or the graph was closed.
-func (o Output) DType() DType {
-	if o.Index < 0 || o.Index >= o.Operation.outputs() {
-		return 0
-	}
-	if _, err := o.Operation.graph.h.acquire(); err != nil {
-		return 0
-	}
-	defer o.Operation.graph.h.release()
-	return capi.outputDType(o.Operation.ptr, o.Index)
-}
+// DType returns the element type. It is 0 if the graph was closed.
+func (o Output) DType() DType { _, _, d := o.describe(); return d }
 
 // name returns the tensor name, such as "x:0".
-func (o Output) name() string { return o.Operation.name() + ":" + strconv.Itoa(o.Index) }
+func (o Output) name() string {
+	operation, _, _ := o.describe()
+	return operation + ":" + strconv.Itoa(o.index)
+}

@@ -80,13 +80,6 @@ func output(t testing.TB, s *tfbind.Session, name string) tfbind.Output {
 	return o
 }
 
-func operation(t testing.TB, s *tfbind.Session, name string) tfbind.Operation {
-	t.Helper()
-	o, err := s.Graph().Operation(name)
-	require.NoError(t, err)
-	return o
-}
-
 func tensor[T tfbind.Element](t testing.TB, values []T, shape ...int64) *tfbind.Tensor {
 	t.Helper()
 	x, err := tfbind.NewTensor(values, shape...)

@@ -11,7 +11,7 @@ import (
 
 func init() {
 	tfprocess.OneDNN, tfprocess.Environment, tfprocess.FirstSession = oneDNN, environment, firstSession
-	tfprocess.DumpHeap, tfprocess.SetMmapThreshold = dumpHeap, setMmapThreshold
+	tfprocess.DumpHeap, tfprocess.SetMmapThreshold, tfprocess.StartServer = dumpHeap, setMmapThreshold, startServer
 }
 
 // Info describes the open TensorFlow.
@@ -124,6 +124,14 @@ func open(path string) (Info, error) {
 		}
 	}
 	return info, nil
+}
+
+// startServer implements tfprocess.StartServer.
+func startServer(def []byte) (address string, err error) {
+	if err := library(); err != nil {
+		return "", err
+	}
+	return capi.startServer(def)
 }
 
 func library() error {

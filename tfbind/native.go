@@ -24,13 +24,13 @@ type native interface {
 
 	newSession(graph ptr, config []byte) (ptr, error)
 	loadSavedModel(target, dir string, tags []string, config []byte) (session, graph ptr, err error)
-	newServer(def []byte) (target string, err error)
+	startServer(def []byte) (target string, err error)
 	replaced() (numbers, aborts uint64)
 	closeSession(session ptr) error
 	deleteSession(session ptr)
 	listDevices(session ptr) ([]Device, error)
 
-	newStep(session ptr, feeds, fetches []Output, targets []Operation) stepMemory
+	newStep(session ptr, feeds, fetches []Output, targets []ptr) stepMemory
 	deleteStep(step ptr)
 	resizeInput(step ptr, i int, dtype DType, dims []int64, bytes int64) bool
 	setInputStrings(step ptr, i int, values []string)
@@ -38,7 +38,7 @@ type native interface {
 	releaseInput(step ptr, i int)
 	takeOutput(step ptr, i int) ptr
 	runStep(step, options, metadata ptr) int
-	runStepWith(step ptr, inputs []ptr, options, metadata ptr) int
+	runStepWith(step ptr, inputs []ptr, options ptr) int
 	stepError(step ptr, op string) error
 
 	newBuffer(content []byte) ptr

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"steadyfit/internal/tfprocess"
 	"steadyfit/tfbind"
 )
 
@@ -53,11 +54,11 @@ func serverChild(file string) error {
 	// A tensorflow.ServerDef: cluster (1), job_name (2) and protocol (5).
 	task := string(text(nil, 2, port.Addr().String()))
 	def := text(nil, 1, string(text(nil, 1, string(text(text(nil, 1, "worker"), 2, task)))))
-	server, err := tfbind.NewServer(text(text(def, 2, "worker"), 5, "grpc"))
+	server, err := tfprocess.StartServer(text(text(def, 2, "worker"), 5, "grpc"))
 	if err != nil {
 		return err
 	}
-	s, err := server.LoadSavedModel("../savedmodels/testdata/flat", []string{"serve"}, nil)
+	s, err := tfbind.LoadSavedModel("../savedmodels/testdata/flat", []string{"serve"}, nil, server)
 	if err != nil {
 		return err
 	}
@@ -75,7 +76,7 @@ func serverChild(file string) error {
 	if err := errors.Join(errX, errY); err != nil {
 		return err
 	}
-	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{x}, Fetches: []tfbind.Output{y}})
+	step, err := s.Prepare([]tfbind.Output{x}, []tfbind.Output{y})
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -39,17 +40,14 @@ type Device struct {
 }
 
 // LoadSavedModel opens a SavedModel and restores its variables. tags select the metagraph,
-// usually "serve". config is a serialized tensorflow.ConfigProto or nil. The result must be
-// closed, which also closes its graph.
-func LoadSavedModel(dir string, tags []string, config []byte) (*Session, error) {
+// usually "serve". config is a serialized tensorflow.ConfigProto or nil. server is the address of
+// the TensorFlow server that runs the session, such as "grpc://localhost:2222"; the default is
+// this process. The result must be closed, which also closes its graph.
+func LoadSavedModel(dir string, tags []string, config []byte, server ...string) (*Session, error) {
 	if err := library(); err != nil {
 		return nil, err
 	}
-	return loadSavedModel("", dir, tags, config)
-}
-
-func loadSavedModel(target, dir string, tags []string, config []byte) (*Session, error) {
-	s, g, err := capi.loadSavedModel(target, dir, tags, config)
+	s, g, err := capi.loadSavedModel(strings.Join(server, ""), dir, tags, config)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +113,7 @@ type runSets struct {
 
 var setSeed = maphash.MakeSeed()
 
-func (r *runSets) note(feeds, fetches []Output, targets []Operation) {
+func (r *runSets) note(feeds, fetches []Output, targets []ptr) {
 	var hash maphash.Hash
 	hash.SetSeed(setSeed)
 	for _, list := range [][]Output{feeds, fetches} {
@@ -201,20 +199,25 @@ func (s *Session) Devices() ([]Device, error) {
 // Feeds are the values of a run. The tensors must stay open until the run ends.
 type Feeds map[Output]*Tensor
 
-// ErrInterrupted means that the end of a context interrupted a run and closed its session; see
-// RunOptions.Abort.
-var ErrInterrupted = fmt.Errorf("run interrupted: its session was closed, and some of the variables may be updated: %w", ErrClosed)
+// errInterrupted means that the end of a context interrupted a run; see RunOptions.Abort.
+var errInterrupted = fmt.Errorf("run interrupted: its session was closed, and some of the variables may be updated: %w", ErrClosed)
 
-// RunOptions are further options of a run.
+// RunOptions are further options of a run, or of the runs of a Step.
 type RunOptions struct {
-	// Targets are operations to run without fetching an output.
-	Targets []Operation
+	// Targets are the names of operations to run without fetching an output.
+	Targets []string
 	// Abort closes the session when the context ends; see the package documentation.
 	Abort bool
 	// Proto is a serialized tensorflow.RunOptions.
 	Proto []byte
-	// Metadata receives a serialized tensorflow.RunMetadata, if it is not nil.
-	Metadata *[]byte
+}
+
+// last returns the last of the options, or none.
+func last(options []RunOptions) (o RunOptions) {
+	if n := len(options); n > 0 {
+		o = options[n-1]
+	}
+	return o
 }
 
 // Results are the fetched tensors of a run.
@@ -234,10 +237,7 @@ var errNoContext = errors.New("run: the context is nil; pass one, such as contex
 // in the order of fetches. The results must be closed. For contexts see the package documentation. For
 // repeated runs use a [Step]. If there are several options, Run uses the last.
 func (s *Session) Run(ctx context.Context, feeds Feeds, fetches []Output, options ...RunOptions) (_ Results, err error) {
-	var o RunOptions
-	if n := len(options); n > 0 {
-		o = options[n-1]
-	}
+	o := last(options)
 	if ctx == nil {
 		return nil, errNoContext
 	}
@@ -249,10 +249,10 @@ func (s *Session) Run(ctx context.Context, feeds Feeds, fetches []Output, option
 		return nil, err
 	}
 	defer s.h.release()
-	if err := s.check(fetches, o.Targets); err != nil {
+	targets, err := s.check(fetches, o.Targets)
+	if err != nil {
 		return nil, err
 	}
-
 	outputs, err := s.order(feeds)
 	if err != nil {
 		return nil, err
@@ -266,32 +266,25 @@ func (s *Session) Run(ctx context.Context, feeds Feeds, fetches []Output, option
 		defer t.h.release()
 	}
 
-	memory := capi.newStep(session, outputs, fetches, o.Targets)
+	memory := capi.newStep(session, outputs, fetches, targets)
 	if memory.step == nil {
 		return nil, &Error{Op: "session run", Code: "RESOURCE_EXHAUSTED", Message: "no memory for the run's tables"}
 	}
 	defer capi.deleteStep(memory.step)
-	var proto, metadata ptr
+	var proto ptr
 	if len(o.Proto) > 0 {
 		proto = capi.newBuffer(o.Proto)
 		defer capi.deleteBuffer(proto)
 	}
-	if o.Metadata != nil {
-		metadata = capi.newBuffer(nil)
-		defer capi.deleteBuffer(metadata)
-	}
-	s.sets.note(outputs, fetches, o.Targets)
+	s.sets.note(outputs, fetches, targets)
 	err = s.guard(ctx, o.Abort, func() error {
-		if capi.runStepWith(memory.step, inputs, proto, metadata) != 0 {
+		if capi.runStepWith(memory.step, inputs, proto) != 0 {
 			return s.closedError(capi.stepError(memory.step, "session run"))
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
-	}
-	if metadata != nil {
-		*o.Metadata = capi.readBuffer(metadata)
 	}
 	results := make(Results, len(fetches))
 	for i := range fetches {
@@ -309,12 +302,12 @@ func (s *Session) order(feeds Feeds) ([]Output, error) {
 	}
 	sorted := slices.SortedFunc(maps.Keys(names), func(a, b Output) int { return cmp.Compare(names[a], names[b]) })
 	for _, out := range sorted {
-		if err := s.check([]Output{out}, nil); err != nil {
+		if _, err := s.check([]Output{out}, nil); err != nil {
 			return nil, err
 		}
 		t := feeds[out]
 		if t == nil {
-			return nil, fmt.Errorf("feed %s: %w", names[out], ErrNotFed)
+			return nil, fmt.Errorf("feed %s: %w", names[out], errNotFed)
 		}
 		if want := out.DType(); want != t.DType() {
 			return nil, fmt.Errorf("feed %s: %w: expected %s, got %s", names[out], ErrType, want, t.DType())
@@ -331,7 +324,7 @@ func (s *Session) guard(ctx context.Context, abort bool, f func() error) error {
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		s.end() // ErrInterrupted replaces this error
+		s.end() // errInterrupted replaces this error
 	})
 	err := f()
 	if stop() {
@@ -339,34 +332,27 @@ func (s *Session) guard(ctx context.Context, abort bool, f func() error) error {
 	}
 	<-ended
 	if err != nil {
-		return fmt.Errorf("%w: %w: %w", ErrInterrupted, context.Cause(ctx), err)
+		return fmt.Errorf("%w: %w: %w", errInterrupted, context.Cause(ctx), err)
 	}
-	return fmt.Errorf("%w: %w", ErrInterrupted, context.Cause(ctx))
+	return fmt.Errorf("%w: %w", errInterrupted, context.Cause(ctx))
 }
 
-// check rejects operations of another graph, which TensorFlow would dereference.
-func (s *Session) check(outputs []Output, targets []Operation) error {
-	refuse := func(o Operation) error {
+// check rejects outputs of another graph, which TensorFlow would dereference, and finds the targets.
+func (s *Session) check(outputs []Output, names []string) (targets []ptr, err error) {
+	for _, o := range outputs {
 		if o.graph == nil {
-			return fmt.Errorf("run: %w: an operation is the zero value", ErrNotFound)
+			return nil, fmt.Errorf("run: %w: an output is the zero value", ErrNotFound)
 		}
 		if o.graph != s.graph {
-			return fmt.Errorf("run: operation %s belongs to another graph: %w", o.name(), ErrInvalidArgument)
-		}
-		return nil
-	}
-	for _, o := range outputs {
-		if err := refuse(o.Operation); err != nil {
-			return err
-		}
-		if n := o.Operation.outputs(); o.Index < 0 || o.Index >= n {
-			return fmt.Errorf("run: %s: operation has %d outputs: %w", o.name(), n, ErrInvalidArgument)
+			return nil, fmt.Errorf("run: output %s belongs to another graph: %w", o.name(), ErrInvalidArgument)
 		}
 	}
-	for _, o := range targets {
-		if err := refuse(o); err != nil {
-			return err
+	for _, name := range names {
+		target, err := s.graph.operation(name)
+		if err != nil {
+			return nil, err
 		}
+		targets = append(targets, target)
 	}
-	return nil
+	return targets, nil
 }

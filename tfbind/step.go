@@ -12,23 +12,9 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// StepSpec defines a Step.
-type StepSpec struct {
-	// Feeds are the inputs. Methods of Step identify an input by its index.
-	Feeds []Output
-	// Fetches are the outputs. Methods of Step identify an output by its index.
-	Fetches []Output
-	// Targets are operations to run without fetching an output.
-	Targets []Operation
-	// Abort closes the session when the context of a run ends; see the package documentation.
-	Abort bool
-	// RunOptions is a serialized tensorflow.RunOptions for every run.
-	RunOptions []byte
-}
-
 // Step is a prepared run of a session. It has resolved names and a native buffer for each
-// input. A run calls C once. One goroutine at a time may use a Step; a concurrent use returns
-// ErrBusy.
+// input. A run calls C once. One goroutine at a time may use a Step; a concurrent use is
+// an error.
 //
 // An input keeps its value between runs. If TensorFlow keeps an input's buffer, for example as
 // the value of a variable, the step continues with a copy. Setting an input therefore never
@@ -56,43 +42,46 @@ type input struct {
 	fed   bool
 }
 
-// Prepare makes a Step. The result must be closed.
-func (s *Session) Prepare(spec StepSpec) (*Step, error) {
+// Prepare makes a Step, whose methods identify inputs and outputs by their indices in feeds and
+// fetches. The result must be closed. If there are several options, Prepare uses the last.
+func (s *Session) Prepare(feeds, fetches []Output, options ...RunOptions) (*Step, error) {
+	o := last(options)
 	session, err := s.acquire()
 	if err != nil {
 		return nil, err
 	}
 	defer s.h.release()
-	if err := s.check(slices.Concat(spec.Feeds, spec.Fetches), spec.Targets); err != nil {
+	targets, err := s.check(slices.Concat(feeds, fetches), o.Targets)
+	if err != nil {
 		return nil, err
 	}
-	if len(spec.Fetches) == 0 && len(spec.Targets) == 0 {
+	if len(fetches) == 0 && len(targets) == 0 {
 		return nil, fmt.Errorf("prepare step: nothing to fetch and no target: %w", ErrInvalidArgument)
 	}
-	step := &Step{session: s, fetches: slices.Clone(spec.Fetches), abort: spec.Abort}
-	for i, f := range spec.Feeds {
+	step := &Step{session: s, fetches: slices.Clone(fetches), abort: o.Abort}
+	for i, f := range feeds {
 		in := input{name: f.name(), dtype: f.DType()}
 		if !in.dtype.supported() {
 			return nil, fmt.Errorf("prepare step: input %s: %w: %s cannot be fed through a step", in.name, ErrType, in.dtype)
 		}
-		if slices.Contains(spec.Feeds[:i], f) {
+		if slices.Contains(feeds[:i], f) {
 			return nil, fmt.Errorf("prepare step: input %s is given twice: %w", in.name, ErrInvalidArgument)
 		}
 		step.feeds = append(step.feeds, in)
 	}
-	step.memory = capi.newStep(session, spec.Feeds, spec.Fetches, spec.Targets)
+	step.memory = capi.newStep(session, feeds, fetches, targets)
 	if step.memory.step == nil {
 		return nil, &Error{Op: "prepare step", Code: "RESOURCE_EXHAUSTED", Message: "no memory for the step's tables"}
 	}
-	s.sets.note(spec.Feeds, spec.Fetches, spec.Targets)
-	options := new(ptr)
-	step.options = options
-	step.setRunOptions(spec.RunOptions)
-	borrows := &stepBorrows{of: make([]*borrow, len(spec.Feeds)), borrowed: make([]bool, len(spec.Feeds))}
+	s.sets.note(feeds, fetches, targets)
+	buffer := new(ptr)
+	step.options = buffer
+	step.setRunOptions(o.Proto)
+	borrows := &stepBorrows{of: make([]*borrow, len(feeds)), borrowed: make([]bool, len(feeds))}
 	step.borrows = borrows
 	step.h = newHandle(step.memory.step, stepKind, 0, func(p ptr) {
-		if *options != nil {
-			capi.deleteBuffer(*options)
+		if *buffer != nil {
+			capi.deleteBuffer(*buffer)
 		}
 		capi.deleteStep(p)
 		borrows.end()
@@ -101,7 +90,7 @@ func (s *Session) Prepare(spec StepSpec) (*Step, error) {
 	return step, nil
 }
 
-// SetRunOptions replaces StepSpec.RunOptions for the following runs.
+// SetRunOptions replaces RunOptions.Proto for the following runs.
 func (st *Step) SetRunOptions(options []byte) error {
 	if _, err := st.use(); err != nil {
 		return err
@@ -133,7 +122,7 @@ func (st *Step) Close() error {
 // use begins an exclusive use of the step.
 func (st *Step) use() (ptr, error) {
 	if !st.busy.CompareAndSwap(false, true) {
-		return nil, fmt.Errorf("step: %w", ErrBusy)
+		return nil, fmt.Errorf("step: %w", errBusy)
 	}
 	p, err := st.h.acquire()
 	if err != nil {
@@ -266,13 +255,15 @@ func (st *Step) Run(ctx context.Context) error {
 
 // Trace runs the step and returns a serialized tensorflow.RunMetadata. Its step_stats have the
 // time and the allocations of each operation. An operation of an inlined function has the name
-// of the calling node. With SINGLE_THREADED_EXECUTOR the metadata is empty.
+// of the calling node. With SINGLE_THREADED_EXECUTOR the metadata is empty. An error that matches
+// ErrResourceExhausted lists the allocated memory by allocator and operation, without scratch space.
 //
 // The trace level is always SOFTWARE_TRACE. Higher levels report no more about memory, take
 // longer, and start a profiler, which a process can have only once.
 func (st *Step) Trace(ctx context.Context) ([]byte, error) {
-	// The last value of a protobuf field counts. These bytes are trace_level = SOFTWARE_TRACE.
-	options := capi.newBuffer(slices.Concat(st.proto, []byte{1 << 3, 1}))
+	// The last value of a protobuf field counts. These bytes are trace_level = SOFTWARE_TRACE and
+	// report_tensor_allocations_upon_oom = true.
+	options := capi.newBuffer(slices.Concat(st.proto, []byte{1 << 3, 1, 7 << 3, 1}))
 	defer capi.deleteBuffer(options)
 	metadata := capi.newBuffer(nil)
 	defer capi.deleteBuffer(metadata)
@@ -280,16 +271,6 @@ func (st *Step) Trace(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	return capi.readBuffer(metadata), nil
-}
-
-// Explain runs the step again after ErrResourceExhausted. If the step fails again, the error
-// lists the allocated memory by allocator and operation, without scratch space. Explain takes
-// as much time and memory as Trace.
-func (st *Step) Explain(ctx context.Context) error {
-	// These bytes are report_tensor_allocations_upon_oom = true.
-	options := capi.newBuffer(slices.Concat(st.proto, []byte{7 << 3, 1}))
-	defer capi.deleteBuffer(options)
-	return st.run(ctx, options, nil)
 }
 
 func (st *Step) run(ctx context.Context, options, metadata ptr) error {
@@ -313,7 +294,7 @@ func (st *Step) run(ctx context.Context, options, metadata ptr) error {
 	for i := range st.feeds {
 		// The buffer is nil if there was no memory to copy an input that TensorFlow kept.
 		if f := st.feeds[i]; !st.borrows.borrowed[i] && (!f.fed || f.bytes > 0 && st.memory.data[i] == nil) {
-			return fmt.Errorf("step input %s: %w", st.feeds[i].name, ErrNotFed)
+			return fmt.Errorf("step input %s: %w", st.feeds[i].name, errNotFed)
 		}
 	}
 	st.ran = false

@@ -69,33 +69,6 @@ func TestTensorTypes(t *testing.T) {
 	t.Run("string", roundTrip("", "short", strings.Repeat("long, outside the element ", 9), "\x00\xff"))
 }
 
-func TestTensorFloat(t *testing.T) {
-	check := func(x *tfbind.Tensor, want float64) {
-		t.Helper()
-		got, err := x.Float()
-		require.NoError(t, err)
-		assert.Equal(t, want, got)
-	}
-	check(tensor(t, []float32{1.5}), 1.5)
-	check(tensor(t, []float64{-2}), -2)
-	check(tensor(t, []half.Float16{half.NewFloat16(0.25)}), 0.25)
-	check(tensor(t, []half.BFloat16{half.NewBFloat16(-8)}, 1, 1), -8)
-	check(tensor(t, []int8{-8}), -8)
-	check(tensor(t, []int16{-16}), -16)
-	check(tensor(t, []int32{-32}), -32)
-	check(tensor(t, []int64{-64}), -64)
-	check(tensor(t, []uint8{8}), 8)
-	check(tensor(t, []uint16{16}), 16)
-	check(tensor(t, []uint32{32}), 32)
-	check(tensor(t, []uint64{64}), 64)
-	check(tensor(t, []bool{true}), 1)
-	check(tensor(t, []bool{false}), 0)
-	for _, x := range []*tfbind.Tensor{tensor(t, []float32{1, 2}, 2), tensor(t, []string{"1"})} {
-		_, err := x.Float()
-		assert.ErrorIs(t, err, tfbind.ErrShape)
-	}
-}
-
 func TestHalfAndBrain(t *testing.T) {
 	for _, c := range []struct {
 		in          float32
@@ -142,24 +115,15 @@ func TestTensorErrors(t *testing.T) {
 	_, err := tfbind.Values[int32](x)
 	assert.ErrorIs(t, err, tfbind.ErrType)
 	assert.ErrorContains(t, err, "holds float32, not int32")
-	assert.ErrorIs(t, tfbind.CopyTo(make([]float32, 3), x), tfbind.ErrShape)
-	dst := make([]float32, 2)
-	require.NoError(t, tfbind.CopyTo(dst, x))
-	assert.Equal(t, []float32{1, 2}, dst)
 
 	require.NoError(t, x.Close())
 	require.NoError(t, x.Close())
 	_, err = tfbind.Values[float32](x)
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
-	assert.ErrorIs(t, tfbind.CopyTo(dst, x), tfbind.ErrClosed)
-	_, err = tensorFloat(x)
-	assert.ErrorIs(t, err, tfbind.ErrShape)
 
 	var none *tfbind.Tensor
 	assert.NoError(t, none.Close())
 }
-
-func tensorFloat(x *tfbind.Tensor) (float64, error) { return x.Float() }
 
 func TestEmptyTensor(t *testing.T) {
 	x := tensor(t, []float32{}, 0, 3)
@@ -171,7 +135,7 @@ func TestEmptyTensor(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	s := variableGraph().session(t)
-	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
+	step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "twice")})
 	require.NoError(t, err)
 	defer step.Close()
 	require.NoError(t, step.Set(0, []float32{}, 0))
@@ -186,13 +150,7 @@ func TestGraph(t *testing.T) {
 	assert.Equal(t, "twice:0", tfbind.OutputName(o))
 	assert.Equal(t, tfbind.Float32, o.DType())
 	assert.Equal(t, output(t, s, "twice"), o)
-	assert.Zero(t, tfbind.Output{Operation: o.Operation, Index: 77}.DType())
-
-	for _, name := range []string{"x", "v", "assign", "read", "twice"} {
-		op, err := g.Operation(name)
-		require.NoError(t, err)
-		assert.Equal(t, name, tfbind.OperationName(op))
-	}
+	assert.Zero(t, tfbind.Output{}.DType())
 
 	require.NoError(t, g.Import(new(graphDef).placeholder("x", tfbind.Int64).bytes(t), "more"))
 	assert.Equal(t, tfbind.Int64, output(t, s, "more/x").DType())
@@ -220,7 +178,7 @@ func TestClosedGraphAndSession(t *testing.T) {
 	require.NoError(t, err)
 	twice, err := g.Output("twice")
 	require.NoError(t, err)
-	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{x}, Fetches: []tfbind.Output{twice}})
+	step, err := s.Prepare([]tfbind.Output{x}, []tfbind.Output{twice})
 	require.NoError(t, err)
 	require.NoError(t, step.Set(0, []float32{1}))
 	require.NoError(t, step.Run(context.Background()))
@@ -230,7 +188,7 @@ func TestClosedGraphAndSession(t *testing.T) {
 	assert.ErrorIs(t, step.Run(context.Background()), tfbind.ErrClosed)
 	_, err = s.Run(context.Background(), nil, []tfbind.Output{twice})
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
-	_, err = s.Prepare(tfbind.StepSpec{Fetches: []tfbind.Output{twice}})
+	_, err = s.Prepare(nil, []tfbind.Output{twice})
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
 	_, err = s.Devices()
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
@@ -242,11 +200,11 @@ func TestClosedGraphAndSession(t *testing.T) {
 
 	require.NoError(t, g.Close())
 	require.NoError(t, g.Close())
-	_, err = g.Operation("x")
+	_, err = g.Output("x")
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
 	_, err = tfbind.NewSession(g, nil)
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
-	assert.Empty(t, tfbind.OperationName(twice.Operation))
+	assert.Equal(t, ":0", tfbind.OutputName(twice))
 	assert.Zero(t, twice.DType())
 }
 
@@ -279,8 +237,10 @@ func TestRunErrors(t *testing.T) {
 	assert.ErrorContains(t, err, "another graph")
 	_, err = s.Run(ctx, tfbind.Feeds{x: one}, []tfbind.Output{{}})
 	assert.ErrorIs(t, err, tfbind.ErrNotFound)
-	_, err = s.Run(ctx, tfbind.Feeds{x: one}, []tfbind.Output{{Operation: twice.Operation, Index: 7}})
-	assert.ErrorIs(t, err, tfbind.ErrInvalidArgument)
+	_, err = s.Run(ctx, tfbind.Feeds{x: one}, nil, tfbind.RunOptions{Targets: []string{"nothing"}})
+	assert.ErrorIs(t, err, tfbind.ErrNotFound)
+	_, err = s.Prepare([]tfbind.Output{x}, nil, tfbind.RunOptions{Targets: []string{"nothing"}})
+	assert.ErrorIs(t, err, tfbind.ErrNotFound)
 	closed := tensor(t, []float32{1})
 	require.NoError(t, closed.Close())
 	_, err = s.Run(ctx, tfbind.Feeds{x: closed}, []tfbind.Output{twice})
@@ -290,9 +250,9 @@ func TestRunErrors(t *testing.T) {
 	out, err := s.Run(ctx, tfbind.Feeds{x: one}, []tfbind.Output{twice})
 	require.NoError(t, err)
 	defer out.Close()
-	v, err := out[0].Float()
+	v, err := tfbind.Values[float32](out[0])
 	require.NoError(t, err)
-	assert.Equal(t, 2.0, v)
+	assert.Equal(t, []float32{2}, v)
 
 	var e *tfbind.Error
 	_, err = s.Run(ctx, nil, []tfbind.Output{output(t, s, "read")})
@@ -308,20 +268,10 @@ func TestRunErrors(t *testing.T) {
 	assert.ErrorIs(t, err, tfbind.ErrInvalidArgument)
 }
 
-func TestRunMetadata(t *testing.T) {
-	s := variableGraph().session(t)
-	var metadata []byte
-	out, err := s.Run(context.Background(), tfbind.Feeds{output(t, s, "x"): tensor(t, []float32{1})},
-		[]tfbind.Output{output(t, s, "twice")}, tfbind.RunOptions{Proto: []byte{8, 3}, Metadata: &metadata}) // trace_level: FULL_TRACE
-	require.NoError(t, err)
-	defer out.Close()
-	assert.Contains(t, string(metadata), "twice")
-}
-
 // The calling thread flushes denormal numbers to zero, as TensorFlow's threads do.
 func TestDenormals(t *testing.T) {
 	s := variableGraph().session(t)
-	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
+	step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "twice")})
 	require.NoError(t, err)
 	defer step.Close()
 	require.NoError(t, step.Set(0, []float32{1e-40}))
@@ -341,9 +291,7 @@ func TestStepTrace(t *testing.T) {
 	ctx := context.Background()
 	s := variableGraph().session(t)
 	for _, options := range [][]byte{nil, {8, 0}, {8, 3, 16, 0xe0, 0xd4, 3}} { // NO_TRACE; FULL_TRACE and a timeout
-		step, err := s.Prepare(tfbind.StepSpec{
-			Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}, RunOptions: options,
-		})
+		step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "twice")}, tfbind.RunOptions{Proto: options})
 		require.NoError(t, err)
 		defer step.Close()
 		_, err = step.Trace(ctx)
@@ -371,9 +319,7 @@ func TestStepTrace(t *testing.T) {
 func TestStep(t *testing.T) {
 	ctx := context.Background()
 	s := variableGraph().session(t)
-	step, err := s.Prepare(tfbind.StepSpec{
-		Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")},
-	})
+	step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "twice")})
 	require.NoError(t, err)
 	defer step.Close()
 
@@ -420,17 +366,17 @@ func TestStep(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []float32{2, 4, 6}, values)
 
-	_, err = s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}})
+	_, err = s.Prepare([]tfbind.Output{output(t, s, "x")}, nil)
 	assert.ErrorContains(t, err, "nothing to fetch")
 	x := output(t, s, "x")
-	_, err = s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{x, x}, Fetches: []tfbind.Output{x}})
+	_, err = s.Prepare([]tfbind.Output{x, x}, []tfbind.Output{x})
 	assert.ErrorContains(t, err, "twice")
 }
 
 func TestStepTakesStrings(t *testing.T) {
 	s := new(graphDef).placeholder("x", tfbind.String).
 		add("y", "StringJoin", map[string]*attr{"N": {Value: intAttr(2)}, "separator": textAttr("-")}, "x", "x").session(t)
-	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "y")}})
+	step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "y")})
 	require.NoError(t, err)
 	defer step.Close()
 	require.ErrorIs(t, step.Run(t.Context()), tfbind.ErrNotFed)
@@ -456,7 +402,7 @@ func TestStepFloatReadsEveryType(t *testing.T) {
 		t.Run(d.String(), func(t *testing.T) {
 			s := new(graphDef).placeholder("x", tfbind.Float32).
 				add("y", "Cast", map[string]*attr{"SrcT": typeAttr(tfbind.Float32), "DstT": typeAttr(d)}, "x").session(t)
-			step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "y")}})
+			step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "y")})
 			require.NoError(t, err)
 			defer step.Close()
 			require.NoError(t, step.Set(0, []float32{1}))
@@ -473,9 +419,7 @@ func TestStepFloatReadsEveryType(t *testing.T) {
 func TestRetainedInputIsNotOverwritten(t *testing.T) {
 	ctx := context.Background()
 	s := variableGraph().session(t)
-	step, err := s.Prepare(tfbind.StepSpec{
-		Feeds: []tfbind.Output{output(t, s, "x")}, Targets: []tfbind.Operation{operation(t, s, "assign")},
-	})
+	step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, nil, tfbind.RunOptions{Targets: []string{"assign"}})
 	require.NoError(t, err)
 	defer step.Close()
 	require.NoError(t, step.Set(0, []float32{1, 2}, 2))
@@ -500,7 +444,7 @@ func TestRetainedInputIsNotOverwritten(t *testing.T) {
 
 func TestStepDoesNotAllocate(t *testing.T) {
 	s := variableGraph().session(t)
-	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
+	step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "twice")})
 	require.NoError(t, err)
 	defer step.Close()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -527,12 +471,12 @@ func TestContextEndedBefore(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(cause)
 	_, err := s.Run(ctx, tfbind.Feeds{output(t, s, "x"): tensor(t, []float32{1})}, nil,
-		tfbind.RunOptions{Targets: []tfbind.Operation{operation(t, s, "assign")}})
+		tfbind.RunOptions{Targets: []string{"assign"}})
 	assert.ErrorIs(t, err, cause)
 	_, err = s.Run(context.Background(), nil, []tfbind.Output{output(t, s, "read")})
 	assert.ErrorIs(t, err, &tfbind.Error{Code: "FAILED_PRECONDITION"}, "the variable was assigned")
 
-	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
+	step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "twice")})
 	require.NoError(t, err)
 	defer step.Close()
 	require.NoError(t, step.Set(0, []float32{1}))
@@ -544,7 +488,7 @@ func TestContextEndedBefore(t *testing.T) {
 // TensorFlow. The channel gets its result.
 func startBlocked(t *testing.T, s *tfbind.Session, ctx context.Context, abort bool) <-chan error {
 	t.Helper()
-	wait, err := s.Prepare(tfbind.StepSpec{Fetches: []tfbind.Output{output(t, s, "wait")}, Abort: abort})
+	wait, err := s.Prepare(nil, []tfbind.Output{output(t, s, "wait")}, tfbind.RunOptions{Abort: abort})
 	require.NoError(t, err)
 	t.Cleanup(func() { wait.Close() })
 	return runUntilBusy(t, wait, ctx)
@@ -577,7 +521,7 @@ func runUntilBusy(t *testing.T, step *tfbind.Step, ctx context.Context) <-chan e
 func fill(t *testing.T, s *tfbind.Session) {
 	t.Helper()
 	_, err := s.Run(context.Background(), tfbind.Feeds{output(t, s, "x"): tensor(t, []float32{5})}, nil,
-		tfbind.RunOptions{Targets: []tfbind.Operation{operation(t, s, "put")}})
+		tfbind.RunOptions{Targets: []string{"put"}})
 	require.NoError(t, err)
 }
 
@@ -641,8 +585,7 @@ func TestCloseEndsRuns(t *testing.T) {
 
 func TestStepRefusesASecondUser(t *testing.T) {
 	s := blockingGraph().session(t)
-	wait, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")},
-		Fetches: []tfbind.Output{output(t, s, "wait"), output(t, s, "ready")}})
+	wait, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "wait"), output(t, s, "ready")})
 	require.NoError(t, err)
 	defer wait.Close()
 	require.NoError(t, wait.Set(0, []float32{1}))
@@ -667,9 +610,9 @@ func TestSessionIsSafeForManyGoroutines(t *testing.T) {
 				if !assert.NoError(t, err, "goroutine %d", i) {
 					return
 				}
-				v, err := out[0].Float()
+				v, err := tfbind.Values[float32](out[0])
 				assert.NoError(t, err)
-				assert.Equal(t, 42.0, v)
+				assert.Equal(t, []float32{42}, v)
 				out.Close()
 			}
 		})
@@ -751,7 +694,7 @@ func TestOperationsAndExecutorsAreCounted(t *testing.T) {
 		out.Close()
 		assert.Equal(t, []int64{3, c.want}, counts())
 	}
-	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{x}, Fetches: []tfbind.Output{a}})
+	step, err := s.Prepare([]tfbind.Output{x}, []tfbind.Output{a})
 	require.NoError(t, err)
 	defer step.Close()
 	assert.Equal(t, []int64{3, 3}, counts(), "a run had the same set")
@@ -792,10 +735,10 @@ func TestNoNativeGrowth(t *testing.T) {
 	str := new(graphDef).placeholder("x", tfbind.String).
 		add("y", "StringJoin", map[string]*attr{"N": {Value: intAttr(2)}, "separator": textAttr("")}, "x", "x").session(t)
 	long := strings.Repeat("x", 1<<20)
-	step, err := s.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, s, "x")}, Fetches: []tfbind.Output{output(t, s, "twice")}})
+	step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "twice")})
 	require.NoError(t, err)
 	defer step.Close()
-	join, err := str.Prepare(tfbind.StepSpec{Feeds: []tfbind.Output{output(t, str, "x")}, Fetches: []tfbind.Output{output(t, str, "y")}})
+	join, err := str.Prepare([]tfbind.Output{output(t, str, "x")}, []tfbind.Output{output(t, str, "y")})
 	require.NoError(t, err)
 	defer join.Close()
 	megabyte := make([]float32, 1<<18)

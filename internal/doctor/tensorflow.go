@@ -207,7 +207,7 @@ func trySession(ctx context.Context) (devices []tfbind.Device, err error) {
 		return devices, err
 	}
 	defer results.Close()
-	if got, err := results[0].Float(); err != nil || got != 3 {
+	if got, err := tfbind.Values[float32](results[0]); err != nil || got[0] != 3 {
 		return devices, errors.Join(err, fmt.Errorf("1.5 + 1.5 gave %v", got))
 	}
 	return devices, nil

@@ -27,7 +27,7 @@ type Context interface {
 }
 
 // Frame holds values in numbered places, from 0. Operations read and write places, so an
-// operation creates no Go object. Reading an empty place returns tfbind.ErrNotFed.
+// operation creates no Go object. Reading an empty place is an error.
 type Frame interface {
 	// Close frees the values. Closing twice does nothing.
 	Close() error

@@ -40,16 +40,15 @@ func trace(t *testing.T, model *savedmodels.Model, config []byte) []byte {
 	defer session.Close()
 	signature, err := model.Signature(model.Roles.Train)
 	require.NoError(t, err)
-	var spec tfbind.StepSpec
+	var feeds []tfbind.Output
 	for _, in := range signature.Inputs {
 		feed, err := session.Graph().Output(in.Op)
 		require.NoError(t, err)
-		spec.Feeds = append(spec.Feeds, feed)
+		feeds = append(feeds, feed)
 	}
 	loss, err := session.Graph().Output(signature.Output(contract.OutputLoss).Op)
 	require.NoError(t, err)
-	spec.Fetches = []tfbind.Output{loss}
-	step, err := session.Prepare(spec)
+	step, err := session.Prepare(feeds, []tfbind.Output{loss})
 	require.NoError(t, err)
 	defer step.Close()
 	for i, in := range signature.Inputs {

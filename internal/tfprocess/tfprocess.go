@@ -41,3 +41,15 @@ const MaxMmapThreshold = 32 << 20
 // The error reports that malloc is not glibc's, that the threshold is out of range, or that the
 // environment sets a threshold.
 var SetMmapThreshold func(bytes int) error
+
+// StartServer starts a server of TensorFlow's distributed runtime in this process and returns its
+// address for tfbind.LoadSavedModel. def is a serialized tensorflow.ServerDef. The graphs of sessions
+// on the server can exchange tensors with those of other servers.
+//
+// The server runs until the process ends, because TensorFlow cannot stop a server (TF_ServerStop is
+// not implemented, and deleting a started server may abort the process, in 2.21). Anyone who reaches
+// its port can run graphs: TensorFlow's servers listen on all addresses, without encryption or
+// authentication. Its sessions should have the devices of this server only (device_filters) and
+// exchange values by collectives: a server that asks for a tensor of a failed run waits until its
+// own run ends.
+var StartServer func(def []byte) (address string, err error)

@@ -69,7 +69,7 @@ func (b *builder) trainParts(ctx context.Context, t *tensorTrainer, batch data.B
 		}
 	}
 	if parts > 1 {
-		t.run(ctx, t.apply, nil, tfbind.RunOptions{})
+		t.run(ctx, t.apply, nil)
 	}
 	return loss
 }

@@ -16,7 +16,6 @@ import (
 type pipeline struct {
 	session *tfbind.Session
 	feeds   tfbind.Feeds // all samples, a tensor per field
-	begin   tfbind.Operation
 	next    []tfbind.Output
 	batch   data.Batch
 	passLen int
@@ -41,7 +40,6 @@ func (b *builder) pipeline(ctx context.Context, s *synth.Synth, samples, shuffle
 		p.feeds[found[0]] = x
 		p.next = append(p.next, found[1])
 	}
-	p.begin = worker.Must(p.session.Graph().Operation("begin"))
 	p.rewind(ctx)
 	return p
 }
@@ -86,7 +84,7 @@ func pipelineGraph(s *synth.Synth, batch, shuffle, prefetch int, seed int64) *gr
 }
 
 func (p *pipeline) rewind(ctx context.Context) {
-	worker.Must(p.session.Run(ctx, p.feeds, nil, tfbind.RunOptions{Targets: []tfbind.Operation{p.begin}}))
+	worker.Must(p.session.Run(ctx, p.feeds, nil, tfbind.RunOptions{Targets: []string{"begin"}}))
 	p.at = 0
 }
 
@@ -97,23 +95,9 @@ func (p *pipeline) take(ctx context.Context) data.Batch {
 	out := worker.Must(p.session.Run(ctx, nil, p.next))
 	defer out.Close()
 	for i, x := range out {
-		worker.Check(copyTo(p.batch.Fields[i].Values, x))
+		worker.Must(x.Slice(p.batch.Fields[i].Values))
 	}
 	p.batch.Index = p.at
 	p.at++
 	return p.batch
-}
-
-func copyTo(to any, x *tfbind.Tensor) error {
-	switch v := to.(type) {
-	case []float32:
-		return tfbind.CopyTo(v, x)
-	case []int64:
-		return tfbind.CopyTo(v, x)
-	case []int32:
-		return tfbind.CopyTo(v, x)
-	case []uint8:
-		return tfbind.CopyTo(v, x)
-	}
-	return fmt.Errorf("%w: %T", tfbind.ErrType, to)
 }

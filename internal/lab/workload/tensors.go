@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
-	"google.golang.org/protobuf/proto"
+	"reflect"
 
 	"steadyfit/data"
 	"steadyfit/internal/contract"
@@ -207,15 +205,19 @@ func (t *tensorTrainer) signature(name, output string) (s signature) {
 }
 
 func (t *tensorTrainer) train(ctx context.Context, set tensors) float64 {
-	var o tfbind.RunOptions
-	if t.traced != nil {
-		o.Proto = worker.Must(proto.Marshal(&pb.RunOptions{TraceLevel: pb.RunOptions_SOFTWARE_TRACE}))
-		o.Metadata = t.traced
+	if t.traced == nil || t.eager != nil {
+		return t.run(ctx, t.whole, set)
 	}
-	return t.run(ctx, t.whole, set, o)
+	step := worker.Must(t.session.Prepare(t.whole.feeds, t.whole.fetches))
+	defer step.Close()
+	for i, x := range set {
+		worker.Check(step.Set(i, worker.Must(x.Slice(nil)), x.Shape()...))
+	}
+	*t.traced = worker.Must(step.Trace(ctx))
+	return worker.Must(step.Float(0))
 }
 
-func (t *tensorTrainer) run(ctx context.Context, s signature, set tensors, o tfbind.RunOptions) float64 {
+func (t *tensorTrainer) run(ctx context.Context, s signature, set tensors) float64 {
 	if t.eager != nil {
 		var out [1]float64
 		worker.Check(t.eager.scalars(ctx, s.program, set, out[:]))
@@ -225,9 +227,10 @@ func (t *tensorTrainer) run(ctx context.Context, s signature, set tensors, o tfb
 	for i, x := range set {
 		feeds[s.feeds[i]] = x
 	}
-	out := worker.Must(t.session.Run(ctx, feeds, s.fetches, o))
+	out := worker.Must(t.session.Run(ctx, feeds, s.fetches))
 	defer out.Close()
-	return worker.Must(out[0].Float())
+	value := reflect.ValueOf(worker.Must(out[0].Slice(nil))).Index(0)
+	return value.Convert(reflect.TypeFor[float64]()).Float()
 }
 
 // newW4 loads the SavedModel for each step. With reuse, it loads it once and then only restores
@@ -329,11 +332,5 @@ func (p *predictor) values(name string) (any, error) {
 		return nil, err
 	}
 	defer x.Close()
-	switch x.DType() {
-	case tfbind.Float32:
-		return tfbind.Values[float32](x)
-	case tfbind.Int64:
-		return tfbind.Values[int64](x)
-	}
-	return nil, fmt.Errorf("output %s: %w: cannot keep values of type %s", name, tfbind.ErrType, x.DType())
+	return x.Slice(nil)
 }
