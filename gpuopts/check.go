@@ -201,7 +201,6 @@ func (o Options) checkGPU(c *checker) {
 		}
 	}
 	c.overridden("TF_GPU_HOST_MEM_LIMIT_IN_MB", o.setting("HostMemoryLimit"), o.HostMemoryLimit, "gpu_process_state.cc")
-	c.warn(o.setting("DeferredDeletion"), "TensorFlow 2.21 ignores it (gpu_event_mgr.cc)")
 	if shown, ok := c.set["CUDA_VISIBLE_DEVICES"]; ok {
 		c.warn(o.setting("VisibleGPUs"), fmt.Sprintf("CUDA_VISIBLE_DEVICES is %q, so the indices refer to the GPUs listed there, not to those of nvidia-smi", shown))
 	}

@@ -296,9 +296,6 @@ var warnings = []struct {
 		{gpuopts.Options{XLAMinCluster: 4}, nil, []string{"Options.XLAMinCluster 4: XLA is off"}},
 		{gpuopts.Options{XLAMinCluster: 4}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=-1"}, []string{"Options.XLAMinCluster 4: XLA is off"}},
 	}},
-	{"`DeferredDeletion`", "anything", []warned{
-		{gpuopts.Options{DeferredDeletion: 8}, nil, []string{"Options.DeferredDeletion 8: TensorFlow 2.21 ignores it"}},
-	}},
 	{"a variable that TensorFlow does not read", "anything", []warned{
 		{gpuopts.Options{}, []string{"TF_GPU_MEMORY_ALLOW_GROWTH=true"}, []string{"TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it; use instead: TF_FORCE_GPU_ALLOW_GROWTH=true, or Options.MemoryGrowth"}},
 		{gpuopts.Options{}, []string{"XLA_PYTHON_CLIENT_PREALLOCATE=false"}, []string{"XLA_PYTHON_CLIENT_PREALLOCATE: TensorFlow 2.21 does not read it"}},

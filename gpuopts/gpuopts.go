@@ -3,7 +3,7 @@
 // choice to TensorFlow.
 //
 // The package is pure Go, changes nothing and does not examine the machine, so GPU settings are valid
-// on a machine without GPUs. session.Open rejects options that require a GPU (Options.AsksForGPU) if
+// on a machine without GPUs. session.Open rejects options that require a GPU (Options.ForGPU) if
 // there is none.
 //
 // Options.ConfigProto goes into every session. Options.Environment lists variables, which [With] adds
@@ -17,7 +17,6 @@
 package gpuopts
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"reflect"
@@ -102,10 +101,6 @@ type Options struct {
 	// GarbageCollection is "on" or "off": whether BFC returns free regions to CUDA before an
 	// allocation fails, as it does by default (TF_ENABLE_GPU_GARBAGE_COLLECTION, gpu_bfc_allocator.cc).
 	GarbageCollection string `json:",omitzero"`
-	// DeferredDeletion is the number of bytes of GPU memory that may wait for their deletion
-	// (GPUOptions.deferred_deletion_bytes). TensorFlow 2.21 ignores it (gpu_event_mgr.cc), so Check
-	// returns a warning.
-	DeferredDeletion int64 `json:",omitzero"`
 
 	// OneDNN is "on" or "off". Empty lets TensorFlow decide by the processor
 	// (TF_ENABLE_ONEDNN_OPTS, port.cc).
@@ -195,15 +190,12 @@ func (o Options) settings(fields ...string) (list []string) {
 	return list
 }
 
-// AsksForGPU returns an option that requires a GPU, with its value, such as "Options.VisibleGPUs [0]",
-// or "". Other GPU options have no effect without a GPU, so one Options fits all machines.
-func (o Options) AsksForGPU() string {
-	return cmp.Or(o.setting("VisibleGPUs"), o.setting("VirtualGPUs"), o.setting("GPUAllocator"))
-}
-
-// ForGPU returns the options that have no effect without a GPU, with their values.
-func (o Options) ForGPU() []string {
-	return o.settings("MemoryGrowth", "MemoryFraction", "UnifiedMemory", "HostMemoryLimit", "GarbageCollection")
+// ForGPU returns the options for GPUs that are set, with their values, such as "Options.VisibleGPUs [0]":
+// those that require a GPU, and those that have no effect without one, so that one Options fits all
+// machines.
+func (o Options) ForGPU() (required, ignored []string) {
+	return o.settings("VisibleGPUs", "VirtualGPUs", "GPUAllocator"),
+		o.settings("MemoryGrowth", "MemoryFraction", "UnifiedMemory", "HostMemoryLimit", "GarbageCollection")
 }
 
 // ConfigProto returns the options as a serialized tensorflow.ConfigProto. It does not include the
@@ -320,7 +312,6 @@ func (o Options) gpu() *pb.GPUOptions {
 		AllowGrowth:                 o.MemoryGrowth,
 		PerProcessGpuMemoryFraction: o.MemoryFraction,
 		VisibleDeviceList:           strings.Join(visible, ","),
-		DeferredDeletionBytes:       o.DeferredDeletion,
 	}
 	if o.GPUAllocator == bfc {
 		gpu.AllocatorType = bfc
@@ -396,7 +387,6 @@ func (o Options) valid() error {
 		{"XLAMinCluster", float64(o.XLAMinCluster), math.MaxInt64, "0 (TensorFlow's default) or more operations"},
 		{"MemoryFraction", o.MemoryFraction, most, fraction},
 		{"HostMemoryLimit", float64(o.HostMemoryLimit), math.MaxInt64, "0 (TensorFlow's default) or more MiB"},
-		{"DeferredDeletion", float64(o.DeferredDeletion), math.MaxInt64, "0 (TensorFlow's default) or more bytes"},
 		{"OneDNNPoolLimit", float64(o.OneDNNPoolLimit), math.MaxInt64, "0 (the machine's memory) or more bytes"},
 	} {
 		if !(n.value >= 0 && n.value <= n.max) { // NaN is invalid too

@@ -64,13 +64,12 @@ var configs = map[string]gpuopts.Options{
 	"more than the GPU":    {MemoryFraction: 1.5, UnifiedMemory: true},
 	"host limit":           {HostMemoryLimit: 256},
 	"virtual":              {VirtualGPUs: [][]int{{1024, 512}, {}}},
-	"deferred deletion":    {DeferredDeletion: 1 << 33},
 	"all": {
 		IntraThreads: 2, InterThreads: 1, PerSessionThreads: true, Executor: gpuopts.SingleThreaded,
 		MemoryOptimization: "none", Precision: gpuopts.BFloat16, XLA: "on-2",
 		Grappler:     gpuopts.Grappler{Layout: "on", Loops: "off", ConditionalCode: "off", PruningOff: true},
 		MemoryGrowth: true, VisibleGPUs: []int{0}, VirtualGPUs: [][]int{{2048}},
-		GPUAllocator: "BFC", UnifiedMemory: true, HostMemoryLimit: 100, DeferredDeletion: 1,
+		GPUAllocator: "BFC", UnifiedMemory: true, HostMemoryLimit: 100,
 	},
 }
 
@@ -210,7 +209,6 @@ func TestConfigProtoRefuses(t *testing.T) {
 		{gpuopts.Options{GPUAllocator: "malloc"}, `Options.GPUAllocator malloc: expected one of ["BFC" "cuda_malloc_async"]`},
 		{gpuopts.Options{GarbageCollection: "aggressive"}, `Options.GarbageCollection aggressive: expected one of ["on" "off"]`},
 		{gpuopts.Options{HostMemoryLimit: -1}, "Options.HostMemoryLimit -1: expected 0 (TensorFlow's default) or more MiB"},
-		{gpuopts.Options{DeferredDeletion: -1}, "Options.DeferredDeletion -1: expected 0 (TensorFlow's default) or more bytes"},
 		{gpuopts.Options{OneDNN: "no"}, `Options.OneDNN no: expected one of ["on" "off"]`},
 		{gpuopts.Options{OneDNNPoolLimit: -1}, "Options.OneDNNPoolLimit -1: expected 0 (the machine's memory) or more bytes"},
 		{gpuopts.Options{OneDNNMath: "float8"}, `Options.OneDNNMath float8: expected one of ["bfloat16"]`},
@@ -227,24 +225,24 @@ func TestConfigProtoRefuses(t *testing.T) {
 	}
 }
 
-func TestAsksForGPU(t *testing.T) {
+func TestForGPU(t *testing.T) {
 	for _, c := range []struct {
-		options gpuopts.Options
-		asks    string
-		forGPU  []string
+		options           gpuopts.Options
+		required, ignored []string
 	}{
-		{gpuopts.Options{}, "", nil},
-		{gpuopts.Options{Precision: gpuopts.Float16GPU, IntraThreads: 1, XLA: "on-2"}, "", nil},
-		{gpuopts.Options{VisibleGPUs: []int{1, 0}}, "Options.VisibleGPUs [1 0]", nil},
-		{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, "Options.VirtualGPUs [[512]]", nil},
-		{gpuopts.Options{GPUAllocator: "BFC"}, "Options.GPUAllocator BFC", nil},
-		{gpuopts.Options{MemoryGrowth: true, MemoryFraction: 0.5}, "", []string{"Options.MemoryGrowth true", "Options.MemoryFraction 0.5"}},
+		{gpuopts.Options{}, nil, nil},
+		{gpuopts.Options{Precision: gpuopts.Float16GPU, IntraThreads: 1, XLA: "on-2"}, nil, nil},
+		{gpuopts.Options{VisibleGPUs: []int{1, 0}}, []string{"Options.VisibleGPUs [1 0]"}, nil},
+		{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, []string{"Options.VirtualGPUs [[512]]"}, nil},
+		{gpuopts.Options{GPUAllocator: "BFC"}, []string{"Options.GPUAllocator BFC"}, nil},
+		{gpuopts.Options{MemoryGrowth: true, MemoryFraction: 0.5}, nil, []string{"Options.MemoryGrowth true", "Options.MemoryFraction 0.5"}},
 		{
-			gpuopts.Options{UnifiedMemory: true, HostMemoryLimit: 64, GarbageCollection: "off"}, "",
+			gpuopts.Options{UnifiedMemory: true, HostMemoryLimit: 64, GarbageCollection: "off"}, nil,
 			[]string{"Options.UnifiedMemory true", "Options.HostMemoryLimit 64", "Options.GarbageCollection off"},
 		},
 	} {
-		assert.Equal(t, c.asks, c.options.AsksForGPU())
-		assert.Equal(t, c.forGPU, c.options.ForGPU())
+		required, ignored := c.options.ForGPU()
+		assert.Equal(t, c.required, required)
+		assert.Equal(t, c.ignored, ignored)
 	}
 }

@@ -92,7 +92,6 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "host limit": experimental(gpu_host_mem_limit_in_mb=256),
     "virtual": experimental(virtual_devices=[{"memory_limit_mb": [1024, 512]}, {}]),
-    "deferred deletion": {"gpu_options": {"deferred_deletion_bytes": 1 << 33}},
     "all": {
         "intra_op_parallelism_threads": 2,
         "inter_op_parallelism_threads": 1,
@@ -113,7 +112,6 @@ CASES: dict[str, dict[str, Any]] = {
             "allow_growth": True,
             "visible_device_list": "0",
             "allocator_type": "BFC",
-            "deferred_deletion_bytes": 1,
             "experimental": {
                 "virtual_devices": [{"memory_limit_mb": [2048]}],
                 "use_unified_memory": True,

@@ -187,7 +187,7 @@ func TestOpenSetsTheEnvironment(t *testing.T) {
 var each = []gpuopts.Options{
 	{InterThreads: 1, PerSessionThreads: true}, {Executor: gpuopts.SingleThreaded}, {GrapplerOff: true},
 	{Grappler: gpuopts.Grappler{Remapping: "off"}}, {MemoryOptimization: "none"},
-	{Precision: gpuopts.BFloat16}, {Precision: gpuopts.Float16CPU}, {XLA: "on-1"}, {DeferredDeletion: 1},
+	{Precision: gpuopts.BFloat16}, {Precision: gpuopts.Float16CPU}, {XLA: "on-1"},
 }
 
 // late are settings that TensorFlow reads once, with the error of setting them later.

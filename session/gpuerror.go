@@ -15,8 +15,8 @@ import (
 // unchanged.
 func gpuError(o gpuopts.Options, err error) error {
 	var failed *tfbind.Error
-	asks := o.AsksForGPU()
-	if asks == "" || !errors.As(err, &failed) {
+	asks, _ := o.ForGPU()
+	if len(asks) == 0 || !errors.As(err, &failed) {
 		return err
 	}
 	// The texts are from TensorFlow 2.21: xla/tsl/framework/device_id_utils.cc and
@@ -24,7 +24,7 @@ func gpuError(o gpuopts.Options, err error) error {
 	says := func(text string) bool { return strings.Contains(failed.Message, text) }
 	switch {
 	case says("'visible_device_list' listed an invalid Device id"), says("Not enough GPUs to create virtual devices"):
-		return mark.As(option.Errorf("{"+asks+"} asks for a GPU that TensorFlow does not have: %w", err), ErrNoGPU)
+		return mark.As(option.Errorf("{"+asks[0]+"} asks for a GPU that TensorFlow does not have: %w", err), ErrNoGPU)
 	case len(o.VirtualGPUs) > 0 && says("The number of valid GPUs doesn't match"):
 		return &option.Error{
 			Option: "Options.VirtualGPUs", Value: o.VirtualGPUs, Err: err,

@@ -133,7 +133,7 @@ func OpenModel(ctx context.Context, model *savedmodels.Model, o Options) (*Sessi
 
 // Open loads the model of a plan into TensorFlow and restores its variables. The result must be
 // closed. Device options that contradict each other or the environment return an *option.Error.
-// If the options need a GPU (gpuopts.Options.AsksForGPU) that TensorFlow does not have, the
+// If the options need a GPU (gpuopts.Options.ForGPU) that TensorFlow does not have, the
 // error is ErrNoGPU. ctx is checked before loading, which TensorFlow cannot interrupt.
 func Open(ctx context.Context, p *Plan) (*Session, error) {
 	if p == nil {
@@ -204,15 +204,15 @@ var ErrNoGPU = resolved.ErrNoGPU
 
 // checkGPU returns ErrNoGPU if the options need a GPU and there is none.
 func (s *Session) checkGPU() error {
-	asks := s.opts.Device.AsksForGPU()
-	if asks == "" {
+	asks, _ := s.opts.Device.ForGPU()
+	if len(asks) == 0 {
 		return nil
 	}
 	devices, err := s.devices()
 	if err != nil || resolved.HasGPU(devices) {
 		return err
 	}
-	return option.Errorf("{"+asks+"} asks for a GPU: %w, only %s", ErrNoGPU, strings.Join(resolved.ShortNames(devices), ", "))
+	return option.Errorf("{"+asks[0]+"} asks for a GPU: %w, only %s", ErrNoGPU, strings.Join(resolved.ShortNames(devices), ", "))
 }
 
 // load opens the model in TensorFlow. An error closes the session and its earlier steps.

@@ -414,7 +414,8 @@ func (t *training) traces() bool {
 		return t.Trace == Always
 	case "":
 		o := t.Session.Device
-		return t.mayTrace() && (o.Precision != "" || o.XLA != "" && o.XLA != "off" || o.AsksForGPU() != "" || len(o.ForGPU()) > 0)
+		required, ignored := o.ForGPU()
+		return t.mayTrace() && (o.Precision != "" || o.XLA != "" && o.XLA != "off" || len(required)+len(ignored) > 0)
 	}
 	return t.mayTrace()
 }

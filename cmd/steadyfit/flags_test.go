@@ -76,7 +76,7 @@ func TestLibrariesNameNoFlags(t *testing.T) {
 // Options that the command does not set, so that its users never see errors about them.
 var withoutFlag = []string{"Options.GarbageCollection", "Options.Grappler", "Options.GrapplerOff", "Options.HostMemoryLimit",
 	"Options.MemoryOptimization", "Options.OneDNNSystemAllocator", "Options.PerSessionThreads", "Options.UnifiedMemory",
-	"Options.XLAMinCluster", "Options.OneDNNPoolLimit", "Options.OneDNNMath", "Options.DeferredDeletion", "ResetPolicy.Restart", "Options.Cluster", "Config.Cluster", "Loop.Recover"}
+	"Options.XLAMinCluster", "Options.OneDNNPoolLimit", "Options.OneDNNMath", "ResetPolicy.Restart", "Options.Cluster", "Config.Cluster", "Loop.Recover"}
 
 // Errors of the libraries name options, and the command replaces them by flags.
 func TestOptionsHaveFlags(t *testing.T) {

@@ -140,8 +140,9 @@ func (r Settings) Missing(o gpuopts.Options) (list []*option.Error) {
 		list = append(list, option.New(setting, fmt.Sprintf(format, args...), ""))
 	}
 	gpus := HasGPU(r.Devices)
+	required, settings := o.ForGPU()
 	if len(r.Devices) > 0 && !gpus {
-		for _, setting := range o.ForGPU() {
+		for _, setting := range settings {
 			warn(setting, "it has no effect: %v, only %s", ErrNoGPU, strings.Join(ShortNames(r.Devices), ", "))
 		}
 	}
@@ -159,9 +160,8 @@ func (r Settings) Missing(o gpuopts.Options) (list []*option.Error) {
 		warn("Options.XLA "+string(o.XLA), "nothing was compiled: TensorFlow found no group of at least {Options.XLAMinCluster} operations that XLA can compile")
 	}
 	if gpus && !slices.ContainsFunc(r.Devices, func(d tfbind.Device) bool { return d.Type == "GPU" && t.Devices[d.Name] > 0 }) {
-		settings := o.ForGPU()
-		if asks := o.AsksForGPU(); asks != "" {
-			settings = []string{asks}
+		if len(required) > 0 {
+			settings = required[:1]
 		}
 		for _, setting := range settings {
 			warn(setting, "no operation ran on a GPU: the model was exported with its operations placed on the CPU, or has no operations for a GPU")
