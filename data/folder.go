@@ -58,7 +58,7 @@ type fileDecoder interface {
 // names are the classes in the order of their numbers; empty means all sub-folders, sorted. Samples are
 // sorted by class and name, so shuffle them for training.
 //
-// Names that begin with a dot, Thumbs.db and desktop.ini are ignored, and so are files beside the class
+// Names that begin with a dot, Thumbs.db, desktop.ini and __MACOSX are ignored, and so are files beside the class
 // folders, except for images beside folders of images. Files of another kind inside a class folder are
 // ErrUnsupported. A class folder that is not in names is ErrLabel. A class without files and a folder
 // without classes are ErrFormat. An error has up to ten such problems. A file that cannot be decoded,
@@ -221,7 +221,7 @@ func partFolders(dir string, classes []string, holds func(dir string) bool) (fou
 }
 
 func ignored(name string) bool {
-	return strings.HasPrefix(name, ".") || strings.EqualFold(name, "Thumbs.db") || strings.EqualFold(name, "desktop.ini")
+	return strings.HasPrefix(name, ".") || slices.Contains([]string{"thumbs.db", "desktop.ini", "__macosx"}, strings.ToLower(name))
 }
 
 func list(names []string) string {

@@ -186,9 +186,13 @@ func TestFlatFolders(t *testing.T) {
 
 	// The error was that of a folder without anything that can be read.
 	put(t, dir, "__MACOSX/._a.txt", []byte("x"))
+	m, err = Open(dir, Options{Unlabelled: true})
+	require.NoError(t, err)
+	require.Equal(t, 3, m.Len())
+	put(t, dir, "other/._a.txt", []byte("x"))
 	_, err = Open(dir, Options{Unlabelled: true})
 	require.ErrorIs(t, err, ErrUnsupported)
-	require.ErrorContains(t, err, dir+": it has texts beside the folder "+filepath.Join(dir, "__MACOSX")+", which has none: remove that folder, or move the texts to a folder of their own: not supported")
+	require.ErrorContains(t, err, dir+": it has texts beside the folder "+filepath.Join(dir, "other")+", which has none: remove that folder, or move the texts to a folder of their own: not supported")
 
 	images := t.TempDir()
 	for i, name := range []string{"2.png", "10.jpeg", "notes.txt"} {

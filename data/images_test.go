@@ -97,7 +97,7 @@ func TestOpenImages(t *testing.T) {
 	put(t, dir, "rose/b.PNG", pngOf(t, fill(blue)))
 	put(t, dir, "rose/a.jpg", pngOf(t, fill(red))) // a PNG file with a wrong extension
 	put(t, dir, "lily/white/x.png", pngOf(t, fill(red)))
-	for _, passed := range []string{".git/config", "rose/.DS_Store", "rose/._a.jpg", "lily/Thumbs.db", "LICENSE.txt"} {
+	for _, passed := range []string{".git/config", "rose/.DS_Store", "rose/._a.jpg", "lily/Thumbs.db", "LICENSE.txt", "__MACOSX/rose/._a.jpg"} {
 		put(t, dir, passed, []byte("no image"))
 	}
 	m, err := openImages(dir, ImageOptions{Size: 1})
