@@ -65,15 +65,16 @@ const (
 	day            = 24 * 60 * 60
 )
 
-// directives are the directives of strftime in layouts of package time.
+// directives are the directives of strftime in layouts of package time. A date is read with or without
+// zeros before its numbers.
 var directives = map[byte]string{
 	'Y': "2006", 'y': "06", 'm': "1", 'B': "January", 'b': "Jan", 'd': "2", 'A': "Monday", 'a': "Mon",
 	'H': "15", 'I': "3", 'p': "PM", 'M': "4", 'S': "5", 'z': "-0700",
 }
 
 // layoutOf translates a format of strftime; ok is false if it has other characters than directives and
-// separators.
-func layoutOf(format string) (layout string, ok bool) {
+// separators. Numbers have two digits if padded is true.
+func layoutOf(format string, padded bool) (layout string, ok bool) {
 	for i := 0; i < len(format); i++ {
 		c := format[i]
 		if c != '%' && !strings.ContainsRune("-/.:, TZ", rune(c)) {
@@ -87,7 +88,7 @@ func layoutOf(format string) (layout string, ok bool) {
 			return "", false
 		}
 		part := directives[format[i]]
-		if len(part) == 1 && strings.HasPrefix(format[i+1:], "%") { // without a separator, it has two digits
+		if len(part) == 1 && (padded || strings.HasPrefix(format[i+1:], "%")) { // without a separator, it has two digits
 			part = "0" + part
 		}
 		layout += part
@@ -152,7 +153,7 @@ func (r *Rule) complete() error {
 		return fmt.Errorf("type: found %s, expected %s: %w", quote(r.Type), strings.Join(ruleTypes, ", "), ErrFormat)
 	}
 	known := false
-	r.layout, known = layoutOf(cmp.Or(r.Format, usualDate))
+	r.layout, known = layoutOf(cmp.Or(r.Format, usualDate), false)
 	switch {
 	case (r.Type == "category") != (len(r.Values) > 0):
 		return fmt.Errorf("values: only a category has values, and it needs their numbers, as in {female: 0, male: 1}: %w", ErrFormat)

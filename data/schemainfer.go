@@ -113,7 +113,7 @@ func newGuess(name string) *guess {
 		g.fits = append(g.fits, fit{Rule: Rule{Type: "date", Format: format, Unit: "seconds"}})
 	}
 	for i := range g.fits {
-		g.fits[i].layout, _ = layoutOf(g.fits[i].Format)
+		g.fits[i].layout, _ = layoutOf(g.fits[i].Format, false)
 	}
 	return g
 }
@@ -194,7 +194,7 @@ func (g *guess) filler(r Rule) string {
 		if r.Unit == "days" {
 			mean = math.Floor(mean) * day
 		}
-		layout := strings.NewReplacer("%Y", "2006", "%m", "01", "%d", "02", "%H", "15", "%M", "04", "%S", "05", "%z", "-07:00").Replace(r.Format)
+		layout, _ := layoutOf(r.Format, true)
 		return time.Unix(int64(mean), 0).UTC().Format(layout) + ", the mean,"
 	case g.counts == nil:
 		return "a value"
