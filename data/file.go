@@ -108,33 +108,29 @@ func open(path string, o Options) (*InMemory, error) {
 		return nil, fmt.Errorf("%s: part %q: %w; the parts are train, test and validation", path, o.Split, ErrNoSplit)
 	}
 	o.CSV.ignore = o.Ignore
-	how := reading{given: o.MaxBytes, onDisk: o.OnDisk, part: o.Split}
-	if o.Split == "validation" { // only folders tell it from test
-		o.Split = "test"
-	}
 	if name, ok := strings.CutPrefix(path, contract.BuiltinPrefix); ok {
-		return openBuiltin(name, o.Split, newLimit(o.MaxBytes))
+		return openBuiltin(name, o.part(), newLimit(o.MaxBytes))
 	}
 	info, err := os.Stat(path)
 	if err != nil && strings.ContainsAny(path, "*?[") {
-		return openRecordGlob(path, o, how)
+		return openRecordGlob(path, o)
 	}
 	if err != nil {
 		return nil, openError(path, err)
 	}
-	if o.MaxBytes == 0 {
-		o.MaxBytes = usualMaxBytes(sizeOf(path, info), cgroup.Available())
+	most := o.MaxBytes
+	if most == 0 {
+		most = usualMaxBytes(sizeOf(path, info), cgroup.Available())
 	}
-	limit := newLimit(o.MaxBytes)
-	how.limit = limit
+	limit := newLimit(most)
 	if info.IsDir() {
-		return openFolder(path, o, how)
+		return openFolder(path, o, limit)
 	}
 	base := strings.ToLower(filepath.Base(path))
 	ext, plain := filepath.Ext(base), filepath.Ext(strings.TrimSuffix(base, ".gz"))
 	switch {
 	case ext == ".npz":
-		return openNPZ(path, o.Split, how)
+		return openNPZ(path, o, limit)
 	case ext == ".npy", plain == ".csv", plain == ".jsonl":
 		if err := onePart(path, o.Split); err != nil {
 			return nil, err
@@ -145,7 +141,7 @@ func open(path string, o Options) (*InMemory, error) {
 		case ".jsonl":
 			return openTable(path, o.CSV, limit, readJSONL)
 		}
-		return openOneNPY(path, how)
+		return openOneNPY(path, o, limit)
 	case strings.Contains(base, "idx1-ubyte"), strings.Contains(base, "idx3-ubyte"):
 		return nil, fmt.Errorf("%s: IDX images and labels are two files; use the folder that contains both, %s: %w", path, filepath.Dir(path), ErrUnsupported)
 	case imageKind.has(plain):
@@ -153,10 +149,18 @@ func open(path string, o Options) (*InMemory, error) {
 	case known[plain] != "":
 		return nil, fmt.Errorf("%s: %s files are %w; supported are %s. In Python, numpy.savez(\"data.npz\", x=..., y=...) writes a supported file", path, known[plain], ErrUnsupported, formats)
 	}
-	if found, err := openRecordFile(path, o, how); found != nil || err != nil {
+	if found, err := openRecordFile(path, o); found != nil || err != nil {
 		return found, err
 	}
 	return nil, fmt.Errorf("%s: the extension %q is %w; supported are %s", path, filepath.Ext(path), ErrUnsupported, formats)
+}
+
+// part returns the part of a source that does not tell validation from test.
+func (o Options) part() string {
+	if o.Split == "validation" {
+		return "test"
+	}
+	return o.Split
 }
 
 // usualMaxBytes returns the default of Options.MaxBytes for a source of size bytes.
@@ -194,7 +198,7 @@ func sizeOf(path string, info fs.FileInfo) (size int64) {
 	return size
 }
 
-func openFolder(path string, o Options, how reading) (*InMemory, error) {
+func openFolder(path string, o Options, l *limit) (*InMemory, error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		return nil, openError(path, err)
@@ -208,22 +212,22 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 		case e.IsDir():
 			folders = true
 		case strings.Contains(name, "-images") && strings.Contains(name, "idx3-ubyte"):
-			return openIDX(path, o.Split, how.limit)
+			return openIDX(path, o.part(), l)
 		case filepath.Ext(name) == ".npy":
 			arrays = append(arrays, filepath.Join(path, name))
 		}
 	}
 	switch {
 	case len(arrays) > 0:
-		return openNPY(path, arrays, o.Split, how)
+		return openNPY(path, arrays, o, l)
 	case folders && imageKind.in(path):
 		d, err := newImageDecoder(o.Images)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		return openClassPart(path, how.part, o.Images.Classes, d)
+		return openClassPart(path, o.Split, o.Images.Classes, d)
 	}
-	if found, err := openRecordPart(path, o, how); found != nil || err != nil {
+	if found, err := openRecordPart(path, o); found != nil || err != nil {
 		return found, err
 	}
 	if folders && textKind.in(path) {
@@ -231,11 +235,11 @@ func openFolder(path string, o Options, how reading) (*InMemory, error) {
 		if len(classes) == 0 {
 			classes = o.CSV.Names
 		}
-		return openClassPart(path, how.part, classes, textDecoder{})
+		return openClassPart(path, o.Split, classes, textDecoder{})
 	}
 	switch kind := flatKind(entries); {
 	case folders:
-		return openRecordFolders(path, kind, o, how)
+		return openRecordFolders(path, kind, o, l)
 	case kind != nil:
 		return openFlat(path, kind, o)
 	}

@@ -57,9 +57,9 @@ func TestOpenRefuses(t *testing.T) {
 		require.ErrorContains(t, err, want.says)
 	}
 	for _, open := range []func(string) (*InMemory, error){
-		func(path string) (*InMemory, error) { return openNPZ(path, "", reading{}) },
+		func(path string) (*InMemory, error) { return openNPZ(path, Options{}, nil) },
 		func(path string) (*InMemory, error) { return openTable(path, CSVOptions{}, nil, readJSONL) },
-		func(p string) (*InMemory, error) { return openOneNPY(p, reading{}) },
+		func(p string) (*InMemory, error) { return openOneNPY(p, Options{}, nil) },
 		func(p string) (*InMemory, error) { return openTable(p, CSVOptions{}, nil, readCSV) },
 	} {
 		_, err := open(classes)

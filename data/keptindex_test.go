@@ -320,7 +320,7 @@ func TestBadKeptIndex(t *testing.T) {
 	for name, raw := range cases {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, raw, 0o644))
-			s := newRecordSet("t", tfRecord{}, Options{CSV: CSVOptions{Label: "label"}}, reading{})
+			s := newRecordSet("t", tfRecord{}, Options{CSV: CSVOptions{Label: "label"}}, nil)
 			files, err := filepath.Glob(filepath.Join(dir, "*"))
 			require.NoError(t, err)
 			kept, ok := keptIndexOf(files, s.format, s.options, keepFrom)

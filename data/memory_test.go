@@ -378,7 +378,6 @@ func TestSelectAndRename(t *testing.T) {
 	for _, f := range []func() (*InMemory, error){
 		func() (*InMemory, error) { return m.selected() },
 		func() (*InMemory, error) { return m.selected("z") },
-		func() (*InMemory, error) { return m.selected("x", "x") },
 		func() (*InMemory, error) { return m.Rename("z", "a") },
 		func() (*InMemory, error) { return m.Rename("x", "y") },
 		func() (*InMemory, error) { return m.Rename("x", "") },

@@ -27,33 +27,24 @@ const npyMagic = "\x93NUMPY"
 // maxHeader limits the length of a header. Supported types have about 100 bytes.
 const maxHeader = 64 << 10
 
-type reading struct {
-	limit *limit
-	given int64 // Options.MaxBytes
-	// part is Options.Split.
-	part string
-	// onDisk leaves values in the file if possible.
-	onDisk bool
-}
-
 type array struct {
 	shape  []int
 	values origin
 }
 
-func openOneNPY(path string, how reading) (*InMemory, error) {
+func openOneNPY(path string, o Options, l *limit) (*InMemory, error) {
 	if strings.EqualFold(filepath.Base(path), "x.npy") {
 		y := filepath.Join(filepath.Dir(path), "y.npy")
 		if _, err := os.Stat(y); err == nil {
-			return openNPY(path+" + "+y, []string{path, y}, "", how)
+			return openNPY(path+" + "+y, []string{path, y}, o, l)
 		}
 	}
 	m := &InMemory{name: path}
-	return m.opened(m.openArray("x", path, how))
+	return m.opened(m.openArray("x", path, o.OnDisk, l))
 }
 
 // openNPY reads one array per file, into a field with the name of the file.
-func openNPY(name string, paths []string, split string, how reading) (*InMemory, error) {
+func openNPY(name string, paths []string, o Options, l *limit) (*InMemory, error) {
 	byField := make(map[string]string)
 	var names []string
 	for _, path := range paths {
@@ -61,7 +52,7 @@ func openNPY(name string, paths []string, split string, how reading) (*InMemory,
 		names = append(names, field)
 		byField[field] = path
 	}
-	chosen, err := parts(name, split, names)
+	chosen, err := parts(name, o.part(), names)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +62,7 @@ func openNPY(name string, paths []string, split string, how reading) (*InMemory,
 		if chosen[n] == "" {
 			continue
 		}
-		if err := m.openArray(chosen[n], byField[n], how); err != nil && (!found.add(err) || errors.Is(err, ErrTooLarge)) {
+		if err := m.openArray(chosen[n], byField[n], o.OnDisk, l); err != nil && (!found.add(err) || errors.Is(err, ErrTooLarge)) {
 			break
 		}
 	}
@@ -85,14 +76,14 @@ func (m *InMemory) opened(err error) (*InMemory, error) {
 	return m, nil
 }
 
-func (m *InMemory) openArray(field, path string, how reading) error {
+func (m *InMemory) openArray(field, path string, onDisk bool, l *limit) error {
 	f, size, err := openFile(path)
 	if err != nil {
 		return err
 	}
-	if how.onDisk {
+	if onDisk {
 		stays := &diskFile{path, f}
-		a, ok, err := stays.array(0, size, how.limit)
+		a, ok, err := stays.array(0, size, l)
 		if ok {
 			m.files = append(m.files, stays)
 			return m.add(field, a, path)
@@ -102,7 +93,7 @@ func (m *InMemory) openArray(field, path string, how reading) error {
 		}
 	}
 	defer f.Close()
-	a, err := readNPY(f, how.limit, size)
+	a, err := readNPY(f, l, size)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -110,17 +101,17 @@ func (m *InMemory) openArray(field, path string, how reading) error {
 }
 
 // openNPZ reads an archive written by numpy.savez or savez_compressed. Each array is a field with
-// the name of the array. If all names end in _train or _test, split selects the part.
-func openNPZ(path, split string, how reading) (*InMemory, error) {
+// the name of the array. If all names end in _train or _test, Options.Split selects the part.
+func openNPZ(path string, o Options, l *limit) (*InMemory, error) {
 	f, size, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
-	if how.onDisk {
-		return readNPZ(path, f, size, split, how.limit, &diskFile{path, f})
+	if o.OnDisk {
+		return readNPZ(path, f, size, o.part(), l, &diskFile{path, f})
 	}
 	defer f.Close()
-	return readNPZ(path, f, size, split, how.limit, nil)
+	return readNPZ(path, f, size, o.part(), l, nil)
 }
 
 // readNPZ reads an archive of size bytes. If stays is set, uncompressed arrays stay in that file,

@@ -45,7 +45,7 @@ func write(t testing.TB, name string, raw []byte) string {
 
 func TestNumPyFiles(t *testing.T) {
 	for _, file := range []string{"types_stored.npz", "types_deflated.npz"} {
-		m, err := openNPZ(filepath.Join("testdata", file), "", reading{})
+		m, err := openNPZ(filepath.Join("testdata", file), Options{}, nil)
 		require.NoError(t, err)
 		require.Equal(t, 2, m.Len())
 		require.Len(t, m.Fields(), 21)
@@ -305,7 +305,7 @@ func TestNPZRefuses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := write(t, "set.npz", c.raw)
-			_, err := openNPZ(path, "", reading{})
+			_, err := openNPZ(path, Options{}, nil)
 			require.ErrorIs(t, err, ErrFormat)
 			require.ErrorContains(t, err, c.says)
 			require.ErrorContains(t, err, path)

@@ -291,7 +291,7 @@ func sniffed(path string) recordFormat {
 }
 
 // openRecordFile opens a file of records with all files of its set. found is nil for other files.
-func openRecordFile(path string, o Options, how reading) (found *InMemory, err error) {
+func openRecordFile(path string, o Options) (found *InMemory, err error) {
 	n, ok := recordNameOf(path)
 	if !ok {
 		return nil, nil
@@ -307,11 +307,11 @@ func openRecordFile(path string, o Options, how reading) (found *InMemory, err e
 		}
 		names = slices.DeleteFunc(all, func(other recordName) bool { return other.set != n.set || other.of != n.of })
 	}
-	return openNames(path, names, o, how)
+	return openNames(path, names, o)
 }
 
 // openRecordGlob opens the files of records that match a pattern.
-func openRecordGlob(pattern string, o Options, how reading) (*InMemory, error) {
+func openRecordGlob(pattern string, o Options) (*InMemory, error) {
 	paths, err := filepath.Glob(pattern)
 	if err != nil || len(paths) == 0 {
 		return nil, fmt.Errorf("%s: %w: no file matches the pattern; check it, and quote it in a shell", pattern, fs.ErrNotExist)
@@ -328,7 +328,7 @@ func openRecordGlob(pattern string, o Options, how reading) (*InMemory, error) {
 		n.of = 0 // a pattern may select files of a set
 		names = append(names, n)
 	}
-	return openNames(pattern, names, o, how)
+	return openNames(pattern, names, o)
 }
 
 // recordsIn returns the files of records in a folder, sorted.
@@ -350,7 +350,7 @@ func recordsIn(dir string) (names []recordName, err error) {
 
 // openRecordPart opens a part of a folder of records. The folder has parts if the names of
 // all files contain the name of a part, as in flowers-train.tfrecord. found is nil for other folders.
-func openRecordPart(dir string, o Options, how reading) (found *InMemory, err error) {
+func openRecordPart(dir string, o Options) (found *InMemory, err error) {
 	names, err := savedFiles(dir)
 	if err != nil || len(names) == 0 {
 		return nil, err
@@ -369,19 +369,19 @@ func openRecordPart(dir string, o Options, how reading) (found *InMemory, err er
 		if err := onePart(dir, o.Split); err != nil {
 			return nil, err
 		}
-		return openNames(dir, names, o, how)
+		return openNames(dir, names, o)
 	}
-	parts := partNames(how.part)
+	parts := partNames(o.Split)
 	for _, part := range parts {
 		if byPart[part] != nil {
-			return openNames(filepath.Join(dir, "*"+part+"*"), byPart[part], o, how)
+			return openNames(filepath.Join(dir, "*"+part+"*"), byPart[part], o)
 		}
 	}
-	return nil, fmt.Errorf("%s: part %q: %w: no file has one of %q in its name", dir, cmp.Or(how.part, "train"), ErrNoSplit, parts)
+	return nil, fmt.Errorf("%s: part %q: %w: no file has one of %q in its name", dir, cmp.Or(o.Split, "train"), ErrNoSplit, parts)
 }
 
 // openNames opens files of one format as a dataset. Sets must be complete.
-func openNames(name string, all []recordName, o Options, how reading) (*InMemory, error) {
+func openNames(name string, all []recordName, o Options) (*InMemory, error) {
 	here, once, sets := map[string][]bool{}, map[string]string{}, map[string]recordName{}
 	paths := make([]string, len(all))
 	var bytes int64
@@ -421,6 +421,6 @@ func openNames(name string, all []recordName, o Options, how reading) (*InMemory
 			return nil, fmt.Errorf("%s: file %d (from 0) of the set %s is missing; was the download interrupted? To read only some files, use a pattern of names: %w", name, missing, set, ErrFormat)
 		}
 	}
-	how.limit = newLimit(cmp.Or(how.given, usualMaxBytes(bytes, cgroup.Available())))
-	return openRecords(name, paths, bytes, all[0].format, o, how)
+	limit := newLimit(cmp.Or(o.MaxBytes, usualMaxBytes(bytes, cgroup.Available())))
+	return openRecords(name, paths, bytes, all[0].format, o, limit)
 }

@@ -108,17 +108,17 @@ type recordField struct {
 }
 
 // openRecords opens files of a format, of size bytes together, as one dataset.
-func openRecords(name string, paths []string, size int64, format recordFormat, o Options, how reading) (*InMemory, error) {
+func openRecords(name string, paths []string, size int64, format recordFormat, o Options, l *limit) (*InMemory, error) {
 	kept, keep := keptIndexOf(paths, format, o, size)
 	if keep {
-		s := newRecordSet(name, format, o, how)
+		s := newRecordSet(name, format, o, l)
 		if kept.load(s, paths) == nil {
 			m := &InMemory{name: name, records: s, files: []io.Closer{s}}
 			return m.opened(s.dataset(m))
 		}
-		how.limit = how.limit.again()
+		l = l.again()
 	}
-	s := newRecordSet(name, format, o, how)
+	s := newRecordSet(name, format, o, l)
 	var err error
 	if _, isTable := format.(tableFormat); isTable {
 		if s.rules, err = o.CSV.rules(); err != nil {
@@ -128,7 +128,7 @@ func openRecords(name string, paths []string, size int64, format recordFormat, o
 	m := &InMemory{name: name, records: s, files: []io.Closer{s}}
 	for _, path := range paths {
 		s.all = append(s.all, &recordFile{path: path, set: &s.recordFiles, first: s.writer.n})
-		if err := s.addFile(s.last(), len(paths), how.given, s.format, s.add); err != nil {
+		if err := s.addFile(s.last(), len(paths), o.MaxBytes, s.format, s.add); err != nil {
 			if len(s.found.errs) < maxProblems { // otherwise add has added it
 				s.found.add(s.failed(path, s.last().records, err))
 			}
@@ -153,11 +153,11 @@ func openRecords(name string, paths []string, size int64, format recordFormat, o
 	return m.opened(s.dataset(m))
 }
 
-func newRecordSet(name string, format recordFormat, o Options, how reading) *recordSet {
-	s := &recordSet{format: format, options: o, limit: how.limit, textIDs: map[string]uint32{}, found: problems{source: name}}
+func newRecordSet(name string, format recordFormat, o Options, l *limit) *recordSet {
+	s := &recordSet{format: format, options: o, limit: l, textIDs: map[string]uint32{}, found: problems{source: name}}
 	s.writer.create = func() (*os.File, error) { return s.scratchFile("index") }
 	if table, ok := format.(tableFormat); ok {
-		s.format = table.fresh(tableRows{limit: how.limit, options: &s.options.CSV})
+		s.format = table.fresh(tableRows{limit: l, options: &s.options.CSV})
 	}
 	return s
 }

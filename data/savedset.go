@@ -16,7 +16,7 @@ import (
 
 // openRecordFolders opens a part of a folder whose sub-folders hold files of records, such as one of
 // DatasetDict.save_to_disk. kind is that of the files beside the sub-folders; it may be nil.
-func openRecordFolders(dir string, kind *fileKind, o Options, how reading) (*InMemory, error) {
+func openRecordFolders(dir string, kind *fileKind, o Options, l *limit) (*InMemory, error) {
 	holds := func(dir string) bool {
 		names, err := recordsIn(dir)
 		return err == nil && len(names) > 0
@@ -26,13 +26,13 @@ func openRecordFolders(dir string, kind *fileKind, o Options, how reading) (*InM
 		return nil, err
 	}
 	if divided {
-		chosen, err := partFolder(dir, how.part, folders)
+		chosen, err := partFolder(dir, o.Split, folders)
 		if err != nil {
 			return nil, err
 		}
 		if chosen != "" {
-			o.Split, how.part = "", ""
-			return openFolder(chosen, o, how)
+			o.Split = ""
+			return openFolder(chosen, o, l)
 		}
 	}
 	names := slices.Sorted(maps.Keys(folders))

@@ -106,13 +106,10 @@ func (m *InMemory) selected(fields ...string) (*InMemory, error) {
 	}
 	v := m.view()
 	v.columns = nil
-	for i, name := range fields {
+	for _, name := range fields {
 		c, ok := m.column(name)
 		if !ok {
 			return nil, m.noField(name)
-		}
-		if slices.Contains(fields[:i], name) {
-			return nil, fmt.Errorf("%s: field %q is listed twice: %w", m.name, name, ErrField)
 		}
 		v.columns = append(v.columns, c)
 	}
