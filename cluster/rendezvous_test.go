@@ -57,18 +57,16 @@ func TestRendezvous(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		ranks, min int
+		wait       time.Duration
 		present    []int
 	}{
-		{"all", 4, 2, []int{0, 1, 2, 3}},
-		{"one is absent", 4, 2, []int{0, 1, 3}},
-		{"as many as needed", 4, 2, []int{0, 3}},
-		{"rank 0 alone", 3, 1, []int{0}},
+		{"all", 4, 2, time.Minute, []int{0, 1, 2, 3}},
+		{"one is absent", 4, 3, time.Millisecond, []int{0, 1, 3}},
+		{"two are absent", 4, 2, time.Millisecond, []int{0, 3}},
+		{"rank 0 alone", 3, 1, time.Millisecond, []int{0}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			all := Cluster{Workers: freeport.Addresses(t, c.ranks), MinWorkers: c.min, Start: time.Minute, Wait: time.Minute}
-			if len(c.present) < c.ranks {
-				all.Wait = 500 * time.Millisecond
-			}
+			all := Cluster{Workers: freeport.Addresses(t, c.ranks), MinWorkers: c.min, Start: time.Minute, Wait: c.wait}
 			var want []string
 			waiting := make([]<-chan outcome, len(c.present))
 			for i := len(c.present) - 1; i >= 0; i-- { // rank 0 last

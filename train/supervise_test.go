@@ -1,9 +1,11 @@
 package train
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +18,10 @@ import (
 
 	"steadyfit/cluster"
 	"steadyfit/fit"
+	"steadyfit/fit/budget"
 	"steadyfit/fit/checkpoint"
+	"steadyfit/internal/contract"
+	"steadyfit/internal/freeport"
 	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 	"steadyfit/session"
@@ -131,24 +136,35 @@ func TestWhatAnErrorLeaves(t *testing.T) {
 	assert.False(t, notBegun(&fit.HookError{Phase: "start", Err: other}))
 }
 
-// Run returns in the parent only, with the result of the child, also beside an error.
+// Run returns in the parent only, with the result of the last child. Each child serves its metrics at the
+// same port.
 func TestResultUnderSupervision(t *testing.T) {
 	const env = "STEADYFIT_TEST_SUPERVISED"
 	out := os.Getenv(env)
 	if out == "" {
 		out = filepath.Join(t.TempDir(), "model")
 		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
-		cmd.Env = append(os.Environ(), env+"="+out)
+		cmd.Env = append(os.Environ(), env+"="+out, env+"_ADDRESS="+freeport.Addresses(t, 1)[0])
 		text, err := cmd.Output()
 		require.NoError(t, err, "%s", text)
-		assert.Regexp(t, `^out "`+out+`", done true, epochs 1, step 2, loss [0-9.]+\nPASS\n`, string(text))
+		assert.Regexp(t, `^restarts 0\nrestarts 1\nout "`+out+`", done true, epochs 2, step 4, loss [0-9.]+\nPASS\n`, string(text))
 		assert.FileExists(t, filepath.Join(out, "saved_model.pb"))
 		return
 	}
-	r, err := Run(t.Context(), Config{
-		Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 32, Epochs: 1, StepsPerEpoch: 2},
+	c := Config{
+		Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 32, Epochs: 2, StepsPerEpoch: 2},
 		Supervise: Always, Checkpoints: Checkpoints{Folder: out + "-checkpoints"}, Out: out,
-	})
+		Reset: &budget.ResetPolicy{Depth: contract.ResetProcess, EveryEpochs: 1}, MetricsListen: os.Getenv(env + "_ADDRESS"),
+	}
+	c.Loop.Hook(fit.Hook{Name: "scrape", Epoch: func(context.Context, *fit.State) error {
+		require.Eventually(t, func() bool {
+			answer, err := http.Get("http://" + c.MetricsListen)
+			return err == nil && answer.Body.Close() == nil
+		}, time.Minute, time.Millisecond)
+		fmt.Printf("restarts %v\n", metrics(t, c.MetricsListen)["steadyfit_restarts_total"][""])
+		return nil
+	}})
+	r, err := Run(t.Context(), c)
 	require.NoError(t, err)
 	loss, _ := r.History.Last().Metrics.Get("loss")
 	fmt.Printf("out %q, done %v, epochs %d, step %d, loss %v\n", r.Out, r.History.Done, len(r.History.Records), r.History.Last().Step, loss)
