@@ -190,8 +190,8 @@ var remediesYAML []byte
 // sets are the names in workloads.yaml that stand for several parameters.
 var sets = map[string]map[string][]string{
 	"$trainer": {
-		Go:      {"reset", "micro", "prefetch", "eager", "model"},
-		Galeone: {"release", "reset", "model"},
+		Go:      {"reset", "micro", "prefetch", "eager"},
+		Galeone: {"release", "reset"},
 		Keras:   {"loop", "clear_session", "del", "eager", "data", "prefetch", "cache", "callback", "mixed", "reset"},
 	},
 	"$runtime": {Keras: {"intra", "inter", "jit", "grappler", "bf16"}},

@@ -113,7 +113,7 @@ var runs = []struct {
 	{"W0", "digits-cnn", 8, 32, []string{"gc=epoch trim=epoch", "release=drop reset=restore", "reset=reload"}},
 	{"W1", "digits-cnn", 8, 32, []string{"release=drop"}},
 	{"W2", "image-224", 4, 8, []string{"release=drop"}},
-	{"W3", "digits", 8, 32, []string{"shapes=fixed", "shapes=pad", "shapes=bucket"}},
+	{"W3", "digits", 8, 32, []string{"shapes=pad", "shapes=bucket"}},
 	{"W4", "image-224", 4, 8, []string{"close=session release=drop", "reuse=1"}},
 	{"W5", "", 8, 1, []string{"graph=sealed"}},
 	{"W6", "", 8, 1, []string{"fetches=fixed"}},

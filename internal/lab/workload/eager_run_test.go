@@ -15,7 +15,7 @@ func TestEagerRunsLearnTheSame(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ id, model, params string }{
 		{"W0", "digits-cnn", ""}, {"W0", "digits-cnn", "reset=process"}, {"S1", "dense-100-64-1", "reset=reload"},
-		{"S2", "dense-784-10", "reset=restore"}, {"S3", "image-224", ""}, {"S3", "digits", "micro=2"}, {"S3", "digits", "input=prefetch"},
+		{"S2", "dense-784-10", "reset=restore"}, {"S3", "image-224", ""}, {"S3", "digits", "micro=2"},
 		{"W2", "digits", "release=close"},
 	} {
 		losses := func(params ...string) (out []float64) {

@@ -17,13 +17,8 @@ const imagesPerPass = 64
 
 // newS3 trains on generated images.
 func newS3(ctx context.Context, b *builder) *loop.Loop {
-	input, augment := b.Choice("input", "tensor", "buffer", "prefetch"), b.Choice("augment", "0", "1") == "1"
-	varying := b.Choice("shapes", "fixed", "varying") == "varying"
-	ahead := 0
-	if input == "prefetch" {
-		ahead = 2
-	}
-	prefetch := b.Int("prefetch", ahead)
+	input, augment := b.Choice("input", "tensor", "buffer"), b.Choice("augment", "0", "1") == "1"
+	varying, prefetch := b.Choice("shapes", "fixed", "varying") == "varying", b.Int("prefetch", 0)
 	least, most := b.Spec.Batch, b.Spec.Batch // samples per step
 	if varying {
 		least, most = max(1, most/4), most*5/4 // 8 to 40 for a batch of 32
@@ -41,18 +36,18 @@ func newS3(ctx context.Context, b *builder) *loop.Loop {
 		return b.passes(data.Prefetch(g, prefetch), most, b.Spec.From)
 	}
 	if input == "tensor" {
-		keep, micro := b.Choice("release", "close", "gc") == "gc", b.Int("micro", 1)
+		b.Choice("release", "close")
+		micro := b.Int("micro", 1)
 		t := b.tensorTrainer(micro)
 		next := take(worker.Must(synth.New(t.model, t.model.Roles.Train, b.Spec.Seed)))
-		return t.loop(func(ctx context.Context, _ int) float64 { return b.trainParts(ctx, t, next(ctx), micro, keep) })
+		return t.loop(func(ctx context.Context, _ int) float64 { return trainParts(ctx, t, next(ctx), micro) })
 	}
 	t := b.trainer(ctx)
 	return t.loop(take(t.synth()))
 }
 
-// trainParts creates tensors for each part of a batch, trains on them, and closes them unless
-// the workload keeps them.
-func (b *builder) trainParts(ctx context.Context, t *tensorTrainer, batch data.Batch, parts int, keep bool) (loss float64) {
+// trainParts creates tensors for each part of a batch, trains on them, and closes them.
+func trainParts(ctx context.Context, t *tensorTrainer, batch data.Batch, parts int) (loss float64) {
 	n := min(parts, batch.Size)
 	for i := range n {
 		from, to := i*batch.Size/n, (i+1)*batch.Size/n
@@ -62,11 +57,7 @@ func (b *builder) trainParts(ctx context.Context, t *tensorTrainer, batch data.B
 		}
 		set := worker.Must(tensorsOf(t.whole.inputs, part))
 		loss += t.train(ctx, set) * float64(to-from) / float64(batch.Size)
-		if keep {
-			b.leave(set)
-		} else {
-			set.close()
-		}
+		set.close()
 	}
 	if parts > 1 {
 		t.run(ctx, t.apply, nil)

@@ -8,7 +8,6 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/gpuopts"
 	"steadyfit/internal/inputs"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/mustcompile"
@@ -113,19 +112,15 @@ func newW3(ctx context.Context, b *builder) *loop.Loop {
 // newW9 trains with XLA, which compiles each number of samples. Every number comes once before one
 // repeats.
 func newW9(ctx context.Context, b *builder) *loop.Loop {
-	jit, most := b.Choice("jit", "on", "cluster", "off"), 2*b.Spec.Batch
+	jit, most := b.Choice("jit", "on", "off"), 2*b.Spec.Batch
 	round := loop.Rounding(b.Child, most)
 	order := rand.New(rand.NewPCG(uint64(b.Spec.Seed), 3)).Perm(most)
 	slices.Reverse(order)
 	model := loop.Model(b.Child)
-	var device gpuopts.Options
-	switch jit {
-	case "on":
+	if jit == "on" {
 		model = worker.Must(mustcompile.Copy(model, filepath.Join(b.Spec.Scratch, "compiled")))
-	case "cluster":
-		device.XLA = "on-2"
 	}
-	t := b.trainerOf(ctx, model, device)
+	t := b.trainerOf(ctx, model)
 	s := t.synth()
 	all := s.Batch(most)
 	s.Fill(all, 0)

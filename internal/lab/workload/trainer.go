@@ -9,7 +9,6 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/gpuopts"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/synth"
@@ -25,8 +24,8 @@ type engine interface {
 	Close() error
 }
 
-// trainer is a fit.Session with the parameters model, reset, micro and eager. A reset follows each epoch
-// and does not change the state of the model.
+// trainer is a fit.Session with the parameters reset, micro and eager. A reset follows each epoch and does
+// not change the state of the model.
 type trainer struct {
 	engine // the current one
 	model  *savedmodels.Model
@@ -39,16 +38,13 @@ type trainer struct {
 	traced *[]byte   // where Train writes a trace; nil for none
 }
 
-func (b *builder) trainer(ctx context.Context) *trainer {
-	return b.trainerOf(ctx, loop.Model(b.Child), gpuopts.Options{})
-}
+func (b *builder) trainer(ctx context.Context) *trainer { return b.trainerOf(ctx, loop.Model(b.Child)) }
 
-// trainerOf opens a model. The Spec's ConfigProto overrides device.
-func (b *builder) trainerOf(ctx context.Context, model *savedmodels.Model, device gpuopts.Options) *trainer {
+func (b *builder) trainerOf(ctx context.Context, model *savedmodels.Model) *trainer {
 	t := &trainer{
 		model: model,
 		// An inexact update is also measured; checkMicro reports it.
-		opts:  session.Options{Device: device, Config: b.Spec.Config, Seed: b.Spec.Seed, AllowInexactSplit: true, Cluster: b.cluster},
+		opts:  session.Options{Config: b.Spec.Config, Seed: b.Spec.Seed, AllowInexactSplit: true, Cluster: b.cluster},
 		reset: b.Choice("reset", contract.ResetNone, contract.ResetRestore, contract.ResetReload, contract.ResetProcess),
 		micro: b.Int("micro", 1),
 		eager: b.eager(),

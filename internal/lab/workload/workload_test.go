@@ -119,28 +119,28 @@ func TestCalibrationIsExact(t *testing.T) {
 // runs has the parameters of some runs for each workload. Together they have each value of each
 // parameter except the defaults.
 var runs = map[string][]string{
-	"W0":  {"gc=epoch trim=epoch", "gc=step reset=restore micro=2", "reset=reload micro=4 prefetch=1", "reset=process prefetch=4", "prefetch=16 model=digits", "eager=1"},
+	"W0":  {"gc=epoch trim=epoch", "gc=step reset=restore micro=2", "reset=reload micro=4 prefetch=1", "reset=process prefetch=4", "prefetch=16", "eager=1"},
 	"W1":  {"release=close"},
-	"W2":  {"release=close", "release=drop model=digits-cnn", "input=buffer", "eager=1 release=close"},
-	"W3":  {"shapes=fixed", "shapes=pad model=digits", "shapes=bucket"},
-	"W4":  {"close=all model=digits", "reuse=1"},
+	"W2":  {"release=close", "release=drop", "input=buffer", "eager=1 release=close"},
+	"W3":  {"shapes=pad", "shapes=bucket"},
+	"W4":  {"close=all", "reuse=1"},
 	"W5":  {"graph=sealed"},
 	"W6":  {"fetches=fixed"},
 	"W8":  {"goroutines=1", "goroutines=3"},
-	"W9":  {"jit=cluster shapes=fixed", "jit=off shapes=pad model=digits", "jit=on shapes=bucket"},
-	"W10": {"history=last model=digits-cnn"},
-	"W11": {"shuffle=10 prefetch=4", "shuffle=0 reset=restore micro=2 prefetch=-1 model=digits", "eager=1"},
+	"W9":  {"jit=off shapes=pad", "jit=on shapes=bucket"},
+	"W10": {"history=last"},
+	"W11": {"shuffle=10 prefetch=4", "shuffle=0 reset=restore micro=2 prefetch=-1", "eager=1"},
 	"W12": {"gc=step"},
-	"S0":  {"data=memory rows=1000 prefetch=4", "data=disk rows=3000 micro=2 prefetch=1", "data=graph rows=1000 reset=reload prefetch=1 model=digits", "rows=1000 eager=1"},
-	"S1":  {"reset=restore micro=2 prefetch=1", "reset=process model=digits", "eager=1"},
-	"S1d": {"reset=reload micro=2 prefetch=1 model=digits", "eager=1 reset=reload"},
-	"S2":  {"reset=restore micro=2 prefetch=1 model=digits", "eager=1 reset=process"},
-	"S2l": {"reset=reload micro=2 prefetch=1", "model=digits", "eager=1"},
-	"S3": {"input=buffer augment=1", "input=prefetch shapes=varying micro=2", "augment=1 shapes=varying prefetch=1 micro=2",
-		"release=gc", "model=digits-cnn", "eager=1 shapes=varying", "eager=1 input=buffer"},
-	"S4":   {"history=last reset=restore micro=2 prefetch=1 model=digits", "eager=1 reset=restore"},
+	"S0":  {"data=memory rows=1000 prefetch=4", "data=disk rows=3000 micro=2 prefetch=1", "data=graph rows=1000 reset=reload prefetch=1", "rows=1000 eager=1"},
+	"S1":  {"reset=restore micro=2 prefetch=1", "reset=process", "eager=1"},
+	"S1d": {"reset=reload micro=2 prefetch=1", "eager=1 reset=reload"},
+	"S2":  {"reset=restore micro=2 prefetch=1", "eager=1 reset=process"},
+	"S2l": {"reset=reload micro=2 prefetch=1", "eager=1"},
+	"S3": {"input=buffer augment=1", "augment=1 shapes=varying prefetch=1 micro=2",
+		"release=close", "eager=1 shapes=varying", "eager=1 input=buffer"},
+	"S4":   {"history=last reset=restore micro=2 prefetch=1", "eager=1 reset=restore"},
 	"D1":   {"rank=1", "prefetch=1"},
-	"user": {"reset=restore micro=2 prefetch=1", "reset=reload prefetch=4", "reset=process model=digits-cnn"},
+	"user": {"reset=restore micro=2 prefetch=1", "reset=reload prefetch=4", "reset=process"},
 }
 
 func TestParameters(t *testing.T) {
@@ -200,7 +200,6 @@ func TestParametersThatAreNotThere(t *testing.T) {
 		{"W0", "digits", "trim=step", worker.NotApplicable, "trim=step"},
 		{"W0", "digits", "micro=9", worker.NotApplicable, "the batch has only 8 samples"},
 		{"W0", "digits", "micro=many", worker.Failed, "micro=many"},
-		{"W0", "digits", "model=digit", worker.CouldNotApply, "there are digits"},
 		{"W4", "digits", "close=session", worker.NotApplicable, "only none, all"},
 		{"W8", "", "goroutines=0", worker.NotApplicable, "1 to 64"},
 		{"S3", "digits", "augment=1", worker.NotApplicable, "an image"},
@@ -233,7 +232,6 @@ func TestRemediesLearnTheSame(t *testing.T) {
 			assert.Equal(t, want, loss(id, "digits", "reset="+reset), "%s, %s", id, reset)
 		}
 		assert.Equal(t, want, loss(id, "digits", "prefetch=2"), id)
-		assert.NotEqual(t, want, loss(id, "digits", "model=digits-cnn"), id)
 	}
 	// Several passes, which do not end at the ends of epochs.
 	want := loss("S0", "digits", "data=memory", "rows=40")
