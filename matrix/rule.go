@@ -17,34 +17,34 @@ var errRule = errors.New("not a rule")
 // Rule limits the memory of workloads without a remedy, for continuous integration:
 // "slope>64KiB/epoch", "slope>1KiB/step", "peak>1GiB", "level>500MiB", or "leak".
 type Rule struct {
-	Amount string // "slope", "peak", "level" or "leak"
-	Limit  memory.Bytes
-	Epoch  bool // the limit of a slope is per epoch rather than per step
+	amount string // "slope", "peak", "level" or "leak"
+	limit  memory.Bytes
+	epoch  bool // the limit of a slope is per epoch rather than per step
 }
 
-// ParseRule parses the text of a rule. Its error is an ErrRule.
+// ParseRule parses the text of a rule.
 func ParseRule(text string) (Rule, error) {
 	wrong := func(why string) (Rule, error) {
 		return Rule{}, fmt.Errorf("%w: %q: %s; expected slope>64KiB/epoch, slope>1KiB/step, peak>1GiB, level>500MiB or leak", errRule, text, why)
 	}
 	if text == "leak" {
-		return Rule{Amount: text}, nil
+		return Rule{amount: text}, nil
 	}
 	amount, size, ok := strings.Cut(text, ">")
 	if !ok {
 		return wrong("no >")
 	}
-	r := Rule{Amount: strings.TrimSpace(amount)}
+	r := Rule{amount: strings.TrimSpace(amount)}
 	size, per, _ := strings.Cut(size, "/")
 	switch {
-	case r.Amount == "slope" && (per == "step" || per == "epoch"):
-		r.Epoch = per == "epoch"
-	case (r.Amount == "peak" || r.Amount == "level") && per == "":
+	case r.amount == "slope" && (per == "step" || per == "epoch"):
+		r.epoch = per == "epoch"
+	case (r.amount == "peak" || r.amount == "level") && per == "":
 	default:
 		return wrong("the amount and the unit after / do not belong together")
 	}
 	var err error
-	if r.Limit, err = bytesize.Parse[memory.Bytes](size); err != nil {
+	if r.limit, err = bytesize.Parse[memory.Bytes](size); err != nil {
 		return Rule{}, fmt.Errorf("%w: %q: %w", errRule, text, err)
 	}
 	return r, nil
@@ -105,18 +105,18 @@ func (r Rule) judge(result *Result, c, old *Combination, epoch float64) (breaks,
 		return fmt.Sprintf("%d of %d runs crashed: %s", len(c.Crashes), len(c.Runs), c.Crashes[0]), ""
 	case c.Verdict.Kind == memlayer.Crash:
 		return c.Verdict.String(), ""
-	case r.Amount == "leak" && c.Verdict.Kind == memory.Leak:
+	case r.amount == "leak" && c.Verdict.Kind == memory.Leak:
 		if old != nil && old.Verdict != nil && old.Verdict.Kind == memory.Leak {
 			return "", ""
 		}
 		return c.Verdict.String() + more, ""
-	case r.Amount == "leak":
+	case r.amount == "leak":
 		return "", mayLeak(result, c)
-	case r.Amount == "slope":
+	case r.amount == "slope":
 		return r.judgeSlope(c, old, epoch, more)
 	}
 	amount := func(f Figures) *int64 {
-		if r.Amount == "level" {
+		if r.amount == "level" {
 			return f.Level
 		}
 		return f.Peak
@@ -124,16 +124,16 @@ func (r Rule) judge(result *Result, c, old *Combination, epoch float64) (breaks,
 	value := memory.Bytes(0)
 	switch now := amount(c.Figures); {
 	case now == nil:
-		return "", fmt.Sprintf("its %s was not measured", r.Amount)
+		return "", fmt.Sprintf("its %s was not measured", r.amount)
 	case old != nil && amount(old.Figures) == nil:
-		return "", fmt.Sprintf("the baseline has no %s", r.Amount)
+		return "", fmt.Sprintf("the baseline has no %s", r.amount)
 	case old != nil:
 		value = memory.Bytes(*now - *amount(old.Figures))
 	default:
 		value = memory.Bytes(*now)
 	}
-	if value > r.Limit {
-		breaks = fmt.Sprintf("%s of %v is above %v%s", r.Amount, value, r.Limit, more)
+	if value > r.limit {
+		breaks = fmt.Sprintf("%s of %v is above %v%s", r.amount, value, r.limit, more)
 	}
 	return breaks, ""
 }
@@ -141,7 +141,7 @@ func (r Rule) judge(result *Result, c, old *Combination, epoch float64) (breaks,
 // judgeSlope is judge for slopes. It subtracts the slope of the baseline.
 func (r Rule) judgeSlope(c, old *Combination, epoch float64, more string) (breaks, open string) {
 	scale, per := 1.0, "step"
-	if r.Epoch {
+	if r.epoch {
 		scale, per = epoch, "epoch"
 	}
 	slope := c.Verdict.Slope
@@ -150,13 +150,13 @@ func (r Rule) judgeSlope(c, old *Combination, epoch float64, more string) (break
 		slope.High -= old.Verdict.Slope.Low
 		slope.Estimate -= old.Verdict.Slope.Estimate
 	}
-	switch limit := float64(r.Limit); {
+	switch limit := float64(r.limit); {
 	case slope.Low*scale > limit:
-		return fmt.Sprintf("slope of %v per %s is above %v%s", memory.Bytes(slope.Estimate*scale), per, r.Limit, more), ""
+		return fmt.Sprintf("slope of %v per %s is above %v%s", memory.Bytes(slope.Estimate*scale), per, r.limit, more), ""
 	case c.Verdict.NoiseFloor == 0:
 		return "", fmt.Sprintf("its slope was not measured: %s", c.Verdict)
 	case limit < slope.High*scale:
-		return "", fmt.Sprintf("its slope is between %v and %v per %s, which may be above %v", memory.Bytes(slope.Low*scale), memory.Bytes(slope.High*scale), per, r.Limit)
+		return "", fmt.Sprintf("its slope is between %v and %v per %s, which may be above %v", memory.Bytes(slope.Low*scale), memory.Bytes(slope.High*scale), per, r.limit)
 	}
 	return "", ""
 }

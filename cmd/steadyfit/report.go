@@ -38,7 +38,7 @@ report makes the same files.`,
 				if len(results) == 2 || s.json {
 					return usagef("--thin takes one result; leave out --json and the other file")
 				}
-				return matrix.WriteFile(s.thin, report.Thin(results[0], report.Published))
+				return matrix.WriteFile(s.thin, report.Thin(results[0]))
 			}
 			if len(results) == 2 {
 				return s.compare(out, results[0], results[1])

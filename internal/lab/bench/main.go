@@ -87,7 +87,6 @@ type options struct {
 
 func (o *options) register(f *flag.FlagSet, variants []string, turns int) {
 	f.StringVar(&o.variants, "variants", strings.Join(variants, ","), "variants to run, of: "+strings.Join(variantNames(), ", "))
-	f.StringVar(&o.variants, "arms", strings.Join(variants, ","), "old name of -variants")
 	f.IntVar(&o.turns, "turns", turns, "number of turns; each runs every variant once")
 	f.IntVar(&o.steps, "steps", 0, "steps per epoch; 0 means the number of each workload")
 	f.IntVar(&o.epochs, "epochs", 0, "measured epochs; 0 means the number of each workload")

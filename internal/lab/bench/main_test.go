@@ -159,7 +159,7 @@ func TestTable(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range []string{"-arms nobody", "-workloads none", "-turns 0", "word", "scaling -parts some", "-steps x", "steadyfit -batch 0", "-turns 1 word"} {
+	for _, args := range []string{"-variants nobody", "-workloads none", "-turns 0", "word", "scaling -parts some", "-steps x", "steadyfit -batch 0", "-turns 1 word"} {
 		var out, errs bytes.Buffer
 		assert.Equal(t, 2, run(context.Background(), strings.Fields(args), &out, &errs), args)
 		assert.NotEmpty(t, errs.String(), args)

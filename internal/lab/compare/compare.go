@@ -413,22 +413,6 @@ func morePairs(r Ratio, pairs int) int {
 	return max(int(math.Ceil(float64(pairs)*(factor-1))), 1)
 }
 
-// String formats the comparison in a line, such as "works: the slope is x0.01 [-0.02, 0.03] of that
-// without it; step time x1.42 [1.39, 1.45]; 5 pairs".
-func (c Comparison) String() string {
-	text := string(c.Effect)
-	if c.Reason != "" {
-		text += ": " + c.Reason
-	}
-	if c.StepTime.OK {
-		text += "; step time " + c.StepTime.Times(true)
-	}
-	if c.More > 0 {
-		text += fmt.Sprintf("; about %d more pairs would decide", c.More)
-	}
-	return fmt.Sprintf("%s; %d pairs", text, c.Pairs)
-}
-
 // Times formats the ratio as "x0.52", or with bounds as "x0.52 [0.49, 0.55]". A missing upper bound is
 // "inf". A ratio that is not OK is "unknown".
 func (r Ratio) Times(bounds bool) string {

@@ -70,7 +70,7 @@ func unpack(t *testing.T, page string) string {
 // data writes a thinned result as JSON and reads it again.
 func data(t *testing.T, r *matrix.Result) (matrix.Result, string) {
 	t.Helper()
-	text, err := json.Marshal(Thin(r, ThinOptions{Samples: 64}))
+	text, err := json.Marshal(Thin(r))
 	require.NoError(t, err)
 	var got matrix.Result
 	require.NoError(t, json.Unmarshal(text, &got))
@@ -227,27 +227,30 @@ func TestThin(t *testing.T) {
 	require.Len(t, got.Combinations, len(r.Combinations))
 	require.Len(t, got.Runs, len(r.Runs))
 	require.Equal(t, r.Environment, got.Environment)
-	require.Equal(t, r.Combinations[3].Comparison, got.Combinations[3].Comparison)
+	require.InEpsilon(t, r.Combinations[3].Comparison.Peak.Estimate, got.Combinations[3].Comparison.Peak.Estimate, 1e-4)
 	hasNot(t, text, "<")
 	for i := range got.Runs {
 		want, have := &r.Runs[i], &got.Runs[i]
 		require.Equal(t, want.ID, have.ID)
-		require.Equal(t, want.Outcome.Peak, have.Outcome.Peak)
+		if have.Outcome.Peak.OK {
+			require.InEpsilon(t, float64(want.Outcome.Peak.Bytes), float64(have.Outcome.Peak.Bytes), 1e-3)
+		}
 		if have.Series == nil {
 			continue
 		}
 		require.Equal(t, want.Series.Total(), have.Series.Total())
-		require.Equal(t, want.Series.Max(memory.Anon), have.Series.Max(memory.Anon))
+		require.InEpsilon(t, float64(want.Series.Max(memory.Anon).Bytes), float64(have.Series.Max(memory.Anon).Bytes), 1e-2)
 		a, b := want.Series.Samples(), have.Series.Samples()
+		require.LessOrEqual(t, len(b), 10)
 		require.Equal(t, a[0].Step, b[0].Step)
-		require.Equal(t, a[len(a)-1].Get(memory.Anon), b[len(b)-1].Get(memory.Anon))
+		require.InEpsilon(t, float64(a[len(a)-1].Get(memory.Anon).Bytes), float64(b[len(b)-1].Get(memory.Anon).Bytes), 1e-2)
 	}
 	again, _ := data(t, &got)
 	require.Equal(t, len(got.Runs), len(again.Runs))
 
 	// A compressed file with fewer digits gives the same page.
 	path := filepath.Join(t.TempDir(), "thin.json.gz")
-	require.NoError(t, matrix.WriteFile(path, Thin(r, Published)))
+	require.NoError(t, matrix.WriteFile(path, Thin(r)))
 	small, err := matrix.ReadFile(path)
 	require.NoError(t, err)
 	agreement, err := Compare(io.Discard, r, small, TextOptions{})
@@ -459,7 +462,7 @@ func TestHTMLSize(t *testing.T) {
 			require.NoError(t, os.WriteFile(path+".large.html", []byte(page), 0o644))
 		}
 		require.Less(t, len(page), test.most)
-		thin := Thin(r, Published)
+		thin := Thin(r)
 		require.Len(t, thin.Combinations, len(r.Combinations))
 		require.Len(t, thin.Runs, len(r.Runs))
 	}
