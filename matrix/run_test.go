@@ -58,6 +58,12 @@ func allocate(size int) []byte {
 	return b
 }
 
+// awaitAnswer blocks in a read of the descriptor that package child has made non-blocking.
+func awaitAnswer() {
+	_ = syscall.SetNonblock(4, false)
+	_, _ = syscall.Read(4, make([]byte, 1))
+}
+
 func playChild() int {
 	c, err := worker.Start()
 	if err != nil {
@@ -100,7 +106,7 @@ func playChild() int {
 		case "hangs":
 			// The child reads an answer that the parent never writes, since the child has not
 			// asked for one.
-			os.NewFile(4, "").Read(make([]byte, 1))
+			awaitAnswer()
 		case "mute":
 			return 0
 		case "S3":
@@ -108,7 +114,7 @@ func playChild() int {
 		case "deaf":
 			// Closes its messages and waits for an answer.
 			os.NewFile(3, "").Close()
-			os.NewFile(4, "").Read(make([]byte, 1))
+			awaitAnswer()
 			return 3
 		case "closes":
 			os.NewFile(3, "").Close()

@@ -9,16 +9,13 @@
 //
 // # The protocol
 //
-// The child reads the Spec as JSON from the environment variable STEADYFIT_RUN. It writes
-// messages as JSON lines to file descriptor 3. After a message of the kinds "phase" and "step"
-// it reads one byte from descriptor 4 before it continues. An end of file on descriptor 4 means
-// that the parent has ended, and the child exits. Standard output is not used; standard error
-// becomes the log.
+// Package child has the protocol; the Spec is in the environment variable STEADYFIT_RUN. After a
+// message of the kinds "phase" and "step" the child reads one byte before it continues. Standard
+// output is not used.
 package worker
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -28,6 +25,7 @@ import (
 	"strings"
 	"time"
 
+	"steadyfit/internal/child"
 	"steadyfit/memory"
 )
 
@@ -221,8 +219,7 @@ func Caught(do func()) (err error) {
 type Child struct {
 	Spec Spec
 
-	out     *os.File
-	in      *os.File
+	parent  *child.Parent
 	sampler *memory.Sampler
 	sample  memory.Sample
 	line    []byte
@@ -237,27 +234,32 @@ func New(s Spec) *Child { return &Child{Spec: s, used: map[string]bool{}} }
 // Start reads the Spec from the environment. sources read the layers that only the child knows.
 // The result must be closed.
 func Start(sources ...memory.Source) (*Child, error) {
-	text := os.Getenv(Env)
-	if text == "" {
+	if os.Getenv(Env) == "" {
 		return nil, fmt.Errorf("%s is not set: only steadyfit matrix can start this command", Env)
 	}
 	c := New(Spec{})
-	c.out, c.in, c.line = os.NewFile(3, "messages"), os.NewFile(4, "answers"), make([]byte, 0, 4096)
-	if err := json.Unmarshal([]byte(text), &c.Spec); err != nil {
-		return nil, fmt.Errorf("%s: %w", Env, err)
-	}
-	if c.Spec.Steps < 1 || c.Spec.Every < 1 || c.Spec.Epoch < 1 {
-		return nil, fmt.Errorf("%s: steps %d, every %d, epoch %d: expected at least 1 each", Env, c.Spec.Steps, c.Spec.Every, c.Spec.Epoch)
-	}
-	if n := c.Spec.Samples; n < 0 || n%c.Spec.Epoch != 0 {
-		return nil, fmt.Errorf("%s: %d samples: expected a multiple of the %d steps of an epoch", Env, n, c.Spec.Epoch)
-	}
-	c.last = c.Spec.From
 	var err error
+	if c.parent, err = child.Connect(Env, &c.Spec); err == nil {
+		err = c.Spec.check()
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.line, c.last = make([]byte, 0, 4096), c.Spec.From
 	if c.sampler, err = memory.NewSampler(0, sources...); err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+func (s *Spec) check() error {
+	if s.Steps < 1 || s.Every < 1 || s.Epoch < 1 {
+		return fmt.Errorf("%s: steps %d, every %d, epoch %d: expected at least 1 each", Env, s.Steps, s.Every, s.Epoch)
+	}
+	if s.Samples < 0 || s.Samples%s.Epoch != 0 {
+		return fmt.Errorf("%s: %d samples: expected a multiple of the %d steps of an epoch", Env, s.Samples, s.Epoch)
+	}
+	return nil
 }
 
 // Param returns the value of a parameter, or otherwise if it is not set. A parameter that is
@@ -303,7 +305,7 @@ func (c *Child) Unused() error {
 func (c *Child) Last(layer memory.Layer) memory.Reading { return c.sample.Get(layer) }
 
 func (c *Child) Fact(name, value string) error {
-	return c.send(Message{Kind: KindFact, Name: name, Value: value})
+	return c.parent.Send(Message{Kind: KindFact, Name: name, Value: value})
 }
 
 // Phase takes a sample between two phases, with additional values, and restarts the clock of
@@ -339,17 +341,17 @@ func (c *Child) Done(err error, failure Failure) error {
 			m.Failure = p.Failure
 		}
 	}
-	return c.send(m)
+	return c.parent.Send(m)
 }
 
 // Again ends this process. The caller saved the state in Spec.Scratch, and the parent starts
 // another process with From set to steps.
 func (c *Child) Again(steps int) error {
-	return c.send(Message{Kind: KindAgain, Step: steps})
+	return c.parent.Send(Message{Kind: KindAgain, Step: steps})
 }
 
 func (c *Child) Close() error {
-	return errors.Join(c.sampler.Close(), c.out.Close(), c.in.Close())
+	return errors.Join(c.sampler.Close(), c.parent.Messages.Close(), c.parent.Requests.Close())
 }
 
 // ask sends a message with the layers of this process and waits for the answer.
@@ -364,7 +366,7 @@ func (c *Child) ask(m Message, more ...memory.Value) error {
 		return err
 	}
 	var answer [1]byte
-	if _, err := c.in.Read(answer[:]); err != nil {
+	if _, err := c.parent.Requests.Read(answer[:]); err != nil {
 		return fmt.Errorf("the parent has ended: %w", err)
 	}
 	c.since = time.Now()
@@ -396,15 +398,6 @@ func (c *Child) write(m Message) error {
 		}
 	}
 	c.line = append(b, "}}\n"...)
-	_, err := c.out.Write(c.line)
-	return err
-}
-
-func (c *Child) send(m Message) error {
-	text, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
-	_, err = c.out.Write(append(text, '\n'))
+	_, err := c.parent.Messages.Write(c.line)
 	return err
 }

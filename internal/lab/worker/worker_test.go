@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/child"
 	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
@@ -28,14 +29,14 @@ func piped(t *testing.T, spec Spec, answers int) (*Child, *os.File) {
 		add(memlayer.GPUUsed, memory.Reading{})
 	})
 	require.NoError(t, err)
-	c := &Child{Spec: spec, out: out, in: in, sampler: sampler, used: map[string]bool{}}
+	c := &Child{Spec: spec, parent: &child.Parent{Messages: out, Requests: in}, sampler: sampler, used: map[string]bool{}}
 	t.Cleanup(func() { c.Close(); messages.Close() })
 	return c, messages
 }
 
 func read(t *testing.T, c *Child, messages *os.File) []Message {
 	t.Helper()
-	require.NoError(t, c.out.Close())
+	require.NoError(t, c.parent.Messages.Close())
 	var all []Message
 	for d := json.NewDecoder(messages); d.More(); {
 		var m Message
@@ -87,13 +88,17 @@ func TestSetSize(t *testing.T) {
 func TestASpecThatCannotBe(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "is not set", "{": "STEADYFIT_RUN",
-		`{"steps":1,"every":0,"epoch":1}`:              "every 0",
-		`{"steps":1,"every":1,"epoch":3,"samples":10}`: "10 samples: expected a multiple of the 3 steps",
-		`{"steps":1,"every":1,"epoch":3,"samples":-3}`: "-3 samples",
 	} {
 		t.Setenv(Env, text)
 		_, err := Start()
 		require.ErrorContains(t, err, want)
+	}
+	for want, s := range map[string]Spec{
+		"every 0": {Steps: 1, Epoch: 1},
+		"10 samples: expected a multiple of the 3 steps": {Steps: 1, Every: 1, Epoch: 3, Samples: 10},
+		"-3 samples": {Steps: 1, Every: 1, Epoch: 3, Samples: -3},
+	} {
+		require.ErrorContains(t, s.check(), want)
 	}
 }
 
