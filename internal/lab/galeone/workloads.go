@@ -331,7 +331,7 @@ func large(j *job) *loop.Loop {
 		return m.trainRows(f, n)
 	}
 	files := worker.Must(synth.Stream(m.synth(f), n, j.Spec.Scratch))
-	next, stop := iter.Pull2(forever(files, j.Spec.Batch))
+	next, stop := iter.Pull2(loop.Passes(files, data.Pass{Batch: j.Spec.Batch}))
 	l := m.train(f, func(int) []any {
 		b, err, _ := next()
 		worker.Check(err)
@@ -351,18 +351,6 @@ func large(j *job) *loop.Loop {
 		m.close()
 	}
 	return l
-}
-
-func forever(ds data.Dataset, batch int) iter.Seq2[data.Batch, error] {
-	return func(yield func(data.Batch, error) bool) {
-		for pass := 0; ; pass++ {
-			for b, err := range ds.Batches(data.Pass{Batch: batch, Epoch: pass}) {
-				if !yield(b, err) || err != nil {
-					return
-				}
-			}
-		}
-	}
 }
 
 // generated trains on generated images.

@@ -1,11 +1,14 @@
 package loop
 
 import (
+	"iter"
 	"math"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"steadyfit/data"
 	"steadyfit/internal/lab/worker"
 )
 
@@ -30,5 +33,27 @@ func TestLosses(t *testing.T) {
 			}
 			assert.Equal(t, c.want, l.facts())
 		})
+	}
+}
+
+type empty struct{ data.Dataset }
+
+func (empty) Batches(data.Pass) iter.Seq2[data.Batch, error] {
+	return func(func(data.Batch, error) bool) {}
+}
+
+func TestPasses(t *testing.T) {
+	ds, err := data.New("three", data.Field{Name: "x", Array: data.Array{Shape: []int{3}, Values: []float32{0, 1, 2}}})
+	require.NoError(t, err)
+	var sizes []int
+	for b, err := range Passes(ds, data.Pass{Batch: 2, Skip: 1}) {
+		require.NoError(t, err)
+		if sizes = append(sizes, b.Size); len(sizes) == 4 {
+			break
+		}
+	}
+	assert.Equal(t, []int{1, 2, 1, 2}, sizes)
+	for _, err := range Passes(empty{ds}, data.Pass{Batch: 4}) {
+		require.ErrorContains(t, err, "three has fewer samples than a batch of 4")
 	}
 }

@@ -1,8 +1,11 @@
 package loop
 
 import (
+	"fmt"
+	"iter"
 	"math/bits"
 
+	"steadyfit/data"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/savedmodels"
 )
@@ -22,5 +25,23 @@ func Rounding(c *worker.Child, most int) func(n int) int {
 			return min(1<<bits.Len(uint(n-1)), most)
 		}
 		return n
+	}
+}
+
+// Passes iterates over the batches of a dataset, pass after pass without end. It begins in a pass.
+func Passes(ds data.Dataset, pass data.Pass) iter.Seq2[data.Batch, error] {
+	return func(yield func(data.Batch, error) bool) {
+		for ; ; pass.Epoch, pass.Skip = pass.Epoch+1, 0 {
+			empty := pass.Skip == 0
+			for b, err := range ds.Batches(pass) {
+				if empty = false; !yield(b, err) || err != nil {
+					return
+				}
+			}
+			if empty {
+				yield(data.Batch{}, fmt.Errorf("%s has fewer samples than a batch of %d", ds.Name(), pass.Batch))
+				return
+			}
+		}
 	}
 }

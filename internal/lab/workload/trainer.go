@@ -171,24 +171,11 @@ func (t *trainer) samples(n int) *data.InMemory { return worker.Must(t.synth().I
 // done batches, which an earlier process used. A batch is valid until the next call.
 func (b *builder) passes(ds data.Dataset, size, done int) func(context.Context) data.Batch {
 	perPass := max(1, (ds.Len()+size-1)/size)
-	pass := data.Pass{Batch: size, Epoch: done / perPass, Skip: done % perPass}
-	var next func() (data.Batch, error, bool)
-	stop := func() {}
+	next, stop := iter.Pull2(loop.Passes(ds, data.Pass{Batch: size, Epoch: done / perPass, Skip: done % perPass}))
 	b.onClose(func() error { stop(); return nil })
 	return func(context.Context) data.Batch {
-		for range 2 {
-			if next == nil {
-				next, stop = iter.Pull2(ds.Batches(pass))
-				pass.Skip = 0
-			}
-			if batch, err, ok := next(); ok {
-				worker.Check(err)
-				return batch
-			}
-			stop()
-			next, pass.Epoch = nil, pass.Epoch+1
-		}
-		worker.Check(fmt.Errorf("%s has fewer samples than a batch of %d", ds.Name(), size))
-		return data.Batch{}
+		batch, err, _ := next()
+		worker.Check(err)
+		return batch
 	}
 }
