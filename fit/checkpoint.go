@@ -42,7 +42,7 @@ import (
 // one, provided that a good checkpoint remains.
 //
 // When the run starts, Checkpoint reads the training and the validation data once to identify
-// them; see MismatchError.
+// them; see session.ErrMismatch.
 type Checkpoint struct {
 	Folder string
 	// EverySteps and EveryEpochs are the intervals between checkpoints, in train steps counted

@@ -36,7 +36,7 @@ func fullLoop(t testing.TB, l *linear, dir string, c Checkpoint) Loop {
 		ReduceOnPlateau{Metric: "loss", Patience: 1, MinDelta: 0.05, Factor: 0.5}.Hook(),
 		EarlyStop{Metric: "loss", Patience: 3, RestoreBest: true, Folder: dir}.Hook(),
 		HistoryFile(filepath.Join(dir, "run.jsonl"), false),
-		CSVLog(filepath.Join(dir, "run.csv"), false),
+		HistoryFile(filepath.Join(dir, "run.csv"), false),
 		c.Hook(),
 	)
 	return loop
@@ -475,7 +475,7 @@ func TestMismatchesAreListed(t *testing.T) {
 		loop.Session = l
 		before := l.state()
 		_, err := loop.Run(t.Context(), ds)
-		var mismatch *MismatchError
+		var mismatch *mismatchError
 		require.ErrorAs(t, err, &mismatch, c.keys)
 		var keys []string
 		for _, d := range mismatch.differences {
@@ -486,7 +486,7 @@ func TestMismatchesAreListed(t *testing.T) {
 		require.Equal(t, c.keys, keys)
 		require.Equal(t, before, l.state(), "nothing was restored")
 	}
-	require.EqualError(t, &MismatchError{Checkpoint: "c", differences: []difference{{"batch", "4", ""}}},
+	require.EqualError(t, &mismatchError{checkpoint: "c", differences: []difference{{"batch", "4", ""}}},
 		"cannot resume from c: it belongs to another run:\n  batch: 4 in the checkpoint, nothing now\nresume with the same model, data and options, or start a new run with another folder for its checkpoints, or set Loop.ResumeAnyway to train on with the differences")
 }
 
@@ -791,7 +791,7 @@ func TestEditedValidationIsNoticed(t *testing.T) {
 	require.NoError(t, err)
 	loop.Validation = edited(t, samples(t, 6), 5)
 	_, err = loop.Run(t.Context(), samples(t, 8))
-	var mismatch *MismatchError
+	var mismatch *mismatchError
 	require.ErrorAs(t, err, &mismatch)
 	require.Len(t, mismatch.differences, 1)
 	require.Equal(t, "validation", mismatch.differences[0].key)

@@ -2,7 +2,7 @@
 //
 // A Loop gives the batches of a data.Dataset to a Session, which runs one train step on each.
 // After every epoch it evaluates the validation data, adds a Record to the History, and calls
-// the hooks: Progress, HistoryFile, CSVLog, Checkpoint, EarlyStop, ReduceOnPlateau, and your
+// the hooks: Progress, HistoryFile, Checkpoint, EarlyStop, ReduceOnPlateau, and your
 // own. What a step computes is in the model. Nothing is printed unless a writer or a logger
 // is given.
 //

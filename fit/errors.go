@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"steadyfit/option"
+	"steadyfit/session"
 )
 
 // ErrDiverged means that a loss is NaN or infinite, or that gradients stay infinite at the lowest loss
@@ -69,12 +70,12 @@ func (e *HookError) Error() string {
 // Unwrap returns the error that the hook returned.
 func (e *HookError) Unwrap() error { return e.Err }
 
-// MismatchError reports that the run cannot resume from a checkpoint, because its model, data
-// or options differ from those of the run. The data is compared by content, in the order of the
+// mismatchError is session.ErrMismatch: the run cannot resume from a checkpoint, because its model,
+// data or options differ from those of the run. The data is compared by content, in the order of the
 // first pass, and not by name or path.
-type MismatchError struct {
-	// Checkpoint is the folder of the checkpoint.
-	Checkpoint  string
+type mismatchError struct {
+	// checkpoint is the folder of the checkpoint.
+	checkpoint  string
 	differences []difference
 	// fixed has, by key, the reason why Loop.ResumeAnyway cannot override a difference.
 	fixed map[string]string
@@ -84,12 +85,15 @@ type MismatchError struct {
 // is empty.
 type difference struct{ key, checkpoint, run string }
 
-func (e *MismatchError) Error() string { return e.OptionText(option.GoName) }
+func (e *mismatchError) Error() string { return e.OptionText(option.GoName) }
+
+// Is reports whether target is session.ErrMismatch.
+func (e *mismatchError) Is(target error) bool { return target == session.ErrMismatch }
 
 // OptionText implements option.Named.
-func (e *MismatchError) OptionText(name option.Name) string {
+func (e *mismatchError) OptionText(name option.Name) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "cannot resume from %s: it belongs to another run:", e.Checkpoint)
+	fmt.Fprintf(&b, "cannot resume from %s: it belongs to another run:", e.checkpoint)
 	for _, d := range e.differences {
 		fmt.Fprintf(&b, "\n  %s: %s in the checkpoint, %s now", d.key, orAbsent(d.checkpoint), orAbsent(d.run))
 		if why := identityHints[d.key]; why != "" && d.checkpoint != "" && d.run != "" {

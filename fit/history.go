@@ -137,7 +137,7 @@ func reading(bytes *int64) memory.Reading {
 }
 
 // recordJSON is the JSON form of a Record without its metrics, which follow the field step. A
-// CSVLog has the same columns except those at the end.
+// CSV file has the same columns except those at the end.
 type recordJSON struct {
 	Epoch            int      `json:"epoch"`
 	Step             int64    `json:"step"`
@@ -164,7 +164,7 @@ type recordJSON struct {
 }
 
 // fieldsBeforeMetrics is the number of fields of recordJSON before the metrics, and notInCSV that of the
-// fields at its end that a CSVLog lacks.
+// fields at its end that a CSV file lacks.
 const fieldsBeforeMetrics, notInCSV = 2, 3
 
 var recordFields = func() (names []string) {
@@ -195,7 +195,7 @@ func (r *Record) fields() recordJSON {
 	return j
 }
 
-// column returns the text of a field or metric for a CSVLog; empty if it is unknown.
+// column returns the text of a field or metric for a CSV file; empty if it is unknown.
 func (r *Record) column(name string) string {
 	if v, ok := r.Metrics.Get(name); ok {
 		return fmt.Sprint(v)

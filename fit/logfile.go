@@ -20,8 +20,12 @@ import (
 	"steadyfit/option"
 )
 
-// HistoryFile is a hook that appends each Record to a file as a line of JSON. A new training
-// appends to the existing content. A resumed run makes the file equal to that of an
+// HistoryFile is a hook that appends each Record to a file: as a line of JSON, or as comma-separated
+// values if the name of the file ends in .csv. The first line of a CSV file has the names of the fields
+// and metrics, and unknown values are empty; if that of an existing file differs, the error is an
+// *option.Error.
+//
+// A new training appends to the existing content. A resumed run makes the file equal to that of an
 // uninterrupted training: it removes the lines of epochs after the checkpoint, and adds missing
 // lines. So does a run that restarts a training that crashed before its first checkpoint.
 //
@@ -29,13 +33,15 @@ import (
 // a crash. Its errors are a LogError, which ends the run after the epoch, or is returned at its end
 // with continueOnError: lines are then written later, when there is free space.
 func HistoryFile(path string, continueOnError bool) Hook {
-	return historyLines(path).hook(continueOnError)
+	lines := historyLines
+	if strings.EqualFold(filepath.Ext(path), ".csv") {
+		lines = csvLines
+	}
+	return lines(path).hook(continueOnError)
 }
 
 func historyLines(path string) *lineFile {
 	return &lineFile{
-		kind:  "HistoryFile",
-		name:  "history_file(" + path + ")",
 		path:  path,
 		begin: func(*State) []byte { return nil },
 		format: func(r *Record) ([]byte, error) {
@@ -50,11 +56,6 @@ func historyLines(path string) *lineFile {
 	}
 }
 
-// CSVLog is like HistoryFile, but writes comma-separated values. The first line has the names
-// of the fields of Record and of the metrics. Unknown values are empty. If the first line of an
-// existing file differs, the error is an *option.Error.
-func CSVLog(path string, continueOnError bool) Hook { return csvLines(path).hook(continueOnError) }
-
 func csvLines(path string) *lineFile {
 	var columns []string
 	row := func(values []string) []byte {
@@ -66,8 +67,6 @@ func csvLines(path string) *lineFile {
 		return b.Bytes()
 	}
 	return &lineFile{
-		kind: "CSVLog",
-		name: "csv_log(" + path + ")",
 		path: path,
 		begin: func(s *State) []byte {
 			columns = slices.Concat(recordFields[:fieldsBeforeMetrics], s.available(), recordFields[fieldsBeforeMetrics:len(recordFields)-notInCSV])
@@ -93,8 +92,8 @@ func csvLines(path string) *lineFile {
 	}
 }
 
-// LogError reports that a HistoryFile or CSVLog could not write its file. It affects neither
-// the session nor checkpoints.
+// LogError reports that a HistoryFile could not write its file. It affects neither the session nor
+// checkpoints.
 type LogError struct {
 	// Path is the path of the file.
 	Path string
@@ -129,16 +128,16 @@ func (e *LogError) Error() string {
 func (e *LogError) Unwrap() error { return e.Err }
 
 type lineFile struct {
-	tolerant   bool // continue after an error
-	disk       disk.Disk
-	kind, path string // kind is "HistoryFile" or "CSVLog"
+	tolerant bool // continue after an error
+	disk     disk.Disk
+	path     string
 	// begin returns the first line of a file, or nil.
 	begin func(*State) []byte
 	// format returns the line of a record, including the newline.
 	format func(*Record) ([]byte, error)
 	// parse reads the epoch and the step of a line.
 	parse func(line []byte) (epoch int, step int64, ok bool)
-	name  string
+	name  string // of the hook
 	// step and done are the numbers of steps and epochs done when the run began.
 	step int64
 	done int
@@ -159,7 +158,7 @@ type lineFile struct {
 }
 
 func (l *lineFile) hook(continueOnError bool) Hook {
-	l.tolerant = continueOnError
+	l.tolerant, l.name = continueOnError, "history_file("+l.path+")"
 	return Hook{Name: l.name, Priority: priorityReport, Start: l.start, Epoch: l.epoch, End: l.end, local: true}
 }
 
@@ -167,7 +166,7 @@ func (l *lineFile) start(_ context.Context, s *State) error {
 	l.file, l.pending, l.torn, l.warned, l.stopped = nil, nil, false, false, nil
 	l.step, l.done = s.Step, s.EpochsDone
 	if l.path == "" {
-		return &option.Error{Option: l.kind, Reason: "it has no file name", Fix: "name a file"}
+		return &option.Error{Option: "HistoryFile", Reason: "it has no file name", Fix: "name a file"}
 	}
 	err := l.open(s)
 	if err == nil || errors.As(err, new(*option.Error)) {
@@ -249,7 +248,7 @@ func (l *lineFile) align(old []byte, s *State) ([]byte, error) {
 	}
 	if !bytes.HasPrefix(old, begin) {
 		first, _, _ := bytes.Cut(old, []byte("\n"))
-		return nil, &option.Error{Option: l.kind, Value: l.path, Reason: fmt.Sprintf("it begins with %.200q, and this run would write %.200q", first, bytes.TrimSpace(begin)), Fix: "use another file"}
+		return nil, &option.Error{Option: "HistoryFile", Value: l.path, Reason: fmt.Sprintf("it begins with %.200q, and this run would write %.200q", first, bytes.TrimSpace(begin)), Fix: "use another file"}
 	}
 	from, known := s.run.logs[l.name]
 	known = known && from >= int64(len(begin)) && from <= int64(len(old)) && (from == 0 || old[from-1] == '\n')

@@ -381,7 +381,7 @@ func TestLogFileThatOpensLater(t *testing.T) {
 // A device has no content.
 func TestLogToADevice(t *testing.T) {
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2}
-	loop.Hook(HistoryFile(os.DevNull, false), CSVLog(filepath.Join(tempDir(t), "run.csv"), false))
+	loop.Hook(HistoryFile(os.DevNull, false), HistoryFile(filepath.Join(tempDir(t), "run.csv"), false))
 	h, err := loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Len(t, h.Records, 2)

@@ -51,7 +51,7 @@ type Loop struct {
 	// rate ends the run. If LearningRate is nil, the model sets its rate.
 	LearningRate func(step int64, epoch int) float64
 	// LearningRateText describes LearningRate in the syntax of ParseSchedule. A run cannot
-	// resume from a checkpoint with a different text (MismatchError). An empty text is not
+	// resume from a checkpoint with a different text (session.ErrMismatch). An empty text is not
 	// compared.
 	LearningRateText string
 
@@ -59,7 +59,7 @@ type Loop struct {
 	// from the newest good checkpoint. If there is none, or Resume is empty, a new training
 	// begins.
 	Resume string
-	// ResumeAnyway resumes despite the differences of a MismatchError, where that is possible.
+	// ResumeAnyway resumes despite the differences of a session.ErrMismatch, where that is possible.
 	// It logs a warning for each difference, and records the event "resumed_anyway".
 	ResumeAnyway bool
 
@@ -87,7 +87,7 @@ func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 //
 // The error is
 //   - an *option.Error if an option cannot work. Nothing was trained.
-//   - a *MismatchError if the checkpoint does not match this run.
+//   - session.ErrMismatch if the checkpoint does not match this run.
 //   - checkpoint.ErrLocked if another run uses the folder of checkpoints.
 //   - ErrDiverged if the loss is NaN or infinite, or the gradients stay
 //     infinite, so that steps no longer change the weights.

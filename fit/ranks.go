@@ -212,7 +212,7 @@ func (r *run) takeOver(ctx context.Context, source int, differ error) (started i
 	if err == nil {
 		started, err = r.resumeAndStart(ctx, dir)
 	}
-	var mismatch *MismatchError
+	var mismatch *mismatchError
 	if errors.As(err, &mismatch) {
 		d := mismatch.differences[0]
 		err = otherRank(d.key, orAbsent(d.run), source, orAbsent(d.checkpoint))

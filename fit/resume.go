@@ -65,7 +65,7 @@ func (r *run) resume(ctx context.Context, dir string) (err error) {
 }
 
 func (r *run) accept(path string, state *savedState, found []difference) error {
-	mismatch := &MismatchError{Checkpoint: path, differences: found}
+	mismatch := &mismatchError{checkpoint: path, differences: found}
 	for _, d := range found {
 		if why := r.fixed(path, state, d.key); why != "" {
 			if mismatch.fixed == nil {

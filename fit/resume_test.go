@@ -286,7 +286,7 @@ func TestResumeAnyway(t *testing.T) {
 			ds = samples(t, 8)
 		}
 		_, err := loop.Run(t.Context(), ds)
-		var mismatch *MismatchError
+		var mismatch *mismatchError
 		require.ErrorAs(t, err, &mismatch, c.keys)
 		require.ErrorContains(t, err, "or set Loop.ResumeAnyway")
 		require.Empty(t, mismatch.fixed)
@@ -338,7 +338,7 @@ func TestResumeAnywayWithinAnEpoch(t *testing.T) {
 	_, loop := interrupted()
 	loop.Session.(*linear).names = []string{"loss", "error"}
 	_, err := loop.Run(t.Context(), samples(t, 16))
-	var mismatch *MismatchError
+	var mismatch *mismatchError
 	require.ErrorAs(t, err, &mismatch)
 	require.ErrorContains(t, err, "metrics: loss, mae in the checkpoint, loss, error now; this cannot be overridden: the checkpoint is from the middle of an epoch")
 }
@@ -355,7 +355,7 @@ func TestOtherModelIsNotForced(t *testing.T) {
 		before := names(t, dir)
 		loop.Session, loop.ResumeAnyway, loop.Epochs = c.session, true, 5
 		_, err := loop.Run(t.Context(), samples(t, 8))
-		var mismatch *MismatchError
+		var mismatch *mismatchError
 		require.ErrorAs(t, err, &mismatch)
 		require.Contains(t, mismatch.fixed, "session.model")
 		require.ErrorContains(t, err, "session.model: linear in the checkpoint, other now; this cannot be overridden: ")
@@ -404,7 +404,7 @@ func TestLaterPartsOfTheIdentity(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			var mismatch *MismatchError
+			var mismatch *mismatchError
 			require.ErrorAs(t, err, &mismatch)
 			require.ErrorContains(t, err, c.want)
 			require.Len(t, mismatch.differences, 1)
@@ -463,7 +463,7 @@ func TestModelExportedAnewIsForced(t *testing.T) {
 	_, err = train(exported{newLinear(), digits, "one"}, false, 2)
 	require.NoError(t, err)
 
-	var mismatch *MismatchError
+	var mismatch *mismatchError
 	_, err = train(exported{newLinear(), digits, "two"}, false, 3)
 	require.ErrorAs(t, err, &mismatch)
 	require.Empty(t, mismatch.fixed)

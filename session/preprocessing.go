@@ -34,8 +34,8 @@ type PreprocessingOptions struct {
 	Device gpuopts.Options
 }
 
-// ErrPreprocessing means that the graph cannot preprocess batches or returned a wrong shape.
-var ErrPreprocessing = errors.New("the graph cannot be used for preprocessing")
+// errPreprocessing means that the graph cannot preprocess batches or returned a wrong shape.
+var errPreprocessing = errors.New("the graph cannot be used for preprocessing")
 
 // Preprocess returns ds with a field that a graph transforms, such as an augmentation or a
 // normalization. graph is a serialized GraphDef, which any TensorFlow binding can write. The graph
@@ -49,7 +49,7 @@ var ErrPreprocessing = errors.New("the graph cannot be used for preprocessing")
 // checkpoint consists of ds, the graph and the seed. To find the shape and type of the result,
 // Preprocess processes the first two samples.
 //
-// A missing name is tfbind.ErrNotFound. The error is ErrPreprocessing if the graph
+// A missing name is tfbind.ErrNotFound. It is an error if the graph
 //   - returns strings or half-precision values, or
 //   - has an operation with state, such as random numbers without a seed, a queue, a table or
 //     an iterator. A resumed training could not repeat its results.
@@ -127,10 +127,10 @@ func (d *preprocessed) load(ctx context.Context, graph []byte) (err error) {
 	feeds := []tfbind.Output{input}
 	d.in, d.out = input.DType(), output.DType()
 	if d.in.Size() == 0 {
-		return fmt.Errorf("input %q takes %s: %w: expected numbers or bool", d.o.Input, d.in, ErrPreprocessing)
+		return fmt.Errorf("input %q takes %s: %w: expected numbers or bool", d.o.Input, d.in, errPreprocessing)
 	}
 	if out := dtype.ByCode(int32(d.out)); out == nil || out.Slice == nil || out.Kind == dtype.String {
-		return fmt.Errorf("output %q is %s, which batches do not support: %w: cast it in the graph, for example to float32", d.o.Output, d.out, ErrPreprocessing)
+		return fmt.Errorf("output %q is %s, which batches do not support: %w: cast it in the graph, for example to float32", d.o.Output, d.out, errPreprocessing)
 	}
 	if d.o.SeedInput != "" {
 		seed, err := d.graph.Output(d.o.SeedInput)
@@ -138,7 +138,7 @@ func (d *preprocessed) load(ctx context.Context, graph []byte) (err error) {
 			return fmt.Errorf("input %q: %w", d.o.SeedInput, err)
 		}
 		if seed.DType() != tfbind.Int64 {
-			return fmt.Errorf("seed input %q takes %s: %w: expected two int64", d.o.SeedInput, seed.DType(), ErrPreprocessing)
+			return fmt.Errorf("seed input %q takes %s: %w: expected two int64", d.o.SeedInput, seed.DType(), errPreprocessing)
 		}
 		feeds = append(feeds, seed)
 	}
@@ -163,7 +163,7 @@ func checkOperations(graph []byte) error {
 				in = " in function " + op.Function
 			}
 			return fmt.Errorf("operation %s (%s)%s %s, which no seed and no checkpoint restores: %w: use stateless operations, with random numbers from the seed of SeedInput",
-				op.Name, op.Type, in, keeps, ErrPreprocessing)
+				op.Name, op.Type, in, keeps, errPreprocessing)
 		}
 	}
 	return nil
@@ -250,10 +250,10 @@ func (d *preprocessed) apply(ctx context.Context, epoch, batch int, in data.Arra
 	}
 	if len(out.Shape) == 0 || out.Shape[0] != in.Shape[0] {
 		return out, fmt.Errorf("%w: %d samples went in, and %s of shape %v came out; the first size must be the number of samples",
-			ErrPreprocessing, in.Shape[0], d.out, out.Shape)
+			errPreprocessing, in.Shape[0], d.out, out.Shape)
 	}
 	if sample != nil && !slices.Equal(out.Shape[1:], sample) {
-		return out, fmt.Errorf("%w: samples of shape %v came out, expected %v like the first ones", ErrPreprocessing, out.Shape[1:], sample)
+		return out, fmt.Errorf("%w: samples of shape %v came out, expected %v like the first ones", errPreprocessing, out.Shape[1:], sample)
 	}
 	out.Values, err = t.Slice(buffer)
 	return out, err

@@ -28,7 +28,8 @@ import (
 const baseMark = "steadyfit/base/"
 
 // ErrMismatch means that a checkpoint, a snapshot or an adapter cannot be used with a model: it has
-// other variables, belongs to a model with other frozen variables, or is closed.
+// other variables, belongs to a model with other frozen variables, or is closed. From fit.Loop, it
+// means that the model, the data or the options of a training differ from those of its checkpoint.
 var ErrMismatch = errors.New("it does not fit the model")
 
 // Kinds of ErrMismatch.

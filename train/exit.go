@@ -55,7 +55,7 @@ func ExitCode(err error) int {
 		return exitMemory
 	case errors.Is(err, supervise.ErrRetry):
 		return exitFailed // the input was good when the training began
-	case as(new(*option.Error), new(*InputError), new(*fit.MismatchError), new(*checkpoint.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)),
+	case as(new(*option.Error), new(*InputError), new(*checkpoint.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)),
 		isAny(err, checkpoint.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrInexactSplit, session.ErrData, session.ErrMismatch, data.ErrFormat, data.ErrUnsupported, data.ErrTooLarge, data.ErrLabel):
 		return exitUsage
 	case errors.Is(err, fit.ErrDiverged):

@@ -34,8 +34,8 @@ func TestExitCodes(t *testing.T) {
 		{session.ErrOutOfMemory, exitMemory},
 		{&budget.Error{}, exitMemory},
 		// A lack of memory determines the code, whatever else the error says.
-		{fmt.Errorf("%w: %w: %w", budget.ErrSplit, savedmodels.ErrNoSignature, session.ErrOutOfMemory), exitMemory},
-		{fmt.Errorf("%w: %w: %w", budget.ErrSplit, session.ErrInexactSplit, session.ErrOutOfMemory), exitMemory},
+		{fmt.Errorf("the batch cannot be split any further: %w: %w", savedmodels.ErrNoSignature, session.ErrOutOfMemory), exitMemory},
+		{fmt.Errorf("the batch cannot be split any further: %w: %w", session.ErrInexactSplit, session.ErrOutOfMemory), exitMemory},
 		{&fit.HookError{Hook: "memory budget", Phase: "start", Err: &budget.Error{}}, exitMemory},
 		{&fit.HookError{Hook: "reset", Phase: "step", Err: savedmodels.ErrChanged}, exitFailed},
 		// A resumed process does not blame its input, which was good when the training began.

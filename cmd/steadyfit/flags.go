@@ -315,7 +315,7 @@ func (s *settings) outputFlags() []flag {
 		{"out", "tune", "YAML file to write, for fit --config; a page with a chart is written beside it", "", &s.Out},
 		{"output", "predict", "write only this output of the model", "", &s.output},
 		{"thin", "report", "write a small copy of the result to this file, .json or .json.gz", "", &s.thin},
-		{"history", "fit", "file for the history, one JSON line per epoch", "HistoryFile", &s.history},
+		{"history", "fit", "file for the history, a line per epoch: CSV if it ends in .csv, otherwise JSON", "HistoryFile", &s.history},
 		{"tensorboard", "fit", "folder for TensorBoard's event files; metrics have the names of Keras's callback", "TensorBoard.Folder", &s.TensorBoard.Folder},
 		{"tensorboard-every", "fit", "steps between values within an epoch for TensorBoard (0: one value per epoch)", "TensorBoard.EverySteps",
 			newCount(&s.TensorBoard.EverySteps, 0)},

@@ -10,13 +10,13 @@ import (
 	"steadyfit/session"
 )
 
-// ErrSplit means that a step ran out of memory and its batch cannot be split any further.
-var ErrSplit = errors.New("the batch cannot be split any further")
+// errSplit means that a step ran out of memory and its batch cannot be split any further.
+var errSplit = errors.New("the batch cannot be split any further")
 
 // OnOutOfMemory continues a run after TensorFlow ran out of memory in a step. It restores the
 // state before the step and doubles the number of micro-batches for the rest of the run
 // (session.Session.SetMicroBatches). batch is the number of samples of a batch. If a batch
-// cannot be split any further, the run ends with ErrSplit.
+// cannot be split any further, the run ends with an error.
 //
 // The snapshot is a second copy of the variables. Checkpoints store the number of
 // micro-batches.
@@ -34,10 +34,10 @@ func OnOutOfMemory(s *session.Session, batch int) *fit.Recovery {
 				return "", failed
 			}
 			if s.MicroBatches() >= batch {
-				return "", fmt.Errorf("%w: a micro-batch has one sample: %w", ErrSplit, failed)
+				return "", fmt.Errorf("%w: a micro-batch has one sample: %w", errSplit, failed)
 			}
 			if err := s.SetMicroBatches(min(2*s.MicroBatches(), batch)); err != nil {
-				return "", fmt.Errorf("%w: %w: %w", ErrSplit, err, failed)
+				return "", fmt.Errorf("%w: %w: %w", errSplit, err, failed)
 			}
 			return outOfMemoryEvent, nil
 		},
@@ -66,7 +66,7 @@ type splitState struct {
 // SplitAfterCrashes is a hook for OnOutOfMemory in a supervised process. When memory runs out,
 // TensorFlow often crashes, or the kernel kills the process, without an error. After n such
 // crashes, a run begins with 2^n times as many micro-batches, at most one per sample. batch is
-// the number of samples of a batch. If the model cannot be split, the error is ErrSplit.
+// the number of samples of a batch. If the model cannot be split, it returns an error.
 func SplitAfterCrashes(s *session.Session, batch, n int) fit.Hook {
 	return fit.Hook{Name: "split after out of memory", Start: func(_ context.Context, st *fit.State) error {
 		parts := s.MicroBatches()
@@ -74,7 +74,7 @@ func SplitAfterCrashes(s *session.Session, batch, n int) fit.Hook {
 			return nil
 		}
 		if err := s.SetMicroBatches(min(parts<<min(n, 30), batch)); err != nil {
-			return fmt.Errorf("%w: %w: %w", ErrSplit, err, session.ErrOutOfMemory)
+			return fmt.Errorf("%w: %w: %w", errSplit, err, session.ErrOutOfMemory)
 		}
 		st.Event(outOfMemoryEvent)
 		return nil

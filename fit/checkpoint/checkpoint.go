@@ -10,15 +10,8 @@ package checkpoint
 
 import "steadyfit/internal/checkpoint"
 
-var (
-	// ErrTorn means that a checkpoint is damaged or incomplete.
-	ErrTorn = checkpoint.ErrTorn
-	// ErrForeign means that a folder named like a checkpoint has none that this version can
-	// read, for example because a newer version of this program wrote it.
-	ErrForeign = checkpoint.ErrForeign
-	// ErrLocked means that another run uses the folder. Nothing was trained.
-	ErrLocked = checkpoint.ErrLocked
-)
+// ErrLocked means that another run uses the folder. Nothing was trained.
+var ErrLocked = checkpoint.ErrLocked
 
 type (
 	// Error reports a checkpoint that could not be written, or an old one that could not be
@@ -29,8 +22,8 @@ type (
 	Error = checkpoint.Error
 	// Info describes a checkpoint on disk: its Path, Step, Epochs, Identity, the time Written,
 	// and whether it is the Best. Variables is the prefix for Session.Restore. Err is nil if the
-	// checkpoint is intact. Otherwise it is ErrTorn, ErrForeign, or the error of reading a file of
-	// a checkpoint that may be intact, and only Path and Step are set.
+	// checkpoint is intact. Otherwise it is damaged, incomplete or of a newer version of this program,
+	// or a file of it cannot be read, and only Path and Step are set.
 	Info = checkpoint.Info
 )
 
