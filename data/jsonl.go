@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"steadyfit/internal/english"
 )
 
 // readJSONL reads JSON lines. Each line is an object
@@ -119,7 +121,7 @@ func (t *objects) add(text []byte, line int) error {
 			return t.bad(line, "", fmt.Sprintf("more than %d names", maxFields), "an object with the inputs of a model", "remove unused names")
 		}
 		if f == nil && len(t.lines) > 0 {
-			return t.bad(line, strconv.Quote(name), "an unknown name", "a name of the first line: "+strings.Join(t.names[:min(8, len(t.names))], ", "), "give all lines the same names")
+			return t.bad(line, strconv.Quote(name), "an unknown name", "a name of the first line: "+english.Some(t.names), "give all lines the same names")
 		}
 		if f == nil {
 			f = t.addField(name)

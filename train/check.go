@@ -120,7 +120,7 @@ func classesOf(m *savedmodels.Metadata, label string) int {
 
 // checkNames returns an error if class names cannot be mapped to the class numbers of a model.
 func checkNames(ds, field string, names []string, classes int) error {
-	shown := shown(names)
+	shown := english.Some(names)
 	switch {
 	case len(names) > classes:
 		return fmt.Errorf("%s: field %s has the labels %s, and the model has %d classes: %w", ds, field, shown, classes, data.ErrLabel)

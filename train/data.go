@@ -323,7 +323,7 @@ func (r *reader) checkColumns(ds *data.InMemory) error {
 		return "missing"
 	}
 	return unusable(fmt.Errorf("%s: feature column %d is %s, and in the training data it is %s; give the columns the same names and order (%s): %w",
-		ds.Name(), i+1, at(names), at(columns), shown(columns), data.ErrField))
+		ds.Name(), i+1, at(names), at(columns), english.Some(columns), data.ErrField))
 }
 
 // noteColumns reports columns of a table that are left out because the model was trained without
@@ -340,9 +340,6 @@ func (r *reader) noteColumns(ds *data.InMemory, path string) {
 		r.Note(fmt.Sprintf("%s has no header, so its columns are taken to be, in this order: %s", ds.Name(), english.Some(r.record.Columns)))
 	}
 }
-
-// shown lists the first names.
-func shown(names []string) string { return strings.Join(names[:min(8, len(names))], ", ") }
 
 // follow records the training data. Later data has its class numbers.
 func (r *reader) follow(train *data.InMemory) {
@@ -378,7 +375,7 @@ func (r *reader) checkClasses(ds *data.InMemory) error {
 	case len(names) == 0 || slices.Equal(names, known) || len(known) == 0 && !r.fixed:
 		return nil
 	case len(known) > 0:
-		return unusable(fmt.Errorf("%s: field y has the labels %s, and the model has %s; open the data with the class names of the model: %w", ds.Name(), shown(names), shown(known), data.ErrLabel))
+		return unusable(fmt.Errorf("%s: field y has the labels %s, and the model has %s; open the data with the class names of the model: %w", ds.Name(), english.Some(names), english.Some(known), data.ErrLabel))
 	case r.trains:
 		why = "the labels of the training data are numbers"
 	case len(names) != r.sortable:
@@ -386,7 +383,7 @@ func (r *reader) checkClasses(ds *data.InMemory) error {
 	default:
 		return nil
 	}
-	return unusable(fmt.Errorf("%s: field y has the labels %s, and %s, so the labels have no numbers; write numbers, or export the model with its class names: %w", ds.Name(), shown(names), why, data.ErrLabel))
+	return unusable(fmt.Errorf("%s: field y has the labels %s, and %s, so the labels have no numbers; write numbers, or export the model with its class names: %w", ds.Name(), english.Some(names), why, data.ErrLabel))
 }
 
 // checkRange returns an error for bytes outside the values that an input takes.
