@@ -45,9 +45,10 @@ type arrowBody struct {
 }
 
 const (
+	anArrowFile    = "an Arrow file"
 	arrowMagic     = "ARROW1"
 	arrowContinues = "\xff\xff\xff\xff" // begins each message
-	// maxArrowHeader limits the header of a message, and the footer.
+	// maxArrowHeader limits the header of a message.
 	maxArrowHeader = 64 << 20
 	// maxArrowDepth limits the levels of columns.
 	maxArrowDepth = 32
@@ -76,7 +77,7 @@ const (
 func openArrow(r io.ReaderAt, size int64, memory *limit) (*arrowMessages, error) {
 	var head [8]byte
 	if size < int64(len(head)) {
-		return nil, tooShort(size)
+		return nil, tooShort(size, anArrowFile)
 	}
 	if _, err := r.ReadAt(head[:], 0); err != nil {
 		return nil, readError(err)
@@ -89,10 +90,12 @@ func openArrow(r io.ReaderAt, size int64, memory *limit) (*arrowMessages, error)
 	case !strings.HasPrefix(begin, arrowMagic):
 		return nil, fmt.Errorf("no Arrow file or stream: it begins with %q: %w", begin, ErrFormat)
 	default:
-		var err error
-		if m.to, err = m.footer(r, size); err != nil {
+		footer, at, err := footerOf(r, size, anArrowFile, arrowMagic)
+		if err != nil {
 			return nil, err
 		}
+		m.to = at
+		_, m.stated = arrowVector(rootTable(footer), footerBatches)
 		for m.at = 8; m.at < 64; m.at += 8 { // writers may fill the first 64 bytes
 			if _, err := r.ReadAt(head[:], m.at); err != nil {
 				return nil, readError(err)
@@ -105,36 +108,6 @@ func openArrow(r io.ReaderAt, size int64, memory *limit) (*arrowMessages, error)
 	m.left = max(0, m.to-m.at)
 	m.r = bufio.NewReaderSize(io.NewSectionReader(r, m.at, m.left), 1<<20)
 	return m, nil
-}
-
-func tooShort(size int64) error {
-	return fmt.Errorf("%d bytes, too few for an Arrow file; %s: %w", size, interrupted, ErrFormat)
-}
-
-// footer returns where the footer begins, and takes the number of record batches from it.
-func (m *arrowMessages) footer(r io.ReaderAt, size int64) (at int64, err error) {
-	const least = 18
-	var end [10]byte
-	if size < least {
-		return 0, tooShort(size)
-	}
-	if _, err := r.ReadAt(end[:], size-int64(len(end))); err != nil {
-		return 0, readError(err)
-	}
-	if string(end[4:]) != arrowMagic {
-		return 0, fmt.Errorf("truncated: it ends with %q instead of %q; %s: %w", end[4:], arrowMagic, interrupted, ErrFormat)
-	}
-	n := int64(binary.LittleEndian.Uint32(end[:]))
-	if n > min(size-least, maxArrowHeader) {
-		return 0, fmt.Errorf("a footer of %d bytes in a file of %d, expected at most %d: %w", n, size, min(size-least, maxArrowHeader), ErrFormat)
-	}
-	raw := make([]byte, n)
-	at = size - int64(len(end)) - n
-	if _, err := r.ReadAt(raw, at); err != nil {
-		return 0, readError(err)
-	}
-	_, m.stated = arrowVector(rootTable(raw), footerBatches)
-	return at, nil
 }
 
 // complete returns an error if the footer lists other record batches than those that were read.

@@ -72,29 +72,11 @@ func (p *parquetRows) rows(r io.ReaderAt, size int64, each func([]byte) error) (
 	return nil
 }
 
-// checkMetadata checks the metadata, which the library reads into memory, and its length in the footer.
+// checkMetadata checks the footer, which has the metadata that the library reads into memory.
 func checkMetadata(r io.ReaderAt, size int64, memory *limit) error {
-	const (
-		least = 12
-		most  = 64 << 20
-	)
-	var end [8]byte
-	if size < least {
-		return fmt.Errorf("%d bytes, too few for a Parquet file: %w", size, ErrFormat)
-	}
-	if _, err := r.ReadAt(end[:], size-int64(len(end))); err != nil {
-		return readError(err)
-	}
-	if string(end[4:]) != parquetMagic {
-		return fmt.Errorf("truncated or no Parquet file: it ends with %q instead of %q: %w", end[4:], parquetMagic, ErrFormat)
-	}
-	n := int64(binary.LittleEndian.Uint32(end[:]))
-	if n > min(size-least, most) {
-		return fmt.Errorf("metadata of %d bytes in a file of %d, expected at most %d: %w", n, size, min(size-least, most), ErrFormat)
-	}
-	raw := make([]byte, n)
-	if _, err := r.ReadAt(raw, size-int64(len(end))-n); err != nil {
-		return readError(err)
+	raw, _, err := footerOf(r, size, "a Parquet file", parquetMagic)
+	if err != nil {
+		return err
 	}
 	w := &thriftWalk{raw: raw}
 	if err := w.walk(0); err != nil {

@@ -46,6 +46,36 @@ func (*tableRows) scan(io.Reader, int64, func(record, []byte) error) error {
 	return fmt.Errorf("the rows of a table cannot be read one by one: %w", ErrUnsupported)
 }
 
+// footerOf returns the footer of a file and where it begins. Its length and the magic follow, with which the
+// file also begins. what is the file, for messages.
+func footerOf(r io.ReaderAt, size int64, what, magic string) (raw []byte, at int64, err error) {
+	const most = 64 << 20
+	end := make([]byte, 4+len(magic))
+	least := int64(len(end) + (len(magic)+3)&^3) // the first magic is filled to a multiple of four bytes
+	if size < least {
+		return nil, 0, tooShort(size, what)
+	}
+	if _, err := r.ReadAt(end, size-int64(len(end))); err != nil {
+		return nil, 0, readError(err)
+	}
+	if string(end[4:]) != magic {
+		return nil, 0, fmt.Errorf("truncated, or not %s: it ends with %q instead of %q; %s: %w", what, end[4:], magic, interrupted, ErrFormat)
+	}
+	n := int64(binary.LittleEndian.Uint32(end))
+	if n > min(size-least, most) {
+		return nil, 0, fmt.Errorf("a footer of %d bytes in a file of %d, expected at most %d: %w", n, size, min(size-least, most), ErrFormat)
+	}
+	raw, at = make([]byte, n), size-int64(len(end))-n
+	if _, err := r.ReadAt(raw, at); err != nil {
+		return nil, 0, readError(err)
+	}
+	return raw, at, nil
+}
+
+func tooShort(size int64, what string) error {
+	return fmt.Errorf("%d bytes, too few for %s; %s: %w", size, what, interrupted, ErrFormat)
+}
+
 // use takes the columns of the first file, and checks those of the next ones.
 func (t *tableRows) use(columns []tableColumn) error {
 	same := func(a, b tableColumn) bool {
