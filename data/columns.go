@@ -158,13 +158,10 @@ func (m *InMemory) join(names []string, o *CSVOptions) error {
 }
 
 // joined makes samples of columns with one value each.
-type joined struct{ of []column }
-
-func (j *joined) under() *column { return nil }
-
-func (j *joined) tame() bool { return true }
-
-func (j *joined) repeats() bool { return true }
+type joined struct {
+	fromFiles
+	of []column
+}
 
 func (j *joined) describe() string {
 	text := "columns"

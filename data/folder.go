@@ -234,6 +234,7 @@ func list(names []string) string {
 
 // classFiles makes samples of the files in class folders, or of those in a folder without classes.
 type classFiles struct {
+	fromFiles
 	fileDecoder
 	dir   string
 	names []string // of the classes; empty means all sub-folders
@@ -331,12 +332,6 @@ func (k *fileKind) check(path string, e fs.DirEntry) (size int64, isDir bool, er
 	}
 	return info.Size(), info.IsDir(), err
 }
-
-func (f *classFiles) under() *column { return nil }
-
-func (f *classFiles) tame() bool { return true }
-
-func (f *classFiles) repeats() bool { return true }
 
 func (f *classFiles) make(h *hand, dst vector, at int, s Sample) error {
 	path := filepath.Join(f.dir, f.files[s.Row].path)

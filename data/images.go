@@ -90,12 +90,17 @@ func (d *imageDecoder) column() column {
 func (d *imageDecoder) describe() string { return d.options.describe() }
 
 func (d *imageDecoder) decode(h *hand, dst vector, at int, file *os.File, size int64) error {
+	return d.paint(h, dst, at, file, size)
+}
+
+// paint decodes an image of size bytes with the painter of a worker.
+func (d *imageDecoder) paint(h *hand, dst vector, at int, from imageSource, size int64) error {
 	p, ok := h.kept[d].(*painter)
 	if !ok {
 		p = newPainter(d.options)
 		h.kept[d] = p
 	}
-	return p.paint(dst, at, file, size, &d.decoding)
+	return p.paint(dst, at, from, size, &d.decoding)
 }
 
 // kind returns the element type of the samples.

@@ -29,7 +29,7 @@ func (m *InMemory) UseJPEG(decode func(file []byte, channels int) (pixels []byte
 				}
 			case *recordField:
 				if made.image {
-					made.set.options.Images.jpeg.Store(use)
+					made.set.images.options.jpeg.Store(use)
 				}
 			}
 		}

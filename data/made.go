@@ -45,6 +45,15 @@ type maker interface {
 	repeats() bool
 }
 
+// fromFiles is the part that makers of samples from files share.
+type fromFiles struct{}
+
+func (fromFiles) under() *column { return nil }
+
+func (fromFiles) tame() bool { return true }
+
+func (fromFiles) repeats() bool { return true }
+
 // hand is the memory of one worker: samples between two functions, the state of makers, and rows.
 type hand struct {
 	rows    []uint32

@@ -72,10 +72,10 @@ func (v value) dimensions() []int {
 // when a batch needs it.
 type recordSet struct {
 	recordFiles
-	format   recordFormat
-	options  Options
-	limit    *limit
-	decoding gate
+	format  recordFormat
+	options Options
+	limit   *limit
+	images  *imageDecoder // nil if no value is an image
 
 	fields []*recordField // sorted by name
 	byName map[string]int // index in fields; -1 for a value to leave out
@@ -100,6 +100,7 @@ type recordSet struct {
 
 // recordField makes the values of a column.
 type recordField struct {
+	fromFiles
 	set   *recordSet
 	name  string // in the records
 	index int    // in recordSet.fields
@@ -364,10 +365,9 @@ func (s *recordSet) isImage(f *recordField) (ok bool, err error) {
 	if _, ok := detect(s.format.content(f.value)); !ok {
 		return false, nil
 	}
-	if s.options.Images, err = s.options.Images.complete(); err != nil {
+	if s.images, err = newImageDecoder(s.options.Images); err != nil {
 		return false, fmt.Errorf("value %s: %w", strconv.Quote(f.name), err)
 	}
-	s.decoding.limit = s.options.Images.DecodeBytes
 	return true, nil
 }
 
@@ -427,9 +427,9 @@ func (s *recordSet) dataset(m *InMemory) error {
 			continue
 		}
 		c := column{name: f.name, shape: f.value.dimensions(), width: f.value.count, kind: f.value.kind, made: f, file: m.name}
-		if o := s.options.Images; f.image {
-			c.shape, c.kind, c.pixels = []int{o.Height, o.Width, o.Channels}, o.kind(), true
-			c.width = o.Height * o.Width * o.Channels
+		if f.image {
+			c = s.images.column()
+			c.name, c.made, c.file = f.name, f, m.name
 		}
 		m.columns = append(m.columns, c)
 	}
@@ -491,26 +491,19 @@ func (s *recordSet) wrongLabel(text int, found, expected string) error {
 	}), wrong)
 }
 
-func (f *recordField) under() *column { return nil }
-
-func (f *recordField) tame() bool { return true }
-
-func (f *recordField) repeats() bool { return true }
-
 func (f *recordField) describe() string {
 	if f.image {
-		return f.set.options.Images.describe() + " of " + f.name
+		return f.set.images.describe() + " of " + f.name
 	}
 	return f.name
 }
 
-// heldRecord is the record that a worker read last. raw and painter are kept for the next one.
+// heldRecord is the record that a worker read last. raw is kept for the next one.
 type heldRecord struct {
-	row     int
-	entry   [entryBytes]byte
-	raw     []byte
-	values  []value
-	painter *painter
+	row    int
+	entry  [entryBytes]byte
+	raw    []byte
+	values []value
 }
 
 func (f *recordField) make(h *hand, dst vector, at int, s Sample) error {
@@ -519,14 +512,11 @@ func (f *recordField) make(h *hand, dst vector, at int, s Sample) error {
 		return err
 	}
 	v := held.values[f.index]
-	if !f.image {
-		err = f.set.decode(v, dst, at)
-	} else {
-		if held.painter == nil {
-			held.painter = newPainter(f.set.options.Images)
-		}
+	if f.image {
 		raw := f.set.format.content(v)
-		err = held.painter.paint(dst, at, bytes.NewReader(raw), int64(len(raw)), &f.set.decoding)
+		err = f.set.images.paint(h, dst, at, bytes.NewReader(raw), int64(len(raw)))
+	} else {
+		err = f.set.decode(v, dst, at)
 	}
 	if err != nil {
 		file, number := f.set.position(s.Row)
