@@ -78,7 +78,7 @@ type Config struct {
 	// computed once per sample instead of in every step (savedmodels.Features): Auto if there is
 	// such a part, the first steps have the same bits, and the measured times promise a faster
 	// training, and otherwise the reason is reported; On also if steps then round differently, or
-	// Run fails with the reason why it cannot; Off or empty never.
+	// Run fails with the reason why it cannot; empty never.
 	CacheFeatures Choice
 	// Allocator is the malloc of the process: jemalloc, tcmalloc or mimalloc, if installed, or
 	// "mmap", which returns large blocks to the system when they are freed. Empty changes nothing.
@@ -202,7 +202,6 @@ const (
 	Always        Choice = "always"
 	Never         Choice = "never"
 	On            Choice = "on"
-	Off           Choice = "off"
 	Auto          Choice = "auto"
 	Precision     Choice = "precision"
 	Live          Choice = "live"
@@ -271,7 +270,7 @@ func (c *Config) checkChoices() error {
 		words  []Choice
 	}{
 		{"Autotune.Mode", c.Autotune.Mode, []Choice{On, Precision, Live}},
-		{"Config.CacheFeatures", c.CacheFeatures, []Choice{Auto, On, Off}},
+		{"Config.CacheFeatures", c.CacheFeatures, []Choice{Auto, On}},
 		{"Config.OnOutOfMemory", c.OnOutOfMemory, []Choice{MicroBatch, Restart}},
 		{"Config.Supervise", c.Supervise, []Choice{Always, ForBudget}},
 		{"Config.Trace", c.Trace, []Choice{Always, Never, UnlessLimited}},

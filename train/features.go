@@ -41,7 +41,7 @@ func (t *training) cacheFeatures(ctx context.Context) error {
 		files.ClearScratch(t.Checkpoints.Folder, featuresPrefix)
 	}
 	// Autotune restarts a process only without cached features.
-	if t.CacheFeatures == "" || t.CacheFeatures == Off || t.CacheFeatures == Auto && (!t.freezes() || restartedAlready()) {
+	if t.CacheFeatures == "" || t.CacheFeatures == Auto && (!t.freezes() || restartedAlready()) {
 		return nil
 	}
 	err := t.tryFeatures(ctx)

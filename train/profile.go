@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -33,33 +32,8 @@ type Profile struct {
 // maxProfile is the maximum number of steps of a Profile.
 const maxProfile = 1000
 
-// ParseProfile parses steps=FIRST:LAST or steps=FIRST:LAST,file=PATH. The file is trace.json by default.
-func ParseProfile(text string) (Profile, error) {
-	p := Profile{File: "trace.json"}
-	steps, file, named := strings.Cut(text, ",")
-	if named {
-		if p.File, named = strings.CutPrefix(file, "file="); !named || p.File == "" {
-			return p, fmt.Errorf("found %q after the steps; expected file=PATH", file)
-		}
-	}
-	steps, ok := strings.CutPrefix(steps, "steps=")
-	first, last, both := strings.Cut(steps, ":")
-	var bad [2]error
-	p.First, bad[0] = strconv.ParseInt(first, 10, 64)
-	p.Last, bad[1] = strconv.ParseInt(last, 10, 64)
-	if !ok || !both || errors.Join(bad[:]...) != nil {
-		return p, errors.New("expected steps=FIRST:LAST, as in steps=10:20, and optionally ,file=PATH")
-	}
-	return p, nil
-}
-
-// String returns the profile in the format of ParseProfile.
-func (p Profile) String() string {
-	if p == (Profile{}) {
-		return ""
-	}
-	return fmt.Sprintf("steps=%d:%d,file=%s", p.First, p.Last, p.File)
-}
+// text returns the steps and the file as the option's value in an error.
+func (p Profile) text() string { return fmt.Sprintf("steps=%d:%d,file=%s", p.First, p.Last, p.File) }
 
 func (c *Config) checkProfile() error {
 	p := c.Profile
@@ -68,20 +42,20 @@ func (c *Config) checkProfile() error {
 	}
 	switch info, err := os.Stat(p.File); {
 	case p.First < 1 || p.Last < p.First:
-		return refuse("Config.Profile", p, "the first step is at least 1, and the last step is not before it")
+		return refuse("Config.Profile", p.text(), "the first step is at least 1, and the last step is not before it")
 	case p.Last-p.First >= maxProfile:
-		return refuse("Config.Profile", p, "at most %d steps can be traced, and these are %d", maxProfile, p.Last-p.First+1)
+		return refuse("Config.Profile", p.text(), "at most %d steps can be traced, and these are %d", maxProfile, p.Last-p.First+1)
 	case p.File == "":
-		return refuse("Config.Profile", p, "it names no file for the trace")
+		return refuse("Config.Profile", p.text(), "it names no file for the trace")
 	case err == nil && !info.Mode().IsRegular():
-		return refuse("Config.Profile", p, "%s is no regular file; name another file", p.File)
+		return refuse("Config.Profile", p.text(), "%s is no regular file; name another file", p.File)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return wrong("Config.Profile", p, err)
+		return wrong("Config.Profile", p.text(), err)
 	case c.Session.Device.Executor != "":
-		return refuse("Config.Profile", p, "the single-threaded executor cannot trace; leave {Options.Executor} at its default")
+		return refuse("Config.Profile", p.text(), "the single-threaded executor cannot trace; leave {Options.Executor} at its default")
 	}
 	if info, err := os.Stat(filepath.Dir(p.File)); err != nil || !info.IsDir() {
-		return refuse("Config.Profile", p, "the folder %s does not exist; create it, or name a file in another folder", filepath.Dir(p.File))
+		return refuse("Config.Profile", p.text(), "the folder %s does not exist; create it, or name a file in another folder", filepath.Dir(p.File))
 	}
 	return nil
 }
@@ -141,7 +115,7 @@ func (p *profiled) end() {
 	case p.file != nil:
 		p.finish(nil)
 	case p.began < p.t.Profile.Last: // otherwise an earlier process has written it
-		p.t.Loop.Log.Warn("no trace was written, since the training ran none of the steps", "profile", p.t.Profile)
+		p.t.Loop.Log.Warn("no trace was written, since the training ran none of the steps", "profile", p.t.Profile.text())
 	}
 }
 

@@ -19,7 +19,6 @@ import (
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
 	"steadyfit/internal/rank"
-	"steadyfit/internal/reexec"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -104,9 +103,9 @@ func (t *training) prepareProcess() error {
 	if err := t.check(); err != nil {
 		return err
 	}
-	warnings, err := t.UseEnvironment()
+	warnings, err := autotune.UseEnvironment(t.Session.Device, t.ReleaseMemory, t.Allocator)
 	if err != nil {
-		return err
+		return unusable(err)
 	}
 	// An earlier process of this training has reported the warnings.
 	if _, supervised := os.LookupEnv(child.SupervisedEnv); supervised && t.Worker == nil || restartedAlready() {
@@ -119,26 +118,6 @@ func (t *training) prepareProcess() error {
 		t.report("cluster", t.Cluster)
 	}
 	return nil
-}
-
-// UseEnvironment restarts the program if Session.Device, ReleaseMemory or Allocator need environment
-// variables that are not set. Run calls it first. The warnings are options without an effect.
-func (c *Config) UseEnvironment() (warnings []*option.Error, err error) {
-	warnings, err = c.Session.Device.Check(os.Environ())
-	if err == nil {
-		err = session.UseEnvironment(c.Session.Device)
-	}
-	if err == nil && c.ReleaseMemory {
-		err = session.UseReleaseProfile()
-	}
-	if err == nil && c.Allocator != "" {
-		missing, bad := autotune.Configuration{Allocator: c.Allocator, OneDNN: c.Session.Device.OneDNN}.Environment()
-		if bad == nil {
-			bad = reexec.With(missing)
-		}
-		err = wrong("Config.Allocator", c.Allocator, bad)
-	}
-	return warnings, unusable(err)
 }
 
 func (t *training) report(subject string, value any) {

@@ -24,8 +24,8 @@ import (
 	"steadyfit/train"
 )
 
-// kept is the value of bench --auto that measures nothing.
-const kept train.Choice = "kept"
+// off and kept are the values of bench --auto that measure nothing.
+const off, kept train.Choice = "off", "kept"
 
 func newBench(s *settings) *cobra.Command {
 	return &cobra.Command{
@@ -77,7 +77,7 @@ func (s *settings) bench(cmd *cobra.Command) error {
 		return err
 	}
 	var choice autotune.Choice
-	if s.autotune != train.Off {
+	if s.autotune != off {
 		// Trials run before a session takes memory.
 		if choice, err = s.choose(cmd, m, source.data); err != nil {
 			return err
@@ -109,10 +109,10 @@ func (s *settings) checkBench() error {
 	switch {
 	case s.synthetic && s.Data.Path != "":
 		return usagef("--synthetic and --data exclude each other")
-	case s.autotune != train.Off && s.signature != "":
+	case s.autotune != off && s.signature != "":
 		return usagef("--auto chooses among the signatures that train; leave --signature out")
 	}
-	if s.autotune == train.Off || s.autotune == kept {
+	if s.autotune == off || s.autotune == kept {
 		return nil
 	}
 	return s.checkCache()
@@ -301,7 +301,7 @@ func (s *settings) syntheticSource(m *savedmodels.Model, sig *savedmodels.Signat
 		for yield(b, nil) {
 		}
 	}
-	if s.autotune != train.Off {
+	if s.autotune != off {
 		var one *data.InMemory
 		one, err = data.New("synthetic", b.Fields...)
 		source.data = repeated{one}

@@ -68,7 +68,7 @@ type settings struct {
 }
 
 func newSettings() *settings {
-	s := &settings{deadline: 5 * time.Minute, restarts: 5, steps: 1000, stepsPerCall: 50, autotune: train.Off, ranks: 2, within: 4 * time.Minute}
+	s := &settings{deadline: 5 * time.Minute, restarts: 5, steps: 1000, stepsPerCall: 50, autotune: off, ranks: 2, within: 4 * time.Minute}
 	s.cluster.Start, s.cluster.Timeout = 10*time.Minute, time.Minute
 	s.Loop.Epochs, s.Loop.Batch, s.Loop.ValidationEvery = 1, 32, 1
 	s.Shuffle, s.CheckImages, s.Prefetch = true, true, -1
@@ -267,7 +267,7 @@ func (s *settings) speedFlags() []flag {
 		{"auto", "fit", "measure which configuration is fastest; precision tries 16 bits too, live only the thread", "Autotune.Mode",
 			newChoice(&s.Autotune.Mode, "on precision live off", train.On, train.Precision, train.Live, "")},
 		{"auto", "bench", "measure which configuration runs fastest; kept prints an earlier result", "",
-			newChoice(&s.autotune, "off on precision kept", train.Off, train.On, train.Precision, kept)},
+			newChoice(&s.autotune, "off on precision kept", off, train.On, train.Precision, kept)},
 		{"auto", "tune", "precision also tries 16 bits, which change the results; the other values have no effect", "",
 			newChoice(&s.Autotune.Mode, "on precision live off", train.On, train.Precision, train.Live, "")},
 		{"cache", "fit bench tune", "folder for the measurements of --auto (default steadyfit/tune in your cache folder)", "Autotune.Cache Plan.Cache", &s.Autotune.Cache},
@@ -322,7 +322,7 @@ func (s *settings) outputFlags() []flag {
 		{"tensorboard-histograms", "fit", "epochs between histograms of the weights (0: no histograms)", "TensorBoard.Histograms",
 			newCount(&s.TensorBoard.Histograms, 0)},
 		{"profile", "fit", "trace the operations of steps, as in steps=10:20,file=trace.json", "Config.Profile",
-			newParsed(&s.Profile, "steps", train.ParseProfile)},
+			newParsed(&s.Profile, "steps", parseProfile)},
 		{"metrics-listen", "fit", "serve metrics for Prometheus at HOST:PORT (:9090: port 9090 of the loopback address)", "Config.MetricsListen", &s.MetricsListen},
 		{"json", "fit evaluate inspect verify doctor matrix report explain tune", "print the result as JSON", "", &s.json},
 		{"strict", "inspect", "exit with 6 if the model cannot be trained", "", &s.strict},

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/memlayer"
+	"steadyfit/train"
 )
 
 // These programs run or print command lines. All other packages are libraries.
@@ -179,5 +180,17 @@ func TestFlagName(t *testing.T) {
 		{"Options.Grappler", "x", "Options.Grappler x"},
 	} {
 		assert.Equal(t, c.want, flagName(c.option, c.value))
+	}
+}
+
+func TestParseProfile(t *testing.T) {
+	for text, want := range map[string]train.Profile{"steps=1:20": {First: 1, Last: 20, File: "trace.json"}, "steps=3:3,file=a,b": {First: 3, Last: 3, File: "a,b"}} {
+		p, err := parseProfile(text)
+		require.NoError(t, err)
+		assert.Equal(t, want, p)
+	}
+	for _, text := range []string{"", "10:20", "steps=10", "steps=a:b", "steps=1:2,", "steps=1:2,file=", "steps=1:2,out=x"} {
+		_, err := parseProfile(text)
+		assert.Error(t, err, text)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"steadyfit/adapter"
 	"steadyfit/data"
+	"steadyfit/internal/autotune"
 	"steadyfit/internal/doctor"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -25,9 +26,9 @@ func (s *settings) prepareProcess(stderr io.Writer) error {
 	if err := s.checkGrowth(); err != nil {
 		return err
 	}
-	warnings, err := s.UseEnvironment()
+	warnings, err := autotune.UseEnvironment(s.Session.Device, s.ReleaseMemory, s.Allocator)
 	if err != nil {
-		return err
+		return unusable(err)
 	}
 	for _, w := range warnings {
 		notice(stderr, "warning", w)

@@ -19,6 +19,7 @@ import (
 	"steadyfit/matrix"
 	"steadyfit/memory"
 	"steadyfit/session"
+	"steadyfit/train"
 )
 
 // value is a pflag.Value that calls a function.
@@ -309,6 +310,26 @@ func parseLossScale(text string) (session.LossScale, error) {
 		return session.LossScale{}, fmt.Errorf("expected dynamic, or a number above 0 and at most %.4g, as in 1024", math.MaxFloat32)
 	}
 	return session.LossScale{Fixed: scale}, nil
+}
+
+// parseProfile parses steps=FIRST:LAST or steps=FIRST:LAST,file=PATH. The file is trace.json by default.
+func parseProfile(text string) (train.Profile, error) {
+	p := train.Profile{File: "trace.json"}
+	steps, file, named := strings.Cut(text, ",")
+	if named {
+		if p.File, named = strings.CutPrefix(file, "file="); !named || p.File == "" {
+			return p, fmt.Errorf("found %q after the steps; expected file=PATH", file)
+		}
+	}
+	steps, ok := strings.CutPrefix(steps, "steps=")
+	first, last, both := strings.Cut(steps, ":")
+	var bad [2]error
+	p.First, bad[0] = strconv.ParseInt(first, 10, 64)
+	p.Last, bad[1] = strconv.ParseInt(last, 10, 64)
+	if !ok || !both || errors.Join(bad[:]...) != nil {
+		return p, errors.New("expected steps=FIRST:LAST, as in steps=10:20, and optionally ,file=PATH")
+	}
+	return p, nil
 }
 
 func (s *settings) setStepsPerExecution(text string) error {

@@ -10,7 +10,9 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
+	"steadyfit/internal/reexec"
 	"steadyfit/internal/tfprocess"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
@@ -92,6 +94,29 @@ func (c Configuration) Environment() (missing []gpuopts.Variable, err error) {
 	}
 	_, preload, err := gpuopts.With(env, wanted)
 	return append(missing, preload...), err
+}
+
+// UseEnvironment restarts the program if the options of devices, session.UseReleaseProfile or an allocator
+// need environment variables that are not set. The warnings are options without an effect.
+func UseEnvironment(device gpuopts.Options, release bool, malloc string) (warnings []*option.Error, err error) {
+	warnings, err = device.Check(os.Environ())
+	if err == nil {
+		err = session.UseEnvironment(device)
+	}
+	if err == nil && release {
+		err = session.UseReleaseProfile()
+	}
+	if err != nil || malloc == "" {
+		return warnings, err
+	}
+	missing, err := Configuration{Allocator: malloc, OneDNN: device.OneDNN}.Environment()
+	if err == nil {
+		err = reexec.With(missing)
+	}
+	if err != nil {
+		err = &option.Error{Option: "Config.Allocator", Value: malloc, Reason: err.Error(), Err: err}
+	}
+	return warnings, err
 }
 
 func (c Configuration) allocatorVariables() (list []gpuopts.Variable, err error) {
