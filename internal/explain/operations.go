@@ -81,9 +81,9 @@ func layerOf(name string) string {
 	return strings.Join(path, "/")
 }
 
-// held returns the memory of an operation at a moment, and the part of it that is workspace.
-func (o *operation) held(micros int64) (outputs, workspace memory.Bytes) {
-	outputs = max(o.Held(micros), 0)
+// split returns which part of the memory that an operation holds at a moment is workspace.
+func (o *operation) split(held memory.Bytes, micros int64) (outputs, workspace memory.Bytes) {
+	outputs = max(held, 0)
 	if micros <= o.End {
 		workspace = max(outputs-o.Outputs, 0)
 	}
@@ -104,7 +104,7 @@ func atPeak(operations []operation) map[string][]Holder {
 	_, at := peakOf(operations)
 	parts := map[string][]Holder{}
 	for _, o := range operations {
-		outputs, workspace := o.held(at)
+		outputs, workspace := o.split(o.Held(at), at)
 		for _, h := range []struct {
 			part  string
 			bytes memory.Bytes

@@ -90,11 +90,7 @@ func newTimeline(operations []operation) (t Timeline) {
 		part := slices.Index(stepParts, o.part)
 		totals[part] -= s.outputs
 		totals[workspace] -= s.workspace
-		s.outputs, s.workspace = max(s.held, 0), 0
-		if e.micros <= o.End {
-			s.workspace = max(s.outputs-o.Outputs, 0)
-			s.outputs -= s.workspace
-		}
+		s.outputs, s.workspace = o.split(s.held, e.micros)
 		totals[part] += s.outputs
 		totals[workspace] += s.workspace
 		if s.held > 0 && span.From < 0 {
