@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"steadyfit/data"
+	measuring "steadyfit/internal/lab/measure"
 )
 
 // The generated images have ten classes of equal size. An image is grey, plus the pattern of
@@ -43,27 +44,10 @@ func makePart(dir string, n int, seed uint64) error {
 		return err
 	}
 	x, y := images(n, seed)
-	if err := writeArray(filepath.Join(dir, "x.npy"), n, data.Field{Name: "x", Array: data.Array{
-		Shape: []int{n, imageSize, imageSize, imageChannels}, Values: x}}); err != nil {
+	if err := measuring.WriteArray(filepath.Join(dir, "x.npy"), data.Array{Shape: []int{n, imageSize, imageSize, imageChannels}, Values: x}); err != nil {
 		return err
 	}
-	return writeArray(filepath.Join(dir, "y.npy"), n, data.Field{Name: "y", Array: data.Array{Shape: []int{n}, Values: y}})
-}
-
-func writeArray(path string, n int, field data.Field) (err error) {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	w, err := data.NewWriter(f, ".npy", n)
-	if err != nil {
-		return err
-	}
-	if err := w.Write(field); err != nil {
-		return err
-	}
-	return w.Flush()
+	return measuring.WriteArray(filepath.Join(dir, "y.npy"), data.Array{Shape: []int{n}, Values: y})
 }
 
 func images(n int, seed uint64) (x []uint8, y []int64) {

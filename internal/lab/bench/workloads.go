@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -12,7 +11,7 @@ import (
 	"strconv"
 
 	"steadyfit/data"
-	"steadyfit/internal/files"
+	"steadyfit/internal/lab/measure"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -130,17 +129,7 @@ func (p *prepared) writeData(sig *savedmodels.Signature) error {
 		default:
 			return fmt.Errorf("%s: input %s is %s; expected float32 or int64", p.Model, in.Name, in.DType)
 		}
-		err := files.Stream(filepath.Join(p.data, in.Name+".npy"), func(out io.Writer) error {
-			w, err := data.NewWriter(out, ".npy", a.Shape[0])
-			if err == nil {
-				err = w.Write(data.Field{Name: in.Name, Array: a})
-			}
-			if err == nil {
-				err = w.Flush()
-			}
-			return err
-		})
-		if err != nil {
+		if err := measure.WriteArray(filepath.Join(p.data, in.Name+".npy"), a); err != nil {
 			return fmt.Errorf("%s: %w", in.Name, err)
 		}
 	}

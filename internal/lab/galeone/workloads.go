@@ -19,7 +19,6 @@ import (
 	"steadyfit/internal/contract"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/mustcompile"
-	"steadyfit/internal/lab/synth"
 	"steadyfit/internal/lab/worker"
 )
 
@@ -330,7 +329,7 @@ func large(j *job) *loop.Loop {
 	if where == "memory" {
 		return m.trainRows(f, n)
 	}
-	files := worker.Must(synth.Stream(m.synth(f), n, j.Spec.Scratch))
+	files := worker.Must(m.synth(f).Stream(n, j.Spec.Scratch))
 	next, stop := iter.Pull2(loop.Passes(files, data.Pass{Batch: j.Spec.Batch}))
 	l := m.train(f, func(int) []any {
 		b, err, _ := next()

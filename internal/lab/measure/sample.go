@@ -8,6 +8,7 @@ import (
 	"runtime"
 
 	"steadyfit/data"
+	"steadyfit/internal/files"
 )
 
 // A Sample is the result of a run as a JSON line, which variants in all languages print. An
@@ -48,6 +49,20 @@ func (r Result) Sample(stepsPerCall int, tensorflow string) Sample {
 }
 
 func (s Sample) Write(w io.Writer) error { return json.NewEncoder(w).Encode(s) }
+
+// WriteArray writes an array to a .npy file.
+func WriteArray(path string, a data.Array) error {
+	return files.Stream(path, func(out io.Writer) error {
+		w, err := data.NewWriter(out, ".npy", a.Shape[0])
+		if err == nil {
+			err = w.Write(data.Field{Array: a})
+		}
+		if err == nil {
+			err = w.Flush()
+		}
+		return err
+	})
+}
 
 // WithData calls use with the samples of x.npy and y.npy in a folder, as one batch that is
 // valid until use returns. The samples are read from the files into that batch.

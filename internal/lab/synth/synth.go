@@ -4,12 +4,15 @@ package synth
 
 import (
 	"fmt"
+	"io"
 	"iter"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 
 	"steadyfit/data"
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/files"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -162,6 +165,28 @@ func (s *Synth) InMemory(n int, key uint64) (*data.InMemory, error) {
 	b := s.Batch(n)
 	s.FillAll(b, key)
 	return data.New("synthetic", b.Fields...)
+}
+
+// Stream writes n samples to files in dir, chunk by chunk, and opens them without reading them.
+func (s *Synth) Stream(n int, dir string) (*data.InMemory, error) {
+	room := s.Batch(chunk)
+	for i, f := range s.Fields {
+		if err := files.Stream(filepath.Join(dir, f.Name+".npy"), func(out io.Writer) error {
+			w, err := data.NewWriter(out, ".npy", n)
+			for from := 0; err == nil && from < n; from += chunk {
+				part := room.Slice(0, min(chunk, n-from))
+				s.Fill(part, uint64(from))
+				err = w.Write(part.Fields[i])
+			}
+			if err != nil {
+				return err
+			}
+			return w.Flush()
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return data.Open(filepath.Join(dir, "x.npy"), data.Options{OnDisk: true})
 }
 
 // Generated is a dataset that generates each batch on demand, in one buffer per pass.

@@ -11,7 +11,6 @@ import (
 	"steadyfit/internal/inputs"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/mustcompile"
-	"steadyfit/internal/lab/synth"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/savedmodels"
 )
@@ -61,7 +60,7 @@ func newS0(ctx context.Context, b *builder) *loop.Loop {
 	if where == "graph" {
 		return t.loop(b.pipeline(ctx, t.synth(), rows, 0, prefetch).take)
 	}
-	ds := worker.Must(synth.Stream(t.synth(), rows, b.Spec.Scratch))
+	ds := worker.Must(t.synth().Stream(rows, b.Spec.Scratch))
 	b.onClose(ds.Close)
 	return t.loop(b.passes(data.Prefetch(ds, prefetch), b.Spec.Batch, b.Spec.From))
 }
