@@ -107,7 +107,7 @@ type Options struct {
 	OneDNN string `json:",omitzero"`
 	// OneDNNSystemAllocator allocates oneDNN's large blocks with malloc, instead of from a pool
 	// that never returns memory (TF_ONEDNN_USE_SYSTEM_ALLOCATOR, onednn_env_vars.cc).
-	// session.UseReleaseProfile adds settings that make this fast.
+	// The release profile of session.UseEnvironment adds settings that make this fast.
 	OneDNNSystemAllocator bool `json:",omitzero"`
 	// OneDNNPoolLimit is the maximum size of oneDNN's pool in bytes; 0 means the machine's memory.
 	// A step that needs more fails (TF_MKL_ALLOC_MAX_BYTES, mkl_cpu_allocator.h).

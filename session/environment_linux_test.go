@@ -55,7 +55,7 @@ func environmentChild(kind string) error {
 	o := environmentOutcome{process: thisProcess()}
 	switch kind {
 	case "start":
-		if err := UseEnvironment(environmentOptions); err != nil {
+		if err := UseEnvironment(environmentOptions, false); err != nil {
 			return err
 		}
 	case "gpu":
@@ -248,8 +248,8 @@ func TestTooLate(t *testing.T) {
 		_, set := os.LookupEnv(v)
 		assert.False(t, set, "%s was set, too late", v)
 	}
-	assert.ErrorIs(t, UseEnvironment(gpuopts.Options{OneDNN: "off"}), gpuopts.ErrTooLate)
-	assert.NoError(t, UseEnvironment(gpuopts.Options{InterThreads: 3}), "there is no variable for that")
+	assert.ErrorIs(t, UseEnvironment(gpuopts.Options{OneDNN: "off"}, false), gpuopts.ErrTooLate)
+	assert.NoError(t, UseEnvironment(gpuopts.Options{InterThreads: 3}, false), "there is no variable for that")
 
 	// These settings can differ between sessions.
 	for _, own := range each {
@@ -263,7 +263,7 @@ func TestTooLate(t *testing.T) {
 	t.Setenv("TF_ENABLE_ONEDNN_OPTS", "0")
 	_, err = compileAndOpen(ctx, model, Options{Device: gpuopts.Options{OneDNN: "off"}})
 	assert.ErrorIs(t, err, gpuopts.ErrTooLate)
-	assert.ErrorIs(t, UseEnvironment(gpuopts.Options{OneDNN: "off"}), gpuopts.ErrTooLate)
+	assert.ErrorIs(t, UseEnvironment(gpuopts.Options{OneDNN: "off"}, false), gpuopts.ErrTooLate)
 }
 
 func TestTooLateInAChild(t *testing.T) {

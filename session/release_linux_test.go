@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/gpuopts"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -46,7 +47,7 @@ func (o *resetOutcome) reload(ctx context.Context, s *Session, to *Snapshot) err
 func resetChild(kind string) error {
 	ctx := context.Background()
 	if kind == "release" {
-		if err := UseReleaseProfile(); err != nil {
+		if err := UseEnvironment(gpuopts.Options{}, true); err != nil {
 			return err
 		}
 	}
@@ -61,7 +62,7 @@ func resetChild(kind string) error {
 	}
 	defer s.Close()
 	if kind == "open" {
-		if err := UseReleaseProfile(); err != nil {
+		if err := UseEnvironment(gpuopts.Options{}, true); err != nil {
 			return err
 		}
 		return json.NewEncoder(os.Stdout).Encode(o)
@@ -131,7 +132,7 @@ func TestReleaseProfile(t *testing.T) {
 	_, log, err = run("open")
 	require.Error(t, err)
 	assert.Contains(t, log, "TensorFlow was opened without")
-	// If all variables are set, UseReleaseProfile does not restart.
+	// If all variables are set, UseEnvironment does not restart.
 	_, log, err = run("open", releaseVariables()...)
 	require.NoError(t, err, log)
 }

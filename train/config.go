@@ -141,8 +141,8 @@ type Config struct {
 	Worker *supervise.Worker
 	// Reset resets the session regularly; nil disables resets. Run sets Restart.
 	Reset *budget.ResetPolicy
-	// ReleaseMemory applies session.UseReleaseProfile, so that resets return memory to the
-	// system.
+	// ReleaseMemory applies the release profile (session.UseEnvironment), so that resets return memory
+	// to the system.
 	ReleaseMemory bool
 	// Budget keeps memory under a limit. If its layer is "gpu process used", it limits
 	// TensorFlow's pool on the first GPU.

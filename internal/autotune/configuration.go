@@ -96,15 +96,12 @@ func (c Configuration) Environment() (missing []gpuopts.Variable, err error) {
 	return append(missing, preload...), err
 }
 
-// UseEnvironment restarts the program if the options of devices, session.UseReleaseProfile or an allocator
+// UseEnvironment restarts the program if the options of devices, the release profile or an allocator
 // need environment variables that are not set. The warnings are options without an effect.
 func UseEnvironment(device gpuopts.Options, release bool, malloc string) (warnings []*option.Error, err error) {
 	warnings, err = device.Check(os.Environ())
 	if err == nil {
-		err = session.UseEnvironment(device)
-	}
-	if err == nil && release {
-		err = session.UseReleaseProfile()
+		err = session.UseEnvironment(device, release)
 	}
 	if err != nil || malloc == "" {
 		return warnings, err
