@@ -21,9 +21,6 @@ type arrowRows struct {
 	tableRows
 	paths [][]int // the numbers of each column and of the fields of structs that lead to its values
 	raw   []byte  // the row
-	// ordered has the values of columns that are ordered categories, by name, in their order; nil if dictionaries of
-	// a column differ. It is set for InferSchema only.
-	ordered map[string][]string
 }
 
 var arrowFormat = &arrowRows{}
@@ -35,7 +32,7 @@ func (*arrowRows) begins(head []byte) bool {
 }
 
 func (*arrowRows) fresh(rows tableRows) recordFormat {
-	return &arrowRows{tableRows: rows, ordered: map[string][]string{}}
+	return &arrowRows{tableRows: rows}
 }
 
 // rows implements tableFormat.
@@ -127,7 +124,7 @@ func (a *arrowRows) batch(batch arrow.RecordBatch, each func([]byte) error) (err
 			v.Array = v.Array.(*arrays.Struct).Field(field)
 		}
 		columns[i] = v
-		a.order(a.columns[i].name, v.Array)
+		a.keepDictionary(a.columns[i].name, v.Array)
 	}
 	for row := range int(batch.NumRows()) {
 		a.raw = a.raw[:0]
@@ -143,27 +140,21 @@ func (a *arrowRows) batch(batch arrow.RecordBatch, each func([]byte) error) (err
 	return nil
 }
 
-// order keeps the values of a column if it is an ordered category.
-func (a *arrowRows) order(column string, values arrow.Array) {
+// keepDictionary keeps the values of a column if it is an ordered category.
+func (a *arrowRows) keepDictionary(column string, values arrow.Array) {
 	categories, ok := values.(*arrays.Dictionary)
 	if !ok || !a.options.Schema.allTexts() || !categories.DataType().(*arrow.DictionaryType).Ordered {
 		return
 	}
 	values = categories.Dictionary()
-	kept, known := a.ordered[column]
-	if n := values.Len(); n == 0 || n > maxCategories || known && kept == nil {
+	if values.Len() > maxCategories {
 		return
 	}
-	for i := range values.Len() {
-		value := values.ValueStr(i)
-		if i == len(kept) { // the dictionary of a later batch may be longer
-			kept = append(kept, strings.Clone(value))
-		} else if kept[i] != value {
-			kept = nil
-			break
-		}
+	texts := make([]string, values.Len())
+	for i := range texts {
+		texts[i] = strings.Clone(values.ValueStr(i))
 	}
-	a.ordered[column] = kept
+	a.keepOrder(column, texts)
 }
 
 // encode appends the value of a row.

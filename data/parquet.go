@@ -2,6 +2,7 @@ package data
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -55,6 +56,9 @@ func (p *parquetRows) rows(r io.ReaderAt, size int64, each func([]byte) error) (
 	buffer := make([]parquet.Row, maxRows)
 	pages := newPageChecker(f, r, size, p.limit)
 	defer pages.close()
+	if p.options.Schema.allTexts() {
+		pages.ordered, pages.keepOrder = orderedByPandas(f), p.keepOrder
+	}
 	stated := f.Metadata().RowGroups
 	for i, group := range f.RowGroups() {
 		if stated[i].NumRows == 0 {
@@ -70,6 +74,26 @@ func (p *parquetRows) rows(r io.ReaderAt, size int64, each func([]byte) error) (
 		}
 	}
 	return nil
+}
+
+// orderedByPandas returns the columns that were ordered categories of pandas, which has a list of its columns in
+// the metadata. Their dictionaries have all values in their order.
+func orderedByPandas(f *parquet.File) []string {
+	var list struct {
+		Columns []struct {
+			Name     string `json:"field_name"`
+			Metadata struct{ Ordered bool }
+		}
+	}
+	text, _ := f.Lookup("pandas")
+	_ = json.Unmarshal([]byte(text), &list) // without the list, the order is that of the alphabet
+	var names []string
+	for _, c := range list.Columns {
+		if c.Metadata.Ordered {
+			names = append(names, c.Name)
+		}
+	}
+	return names
 }
 
 // checkMetadata checks the footer, which has the metadata that the library reads into memory.

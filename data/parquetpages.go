@@ -28,6 +28,9 @@ type pageChecker struct {
 	limit   *limit // of the memory for the pages of a row group that are read at a time
 	columns []*parquet.Column
 	zstd    *zstd.Decoder
+	// keepOrder gets the dictionaries of the columns ordered, which are ordered categories.
+	ordered   []string
+	keepOrder func(column string, values []string)
 
 	// The rest is used again for each page.
 	block, raw []byte // the page as in the file, and decompressed

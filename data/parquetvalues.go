@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
+	"strings"
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/encoding/rle"
@@ -22,8 +24,23 @@ func (c *columnChunk) checkDictionary(h *format.DictionaryPageHeader, raw []byte
 	if h.Encoding != format.Plain && h.Encoding != oldDictionary {
 		return c.unsupported(h.Encoding)
 	}
-	_, err := c.checkValues(format.Plain, raw, int(h.NumValues))
-	return err
+	if _, err := c.checkValues(format.Plain, raw, int(h.NumValues)); err != nil {
+		return err
+	}
+	column := strings.Join(c.meta.PathInSchema, ".")
+	if c.leaf.Type().Kind() != parquet.ByteArray || h.NumValues > maxCategories || !slices.Contains(c.ordered, column) {
+		return nil
+	}
+	var values []string
+	for len(raw) > 0 {
+		value, rest, err := prefixed(raw)
+		if err != nil {
+			return err
+		}
+		values, raw = append(values, string(value)), rest
+	}
+	c.keepOrder(column, values)
+	return nil
 }
 
 // checkData checks the levels and the values of a page of data. It returns the memory for the values that

@@ -46,6 +46,8 @@ type tableFormat interface {
 	rows(r io.ReaderAt, size int64, each func(raw []byte) error) error
 	// chosen returns the names of the columns, and those that are left out.
 	chosen() (names, out []string)
+	// order returns the values of a column that is an ordered category; nil if it is none.
+	order(column string) []string
 }
 
 // value is an encoded value of a record. kind is nil if the type is unknown because there are no
@@ -158,7 +160,7 @@ func newRecordSet(name string, format recordFormat, o Options, l *limit) *record
 	s := &recordSet{format: format, options: o, limit: l, textIDs: map[string]uint32{}, found: problems{source: name}}
 	s.writer.create = func() (*os.File, error) { return s.scratchFile("index") }
 	if table, ok := format.(tableFormat); ok {
-		s.format = table.fresh(tableRows{limit: l, options: &s.options.CSV})
+		s.format = table.fresh(tableRows{limit: l, options: &s.options.CSV, ordered: map[string][]string{}})
 	}
 	return s
 }

@@ -1,12 +1,14 @@
 package data
 
 import (
+	"bytes"
 	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/parquet-go/parquet-go"
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/bounded"
@@ -358,4 +360,32 @@ func FuzzSchema(f *testing.F) {
 			require.True(t, strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "t.csv"), "%v", err)
 		}
 	})
+}
+
+// pandas writes the order of categories to the metadata and the dictionaries of Parquet files.
+func TestInferSchemaOfOrderedParquet(t *testing.T) {
+	type row struct {
+		Size string `parquet:"size,dict"`
+	}
+	for _, c := range []struct {
+		ordered bool
+		next    string // the categories of the next row group, in their order
+		want    string
+	}{
+		{false, "SML", "{L: 0, M: 1, S: 2}"}, {true, "SML", "{L: 2, M: 1, S: 0}"}, {true, "LMS", "{L: 0, M: 1, S: 2}"},
+	} {
+		var out bytes.Buffer
+		w := parquet.NewGenericWriter[row](&out, parquet.KeyValueMetadata("pandas", fmt.Sprintf(`{"columns": [{"field_name": "size", "metadata": {"ordered": %t}}]}`, c.ordered)))
+		for _, values := range []string{"SMLSML", c.next + c.next} {
+			for _, value := range strings.Split(values, "") {
+				_, err := w.Write([]row{{value}})
+				require.NoError(t, err)
+			}
+			require.NoError(t, w.Flush())
+		}
+		require.NoError(t, w.Close())
+		inferred, err := InferSchema(put(t, t.TempDir(), "t.parquet", out.Bytes()), Options{})
+		require.NoError(t, err)
+		require.Equal(t, "columns:\n  size:\n    type: category\n    values: "+c.want+"\n", string(inferred))
+	}
 }

@@ -71,8 +71,8 @@ func InferSchema(path string, o Options) ([]byte, error) {
 // orderOf returns the values of a column that is an ordered category; nil if it is none.
 func orderOf(from maker) []string {
 	if field, ok := from.(*recordField); ok {
-		if rows, ok := field.set.format.(*arrowRows); ok {
-			return rows.ordered[field.name]
+		if table, ok := field.set.format.(tableFormat); ok {
+			return table.order(field.name)
 		}
 	}
 	return nil
@@ -85,7 +85,7 @@ type guess struct {
 	notAvailable   map[string]bool
 	counts         map[string]int // nil if there are too many different cells for a category
 	fits           []fit          // the first one becomes the rule
-	ordered        []string       // the values of an ordered category of an Arrow file
+	ordered        []string       // the values of an ordered category of an Arrow or Parquet file
 }
 
 // fit is a rule that all cells fit so far.

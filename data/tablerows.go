@@ -21,6 +21,9 @@ type tableRows struct {
 	options *CSVOptions
 	names   []string // of the columns
 	out     []string // the names of the columns that are left out
+	// ordered has the values of columns that are ordered categories, by name, in their order; nil if dictionaries of
+	// a column differ. It is set for InferSchema only.
+	ordered map[string][]string
 }
 
 type tableColumn struct {
@@ -108,6 +111,24 @@ func (t *tableRows) use(columns []tableColumn) error {
 
 // chosen implements tableFormat.
 func (t *tableRows) chosen() (names, out []string) { return t.names, t.out }
+
+// order implements tableFormat.
+func (t *tableRows) order(column string) []string { return t.ordered[column] }
+
+// keepOrder keeps the values of a dictionary of an ordered category. A later one may have more of them.
+func (t *tableRows) keepOrder(column string, values []string) {
+	kept, known := t.ordered[column]
+	both := min(len(kept), len(values))
+	switch {
+	case known && kept == nil || len(values) == 0:
+		return
+	case !slices.Equal(kept[:both], values[:both]):
+		kept = nil
+	case len(values) > len(kept):
+		kept = values
+	}
+	t.ordered[column] = kept
+}
 
 // tableTime is the form of times for rules. They are in UTC.
 const tableTime = "2006-01-02T15:04:05"
