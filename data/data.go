@@ -2,8 +2,9 @@
 // training loops. It uses neither TensorFlow nor native code. A dataset is a fixed set of named
 // fields whose first dimension counts the samples; there are no other operations on tables.
 //
-// Open checks a file or folder and returns an InMemory. Split, Take, Drop and Shuffle derive datasets that share its values. Prefetch reads batches ahead. Batches iterates over one
-// pass. The memory for reading a file depends on its content, not on the sizes in its header.
+// Open checks a file or folder and returns an InMemory. Split, Take, Drop and Shuffle derive datasets
+// that share its values. Prefetch reads batches ahead. Batches iterates over one pass. The memory for reading
+// a file depends on its content, not on the sizes in its header.
 //
 // # Samples made on demand
 //

@@ -19,19 +19,21 @@ type diskFile struct {
 	}
 }
 
-// read fills dst with bytes of the file, starting at offset at.
-func (f *diskFile) read(dst []byte, at int64) error {
-	n, err := f.r.ReadAt(dst, at)
+// readAt fills dst with bytes of a file that was checked before, starting at offset at.
+func readAt(r io.ReaderAt, dst []byte, at int64) error {
+	n, err := r.ReadAt(dst, at)
 	switch {
 	case n == len(dst):
 		return nil
 	case errors.Is(err, fs.ErrClosed):
-		return fmt.Errorf("%s: %w: the dataset was closed", f.path, fs.ErrClosed)
+		return errClosed
 	case err == io.EOF:
-		return fmt.Errorf("%s: the file ends within %d bytes from byte %d on, since it was truncated while it was in use; do not change data during training: %w", f.path, len(dst), at, ErrFormat)
+		return fmt.Errorf("the file ends within %d bytes from byte %d on, since it was truncated while it was in use; do not change data during training: %w", len(dst), at, ErrFormat)
 	}
-	return fmt.Errorf("%s: %w", f.path, readError(err))
+	return readError(err)
 }
+
+var errClosed = fmt.Errorf("%w: the dataset was closed", fs.ErrClosed)
 
 // Close closes the file. It may be called again.
 func (f *diskFile) Close() error {
@@ -97,7 +99,11 @@ func (v diskArray) len() int { return v.n }
 func (v diskArray) kind() *dtype.Type { return v.of }
 
 func (v diskArray) copyTo(dst vector, at, from, to int) error {
-	return v.file.read(bytesOf(dst, at, at+to-from), v.offset+int64(from)*int64(v.of.Size))
+	err := readAt(v.file.r, bytesOf(dst, at, at+to-from), v.offset+int64(from)*int64(v.of.Size))
+	if err != nil {
+		return fmt.Errorf("%s: %w", v.file.path, err)
+	}
+	return nil
 }
 
 func (v diskArray) gatherTo(dst vector, at int, rows []uint32, width int) error {

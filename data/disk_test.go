@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/dtype"
 )
 
 func fieldsOnDisk(m *InMemory) int {
@@ -203,7 +205,8 @@ func (closable) Close() error { return nil }
 
 // A disk that fails is not a fault of the data.
 func TestFailingDisk(t *testing.T) {
-	err := (&diskFile{"x.npy", badDisk{}}).read(make([]byte, 4), 0)
+	on := diskArray{file: &diskFile{"x.npy", badDisk{}}, of: dtype.For[float32]()}
+	err := on.copyTo(make(vec[float32], 1), 0, 0, 1)
 	require.ErrorIs(t, err, syscall.EIO)
 	require.NotErrorIs(t, err, ErrFormat)
 	require.EqualError(t, err, "x.npy: read error: input/output error")

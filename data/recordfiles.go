@@ -205,7 +205,7 @@ func (s *recordFiles) Close() error {
 // read fills b with bytes of the file, starting at offset at.
 func (f *recordFile) read(b []byte, at int64) (err error) {
 	if f.set.closed.Load() {
-		return fmt.Errorf("%w: the dataset was closed", fs.ErrClosed)
+		return errClosed
 	}
 	from := f.from
 	if from == nil {
@@ -214,14 +214,7 @@ func (f *recordFile) read(b []byte, at int64) (err error) {
 		}
 		defer from.Close() // the file was only read
 	}
-	_, err = from.ReadAt(b, f.start+at)
-	switch {
-	case err == io.EOF:
-		return fmt.Errorf("%d bytes from byte %d on are missing: the file was truncated while it was in use; do not change data during training: %w", len(b), at, ErrFormat)
-	case err != nil:
-		return readError(err)
-	}
-	return nil
+	return readAt(from, b, f.start+at)
 }
 
 // recordFormats are the formats by the extension of a file.
