@@ -5,14 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
-
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
-	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/tfenv"
 	"steadyfit/option"
@@ -160,12 +155,6 @@ func (c *checker) overridden(variable, setting string, number int, sources strin
 	}
 }
 
-// withoutBFC reports whether a value of TF_GPU_ALLOCATOR replaces BFC. memory_guard wraps BFC
-// (gpu_process_state.cc).
-func withoutBFC(allocator string) bool {
-	return allocator == cudaMallocAsync || allocator == cudaMalloc
-}
-
 func (o Options) checkGPU(c *checker) {
 	const obeys = "TensorFlow obeys the variable"
 	switch growth, ok := c.set[forceGrowth]; {
@@ -185,7 +174,8 @@ func (o Options) checkGPU(c *checker) {
 	case allocator != "" && allocator != o.GPUAllocator:
 		c.contradicted(o.setting("GPUAllocator"), gpuAllocator, obeys, unset)
 	}
-	if withoutBFC(allocator) && o.GPUAllocator == "" {
+	// memory_guard wraps BFC (gpu_process_state.cc).
+	if (allocator == cudaMallocAsync || allocator == cudaMalloc) && o.GPUAllocator == "" {
 		c.contradicted(o.setting("UnifiedMemory"), gpuAllocator, "only BFC uses unified memory", unset)
 		c.contradicted(o.setting("GarbageCollection"), gpuAllocator, "only BFC collects garbage", unset)
 		c.contradicted(o.limit(), gpuAllocator, "only BFC has a limit (gpu_process_state.cc)", unset)
@@ -229,113 +219,4 @@ func (o Options) checkCPU(c *checker) {
 	if on := auto && jit != "0" && jit != "-1"; o.XLA == "" && !on {
 		c.warn(o.setting("XLAMinCluster"), "XLA is off and makes no clusters; turn it on with {Options.XLA}")
 	}
-}
-
-// Later compares the serialized ConfigProto of a session with that of the process's first session.
-// TensorFlow sets up GPUs and threads once, and would ignore other settings or fail. The error joins
-// an *option.Error (ErrTooLate) for each setting that differs.
-func Later(first, config []byte) error {
-	var had, asks pb.ConfigProto
-	for _, c := range []struct {
-		wire    []byte
-		message *pb.ConfigProto
-	}{{first, &had}, {config, &asks}} {
-		if err := proto.Unmarshal(c.wire, c.message); err != nil {
-			return nil // TensorFlow reports an invalid message
-		}
-	}
-	var errs []error
-	for i, now := range processWide(&asks) {
-		was := processWide(&had)[i]
-		if now.value == "" || now.value == was.value {
-			continue
-		}
-		errs = append(errs, &option.Error{
-			Option: now.option, Value: now.value,
-			Reason: fmt.Sprintf("TensorFlow sets up %s once per process, and the first session did so with %s", now.what, cmp.Or(was.value, "TensorFlow's default")),
-			Fix:    now.fix, Err: ErrTooLate,
-		})
-	}
-	return errors.Join(errs...)
-}
-
-// Unlimited returns the name of the allocator if it does not limit GPU memory: "cuda_malloc_async" or
-// "cuda_malloc", which replace BFC (gpu_process_state.cc). Otherwise it returns "". first is the
-// serialized ConfigProto of the process's first session, and env its environment.
-func Unlimited(first []byte, env []string) string {
-	allocator := ""
-	for _, kv := range slices.Backward(env) {
-		if name, value, _ := strings.Cut(kv, "="); name == gpuAllocator {
-			allocator = value
-		}
-	}
-	switch {
-	case withoutBFC(allocator):
-		return allocator
-	case allocator == memoryGuard:
-		return ""
-	}
-	var config pb.ConfigProto
-	if err := proto.Unmarshal(first, &config); err == nil && config.GetGpuOptions().GetExperimental().GetUseCudaMallocAsync() {
-		return cudaMallocAsync
-	}
-	return ""
-}
-
-// settled is an option that TensorFlow reads only from the first session. An empty value means
-// TensorFlow's default.
-type settled struct{ option, value, what, fix string }
-
-func processWide(c *pb.ConfigProto) []settled {
-	const gpus, threads = "its GPUs", "its threads"
-	const fix = "open the session that needs it first, or use another process"
-	gpu := c.GetGpuOptions()
-	experimental := gpu.GetExperimental()
-	number := func(n float64) string { return when(n != 0, strconv.FormatFloat(n, 'g', -1, 64)) }
-	truth := func(on bool) string { return when(on, "true") }
-	allocator := gpu.GetAllocatorType()
-	if experimental.GetUseCudaMallocAsync() {
-		allocator = cudaMallocAsync
-	}
-	inter := c.GetInterOpParallelismThreads()
-	if c.GetUsePerSessionThreads() {
-		inter = 0
-	}
-	var virtual [][]float32
-	for _, d := range experimental.GetVirtualDevices() {
-		virtual = append(virtual, d.GetMemoryLimitMb())
-	}
-	sizes := when(virtual != nil, fmt.Sprint(virtual))
-	return []settled{
-		{"Options.IntraThreads", number(float64(c.GetIntraOpParallelismThreads())), threads, fix},
-		{"Options.InterThreads", number(float64(inter)), threads, fix + ", or set {Options.PerSessionThreads}"},
-		{"Options.MemoryGrowth", truth(gpu.GetAllowGrowth()), gpus, fix},
-		{"Options.MemoryFraction", number(gpu.GetPerProcessGpuMemoryFraction()), gpus, fix},
-		{"Options.VisibleGPUs", gpu.GetVisibleDeviceList(), gpus, fix},
-		{"Options.VirtualGPUs", sizes, gpus, fix},
-		{"Options.GPUAllocator", allocator, gpus, fix},
-		{"Options.UnifiedMemory", truth(experimental.GetUseUnifiedMemory()), gpus, fix},
-		{"Options.HostMemoryLimit", number(float64(floatIn(experimental, hostMemoryLimit))), gpus, fix},
-	}
-}
-
-// floatIn reads a field that the generated Go type lacks; 0 if it is not set.
-func floatIn(message proto.Message, field protowire.Number) (value float32) {
-	wire := []byte(message.ProtoReflect().GetUnknown())
-	for len(wire) > 0 {
-		number, kind, n := protowire.ConsumeTag(wire)
-		if n < 0 {
-			return value
-		}
-		wire = wire[n:]
-		if number == field && kind == protowire.Fixed32Type {
-			bits, _ := protowire.ConsumeFixed32(wire)
-			value = math.Float32frombits(bits)
-		}
-		if n = protowire.ConsumeFieldValue(number, kind, wire); n < 0 {
-			return value
-		}
-		wire = wire[n:]
-	}
-	return value
 }

@@ -10,7 +10,7 @@
 // to an environment before TensorFlow is opened (session.UseEnvironment). Options.Check finds
 // contradictions, which are errors, and settings without effect, which are warnings. A setting after
 // TensorFlow has read it is ErrTooLate: variables when TensorFlow is opened, devices and threads at the
-// first session ([Later]).
+// first session.
 //
 // Statements about variables come from the cited source files of TensorFlow 2.21 and the strings in its
 // library.
@@ -328,22 +328,14 @@ func (o Options) gpu() *pb.GPUOptions {
 		experimental.VirtualDevices = append(experimental.VirtualDevices, devices)
 	}
 	if o.HostMemoryLimit > 0 {
-		addFloat(experimental, hostMemoryLimit, float32(o.HostMemoryLimit))
+		// The generated Go types, which are those of TensorFlow 2.9, lack gpu_host_mem_limit_in_mb.
+		wire := protowire.AppendTag(nil, 13, protowire.Fixed32Type)
+		experimental.ProtoReflect().SetUnknown(protowire.AppendFixed32(wire, math.Float32bits(float32(o.HostMemoryLimit))))
 	}
 	if proto.Size(experimental) > 0 {
 		gpu.Experimental = experimental
 	}
 	return gpu
-}
-
-// hostMemoryLimit is the field gpu_host_mem_limit_in_mb of GPUOptions.Experimental.
-const hostMemoryLimit protowire.Number = 13
-
-// addFloat sets a field that the generated Go types, which are those of TensorFlow 2.9, lack.
-func addFloat(message proto.Message, field protowire.Number, value float32) {
-	m := message.ProtoReflect()
-	wire := protowire.AppendTag(m.GetUnknown(), field, protowire.Fixed32Type)
-	m.SetUnknown(protowire.AppendFixed32(wire, math.Float32bits(value)))
 }
 
 // maxThreads is the maximum size of a thread pool. TensorFlow starts all threads, and aborts the process

@@ -8,6 +8,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/reexec"
+	"steadyfit/internal/resolved"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/option"
 )
@@ -113,7 +114,7 @@ func settle(o gpuopts.Options, config []byte) error {
 		}
 	}
 	if first, _, ok := tfprocess.FirstSession(); ok {
-		return gpuopts.Later(first, config)
+		return resolved.Later(first, config)
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"math"
 
 	"steadyfit/data"
-	"steadyfit/gpuopts"
 	"steadyfit/internal/contract"
 	tracing "steadyfit/internal/native" // native is also a type of this package
 	"steadyfit/internal/resolved"
@@ -34,7 +33,7 @@ func (s *Session) Resolved(ctx context.Context, b data.Batch) (r resolved.Settin
 	}
 	r.TensorFlow = info.Version
 	if first, env, ok := tfprocess.FirstSession(); ok && resolved.HasGPU(r.Devices) {
-		r.Unlimited = gpuopts.Unlimited(first, env)
+		r.Unlimited = resolved.Unlimited(first, env)
 	}
 	if b.Size == 0 {
 		return r, nil

@@ -11,6 +11,7 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/allocator"
 	"steadyfit/internal/reexec"
+	"steadyfit/internal/resolved"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -313,7 +314,7 @@ func (c Configuration) TooLate(o session.Options) error {
 	if err != nil {
 		return err
 	}
-	return gpuopts.Later(first, config)
+	return resolved.Later(first, config)
 }
 
 // offer is the set of configurations to choose from: bases, the most promising first, and

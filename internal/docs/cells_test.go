@@ -138,5 +138,5 @@ func TestEffectsOfOptions(t *testing.T) {
 			rows++
 		}
 	}
-	assert.Equal(t, 27, rows)
+	assert.Equal(t, 26, rows)
 }
