@@ -52,10 +52,8 @@ import json
 import math
 import os
 import pathlib
-import queue
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
@@ -664,8 +662,8 @@ class Sizes:
     """Draws the number of samples of each step."""
 
     def __init__(self, child: Child, once: bool = False) -> None:
-        self.shapes = child.parameter("shapes", "varying", "fixed", "pad", "bucket")
-        self.batch, self.most = child.spec.batch, 2 * child.spec.batch
+        self.shapes = child.parameter("shapes", "varying", "pad", "bucket")
+        self.most = 2 * child.spec.batch
         self.seed, self.once = child.spec.seed, once
 
     def draw(self) -> Iterator[int]:
@@ -680,7 +678,6 @@ class Sizes:
             at += 1
             yield {
                 "varying": n,
-                "fixed": self.batch,
                 "pad": self.most,
                 "bucket": min(1 << (n - 1).bit_length(), self.most),
             }[self.shapes]
@@ -719,7 +716,7 @@ class ImageFeed:
     def batches(self) -> Iterator[Batch]:
         if self.options.data == "from_generator":
             return iter(self._dataset())
-        return ahead(self._made(), 2) if self.how.input == "prefetch" else self._made()
+        return self._made()
 
     def _dataset(self) -> Any:
         import tensorflow as tf
@@ -774,39 +771,6 @@ def augmented(image: Any, random: Any) -> Any:
     cropped = np.zeros_like(image)
     cropped[: height - up, : width - left] = image[up:, left:]
     return cropped * np.float32(random.uniform(0.8, 1.2))
-
-
-def ahead(items: Iterator[Any], n: int) -> Iterator[Any]:
-    """Yield items; another thread reads up to n of them ahead."""
-    results: queue.Queue[tuple[Any, Exception | None]] = queue.Queue(n)
-    stop = threading.Event()
-
-    def put(item: Any, error: Exception | None = None) -> None:
-        while not stop.is_set():
-            try:
-                results.put((item, error), timeout=0.1)
-                return
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            while not stop.is_set():
-                put(next(items))
-        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits
-            put(None, error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        while True:
-            item, error = results.get()
-            if error is not None:
-                raise error
-            yield item
-    finally:
-        stop.set()
-        thread.join()
 
 
 # --- jobs ----------------------------------------------------------------------------
@@ -1104,7 +1068,7 @@ class Images(Training):
         super().ask_data()
         made = self.data.data in ("generator", "from_generator")
         self.images = ImageOptions(
-            self.child.parameter("input", "tensor", "buffer", "prefetch"),
+            self.child.parameter("input", "tensor", "buffer"),
             self.child.switch("augment"),
             self.child.parameter("shapes", "fixed", "varying") == "varying",
         )

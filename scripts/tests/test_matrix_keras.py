@@ -175,7 +175,7 @@ def test_a_run(workload, params, loop, tmp_path):
         ("W5", {"clear_session": "epoch"}),
         ("W6", {}),
         ("W8", {"goroutines": "2"}),
-        ("W9", {"shapes": "fixed", "loop": "function"}),
+        ("W9", {"shapes": "pad", "loop": "function"}),
         ("W9", {"jit": "off"}),
         ("W10", {"loop": "eager", "del_": "1"}),
         ("W11", {"shuffle": "10", "prefetch": "auto"}),
@@ -188,7 +188,7 @@ def test_a_run(workload, params, loop, tmp_path):
         ("S2l", {"data": "generator", "loop": "eager", "reset": "restore"}),
         ("S2l", {"loop": "function", "mixed": "mixed_float16"}),
         ("S3", {"steps": 2, "every": 1, "epoch": 1, "augment": "1", "shapes": "varying"}),
-        ("S3", {"steps": 2, "every": 1, "epoch": 1, "input": "prefetch", "loop": "function"}),
+        ("S3", {"steps": 2, "every": 1, "epoch": 1, "input": "buffer", "loop": "function"}),
         ("S4", {"history": "last", "epoch": 6}),
     ],
 )
@@ -421,14 +421,13 @@ def test_a_set_on_disk_is_that_in_memory(tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(memory, disk, strict=True))
 
 
-@pytest.mark.parametrize("shapes", ["varying", "fixed", "pad", "bucket"])
+@pytest.mark.parametrize("shapes", ["varying", "pad", "bucket"])
 def test_sizes(shapes):
     spec = matrix_keras.Spec.read(json.dumps(spec_of("W9", batch=50, shapes=shapes)))
     sizes = matrix_keras.Sizes(matrix_keras.Child(spec), once=True)
     drawn = list(itertools.islice(sizes.draw(), 100))
     expected = {
         "varying": set(range(1, 101)),
-        "fixed": {50},
         "pad": {100},
         "bucket": {1, 2, 4, 8, 16, 32, 64, 100},
     }
@@ -447,22 +446,6 @@ def test_sizes(shapes):
 def test_the_folder_tells_the_model(folder, name):
     spec = matrix_keras.Spec.read(json.dumps({**spec_of("W10"), "model": folder}))
     assert matrix_keras.architecture_of(spec, "digits") == name
-
-
-def test_an_error_of_a_thread_ahead_is_raised():
-    def items() -> Iterator[int]:
-        yield 1
-        raise ValueError("no more")
-
-    ahead = matrix_keras.ahead(items(), 2)
-    assert next(ahead) == 1
-    with pytest.raises(ValueError, match="no more"):
-        next(ahead)
-    before = threading.active_count()
-    endless = matrix_keras.ahead(itertools.count(), 2)
-    assert next(endless) == 0
-    endless.close()
-    assert threading.active_count() == before
 
 
 def test_it_is_executable():
