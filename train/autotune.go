@@ -115,7 +115,7 @@ func (t *training) autotune(ctx context.Context) error {
 // startWithPrior sets the variables of a configuration that needs no measurement, before
 // TensorFlow is opened.
 func (t *training) startWithPrior() error {
-	if _, open := tfprocess.Environment(); open || !t.Autotune.measures() || !t.mayRestart() || restartedAlready() || t.freezes() {
+	if _, open := tfprocess.Environment(); open || !t.Autotune.measures() || !t.mayRestart() || restartedAlready() || autotune.Freezes(t.model) {
 		return nil // autotune does not configure steps on cached features
 	}
 	if t.Resume {

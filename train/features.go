@@ -41,7 +41,7 @@ func (t *training) cacheFeatures(ctx context.Context) error {
 		files.ClearScratch(t.Checkpoints.Folder, featuresPrefix)
 	}
 	// Autotune restarts a process only without cached features.
-	if t.CacheFeatures == "" || t.CacheFeatures == Auto && (!t.freezes() || restartedAlready()) {
+	if t.CacheFeatures == "" || t.CacheFeatures == Auto && (!autotune.Freezes(t.model) || restartedAlready()) {
 		return nil
 	}
 	err := t.tryFeatures(ctx)
@@ -60,12 +60,6 @@ func (t *training) cacheFeatures(ctx context.Context) error {
 	}
 	t.report("features", text("not cached: "+err.Error()))
 	return nil
-}
-
-// freezes reports whether the model has a matrix, or a larger tensor, that training does not
-// change, so that its user may expect a cache.
-func (t *training) freezes() bool {
-	return slices.ContainsFunc(t.model.Variables, func(v savedmodels.Variable) bool { return v.Frozen && len(v.Shape) > 1 })
 }
 
 // noFeatures is the reason why features are not cached.

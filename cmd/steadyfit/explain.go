@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"steadyfit/data"
+	"steadyfit/internal/autotune"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/explain"
 	"steadyfit/internal/files"
@@ -132,7 +133,7 @@ func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	if freezes(m) {
+	if autotune.Freezes(m) {
 		notice(cmd.ErrOrStderr(), "note", "the model has frozen weights, and fit may compute their part once per sample (--cache-features); the explained steps compute it every time")
 	}
 	return explain.Measure(cmd.Context(), explain.Plan{

@@ -86,9 +86,6 @@ func warnUnknown(stderr io.Writer) {
 
 // noteRenamed prints the current name of each flag that was given by an earlier name.
 func noteRenamed(stderr io.Writer, renamed map[string]string) {
-	if _, supervised := os.LookupEnv(child.SupervisedEnv); supervised {
-		return // the parent process prints the names
-	}
 	for _, name := range slices.Sorted(maps.Keys(renamed)) {
 		fmt.Fprintf(stderr, "steadyfit: --%s is now --%s\n", name, renamed[name])
 	}

@@ -89,7 +89,7 @@ func (s *settings) tune(cmd *cobra.Command) error {
 		return err
 	}
 	if s.Out != "" {
-		if err := s.writeTuned(cmd, r.Chosen, freezes(m)); err != nil {
+		if err := s.writeTuned(cmd, r.Chosen, autotune.Freezes(m)); err != nil {
 			return err
 		}
 		if err := s.writeFront(cmd.ErrOrStderr(), ds.Name(), r, inexact); err != nil {
@@ -125,11 +125,6 @@ func (s *settings) checkLayer(command string) error {
 		return nil
 	}
 	return usagef("%s: %s measures the memory of a process; expected rss or anon", flagName("Budget.Layer", string(s.Budget.Layer)), command)
-}
-
-// freezes reports whether a model has frozen layers, so that fit may cache their features.
-func freezes(m *savedmodels.Model) bool {
-	return slices.ContainsFunc(m.Variables, func(v savedmodels.Variable) bool { return v.Frozen && len(v.Shape) > 1 })
 }
 
 // firstRate returns the learning rate of the first step; 0 if none is given.

@@ -97,6 +97,12 @@ func (c Configuration) Environment() (missing []gpuopts.Variable, err error) {
 	return append(missing, preload...), err
 }
 
+// Freezes reports whether a model has a matrix, or a larger tensor, that training does not change, so
+// that its user may expect cached features.
+func Freezes(m *savedmodels.Model) bool {
+	return slices.ContainsFunc(m.Variables, func(v savedmodels.Variable) bool { return v.Frozen && len(v.Shape) > 1 })
+}
+
 // UseEnvironment restarts the program if the options of devices, the release profile or an allocator
 // need environment variables that are not set. The warnings are options without an effect.
 func UseEnvironment(device gpuopts.Options, release bool, malloc string) (warnings []*option.Error, err error) {

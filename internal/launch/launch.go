@@ -22,8 +22,6 @@ import (
 type Options struct {
 	// Args are the program of each rank and its arguments.
 	Args []string
-	// Env is added to the environment of each rank.
-	Env []string
 	// Ranks is the number of ranks.
 	Ranks int
 	// MinRanks is the number of ranks, including rank 0, that can continue when others are lost; 0
@@ -100,7 +98,7 @@ type rank struct {
 func (g *group) start(ctx context.Context, o Options, addresses []string, index int, out *output) (err error) {
 	config := map[string]any{"cluster": map[string][]string{"worker": addresses}, "task": map[string]any{"type": "worker", "index": index}}
 	r := &rank{log: &lines{out: out}}
-	command := child.Command{Args: o.Args, Env: o.Env, Variable: "TF_CONFIG", Spec: config, Log: r.log, KillWithParent: true}
+	command := child.Command{Args: o.Args, Variable: "TF_CONFIG", Spec: config, Log: r.log, KillWithParent: true}
 	if index == 0 {
 		command.Stdout = os.Stdout
 	} else {
