@@ -63,8 +63,9 @@ func TestRecordString(t *testing.T) {
 	require.Equal(t, "epoch 1  step 2  loss 2.0000", Record{Epoch: 1, Step: 2, Metrics: Metrics{{"loss", 2}}}.String())
 	skipping := Metrics{{"loss", 2}, {"loss_scale", 1.5}, {"skipped_steps", 3}}
 	require.Equal(t, "epoch 1  step 2  loss 2.0000     loss_scale 1.5000     skipped_steps 3", Record{Epoch: 1, Step: 2, Metrics: skipping}.String())
-	require.Equal(t, "1234567", Metric{"skipped_steps", 1234567}.text())
-	require.Equal(t, "2.5000", Metric{"skipped_steps", 2.5}.text(), "of a model that counts in another way")
+	require.Equal(t, "loss 2.0000  loss_scale 1.5000  skipped_steps 3", skipping.String())
+	require.Equal(t, "skipped_steps 1234567", Metric{"skipped_steps", 1234567}.String())
+	require.Equal(t, "skipped_steps 2.5000", Metric{"skipped_steps", 2.5}.String(), "of a model that counts in another way")
 }
 
 func TestReservedMetricNames(t *testing.T) {

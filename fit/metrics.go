@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"steadyfit/internal/contract"
 	"steadyfit/internal/jsonfloat"
@@ -19,7 +20,9 @@ type Metric struct {
 	Value float64
 }
 
-// text returns the value. Counts have no decimals.
+// String returns the name and the value, as in "loss 0.1234". Counts have no decimals.
+func (m Metric) String() string { return m.Name + " " + m.text() }
+
 func (m Metric) text() string {
 	if m.Name == contract.MetricSkippedSteps && m.Value == math.Trunc(m.Value) {
 		return strconv.FormatFloat(m.Value, 'f', 0, 64)
@@ -38,6 +41,15 @@ func (m Metrics) Get(name string) (value float64, ok bool) {
 		}
 	}
 	return 0, false
+}
+
+// String returns all metrics, as in "loss 0.1234  accuracy 0.9500".
+func (m Metrics) String() string {
+	parts := make([]string, len(m))
+	for i, metric := range m {
+		parts[i] = metric.String()
+	}
+	return strings.Join(parts, "  ")
 }
 
 // formatValue prints values from 0.001 to 100000 with four decimals, so that columns align, and

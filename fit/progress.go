@@ -171,7 +171,7 @@ func (p *progressView) describe(s *State) string {
 	room := p.width() - barRoom - len(text)
 	rss := ""
 	for i, m := range s.Running() {
-		part := "  " + m.Name + " " + m.text()
+		part := "  " + m.String()
 		if room -= len(part); i > 0 && room < 0 {
 			break
 		}
