@@ -31,6 +31,8 @@ func TestRaw(t *testing.T) {
 
 	_, err = tfbind.NewRaw(tfbind.Float32, raw, 3)
 	assert.ErrorIs(t, err, tfbind.ErrShape)
+	_, err = tfbind.NewRaw(tfbind.Float32, raw[:7], 1)
+	assert.ErrorIs(t, err, tfbind.ErrShape, "not a whole number of elements")
 	_, err = tfbind.NewRaw(tfbind.String, raw, 1)
 	assert.ErrorIs(t, err, tfbind.ErrType)
 	text, err := tfbind.NewTensor([]string{"a"})

@@ -34,35 +34,62 @@ const stringBytes = 24
 // NewTensor copies a flat row-major slice into a new tensor. No shape means a scalar. If the
 // shape does not have len(values) elements, the error is ErrShape. The result must be closed.
 func NewTensor[T element](values []T, shape ...int64) (*Tensor, error) {
-	if err := library(); err != nil {
-		return nil, err
+	d, n := dtypeOf[T](), int64(len(values))
+	if s, ok := any(values).([]string); ok {
+		p, _, err := allocate(d, stringBytes, n, shape)
+		if err != nil {
+			return nil, err
+		}
+		capi.setStrings(p, s)
+		return wrapTensor(p, n), nil
 	}
-	n, err := elements(shape)
+	p, data, err := allocate(d, d.Size(), n, shape)
 	if err != nil {
 		return nil, err
 	}
-	if n != int64(len(values)) {
-		return nil, fmt.Errorf("tensor of shape %v: %w: it holds %d elements, got %d values", shape, ErrShape, n, len(values))
-	}
-	dt := dtypeOf[T]()
-	size := n * int64(dt.Size())
-	if dt == String {
-		size = n * stringBytes
-	}
-	p, data := capi.newTensor(dt, shape, size)
-	if p == nil {
-		return nil, outOfMemory("new tensor", dt, shape, size)
-	}
-	if s, ok := any(values).([]string); ok {
-		capi.setStrings(p, s)
-	} else if n > 0 {
+	if n > 0 {
 		copy(unsafe.Slice((*T)(data), n), values)
 	}
-	owned := int64(0)
-	if dt == String {
-		owned = n
+	return wrapTensor(p, 0), nil
+}
+
+// NewRaw copies elements in their native representation into a new tensor; see Raw. The result
+// must be closed.
+func NewRaw(d DType, raw []byte, shape ...int64) (*Tensor, error) {
+	size := d.Size()
+	if size == 0 {
+		return nil, fmt.Errorf("tensor of %s: %w: it has no elements of fixed size", d, ErrType)
 	}
-	return wrapTensor(p, owned), nil
+	if len(raw)%size != 0 {
+		return nil, fmt.Errorf("tensor of %s: %w: %d bytes are no whole number of elements", d, ErrShape, len(raw))
+	}
+	p, data, err := allocate(d, size, int64(len(raw)/size), shape)
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) > 0 {
+		copy(unsafe.Slice((*byte)(data), len(raw)), raw)
+	}
+	return wrapTensor(p, 0), nil
+}
+
+// allocate makes a native tensor for n values of size bytes each.
+func allocate(d DType, size int, n int64, shape []int64) (tensor, data ptr, err error) {
+	if err := library(); err != nil {
+		return nil, nil, err
+	}
+	has, err := elements(shape)
+	if err != nil {
+		return nil, nil, err
+	}
+	if has != n {
+		return nil, nil, fmt.Errorf("tensor of shape %v: %w: it holds %d elements, got %d values", shape, ErrShape, has, n)
+	}
+	bytes := n * int64(size)
+	if tensor, data = capi.newTensor(d, shape, bytes); tensor == nil {
+		err = outOfMemory("new tensor", d, shape, bytes)
+	}
+	return tensor, data, err
 }
 
 // wrapTensor takes ownership of a native tensor. ownedStrings is the number of strings in it
@@ -134,20 +161,42 @@ func Values[T element](t *Tensor) ([]T, error) {
 	if err := t.expect(dtypeOf[T]()); err != nil {
 		return nil, err
 	}
+	out := make([]T, t.info.elements)
+	s, ok := any(out).([]string)
+	if !ok {
+		return out, t.copyTo(ptr(unsafe.SliceData(out)))
+	}
 	p, err := t.h.acquire()
 	if err != nil {
 		return nil, err
 	}
 	defer t.h.release()
-	out := make([]T, t.info.elements)
-	if s, ok := any(out).([]string); ok {
-		for i := range s {
-			s[i] = capi.getString(p, i)
-		}
-	} else if t.info.data != nil {
-		copy(out, unsafe.Slice((*T)(t.info.data), t.info.elements))
+	for i := range s {
+		s[i] = capi.getString(p, i)
 	}
 	return out, nil
+}
+
+// Raw copies the elements in their native representation, which is little-endian on all
+// processors that TensorFlow runs on. Strings are ErrType.
+func (t *Tensor) Raw() ([]byte, error) {
+	if t.info.dtype.Size() == 0 {
+		return nil, fmt.Errorf("%w: a tensor of %s has no elements of fixed size", ErrType, t.info.dtype)
+	}
+	raw := make([]byte, t.info.elements*int64(t.info.dtype.Size()))
+	return raw, t.copyTo(ptr(unsafe.SliceData(raw)))
+}
+
+// copyTo copies the elements, which are no strings, to memory of their size.
+func (t *Tensor) copyTo(to ptr) error {
+	if _, err := t.h.acquire(); err != nil {
+		return err
+	}
+	defer t.h.release()
+	if size := t.info.elements * int64(t.info.dtype.Size()); t.info.data != nil {
+		copy(unsafe.Slice((*byte)(to), size), unsafe.Slice((*byte)(t.info.data), size))
+	}
+	return nil
 }
 
 // Slice copies the elements to a flat slice of their Go type. Float16 and BFloat16 become
@@ -166,19 +215,12 @@ func (t *Tensor) Slice(buf any) (any, error) {
 	if typ == nil {
 		return nil, fmt.Errorf("%w: a tensor of %s cannot be read", ErrType, t.info.dtype)
 	}
-	if _, err := t.h.acquire(); err != nil {
-		return nil, err
-	}
-	defer t.h.release()
 	n := int(t.info.elements)
 	if dtype.Of(buf) != typ || reflect.ValueOf(buf).Cap() < n {
 		buf = typ.Make(n)
 	}
 	to := reflect.ValueOf(buf).Slice(0, n)
-	if t.info.data != nil {
-		copy(unsafe.Slice((*byte)(to.UnsafePointer()), n*typ.Size), unsafe.Slice((*byte)(t.info.data), n*typ.Size))
-	}
-	return to.Interface(), nil
+	return to.Interface(), t.copyTo(to.UnsafePointer())
 }
 
 func widened[T interface {
