@@ -132,7 +132,8 @@ type Config struct {
 	// crashes or hangs, and needs Checkpoints. ForBudget uses a child process if a budget may need a
 	// new process and Checkpoints is set, and does not restart after crashes. Empty trains in this
 	// process. Supervisor configures the supervision. A child process runs main from its beginning,
-	// and ends in Run, which returns in the parent only. Run sets Supervisor.Result.
+	// and ends in Run, which returns in the parent only. Run sets Supervisor.Result. If
+	// Supervisor.Log is nil, the reasons of restarts go to Loop.Log, or without one to Progress.
 	Supervise  Choice
 	Supervisor supervise.Options
 	// Worker is for programs that call supervise.Run themselves, for example to run several

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -145,8 +146,11 @@ func TestResultUnderSupervision(t *testing.T) {
 		out = filepath.Join(t.TempDir(), "model")
 		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
 		cmd.Env = append(os.Environ(), env+"="+out, env+"_ADDRESS="+freeport.Addresses(t, 1)[0])
+		var progress bytes.Buffer
+		cmd.Stderr = &progress
 		text, err := cmd.Output()
-		require.NoError(t, err, "%s", text)
+		require.NoError(t, err, "%s%s", text, &progress)
+		assert.Regexp(t, `level=INFO msg="the training continues in another process" attempt=1 step=2 reason=`, progress.String())
 		assert.Regexp(t, `^restarts 0\nrestarts 1\nout "`+out+`", done true, epochs 2, step 4, loss [0-9.]+\nPASS\n`, string(text))
 		assert.FileExists(t, filepath.Join(out, "saved_model.pb"))
 		return
@@ -154,7 +158,7 @@ func TestResultUnderSupervision(t *testing.T) {
 	c := Config{
 		Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 32, Epochs: 2, StepsPerEpoch: 2},
 		Supervise: Always, Checkpoints: Checkpoints{Folder: out + "-checkpoints"}, Out: out,
-		Reset: &budget.ResetPolicy{Depth: contract.ResetProcess, EveryEpochs: 1}, MetricsListen: os.Getenv(env + "_ADDRESS"),
+		Reset: &budget.ResetPolicy{Depth: contract.ResetProcess, EveryEpochs: 1}, MetricsListen: os.Getenv(env + "_ADDRESS"), Progress: os.Stderr,
 	}
 	c.Loop.Hook(fit.Hook{Name: "scrape", Epoch: func(context.Context, *fit.State) error {
 		require.Eventually(t, func() bool {

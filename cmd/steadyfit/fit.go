@@ -53,7 +53,7 @@ func (s *settings) fit(cmd *cobra.Command) error {
 	if err := s.quiet(); err != nil {
 		return err
 	}
-	s.Supervisor.Log, s.Supervisor.Stderr = s.Loop.Log, stderr
+	s.Supervisor.Stderr = stderr
 	s.Supervisor.Outcome = func(err error) (int, string) {
 		err = s.explainNoGPU(cmd.Context(), err)
 		return exitCode(err), message(err)
