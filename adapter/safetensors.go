@@ -154,7 +154,8 @@ func decode(r io.Reader, size, most int64) (map[string]Weight, map[string]string
 	return weights, metadata, nil
 }
 
-// exponents has the last two bytes of the elements that are NaN or infinite, by floating-point type.
+// exponents masks the exponent bits in the last two bytes of an element. All of them are set if the
+// element is NaN or infinite.
 var exponents = map[tfbind.DType]uint16{tfbind.Float64: 0x7ff0, tfbind.Float32: 0x7f80, tfbind.BFloat16: 0x7f80, tfbind.Float16: 0x7c00}
 
 // finite reports whether no element is NaN or infinite.

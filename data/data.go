@@ -67,9 +67,9 @@ type FieldSpec struct {
 	Image bool
 	// Classes are the names of the classes of a label by their numbers; nil if the source has numbers.
 	Classes []string
-	// Columns are the names of table columns in the order of the values of a sample. They are nil if the field
-	// does not come from a CSV file with a header, and is not x with numbers or several columns of another
-	// table.
+	// Columns are the names of table columns in the order of the values of a sample. They are nil unless
+	// the field comes from a CSV file with a header, or is x made from numbers or several columns of
+	// another table.
 	Columns []string
 }
 

@@ -21,7 +21,7 @@ import (
 	"steadyfit/internal/bounded"
 )
 
-// largeRecords writes a set of two files that is large enough to keep its index in a cache, which is
+// largeRecords writes a set of two files so large that its index is kept in a cache folder, which is
 // that of this test.
 func largeRecords(t testing.TB, records int) (dir string) {
 	t.Helper()

@@ -250,7 +250,7 @@ func (p *pageChecker) stated(h *format.PageHeader) (int64, error) {
 		values = h.DataPageHeaderV2.V.NumValues
 	}
 	if h.UncompressedPageSize < 0 || values < 0 {
-		return 0, fmt.Errorf("%d bytes and %d values: %w", h.UncompressedPageSize, values, ErrFormat)
+		return 0, fmt.Errorf("invalid page header: %d bytes, %d values: %w", h.UncompressedPageSize, values, ErrFormat)
 	}
 	stated := int64(h.UncompressedPageSize) + valueBytes*int64(values)
 	if p.limit != nil && max(stated, int64(h.CompressedPageSize)) > p.limit.max {

@@ -117,7 +117,7 @@ func (x *recordIndex) heapBytes() int64 {
 	return 0
 }
 
-// read fills b with the bytes of the rows from byte at of a row on.
+// read fills b with bytes of the rows, starting at byte number at of the given row.
 func (x *recordIndex) read(b []byte, row, at int) error {
 	if _, err := x.rows.ReadAt(b, int64(row)*int64(x.width)+int64(at)); err != nil {
 		return fmt.Errorf("the index of the records: %w", readError(err))

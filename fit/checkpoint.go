@@ -104,7 +104,8 @@ type checkpointer struct {
 	lastDone int
 	// beside is the checkpoint that is being written while steps run, or nil.
 	beside *writing
-	// crowded is true after the log that memory is too small for that.
+	// crowded is true once the run has logged that memory is too small to write checkpoints beside
+	// steps.
 	crowded bool
 }
 

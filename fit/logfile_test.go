@@ -213,7 +213,7 @@ func TestLogFileStops(t *testing.T) {
 	}
 }
 
-// The last line is attempted once more at the end. Apart from it, nothing is wrong.
+// The last line is attempted once more at the end. All earlier lines are in the file.
 func TestLastLogLine(t *testing.T) {
 	for _, last := range []int{3, 4} {
 		path := filepath.Join(tempDir(t), "run.jsonl")

@@ -417,7 +417,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// jumps are S1 and S1d after the last step, and with XLA, from 100 MiB after loading.
+// jumps returns the variants S1 and S1d, without and with XLA, whose memory is 100 MiB after
+// loading and the given MiB after the last step.
 func jumps(s1, s1d, s1XLA, s1dXLA float64) []variant {
 	return []variant{
 		{name: "S1", loaded: 100, steady: s1}, {name: "S1d", loaded: 100, steady: s1d},

@@ -128,10 +128,10 @@ func (v view) releases(name, _ string) evidence {
 	return e
 }
 
-// wholeSet answers whether feeding the dataset in parts lowers the peak, and whether it
-// prevents crashes: yes if runs no longer run out of memory, in part if only the growth stops.
-// Growth that waits for the garbage collector does not count, because smaller batches of data
-// cause more collections.
+// wholeSet answers whether feeding the dataset in parts lowers the peak, and whether it prevents
+// crashes: yes if runs no longer run out of memory, in part if only the growth stops. Memory that a
+// garbage collection would free does not count, because smaller batches of data cause more
+// collections.
 func (v view) wholeSet(parts []string) (peak, crash evidence) {
 	if !v.has("S0") || v.runtime == Keras && !v.has("S0/stream") {
 		return evidence{}, evidence{}

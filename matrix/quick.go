@@ -111,7 +111,7 @@ func (p *Plan) probe(ctx context.Context, w Workload) (speed, error) {
 		return speed{}, errors.New(string(o.Failure) + ": " + o.Cause)
 	}
 	s := speed{rest: time.Since(started), batch: w.Batch}
-	// Other steps were disturbed, or ran something for the first time.
+	// The fastest step counts: slower ones were disturbed, or did work that only first steps do.
 	for _, sample := range o.Series.Samples() {
 		if took := sample.Get(memlayer.StepTime); took.OK && (s.step == 0 || time.Duration(took.Bytes) < s.step) {
 			s.step = time.Duration(took.Bytes)

@@ -93,8 +93,8 @@ func (r Rule) Check(result, baseline *Result) (broken, undecided []string) {
 	return broken, undecided
 }
 
-// judge returns how a combination breaks the rule, or why that is open. old is nil without a
-// baseline.
+// judge returns how a combination breaks the rule, or why that cannot be decided. old is nil
+// without a baseline.
 func (r Rule) judge(result *Result, c, old *Combination, epoch float64) (breaks, open string) {
 	more := ""
 	if old != nil {

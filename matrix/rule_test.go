@@ -55,7 +55,7 @@ func TestRulesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Each runtime has its own epochs.
+// Each runtime has its own number of steps per epoch.
 func TestRulesPerEpochOfARuntime(t *testing.T) {
 	r, err := ParseRule("slope>64KiB/epoch")
 	require.NoError(t, err)

@@ -69,7 +69,7 @@ type edge struct{ node, out int }
 // nowhere is the source of a value that the graph does not define.
 var nowhere = edge{node: math.MinInt}
 
-// arg returns the index of the argument.
+// arg returns the index of the function argument that the edge comes from.
 func (e edge) arg() int { return -1 - e.node }
 
 type place struct {

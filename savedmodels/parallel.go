@@ -84,9 +84,10 @@ var reducible = map[tfbind.DType]tfbind.DType{
 type ParallelOptions struct {
 	// Rank is the index of this rank, and Ranks the number of ranks.
 	Rank, Ranks int
-	// Inexact allows variables that gradients changes and apply does not clear. Floating-point
-	// ones, such as moving averages of BatchNormalization, get the mean over the ranks, and
-	// integers, such as the states of random generators, the value of the first rank.
+	// Inexact allows variables that the signature gradients changes and the signature apply does
+	// not clear. Floating-point ones, such as moving averages of BatchNormalization, get the mean
+	// over the ranks, and integers, such as the states of random generators, the value of the first
+	// rank.
 	Inexact bool
 	// BFloat16 exchanges accumulators of float32 from 4 KiB as bfloat16, half as many bytes. The part
 	// of each rank, and each sum, is rounded to 8 bits.

@@ -64,7 +64,7 @@ func (s *Session) Restore(ctx context.Context, prefix string) error {
 		return fmt.Errorf("restore %s: %w", prefix, err)
 	}
 	if foreign && s.model.Program != nil {
-		return fmt.Errorf("restore %s: %w: its frozen variables are others than those from which the features were computed; do not cache features", prefix, errBase)
+		return fmt.Errorf("restore %s: %w: its frozen variables differ from those from which the features were computed; do not cache features", prefix, errBase)
 	}
 	if whole {
 		s.foreign = foreign // also after an error, which may come late

@@ -274,7 +274,8 @@ func tensor(op string, d tfbind.DType, dims ...int64) *pb.TensorInfo {
 	return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d), TensorShape: shape}
 }
 
-// Each step of an execution has its own seed and weights. All steps have the same rate.
+// Each step of an execution has its own seed and sample weights. All steps have the same learning
+// rate.
 func TestFusedStepsTakeReservedInputs(t *testing.T) {
 	s := openModel(t, stacked(t, nil), session.Options{StepsPerExecution: 4, Seed: 7})
 	require.Equal(t, []string{"loss", "first", "rate", "second"}, s.TrainMetrics())

@@ -749,7 +749,8 @@ func TestSupervisePassesSignalsOnce(t *testing.T) {
 	}
 }
 
-// A main that handles signals cancels the context of Run. Run treats both as one request.
+// A main that handles signals cancels the context of Run. Run treats the signal and the
+// cancellation as one request.
 func TestSuperviseInAMainThatHandlesSignals(t *testing.T) {
 	cmd, out, _ := startParent(t, "waits", Options{}, notifyEnv+"=1")
 	out.await(t, "ready")

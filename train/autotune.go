@@ -187,8 +187,9 @@ func (t *training) asSet(reason string) string {
 	return fmt.Sprintf("as set (%s); %s", strings.Join(set, " "), rest)
 }
 
-// pause returns the maximum number of steps without a pause. Checkpoints, resets, reading
-// memory, values for TensorBoard and changes of the learning rate need pauses.
+// pause returns the maximum number of steps that can run in one execution: checkpoints, resets,
+// reading memory, values for TensorBoard and changes of the learning rate happen between
+// executions.
 func (t *training) pause(epoch int) int {
 	if t.Budget.ofProcess() || t.resets() && t.Reset.Limit != 0 {
 		return 1

@@ -64,7 +64,7 @@ func trainFrozen(dir, kind string, cache Choice, change func(*Config)) (weights 
 	return weights, report, err
 }
 
-// A trial trains on features of its data where a training may cache them.
+// If a training may cache the outputs of frozen layers, its trials also train on cached outputs.
 func trialOfFeatures(t *testing.T, dir string) {
 	ds, err := data.Open(filepath.Join(dir, "data.npz"), data.Options{})
 	require.NoError(t, err)

@@ -84,7 +84,7 @@ type training struct {
 	samples   *data.InMemory
 	temporary []func() error
 	// tuned is the plan of autotune, or nil. choice is the chosen configuration. most is the
-	// maximum number of steps without a pause.
+	// maximum number of steps per execution; see pause.
 	tuned  *autotune.Plan
 	choice autotune.Choice
 	// prior is the configuration that TensorFlow was opened with, before any measurement.

@@ -15,8 +15,8 @@ import (
 	"steadyfit/train"
 )
 
-// A model and an adapter of it, also merged, read data as in the training of the adapter: columns
-// by their names, in any order. Training data must have the same order.
+// A model with its adapter, merged or not, reads data as the training of the adapter did: columns
+// by their names, in any order. But the columns of training data must have the original order.
 func TestAdapterKeepsItsRecord(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }

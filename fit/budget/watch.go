@@ -73,7 +73,7 @@ func (w *watch) restart() {
 func (w *watch) due(s *fit.State, level memory.Bytes, all bool) bool {
 	w.top = max(w.top, level)
 	w.unseen++
-	// The last step of an epoch is read separately from a validation.
+	// The peak is read after the last step of an epoch, so that it does not include a validation.
 	if !all && w.near == 0 && w.unseen < peakEvery && s.EpochStep != s.StepsPerEpoch {
 		return false
 	}

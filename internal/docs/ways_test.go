@@ -15,8 +15,9 @@ import (
 	"steadyfit/matrix"
 )
 
-// ways are the rows about 16-bit computation in docs/results/precision.yaml and make accuracy: the
-// precision's name in accuracy.json, and the runs of the matrix for digits and for digits-cnn.
+// ways lists the ways to compute in 16 bits that docs/results/precision.yaml covers: the name of
+// the precision in accuracy.json, which make accuracy writes, and the runs of the matrix for the
+// models digits and digits-cnn.
 var ways = []struct{ precision, digits, cnn string }{
 	{"fp32", "S5/none", "S6/none"},
 	{"bf16-rewritten", "S5/bf16", "S6/bf16"},

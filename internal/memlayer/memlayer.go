@@ -42,7 +42,7 @@ const (
 // sample does not have it.
 const StepTime = "step time"
 
-// Layers of sources. [Of] names parts of them.
+// Names of the layers that instances of memory.Sources report. [Of] names the parts of a layer.
 const (
 	MallocArenas = "malloc arenas"   // obtained from the system
 	TFUsed       = "tensorflow used" // allocated by TensorFlow's own allocators

@@ -1,6 +1,6 @@
-// Package native provides native memory as sources for package memory: malloc, and the open objects of
-// package tfbind. It is separate from package memory, which works without cgo. It does not load TensorFlow.
-// Without cgo, the amounts of malloc are unknown.
+// Package native reports the amounts of native memory, as sources for package memory: that of malloc, and
+// that of the open objects of package tfbind. It is separate from package memory because that works
+// without cgo. It does not load TensorFlow. Without cgo, the amounts of malloc are unknown.
 package native
 
 import (

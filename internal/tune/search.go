@@ -89,10 +89,11 @@ func newSearch(g Goal, bases []autotune.Configuration, groups [][]autotune.Confi
 	return s
 }
 
-// screen lists the configurations to measure first: plain steps, several steps per execution with the
-// single-threaded executor, whose effects add up to more than each of them has on plain steps, and the
-// bases. Of the numbers of micro-batches, a middle one and plain steps show the line of the others; the
-// largest one is measured if plain steps fail.
+// screen lists what to measure first: plain steps; several steps per execution with the single-threaded
+// executor, measured together because their gains add up to more than each alone; and each entry of the
+// first axis without other settings. Of the numbers of micro-batches, only a middle one and the largest
+// one are listed: plain steps and the middle one suffice for a linear prediction, and the largest one
+// is measured if plain steps fail.
 func (s *search) screen() {
 	var parts []int
 	for i, c := range s.axes[0] {
@@ -175,9 +176,10 @@ const (
 	least = 0.03
 )
 
-// next returns the configuration to measure next; ok is false if no other one is worth it. The
-// order is that of autotune.Choose, bases first, then settings on the best one. But a combination
-// that is predicted to be better than the best one precedes settings that were never measured.
+// next returns the configuration to measure next; ok is false if no other one is worth it. Like
+// autotune.Choose, it first tries the entries of the first axis, and then settings on the best of
+// them. But a combination that is predicted to be better than the best measured one precedes
+// settings that were never measured.
 func (s *search) next() (c autotune.Configuration, ok bool) {
 	for _, c := range s.screening {
 		if _, known := s.predict(c); !s.tried(c) && (!known || c.is.MicroBatches < 2) {

@@ -113,10 +113,10 @@ func (p *plan) finished(j *job, hash string) (*result, error) {
 		return nil, fmt.Errorf("%s: %w; remove the file to repeat the run", p.file(j), err)
 	}
 	if !slices.Equal(r.Args, j.args) {
-		return nil, fmt.Errorf("%s has another command line: %w", p.file(j), fs.ErrNotExist)
+		return nil, fmt.Errorf("%s was measured with other arguments: %w", p.file(j), fs.ErrNotExist)
 	}
 	if r.ModelHash != hash {
-		return nil, fmt.Errorf("%s has another model: %w", p.file(j), fs.ErrNotExist)
+		return nil, fmt.Errorf("%s was measured with another model: %w", p.file(j), fs.ErrNotExist)
 	}
 	return &r, nil
 }

@@ -141,7 +141,7 @@ func (p part) HasCurves() bool {
 	return slices.ContainsFunc(p.Rows, func(r row) bool { return r.Curve != "" })
 }
 
-// Word is the effect, or the verdict of the baseline.
+// Word names the effect of the remedy or, for a baseline, its verdict.
 func (r row) Word() string {
 	if r.Remedy == matrix.Baseline {
 		return verdictWord(r.Combination)

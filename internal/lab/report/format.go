@@ -151,7 +151,7 @@ func (v *view) Cost(c *matrix.Combination) string {
 	return strings.Join(parts, "; ")
 }
 
-// goalRatio returns the ratio of the amount that the remedy should lower.
+// goalRatio returns the ratio to the baseline of the amount that the remedy should lower.
 func (v *view) goalRatio(c *matrix.Combination) (name string, r compare.Ratio) {
 	if c.Comparison == nil {
 		return "", compare.Ratio{}

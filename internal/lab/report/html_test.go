@@ -136,7 +136,7 @@ func TestHTML(t *testing.T) {
 	}
 }
 
-// TensorFlow's own allocators have a column if a run has read them.
+// The memory of TensorFlow's own allocators has a column if a run measured it.
 func TestHTMLPools(t *testing.T) {
 	r := withoutCurves(fixture(2, 1))
 	page := render(t, r)
@@ -248,7 +248,7 @@ func TestThin(t *testing.T) {
 	again, _ := data(t, &got)
 	require.Equal(t, len(got.Runs), len(again.Runs))
 
-	// A compressed file with fewer digits gives the same page.
+	// A compressed result file with rounded numbers gives the same page.
 	path := filepath.Join(t.TempDir(), "thin.json.gz")
 	require.NoError(t, matrix.WriteFile(path, Thin(r)))
 	small, err := matrix.ReadFile(path)
