@@ -20,4 +20,8 @@
 // that a process reads only once (Config.ReleaseMemory and others), and as a child process
 // (Config.Supervise), which ends in Run. Before Run, main therefore does nothing that must not be
 // repeated. Measurements (Config.Autotune) run in processes that end before main begins.
+//
+// TensorFlow logs to stderr. Run makes it log only warnings and errors, unless the program or its
+// environment sets TF_CPP_MIN_LOG_LEVEL or Options.LogLevel of Config.Session.Device, or has opened
+// TensorFlow before.
 package train

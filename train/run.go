@@ -19,6 +19,7 @@ import (
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
 	"steadyfit/internal/rank"
+	"steadyfit/internal/tfenv"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -293,6 +294,9 @@ func (t *training) openSession(ctx context.Context) error {
 	if err := t.startWithPrior(); err != nil {
 		return err
 	}
+	if err := t.quiet(); err != nil {
+		return err
+	}
 	if _, err := tfbind.Load(t.TensorFlow); err != nil {
 		return err
 	}
@@ -328,6 +332,19 @@ func (t *training) openSession(ctx context.Context) error {
 		t.report("note", text("some steps are not compiled despite {Options.Compiled}: "+why))
 	}
 	return nil
+}
+
+// quiet makes TensorFlow log only warnings and errors; in a rank, whose server warns of each
+// clean-up after a step, only errors.
+func (t *training) quiet() error {
+	level := tfenv.LogWarnings
+	if _, ranked := t.ranked(); ranked {
+		level = tfenv.LogErrors
+	}
+	if _, open := tfprocess.Environment(); open || t.Session.Device.LogLevel != "" {
+		return nil
+	}
+	return tfenv.SetLogLevel(level)
 }
 
 // openTuned opens the session with the configuration that autotune chooses.

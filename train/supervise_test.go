@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -24,6 +26,7 @@ import (
 	"steadyfit/internal/contract"
 	"steadyfit/internal/freeport"
 	"steadyfit/internal/memlayer"
+	"steadyfit/internal/tfenv"
 	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/supervise"
@@ -145,12 +148,14 @@ func TestResultUnderSupervision(t *testing.T) {
 	if out == "" {
 		out = filepath.Join(t.TempDir(), "model")
 		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
-		cmd.Env = append(os.Environ(), env+"="+out, env+"_ADDRESS="+freeport.Addresses(t, 1)[0])
+		cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, tfenv.LogLevel+"=") })
+		cmd.Env = append(cmd.Env, env+"="+out, env+"_ADDRESS="+freeport.Addresses(t, 1)[0])
 		var progress bytes.Buffer
 		cmd.Stderr = &progress
 		text, err := cmd.Output()
 		require.NoError(t, err, "%s%s", text, &progress)
 		assert.Regexp(t, `level=INFO msg="the training continues in another process" attempt=1 step=2 reason=`, progress.String())
+		assert.NotRegexp(t, `(?m)^I0000.*(reader|loader)\.cc`, progress.String())
 		assert.Regexp(t, `^restarts 0\nrestarts 1\nout "`+out+`", done true, epochs 2, step 4, loss [0-9.]+\nPASS\n`, string(text))
 		assert.FileExists(t, filepath.Join(out, "saved_model.pb"))
 		return

@@ -18,8 +18,8 @@ func newDoctor(s *settings) *cobra.Command {
 for each problem. Exits with 3 if there is one.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			environ := os.Environ() // read before quiet adds a variable
-			err := s.quiet()
+			environ := os.Environ() // read before setLogLevel adds a variable
+			err := s.setLogLevel()
 			if err != nil {
 				return err
 			}

@@ -50,8 +50,10 @@ func (s *settings) fit(cmd *cobra.Command) error {
 	if err := s.combine(); err != nil {
 		return err
 	}
-	if err := s.quiet(); err != nil {
-		return err
+	if s.verbose {
+		if err := s.setLogLevel(); err != nil {
+			return err
+		}
 	}
 	s.Supervisor.Stderr = stderr
 	s.Supervisor.Outcome = func(err error) (int, string) {

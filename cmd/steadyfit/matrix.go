@@ -25,6 +25,7 @@ import (
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/lab/workload"
 	"steadyfit/internal/native"
+	"steadyfit/internal/tfenv"
 	"steadyfit/internal/tflibrary"
 	"steadyfit/matrix"
 	"steadyfit/savedmodels"
@@ -357,8 +358,8 @@ func (s *settings) runtimeCommand(name string) (c matrix.Command, err error) {
 		return c, err
 	}
 	c = matrix.Command{Env: []string{tflibrary.EnvLibrary + "=" + location.Library}, Libraries: []string{location.Library, location.Framework}}
-	if !s.loud() {
-		c.Env = append(c.Env, logLevel+"=1")
+	if _, set := os.LookupEnv(tfenv.LogLevel); !set && !s.verbose {
+		c.Env = append(c.Env, tfenv.LogLevel+"="+tfenv.LogWarnings)
 	}
 	var sources []string
 	switch name {

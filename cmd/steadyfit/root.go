@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"steadyfit/internal/nearest"
+	"steadyfit/internal/tfenv"
 	"steadyfit/tfbind"
 )
 
@@ -156,33 +156,16 @@ func sections(cmd *cobra.Command, table []section) string {
 }
 
 func (s *settings) load() (tfbind.Info, error) {
-	if err := s.quiet(); err != nil {
+	if err := s.setLogLevel(); err != nil {
 		return tfbind.Info{}, err
 	}
 	return tfbind.Load(s.TensorFlow)
 }
 
-// logLevel is TensorFlow's variable for the lowest level that it logs.
-const logLevel = "TF_CPP_MIN_LOG_LEVEL"
-
-// loud reports whether TensorFlow's log level stays unchanged.
-func (s *settings) loud() bool {
-	_, set := os.LookupEnv(logLevel)
-	return set || s.verbose
-}
-
-// quiet makes TensorFlow log only warnings and errors; in a rank, whose server warns of each clean-up
-// after a step, only errors.
-func (s *settings) quiet() error {
-	if s.loud() {
-		return nil
+// setLogLevel makes TensorFlow log only warnings and errors, unless --verbose asks for all.
+func (s *settings) setLogLevel() error {
+	if s.verbose {
+		return tfenv.SetLogLevel(tfenv.LogAll)
 	}
-	level := "1"
-	if s.Cluster != nil {
-		level = "2"
-	}
-	if err := os.Setenv(logLevel, level); err != nil {
-		return fmt.Errorf("set %s: %w", logLevel, err)
-	}
-	return nil
+	return tfenv.SetLogLevel(tfenv.LogWarnings)
 }

@@ -2,9 +2,30 @@
 package tfenv
 
 import (
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 )
+
+// LogLevel is the variable for the lowest level that TensorFlow logs, with its values.
+const (
+	LogLevel    = "TF_CPP_MIN_LOG_LEVEL"
+	LogAll      = "0"
+	LogWarnings = "1"
+	LogErrors   = "2"
+)
+
+// SetLogLevel sets LogLevel for a TensorFlow that this process opens later, unless it is set.
+func SetLogLevel(level string) error {
+	if _, set := os.LookupEnv(LogLevel); set {
+		return nil
+	}
+	if err := os.Setenv(LogLevel, level); err != nil {
+		return fmt.Errorf("set %s: %w", LogLevel, err)
+	}
+	return nil
+}
 
 // Bool parses a boolean by TensorFlow's rules (tsl/util/env_var.cc).
 func Bool(text string) (on, ok bool) {
