@@ -50,7 +50,8 @@ var (
 type Options struct {
 	// Deadline is the maximum time between two signs of life; 0 means no limit. A child that
 	// exceeds it is killed as hung. Deadline must cover a slow batch, a checkpoint and the final
-	// save; loading and compiling the model, before the first step, may take ten times as long. Time while the parent is suspended or waits for a reader of Stderr does not count.
+	// save; loading and compiling the model, before the first step, may take ten times as long. Time
+	// while the parent is suspended or waits for a reader of Stderr does not count.
 	Deadline time.Duration
 	// Restarts is the number of consecutive crashes without progress before Run gives up; 0 means 5,
 	// and a negative number means none. An attempt makes progress if its first step is later than
@@ -181,6 +182,8 @@ func ExitCode(err error) int {
 //
 // A child has crashed if it ends before train has returned.
 //
+// From its call on, output without a reader is an error and does not end the process (SIGPIPE).
+//
 // SIGINT, SIGTERM, SIGHUP and the end of ctx are passed to the child once and cancel train's context. A
 // second SIGINT kills the child. Ctrl-Z stops both processes. Run kills the rest of the child's process
 // group when the child has ended.
@@ -203,7 +206,7 @@ func Run(ctx context.Context, o Options, train func(ctx context.Context, w *Work
 	case runtime.GOOS != "linux":
 		return errors.New("supervise: needs Linux")
 	}
-	defer survivePipes()()
+	survivePipes()
 	p := newParent(o)
 	signal.Notify(p.signals, append(endSignals(), stopSignals...)...)
 	defer signal.Stop(p.signals)

@@ -31,13 +31,10 @@ func suspend(s os.Signal, a *attempt) bool {
 }
 
 // survivePipes keeps the process alive when nobody reads its standard error: a child without a parent
-// writes a last checkpoint, and a parent without a terminal restarts its child. SIGPIPE is caught, not
-// ignored, since child processes would inherit an ignored signal.
-func survivePipes() (stop func()) {
-	caught := make(chan os.Signal, 1)
-	signal.Notify(caught, syscall.SIGPIPE)
-	return func() { signal.Stop(caught) }
-}
+// writes a last checkpoint, and a parent without a terminal restarts its child, and ends with the exit
+// code of the training. SIGPIPE is caught, not ignored, since child processes would inherit an ignored
+// signal.
+func survivePipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // ignoreTerminalStop lets the child write to a terminal that stops background processes on output.
 func ignoreTerminalStop() { signal.Ignore(syscall.SIGTTOU) }

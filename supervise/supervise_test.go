@@ -5,6 +5,7 @@ package supervise
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -89,6 +90,9 @@ func play(s script) int {
 	if child.Supervised.Load() {
 		say("main continues in the child")
 	}
+	if err != nil {
+		say("%v", err)
+	}
 	return ExitCode(err)
 }
 
@@ -161,7 +165,7 @@ var scripts = map[string]script{
 	"unread": func(_ context.Context, w *Worker) error {
 		if w.Status().Attempt > 1 {
 			say("nobody reads this either")
-			return leave("again", "%d", w.Status().Attempt)
+			return cmp.Or(leave("again", "%d", w.Status().Attempt), errors.New("the loss is NaN"))
 		}
 		w.Alive(1)
 		say("ready")
@@ -790,7 +794,7 @@ func TestSuperviseStopsWithTheParent(t *testing.T) {
 }
 
 // When the reader of the parent's output ends, such as a pager, the training continues and its child is
-// restarted.
+// restarted. The exit code is that of the training, although main cannot print its error.
 func TestSuperviseOutlivesTheReaderOfItsLog(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -807,7 +811,8 @@ func TestSuperviseOutlivesTheReaderOfItsLog(t *testing.T) {
 	require.Equal(t, "ready\n", line)
 	require.NoError(t, r.Close())
 	require.NoError(t, os.WriteFile(closed, nil, 0))
-	require.NoError(t, cmd.Wait())
+	assert.Error(t, cmd.Wait())
+	assert.Equal(t, failCode, cmd.ProcessState.ExitCode())
 	text, err := os.ReadFile(filepath.Join(dir, "again"))
 	require.NoError(t, err)
 	assert.Equal(t, "2", string(text))
