@@ -15,8 +15,8 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// arrowRows reads Arrow IPC files, which are also version 2 of Feather, and IPC streams. One record batch
-// is in memory at a time, and the dictionaries.
+// arrowRows reads Arrow IPC files, which are also version 2 of Feather, and IPC streams. The dictionaries
+// and one record batch at a time are in memory.
 type arrowRows struct {
 	tableRows
 	paths [][]int // the numbers of each column and of the fields of structs that lead to its values
@@ -195,7 +195,8 @@ func (v arrowValues) null(row int) bool {
 	return v.IsNull(row) || value.IsNull(at) || slices.ContainsFunc(v.parents, func(s arrow.Array) bool { return s.IsNull(row) })
 }
 
-// ofDictionary returns where a value is in a dictionary, and other values unchanged.
+// ofDictionary returns the dictionary of a value and its index there. It returns a value that is
+// not in a dictionary unchanged.
 func ofDictionary(values arrow.Array, i int) (arrow.Array, int) {
 	if categories, ok := values.(*arrays.Dictionary); ok && values.IsValid(i) {
 		return categories.Dictionary(), categories.GetValueIndex(i)
@@ -203,7 +204,8 @@ func ofDictionary(values arrow.Array, i int) (arrow.Array, int) {
 	return values, i
 }
 
-// appendNumbers appends the numbers in [from, to), which have the byte order of the temporary file.
+// appendNumbers appends the numbers with indices in [from, to). Arrow and the temporary file have
+// the same byte order.
 func appendNumbers(raw []byte, values arrow.Array, from, to, size int) []byte {
 	if from == to {
 		return raw

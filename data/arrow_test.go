@@ -30,8 +30,8 @@ func arrowFile(t testing.TB, name string) []byte {
 	return raw
 }
 
-// The same rows give the same batches as Parquet: files with lz4 and zstd, a stream without compression,
-// with categories and with lists.
+// Arrow files with lz4 and zstd, and a stream without compression, give the same batches as a Parquet
+// file with the same rows, including categories and lists.
 func TestArrowAsParquet(t *testing.T) {
 	for name, as := range map[string]string{
 		"table.feather": "table.parquet", "stream.arrow": "table.parquet", "lz4.feather": "encodings.parquet", "zstd.feather": "encodings.parquet",
@@ -73,7 +73,7 @@ func TestArrowSets(t *testing.T) {
 	require.ErrorContains(t, err, filepath.Join(dir, "data-00001-of-00002.arrow")+": its columns or their types differ")
 }
 
-// Dataset.map leaves files in a folder of save_to_disk. The rows of all were read.
+// Files that Dataset.map left in a folder of save_to_disk are not read.
 func TestArrowFilesOfAState(t *testing.T) {
 	dir, stream := t.TempDir(), arrowFile(t, "stream.arrow")
 	const cache = "cache-0123456789abcdef.arrow"
@@ -179,7 +179,7 @@ func TestOddArrow(t *testing.T) {
 	require.Equal(t, []string{"short", "a text of more than 12 bytes"}, f["view"].Values)
 	require.NoError(t, m.Close())
 
-	// The features leave out a list with a null, as the names to ignore do.
+	// A list with a null is left out if it is not one of Features, as if its name were in Ignore.
 	m, err = Open(path, Options{CSV: CSVOptions{Input: "dense", Features: []string{"x", "numbers"}}})
 	require.NoError(t, err)
 	require.Equal(t, path+": 2 samples; x float32 [2]", describe(m))
@@ -253,7 +253,7 @@ func wordsOfArrow(t testing.TB, parts bool) []byte {
 	return out.Bytes()
 }
 
-// A category that the file orders got numbers in the order of the alphabet.
+// The numbers of an ordered category have the order in the file, not that of the alphabet.
 func TestInferSchemaOfOrderedCategories(t *testing.T) {
 	for _, c := range []struct {
 		ordered bool
@@ -304,7 +304,7 @@ func arrowOf(t testing.TB, stream bool, values []int64, options ...ipc.Option) [
 	return out.Bytes()
 }
 
-// arrowParts returns the positions of the headers of messages in a stream, with the bytes of each.
+// arrowParts returns the positions and the bytes of the headers of messages in a stream.
 func arrowParts(raw []byte) (at []int, headers [][]byte) {
 	for from := 0; len(raw)-from >= 8; {
 		n := int(binary.LittleEndian.Uint32(raw[from+4:]))
@@ -319,7 +319,8 @@ func arrowParts(raw []byte) (at []int, headers [][]byte) {
 	return at, headers
 }
 
-// hostileArrow returns small files with numbers that would take much memory, or that point outside.
+// hostileArrow returns small files with sizes that would take much memory, or with positions
+// outside the file.
 func hostileArrow(t testing.TB) map[string][]byte {
 	t.Helper()
 	numbers := make([]int64, 1<<10)
@@ -378,7 +379,8 @@ func hostileArrow(t testing.TB) map[string][]byte {
 	return files
 }
 
-// overlappingArrow returns a stream with a record batch whose type is in the place of a buffer.
+// overlappingArrow returns a stream with a record batch whose type and one of whose buffers overlap
+// in the header.
 func overlappingArrow(t testing.TB) []byte {
 	raw := arrowOf(t, true, make([]int64, 1<<10), ipc.WithLZ4())
 	at, headers := arrowParts(raw)
@@ -394,7 +396,7 @@ func overlappingArrow(t testing.TB) []byte {
 	return raw
 }
 
-// sharedArrow returns a schema whose metadata has one text many times.
+// sharedArrow returns a schema whose metadata refers to one text many times.
 func sharedArrow() []byte {
 	const pairs, text = 4 << 10, 1 << 18
 	b := flatbuffers.NewBuilder(0)
@@ -456,7 +458,8 @@ func bigEndianArrow(t testing.TB) []byte {
 	return out.Bytes()
 }
 
-// arrowEndsEarly returns a file whose mark of the end comes before some record batches of the footer.
+// arrowEndsEarly returns a file whose end mark precedes some of the record batches that the footer
+// lists.
 func arrowEndsEarly(t testing.TB) []byte {
 	raw := slices.Clone(arrowFile(t, "lz4.feather"))
 	const magic = 8
@@ -465,7 +468,7 @@ func arrowEndsEarly(t testing.TB) []byte {
 	return raw
 }
 
-// The memory of a record batch is used again for the next one.
+// The next record batch reuses the memory of the one before it.
 func TestArrowBatchesUseMemoryAgain(t *testing.T) {
 	const batches, rows, width = 40, 8, 16 << 10
 	schema := arrow.NewSchema([]arrow.Field{{Name: "n", Type: arrow.FixedSizeListOf(width, arrow.PrimitiveTypes.Int64)}}, nil)

@@ -20,9 +20,9 @@ import (
 	"steadyfit/option"
 )
 
-// arrowMessages reads the messages of a file or stream. It checks and decompresses them before the library
-// decodes them, since that allocates what lengths state, whatever they are. A file is a stream between
-// its magic and its footer.
+// arrowMessages reads the messages of a file or stream. It checks and decompresses them before the
+// library decodes them, since the library allocates whatever size a length states. A file is a stream
+// between its magic and its footer.
 type arrowMessages struct {
 	r            *bufio.Reader
 	at, to       int64 // where the last message begins, and where all end
@@ -38,7 +38,7 @@ type arrowMessages struct {
 	err          error     // of the last message
 }
 
-// arrowBody is the body of a message as in the file, and decompressed.
+// arrowBody is the body of a message, in its form in the file and decompressed.
 type arrowBody struct {
 	raw []byte
 	out bytes.Buffer
@@ -52,7 +52,7 @@ const (
 	maxArrowHeader = 64 << 20
 	// maxArrowDepth limits the levels of columns.
 	maxArrowDepth = 32
-	// pairBytes is the memory for a pair of metadata besides its texts.
+	// pairBytes is the memory for a key and value of metadata besides their texts.
 	pairBytes = 32
 )
 
@@ -118,7 +118,8 @@ func (m *arrowMessages) complete() error {
 	return nil
 }
 
-// failed returns the error of a message in place of that of the library, which wraps it.
+// failed returns the error of a message if there is one, instead of the library's error, which
+// wraps it.
 func (m *arrowMessages) failed(err error) error {
 	if m.err != nil {
 		return fmt.Errorf("the message at byte %d: %w", m.at, m.err)
@@ -216,7 +217,8 @@ func (m *arrowMessages) next() (header, body []byte, err error) {
 	return header, body, copies.err()
 }
 
-// arrowOutline is what the checks of a message rely on. The new places of buffers must not change it.
+// arrowOutline is the part of a message that its checks rely on. Writing the positions of
+// decompressed buffers to the message must not change it.
 type arrowOutline struct {
 	kind              byte
 	content, batch    flatbuffers.UOffsetT
@@ -268,8 +270,7 @@ func (m *arrowMessages) fits(n int64) error {
 }
 
 // content checks a record batch or the values of a dictionary, and returns the body with its buffers
-// decompressed. The batch then refers to them as buffers whose compression saved nothing, which have the
-// size -1 before them.
+// decompressed. The record batch then marks the buffers as not compressed, by the size -1 before each.
 func (m *arrowMessages) content(batch flatbuffers.Table, from *arrowBody) ([]byte, error) {
 	codec, compressed := arrowTable(batch, batchCodec)
 	body, out := from.raw, &from.out
@@ -400,7 +401,8 @@ func (c *arrowCopies) fields(t flatbuffers.Table, field flatbuffers.VOffsetT, le
 		c.levels = max(c.levels, level+1)
 		c.take(part, fieldName, 1)
 		c.pairs(part, fieldMetadata)
-		// A time has the name of its zone as the second field of its type, and a union a list of numbers.
+		// The second field of the type is the name of the zone of a time, or the list of numbers of a
+		// union.
 		if of, ok := arrowTable(part, fieldOf); ok && slices.Contains([]byte{arrowTimestamp, arrowUnion}, part.GetByteSlot(fieldType, 0)) {
 			c.take(of, 6, 4)
 		}

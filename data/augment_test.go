@@ -33,7 +33,7 @@ func augmented[T element](t testing.TB, m *InMemory, a Augmentation, epoch int) 
 	return nil
 }
 
-// The tolerance is five standard deviations.
+// requireCount requires that got differs from its mean by less than five standard deviations.
 func requireCount(t testing.TB, n int, p float64, got int, what string) {
 	t.Helper()
 	require.InDelta(t, float64(n)*p, got, 5*math.Sqrt(float64(n)*p*(1-p)), what)

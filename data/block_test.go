@@ -58,7 +58,7 @@ func TestBlocksKeepOrder(t *testing.T) {
 	}
 }
 
-// A pass holds two blocks, or as many as the batches ahead need.
+// A pass holds two blocks, or more if the batches that are read ahead need more.
 func TestBlocksAreBounded(t *testing.T) {
 	for _, c := range []struct{ block, ahead, want int }{{5, 1, 10}, {5, 4, 10}, {5, 9, 10}, {5, 10, 15}, {5, 14, 15}, {30, 64, 90}, {1, 4, 5}} {
 		synctest.Test(t, func(t *testing.T) {

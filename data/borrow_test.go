@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Later batches do not overwrite a kept batch, and reuse the memory of all other batches.
+// Later batches do not overwrite a kept batch. They reuse the memory of batches that were not kept.
 func TestKeptBatches(t *testing.T) {
 	m := counted(t, 12)
 	for name, ds := range map[string]Dataset{"memory": m, "prefetched": Prefetch(m, 2), "many": Prefetch(m, 20), "copied": Prefetch(struct{ Dataset }{m}, 2)} {

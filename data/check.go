@@ -21,15 +21,15 @@ type Values struct {
 	// TensorFlow does not name the sample: its sparse cross-entropy fails on a CPU, and on a GPU the loss
 	// becomes NaN (documented at tf.nn.sparse_softmax_cross_entropy_with_logits).
 	Classes int
-	// Probabilities means numbers from 0 to 1, as binary cross-entropy needs them: its loss has no minimum
-	// for others, which are ErrLabel.
+	// Probabilities means numbers from 0 to 1, as binary cross-entropy needs them, because its loss has
+	// no minimum for other numbers. Another number is ErrLabel.
 	Probabilities bool
-	// Integers are the least and the greatest of integers. Another value is ErrValue. A float counts as an
-	// integer if it is whole and below 2^53.
+	// Integers has the least and the greatest allowed integer. Another value is ErrValue. A float counts
+	// as an integer if it is whole and below 2^53.
 	Integers *[2]int64
 	// Below means floats whose magnitude is below this number, which may be an infinity. NaN and greater
-	// values are ErrValue. Fields of other types pass. Of a field made by Augment or Scale, these are the
-	// original values.
+	// values are ErrValue. Fields of other types pass. For a field made by Augment or Scale, Check looks
+	// at the original values.
 	Below float64
 }
 
@@ -66,7 +66,7 @@ func Check(ds Dataset, field string, want Values) error {
 	return walk(ds, fields, want.find, want.wrong)
 }
 
-// integers returns the least and the greatest of integers.
+// integers returns the least and the greatest allowed integer.
 func (w Values) integers() (low, high int64) {
 	if w.Integers != nil {
 		return w.Integers[0], w.Integers[1]
@@ -74,7 +74,7 @@ func (w Values) integers() (low, high int64) {
 	return 0, int64(w.Classes) - 1
 }
 
-// have reports whether all values are known to be as described.
+// have reports whether all observed values are known to be as w describes.
 func (w Values) have(o observed) bool {
 	switch low, high := w.integers(); {
 	case w.Below > 0:
@@ -154,7 +154,7 @@ func (w Values) wrong(v vector, at int) RowError {
 func walk(ds Dataset, fields []string, find func(vector) int, says func(v vector, at int) RowError) error {
 	m, located := inMemory(ds)
 	if located {
-		// Selecting the fields avoids copying the others. The view is in file order, so that a
+		// Selecting the fields avoids copying other fields. The view is in file order, so that a
 		// position identifies a row.
 		narrow, err := m.selected(fields...)
 		if err != nil {
@@ -275,8 +275,8 @@ func indexes(at int, shape []int) []string {
 }
 
 // CheckImages decodes each image of a dataset, or each text of class folders, once, with the dataset's
-// workers. It returns the errors of the first ten unusable ones in file order. Other datasets pass.
-// CheckImages stops when ctx is done.
+// workers. It returns the errors of the first ten unusable ones in file order. A dataset without such
+// files passes. CheckImages stops when ctx is done.
 func CheckImages(ctx context.Context, ds Dataset) error {
 	if ctx == nil {
 		return fmt.Errorf("checking images: the context is nil; pass a context such as context.Background(): %w", errOption)

@@ -9,13 +9,13 @@ import (
 	"steadyfit/option"
 )
 
-// joins reports whether the columns with these names become rows of x.
+// joins reports whether the columns with these names are joined to the field x.
 func (o *CSVOptions) joins(names []string) bool {
 	has := func(name string) bool { return slices.Contains(names, name) }
 	return o.always || len(o.Columns) == 0 && o.Input != "" && (o.Row || !has(o.Input)) && (len(o.Features) == 0 || slices.ContainsFunc(o.Features, has))
 }
 
-// selects reports whether x has the columns of Features.
+// selects reports whether Features determines the columns of x.
 func (o *CSVOptions) selects(names []string) bool {
 	return len(names) > 0 && len(o.Features) > 0 && len(o.Columns) == 0 && o.joins(names)
 }
@@ -85,9 +85,9 @@ func (s *recordSet) choose(names []string, first map[string]value) (label string
 	return label, err
 }
 
-// layOut joins the columns of a table to rows of x as those of a CSV file, if they have one value each and
-// none is the input of the model by itself. A single column becomes x by itself. order has the names of
-// the columns of the table in their order. The dataset has no label yet.
+// layOut joins the columns of a table to the field x, as in a CSV file, if each column has one value per
+// row and none has the name of the model's input. A single column is renamed to x. order has the names of
+// the columns in the order of the table. The dataset has no label yet.
 func (m *InMemory) layOut(order []string, o *CSVOptions) error {
 	if o.Schema.allTexts() {
 		return nil
@@ -118,7 +118,8 @@ func (m *InMemory) layOut(order []string, o *CSVOptions) error {
 	return nil
 }
 
-// join replaces columns by x, whose samples have their values in this order.
+// join replaces the named columns by the field x, whose samples have the values of the columns in
+// the order of the names.
 func (m *InMemory) join(names []string, o *CSVOptions) error {
 	x := column{name: "x", shape: []int{len(names)}, width: len(names), kind: dtype.For[float32](), file: m.name, columns: slices.Clone(names)}
 	takes := "numbers"
@@ -157,7 +158,7 @@ func (m *InMemory) join(names []string, o *CSVOptions) error {
 	return nil
 }
 
-// joined makes samples of columns with one value each.
+// joined makes each sample of x from columns with one value per row.
 type joined struct {
 	fromFiles
 	of []column
@@ -171,7 +172,7 @@ func (j *joined) describe() string {
 	return text
 }
 
-// observed returns the extremes of columns of records.
+// observed returns the extremes of the values in the joined columns of records.
 func (j *joined) observed() observed {
 	all := unobserved
 	for _, c := range j.of {

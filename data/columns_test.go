@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// people are the rows of a table in each format. Its columns are not sorted.
+// people writes the same table in each format. Its columns are not sorted by name.
 func people(t testing.TB) (paths map[string]string) {
 	type row struct {
 		Zip    int64   `parquet:"zip"`
@@ -37,7 +37,7 @@ func people(t testing.TB) (paths map[string]string) {
 	}
 }
 
-// Only the columns of a CSV file became rows of x.
+// The columns of every table format become rows of x, as those of a CSV file do.
 func TestColumnsAreJoined(t *testing.T) {
 	paths := people(t)
 	kind := rulesOf(t, "columns: {kind: {type: category, values: {a: 5, b: 6}}}")
@@ -86,7 +86,7 @@ func TestColumnsAreJoined(t *testing.T) {
 	require.Equal(t, []float32{math.Nextafter32(1, 2), 1}, fieldsOf(t, m)["x"].Values)
 }
 
-// The label of a Parquet file with a name to ignore was found null.
+// A label is read even if its name is in Options.Ignore.
 func TestLabelIsNotIgnored(t *testing.T) {
 	paths := people(t)
 	for _, format := range []string{"csv", "jsonl", "parquet", "tfrecord"} {
@@ -134,8 +134,8 @@ func TestColumnsAreNotJoined(t *testing.T) {
 	require.Equal(t, []string{"u", "v"}, fieldsOf(t, texts)["x"].Values)
 }
 
-// Values that are left out may be anything, and an error names the column of x. Other columns, or another
-// order, make other samples.
+// Columns that are left out may have any values, and an error names the column from which a value of x
+// comes. Other columns, or another order of columns, give another fingerprint.
 func TestJoinedRecords(t *testing.T) {
 	type row struct {
 		A float64  `parquet:"a"`

@@ -24,8 +24,8 @@ import (
 // (ErrFormat).
 type CSVOptions struct {
 	// Label is the column that becomes the field y: its name in the header, or its number from 1.
-	// -1 means the last column. The name of one column that is the number of another is ErrField.
-	// Empty means that all columns are features.
+	// -1 means the last column. A text that is the name of one column and the number of another is
+	// ErrField. Empty means that all columns are features.
 	Label string
 	// Classes are the names of the classes, in the order of their numbers. Empty means that
 	// labels are numbers, or names numbered in sorted order. For a validation file, set the
@@ -35,11 +35,12 @@ type CSVOptions struct {
 	// must be among them, unless Classes is set. A label that is the number of one class and the
 	// name of another is a *RowError.
 	Names []string
-	// Header is "yes" if the first line contains column names, even if they are numbers, and
-	// "no" if it is a row. By default, a first line without numbers, or with the name of the label
-	// or of a column in Columns, is a header. For a text model, a first line without such a name
-	// is ErrField, because text may be a name or a value. So is a first line 0,1,2 and so on, the
-	// names that pandas writes for columns without names, also with one other name.
+	// Header is "yes" if the first line contains column names, even if they are numbers, and "no"
+	// if it is a row. By default, a first line without numbers, or with the name of the label or of
+	// a column in Columns, is a header. For a text model, a first line without such a name is
+	// ErrField, because text may be a name or a value. A first line 0,1,2 and so on, the names that
+	// pandas writes for columns without names, is ErrField, too, even if one other name is among
+	// them.
 	Header string
 	// Comma is the separator of columns; 0 means ','.
 	Comma rune
@@ -53,9 +54,10 @@ type CSVOptions struct {
 	// Features are the columns of x in this order, if the table has names and Columns is empty.
 	// Other columns are left out (InMemory.LeftOut), except the label and sample_weight.
 	Features []string
-	// Input is the only input of a model besides the label. With it, the columns of JSON lines and records
-	// become x as those of a CSV file, if each has one value and none has the name Input (see Row). The order is
-	// that of the first object, of the columns of a Parquet or Arrow file, or else of the names.
+	// Input is the only input of a model besides the label. If Input is set, the columns of JSON lines
+	// and records become x, as the columns of a CSV file do, if each has one value per row and none has
+	// the name Input (see Row). They have the order of the first object or of a Parquet or Arrow file;
+	// for other formats, they are sorted by name.
 	Input string
 	// Row means that the input takes several values, so that a column named Input is one of them.
 	Row bool
@@ -98,7 +100,7 @@ func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error
 	return t.dataset()
 }
 
-// read reads all rows. After a row that cannot be used, it reads on to find others.
+// read reads all rows. After a row that cannot be used, it reads on to find more such rows.
 func (t *table) read() error {
 	for {
 		record, err := t.lines.Read()
@@ -146,7 +148,7 @@ type table struct {
 	real   []float32        // replaces y once a label is not an integer
 	class  map[string]int64 // class numbers; nil if labels are numbers
 	listed []string         // class names from the options
-	// ambiguous are the class names of the model that are numbers of other classes.
+	// ambiguous has the class names of the model that are also the numbers of other classes.
 	ambiguous []string
 	found     []string // class names in the rows, if the options have none
 	problems  problems
@@ -180,7 +182,7 @@ func (t *table) bad(column int, found, expected, fix string) error {
 	}
 }
 
-// checkText returns an error for text that is not UTF-8, whose words a model does not know.
+// checkText returns an error for text that is not UTF-8: a model would not know its words.
 func (t *table) checkText(column int, cell string) error {
 	if utf8.ValidString(cell) {
 		return nil
@@ -239,7 +241,7 @@ func (t *table) start(record []string) (isRow bool, err error) {
 	return !header, nil
 }
 
-// layOut sets the fields of the columns, and the order in which they are read.
+// layOut decides which field each column belongs to, and the order in which columns are read.
 func (t *table) layOut() (err error) {
 	x := &features{name: "x", text: t.options.Text, bool: t.options.Bool}
 	t.fields = slices.Repeat([]*features{x}, t.columns)
@@ -324,7 +326,8 @@ func (t *table) setRules() error {
 	return nil
 }
 
-// checkRule returns an error for a rule whose values the field of a column does not take.
+// checkRule returns an error if the values of a column's rule have a type that its field does not
+// take.
 func (t *table) checkRule(column int) error {
 	rule, f := t.rules[column], t.fields[column]
 	takes := "numbers"

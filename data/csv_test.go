@@ -154,7 +154,7 @@ func TestCSVBools(t *testing.T) {
 	require.Equal(t, Array{[]int{2, 1}, []float32{3, 4}}, fieldsOf(t, m)["age"])
 }
 
-// Columns that hold text could not be left out, because they were parsed first.
+// Columns that hold text can be left out, since they are not parsed.
 func TestCSVLeavesOutColumns(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "t.csv")
 	require.NoError(t, os.WriteFile(path, []byte("id,fare,name,age,label\n7,2,Ann,1,0\n8,4,,3,1\n"), 0o666))
@@ -226,8 +226,8 @@ func TestCSVRefuses(t *testing.T) {
 	}
 }
 
-// An error has up to ten problems, each with its line, and the file is read once. Only the first bad cell of a row
-// was counted.
+// An error has up to ten problems, each with its line, and the file is read once. All bad cells of a row
+// count.
 func TestCSVProblems(t *testing.T) {
 	read := func(text string) (string, error) {
 		_, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: "y"}, nil)
@@ -262,7 +262,8 @@ func TestCSVProblems(t *testing.T) {
 
 	_, err = read("y,a\n1,?\n2,3\n")
 	require.IsType(t, &RowError{}, err)
-	// What a row with a problem has before it counts, and the file cannot be read on after a wrong quote.
+	// Cells before the problem in a row are used. Reading stops at a wrong quote, since the next row
+	// cannot be found.
 	text, _ = read("y,a\ncat,?\n3,1\n\"x\"y,1\n4,1\n")
 	require.Equal(t, 4, len(strings.Split(text, "\n")))
 	require.Contains(t, text, `line 3, column "y" (1): found "3", expected a name like "cat" in line 2`)

@@ -20,7 +20,8 @@ func (t *table) hasHeader(first []string) (bool, error) {
 		return false, option.Errorf("{CSVOptions.Header} is %q, expected yes, no, or nothing: %w", t.options.Header, ErrField)
 	}
 	text := t.options.Text
-	// A row may contain the text of a numeric label such as "3", so it does not indicate a header.
+	// If the label option is a number such as "3", a cell with this text does not indicate a
+	// header, since a row may contain it.
 	_, numberErr := strconv.Atoi(t.options.Label)
 	named := numberErr != nil && slices.Contains(first, t.options.Label)
 	for _, c := range t.options.Columns {
@@ -134,7 +135,8 @@ func (t *table) noLabel(first []string) error {
 		quote(t.options.Label), t.columns, shown, ErrField)
 }
 
-// separator returns what to do if a cell has another separator of columns than the file should have.
+// separator returns what to do if a cell seems to contain columns with another separator than the
+// options have.
 func (t *table) separator(cell string) string {
 	for _, c := range ";\t" {
 		if strings.ContainsRune(cell, c) && t.options.Comma != c {

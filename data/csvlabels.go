@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// list fixes the names and numbers of the classes, unless classes is empty.
+// list sets the names and numbers of the classes to the given ones, unless classes is empty.
 func (t *table) list(classes []string) (err error) {
 	if len(classes) > 0 {
 		t.listed = classes

@@ -203,7 +203,7 @@ type closable struct{ *bytes.Reader }
 
 func (closable) Close() error { return nil }
 
-// A disk that fails is not a fault of the data.
+// The error of a disk that fails is not ErrFormat.
 func TestFailingDisk(t *testing.T) {
 	on := diskArray{file: &diskFile{"x.npy", badDisk{}}, of: dtype.For[float32]()}
 	err := on.copyTo(make(vec[float32], 1), 0, 0, 1)

@@ -70,7 +70,7 @@ func (e *RowError) Unwrap() error { return e.Err }
 // maxProblems is the maximum number of rows, arrays, files or images that an error describes.
 const maxProblems = 10
 
-// problems are the errors of a source whose other parts can still be checked.
+// problems collects errors of a source whose other parts can still be checked.
 type problems struct {
 	source string
 	errs   []error
@@ -84,7 +84,8 @@ type problems struct {
 // text among numbers leaves room for other columns.
 const maxInColumn = 2
 
-// addCell adds an error of a cell, like add. Further cells of a column that is full are not to be read.
+// addCell adds an error of a cell, like add. Callers do not read further cells of a column for which
+// full returns true.
 func (p *problems) addCell(err error) bool {
 	if row := (*RowError)(nil); errors.As(err, &row) && row.Column != "" {
 		if p.columns == nil {
@@ -107,7 +108,8 @@ func (p *problems) add(err error) bool {
 	return len(p.errs) < maxProblems
 }
 
-// err joins the errors; nil if there are none. Of equal remedies in a row, the first one remains.
+// err joins the errors; nil if there are none. If consecutive errors have the same remedy, only the
+// first one shows it.
 func (p *problems) err() error {
 	if p.all == 0 {
 		return nil

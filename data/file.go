@@ -21,11 +21,12 @@ import (
 // Options configure Open. The zero value reads the training part.
 type Options struct {
 	// Split selects the part "train" (also for ""), "test" or "validation" of a source with parts: a
-	// builtin dataset, a folder in MNIST's layout, .npy or .npz arrays named x_train, y_train, x_test
-	// and y_test, class folders or records inside folders of parts, or records with a part in their names. These parts
-	// are called train or training, test or testing, and validation, val or valid. If there is none of
-	// test, validation is read in its place, and the reverse; other sources have no part validation
-	// besides test. For a source with one part, all but "train" are ErrNoSplit.
+	// builtin dataset, a folder in MNIST's layout, .npy or .npz arrays named x_train, y_train, x_test and
+	// y_test, class folders or records inside folders of parts, or records with a part in their names.
+	// These parts are called train or training, test or testing, and validation, val or valid. If there
+	// is no part test, the part validation is read in its place, and vice versa. Sources of other kinds
+	// do not distinguish test from validation. For a source with one part, any part except "train" is
+	// ErrNoSplit.
 	Split string
 	// CSV configures .csv and .jsonl files and the label of records. Header and Comma apply only to
 	// .csv files. Classes and Names apply also to folders of texts.
@@ -155,7 +156,7 @@ func open(path string, o Options) (*InMemory, error) {
 	return nil, fmt.Errorf("%s: the extension %q is %w; supported are %s", path, filepath.Ext(path), ErrUnsupported, formats)
 }
 
-// part returns the part of a source that does not tell validation from test.
+// part returns the part to read from a source that does not distinguish validation from test.
 func (o Options) part() string {
 	if o.Split == "validation" {
 		return "test"

@@ -79,8 +79,8 @@ func (m *InMemory) firstRows() []uint32 {
 	return rows
 }
 
-// identifyRecords writes what identifies the records and their order. It does not read the index,
-// which may have millions of rows.
+// identifyRecords writes the identity of the records and their order to sum. It does not read the
+// index, which may have millions of rows.
 func (m *InMemory) identifyRecords(sum hash.Hash) error {
 	fmt.Fprintf(sum, "records %x\n", m.records.index.digest)
 	if schema := m.records.options.CSV.Schema; schema != nil {

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// fileKind is a kind of files that class folders hold. one and many are words for messages.
+// fileKind is a kind of files that class folders hold. Its fields one and many name a file and
+// files in messages.
 type fileKind struct {
 	one, many  string
 	extensions []string
@@ -195,9 +196,9 @@ func partFolder(dir, split string, found map[string]string) (string, error) {
 	}
 }
 
-// partFolders returns the sub-folders of a folder by their names in lower case. part is one that
-// has the name of a part and holds its data and is no class. divided reports whether all of
-// them are parts.
+// partFolders returns the sub-folders of a folder by their names in lower case. part is a
+// sub-folder that has the name of a part, holds data and is not a class. divided reports whether
+// all sub-folders are parts.
 func partFolders(dir string, classes []string, holds func(dir string) bool) (found map[string]string, part string, divided bool, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -232,7 +233,8 @@ func list(names []string) string {
 	return fmt.Sprintf("%q", names)
 }
 
-// classFiles makes samples of the files in class folders, or of those in a folder without classes.
+// classFiles makes samples of the files in class folders, or of the files in a folder without
+// classes.
 type classFiles struct {
 	fromFiles
 	fileDecoder
@@ -315,7 +317,7 @@ func (f *classFiles) walk(relative string, found *problems) {
 	}
 }
 
-// check returns the size of a file, or that an entry of a class folder is a folder.
+// check returns the size of a file in a class folder, or isDir for a folder.
 func (k *fileKind) check(path string, e fs.DirEntry) (size int64, isDir bool, err error) {
 	info, err := os.Stat(path)
 	switch {
@@ -363,7 +365,8 @@ func (c *column) files() *classFiles {
 	return files
 }
 
-// bottom returns the column from which c is computed, directly or by several functions.
+// bottom returns the column from which c is computed, by one or several functions; c itself if it
+// is not computed.
 func (c *column) bottom() *column {
 	for c.made != nil && c.made.under() != nil {
 		c = c.made.under()

@@ -32,8 +32,8 @@ func textsOf(t testing.TB, ds Dataset, p Pass) (texts []string, classes []int64)
 	return texts, classes
 }
 
-// The parts, the classes and their numbers are those of folders of images. A text is the content of its
-// file, as text_dataset_from_directory reads it.
+// Folders of texts have the same parts, classes and class numbers as folders of images. A text is the
+// content of its file, as text_dataset_from_directory reads it.
 func TestOpenTexts(t *testing.T) {
 	dir := textFolder(t, map[string]string{
 		"README": "about", "imdb.vocab": "a", "train/urls_pos.txt": "not a sample", "train/.keep.txt": "x",
@@ -109,8 +109,8 @@ func TestOpenTextsRefuses(t *testing.T) {
 	}
 }
 
-// A file that is not a text ends the pass with an error that names it and the line, and the check of
-// all files lists it.
+// A file that is not UTF-8 text ends the pass with an error that names the file and the line.
+// CheckImages lists the file.
 func TestTextsOfOtherEncodings(t *testing.T) {
 	dir := textFolder(t, map[string]string{
 		"neg/1.txt": "first\n" + strings.Repeat("long ", 20) + "caf\xe9\nlast", "neg/2.txt": "\xff\xfea\x00b\x00", "pos/3.txt": "good",
@@ -169,7 +169,7 @@ func TestTextsStayOnDisk(t *testing.T) {
 	require.Less(t, most, int64(16*size), "three batches of two texts, and one per worker")
 }
 
-// A folder of files without class folders could not be read for predictions.
+// A folder of files without class folders can be read for predictions.
 func TestFlatFolders(t *testing.T) {
 	dir := textFolder(t, map[string]string{"b.txt": "second", "a.txt": "first", "c.TXT": "third", ".hidden.txt": "x"})
 	_, err := Open(dir, Options{})
@@ -184,7 +184,7 @@ func TestFlatFolders(t *testing.T) {
 	_, err = Open(dir, Options{Unlabelled: true, Split: "test"})
 	require.ErrorIs(t, err, ErrNoSplit)
 
-	// The error was that of a folder without anything that can be read.
+	// Files in __MACOSX are ignored.
 	put(t, dir, "__MACOSX/._a.txt", []byte("x"))
 	m, err = Open(dir, Options{Unlabelled: true})
 	require.NoError(t, err)

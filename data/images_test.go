@@ -145,7 +145,7 @@ func TestOpenImagesInParts(t *testing.T) {
 	_, err := Open(dir, o)
 	require.ErrorIs(t, err, ErrNoSplit)
 
-	// Archives from the web name the parts in other ways.
+	// Archives from the web have various names for the parts.
 	for _, c := range []struct{ train, test string }{{"train", "valid"}, {"Training", "Testing"}, {"TRAIN", "Val"}} {
 		dir := t.TempDir()
 		put(t, dir, c.train+"/ant/1.png", small)
@@ -158,7 +158,7 @@ func TestOpenImagesInParts(t *testing.T) {
 			require.Equal(t, want, m.Len(), c)
 		}
 	}
-	// With both parts, each one has its name.
+	// If a folder has a test and a validation part, each can be read by its name.
 	three := t.TempDir()
 	for i, part := range []string{"test", "train", "valid"} {
 		for n := range i + 1 {
@@ -235,7 +235,7 @@ func TestOpenImagesRefuses(t *testing.T) {
 	_, err := openImages(filepath.Join(t.TempDir(), "gone"), ImageOptions{Size: 1})
 	require.ErrorIs(t, err, fs.ErrNotExist)
 
-	// All problems are named, but not more than ten.
+	// An error names all problems, but at most ten.
 	many := t.TempDir()
 	for _, name := range []string{"a/1.md", "a/deep/1.txt", "b/.keep", "c.png", "d/1.md", "d/1.png"} {
 		put(t, many, name, nil)
@@ -334,7 +334,7 @@ func TestImagesAreResized(t *testing.T) {
 		require.EqualValues(t, 0, got[0])
 		require.EqualValues(t, 255, got[31])
 	}
-	// One of 8 pixels is white, which only averaging shows.
+	// One of 8 pixels is white. Only averaging (Smooth) makes it visible in the sample.
 	dots := image.NewGray(image.Rect(0, 0, 64, 64))
 	for i := range dots.Pix {
 		if i%64%8 == 4 && i/64%8 == 4 {

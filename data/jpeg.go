@@ -12,9 +12,10 @@ import (
 type decodeJPEG func(file []byte, channels int) (pixels []byte, width, height int, err error)
 
 // UseJPEG makes this dataset, and all datasets that share its images, decode JPEG files with a function,
-// such as session.Session.DecodeJPEG. It returns pixels of 1 (grey) or 3 (colour) bytes, row by row, and is
-// called by several goroutines at the same time. nil, the default, means Go's decoder, whose pixels differ
-// from TensorFlow's. Fingerprint tells the two apart, also for images of other formats.
+// such as session.Session.DecodeJPEG. It returns pixels of 1 (grey) or 3 (colour) bytes, row by row, and
+// is called by several goroutines at the same time. nil, the default, means Go's decoder, whose pixels
+// differ from TensorFlow's. Fingerprint depends on whether a function is set, even if no image is a JPEG
+// file.
 func (m *InMemory) UseJPEG(decode func(file []byte, channels int) (pixels []byte, width, height int, err error)) {
 	use := (*decodeJPEG)(&decode)
 	if decode == nil {

@@ -12,8 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// UseJPEG applies to datasets that share the images, those of folders and those of records, and to JPEG
-// files only, with any extension. The fingerprint did not include the decoder of JPEG files with another extension.
+// UseJPEG applies to all datasets that share the images of a folder or of records. It applies only to
+// JPEG files, with any extension, and the fingerprint includes the decoder even if no file has a JPEG
+// extension.
 func TestUseJPEG(t *testing.T) {
 	dir := t.TempDir()
 	var file bytes.Buffer
@@ -60,7 +61,7 @@ func TestUseJPEGOfRecordsWithoutImages(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
-// A file is read into memory only if its pixels can need so much.
+// A file is read into memory only if it is not too large for its number of pixels.
 func TestLargeJPEG(t *testing.T) {
 	dir := t.TempDir()
 	var file bytes.Buffer
@@ -73,7 +74,7 @@ func TestLargeJPEG(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
-// countSevens returns the number of samples of sevens, and of all.
+// countSevens returns the number of samples that consist of sevens, and the number of all samples.
 func countSevens(t *testing.T, ds Dataset, field string) (n [2]int) {
 	t.Helper()
 	for b, err := range ds.Batches(Pass{Batch: 1}) {

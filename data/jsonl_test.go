@@ -98,8 +98,8 @@ func TestJSONLRefuses(t *testing.T) {
 		require.ErrorContains(t, err, says, text)
 		require.ErrorContains(t, err, "d.jsonl", text)
 	}
-	// A line that is cut off was reported to lack the columns after the cut, and an error of a column that is left out
-	// had no position.
+	// The error for a line that is cut off says so, instead of naming the columns after the cut. An error
+	// in a column that is left out has a position.
 	features := CSVOptions{Input: "dense", Features: []string{"a", "b"}}
 	_, err := readJSONL("d.jsonl", strings.NewReader(`{"a": 1, "c":`), features, nil)
 	require.EqualError(t, err, `d.jsonl: line 1, column "c": found an invalid JSON value: the line ends, expected a number, text, true, false, or an array; correct the line, or remove it`)

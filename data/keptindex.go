@@ -29,14 +29,15 @@ const (
 	keepTemporary = 24 * time.Hour
 	// keptMagic begins a kept index. Its number changes with the meaning of the file.
 	keptMagic = "steadyfit index 1\n"
-	// keptHead is the magic, and the length and the CRC32C of the header. The header as JSON and the rows follow.
+	// keptHead is the size of the magic, and of the length and the CRC32C of the header. The header as
+	// JSON and the rows follow.
 	keptHead = len(keptMagic) + 8
 	// keptTexts is the maximum size in a header of the labels that are text.
 	keptTexts = 1 << 20
 )
 
 // maxKeptHeader is the maximum size of the header for a number of files. It limits the memory for reading
-// one. Neither a file nor the extremes of a field take 256 bytes.
+// one. The entry of a file, and the extremes of a field, take less than 256 bytes each.
 func maxKeptHeader(files int) int64 { return keptTexts + 256*int64(files+maxFields) }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -45,7 +46,7 @@ var errKept = errors.New("the kept index is damaged or belongs to other files")
 
 // keptHeader describes the rows of an index, and the files that they belong to.
 type keptHeader struct {
-	// Key is a hash of what the index depends on besides the files.
+	// Key is a hash of everything that the index depends on except the files.
 	Key      string     `json:"key"`
 	Files    []keptFile `json:"files"`
 	Width    int        `json:"width"`
@@ -97,7 +98,8 @@ func keptIndexOf(paths []string, format recordFormat, o Options, size int64) (k 
 	}
 	ignore := slices.Sorted(slices.Values(o.Ignore))
 	sum := sha256.New()
-	// Two versions of the program have an index each, instead of replacing that of the other in turn.
+	// Each version of the program has its own index, so that two versions do not replace each
+	// other's.
 	fmt.Fprintf(sum, "%s%s %q %q\n", keptMagic, format.name(), o.CSV.Label, ignore)
 	if len(o.CSV.Features) > 0 { // they may leave values out
 		fmt.Fprintf(sum, "%q %t %q\n", o.CSV.Input, o.CSV.Row, o.CSV.Features)
@@ -262,7 +264,7 @@ func (k keptIndex) header(f *os.File, size int64, files int) (h keptHeader, star
 	return h, start, nil
 }
 
-// openKept opens the files, which have to be those of the index.
+// openKept opens the files. They must be the files for which the index was made.
 func (s *recordSet) openKept(h keptHeader, paths []string) error {
 	if len(h.Files) != len(paths) {
 		return errKept

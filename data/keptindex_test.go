@@ -52,7 +52,7 @@ func indexFiles(t testing.TB) []string {
 	return paths
 }
 
-// flipped changes a byte of a file and keeps its time.
+// flipped changes a byte of a file and keeps the file's modification time.
 func flipped(t testing.TB, path string, at int64) {
 	t.Helper()
 	info, err := os.Stat(path)
@@ -69,9 +69,9 @@ func flipped(t testing.TB, path string, at int64) {
 	require.NoError(t, os.Chtimes(path, time.Time{}, info.ModTime()))
 }
 
-// The second start does not read the files, and has the same batches and the same fingerprint. A
-// changed record that it does not notice is an error when a batch needs it, and the next start reads
-// the files again.
+// The second start does not read the files, and has the same batches and the same fingerprint. If a
+// changed record is not noticed at the start, it is an error when a batch needs it, and the next
+// start reads the files again.
 func TestKeptIndex(t *testing.T) {
 	const records = 60_000 // more than an index in memory has
 	dir := largeRecords(t, records)
@@ -132,7 +132,7 @@ func TestKeptIndex(t *testing.T) {
 	require.Empty(t, indexFiles(t))
 }
 
-// A change that an index notices, and other options, make another index.
+// If the files or the options have changed, another index is made.
 func TestKeptIndexOfOtherFiles(t *testing.T) {
 	dir := largeRecords(t, 16)
 	o := Options{CSV: CSVOptions{Label: "label"}}
@@ -186,7 +186,7 @@ func TestKeptIndexOfOtherFiles(t *testing.T) {
 	for _, path := range indexFiles(t) {
 		require.NoError(t, os.Chtimes(path, old, old))
 	}
-	// So is what a killed process left of one, after a day.
+	// After a day, the temporary file of an index that a killed process left is removed, too.
 	folder := filepath.Dir(indexFiles(t)[0])
 	young, left := put(t, folder, ".a.index-1", nil), put(t, folder, ".a.index-2", nil)
 	for path, age := range map[string]time.Duration{young: 23 * time.Hour, left: 25 * time.Hour} {
@@ -200,7 +200,8 @@ func TestKeptIndexOfOtherFiles(t *testing.T) {
 	require.NoFileExists(t, left)
 }
 
-// A kept index that others may write is read again from the files, since its labels are trained on.
+// If other users may write a kept index, the files are read instead, since the labels in an index
+// are trained on.
 func TestKeptIndexOfOthers(t *testing.T) {
 	dir := largeRecords(t, 8)
 	want := describe(openLabelled(t, dir))
@@ -241,7 +242,7 @@ func TestKeptIndexIsReplacedInUse(t *testing.T) {
 	}
 }
 
-// Without a cache that is writable, and for small files, there is no index.
+// No index is kept for small files, or if the cache folder is not writable.
 func TestNoKeptIndex(t *testing.T) {
 	dir := largeRecords(t, 4)
 	file := filepath.Join(t.TempDir(), "file")
@@ -257,7 +258,7 @@ func TestNoKeptIndex(t *testing.T) {
 	require.Empty(t, indexFiles(t))
 }
 
-// A damaged index, and one that was made to do harm, is replaced.
+// A damaged or malicious index is replaced.
 func TestBadKeptIndex(t *testing.T) {
 	dir := largeRecords(t, 8)
 	want := openLabelled(t, dir)
@@ -338,7 +339,8 @@ func TestBadKeptIndex(t *testing.T) {
 	}
 }
 
-// The checks use what was observed when records were opened, and have the results of reading them.
+// Checks use the extremes that were found when records were opened, and have the same results as
+// reading the records.
 func TestChecksOfObservedRecords(t *testing.T) {
 	values := [][]float32{{1, 2}, {-3, 40}, {0.5, 2}, {1 << 24, 2}, {float32(math.Inf(1)), 0}, {float32(math.NaN()), 2}, {1 << 60, 0}}
 	for _, more := range values {
@@ -351,8 +353,8 @@ func TestChecksOfObservedRecords(t *testing.T) {
 	checkAsInMemory(t, filepath.Join("testdata", "records", "table.parquet"))
 }
 
-// checkAsInMemory compares checks of records with those of the same values in memory, and looks
-// whether checks that pass read the file.
+// checkAsInMemory requires that checks of records have the same results as checks of the same
+// values in memory, and that checks that pass do not read the file.
 func checkAsInMemory(t *testing.T, path string) {
 	t.Helper()
 	m := openLabelled(t, path)
@@ -386,8 +388,8 @@ func checkAsInMemory(t *testing.T, path string) {
 }
 
 // BenchmarkFirstBatch opens 10 million records, checks and identifies them, and takes a batch from the
-// middle of a shuffled epoch, as a resumed training does: with an index of an earlier start, and
-// without. It reports the resident memory at the end, without the memory before the first.
+// middle of a shuffled epoch, as a resumed training does: with the index of an earlier start, and
+// without an index. It reports how much the resident memory grew.
 func BenchmarkFirstBatch(b *testing.B) {
 	const records = 10_000_000
 	b.Setenv("XDG_CACHE_HOME", b.TempDir())

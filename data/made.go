@@ -45,7 +45,7 @@ type maker interface {
 	repeats() bool
 }
 
-// fromFiles is the part that makers of samples from files share.
+// fromFiles has the methods that all makers of samples from files share.
 type fromFiles struct{}
 
 func (fromFiles) under() *column { return nil }

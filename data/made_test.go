@@ -382,7 +382,8 @@ func TestScale(t *testing.T) {
 	require.ErrorContains(t, err, "finite")
 }
 
-// Check of floats reads stored values if the stages keep them finite. Otherwise it reads the result.
+// A check for finite floats reads the stored values if the functions of the stages keep them finite.
+// Otherwise it reads the results of the functions.
 func TestCheckFiniteThroughStages(t *testing.T) {
 	x := make([]float32, 4*6*6)
 	m, err := New("set", Field{"x", Array{[]int{4, 6, 6}, x}})

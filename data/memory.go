@@ -202,7 +202,7 @@ func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
 	}
 }
 
-// order returns the rows in the order of a pass. It reuses the slice in room.
+// order returns the rows in the order of a pass. It reuses the memory of the slice room.
 func (m *InMemory) order(room *[]uint32, epoch int) order {
 	if !m.shuffled {
 		return order{of: m.rows}

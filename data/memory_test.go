@@ -53,7 +53,7 @@ func samples(t testing.TB, ds Dataset, p Pass) []int64 {
 	return all
 }
 
-// finite describes the values that training needs.
+// finite describes values that are neither NaN nor infinite.
 var finite = Values{Below: math.Inf(1)}
 
 // spec returns the description of a field.

@@ -29,7 +29,8 @@ func shuffleOrder(order []uint32, seed, stream uint64) {
 	for i := len(order) - 1; i > 0; {
 		block := drawn[:min(i, len(drawn))]
 		for k := 0; k < len(block); {
-			// As below, but a rejected number is overwritten, which costs less than a branch.
+			// The loop rejects numbers like the function below, but overwrites a rejected number,
+			// which costs less than a branch.
 			last := uint64(i - k)
 			v := source.Uint64() & (uint64(1)<<bits.Len64(last) - 1)
 			block[k] = uint32(v)
@@ -150,7 +151,7 @@ func newSubset(rows int) *subset { return &subset{bits: make([]uint64, (rows+63)
 
 func (s *subset) add(row uint32) { s.bits[row/64] |= 1 << (row % 64) }
 
-// complete prepares at, after the last change of the bits.
+// complete prepares the method at, after the last change of the bits.
 func (s *subset) complete() *subset {
 	n := 0
 	s.before = make([]uint32, 0, len(s.bits)/blockWords+1)

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The order of 10 million rows, as for a shuffled pass (go test ./data -run xxx -bench Order).
+// BenchmarkOrder makes the order of 10 million rows, as for a shuffled pass (go test ./data -run
+// xxx -bench Order).
 func BenchmarkOrder(b *testing.B) {
 	order := make([]uint32, 10_000_000)
 	for b.Loop() {
@@ -16,7 +17,7 @@ func BenchmarkOrder(b *testing.B) {
 	}
 }
 
-// The rows of a batch of a computed order.
+// BenchmarkComputedOrder computes the rows of a batch.
 func BenchmarkComputedOrder(b *testing.B) {
 	m, err := New("set", Field{"x", Array{[]int{10_000_000}, make([]uint8, 10_000_000)}})
 	require.NoError(b, err)
@@ -76,7 +77,7 @@ func TestComputedOrderIsFair(t *testing.T) {
 	}
 }
 
-// Members of a subset are those that a list of the bits has.
+// A subset has exactly the members whose bits are set.
 func TestSubset(t *testing.T) {
 	s := newSubset(5000)
 	var want []uint32
@@ -95,8 +96,8 @@ func TestSubset(t *testing.T) {
 	}
 }
 
-// Passes, splits and resumes of more rows than an order stores, whose memory is a small part of a
-// stored order.
+// With more than maxStored rows, passes, splits and resumes compute the order, and need a small
+// part of the memory of a stored order.
 func TestLargeOrdersAreComputed(t *testing.T) {
 	const n = maxStored * 5 / 4
 	rows := make([]uint32, n)

@@ -125,7 +125,8 @@ type schemaOutline struct {
 }
 
 // checkSchema checks the depth of the schema, and that row groups have the columns of the schema. The
-// library allocates the path of each part of the schema, and each column in each row group.
+// library allocates memory for the path of each part of the schema, and for each column in each row
+// group.
 func checkSchema(raw []byte) error {
 	const (
 		maxDepth = 32

@@ -21,18 +21,19 @@ import (
 )
 
 // pageChecker checks the pages of Parquet files before the library reads them. The library allocates
-// what headers, runs and lengths state, whatever they are.
+// whatever size a header, a run or a length states.
 type pageChecker struct {
 	file    io.ReaderAt
 	size    int64
 	limit   *limit // of the memory for the pages of a row group that are read at a time
 	columns []*parquet.Column
 	zstd    *zstd.Decoder
-	// keepOrder gets the dictionaries of the columns ordered, which are ordered categories.
+	// keepOrder is called with the dictionaries of the columns in the field ordered, which are
+	// ordered categories.
 	ordered   []string
 	keepOrder func(column string, values []string)
 
-	// The rest is used again for each page.
+	// The fields below are reused for each page.
 	block, raw []byte // the page as in the file, and decompressed
 	levels     []byte
 	lengths    []int32
@@ -49,7 +50,7 @@ const (
 	// maxRows and maxRowValues limit the rows that are read at a time.
 	maxRows      = 64
 	maxRowValues = 1 << 17
-	// maxKept limits the memory of pages that these rows keep.
+	// maxKept limits the memory of the pages that the rows being read refer to.
 	maxKept = 256 << 20
 	// readValues is the number of values of a page that the library reads at a time.
 	readValues = 170
@@ -78,8 +79,9 @@ func (p *pageChecker) close() {
 }
 
 // check checks the pages of a row group. It returns the number of rows to read at a time, and the values
-// of columns of booleans that the library does not decode. Of each column, the largest page, the largest
-// dictionary and the longest row are in memory at a time, and all pages of texts that the rows refer to.
+// of columns of booleans that the library does not decode. In memory at a time are, for each column, the
+// largest page, the largest dictionary and the longest row, and all pages of texts that the rows refer
+// to.
 func (p *pageChecker) check(group *format.RowGroup) (rows int, flags [][]byte, err error) {
 	defer func() { p.block, p.raw, p.levels, p.lengths = nil, nil, nil, nil }()
 	total, kept, values := int64(0), int64(0), 0
@@ -160,7 +162,7 @@ func (c *columnChunk) check() error {
 	return nil
 }
 
-// checkPage checks the page at a byte, and returns its size with its header.
+// checkPage checks the page that begins at byte from, and returns its size including its header.
 func (c *columnChunk) checkPage(from, end int64, first bool) (int64, error) {
 	h, size, err := c.header(from, end)
 	if err != nil {
@@ -319,7 +321,7 @@ func (p *pageChecker) decompressed(codec format.CompressionCodec, block []byte, 
 	return p.raw, err
 }
 
-// decompressedBlock decompresses a block of Snappy, which cannot be done by parts.
+// decompressedBlock decompresses a block of Snappy, which cannot be decompressed in parts.
 func (p *pageChecker) decompressedBlock(block []byte, size int) ([]byte, error) {
 	const ratio = 256 // more than Snappy can compress
 	n, err := snappy.DecodedLen(block)
@@ -330,7 +332,8 @@ func (p *pageChecker) decompressedBlock(block []byte, size int) ([]byte, error) 
 	return snappy.Decode(p.raw, block)
 }
 
-// zstdReader returns the reader of zstd, which checks the sizes that frames state. It uses the last one again.
+// zstdReader returns the reader of zstd, which checks the sizes that frames state. It reuses the reader
+// last, if not nil.
 func (l *limit) zstdReader(last *zstd.Decoder, r io.Reader) (*zstd.Decoder, error) {
 	if last != nil {
 		return last, last.Reset(r)

@@ -58,8 +58,8 @@ func onePage(t testing.TB, codec compress.Codec, version, n int) (raw []byte, ch
 	}
 }
 
-// A page that takes more memory than the limit is refused before it is decompressed, whether its header
-// says so or not.
+// A page that takes more memory than the limit is refused before it is decompressed in full, whether
+// its header states the true size or not.
 func TestParquetPagesAreBounded(t *testing.T) {
 	const n = 2 << 20
 	for name, codec := range map[string]compress.Codec{

@@ -13,8 +13,8 @@ type thriftWalk struct {
 }
 
 const (
-	// structBytes is about the memory for the largest struct of the metadata, which is that of a
-	// column in a row group.
+	// structBytes is about the memory for the largest struct of the metadata, a column in a row
+	// group.
 	structBytes = 1 << 10
 	// maxThriftDepth limits the nesting; the format has at most ten levels.
 	maxThriftDepth = 32

@@ -14,8 +14,8 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// oldDictionary is the encoding PLAIN_DICTIONARY of old writers: in a dictionary it is that of plain values,
-// and in a page of data that of their numbers.
+// oldDictionary is the encoding PLAIN_DICTIONARY of old writers. A dictionary with this encoding has
+// plain values, and a page of data has indexes into the dictionary.
 const oldDictionary format.Encoding = 2
 
 // checkDictionary checks a dictionary. Its values are always plain.
@@ -79,7 +79,7 @@ func (c *columnChunk) checkData(h *format.PageHeader, levels, raw []byte) (memor
 	return c.checkValues(encoding, raw, n-nulls)
 }
 
-// levelsBefore splits a page into levels with their length before them, and the rest.
+// levelsBefore splits a page into its levels, which follow their length, and the rest.
 func levelsBefore(raw []byte, highest int, encoding format.Encoding) (levels, rest []byte, err error) {
 	switch {
 	case highest == 0:
@@ -90,7 +90,7 @@ func levelsBefore(raw []byte, highest int, encoding format.Encoding) (levels, re
 	return prefixed(raw)
 }
 
-// prefixed splits raw into bytes with their length before them, and the rest.
+// prefixed splits raw into the bytes that follow their length, and the rest.
 func prefixed(raw []byte) (content, rest []byte, err error) {
 	if len(raw) < 4 || int64(binary.LittleEndian.Uint32(raw)) > int64(len(raw)-4) {
 		return nil, nil, fmt.Errorf("levels or values that exceed its %d bytes: %w", len(raw), ErrFormat)
@@ -167,8 +167,8 @@ func tooMany(n int) error {
 	return fmt.Errorf("runs with more values than the %d that its header states: %w", n, ErrFormat)
 }
 
-// checkValues returns an error if there are not n values. It returns the memory for them that the header
-// does not state.
+// checkValues returns an error unless raw has n values. It returns the memory for the values that the
+// header does not state.
 func (c *columnChunk) checkValues(encoding format.Encoding, raw []byte, n int) (memory int64, err error) {
 	kind, width := c.leaf.Type().Kind(), valueBits(c.leaf.Type())
 	switch encoding {
@@ -200,7 +200,8 @@ func (c *columnChunk) checkValues(encoding format.Encoding, raw []byte, n int) (
 	return 0, c.unsupported(encoding)
 }
 
-// checkPlain returns an error if there are not n values of a width in bits, or n texts after their lengths.
+// checkPlain returns an error unless raw has n values of the given width in bits, or n texts that each
+// follow their length.
 func checkPlain(raw []byte, kind parquet.Kind, width int64, n int) (err error) {
 	have := n
 	switch {
@@ -240,7 +241,7 @@ func (c *columnChunk) unsupported(encoding format.Encoding) error {
 	return fmt.Errorf("the encoding %s of %s is %w; write the file again with another encoding", encoding, c.leaf.Type().Kind(), ErrUnsupported)
 }
 
-// checkIndexes checks the numbers of n values in a dictionary, which the library looks up with checks.
+// checkIndexes checks n indexes into a dictionary. The library itself checks that they are in range.
 func (c *columnChunk) checkIndexes(raw []byte, n int) error {
 	switch {
 	case !c.hasDictionary:
@@ -253,8 +254,8 @@ func (c *columnChunk) checkIndexes(raw []byte, n int) error {
 	return checkRuns(raw[1:], int(raw[0]), n)
 }
 
-// addFlags decodes booleans in runs. The library expects runs of a multiple of eight, as its own writer
-// makes them, and would return other values.
+// addFlags decodes booleans in runs. The library would decode them wrongly unless the length of each
+// run is a multiple of eight, as its own writer makes it.
 func (c *columnChunk) addFlags(raw []byte, n int) (memory int64, err error) {
 	runs, _, err := prefixed(raw)
 	if err == nil {
@@ -269,7 +270,7 @@ func (c *columnChunk) addFlags(raw []byte, n int) (memory int64, err error) {
 	return int64(len(c.flags)), nil
 }
 
-// checkLengths checks n texts after their lengths, and returns the sum of the lengths.
+// checkLengths checks n texts, which follow all their lengths, and returns the sum of the lengths.
 func (p *pageChecker) checkLengths(raw []byte, n int) (sum int64, err error) {
 	sum, rest, err := p.sumLengths(raw, n)
 	if err == nil && sum > int64(len(rest)) {
@@ -278,8 +279,9 @@ func (p *pageChecker) checkLengths(raw []byte, n int) (sum int64, err error) {
 	return sum, err
 }
 
-// checkShared checks n values that may begin as the one before them, and returns their sizes together.
-// Before them are the lengths of their shared beginnings, and of the rests.
+// checkShared checks n values that are stored without the beginning that each shares with the value
+// before it, and returns the sum of their sizes. The lengths of the shared beginnings, and of the
+// remaining parts, precede the values.
 func (p *pageChecker) checkShared(raw []byte, width int64, n int) (memory int64, err error) {
 	shared, rest, err := p.sumLengths(raw, n)
 	if err != nil {

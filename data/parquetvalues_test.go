@@ -21,7 +21,7 @@ import (
 	"steadyfit/internal/bounded"
 )
 
-// parquetParts are a Parquet file with one column, whose pages a test makes byte by byte.
+// parquetParts describes a Parquet file with one column, whose pages a test makes byte by byte.
 type parquetParts struct {
 	want     string // in the error
 	kind     format.Type
@@ -128,8 +128,8 @@ type hostileFile struct {
 	want string // in the error
 }
 
-// hostileParquet returns files that are small, and that the library would decode to gigabytes, or with
-// a nesting that ends the process.
+// hostileParquet returns small files that the library would decode to gigabytes, or whose nesting
+// would crash the process.
 func hostileParquet(t testing.TB) map[string]hostileFile {
 	t.Helper()
 	text := prefixedBy4([]byte("a"))
@@ -231,7 +231,7 @@ func hostileParquet(t testing.TB) map[string]hostileFile {
 	return files
 }
 
-// What the library decodes is bounded by the sizes that the headers of pages state, and these by the limit.
+// The sizes in the headers of pages bound what the library decodes, and the limit bounds these sizes.
 func TestHostileParquet(t *testing.T) {
 	for name, file := range hostileParquet(t) {
 		t.Run(name, func(t *testing.T) {
@@ -246,7 +246,7 @@ func TestHostileParquet(t *testing.T) {
 	}
 }
 
-// Rows with texts in large pages are read by few, and do not keep the pages after that.
+// Only few rows with texts in large pages are read at a time, and the pages are freed afterwards.
 func TestParquetRowsKeepPages(t *testing.T) {
 	const n, size = 16, 1 << 20
 	raw := parquetParts{
@@ -273,7 +273,7 @@ func TestParquetRowsKeepPages(t *testing.T) {
 	}
 }
 
-// A row of many copies of one text is refused before all are in memory.
+// A row of many copies of one text is refused before all copies are in memory.
 func TestHugeParquetRow(t *testing.T) {
 	const n, size = 1000, 1 << 20
 	levels := prefixedBy4(slices.Concat(runOf(1, 0), runOf(n-1, 1)))

@@ -23,7 +23,7 @@ func parquetOf[T any](t testing.TB, rows ...T) []byte {
 	return out.Bytes()
 }
 
-// Formats other than CSV named only the first problem of a file.
+// The errors of all formats name several problems of a file.
 func TestProblems(t *testing.T) {
 	type row struct {
 		A *int64 `parquet:"a,optional"`

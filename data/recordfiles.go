@@ -43,7 +43,7 @@ type recordFiles struct {
 	dir       string
 	remove    func() error
 
-	// given is the limit of Options.MaxBytes for all files; nil if there is none.
+	// given is the limit of Options.MaxBytes for all files together; nil if there is none.
 	given *limit
 }
 
@@ -54,7 +54,7 @@ type recordFile struct {
 	start   int64    // position of the content in from
 	first   int      // row of the first record
 	records int
-	// identity is what a kept index is compared with.
+	// identity is compared with the identity in a kept index.
 	identity keptFile
 }
 
@@ -100,7 +100,7 @@ func (s *recordFiles) addFile(file *recordFile, files int, maxBytes int64, forma
 	return format.scan(r, size, add)
 }
 
-// openScratch makes the temporary file, whose next bytes are the content of file.
+// openScratch makes the temporary file, unless it exists. The content of file is appended to it.
 func (s *recordFiles) openScratch(file *recordFile) error {
 	if s.scratch == nil {
 		f, err := s.scratchFile("content")

@@ -30,7 +30,8 @@ func recordAt(offset int64, raw []byte) record {
 const (
 	// entryBytes is the size of a record in a row of an index.
 	entryBytes = 16
-	// indexInMemory is the size from which the rows of an index are in a file.
+	// indexInMemory is the maximum size of the rows of an index in memory. Larger indexes are in a
+	// file.
 	indexInMemory = 1 << 20
 )
 
@@ -162,8 +163,9 @@ func (x *recordIndex) each(from, to int, do func(row int, raw []byte) error) err
 	})
 }
 
-// indexedLabels are the labels in an index. They are stored with the type from and have the type of:
-// the same one, or int64 for texts and for numbers that are all integers.
+// indexedLabels are the labels in an index. The field from is the type in which they are stored. The
+// field of is the type of the label: the same one, or int64 for texts and for numbers that are all
+// integers.
 type indexedLabels struct {
 	index   *recordIndex
 	from    *dtype.Type
@@ -216,7 +218,8 @@ func (l *indexedLabels) put(dst vector, at int, raw []byte) {
 type observed struct {
 	// Known is false for a field without numbers, and for one that was not observed.
 	Known bool `json:"known,omitempty"`
-	// Finite reports whether no value is NaN or infinite. Magnitude is that of the finite values.
+	// Finite reports whether no value is NaN or infinite. Magnitude is the largest magnitude of the
+	// finite values.
 	Finite    bool    `json:"finite,omitempty"`
 	Magnitude float64 `json:"magnitude,omitempty"`
 	// Whole reports whether all values are integers, as defined by dtype.Type.Int; Low and High are
@@ -274,8 +277,8 @@ func observeFloats[T float32 | float64](o *observed, values []T) {
 	}
 }
 
-// observedOf returns the extremes of a field of records, or bounds of them for images. For other fields the
-// result is empty.
+// observedOf returns the extremes of a field of records, or the bounds of pixels for images. For other
+// fields the result is empty.
 func observedOf(ds Dataset, field string) observed {
 	m, ok := inMemory(ds)
 	if !ok {

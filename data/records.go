@@ -22,14 +22,14 @@ import (
 // recordFormat is a format of files that hold one sample after the other.
 type recordFormat interface {
 	name() string
-	// usualLabel returns the name that labels have besides "label"; it may be empty.
+	// usualLabel returns a second usual name of labels, besides "label"; it may be empty.
 	usualLabel() string
 	// begins reports whether a file may begin with these bytes.
 	begins(head []byte) bool
 	// scan reads a file of size bytes (below 0 if unknown), and calls each for its records. raw is
 	// valid during the call.
 	scan(r io.Reader, size int64, each func(found record, raw []byte) error) error
-	// values iterates over the named values of a record until *err is set.
+	// values iterates over the names and values of a record. It stops when *err is set.
 	values(raw []byte, err *error) iter.Seq2[[]byte, value]
 	// decode writes the elements of a value to dst, starting at index at.
 	decode(v value, dst vector, at int) error
@@ -37,7 +37,8 @@ type recordFormat interface {
 	content(v value) []byte
 }
 
-// tableFormat is a format whose rows cannot be read alone. They are copied to a temporary file.
+// tableFormat is a format whose rows cannot be read one by one. All rows are copied to a temporary
+// file.
 type tableFormat interface {
 	recordFormat
 	// fresh returns the format for another set of files.
@@ -88,7 +89,7 @@ type recordSet struct {
 	index  *recordIndex
 	kept   string // the file of the index for the next start; it may be empty
 
-	// The rest is used while records are added.
+	// The fields below are used while records are added.
 	writer   indexWriter
 	texts    []string // labels
 	textIDs  map[string]uint32
@@ -148,7 +149,7 @@ func openRecords(name string, paths []string, size int64, format recordFormat, o
 		return m.opened(err)
 	}
 	s.index.texts, s.index.observed = s.texts, s.observed
-	// An index that cannot be saved is no error, since it only saves the next start from reading the files.
+	// A failure to save the index is not an error: the next start only has to read the files again.
 	// steadyfit doctor reports a cache that cannot be written.
 	if keep && s.scratch == nil && kept.save(s) == nil {
 		s.kept = kept.path
@@ -177,7 +178,8 @@ func (s *recordSet) failed(path string, number int, err error) error {
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// add adds a record. After one that cannot be used, it returns nil until there are enough problems.
+// add adds a record. For a record that cannot be used, it keeps the problem, and returns an error
+// only when there are enough problems.
 func (s *recordSet) add(found record, raw []byte) error {
 	if s.byName == nil {
 		if err := s.start(raw); err != nil {
@@ -223,10 +225,12 @@ func (s *recordSet) addRecord(found record, raw []byte) (err error) {
 }
 
 // maxObserved is the maximum number of elements of a record that are observed. It bounds memory, since
-// elements may take more bytes than in the record. The checks read the other fields.
+// decoded elements may take more bytes than in the record. Checks of fields that were not observed
+// read the records.
 const maxObserved = 1 << 20
 
-// observe decodes a value that has numbers or is a stored label, and includes it in the extremes.
+// observe decodes a value if it has numbers or is a stored label, and includes it in the extremes
+// of its field.
 func (s *recordSet) observe(i int, v value) error {
 	to := s.decoded[i]
 	if to == nil || v.kind == nil { // not decoded, or no longer read
@@ -500,7 +504,7 @@ func (f *recordField) describe() string {
 	return f.name
 }
 
-// heldRecord is the record that a worker read last. raw is kept for the next one.
+// heldRecord is the record that a worker read last. The next record reuses the memory of raw.
 type heldRecord struct {
 	row    int
 	entry  [entryBytes]byte
@@ -553,8 +557,8 @@ func (s *recordSet) hold(h *hand, row int) (*heldRecord, error) {
 	return held, nil
 }
 
-// fetch reads the bytes of a record. It removes the kept index if they are not those of the index, so
-// that the next start reads the files again.
+// fetch reads the bytes of a record. If the bytes differ from the checksum in a kept index, it
+// removes the index, so that the next start reads the files again.
 func (s *recordSet) fetch(held *heldRecord, file *recordFile, found record) error {
 	if found.length <= maxRecord {
 		held.raw = slices.Grow(held.raw[:0], int(found.length))[:found.length]

@@ -94,7 +94,7 @@ func openLabelled(t testing.TB, path string) *InMemory {
 	return m
 }
 
-// expectedValues are those that the Python libraries read (scripts/records.py).
+// expectedValues has the values that the Python libraries read (scripts/records.py).
 type expectedValues struct {
 	Table struct {
 		X     [][]float32
@@ -153,7 +153,8 @@ func TestRecordsOfTensorFlow(t *testing.T) {
 	}
 }
 
-// checkFlowers compares images; those with even numbers are JPEG, whose decoders round differently.
+// checkFlowers compares images. Images with even numbers are JPEG, whose decoders may round
+// differently.
 func checkFlowers(t testing.TB, want [][]float64, got []uint8) {
 	t.Helper()
 	for i := range want {
@@ -289,8 +290,8 @@ func TestRecordSets(t *testing.T) {
 		require.Equal(t, whole, copied(t, openLabelled(t, filepath.Join(dir, "set-00000-of-00003.tfrecord")), Pass{Batch: 20}))
 		require.NoError(t, os.Remove(filepath.Join(dir, other)))
 	}
-	// TensorFlow Datasets writes the number after the extension, other programs none, and Hugging Face's
-	// earlier datasets a hash after the number.
+	// TensorFlow Datasets writes the number of a file after the extension. Other programs write no
+	// extension, and earlier versions of Hugging Face's datasets write a hash after the number.
 	for _, form := range []string{"flowers-train.tfrecord-N", "flowers-N", "flowers-N-H.tfrecord"} {
 		other := t.TempDir()
 		name := func(i int) string {
@@ -365,7 +366,8 @@ func TestRecordsIgnore(t *testing.T) {
 	require.ErrorContains(t, err, `record 0, column "label": found "b", expected one of the 1 classes`)
 }
 
-// The order is that of a dataset in memory, for any number of workers, and from any batch on.
+// Records have the same order as a dataset in memory, for any number of workers, and when a pass
+// begins at any batch.
 func TestOrderOfRecords(t *testing.T) {
 	m := openLabelled(t, numberedRecords(t, 50, 4))
 	fields := fieldsOf(t, m)
@@ -385,7 +387,7 @@ func TestOrderOfRecords(t *testing.T) {
 	}
 }
 
-// A pass from the middle of an epoch on reads only the records of its batches.
+// A pass that begins in the middle of an epoch reads only the records of its batches.
 func TestSkippedRecordsAreNotRead(t *testing.T) {
 	dir := numberedRecords(t, 20, 2)
 	m := openLabelled(t, dir)
@@ -506,7 +508,8 @@ func FuzzTFRecord(f *testing.F) {
 		f.Add(raw, raw[12:max(12, min(len(raw), 100))])
 	}
 	f.Fuzz(func(t *testing.T, file, content []byte) {
-		// Checksums stop most files, so the content is also a record with right ones.
+		// Most changed files have wrong checksums and are refused, so the fuzzer's content is also
+		// read as a record with correct checksums.
 		for _, raw := range [][]byte{file, recordsOf(content, content)} {
 			readHostile(t, "f.tfrecord", raw, 8<<20+64*len(raw))
 		}

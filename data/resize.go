@@ -14,7 +14,8 @@ type blend struct {
 	share        float32 // of the upper one
 }
 
-// blends appends how n pixels are made of size pixels. Each operation has the precision of TensorFlow's.
+// blends appends the interpolations that make n pixels of size pixels. Each operation has the precision
+// of TensorFlow's.
 func blends(all []blend, n, size int) []blend {
 	scale := float32(size) / float32(n)
 	for i := range n {
@@ -63,7 +64,7 @@ func resize[T uint8 | float32](z *resizer, dst []T, width, channels int, picture
 	}
 }
 
-// between interpolates two values. The conversion prevents a fused multiplication, which rounds once less.
+// between interpolates two values. The conversion prevents a fused multiply-add, which rounds only once.
 func between(from, to uint8, share float32) float32 {
 	return float32(from) + float32((float32(to)-float32(from))*share)
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Resized pixels are those of tf.image.resize (TensorFlow 2.21), and the nearest whole numbers as bytes. The
-// file has its values for a picture of random colours (see testdata/resized.py).
+// Resized pixels equal those of tf.image.resize (TensorFlow 2.21), rounded to the nearest whole number if
+// they are bytes. The file has TensorFlow's values for a picture of random colours (see
+// testdata/resized.py).
 func TestResizedLikeTensorFlow(t *testing.T) {
 	raw, err := os.ReadFile("testdata/resized.json")
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 )
 
 // openRecordFolders opens a part of a folder whose sub-folders hold files of records, such as one of
-// DatasetDict.save_to_disk. kind is that of the files beside the sub-folders; it may be nil.
+// DatasetDict.save_to_disk. kind is the kind of the files beside the sub-folders, or nil.
 func openRecordFolders(dir string, kind *fileKind, o Options, l *limit) (*InMemory, error) {
 	holds := func(dir string) bool {
 		names, err := recordsIn(dir)
@@ -56,8 +56,9 @@ const (
 // cacheFile matches the names of files that Dataset.map leaves beside the data.
 var cacheFile = regexp.MustCompile(`^cache-[0-9a-f]+.*\.arrow$`)
 
-// savedFiles returns the files of records in a folder. Of a folder of Arrow files with a state, these are the
-// files that it lists. Without a state, a file of a cache beside others is an error.
+// savedFiles returns the files of records in a folder. If the folder has Arrow files and a state file,
+// these are the files that the state file lists. Without a state file, a cache file beside other files is
+// an error.
 func savedFiles(dir string) (found []recordName, err error) {
 	if found, err = recordsIn(dir); err != nil {
 		return nil, err

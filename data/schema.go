@@ -30,7 +30,7 @@ type Schema struct {
 }
 
 // Rule determines how the cells of a column become values. Spaces around a cell do not count, except
-// in text. An input of text gets the cell itself, if the rule allows it.
+// in text. An input of text gets the cell unchanged, if the rule allows the cell.
 type Rule struct {
 	// Type is float, int, text, bool, category or date.
 	Type string `json:"type" yaml:"type"`
@@ -45,7 +45,7 @@ type Rule struct {
 	TrueValues  []string `json:"true_values,omitempty" yaml:"true_values,omitempty,flow"`
 	FalseValues []string `json:"false_values,omitempty" yaml:"false_values,omitempty,flow"`
 	// Format has the directives of strftime; the default is %Y-%m-%d. A date becomes the number of
-	// Unit, days (the default) or seconds, since 1970.
+	// days (the default) or seconds since 1970, as Unit says.
 	Format string `json:"format,omitempty" yaml:"format,omitempty"`
 	Unit   string `json:"unit,omitempty" yaml:"unit,omitempty"`
 
@@ -252,7 +252,7 @@ func (o *CSVOptions) useSchema(rules map[string]*Rule, columns []string, label s
 	return nil
 }
 
-// read returns a cell as text that is a number, or as the text of a cell if the field has text. The
+// read returns a cell as the text of a number, or as its own text if the field holds text. The
 // error is a *RowError without a position.
 func (r *Rule) read(cell string) (string, error) {
 	if r.Type != "text" {

@@ -37,7 +37,7 @@ func rulesOf(t testing.TB, text string) *Schema {
 	return s
 }
 
-// Tables with missing cells, words for numbers and bools, or dates could not be read.
+// With a schema, tables can be read that have missing cells, words for numbers or bools, or dates.
 func TestSchema(t *testing.T) {
 	type row struct {
 		Survived, Sex string
@@ -94,7 +94,7 @@ func TestSchema(t *testing.T) {
 	require.Equal(t, Array{[]int{4}, []int64{1, 0, 0, 1}}, f["y"])
 	require.Equal(t, []string{"no", "yes"}, spec(m, "y").Classes)
 	require.Equal(t, []string{"Sex", "Age", "Alone", "Born"}, spec(m, "x").Columns)
-	// A label may be a bool, and a table to predict has none.
+	// A label may be a bool, and a table for predictions needs no label.
 	o.CSV.Schema = rulesOf(t, strings.Replace(rules, "category, values: {no: 0, yes: 1}", "bool, true_values: [yes], false_values: [no]", 1))
 	m, err = Open(path, o)
 	require.NoError(t, err)
@@ -159,7 +159,7 @@ func TestSchemaRefusesCells(t *testing.T) {
 	require.ErrorContains(t, err, `record 0, column "a": found "x", expected an integer`)
 }
 
-// foundIn returns the first two words that each problem found.
+// foundIn returns the first two words after "found" in each problem of an error.
 func foundIn(text string) (found []string) {
 	for _, line := range strings.Split(text, "\n") {
 		if _, what, ok := strings.Cut(line, ": found "); ok {
@@ -237,8 +237,8 @@ func TestDateFormats(t *testing.T) {
 	}
 }
 
-// Other rules make other samples of the same records. A list has no rule, and a column that is left out
-// needs none.
+// Other rules for the same records give another fingerprint. A list cannot have a rule, and a column
+// that is left out needs none.
 func TestRulesOfRecords(t *testing.T) {
 	type row struct {
 		Sex  string
@@ -268,7 +268,7 @@ func TestRulesOfRecords(t *testing.T) {
 	require.ErrorContains(t, err, "columns seem to be separated by ';'")
 }
 
-// A schema that is inferred reads the table, after missing cells have values.
+// An inferred schema can read its table once missing cells have values.
 func TestInferSchema(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("id,mixed,text,when,zone,us,empty,label\n")

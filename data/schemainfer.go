@@ -179,7 +179,7 @@ func (g *guess) node() (*yaml.Node, error) {
 	return node, nil
 }
 
-// filler returns a usual value for missing cells, with its name.
+// filler returns a usual value for missing cells and what it is, such as the mean.
 func (g *guess) filler(r Rule) string {
 	mean := 0.0
 	if len(g.fits) > 0 {

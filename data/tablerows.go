@@ -12,9 +12,9 @@ import (
 	"steadyfit/option"
 )
 
-// tableRows is the part that formats of tables with columns share. All rows are written once to a temporary
-// file, one after the other. Each value of a row is the number of its elements (a varint) and the elements.
-// The elements of text have their lengths before them.
+// tableRows is the common part of the table formats. All rows are written once to a temporary file, one
+// after the other. Each value of a row is the number of its elements (a varint) and the elements. The
+// elements of text have their lengths before them.
 type tableRows struct {
 	columns []tableColumn // of the first file
 	limit   *limit        // of the memory for what is decompressed at a time
@@ -35,7 +35,7 @@ type tableColumn struct {
 	omit bool  // whether the rows of the temporary file have no values of the column
 }
 
-// without returns the column for values of a type that is not supported.
+// without returns the column as one whose type is not supported.
 func (c tableColumn) without(what string, date bool) tableColumn {
 	c.kind, c.date, c.omit = dtype.For[string](), date, !date
 	c.err = &RowError{Unit: "record", Column: strconv.Quote(c.name), Found: what, Expected: "numbers, booleans, text, or lists of them",
@@ -49,8 +49,8 @@ func (*tableRows) scan(io.Reader, int64, func(record, []byte) error) error {
 	return fmt.Errorf("the rows of a table cannot be read one by one: %w", ErrUnsupported)
 }
 
-// footerOf returns the footer of a file and where it begins. Its length and the magic follow, with which the
-// file also begins. what is the file, for messages.
+// footerOf returns the footer of a file and where it begins. The length of the footer and the magic
+// follow it, and the file also begins with the magic. what describes the file in messages.
 func footerOf(r io.ReaderAt, size int64, what, magic string) (raw []byte, at int64, err error) {
 	const most = 64 << 20
 	end := make([]byte, 4+len(magic))
@@ -115,7 +115,8 @@ func (t *tableRows) chosen() (names, out []string) { return t.names, t.out }
 // order implements tableFormat.
 func (t *tableRows) order(column string) []string { return t.ordered[column] }
 
-// keepOrder keeps the values of a dictionary of an ordered category. A later one may have more of them.
+// keepOrder keeps the values of a dictionary of an ordered category. A later dictionary may have more
+// values.
 func (t *tableRows) keepOrder(column string, values []string) {
 	kept, known := t.ordered[column]
 	both := min(len(kept), len(values))
@@ -130,7 +131,7 @@ func (t *tableRows) keepOrder(column string, values []string) {
 	t.ordered[column] = kept
 }
 
-// tableTime is the form of times for rules. They are in UTC.
+// tableTime is the layout of times for rules. Times are in UTC.
 const tableTime = "2006-01-02T15:04:05"
 
 // appendString appends a text with its length before it.

@@ -153,7 +153,7 @@ func (textDecoder) decode(_ *hand, dst vector, at int, file *os.File, size int64
 	return nil
 }
 
-// Memory in bytes that counts against the limit in addition to the text.
+// Bytes of memory that count against the limit in addition to the text.
 const (
 	rowBytes   = 16
 	cellBytes  = 4

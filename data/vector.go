@@ -21,7 +21,7 @@ type origin interface {
 	kind() *dtype.Type
 	// copyTo copies the elements in [from, to) to dst[at:].
 	copyTo(dst vector, at, from, to int) error
-	// gatherTo copies the samples rows, of width elements each, to dst[at:].
+	// gatherTo copies the samples with the numbers in rows, of width elements each, to dst[at:].
 	gatherTo(dst vector, at int, rows []uint32, width int) error
 }
 

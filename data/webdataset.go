@@ -19,7 +19,7 @@ import (
 //
 //   - .cls, .id, .index and .count have an integer.
 //   - .npy has an array.
-//   - .json has an object whose values have their names in the object. Its numbers are float64.
+//   - .json has an object, whose members become values with their own names. Its numbers are float64.
 //   - Any other file, such as .jpg or .txt, is one text of bytes.
 type tarRecords struct{}
 
@@ -112,8 +112,8 @@ func sparse(file *tar.Header) bool {
 	return false
 }
 
-// tarName returns the key and the extension of a file. ok is false for folders, hidden files and
-// others that are no values.
+// tarName returns the key and the extension of a file. ok is false for entries that are not values,
+// such as folders and hidden files.
 func tarName(file *tar.Header) (key, ext string, ok bool) {
 	dir, base := path.Split(strings.TrimPrefix(file.Name, "./"))
 	name, ext, found := strings.Cut(base, ".")

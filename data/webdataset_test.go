@@ -56,7 +56,8 @@ func TestWebDatasetOfPython(t *testing.T) {
 	}
 }
 
-// A number is a class also beside a field with more elements than are observed.
+// An integer label is a class, even if another field of the record has more than maxObserved
+// elements.
 func TestLabelBesideALargeField(t *testing.T) {
 	var large bytes.Buffer
 	require.NoError(t, writeNPY(&large, Array{Shape: []int{maxObserved + 1}, Values: make([]uint8, maxObserved+1)}))
@@ -68,7 +69,7 @@ func TestLabelBesideALargeField(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
-// Folders and hidden files are no values, and the numbers of JSON have one type in all records.
+// Folders and hidden files are ignored, and the numbers of JSON have one type in all records.
 func TestWebDataset(t *testing.T) {
 	raw := tarOf(t,
 		"a/", "", "./a/1.txt", "one", "./a/1.cls", "7\n", "a/", "", "a/1.json", `{"score": 1, "label": 3, "b": true, "t": ["u", "v"]}`,

@@ -33,7 +33,8 @@ type Writer interface {
 //     exactly samples samples were written. Strings are ErrUnsupported, since NumPy stores text with a
 //     fixed width.
 //
-// Floats of text have enough digits to be read back exactly. Other formats are ErrUnsupported.
+// Floats that are written as text have enough digits to be read back exactly. Other formats are
+// ErrUnsupported.
 func NewWriter(w io.Writer, format string, samples int) (Writer, error) {
 	switch format {
 	case ".csv":

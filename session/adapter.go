@@ -13,10 +13,10 @@ import (
 	"steadyfit/tfbind"
 )
 
-// CheckAdapter checks that an adapter fits a model: it belongs to the same base, and
-// has exactly the weights that training changes. With nil, it checks that an adapter can
-// have the weights of the model: there are some, and each has a name of its own in checkpoints. The
-// error is ErrMismatch. It needs no TensorFlow.
+// CheckAdapter checks that an adapter fits a model: it belongs to the same base, and has exactly
+// the weights that training changes. If a is nil, it checks that an adapter can have the weights of
+// the model: training changes at least one weight, and no two of them have the same name in
+// checkpoints. The error is ErrMismatch. It needs no TensorFlow.
 func CheckAdapter(model *savedmodels.Model, a *adapter.Adapter) error {
 	if model == nil {
 		return errNoModel
@@ -75,7 +75,7 @@ func adapted(m *savedmodels.Model) (vars []savedmodels.Variable, err error) {
 }
 
 // Adapter returns the trained weights, without the frozen ones and without the state of the
-// optimizer. A session with the weights of another base has none (ErrMismatch).
+// optimizer. If the session has the frozen weights of another base, the error is ErrMismatch.
 func (s *Session) Adapter(ctx context.Context) (*adapter.Adapter, error) {
 	if s.foreign {
 		return nil, fmt.Errorf("adapter: %w: the frozen variables of this session are not those of %s; open the model that has them", errBase, s.model.Dir)
@@ -126,7 +126,7 @@ func (s *Session) Swap(ctx context.Context, a *adapter.Adapter) error {
 			return err
 		}
 	}
-	// Predictions depend on no other variables than those of the adapter.
+	// Predictions depend only on the frozen variables and those of the adapter.
 	if a == nil || !s.opts.ReadOnly || s.foreign {
 		if err := s.Restore(ctx, ownWeights(s.model)); err != nil {
 			return fmt.Errorf("swap: %w", err)
@@ -143,7 +143,8 @@ func (s *Session) Swap(ctx context.Context, a *adapter.Adapter) error {
 		if _, none := adapted(s.model); none != nil || o.adapted || s.model.Base == "" {
 			return nil //nolint:nilerr // there are no operations to prepare
 		}
-		// Writing the weights again changes nothing, and prepares the operations.
+		// Writing the session's own weights again changes nothing, but prepares the operations of a
+		// swap.
 		if a, err = s.Adapter(ctx); err != nil {
 			return fmt.Errorf("swap: %w", err)
 		}

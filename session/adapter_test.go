@@ -19,7 +19,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// predicted are the outputs of the model for a batch.
+// predicted returns the outputs of the model for a batch.
 func predicted(t testing.TB, s *session.Session) []float32 {
 	t.Helper()
 	step, err := s.Prepare(s.Roles().Predict)
@@ -185,7 +185,8 @@ func TestSwapRefuses(t *testing.T) {
 	require.NoError(t, s.Swap(ctx, good), "the session has its own base again")
 }
 
-// An adapter leaves out no weight: a model is refused if one has no name, or the name of another.
+// An adapter has all weights that training changes: a model is refused if a weight has no name, or
+// if two have the same name.
 func TestAdapterNeedsNamesOfWeights(t *testing.T) {
 	ctx := context.Background()
 	s := openModel(t, loraModel(t), session.Options{})

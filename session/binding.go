@@ -67,7 +67,7 @@ func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
 	return b
 }
 
-// matches reports whether the inputs are already mapped to these fields.
+// matches reports whether the inputs are already mapped to fields with these names.
 func (b *binding) matches(fields []data.Field) bool {
 	return b.fields != nil && slices.EqualFunc(b.fields, fields, func(name string, f data.Field) bool { return name == f.Name })
 }

@@ -120,7 +120,7 @@ func TestBatchThatTheModelKeeps(t *testing.T) {
 	require.GreaterOrEqual(t, tfbind.Live().StepBytes-before, int64(2*4*batch))
 }
 
-// The same for the batches of an execution of several steps.
+// If a model keeps memory of a batch, an execution of several steps copies later batches, too.
 func TestCallThatTheModelKeeps(t *testing.T) {
 	const batch, calls, n = 16 << 10, 6, 2
 	values := make([]float32, batch*calls*n)
@@ -226,8 +226,8 @@ func TestJoinedBatchesAreReadInPlace(t *testing.T) {
 	}
 }
 
-// A block has two executions, and batches are not a multiple of 64 bytes. The second execution
-// is not aligned and cannot be read in place.
+// If the size of a batch is not a multiple of 64 bytes, the second execution in a block is not
+// aligned and cannot be read in place.
 func TestJoinedBatchesOutOfLine(t *testing.T) {
 	const batch = 133
 	ds := random(t, 10*batch, 100)

@@ -91,7 +91,8 @@ func TestCallerRuns(t *testing.T) {
 				}
 				return handed(t) - before
 			}
-			// A thread that spins takes over an operation without a switch, so few may be counted.
+			// A thread that spins takes over an operation without going to sleep, so only few
+			// sleeps may be counted.
 			runs, taken := 1, run(others)
 			most := steps / 10
 			if c.opts.Device.Executor == "" {
@@ -121,7 +122,7 @@ func TestCallerRuns(t *testing.T) {
 	}
 }
 
-// Executions of many steps do not use more and more of the calling thread's stack.
+// An execution of many steps does not overflow the stack of the calling thread.
 func TestCallerRunsLongCalls(t *testing.T) {
 	bs := batches(t, digits(t), 1, 1)
 	const n = 2000

@@ -29,7 +29,8 @@ func TestWeightsWithoutASize(t *testing.T) {
 	assert.NoError(t, err, "ones of a known shape are fed")
 }
 
-// Bytes of raw tensors and one-hot labels were only reported as shapes.
+// The error for bytes of raw tensors or one-hot labels says what to do, not only which shape was
+// expected.
 func TestShapeHints(t *testing.T) {
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)

@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// asChild runs run instead of the tests if the environment variable is set. kind is its value.
+// asChild calls run instead of the tests if the environment variable is set. kind is the value of
+// the variable.
 func asChild(variable string, run func(kind string) error) {
 	kind := os.Getenv(variable)
 	if kind == "" {

@@ -28,9 +28,9 @@ import (
 )
 
 // A session of a cluster runs on a server of TensorFlow's distributed runtime in this process.
-// Train takes the whole batch on each rank, and runs the step of savedmodels.Parallel on the
-// rank's part. The results of all ranks are in the step's output, and each rank combines them as
-// it would those of micro-batches: with the same numbers in the same order.
+// Train takes the whole batch on each rank, and runs the step of savedmodels.Parallel on the rank's
+// part. The step's output has the results of all ranks. Each rank combines the results like those
+// of micro-batches: the same numbers in the same order.
 
 // ranked is the part of a session that belongs to a cluster.
 type ranked struct {
@@ -55,9 +55,10 @@ type rankNative struct {
 // rankSteps are the forms of a step for ranks with and without samples.
 type rankSteps struct {
 	busy, idle *Step
-	// of has the metrics of the signature that a rank runs on its samples. For each metric of
-	// the step, metrics has its index in of, and after its index in the outputs of the step,
-	// or -1. finite is the index of grads_finite in these outputs, or -1.
+	// The field of has the metrics of the signature that a rank runs on its samples. For each
+	// metric of the step, the field metrics has its index in the field of, and the field after has
+	// its index in the outputs of the step, or -1. finite is the index of grads_finite in the
+	// outputs of the step, or -1.
 	of             *runner
 	metrics, after []int
 	finite         int
@@ -119,7 +120,7 @@ func (p *Plan) checkCluster() error {
 // process has one server, which TensorFlow cannot stop.
 var oneServer sync.Mutex
 
-// startServer starts the server of this rank and waits for those of the others.
+// startServer starts the server of this rank and waits for the servers of the other ranks.
 func (s *Session) startServer(ctx context.Context) error {
 	c := s.opts.Cluster
 	if c == nil {
@@ -207,7 +208,8 @@ func (s *Session) prepareRanks(n *native) (err error) {
 	return s.prepareSums(n)
 }
 
-// prepareSteps prepares the steps of a rank, which run a signature on samples and report metrics.
+// prepareSteps prepares the steps of a rank: busy runs a signature on samples and reports metrics,
+// and idle is for a rank without samples.
 func (s *Session) prepareSteps(tf *tfbind.Session, to *rankSteps, busy, idle *savedmodels.ParallelStep, signature string, metrics []string) (err error) {
 	if to.of, err = s.runner(tf, signature); err != nil {
 		return err
@@ -312,7 +314,7 @@ func (r *ranked) run(step *tfbind.Step) error {
 // failedElsewhere reports whether the cause of a failed run is another rank or the connection to it.
 func failedElsewhere(err *tfbind.Error) bool {
 	return slices.Contains([]string{"UNAVAILABLE", "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED"}, err.Code) ||
-		// A new process of the rank came before the old one was missed.
+		// A new process of the rank started before the other ranks noticed the end of the old one.
 		strings.Contains(err.Message, "incarnation doesn't match") ||
 		// The exchange itself failed, such as with "Delete called on non-empty BufRendezvous" after
 		// the run of another rank was refused. Errors of the model and of memory have other codes.
@@ -403,8 +405,8 @@ func (g group) Leave() error {
 	if _, err := g.Gather(0); err != nil {
 		return err
 	}
-	// All ranks have called Leave, but some may still receive the sum. They need this process
-	// until they have it and take part in a second sum, which itself does not matter.
+	// All ranks have called Leave, but some may still receive the sum. They need this process until
+	// they have received it. They then take part in a second sum, whose value does not matter.
 	_, _ = g.Gather(0)
 	return nil
 }

@@ -212,8 +212,8 @@ func (p *rankProcess) result(t testing.TB) (r rankResult) {
 	return r
 }
 
-// All ranks have the same numbers: those of as many micro-batches, bit for bit, for two ranks and
-// for small models. A batch with fewer samples than ranks leaves ranks idle.
+// All ranks have the same results. For two ranks and for small models, the results equal those of
+// as many micro-batches bit for bit. A batch with fewer samples than ranks leaves ranks idle.
 func TestCluster(t *testing.T) {
 	sizes := []int{64, 64, 32, 1, 2, 33, 64, 7}
 	scaled := session.Options{LossScale: session.LossScale{Initial: 1 << 20}}
@@ -296,7 +296,7 @@ func TestRankTimes(t *testing.T) {
 	}
 }
 
-// Parts of a batch do not fit a model with a fixed batch size.
+// A model with a fixed batch size cannot train in a cluster, since parts of a batch do not fit it.
 func TestClusterFixedBatch(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
@@ -328,7 +328,8 @@ func TestClusterEvaluation(t *testing.T) {
 	require.ErrorContains(t, plan.Check(8, true), "Options.Cluster: several processes cannot evaluate the model together: signature train changes variable")
 }
 
-// The type of exchange is checked and recorded in a process alone, too, so that it can resume.
+// A process that is not in a cluster also checks and records Options.Exchange, so that it can
+// resume a training of a cluster.
 func TestExchangeOption(t *testing.T) {
 	assert.Equal(t, "bfloat16", open(t, "digits", session.Options{Exchange: gpuopts.BFloat16}).Identity()["exchange"])
 	m, err := savedmodels.Builtin("digits")
@@ -345,7 +346,8 @@ func TestExchangeOption(t *testing.T) {
 	require.ErrorContains(t, err, "Options.Exchange bfloat16: sums of 33 ranks lose most of their precision; expected at most 32 ranks")
 }
 
-// A rank that ends makes the others end soon, with its name and an error to try again.
+// If a rank ends, the other ranks end soon, with an error that names the lost rank and asks for
+// another try.
 func TestClusterLosesARank(t *testing.T) {
 	job := rankJob{Model: "builtin:digits", Sizes: slices.Repeat([]int{64}, 20), Workers: freeport.Addresses(t, 3)}
 	var ranks []*rankProcess
@@ -366,8 +368,8 @@ func TestClusterLosesARank(t *testing.T) {
 	}
 }
 
-// A rank with another number of ranks, such as one that was given up while it started, does not
-// disturb the others.
+// A rank that expects another number of ranks, such as one that was given up while it started, does
+// not disturb the other ranks.
 func TestClusterOfAnotherSize(t *testing.T) {
 	job := rankJob{Model: "builtin:digits", Sizes: []int{64, 64}, Workers: freeport.Addresses(t, 2), Until: filepath.Join(t.TempDir(), "end")}
 	var ranks []*rankProcess

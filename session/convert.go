@@ -13,8 +13,8 @@ type number interface {
 	float32 | float64 | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64
 }
 
-// piece is a part of an input that is divided into equal parts: at is its index, and of the number
-// of parts.
+// piece is one of several equal parts of an input. The field at is its index, and the field of is
+// the number of parts.
 type piece struct{ at, of int }
 
 // whole is the entire input.

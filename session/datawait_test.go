@@ -48,9 +48,9 @@ func pictures(t testing.TB, n int) string {
 	return dir
 }
 
-// BenchmarkDataWait trains image-224 on batches of 32 PNG images, which are decoded, augmented
-// and read ahead as `steadyfit fit` does by default. An op is a step. wait-% is the share of the
-// time in which a step waited for its batch.
+// BenchmarkDataWait trains image-224 on batches of 32 PNG images, which are decoded, augmented and
+// read ahead as `steadyfit fit` does by default. An op is a step. The result wait-% is the share of
+// the time in which a step waited for its batch.
 //
 //	go test ./session -run '^$' -bench DataWait -benchtime 40x
 func BenchmarkDataWait(b *testing.B) {

@@ -23,8 +23,8 @@ import (
 // page is the unit in which a tmpfs allocates.
 const page = 4 << 10
 
-// smallDisk mounts a file system of 1 MiB. The model digits takes 39 pages and two for an
-// index.
+// smallDisk mounts a file system of 1 MiB. The variables of the model digits take 39 pages for
+// values and two for an index.
 func smallDisk(t *testing.T) string {
 	root := t.TempDir()
 	err := syscall.Mount("steadyfit-test", root, "tmpfs", 0, "size=1m")
@@ -36,7 +36,7 @@ func smallDisk(t *testing.T) string {
 	return root
 }
 
-// leave fills a disk except for free bytes.
+// leave fills a disk so that the given number of bytes stays free.
 func leave(t *testing.T, root string, bytes int64) (empty func()) {
 	t.Helper()
 	var s syscall.Statfs_t
@@ -91,7 +91,8 @@ func TestSaveOnAFullDisk(t *testing.T) {
 		empty()
 	}
 
-	// The model is unchanged and can be saved when there is free space.
+	// A failed save leaves the model unchanged, and the model can be saved once there is free
+	// space.
 	want := make([]float64, len(out))
 	require.NoError(t, s.Save(ctx, filepath.Join(fresh, "v")))
 	require.NoError(t, s.Evaluate(ctx, b, want))

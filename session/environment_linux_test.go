@@ -34,8 +34,8 @@ func init() { asChild(environmentEnv, environmentChild) }
 
 type environmentOutcome struct {
 	process
-	// Started has the environment variables at the first start of the program, and Has the present
-	// ones.
+	// Started has the environment variables at the first start of the program, and Has those after
+	// its last restart.
 	Started, Has []string
 	// Late are the errors of options that are set too late.
 	Late []string
@@ -43,8 +43,8 @@ type environmentOutcome struct {
 	NoGPU string
 }
 
-// lateInChild are too late in a child but not in the tests' process. The child has another log
-// level and another order of GPUs.
+// lateInChild lists options that are too late in the child process but not in the process of the
+// tests, since the child has another log level and another order of GPUs.
 var lateInChild = []gpuopts.Options{{LogLevel: "fatal"}, {VisibleGPUs: []int{1}}}
 
 var environmentOptions = gpuopts.Options{
@@ -183,14 +183,14 @@ func TestOpenSetsTheEnvironment(t *testing.T) {
 	assert.NotContains(t, log, "oneDNN custom operations are on")
 }
 
-// each are settings that can differ between sessions.
+// each lists settings that can differ between sessions.
 var each = []gpuopts.Options{
 	{InterThreads: 1, PerSessionThreads: true}, {Executor: gpuopts.SingleThreaded}, {GrapplerOff: true},
 	{Grappler: gpuopts.Grappler{Remapping: "off"}}, {MemoryOptimization: "none"},
 	{Precision: gpuopts.BFloat16}, {Precision: gpuopts.Float16CPU}, {XLA: "on-1"},
 }
 
-// late are settings that TensorFlow reads once, with the error of setting them later.
+// late lists settings that TensorFlow reads once, with the error for setting them later.
 var late = []struct {
 	options gpuopts.Options
 	says    []string

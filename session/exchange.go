@@ -10,7 +10,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// sizes are the numbers of values in the sums small and large.
+// sizes are the numbers of values that a small and a large sum can exchange.
 var sizes = [2]int64{64, 1 << 17}
 
 // sumGraph returns the operations of the sums of integers over all ranks.

@@ -49,7 +49,8 @@ func (x *featureStep) CheckTraining(ctx context.Context, ds data.Dataset, batch 
 		return c, err
 	}
 	c.Compute = time.Since(began) / time.Duration(max(b.Size, 1))
-	// The order of a trained batch is not that in which the features were computed.
+	// A trained batch has its samples in another order than the batch from which the features were
+	// computed.
 	order := ascending(b.Size)
 	slices.Reverse(order)
 	b, small = rearranged(b, order), rearranged(small, order)
@@ -215,7 +216,8 @@ type featureStep struct {
 	*Step
 	of   *savedmodels.Features
 	rest *savedmodels.Signature
-	// whole maps the inputs of the original train signature to the fields of the data.
+	// whole maps the inputs of the original train signature, without cached features, to the fields
+	// of the data.
 	whole binding
 	// bytes is the size of the last result of batch, and samples are its samples.
 	bytes, samples int
@@ -330,7 +332,7 @@ func (x *featureStep) CheckIndependent(ctx context.Context, ds data.Dataset, bat
 	}
 	all, back, half := ascending(b.Size), ascending(b.Size), b.Size/2
 	slices.Reverse(back)
-	// check compares samples of b with those at some places of another batch.
+	// check compares some samples of b with the samples at the given places of another batch.
 	check := func(other data.Batch, samples, places []int) error {
 		if len(samples) == 0 {
 			return nil

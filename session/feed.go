@@ -33,8 +33,8 @@ func (st *Step) Set(name string, a data.Array) error {
 // y. A reserved input without a field gets a generated value: sample weights are 1, and the
 // learning rate and the loss scale come from the session.
 //
-// The reserved input seed gets Options.Seed and the number of earlier Feeds of this step, as in
-// Session.Train from step 0. For the signatures evaluate and predict, the seed is always (0,
+// The reserved input seed gets Options.Seed and the number of earlier calls of Feed for this Step,
+// as in Session.Train from step 0. For the signatures evaluate and predict, the seed is always (0,
 // 0).
 func (st *Step) Feed(b data.Batch) error {
 	if roles := &st.session.roles; st.Signature.Name != roles.Evaluate && st.Signature.Name != roles.Predict {
@@ -259,8 +259,8 @@ func (in *input) mismatch(shape []int) error {
 	return fmt.Errorf("%w: expected shape %s, got %v (the first size counts the samples)", ErrData, shapeText(in.Shape), slices.Clone(shape))
 }
 
-// noSize is the error if sample weights cannot be generated, because the signature leaves sizes of
-// their shape open.
+// noSize returns the error if sample weights cannot be generated, because the signature leaves
+// sizes of their shape open.
 func (in *input) noSize(sig *savedmodels.Signature) error {
 	return fmt.Errorf("%w: signature %s takes %s of shape %s, which has open sizes, so no value can be generated: add that field to the data", ErrData, sig.Name, in.Name, shapeText(in.Shape))
 }

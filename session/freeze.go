@@ -72,10 +72,12 @@ type stateWriter struct {
 	prefix    tfbind.Output
 	values    []tfbind.Output
 	// last is the entry after the variables: the mark of the base, or else the description of the
-	// Python objects. objects is its value in the second case, that of the model's own weights.
+	// Python objects. objects is the value of that description, which comes from the model's own
+	// weights.
 	last    tfbind.Output
 	objects *tfbind.Tensor
-	// complete is false if the model's saver saves other entries, or its own weights cannot be read.
+	// complete is false if the model's saver saves other entries, or if the model's own weights
+	// cannot be read.
 	complete bool
 }
 

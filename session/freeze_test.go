@@ -15,8 +15,9 @@ import (
 	"steadyfit/tfbind"
 )
 
-// A frozen state has the values of Save, also after more steps and after a reset, and the steps have
-// the results of a training without it. Another session that restores it has the same results.
+// A frozen state has the values that Save would have written, also after more steps and after a
+// reset. It does not change the results of these steps. Another session that restores it has the
+// same results.
 func TestFrozenStateIsThatOfSave(t *testing.T) {
 	ctx := context.Background()
 	for name, open := range map[string]func() (*savedmodels.Model, error){

@@ -12,8 +12,9 @@ import (
 
 const oneDNNVariable = "TF_ENABLE_ONEDNN_OPTS"
 
-// InProcess reports whether TF_ENABLE_ONEDNN_OPTS has the value in this process; empty means
-// that it is not set. If not, InProcess runs the test in a child process that has the value.
+// InProcess reports whether TF_ENABLE_ONEDNN_OPTS has the value in this process; an empty value
+// means that the variable is not set. If this process has another value, InProcess runs the test in
+// a child process that has the right one.
 func InProcess(t *testing.T, value string) bool {
 	t.Helper()
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, oneDNNVariable+"=") })

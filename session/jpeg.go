@@ -19,8 +19,8 @@ type jpegDecoder struct {
 }
 
 // DecodeJPEG decodes a JPEG file to rows of pixels of 1 (grey) or 3 (colour) bytes, with the operation
-// DecodeJpeg and its defaults. So the pixels are those of tf.io.decode_jpeg and of Keras'
-// image_dataset_from_directory. data.InMemory.UseJPEG takes it.
+// DecodeJpeg and its defaults. The pixels therefore equal those of tf.io.decode_jpeg and of Keras'
+// image_dataset_from_directory. DecodeJPEG can be the argument of data.InMemory.UseJPEG.
 func (s *Session) DecodeJPEG(file []byte, channels int) (pixels []byte, width, height int, err error) {
 	d := &s.jpeg
 	if err := d.open(s.config, d.define); err != nil {

@@ -18,7 +18,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// The pixels are those of tf.io.decode_jpeg.
+// The pixels equal those of tf.io.decode_jpeg.
 func TestDecodeJPEG(t *testing.T) {
 	s := open(t, "digits", session.Options{})
 	files, err := filepath.Glob("testdata/jpeg/jpeg/*/*.jpg")

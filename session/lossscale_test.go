@@ -31,7 +31,7 @@ func spoiled(t testing.TB, b data.Batch) data.Batch {
 	}}
 }
 
-// scaled has the results of a train step that concern the scale.
+// scaled has the results of a train step that concern the loss scale.
 type scaled struct {
 	scale, skippedSteps float64
 	skipped             bool
@@ -136,7 +136,7 @@ func TestLossScaleFixedTooHighDiverges(t *testing.T) {
 	require.ErrorContains(t, err, "the gradients are not finite at loss scale 1e+30, which cannot be lowered, and the last 3 train steps")
 }
 
-// The number of applied steps is restored too, which determines when the scale grows.
+// A resume also restores the number of applied steps, which determines when the scale grows.
 func TestLossScaleIsResumed(t *testing.T) {
 	run := func(dir string, stop int64) []float64 {
 		s := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Initial: 4, GrowthInterval: 4}})
@@ -224,7 +224,7 @@ func TestLossScaleInTheGraphInParts(t *testing.T) {
 	require.False(t, lowered(s))
 }
 
-// A model that takes a loss scale has it in its identity, even if it is 1.
+// The identity of a model that takes a loss scale has the scale, even if it is 1.
 func TestLossScaleOfOneIsIdentity(t *testing.T) {
 	model := altered(t, "digits-scaled", untold("train"))
 	for _, scale := range []session.LossScale{{}, {Fixed: 1}} {

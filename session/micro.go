@@ -187,10 +187,12 @@ func (s *Session) MicroBatches() int { return max(s.parts, 1) }
 type splitter struct {
 	gradients *runner
 	apply     *Step
-	// finite is the index of grads_finite in the outputs of apply; -1 if there is none.
+	// finite is the index of grads_finite in the outputs of the signature apply; -1 if there is
+	// none.
 	finite int
-	// metrics has the index of each train metric in the metrics of gradients. after has the
-	// index of each train metric in the outputs of apply; -1 means that gradients reports it.
+	// metrics has the index of each train metric in the metrics of the signature gradients. after
+	// has the index of each train metric in the outputs of the signature apply; -1 means that the
+	// signature gradients reports it.
 	metrics, after []int
 }
 
@@ -235,7 +237,7 @@ func (s *Session) trainParts(ctx context.Context, step int64, b data.Batch, out 
 	if applied, err = p.gradients.inParts(ctx, b, min(s.parts, b.Size), s.opts.Seed, step, p.metrics, out); err != nil {
 		return false, err
 	}
-	// apply may take the learning rate and the seed too.
+	// The signature apply may take the learning rate and the seed, too.
 	p.apply.setSeeds(s.opts.Seed, step)
 	if err := p.apply.feed(b, false); err != nil {
 		return false, err
@@ -246,8 +248,9 @@ func (s *Session) trainParts(ctx context.Context, step int64, b data.Batch, out 
 	return p.apply.finish(p.after, p.finite, applied, out)
 }
 
-// finish reads the metrics of an apply step: after has the index in its outputs for each element of
-// out, or -1, and finite that of grads_finite. It returns applied if there is no such output.
+// finish reads the metrics after a step of the signature apply. For each element of out, after has
+// the index of an output, or -1. finite is the index of the output grads_finite. If that is -1,
+// finish returns the argument applied.
 func (st *Step) finish(after []int, finite int, applied bool, out []float64) (_ bool, err error) {
 	for i, from := range after {
 		if from >= 0 {
@@ -263,8 +266,8 @@ func (st *Step) finish(after []int, finite int, applied bool, out []float64) (_ 
 }
 
 // evaluateIn returns the number of parts of an evaluation, at most most. It is 1 if the signature
-// has a fixed batch size, or if the exporter's notes say that the losses of parts do not give that
-// of the batch.
+// has a fixed batch size, or if the exporter's notes say that the loss of the batch cannot be
+// computed from the losses of parts.
 func (s *Session) evaluateIn(most, size int) int {
 	if m := s.model.Metadata; s.evaluate.batch >= 0 || m != nil && (m.LossReduction == contract.ReductionUnknown || m.LossReduction == contract.ReductionTrainedSum) {
 		return 1

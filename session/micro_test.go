@@ -55,7 +55,7 @@ func altered(t testing.TB, name string, change func(map[string]*pb.SignatureDef)
 	return model
 }
 
-// untold removes the output grads_finite from signatures.
+// untold changes signatures so that they lack the output grads_finite.
 func untold(signatures ...string) func(map[string]*pb.SignatureDef) {
 	return func(all map[string]*pb.SignatureDef) {
 		for _, name := range signatures {
@@ -105,8 +105,8 @@ func writeModel(t testing.TB, dir string, def []byte, signatures map[string]*pb.
 
 // reporter returns a model that learns nothing and reports its inputs. loss is a reduction of x
 // with weights. size counts the samples. low is the lower half of the seed's first number, and
-// number is the second. All signatures take the learning rate, including apply, which reports it as
-// the loss if the reduction is unknown.
+// number is the seed's second number. All signatures take the learning rate, including apply, which
+// reports it as the loss if the reduction is unknown.
 func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any) *savedmodels.Model {
 	t.Helper()
 	float, double := tfbind.Float32, tfbind.Float64
@@ -211,7 +211,8 @@ func TestCheckSplit(t *testing.T) {
 	require.ErrorAs(t, err, new(*savedmodels.NotTrainableError))
 }
 
-// A session begins with the micro-batches of its options. Contradictions are errors of the plan.
+// A new session has the number of micro-batches in its options. Compile rejects options that
+// contradict each other.
 func TestMicroBatchesOption(t *testing.T) {
 	digits := noted(t, "digits", nil)
 	s := openModel(t, digits, session.Options{MicroBatches: 4})
@@ -361,8 +362,9 @@ func TestPartsReportTheWhole(t *testing.T) {
 	}
 }
 
-// A batch is evaluated as a whole if the losses of its parts do not give its loss, as with masked
-// samples and with penalties of a sum. The loss of a split step is the one that apply reports.
+// A batch is evaluated as a whole if its loss cannot be computed from the losses of its parts, as
+// with masked samples, or with a sum that includes penalties. The loss of a split step is the one
+// that apply reports.
 func TestLossesThatDoNotCombine(t *testing.T) {
 	ctx := context.Background()
 	b := data.Batch{Size: 4, Fields: []data.Field{

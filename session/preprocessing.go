@@ -30,7 +30,7 @@ type PreprocessingOptions struct {
 	// the graph draws no random numbers.
 	SeedInput string
 	Seed      int64
-	// Device are the settings of TensorFlow's devices, like Options.Device.
+	// Device has the settings of TensorFlow's devices, like Options.Device.
 	Device gpuopts.Options
 }
 
@@ -86,8 +86,8 @@ type preprocessed struct {
 	shape []int64 // scratch
 }
 
-// batchMemory is the memory of the batches of a pass. Each batch reuses that of the batch before it, and a
-// pass reuses that of the pass that ended last.
+// batchMemory is the memory of the batches of a pass. Each batch reuses the memory of the batch before
+// it, and a pass reuses the memory of the pass that ended last.
 type batchMemory struct {
 	values any
 	fields []data.Field

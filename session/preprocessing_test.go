@@ -139,7 +139,7 @@ func TestPreprocessing(t *testing.T) {
 	}
 }
 
-// All batches of a pass and of the next pass have the same memory.
+// All batches of a pass, and of the next pass, use the same memory.
 func TestPreprocessingReusesMemory(t *testing.T) {
 	got := preprocess(t, someDigits(t, 64), floats().Add("y", "Identity", typed(tfbind.Float32), "x"), session.PreprocessingOptions{})
 	fields, values := map[*data.Field]bool{}, map[*float32]bool{}

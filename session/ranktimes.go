@@ -29,15 +29,15 @@ type exchangeTimes struct {
 	last float64
 	// began is the end of the last exchange before the current step. It is an input of the step.
 	began [1]float64
-	// total is the time of the steps. work has the time that each rank worked.
+	// total is the time of the steps. work has the time that each rank spent on its own samples.
 	total, exchange, wait float64
 	work                  []float64
 }
 
 func secondsOf(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
-// add adds the last step. The shares have the work of all ranks. The clock may have been set
-// meanwhile, so values are limited to what is possible.
+// add adds the last step. shares includes the times of all ranks. The clock may have been set
+// during the step, so values are limited to what is possible.
 func (t *exchangeTimes) add(shares []float32) {
 	seconds := max(t.last-t.began[0], 0)
 	size := len(shares) / len(t.work)

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A model that could not be renamed was removed if a folder with its name was in the way: both the new one
-// and the one that it was to replace.
+// If the new model cannot be renamed because a folder with its name is in the way, neither the new model
+// nor the one that it replaces is removed.
 func TestRescue(t *testing.T) {
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "model")

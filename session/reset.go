@@ -14,8 +14,8 @@ import (
 
 // Reset describes a finished reset.
 type Reset struct {
-	// Returned is by how much the anonymous memory of the process decreased. It is negative if the
-	// memory grew.
+	// Returned is the decrease of the process's anonymous memory. It is negative if the memory
+	// grew.
 	Returned memory.Reading
 	Took     time.Duration
 }

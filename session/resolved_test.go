@@ -129,8 +129,8 @@ func state(t *testing.T, s *session.Session) string {
 	return string(bytes)
 }
 
-// The learning rate of a traced step need not be set and stays unset. A failed step leaves the
-// model unchanged. A step with state that cannot be restored does not run.
+// A step can be traced before the learning rate is set, and does not set it. A failed step leaves
+// the model unchanged. A step with state that cannot be restored does not run.
 func TestResolvedOfWhatCannotBeTraced(t *testing.T) {
 	ctx := context.Background()
 	s := openModel(t, reporter(t, "", false, nil), session.Options{})
@@ -254,7 +254,8 @@ func TestNarrowInputsAndOutputs(t *testing.T) {
 			l := losses(t, s, []data.Batch{b, b, b, b}, 0)
 			assert.Equal(t, 12.5, l[0])
 			assert.Less(t, l[3], l[2])
-			// After one step, w must be exactly (7, 8, 9) / 32, which both types can represent.
+			// After one step, w must be exactly (7, 8, 9) / 32, which both 16-bit types can
+			// represent.
 			s = openModel(t, s.Model(), session.Options{})
 			losses(t, s, []data.Batch{b}, 0)
 			predict, err := s.Prepare("predict")

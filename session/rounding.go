@@ -26,8 +26,8 @@ type Rounding struct {
 	// TF_ENABLE_ONEDNN_OPTS.
 	Loop bool
 	// StepsPerExecution is Options.StepsPerExecution with Compiled or Loop, otherwise 0. It
-	// determines which steps run alone, such as those before a checkpoint, and these round like
-	// plain steps.
+	// determines which steps run alone, such as the last steps before a checkpoint. Steps that run
+	// alone round like plain steps.
 	StepsPerExecution int
 	// IntraThreads is Options.Device.IntraThreads, the number of threads per operation, which
 	// changes the order of additions. Results differed for convolutions at batch size 32
@@ -38,8 +38,8 @@ type Rounding struct {
 	OneDNN string
 	// Precision is Options.Device.Precision.
 	Precision gpuopts.Precision
-	// MicroBatches is Options.MicroBatches, whose gradients are added up in another order. 0 means
-	// whole batches.
+	// MicroBatches is Options.MicroBatches: micro-batches add up gradients in another order. 0
+	// means whole batches.
 	MicroBatches int
 }
 

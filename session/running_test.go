@@ -12,8 +12,8 @@ import (
 	"steadyfit/session"
 )
 
-// A running metric is the same with micro-batches, with several steps per execution, and after
-// a resume in mid-epoch.
+// Micro-batches, several steps per execution and a resume in mid-epoch do not change a running
+// metric.
 func TestRunningMetrics(t *testing.T) {
 	all, _, err := data.Builtin("digits")
 	require.NoError(t, err)

@@ -146,15 +146,15 @@ func (e *SaveError) Error() string {
 
 func (e *SaveError) Unwrap() error { return e.Err }
 
-// diskCodes are the codes that TensorFlow has for errors of the file system, and also for
-// others. TensorFlow 2.21 returned RESOURCE_EXHAUSTED for ENOSPC, PERMISSION_DENIED for EROFS
-// and EPERM, and NOT_FOUND for ENOENT. absl::ErrnoToStatusCode maps EDQUOT and EMFILE like
+// diskCodes lists the codes that TensorFlow has for errors of the file system. It uses them for
+// other errors, too. TensorFlow 2.21 returned RESOURCE_EXHAUSTED for ENOSPC, PERMISSION_DENIED for
+// EROFS and EPERM, and NOT_FOUND for ENOENT. absl::ErrnoToStatusCode maps EDQUOT and EMFILE like
 // ENOSPC, EACCES like EPERM, and EIO to UNKNOWN.
 var diskCodes = []string{"RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "NOT_FOUND", "UNKNOWN"}
 
-// saveError returns a SaveError if a test file cannot be written beside the prefix, and
-// otherwise err, TensorFlow's error. A test is necessary because TensorFlow's error has the
-// cause only as text. TensorFlow has already removed its own files.
+// saveError returns a SaveError if a test file cannot be written beside the prefix, and otherwise
+// err, TensorFlow's error. A test file is necessary because TensorFlow's error has the cause only
+// as text. TensorFlow has already removed its own files.
 func saveError(prefix string, vars []savedmodels.Variable, err error) error {
 	var failed *tfbind.Error
 	if !errors.As(err, &failed) || !slices.Contains(diskCodes, failed.Code) || remote(prefix) {

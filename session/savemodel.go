@@ -101,14 +101,16 @@ func (s *Session) writeModel(ctx context.Context, dir string, complete []func(st
 	return files.SyncPath(parent)
 }
 
-// newModel and replacedModel are the models in the folder for unfinished models.
+// newModel and replacedModel are the names of the new and the replaced model in the folder for
+// unfinished models.
 const (
 	newModel      = "new"
 	replacedModel = "old"
 )
 
-// rescue moves the replaced model back to dir. Then it renames the folder for unfinished models, so that the
-// new model is not removed, nor a replaced model that could not be moved. kept is the name of the folder.
+// rescue moves the replaced model back to dir. Then it renames the folder for unfinished models, so that
+// later clean-ups keep the new model, and a replaced model that could not be moved back. kept is the new
+// name of the folder.
 func rescue(temp, dir string) (kept string, err error) {
 	err = os.Rename(filepath.Join(temp, replacedModel), dir)
 	if errors.Is(err, fs.ErrNotExist) { // no model was replaced
@@ -123,11 +125,12 @@ func rescue(temp, dir string) (kept string, err error) {
 	return kept, err
 }
 
-// unfinished returns the beginning of the names of folders beside dir in which SaveModel writes it.
+// unfinished returns the beginning of the names of the temporary folders beside dir in which
+// SaveModel writes the model.
 func unfinished(dir string) string { return "." + filepath.Base(dir) + ".tmp-" }
 
-// tidy removes what killed processes left that saved a model to dir. If dir does not exist, it restores
-// the model that was being replaced. It leaves alone what it cannot restore.
+// tidy removes the temporary folders of killed processes that were saving a model to dir. If dir does
+// not exist, tidy restores the model that was being replaced. If that fails, it removes nothing.
 func tidy(dir string) {
 	prefix := filepath.Join(filepath.Dir(dir), unfinished(dir))
 	files.EachLeft(filepath.Dir(dir), unfinished(dir), func(left string) {
@@ -181,9 +184,9 @@ func outside(dir, model string) error {
 	return nil
 }
 
-// CheckOutput cleans up what killed processes left that saved a model to dir, and reports early what
-// SaveModel would report at the end of a run: a dir with other content or, as a *SaveError, a dir that is
-// not writable or a disk without enough free space.
+// CheckOutput removes the temporary folders of killed processes that were saving a model to dir, and
+// reports early what SaveModel would report at the end of a run: a dir with other content or, as a
+// *SaveError, a dir that is not writable or a disk without enough free space.
 func CheckOutput(dir string, model *savedmodels.Model) error {
 	if model == nil {
 		return errNoModel
@@ -238,7 +241,7 @@ func (s *Session) modelError(dir string, err error) error {
 
 func modelBytes(m *savedmodels.Model) int64 {
 	sum := saveBytes(m.Variables)
-	// Copying an unreadable file fails later.
+	// An unreadable file is ignored here: copying it fails later.
 	_ = files.Walk(m.Dir, func(name string, info fs.FileInfo) error {
 		if name == "variables" {
 			return fs.SkipDir

@@ -13,8 +13,8 @@ import (
 	"steadyfit/session"
 )
 
-// CheckOutput removes what killed processes left and restores a replaced model if the new one is
-// missing. It touches nothing else.
+// CheckOutput removes the temporary folders of killed processes, and restores a replaced model if
+// the new one is missing. It changes no other files.
 func TestCheckOutputTidies(t *testing.T) {
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)

@@ -78,7 +78,8 @@ type Options struct {
 	Cluster *cluster.Cluster
 	// Exchange is the type in which ranks exchange large gradients: that of the gradients if it is
 	// empty, or gpuopts.BFloat16, which halves the traffic of float32 and rounds each sum. Up to 32
-	// ranks support it. A session alone exchanges nothing, but has it in its Identity.
+	// ranks support it. A session without a cluster exchanges nothing, but its Identity includes
+	// Exchange.
 	Exchange gpuopts.Precision
 }
 
@@ -183,7 +184,8 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 }
 
 // Capabilities returns what fit.Loop and other packages of this module use of a session besides its
-// exported methods, such as several steps per execution. A type that embeds a Session has them, too.
+// exported methods, such as several steps per execution. A type that embeds a Session also has this
+// method.
 func (s *Session) Capabilities() capability.Set { return capable{s} }
 
 // capable implements capability.Set.
@@ -408,10 +410,10 @@ func (s *Session) compiledFor(samples int) *runner {
 	return nil
 }
 
-// Trace calls do, and returns a serialized tensorflow.RunMetadata of each signature that do runs, in
-// their order, with the times and allocations of each operation. With micro-batches, Train runs a
-// signature for each of them, and then the signature apply. Tracing costs time and memory; see
-// [tfbind.Step.Trace].
+// Trace calls the function do. For each signature that runs meanwhile, in order, it returns a
+// serialized tensorflow.RunMetadata with the times and allocations of each operation. With
+// micro-batches, Train runs a signature for each of them, and then the signature apply. Tracing
+// costs time and memory; see [tfbind.Step.Trace].
 func (s *Session) Trace(do func() error) (metadata [][]byte, err error) {
 	s.traces = &metadata
 	defer func() { s.traces = nil }()
@@ -431,8 +433,8 @@ func runningMetrics(model *savedmodels.Model) (names []string) {
 	return names
 }
 
-// ResetMetrics resets the running metrics, if any, before an epoch or an evaluation. They are the
-// outputs of the signature reset_metrics, and cover all batches since then.
+// ResetMetrics resets the running metrics, if any, before an epoch or an evaluation. Running
+// metrics are the outputs of the signature reset_metrics, and cover all batches since its last run.
 func (s *Session) ResetMetrics(ctx context.Context) error {
 	if s.resetMetrics == nil {
 		return nil
@@ -457,8 +459,8 @@ func (s capable) Finalize(ctx context.Context) error {
 // Evaluate runs the evaluation signature on a batch and writes its results to out. It changes
 // only running metrics, which it shares with Train: call ResetMetrics before an evaluation.
 //
-// With micro-batches (SetMicroBatches), Evaluate splits the batch like Train, unless the
-// signature has a fixed batch size, or the losses of parts do not give that of the batch
+// With micro-batches (SetMicroBatches), Evaluate splits the batch like Train, unless the signature
+// has a fixed batch size, or the loss of the batch cannot be computed from the losses of parts
 // (savedmodels.Metadata.LossReduction). Results that are means over samples equal those of the
 // whole batch except for the order of floating-point additions.
 func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) (err error) {

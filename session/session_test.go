@@ -88,7 +88,7 @@ func losses(t testing.TB, s *session.Session, bs []data.Batch, firstStep int64) 
 	return all
 }
 
-// forDigits are the built-in models for the built-in data.
+// forDigits lists the built-in models for the built-in dataset digits.
 var forDigits = []string{"digits", "digits-cnn"}
 
 func TestTrainingLowersTheLoss(t *testing.T) {
@@ -118,8 +118,8 @@ func TestBuiltinModelsTrain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx := context.Background()
 			s := open(t, name, session.Options{})
-			// With the models' own rate, the largest model would overshoot the minimum in one
-			// step.
+			// With the models' own learning rate, the largest model would overshoot the minimum in
+			// one step.
 			require.NoError(t, s.SetLearningRate(1e-6))
 			b := ones(t, s.Model(), s.Roles().Train, 2)
 			out := make([]float64, len(s.EvaluateMetrics()))
@@ -445,7 +445,7 @@ func TestDevices(t *testing.T) {
 	assert.Equal(t, "CPU", r.Devices[0].Type)
 }
 
-// A traced step trains like any other step and returns its operations.
+// A traced step trains like any other step, and its trace lists the operations.
 func TestTrace(t *testing.T) {
 	ctx := context.Background()
 	b := batches(t, digits(t), 32, 2)

@@ -8,8 +8,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// side is a small graph in a native session of its own. Other goroutines than that of the Session
-// may use it, also during a reset.
+// side is a small graph in a native session of its own. Any goroutine may use it, also during a
+// reset of the Session.
 type side struct {
 	mu     sync.Mutex
 	opened bool
@@ -18,8 +18,8 @@ type side struct {
 	tf     *tfbind.Session
 }
 
-// open makes the native session at the first call, and after an error at the next one. define adds the
-// operations, and find looks them up.
+// open makes the native session at the first call, and again if an earlier call failed. define adds
+// the operations, and find looks them up.
 func (d *side) open(config []byte, define func(*graphdef.Graph) (find func())) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

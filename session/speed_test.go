@@ -15,11 +15,11 @@ import (
 	"steadyfit/tfbind"
 )
 
-// BenchmarkStep measures the parts of a train step of dense-100-64-1 on batches of 32: running
-// a graph of one operation (call), copying a batch into the inputs (feed), training on one
-// batch (train), on fifty per execution (fused), and in a fit.Loop that reads ahead, with
-// epochs of 500 steps (loop). With the inputs already set, it measures the step with its loss
-// and metrics (fetch), and the step without reading any result (target). An op is one step.
+// BenchmarkStep measures the parts of a train step of dense-100-64-1 on batches of 32: running a
+// graph of one operation (call), copying a batch into the inputs (feed), training on one batch
+// (train), on fifty per execution (fused), and in a fit.Loop that reads ahead, with epochs of 500
+// steps (loop). With the inputs already set, it measures the step including its loss and metrics
+// (fetch), and the step without reading any result (target). An op is one step.
 //
 //	go test ./session -run '^$' -bench Step -count 5
 func BenchmarkStep(b *testing.B) {

@@ -38,7 +38,7 @@ func (s *Session) compiledSignatures() string {
 		parts = append(parts, s.compiled.Signature.Name)
 	}
 	if s.stacker != nil && s.stacker.compiled != nil {
-		// The number of steps per execution determines the steps that this signature runs.
+		// The number of steps per execution determines which steps this signature runs.
 		parts = append(parts, fmt.Sprintf("%s with up to %d steps per call", s.stacker.compiled.Signature.Name, s.opts.StepsPerExecution))
 	}
 	if len(parts) == 0 {
@@ -121,9 +121,10 @@ func (f *stacker) choose(n, samples, most int) *stack {
 type stack struct {
 	*runner
 	layout *layout
-	// metrics are the indices of train's metrics in the runner's metrics.
+	// metrics are the indices of the metrics of the signature train in the runner's metrics.
 	metrics []int
-	// have is the number of stacked batches of Step.steps. samples is the size of each batch.
+	// have is the number of batches stacked so far, of Step.steps. samples is the size of each
+	// batch.
 	have, samples int
 	// joined has all batches of the execution if they are contiguous in memory. Its size is 0
 	// if batches are copied one by one.
@@ -147,7 +148,7 @@ func (s *Session) newStack(n *native, l *layout) (*stack, error) {
 
 func (s capable) StepsPerExecution() int { return s.opts.StepsPerExecution }
 
-// Stackable is 1 with micro-batches, too.
+// Stackable returns 1 for micro-batches, since these steps cannot run together.
 func (s capable) Stackable(n, samples int) int {
 	f := s.stacker
 	n = min(n, s.opts.StepsPerExecution)

@@ -16,10 +16,10 @@ import (
 	"steadyfit/tfbind"
 )
 
-// A model with frozen variables has a state of two parts. Save and Snapshot hold only the
-// variables that its signatures change, and the model's own files have the others. A file of
-// Save has the hash of the frozen variables (savedmodels.Model.Base) in the name of a tensor,
-// where it can be read without the values.
+// A model with frozen variables has a state of two parts. Save and Snapshot hold only the variables
+// that its signatures change. The model's own files have the frozen ones. A file of Save has the
+// hash of the frozen variables (savedmodels.Model.Base) in the name of a tensor, where it can be
+// read without the values.
 //
 // The variables of a session are those of its model until Restore reads a complete checkpoint
 // with other frozen variables. Save and Snapshot then hold everything.
@@ -196,8 +196,9 @@ func baseIn(tensors map[string]bundle.Tensor) (base string, ok bool) {
 	return "", false
 }
 
-// isWhole reports whether Restore sets the frozen variables too, and whether they then have
-// other values than those of the model. It returns an error if the files belong to another base.
+// isWhole inspects the files of a checkpoint. whole reports whether Restore also sets the frozen
+// variables, and foreign whether it then gives them other values than the model's own. The error is
+// that the files belong to another base.
 func (s *Session) isWhole(prefix string) (whole, foreign bool, err error) {
 	own := s.model.Base
 	tensors, err := bundle.Read(prefix)
@@ -217,12 +218,13 @@ func (s *Session) isWhole(prefix string) (whole, foreign bool, err error) {
 	for _, v := range vars[changing:] {
 		frozen = append(frozen, v.Key)
 	}
-	// TensorFlow reports files that cannot be read here, such as those of a remote file system.
+	// Files that cannot be read here, such as those of a remote file system, are left to
+	// TensorFlow.
 	same := err == nil && bundle.Sum(tensors, frozen) == own
 	return !same || s.foreign, !same, nil
 }
 
-// restoreBase gives the frozen variables the values of the model's files, if they have others.
+// restoreBase sets the frozen variables from the model's files, if they have other values.
 func (s *Session) restoreBase(ctx context.Context) error {
 	if !s.foreign {
 		return nil

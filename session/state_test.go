@@ -18,7 +18,7 @@ import (
 
 const lora = "../adapter/testdata/digits-lora"
 
-// loraModel has a frozen int8 layer with LoRA matrices, and a trained head.
+// loraModel returns a model that has a frozen int8 layer with LoRA matrices, and a trained head.
 func loraModel(t testing.TB) *savedmodels.Model {
 	t.Helper()
 	m, err := savedmodels.Open(lora)
@@ -27,7 +27,7 @@ func loraModel(t testing.TB) *savedmodels.Model {
 	return m
 }
 
-// otherBase is the same model with other weights.
+// otherBase returns the model of loraModel with other frozen weights.
 func otherBase(t testing.TB) *savedmodels.Model {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "other")
@@ -55,7 +55,8 @@ func frozenIn(t testing.TB, m *savedmodels.Model, prefix string) (n int) {
 	return n
 }
 
-// A checkpoint has what training changes, and training resumes from it bit for bit.
+// A checkpoint has only the variables that training changes, and training resumes from it bit for
+// bit.
 func TestSaveLeavesOutFrozenVariables(t *testing.T) {
 	ctx := context.Background()
 	m := loraModel(t)
@@ -122,7 +123,8 @@ func TestRestoreRefusesAnotherBase(t *testing.T) {
 	assert.ErrorIs(t, b.Revert(ctx, p), session.ErrMismatch)
 }
 
-// A session with the weights of another base saves all of them, and returns to its own.
+// A session that restored the weights of another base saves all weights, and can return to its own
+// base.
 func TestForeignBaseIsSavedWhole(t *testing.T) {
 	ctx := context.Background()
 	m, other := loraModel(t), otherBase(t)

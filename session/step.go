@@ -22,14 +22,14 @@ type Step struct {
 	outputs []savedmodels.Tensor
 	steps   int     // steps per execution; 0 if inputs are not stacked
 	seeds   []int64 // two for each step
-	// common is the seed of the inputs from commonFrom on, which is the same on all ranks of a
-	// cluster; nil if the session has no cluster.
+	// common is the seed, equal on all ranks of a cluster, of the inputs with index commonFrom or
+	// higher; nil if the session has no cluster.
 	common     []int64
 	commonFrom int
 	feeds      int64 // number of successful Feeds
 	ones       []float32
 	// borrows reports whether inputs refer to the memory of a batch. keeps reports whether
-	// TensorFlow referred to a batch after its run.
+	// TensorFlow still referred to a batch after a run.
 	borrows, keeps bool
 	// callerRuns is the value of Options.CallerRuns that was last set in TensorFlow's step.
 	callerRuns bool
@@ -97,8 +97,8 @@ func (st *Step) Run(ctx context.Context) error {
 		return nil
 	}
 	if traces == nil && st.session.opts.ListAllocations && errors.Is(err, ErrOutOfMemory) {
-		// A second run does no harm, since the variables may be partly updated already. If it
-		// succeeds, the first error is returned.
+		// A second run does no harm, since the variables may be partly updated already. If the
+		// second run succeeds, the error of the first one is returned.
 		if _, again := st.tf.Trace(ctx); errors.Is(again, ErrOutOfMemory) {
 			err = again
 		}

@@ -67,7 +67,7 @@ func (s *Session) writeVersion(ctx context.Context, v Versions, complete []func(
 	if err != nil {
 		return "", err
 	}
-	// A process that was killed after publishing has not pruned.
+	// A process that was killed after publishing has not removed old versions.
 	return path, errors.Join(files.SyncPath(v.Dir), v.prune(temp, s.model.Dir))
 }
 
@@ -95,7 +95,7 @@ func own(v savedmodels.Version) *manifest.Manifest {
 }
 
 // publish renames a complete folder to the next number. The rename fails if another process has
-// taken that number. Any entry with a number takes it, also one that is no version.
+// taken that number. Any file or folder whose name is a number counts, even if it is not a version.
 func (v Versions) publish(sums *manifest.Manifest, whole string) (string, error) {
 	for {
 		entries, err := os.ReadDir(v.Dir)
@@ -141,7 +141,7 @@ func (v Versions) prune(temp, model string) error {
 		if m == nil || !m.Names(version.Path) || files.Same(version.Path, model) {
 			continue
 		}
-		// Another process may have removed it.
+		// Another process may have removed this version.
 		err := os.Rename(version.Path, filepath.Join(temp, filepath.Base(version.Path)))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("removing an old version: %w", err)
@@ -161,8 +161,8 @@ func (v Versions) replaceable(model string) error {
 	return nil
 }
 
-// Check reports early what SaveVersion would report at the end of a run, and removes what killed
-// processes left in Dir. Its errors are those of CheckOutput.
+// Check reports early what SaveVersion would report at the end of a run, and removes the temporary
+// folders of killed processes in Dir. It returns the same errors as CheckOutput.
 func (v Versions) Check(model *savedmodels.Model) error {
 	if model == nil {
 		return errNoModel

@@ -147,7 +147,7 @@ type writersResult struct {
 }
 
 // killWriters starts processes that write versions, one after the other, and kills each at a random
-// moment after its first version, within a time.
+// moment after its first version, within the given time.
 func killWriters(dir string, within time.Duration, random *rand.Rand, stop <-chan struct{}) (r writersResult) {
 	for {
 		cmd := exec.Command(os.Args[0])
@@ -207,7 +207,7 @@ func TestSaveVersion(t *testing.T) {
 	_, err := savedmodels.Open(filepath.Join(dir, "2"))
 	require.NoError(t, err)
 
-	// Names of other programs: TensorFlow Serving reads 007 as 7.
+	// Folders of other programs keep their names. TensorFlow Serving reads 007 as 7.
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "007"), 0o777))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "notes"), nil, 0o666))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "-9"), 0o777))
@@ -215,8 +215,8 @@ func TestSaveVersion(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "3"), nil, 0o666))
 	assert.Equal(t, []int64{1, 2, 8}, numbers(t, dir), "folders with models")
 
-	// Old versions of SaveVersion are removed, but not other folders, copies, or versions with more
-	// files.
+	// Old versions that SaveVersion wrote are removed, but not other folders, copies of versions,
+	// or versions to which a file was added.
 	require.NoError(t, os.CopyFS(filepath.Join(dir, "5"), os.DirFS(filepath.Join(dir, "2"))))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "1", "README"), nil, 0o666))
 	v.Keep = 2

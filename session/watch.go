@@ -35,17 +35,18 @@ const (
 // neither a stopped process nor a broken network during an exchange, and its timeout for
 // exchanges starts a thread for each run.
 //
-// A watch holds an idle connection to the server of each other rank, which ends with its
-// process. A new connection to the next rank shows regularly that the server still answers,
-// since a stopped process keeps its connections open. Lost ranks end their own processes, so it
-// is enough that each rank has one neighbor that asks.
+// A watch holds an idle connection to the server of each other rank, which ends with its process.
+// Since a stopped process keeps its connections open, each rank also regularly opens a new
+// connection to the next rank, to see that its server still answers. A rank that loses another one
+// ends its own process, so it is enough that one neighbor asks each rank.
 type watch struct {
 	cluster *cluster.Cluster
 	timeout time.Duration
-	// ctx ends when a rank is lost, or by close. Its cause is a supervise.ErrPeer in the first case.
+	// ctx ends when a rank is lost, or by close. If a rank is lost, its cause is a
+	// supervise.ErrPeer.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	// joined is true once all ranks train. Before, a rank may end and come back.
+	// joined is true once all ranks train. Before that, a rank may end and start again.
 	joined  atomic.Bool
 	running sync.WaitGroup
 }
@@ -105,7 +106,8 @@ func (w *watch) close() {
 	w.running.Wait()
 }
 
-// follow keeps a connection to a rank. It sends the rank to answers after the first answer.
+// follow keeps a connection to a rank. After the first answer, it sends the number of the rank to
+// the channel answers.
 func (w *watch) follow(rank int, answers chan<- int) {
 	for first := true; w.ctx.Err() == nil; {
 		conn, err := w.connect(rank, w.timeout)
@@ -202,7 +204,7 @@ func (w *watch) idle(c *connection) error {
 	}
 }
 
-// ask connects to a rank regularly, so that a hanging one is noticed within the timeout.
+// ask connects to a rank regularly, so that a rank that hangs is noticed within the timeout.
 func (w *watch) ask(rank int) {
 	every := time.NewTicker(max(w.timeout/4, time.Millisecond))
 	defer every.Stop()
