@@ -74,7 +74,7 @@ type Options struct {
 	// nil means the function ExitCode, and the text of the error.
 	Outcome func(err error) (code int, text string) `json:"-"`
 	// Result is a pointer to a result of train, or nil. Its value in the child at the end of train
-	// becomes its value in the parent, through JSON.
+	// becomes its value in the parent, through JSON. A result without a JSON form is an error.
 	Result any `json:"-"`
 	// Log receives messages about crashes and restarts; nil discards them.
 	Log *slog.Logger
@@ -365,12 +365,16 @@ func (p *parent) tooMany() bool {
 func (p *parent) judge(ctx context.Context, a *attempt) (final bool, err error) {
 	finished := a.end != nil && (a.end.End == endDone || a.end.End == endFailed)
 	switch {
-	case finished && p.Result != nil && json.Unmarshal(a.end.Result, p.Result) != nil:
-		return true, fmt.Errorf("supervise: the result of the child cannot be read: %.40q", a.end.Result)
-	case finished && a.end.End == endDone:
-		return true, nil
 	case finished:
-		return true, &Error{Code: a.code(), Text: a.end.Text}
+		if a.end.End == endFailed {
+			err = &Error{Code: a.code(), Text: a.end.Text}
+		}
+		if p.Result != nil && a.end.Result != nil {
+			if bad := json.Unmarshal(a.end.Result, p.Result); bad != nil {
+				err = errors.Join(err, fmt.Errorf("supervise: the result of the child cannot be read: %w", bad))
+			}
+		}
+		return true, err
 	case p.ending:
 		return true, canceled(ctx, "it ended with: "+a.crash.Cause)
 	}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -402,6 +403,69 @@ func TestSuperviseFinishes(t *testing.T) {
 	assert.Equal(t, 1, result)
 	assert.Empty(t, tr.waits)
 	assert.NotContains(t, tr.log.String(), "WARN")
+}
+
+// lastMessage returns the message that a child sends after train has returned err.
+func lastMessage(t *testing.T, err error, o Options, before func(w *Worker)) message {
+	var fds [2]int
+	require.NoError(t, syscall.Pipe2(fds[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK))
+	r, w := os.NewFile(uintptr(fds[0]), "parent"), os.NewFile(uintptr(fds[1]), "child")
+	defer r.Close()
+	c := &Worker{parent: &child.Parent{Messages: w}, fd: fds[1], spec: spec{Grace: time.Minute}, began: time.Now()}
+	sent := make(chan error, 1)
+	go func() {
+		defer w.Close()
+		before(c)
+		_, lost := c.end(err, o)
+		sent <- lost
+	}()
+	var m message
+	for in := bufio.NewReader(r); m.End == ""; {
+		line, err := in.ReadBytes('\n')
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(line, &m), "%.99s", line)
+	}
+	require.NoError(t, <-sent)
+	return m
+}
+
+// The training is not repeated for a result that has no JSON form, and its own error is kept.
+func TestSuperviseResultWithoutJSON(t *testing.T) {
+	result := math.NaN()
+	o := Options{Result: &result, Outcome: func(err error) (int, string) { return failCode, err.Error() }}
+	none := func(*Worker) {}
+	m := lastMessage(t, nil, o, none)
+	assert.Equal(t, endFailed, m.End)
+	assert.Contains(t, m.Text, "NaN")
+	m = lastMessage(t, errors.New("no space is left"), o, none)
+	assert.Equal(t, failCode, m.Code)
+	assert.Contains(t, m.Text, "no space is left\n")
+
+	p := newParent(Options{Result: new(int)})
+	final, err := p.judge(t.Context(), &attempt{end: &message{End: endFailed, Code: failCode, Text: "no space is left", Result: json.RawMessage(`"text"`)}})
+	assert.True(t, final)
+	assert.Equal(t, failCode, ExitCode(err))
+	assert.ErrorContains(t, err, "no space is left\n")
+}
+
+// A message that is longer than the buffer of a pipe is not mixed with signs of life.
+func TestSuperviseLongOutcome(t *testing.T) {
+	text := strings.Repeat("long ", 1<<20)
+	m := lastMessage(t, errors.New(text), Options{Outcome: func(err error) (int, string) { return failCode, err.Error() }}, func(w *Worker) {
+		began := make(chan struct{})
+		go func() {
+			for n := 0; t.Context().Err() == nil; n++ {
+				if n == 1 {
+					close(began)
+				}
+				w.first.Store(false)
+				w.Alive(1)
+			}
+		}()
+		<-began
+	})
+	assert.Equal(t, endFailed, m.End)
+	assert.Equal(t, text, m.Text)
 }
 
 func TestSuperviseDoesNotRetryAnOrdinaryError(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -80,6 +81,8 @@ type Worker struct {
 	// sent is the time of the last sign of life, relative to began; 0 means none.
 	sent  atomic.Int64
 	first atomic.Bool
+	// sending is held while a message is sent. A long one must not be mixed with others.
+	sending sync.Mutex
 	// step is the latest step, whether it was sent or not.
 	step atomic.Int64
 }
@@ -115,9 +118,11 @@ func (w *Worker) Alive(step int64) {
 	if sent != 0 && now-sent < int64(aliveEvery) && !first {
 		return
 	}
-	if !w.sent.CompareAndSwap(sent, now) {
-		return
+	if !w.sending.TryLock() {
+		return // another goroutine sends, or the last message was sent
 	}
+	defer w.sending.Unlock()
+	w.sent.Store(now)
 	var line [40]byte
 	// If the pipe is full, the sign is dropped; the next one suffices.
 	text := append(strconv.AppendInt(append(line[:0], `{"step":`...), step, 10), "}\n"...)
@@ -208,6 +213,12 @@ func (w *Worker) watchParent(orphan context.CancelCauseFunc) {
 // end sends the last message and returns the exit code.
 func (w *Worker) end(err error, o Options) (code int, lost error) {
 	m := message{End: endDone, Step: w.step.Load()}
+	if o.Result != nil && !errors.Is(err, ErrRestart) {
+		var bad error
+		if m.Result, bad = json.Marshal(o.Result); bad != nil {
+			err = errors.Join(err, fmt.Errorf("supervise: the result cannot be sent: %w", bad))
+		}
+	}
 	switch {
 	case errors.Is(err, ErrRestart):
 		m.End, m.Text = endRestart, strings.TrimSuffix(err.Error(), ": "+ErrRestart.Error())
@@ -223,8 +234,6 @@ func (w *Worker) end(err error, o Options) (code int, lost error) {
 	if m.End != endFailed && len(m.Text) > 2000 { // a cause is one of several
 		m.Text = strings.ToValidUTF8(m.Text[:2000], "") + "..."
 	}
-	if o.Result != nil {
-		m.Result, lost = json.Marshal(o.Result)
-	}
-	return m.Code, cmp.Or(lost, w.parent.Messages.SetWriteDeadline(time.Now().Add(w.spec.Grace)), w.parent.Send(m))
+	w.sending.Lock() // signs of life may no longer be sent
+	return m.Code, cmp.Or(w.parent.Messages.SetWriteDeadline(time.Now().Add(w.spec.Grace)), w.parent.Send(m))
 }
