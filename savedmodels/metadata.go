@@ -41,6 +41,8 @@ type Metadata struct {
 	// Embedding with an optimizer other than SGD without clipping, and other models whose
 	// gradients differ in parts.
 	MicroBatchesExact *bool `json:"micro_batches_exact,omitempty"`
+	// MicroBatchesInexact is the reason why MicroBatchesExact is false; empty if unknown.
+	MicroBatchesInexact string `json:"micro_batches_inexact,omitempty"`
 	// LossReduction states how the losses of micro-batches give that of the batch:
 	// "sum_over_batch_size" or "mean" (also if empty), "mean_with_sample_weight", "sum",
 	// "sum_in_training" or "unknown" (docs/reference/contract.md).

@@ -593,7 +593,8 @@ class _KerasProgram:
 
     # The signatures that a program has, and whether the model can be called.
     evaluates = predicts = calls = True
-    loss_scale_input = micro_batches = scales_itself = exact = False
+    loss_scale_input = micro_batches = scales_itself = False
+    inexact = "it has its own train step"  # why parts of a batch make another update; "" if not
     combines = True  # whether losses of evaluated parts give that of the batch
     batch: int | None = None  # the fixed batch size; None if any size is possible
 
@@ -1271,19 +1272,38 @@ class _KerasProgram:
 
     def _find_exactness(self) -> None:
         """Find whether a step on the parts of a batch equals the step on the whole batch."""
-        layers = list(self.model._flatten_layers())
-        mixes = [
-            layer
-            for layer in layers
-            if isinstance(layer, self.keras.layers.BatchNormalization) and layer.trainable
-        ]
+        keras = self.keras
+
+        def named(is_one: Callable[[Any], bool]) -> str:
+            found = [
+                f"{type(v).__name__} {v.name}" for v in self.model._flatten_layers() if is_one(v)
+            ]
+            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+            return f" ({', '.join(found[:3])}{more})" if found else ""
+
+        def trains(kind: type) -> str:
+            return named(lambda layer: isinstance(layer, kind) and layer.trainable)
+
+        def draws(layer: Any) -> bool:
+            state = getattr(getattr(layer, "seed_generator", None), "state", None)
+            return any(state is v for v in self._random)
+
+        mixes = trains(keras.layers.BatchNormalization)
         masked = self._masked and len(self.losses) > 1
-        differs = mixes or masked or self._random or self._writes or not self.splits
-        self.exact = not (differs or (self._sparse and not self._adds()))
+        reasons = {
+            f"each part has its own batch statistics{mixes}": mixes,
+            f"each part draws its own random numbers{named(draws)}": self._random,
+            "each part changes weights in the forward pass": self._writes,
+            "each part divides the losses of several outputs by its own number of elements": masked,
+            "the loss compares samples or leaves some out": not self.splits,
+            f"{self.optimizer.name} updates repeated rows separately"
+            + trains(keras.layers.Embedding): self._sparse and not self._adds(),
+        }
+        self.inexact = "; ".join(reason for reason, holds in reasons.items() if holds)
         # Keras divides the loss of a batch by its elements that are not masked. The penalties of a
         # summed loss count only with the first part, and an evaluation has no first part.
         unequal = self._penalty if self.reduction == "sum" else self._masked
-        self.combines = self.splits and not unequal and (self.exact or not self._penalises)
+        self.combines = self.splits and not unequal and not (self.inexact and self._penalises)
 
     def _adds(self) -> bool:
         """Whether the update by an IndexedSlices equals that by its dense table.
@@ -1297,15 +1317,15 @@ class _KerasProgram:
             o.clipnorm or o.global_clipnorm or o.clipvalue for o in optimizers
         )
 
-    def _draws(self, concrete: Any) -> bool:
-        """Whether the training pass draws random numbers.
+    def _draws(self, concrete: Any) -> list[Any]:
+        """The seeds of the random numbers that the training pass draws.
 
         Layers that could draw but do not (LSTM without dropout) have a seed that is not read.
         The verification refuses operations that draw without a saved seed.
         """
         read = {id(tensor) for tensor in concrete.captured_inputs}
         seeds = [v for v in self.model.non_trainable_variables if "seed_generator" in v.path]
-        return any(id(v.value.handle) in read for v in seeds)
+        return [v for v in seeds if id(v.value.handle) in read]
 
     def _changes_state(self, concrete: Any) -> bool:
         """Whether the training pass assigns to weights, as SpectralNormalization does."""
@@ -1333,7 +1353,7 @@ class _KerasProgram:
         return False
 
     def compare_parts(self, gradients: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
-        """Compare the gradients of a random batch with those of its parts; sets exact.
+        """Compare the gradients of a random batch with those of its parts; sets inexact.
 
         This finds layers and losses that compare samples, which no rule can detect. It runs the
         signature itself, and restores all variables afterwards.
@@ -1386,12 +1406,12 @@ class _KerasProgram:
         finally:
             tf.config.optimizer.set_experimental_options({name: options.get(name, False)})
         if at_once is None or not math.isfinite(at_once[0]):
-            self.exact = not self._penalises
-            self.combines &= self.exact
-            found = "a layer adds a loss of its inputs"
+            self.combines &= not self._penalises
+            found = "a layer adds a loss of its inputs" if self._penalises else ""
         elif in_parts is None:
-            self.exact = self.combines = False
+            self.combines = False
         else:
+            found = ""
             half = self.precision.startswith("mixed")
             whole = math.sqrt(sum(float(np.sum(np.square(g))) for g in at_once[1:]))
             names = ["loss", *(f"gradient of {v.path}" for v in self.trainable)]
@@ -1402,16 +1422,12 @@ class _KerasProgram:
                 if name == "loss":
                     relative, least = 1e-3 if half else 1e-5, 1e-7
                 if off > relative * size + least:
-                    self.exact = False
                     self.combines &= name != "loss"
                     found = (
                         f"the {name} of 8 random samples is another one than in parts of 3 and 5"
                     )
                     break
-        if not self.exact:
-            self.notes.append(
-                f"micro_batches_exact is false: {found}, so batches are split only on request"
-            )
+        self.inexact = found
 
     def _make_accumulators(self) -> None:
         tf = self.tf
@@ -1747,9 +1763,14 @@ class _KerasProgram:
                 getattr(self.optimizer, "inner_optimizer", self.optimizer), "name", None
             ),
             "precision": self.precision,
-            "micro_batches_exact": bool(self.exact),
-            "loss_reduction": self._noted_reduction(),
+            **self.exactness(),
         }
+
+    def exactness(self) -> dict[str, Any]:
+        """The metadata of what splitting a batch does."""
+        reason = {"micro_batches_inexact": self.inexact} if self.inexact else {}
+        reduction = self._noted_reduction()
+        return {"micro_batches_exact": not self.inexact, **reason, "loss_reduction": reduction}
 
 
 # The methods of a Keras model that determine what a step computes.
@@ -2635,12 +2656,17 @@ def export(
         _make_reproducible(temporary)
         graph = pathlib.Path(temporary, "saved_model.pb").read_bytes()
         metadata["saved_model_sha256"] = hashlib.sha256(graph).hexdigest()
-        if getattr(program, "exact", False) and "gradients" in signatures:
-            # A function that has run is saved under another name.
-            progress.info("comparing a batch with its parts")
-            program.compare_parts(signatures["gradients"], input_ranges or {})
-            metadata["micro_batches_exact"] = program.exact
-            metadata["loss_reduction"] = program._noted_reduction()
+        if "gradients" in signatures and isinstance(program, _KerasProgram):
+            if not program.inexact:
+                # A function that has run is saved under another name.
+                progress.info("comparing a batch with its parts")
+                program.compare_parts(signatures["gradients"], input_ranges or {})
+                metadata.update(program.exactness())
+            if program.inexact:
+                program.notes.append(
+                    f"micro_batches_exact is false: {program.inexact}; "
+                    "batches are split only on request"
+                )
         file = pathlib.Path(temporary, METADATA)
         file.parent.mkdir()
         file.write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,7 +122,7 @@ func whyInexact(model *savedmodels.Model, gradients *savedmodels.Signature) stri
 	case m != nil && m.MicroBatchesExact != nil && *m.MicroBatchesExact:
 		return ""
 	case m != nil && m.MicroBatchesExact != nil:
-		return "the exporter's note micro_batches_exact is false: BatchNormalization mixes the samples of a batch, Dropout draws different numbers for each micro-batch, a layer or loss compares samples, or an Embedding with an optimizer other than SGD without clipping treats repeated rows separately"
+		return cmp.Or(m.MicroBatchesInexact, "the exporter's note micro_batches_exact is false; a new export has the reason")
 	case gradients.Input(contract.InputSeed) != nil:
 		return fmt.Sprintf("signature %s draws different random numbers from the input seed for each micro-batch", gradients.Name)
 	case slices.ContainsFunc(model.Problems, func(p savedmodels.Problem) bool { return p.Code == contract.CodeMetadata }):
