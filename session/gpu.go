@@ -37,10 +37,10 @@ func (m *gpuMeter) Close() error {
 	return m.driver.Close()
 }
 
-// Usage returns the GPU memory as reported by NVIDIA's driver: TensorFlow's pools, CUDA contexts, code, workspaces, and other sessions. Some
-// containers hide processes from the driver. The result is then the memory in use on all visible
-// GPUs. It is unknown if there is no GPU or the driver reports nothing. The first call opens the
-// driver, and Close closes it.
+// Usage returns the GPU memory as reported by NVIDIA's driver: TensorFlow's pools, CUDA contexts, code,
+// workspaces, and other sessions. Some containers hide processes from the driver. The result is then the
+// memory in use on all visible GPUs. It is unknown if there is no GPU or the driver reports nothing. The
+// first call opens the driver, and Close closes it.
 func (s capable) Usage() (tensors *int64, gpu memory.Reading) {
 	live := tfbind.Live().Tensors
 	tensors = &live

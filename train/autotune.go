@@ -30,8 +30,8 @@ import (
 // least 3% faster with its whole confidence interval.
 //
 // Measurements run at the start of a training in processes of the same program that end before main
-// begins, and take at most 2% of the training and at most 20 s. The thread of train steps is chosen during the training. A
-// resumed training uses the configuration of its checkpoint.
+// begins, and take at most 2% of the training and at most 20 s. The thread of train steps is chosen
+// during the training. A resumed training uses the configuration of its checkpoint.
 type Autotune struct {
 	// Mode selects the configurations that may be chosen: On allows those that compute with the
 	// types of the model, Precision also 16-bit types, which change the result. Live measures
