@@ -18,10 +18,11 @@ import (
 	"steadyfit/internal/checkpoint"
 )
 
-// held is a session whose first checkpoint is not complete before the end of a step.
+// held is a session whose first checkpoint is complete only after the end of a later step.
 type held struct {
 	*linear
-	// saves counts the checkpoints, and most is the largest number of them at a time.
+	// saves counts the checkpoints, now those that are being written, and most has the maximum of
+	// now.
 	saves, now, most atomic.Int64
 	done             chan struct{}
 }
@@ -89,7 +90,8 @@ func TestStepsRunWhileACheckpointIsWritten(t *testing.T) {
 	require.Equal(t, outcomeOf(t, history, h.linear), outcomeOf(t, resumed, l))
 }
 
-// An error appears at a later step, with the policy of ContinueOnError.
+// The error of a checkpoint that is written beside steps is handled at a later step, as
+// ContinueOnError says.
 func TestErrorsOfACheckpointThatIsWrittenBeside(t *testing.T) {
 	for _, policy := range []bool{false, true} {
 		dir := tempDir(t)

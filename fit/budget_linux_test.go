@@ -38,7 +38,7 @@ func init() {
 	child(heavyEnv, func(r heavyRun) error { return r.train() })
 }
 
-// child calls run if the variable is set, with the value of the variable.
+// If the environment variable is set, child calls run with its value.
 func child[T any](variable string, run func(T) error) {
 	text := os.Getenv(variable)
 	if text == "" {
@@ -96,9 +96,8 @@ func runChild(t *testing.T, variable string, argument, result any, env ...string
 	}
 }
 
-// heavyRun is a training of one of these models: images; digits; a dense model with large
-// batches, none of whose operations crashes when memory runs out, unlike the gradient of max
-// pooling.
+// heavyRun is a training of images, digits or a dense model with large batches. No operation of the
+// dense model crashes when memory runs out, unlike the gradient of max pooling.
 type heavyRun struct {
 	Small     bool
 	Dense     bool
@@ -230,8 +229,8 @@ func (r heavyRun) inChild(t *testing.T, env ...string) (result heavyResult, peak
 // default is 1.
 const budgetRunsEnv = "STEADYFIT_TEST_BUDGET_RUNS"
 
-// A training keeps a budget of 70% of the memory that it takes otherwise, and its losses are
-// those of whole batches.
+// A training keeps a budget of 70% of the memory that it takes without one, and has the losses of
+// whole batches.
 func TestBudgetIsKept(t *testing.T) {
 	const steps = 24
 	runs := 1
@@ -254,7 +253,7 @@ func TestBudgetIsKept(t *testing.T) {
 		assert.Greater(t, have.Parts, 1)
 		assert.Empty(t, have.Events)
 		assert.InEpsilonSlice(t, plain.Losses, have.Losses, 1e-3)
-		// Readings from outside may miss the peak, above all on a busy machine.
+		// Readings by another process may miss the peak, above all on a busy machine.
 		assert.LessOrEqual(t, have.Peak, limit)
 		assert.LessOrEqual(t, most, have.Peak+limit/20)
 	}

@@ -49,8 +49,8 @@ type Checkpoint struct {
 	// from the beginning of the training, and in epochs. If both are 0, EveryEpochs is 1.
 	EverySteps, EveryEpochs int
 	// Keep is the number of newest checkpoints to keep, besides the best one; 0 means 3, and a
-	// negative number keeps all. With 1, the previous one is kept until a finite loss shows
-	// that the newest is good.
+	// negative number keeps all. If Keep is 1, the previous checkpoint is kept until a finite loss
+	// shows that the newest one is good.
 	Keep int
 	// Best is a metric, such as "val_loss". A checkpoint is also written after every epoch in
 	// which it reaches a new best value; best.json names the best checkpoint, which is kept.
@@ -58,12 +58,13 @@ type Checkpoint struct {
 	// BestMode is "min" or "max"; see EarlyStop.Mode.
 	BestMode string
 	// ContinueOnError continues the training with a warning if a checkpoint cannot be written after
-	// the beginning of a new training. It is tried again when the next one is due, at the latest
-	// after the next epoch; the epoch has the event "checkpoint_failed". When the run ends, it
-	// returns the error of a checkpoint that is still not written.
+	// the beginning of a new training. The next attempt is made when the next checkpoint is due, at
+	// the latest after the next epoch; the epoch has the event "checkpoint_failed". When the run
+	// ends, it returns the error of a checkpoint that is still not written.
 	ContinueOnError bool
 	// EveryRank makes a rank other than the first write checkpoints, too, to a Folder of its own.
-	// If the first rank has none, Loop.Resume resumes all ranks from the newest of the others.
+	// If the first rank has no checkpoint, Loop.Resume resumes all ranks from the newest checkpoint
+	// of another rank.
 	EveryRank bool
 	// Foreground makes training wait for each checkpoint. No step then needs memory for a copy of the
 	// variables, which would count towards a budget (package budget).
@@ -113,7 +114,7 @@ type checkpointer struct {
 type writing struct {
 	written
 	epochs int
-	// err is the error of writing, and tidy that of removing old checkpoints.
+	// err is the error of writing, and tidy is the error of removing old checkpoints.
 	err, tidy error
 	// undo, if not nil, takes back the choice of the checkpoint as the best one.
 	undo func()
@@ -170,7 +171,7 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 	}
 	c.bestOne, c.owed = c.folder.Best, c.folder.Unwritable
 	s.run.checkpoints = append(s.run.checkpoints, c)
-	// The first Freeze takes longer than others.
+	// The first call of Freeze takes longer than later calls, so it is made here.
 	if frozen := c.freeze(s); frozen != nil {
 		if err := frozen.Close(); err != nil {
 			return err
@@ -296,15 +297,16 @@ func (c *checkpointer) await(s *State) {
 	s.run.tally.Pause += seconds(time.Since(began))
 }
 
-// AwaitCheckpoint waits until no checkpoint is being written. It frees the memory of their copies.
+// AwaitCheckpoint waits until no checkpoint is being written. The memory of its copy of the
+// variables is then free.
 func (s *State) AwaitCheckpoint() {
 	for _, c := range s.run.checkpoints {
 		c.await(s)
 	}
 }
 
-// settle takes the result of a checkpoint that was written beside the steps. With wait, it first
-// waits for its end.
+// settle handles the result of a checkpoint that was written beside the steps. If wait is true, it
+// first waits until the checkpoint is complete.
 func (c *checkpointer) settle(s *State, wait bool) error {
 	if wait {
 		c.await(s)
@@ -325,8 +327,8 @@ func (c *checkpointer) settle(s *State, wait bool) error {
 
 const failedEvent = "checkpoint_failed"
 
-// finish takes the result of a checkpoint. If it was not written and ContinueOnError is set, finish sets
-// owed and returns nil.
+// finish handles the result of writing a checkpoint. If the checkpoint was not written and
+// ContinueOnError is set, finish sets owed and returns nil.
 func (c *checkpointer) finish(s *State, w *writing, ending bool) error {
 	err := w.err
 	if err == nil {
@@ -360,8 +362,8 @@ type savedState struct {
 	Position
 	Sums []metricSum `json:"epoch_sums"`
 	tally
-	// Trained is the last step for which hooks were called, if the run returned to an earlier
-	// step. Rescaled are the changes of RateScale between the two.
+	// If the run returned to an earlier step, Trained is the last step for which hooks were called,
+	// and Rescaled has the changes of RateScale between the two steps.
 	Trained  int64       `json:"trained,omitempty"`
 	Rescaled []rescaling `json:"rescaled,omitempty"`
 	// Logs has the size of each log file when the training began, by hook.
@@ -371,8 +373,8 @@ type savedState struct {
 	Recovery json.RawMessage `json:"recovery,omitempty"`
 	// Session is the state of the session other than variables.
 	Session json.RawMessage `json:"session,omitempty"`
-	// history is the content of the history file. files are folders whose files belong to the state of
-	// a hook, by its name.
+	// history is the content of the history file. files has, by the name of a hook, the folder whose
+	// files belong to the hook's state.
 	history []byte
 	files   map[string]string
 }

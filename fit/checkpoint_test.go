@@ -44,7 +44,7 @@ func fullLoop(t testing.TB, l *linear, dir string, c Checkpoint) Loop {
 
 func trainingData(t testing.TB) data.Dataset { return samples(t, 22).Shuffle(9) } // 6 batches of 4
 
-// logged reads the history file without times and memory.
+// logged returns the content of the history file without times and memory.
 func logged(t testing.TB, dir string) string {
 	records, err := readHistory(filepath.Join(dir, "run.jsonl"))
 	require.NoError(t, err)
@@ -133,7 +133,7 @@ func TestResumeIsExactFromEverywhere(t *testing.T) {
 
 var errCrash = errors.New("crash")
 
-// crasher prevents all changes to files after a number of them.
+// crasher simulates a crash: it allows a number of changes to files and prevents all later ones.
 type crasher struct {
 	sync.Mutex
 	left int
@@ -270,7 +270,8 @@ func TestKilled(t *testing.T) {
 	requireResumes(t, dir, want)
 }
 
-// checkpointed trains 3 epochs of 2 steps, with a checkpoint after each epoch.
+// checkpointed trains 3 epochs of 2 steps, with a checkpoint after each epoch, and returns the
+// folder and the loop.
 func checkpointed(t testing.TB, c Checkpoint) (dir string, loop Loop) {
 	dir = tempDir(t)
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 3}
@@ -438,7 +439,7 @@ func TestUsedFolderIsRefused(t *testing.T) {
 	_, err = loop.Run(t.Context(), samples(t, 8))
 	require.ErrorAs(t, err, &wrong)
 
-	// It may write to an empty folder.
+	// The run may write to an empty folder.
 	empty := tempDir(t)
 	again := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: dir}
 	again.Hook(Checkpoint{Folder: empty}.Hook())
@@ -595,8 +596,8 @@ func TestBestIsKept(t *testing.T) {
 	require.NoError(t, newLinear().Restore(t.Context(), found[2].Variables))
 }
 
-// The update of step 6 ruins the weights. The loss of that step was finite, so there is a
-// checkpoint of them when step 7 shows the damage.
+// The update of step 6 ruins the weights. The loss of step 6 was finite, so a checkpoint has these
+// weights when step 7 shows the damage.
 func TestDivergedStateIsNotResumed(t *testing.T) {
 	for i, keep := range []int{1, 1, 3, 3} {
 		dir := tempDir(t)
@@ -625,7 +626,8 @@ func TestDivergedStateIsNotResumed(t *testing.T) {
 	}
 }
 
-// A validation with a finite loss proves the checkpoint good, so the batch is bad.
+// A validation with a finite loss proves that the checkpoint is good. If the next loss is not
+// finite, the batch is to blame.
 func TestValidatedCheckpointIsNotPutAside(t *testing.T) {
 	dir := tempDir(t)
 	l := newLinear()
@@ -717,7 +719,7 @@ func TestHooksKeepStateAndFiles(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, log.String(), "counter / 1")
 
-	// A checkpoint with a damaged file is torn.
+	// A checkpoint is damaged if a file that a hook wrote is damaged.
 	files, err := filepath.Glob(filepath.Join(dir, "ckpt-6", "hook-*", "note.txt"))
 	require.NoError(t, err)
 	require.Len(t, files, 1)
@@ -858,7 +860,7 @@ func TestIdentifyingReturnsErrors(t *testing.T) {
 		require.Empty(t, l.steps)
 	}
 
-	// The same holds for a resumed run, which leaves the checkpoint unchanged.
+	// A resumed run does the same, and leaves the checkpoint unchanged.
 	dir, loop := checkpointed(t, Checkpoint{})
 	before := names(t, dir)
 	_, err := loop.Run(t.Context(), brokenData{samples(t, 8), 1, lost})
@@ -901,7 +903,7 @@ func TestFingerprintTellsData(t *testing.T) {
 		require.Equal(t, sum, sumOf(data.Prefetch(ds, 2), 3))
 	}
 
-	// The same holds for types that no reader returns.
+	// Values of types that no reader returns are an error, too.
 	for _, values := range []any{1, []int{1}, []any{1}} {
 		require.Error(t, (&fieldSummer{hash: sha256.New()}).add(data.Field{Name: "x", Array: data.Array{Shape: []int{1}, Values: values}}))
 	}

@@ -93,7 +93,7 @@ func during(l *linear, steps map[int64]func()) {
 	}
 }
 
-// trained returns the state after a number of epochs of 2 steps.
+// trained returns the state of a session after a number of epochs of 2 steps.
 func trained(t testing.TB, epochs int) [2][3]uint64 {
 	l := newLinear()
 	_, err := (&Loop{Session: l, Batch: 4, Epochs: epochs}).Run(t.Context(), samples(t, 8))
@@ -134,8 +134,8 @@ func TestFullDiskContinues(t *testing.T) {
 func TestFullDiskStops(t *testing.T) {
 	for _, c := range []struct {
 		silent bool
-		// A validation shows that the new checkpoint would be good and replace the old one, but
-		// it is not written yet.
+		// A validation shows that the new checkpoint would be good and could replace the old one,
+		// but the new one is not written yet.
 		validation data.Dataset
 	}{{false, nil}, {false, samples(t, 4)}, {true, nil}} {
 		root := smallTempDisk(t)
@@ -163,7 +163,7 @@ func TestFullDiskStops(t *testing.T) {
 		require.ErrorContains(t, err, "checkpoint at start")
 		require.Empty(t, l.steps)
 
-		// A small file fits, but no checkpoint does.
+		// The disk has space for a small file, but not for a checkpoint.
 		require.NoError(t, os.Truncate(filepath.Join(root, "more"), 0))
 		require.NoError(t, os.Truncate(filler, ballast))
 		require.NoError(t, os.WriteFile(filepath.Join(root, "more"), make([]byte, smallDisk-ballast*5/2), 0o666))
@@ -276,7 +276,7 @@ func TestReadOnlyAtStart(t *testing.T) {
 	}
 	undo()
 
-	// A run can resume from it into another folder.
+	// A run can resume from a read-only folder and write to another one.
 	from, loop := checkpointed(t, Checkpoint{})
 	readOnly(t, from)
 	resumed := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: loop.Resume}
@@ -318,7 +318,7 @@ func TestReadOnlyDuringARun(t *testing.T) {
 	}
 }
 
-// Lines cross a page of the full disk, so that the kernel writes a part of them.
+// A line crosses the last page of the full disk, so the kernel writes only a part of the line.
 func TestFullDiskLogFile(t *testing.T) {
 	const epochs = 60
 	for name, logger := range loggers {

@@ -84,7 +84,8 @@ func TestContinueAfterAnyFailure(t *testing.T) {
 	}
 }
 
-// Without ContinueOnError, earlier files stay, and the run can resume when the disk works.
+// Without ContinueOnError, a failure leaves earlier checkpoints, and the run can resume when the
+// disk works again.
 func TestStopAfterAnyFailure(t *testing.T) {
 	want := wanted(t)
 	for at := 0; ; at += 3 {
@@ -155,7 +156,7 @@ func TestContinueToTheEndWithoutCheckpoints(t *testing.T) {
 	requireSound(t, dir)
 }
 
-// The next attempt does not wait for the next due checkpoint.
+// A checkpoint that failed is written after the next epoch, even if no checkpoint is due then.
 func TestFailedCheckpointIsOwed(t *testing.T) {
 	dir := tempDir(t)
 	f := &disktest.Failure{At: 1 << 20, Err: syscall.ENOSPC}
@@ -175,7 +176,7 @@ func TestFailedCheckpointIsOwed(t *testing.T) {
 	require.Empty(t, h.Records[4].Events)
 }
 
-// The best checkpoint is the best of those on disk.
+// The best checkpoint is the best one that could be written.
 func TestBestThatCouldNotBeWritten(t *testing.T) {
 	dir := tempDir(t)
 	f := &disktest.Failure{At: 1 << 20, Err: syscall.ENOSPC, All: true}
@@ -200,7 +201,7 @@ func TestBestThatCouldNotBeWritten(t *testing.T) {
 	requireSound(t, dir)
 }
 
-// An error that every attempt would repeat ends the run under any policy.
+// An error that every attempt would repeat ends the run, even with ContinueOnError.
 func TestContinueDoesNotHideWhatLasts(t *testing.T) {
 	loop := Loop{Session: forgetful{newLinear()}, Batch: 4, Epochs: 2}
 	loop.Hook(Checkpoint{Folder: tempDir(t), ContinueOnError: true}.Hook())

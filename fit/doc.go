@@ -10,16 +10,16 @@
 // sums, weighted by the number of samples of the batch; the means become the epoch's Record. A
 // step does not allocate.
 //
-// Package checkpoint contains the format of checkpoints, and package budget the hooks that keep
+// Package checkpoint describes the format of checkpoints, and package budget has hooks that keep
 // memory within limits.
 //
 // # Resuming
 //
-// A run that was killed at any moment and is run again with Loop.Resume gives the same results
-// as an uninterrupted one: the same history except for times and memory, and the same model,
-// bit for bit. For this, a checkpoint contains the model and its optimizer, the position in the
-// data, the sums of the current epoch, and the state of the hooks. The dataset and the session
-// must depend only on the epoch, the position and the step, as those of this module do.
+// A run that was killed at any moment and is run again with Loop.Resume gives the same results as
+// an uninterrupted one: the same history except for times and memory, and the same model, bit for
+// bit. For this, a checkpoint contains the model and its optimizer, the position in the data, the
+// sums of the current epoch, and the state of the hooks. The dataset and the session must depend
+// only on the epoch, the position and the step, as the datasets and sessions of this module do.
 //
 // # Divergence
 //

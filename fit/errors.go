@@ -15,15 +15,15 @@ import (
 // scale. The weights in the session are not usable; earlier checkpoints are.
 var ErrDiverged = errors.New("training diverged")
 
-// divergedError is ErrDiverged with its place.
+// divergedError is ErrDiverged with the step, the batch and the value.
 type divergedError struct {
 	// Epoch counts from 1.
 	Epoch int
 	// Step is the train step that gave the value, counted from 1. For a validation, it is the
 	// number of train steps before it.
 	Step int64
-	// Steps is the number of train steps in the failed execution; 0 and 1 mean one. Step is
-	// then its last step, and Value the mean of its steps.
+	// Steps is the number of train steps in the failed execution; 0 and 1 mean one. If there are
+	// several, Step is the last one, and Value the mean over all.
 	Steps int
 	// Batch is the index of the batch in the pass over the data, from 0.
 	Batch int

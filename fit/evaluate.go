@@ -44,13 +44,13 @@ type evaluation struct {
 	can     capability.Set
 	ds      data.Dataset
 	batch   int
-	// finite makes run stop at the first loss that is not finite.
+	// finite makes the method run stop at the first loss that is not finite.
 	finite bool
 	// done, if not nil, is called after each batch. failed, if not nil, is called with the
 	// error of a batch; if it returns nil, the batch is evaluated again.
 	done   func()
 	failed func(error) error
-	// decided is true if the error of run came from failed.
+	// decided is true if the error of the method run came from the function failed.
 	decided bool
 	metrics scalars
 	sums    []float64 // see scalars.add
@@ -63,7 +63,8 @@ func newEvaluation(s Session, can capability.Set, ds data.Dataset, batch int, me
 	return &evaluation{session: s, can: can, ds: ds, batch: batch, metrics: metrics, sums: make([]float64, len(metrics.names))}
 }
 
-// run checks ctx between batches and passes steady to the session.
+// run evaluates all batches. It checks ctx between batches, and passes steady, which is never
+// cancelled, to the session.
 func (e *evaluation) run(ctx, steady context.Context) error {
 	clear(e.sums)
 	e.samples, e.badBatch = 0, -1

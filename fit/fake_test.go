@@ -38,9 +38,9 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// linear is a Session: y = w·x + b, trained with momentum and some noise that depends on the
-// step's number, like dropout. All operations have a fixed order, so that runs can be compared
-// bit for bit.
+// linear is a Session whose model is y = w·x + b, trained with momentum and some noise that depends
+// on the step's number, like dropout. All operations have a fixed order, so that runs can be
+// compared bit for bit.
 type linear struct {
 	capability.None
 	w, v  [3]float64 // w has the weights and the bias; v has their momentum
@@ -77,7 +77,8 @@ func newBeside() *linear {
 	return l
 }
 
-// eachWay are the sessions for the two ways of writing checkpoints.
+// eachWay has a constructor of a session for each way of writing checkpoints: while training waits,
+// and while steps run.
 var eachWay = []func() *linear{newLinear, newBeside}
 
 func (l *linear) TrainMetrics() []string { return l.names }
@@ -160,7 +161,7 @@ func (l *linear) Evaluate(ctx context.Context, b data.Batch, out []float64) erro
 
 func (l *linear) Capabilities() capability.Set { return l }
 
-// Freeze returns a state if beside is set.
+// Freeze returns a copy of the state if beside is set, and nil otherwise.
 func (l *linear) Freeze(context.Context) (capability.Frozen, error) {
 	if !l.beside {
 		return nil, nil

@@ -57,9 +57,9 @@ type Record struct {
 	// Metrics are means over the samples of the epoch. The names of validation metrics begin
 	// with "val_".
 	Metrics Metrics
-	// LearningRate is the rate of the last step; nil if Loop.LearningRate is nil.
+	// LearningRate is the learning rate of the last step; nil if Loop.LearningRate is nil.
 	LearningRate *float64
-	// Seconds is the duration of the epoch with its validation.
+	// Seconds is the duration of the epoch including its validation.
 	Seconds float64
 	// SamplesPerSecond and StepsPerSecond are speeds of training, without validation; 0 if
 	// unknown.
@@ -68,10 +68,10 @@ type Record struct {
 	// DataWait is the share of the training time, from 0 to 1, during which steps waited for
 	// data; nil if unknown.
 	DataWait *float64
-	// Ranks has the times of several ranks; nil for a training alone.
+	// Ranks has the times of several ranks; nil for a training in one process.
 	Ranks *rank.Times
 	// RankRSS is the resident memory of each rank in bytes at the end of the epoch; nil for a
-	// training alone, or if it is unknown.
+	// training in one process, or if it is unknown.
 	RankRSS []int64
 	// Memory is the memory of this process at the end of the epoch.
 	Memory memory.Usage
@@ -84,7 +84,7 @@ type Record struct {
 	CheckpointPause float64
 	// Resets are the resets of the session since the previous epoch.
 	Resets Resets
-	// Events are words for events of the epoch, such as "learning_rate".
+	// Events are the names of events in the epoch, such as "learning_rate".
 	Events []string
 }
 
@@ -163,8 +163,8 @@ type recordJSON struct {
 	CheckpointPause  float64  `json:"checkpoint_pause_seconds,omitempty"`
 }
 
-// fieldsBeforeMetrics is the number of fields of recordJSON before the metrics, and notInCSV that of the
-// fields at its end that a CSV file lacks.
+// fieldsBeforeMetrics is the number of fields of recordJSON before the metrics. notInCSV is the number
+// of fields at its end that a CSV file lacks.
 const fieldsBeforeMetrics, notInCSV = 2, 3
 
 var recordFields = func() (names []string) {

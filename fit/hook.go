@@ -31,8 +31,8 @@ const (
 type Hook struct {
 	// Name identifies the hook in errors and in checkpoints. It must be unique in a Loop.
 	Name string
-	// Priority defaults to 0. Hooks that report decisions of earlier ones, such as Progress, have
-	// 500, and Checkpoint 1000, since it saves the states of all hooks.
+	// Priority defaults to 0. Hooks that report decisions of earlier hooks, such as Progress, have
+	// the priority 500. Checkpoint has 1000, since it saves the states of all hooks.
 	Priority int
 
 	// Load is called at the beginning of every run, before Start. If the run resumes from a
@@ -42,8 +42,8 @@ type Hook struct {
 	// Save is called while a checkpoint is written. It returns the state of the hook, or nil,
 	// and may write files to dir.
 	Save func(dir string) (json.RawMessage, error)
-	// NoFiles means that Save writes no files. Its dir does not exist then. A hook that writes files
-	// makes training wait for each checkpoint.
+	// NoFiles means that Save writes no files. The folder dir then does not exist. A hook that
+	// writes files makes training wait for each checkpoint.
 	NoFiles bool
 
 	// Start is called before the first step.
@@ -65,14 +65,14 @@ type Hook struct {
 
 	// metric checks the name of the metric that the hook uses; nil if it uses none.
 	metric func(available []string, validates bool) error
-	// local is true for a hook that only the first of several ranks calls. copies is the
-	// folder in which another rank writes checkpoints with the hook. follow, if not nil, prepares
-	// the hook for another rank with this folder, or with none.
+	// local is true for a hook that only the first of several ranks calls. copies is the folder in
+	// which a rank other than the first writes checkpoints with the hook. follow, if not nil,
+	// prepares the hook for such a rank; its argument is the folder, or empty.
 	local  bool
 	copies string
 	follow func(copies string)
-	// files, if not nil, returns a folder whose files belong to the state, or "". Its files do not
-	// change, but a hook that removes them has to call State.AwaitCheckpoint before.
+	// files, if not nil, returns a folder whose files belong to the hook's state, or "". The hook
+	// must not change these files, and must call State.AwaitCheckpoint before it removes them.
 	files func() string
 	// settings describes options that all ranks must have.
 	settings any
@@ -86,8 +86,8 @@ type State struct {
 	Session Session
 	// Position is the progress of the training. State.Step is the number of train steps done.
 	Position
-	// Epoch is the number of the current epoch, from 1, or that of the last epoch between
-	// epochs.
+	// Epoch is the number of the current epoch, from 1. Between epochs it is the number of the last
+	// epoch.
 	Epoch int
 	// Epochs is the total number of epochs to train.
 	Epochs int
@@ -126,8 +126,8 @@ func (s *State) Finish(reason string) {
 	s.run.finished = true
 }
 
-// Event adds a word to Record.Events of the current epoch. An Epoch hook adds it to the epoch
-// that has just ended.
+// Event adds a name to Record.Events of the current epoch. If Hook.Epoch calls it, that is the
+// epoch that has just ended.
 func (s *State) Event(name string) {
 	events := s.events()
 	*events = append(*events, name)
@@ -140,7 +140,8 @@ func (s *State) events() *[]string {
 	return &s.run.tally.Events
 }
 
-// CountEvent is like Event, but replaces the n-th occurrence of a word by "word*n".
+// CountEvent is like Event, but an event that occurs n times in an epoch becomes the single event
+// "name*n".
 func (s *State) CountEvent(name string) {
 	for i, event := range *s.events() {
 		word, times, _ := strings.Cut(event, "*")
@@ -158,12 +159,12 @@ func (s *State) LastStep() bool {
 	return s.run.stop != "" || s.Epoch >= s.Epochs && (s.EpochStep >= s.StepsPerEpoch || s.run.phase == closing)
 }
 
-// ResetBy records a reset of the session in the current epoch: the memory that it returned, the
-// time that it took, and the event "reset".
+// ResetBy records in the current epoch that a hook reset the session: the memory that the reset
+// returned, the time that it took, and the event "reset".
 //
-// For "process", returned and took are ignored. The next process measures both at
-// its first train step: the decrease of anonymous memory, and the time since this call. The
-// hook must have a lower priority than Checkpoint.
+// If depth is "process", returned and took are ignored. The next process measures both at its first
+// train step: the decrease of anonymous memory, and the time since this call. The hook must have a
+// lower priority than Checkpoint.
 func (s *State) ResetBy(depth string, returned memory.Reading, took time.Duration) {
 	if depth == contract.ResetProcess {
 		s.run.passOn()
@@ -221,8 +222,8 @@ func (s *State) Running() Metrics {
 	return s.run.train.means(s.sums, s.EpochSamples)
 }
 
-// LearningRate returns the rate of the last train step. Before the first step, it returns the
-// rate of that step. ok is false if Loop.LearningRate is nil.
+// LearningRate returns the learning rate of the last train step, or, before the first step, the
+// rate of the first step. ok is false if Loop.LearningRate is nil.
 func (s *State) LearningRate() (rate float64, ok bool) {
 	return s.run.rate, s.run.loop.LearningRate != nil
 }

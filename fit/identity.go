@@ -112,8 +112,8 @@ type fingerprinter interface {
 }
 
 // derived is a dataset that is computed from the samples of another one, such as that of
-// session.Preprocess. Describe describes the computation. It is
-// empty if training on the result equals training on the source.
+// session.Preprocess. Describe describes the computation. The text is empty if training on the
+// result equals training on the source.
 type derived interface {
 	Source() data.Dataset
 	Describe() string

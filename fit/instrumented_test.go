@@ -2,6 +2,6 @@
 
 package fit_test
 
-// instrumented is true if this build allocates more: for the race detector, or for the stacks
-// of leakcheck.
+// instrumented is true if this build allocates more memory than usual: for the race detector, or
+// for the call stacks that leakcheck records.
 const instrumented = true

@@ -168,7 +168,7 @@ func TestLockLeftByAnotherHost(t *testing.T) {
 	require.Contains(t, log.String(), "process 7 on elsewhere, since 2001-09-09T01:46:40Z")
 	require.NotContains(t, names(t, dir), lockName)
 
-	// The content of the file does not matter.
+	// The content of the lock file does not matter.
 	for _, text := range []string{"", "nonsense", "{"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, lockName), []byte(text), 0o666))
 		_, err = loop.Run(t.Context(), samples(t, 8))

@@ -22,12 +22,12 @@ import (
 
 // HistoryFile is a hook that appends each Record to a file: as a line of JSON, or as comma-separated
 // values if the name of the file ends in .csv. The first line of a CSV file has the names of the fields
-// and metrics, and unknown values are empty; if that of an existing file differs, the error is an
-// *option.Error.
+// and metrics, and unknown values are empty; if an existing file has another first line, the error is
+// an *option.Error.
 //
 // A new training appends to the existing content. A resumed run makes the file equal to that of an
 // uninterrupted training: it removes the lines of epochs after the checkpoint, and adds missing
-// lines. So does a run that restarts a training that crashed before its first checkpoint.
+// lines. A run that restarts a training that crashed before its first checkpoint does the same.
 //
 // A line is written completely or not at all, and HistoryFile removes an incomplete line after
 // a crash. Its errors are a LogError, which ends the run after the epoch, or is returned at its end
@@ -131,7 +131,7 @@ type lineFile struct {
 	tolerant bool // continue after an error
 	disk     disk.Disk
 	path     string
-	// begin returns the first line of a file, or nil.
+	// begin returns the line with which a new file begins, or nil.
 	begin func(*State) []byte
 	// format returns the line of a record, including the newline.
 	format func(*Record) ([]byte, error)
@@ -300,7 +300,7 @@ func (l *lineFile) training(content []byte, at int, first bool) []lineAt {
 	return lines
 }
 
-// rewind removes the lines of later epochs than the last one done, and adds missing lines.
+// rewind removes the lines of epochs that are not done, and adds missing lines.
 func (l *lineFile) rewind(old []byte, training []lineAt, s *State) ([]byte, error) {
 	content := slices.Clone(old)
 	have := 0
@@ -338,7 +338,8 @@ func (l *lineFile) epoch(_ context.Context, s *State) error {
 	case l.tolerant:
 		l.warn(s, err)
 	case s.EpochsDone < s.Epochs && s.run.stop == "":
-		// An error here would end the run without a checkpoint of the epoch, so end returns it.
+		// Returning the error here would end the run without a checkpoint of the epoch, so the
+		// method end returns it.
 		l.stopped = err
 		s.Stop(fmt.Sprintf("%s could not be written", l.path))
 	}

@@ -74,7 +74,7 @@ func linesIn(t testing.TB, path string) []int {
 	return epochs
 }
 
-// upTo returns the epochs from 1 to n.
+// upTo returns the numbers from 1 to n.
 func upTo(n int) []int {
 	epochs := make([]int, n)
 	for i := range epochs {
@@ -144,7 +144,7 @@ func TestTornLogLineIsMended(t *testing.T) {
 	}
 }
 
-// A file that lacks lines at the end is an error, but the run has its result.
+// A file that lacks lines at the end of the run is an error, but the training is complete.
 func TestLogLinesThatStayMissing(t *testing.T) {
 	for name, logger := range loggers {
 		dir := tempDir(t)
@@ -213,7 +213,8 @@ func TestLogFileStops(t *testing.T) {
 	}
 }
 
-// The last line is attempted once more at the end. All earlier lines are in the file.
+// If the last line cannot be written, it is attempted once more at the end of the run. All earlier
+// lines are in the file.
 func TestLastLogLine(t *testing.T) {
 	for _, last := range []int{3, 4} {
 		path := filepath.Join(tempDir(t), "run.jsonl")
@@ -301,7 +302,7 @@ func TestLogLinesOfARunWithoutACheckpoint(t *testing.T) {
 		require.Equal(t, slices.Concat(upTo(4), upTo(4), upTo(4)), linesIn(t, path))
 		require.NotContains(t, names(t, ckpt), begunFile)
 
-		// Without Loop.Resume, the training is another one.
+		// Without Loop.Resume, the lines belong to another training.
 		require.NoError(t, os.RemoveAll(ckpt))
 		_, err = train("", true, ckpt)
 		require.ErrorIs(t, err, died)

@@ -28,8 +28,8 @@ type Loop struct {
 	Batch int
 	// Epochs is the total number of epochs, including those before a resume.
 	Epochs int
-	// InitialEpoch is the number of epochs that a new training skips. The step and the position
-	// in the data are those after InitialEpoch epochs.
+	// InitialEpoch is the number of epochs that a new training skips. The step and the position in
+	// the data are as if InitialEpoch epochs were done.
 	InitialEpoch int
 	// StepsPerEpoch is the number of train steps of an epoch; 0 means one pass over the
 	// dataset. An epoch begins where the previous one ended in the data, and continues with the
@@ -46,9 +46,9 @@ type Loop struct {
 	ValidationEvery int
 
 	// LearningRate returns the rate of a train step; ParseSchedule returns common functions. step is
-	// the number of train steps before it, and epoch the number of complete epochs. The rate must
-	// depend only on these two, so that a resumed run gets the same rates. A negative or non-finite
-	// rate ends the run. If LearningRate is nil, the model sets its rate.
+	// the number of train steps before that step, and epoch the number of complete epochs. The rate
+	// must depend only on step and epoch, so that a resumed run gets the same rates. A negative or
+	// non-finite rate ends the run. If LearningRate is nil, the model sets its rate.
 	LearningRate func(step int64, epoch int) float64
 	// LearningRateText describes LearningRate in the syntax of ParseSchedule. A run cannot
 	// resume from a checkpoint with a different text (session.ErrMismatch). An empty text is not
@@ -145,8 +145,8 @@ type run struct {
 	can   capability.Set
 	ranks rank.Group
 	rank  int
-	// tally, phase and since describe the current epoch: its counts, its current part, and the
-	// time at which that part began.
+	// tally, phase and since describe the current epoch: its counts, its current phase (such as
+	// training), and the time at which that phase began.
 	tally tally
 	phase phase
 	since time.Time
@@ -154,12 +154,13 @@ type run struct {
 	rate float64
 	// stack collects batches for executions of several steps; nil if steps run one by one.
 	stack *stacking
-	// warned is true after the log of a skipped step at the lowest loss scale.
+	// warned is true once the run has logged a skipped step at the lowest loss scale.
 	warned bool
-	// sound is false if the session may not match the position. No checkpoint is written then.
+	// sound is false if the state of the session may not match the position in the training. No
+	// checkpoint is written then.
 	sound bool
-	// stop is the reason to end the run; empty to continue. finished is true if the training is
-	// then complete. restored is true after RestoreBest has restored weights.
+	// stop is the reason to end the run; empty to continue. finished is true if stopping completes
+	// the training. restored is true after RestoreBest has restored weights.
 	stop               string
 	finished, restored bool
 	replay             replay
@@ -174,7 +175,7 @@ type run struct {
 	written written
 	// checkpoints are the Checkpoint hooks that have started.
 	checkpoints []*checkpointer
-	// lines has the encoded records except the last.
+	// lines has the encoded lines of all records except the last.
 	lines []byte
 	// linesOf is the number of records in lines.
 	linesOf int
@@ -303,8 +304,7 @@ func (r *run) readFailed(err error) error {
 }
 
 // before prepares the session for a train step on batch b, or for an execution of several steps
-// that ends with b. It returns the number of steps to run; 0 if the execution needs more
-// batches.
+// that ends with b. n is the number of steps to run; 0 if the execution needs more batches.
 func (r *run) before(b data.Batch) (n int, err error) {
 	s := &r.state
 	if r.stack.size() == 0 {
@@ -514,7 +514,7 @@ func (r *run) record(validation Metrics) error {
 		rate := r.rate
 		record.LearningRate = &rate
 	}
-	// The amounts are unknown if there is no /proc.
+	// The amounts of memory are unknown if there is no /proc.
 	record.Memory, _ = memory.Read()
 	if err := r.measureRanks(&record); err != nil {
 		return err

@@ -197,7 +197,7 @@ func TestValidationEvery(t *testing.T) {
 	require.True(t, ok)
 }
 
-// spy is a hook that records its calls.
+// spy returns a hook that records its calls in log.
 func spy(log *[]string, name string, priority int, fail string) Hook {
 	note := func(phase string) func(context.Context, *State) error {
 		return func(_ context.Context, s *State) error {
@@ -358,8 +358,8 @@ func TestStateShowsTheRun(t *testing.T) {
 	require.Equal(t, []string{"oom", "reset"}, h.Last().Events)
 }
 
-// If its context ends, the run completes the current step or hook, returns the error of the
-// context, and has the history up to that point.
+// If the context of a run ends, the run completes the current step or hook, returns the error of
+// the context, and has the history up to that point.
 func TestCancellation(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -672,7 +672,7 @@ func TestResumeWithAugmentedData(t *testing.T) {
 	}
 }
 
-// told is a dataset with a fingerprint.
+// told is a dataset that implements fingerprinter with a fixed text.
 type told struct {
 	data.Dataset
 	text string
@@ -827,7 +827,7 @@ func TestEvaluate(t *testing.T) {
 	require.ErrorAs(t, err, &wrong)
 }
 
-// warnings returns a log of warnings.
+// warnings returns a logger that writes warnings to b.
 func warnings(b *bytes.Buffer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }

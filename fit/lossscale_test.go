@@ -15,8 +15,8 @@ import (
 	"steadyfit/internal/capability"
 )
 
-// scaling is a session that halves its scale and skips at certain steps. The scale is not a
-// variable, but affects the training, so a resume must restore it.
+// scaling is a session that halves its loss scale and skips the update at certain steps. The scale
+// is not a variable, but affects the training, so a resume must restore it.
 type scaling struct {
 	*linear
 	scale   float64
@@ -138,7 +138,7 @@ func TestOnlySkippedStepsAreDivergence(t *testing.T) {
 	require.Contains(t, log.String(), "loss_scale=1024")
 	diverged(run(stuck(every(200)), "", 150, 0), 100, 100)
 
-	// One step that is not skipped suffices.
+	// One step that is not skipped suffices to continue.
 	at := every(8)
 	delete(at, 2)
 	require.NoError(t, run(stuck(map[int64]float64{1: 0.5, 3: 0.5, 4: 0.5, 5: 0.5}), "", 4, 0))

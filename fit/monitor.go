@@ -101,7 +101,7 @@ func (m *monitor) finder(name string) func([]string, bool) error {
 	}
 }
 
-// check returns an error if the run lacks the metric. It resolves the direction.
+// check returns an error if the run lacks the metric, and sets the mode if it is empty.
 func (m *monitor) check(name string, s *State) error {
 	if err := m.find(name, s.available(), s.run.loop.Validation != nil); err != nil {
 		return err
@@ -126,15 +126,16 @@ func (m *monitor) check(name string, s *State) error {
 // If EarlyStop stopped a run, a resumed run stops at once unless Patience is higher.
 type EarlyStop struct {
 	Metric string
-	// Mode is "min" if low values are better, or "max". By default, the metric's name decides:
-	// low for losses and errors, high for accuracies, areas and scores. Another name is an error.
+	// Mode is "min" if low values are better, or "max". By default, the metric's name decides: low
+	// for losses and errors, high for accuracies, areas and scores. If the name does not decide,
+	// the error is an *option.Error.
 	Mode string
 	// Patience is the number of epochs without improvement after which the training stops.
 	Patience int
 	// MinDelta is the smallest improvement that counts.
 	MinDelta float64
-	// Baseline is a value that the metric must beat. An epoch that does not beat it counts as
-	// one without improvement. The default is none.
+	// Baseline is a value that the metric must beat. An epoch whose metric does not beat Baseline
+	// counts as one without improvement. The default is none.
 	Baseline *float64
 	// StartFrom is the number of epochs at the beginning that are ignored.
 	StartFrom int
@@ -165,7 +166,7 @@ type earlyStop struct {
 	EarlyStop
 	monitor
 	disk disk.Disk
-	// scratch is a temporary folder that replaces an empty Folder. remove deletes it.
+	// scratch is a temporary folder that replaces an empty Folder. The function remove deletes it.
 	scratch string
 	remove  func() error
 
@@ -173,10 +174,10 @@ type earlyStop struct {
 	bestEpoch int
 	stopped   int
 	// saved is the folder of the best state that could be written; empty if there is none.
-	// savedBest is its value.
+	// savedBest is the value of the metric for that state.
 	saved     string
 	savedBest monitor
-	// own is true if this run created the workspace.
+	// own is true if this run created the workspace, the folder for best states.
 	own bool
 	// follows is true for a rank other than the first, which saves the best state for its copies of
 	// the checkpoints only.
@@ -187,7 +188,7 @@ type earlyStop struct {
 }
 
 // follow prepares the hook for a rank other than the first. Only the first rank restores its best
-// weights; it saves the model.
+// weights, since it saves the model.
 func (e *earlyStop) follow(copies string) {
 	e.follows, e.RestoreBest = true, e.RestoreBest && copies != ""
 	e.Folder, e.ContinueOnError = copies, true
@@ -263,7 +264,7 @@ func (e *earlyStop) folder(epoch int) (string, error) {
 	return dir, e.disk.MakeDir(dir)
 }
 
-// errNoBest means that the run which wrote a checkpoint did not save the best state.
+// errNoBest means that a checkpoint does not have the best state of the training.
 var errNoBest = errors.New("the checkpoint does not have it, so the best of the later epochs is restored at the end")
 
 func notSaved(err error) error {

@@ -20,7 +20,7 @@ import (
 	"steadyfit/option"
 )
 
-// scripted has a given loss in each epoch of one step.
+// scripted returns a session whose loss in the i-th epoch, which has one step, is losses[i].
 func scripted(losses []float64) *linear {
 	l := newLinear()
 	l.names = []string{"loss", "other"}
@@ -294,7 +294,7 @@ func TestBestStateIsRestoredUnderTheLock(t *testing.T) {
 	require.NotContains(t, names(t, dir), lockName)
 }
 
-// lockLooker tries to lock the folder when it is restored.
+// lockLooker is a session that tries to lock the folder when the session is restored.
 type lockLooker struct {
 	*linear
 	dir   string
@@ -334,8 +334,8 @@ func TestBestStatesOfAnotherProcess(t *testing.T) {
 	requireSound(t, dir)
 }
 
-// If a checkpoint does not have the best state, the resumed run says so, and that it restores a worse
-// one.
+// If a checkpoint does not have the best state, the resumed run logs that, and that it may restore a
+// worse state.
 func TestBestStateThatACheckpointLacks(t *testing.T) {
 	losses := []float64{5, 2, 4, 4, 3, 4}
 	dir := tempDir(t)

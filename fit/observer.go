@@ -39,7 +39,8 @@ type Observation struct {
 	Moment Moment
 	Time   time.Time
 
-	// Step, EpochsDone and EpochStep are those of State. Epochs and StepsPerEpoch are the totals.
+	// Step, EpochsDone and EpochStep have the same meaning as in State. Epochs and StepsPerEpoch
+	// are the totals.
 	Step                  int64
 	EpochsDone, EpochStep int
 	Epochs, StepsPerEpoch int
@@ -53,11 +54,11 @@ type Observation struct {
 	// the epoch; 0 if unknown.
 	StepTime time.Duration
 
-	// Memory and GPU are the memory of this process. Between epochs they are read at most once a
+	// Memory and GPU are the memory of this process. Within an epoch they are read at most once a
 	// second, and are unknown in other observations.
 	Memory memory.Usage
 	GPU    memory.Reading
-	// Budget, BudgetLayer and Restarts are those of Observers.
+	// Budget, BudgetLayer and Restarts are copied from Observers.
 	Budget      memory.Bytes
 	BudgetLayer memory.Layer
 	Restarts    int
@@ -68,15 +69,15 @@ type Observation struct {
 	CheckpointTime time.Time
 	CheckpointTook time.Duration
 
-	// Record describes the epoch with AtEpoch, and is nil otherwise. Histograms are those of
-	// the weights of Observers.
+	// Record describes the epoch AtEpoch, and is nil at other moments. Histograms are the
+	// histograms of Observers.Weights.
 	Record     *Record
 	Histograms []Histogram
 	// Resumed reports whether the run resumed from a checkpoint. Earlier has the records of the epochs
 	// before it, with AtStart.
 	Resumed bool
 	Earlier []Record
-	// Done reports, with AtEnd, whether the training is complete (History.Done).
+	// Done reports, AtEnd, whether the training is complete (History.Done).
 	Done bool
 }
 
@@ -136,9 +137,9 @@ type Observers struct {
 	Budget      memory.Bytes
 	BudgetLayer memory.Layer
 	Restarts    int
-	// Weights returns the values of the weights by name, whose histograms are observed; nil disables
-	// them. fit changes the slices. Weights is called after the first epoch and then after every
-	// HistogramsEvery epochs. The training waits for it.
+	// Weights returns the values of the weights by name. Observations have their histograms; nil
+	// disables these. Package fit may change the slices. Weights is called after the first epoch and
+	// then after every HistogramsEvery epochs. The training waits for it.
 	Weights         func(context.Context) (iter.Seq2[string, []float64], error)
 	HistogramsEvery int
 
@@ -172,7 +173,8 @@ type observing struct {
 	// last is the time of the last observation. read is the time of the last reading of
 	// memory.
 	last, read time.Time
-	// timed is the epoch, its training time and its steps at the last observation.
+	// timed has the epoch at the last observation, and the training time and the steps of the epoch
+	// at that time.
 	timed struct {
 		epoch, step int
 		spent       time.Duration
@@ -382,7 +384,7 @@ type Scalar struct {
 	Run  string
 	Name string
 	Step int64
-	// Value is NaN or infinite if the metric is.
+	// Value is the value of the metric; it may be NaN or infinite.
 	Value float64
 }
 

@@ -85,7 +85,7 @@ func TestObserversGetTheHistory(t *testing.T) {
 	require.True(t, slices.IsSortedFunc(r.seen, func(a, b *Observation) int { return int(a.Step - b.Step) }))
 }
 
-// Between epochs there is an observation for the first step in each second.
+// Within an epoch there is an observation for the first step in each second.
 func TestObserversDoNotGetEveryStep(t *testing.T) {
 	r := &recorder{}
 	now := clock{time.Unix(1_700_000_000, 0), time.Millisecond}

@@ -54,7 +54,7 @@ func Progress(w io.Writer) Hook {
 type progressView struct {
 	w        io.Writer
 	terminal bool
-	// every is the least time between two updates of the bar.
+	// every is the minimum time between two updates of the bar.
 	every time.Duration
 	// width returns the number of columns of the terminal.
 	width func() int
@@ -79,7 +79,8 @@ func (p *progressView) hook() Hook {
 	return h
 }
 
-// harmless makes a hook function of f that returns no errors of writing to w.
+// harmless makes a hook function of f that never returns an error, so that a failed write to w does
+// not end the run.
 func (p *progressView) harmless(f func(*State)) func(context.Context, *State) error {
 	return func(_ context.Context, s *State) error {
 		f(s)

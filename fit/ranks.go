@@ -22,12 +22,12 @@ import (
 )
 
 // Several processes ("ranks") can train a model together; see session.Options.Cluster. All ranks run the
-// same Loop on the same data and have the same metrics, so their hooks decide alike; a hook of a
-// program must not decide by what differs between processes, such as the time. Only the first rank
-// calls the hooks of this package that write files, unless Checkpoint.EveryRank is set. The others
-// start with its state, which it sends them as a checkpoint. If it is to resume and has no checkpoint,
-// the rank with the newest one sends its state instead. If the context of a rank ends, all ranks stop
-// after the same step.
+// same Loop on the same data and have the same metrics, so their hooks decide alike; a program's own
+// hook must not base decisions on anything that differs between processes, such as the time. Only the
+// first rank calls the hooks of this package that write files, unless Checkpoint.EveryRank is set. The
+// other ranks start with the state of the first rank, which sends it as a checkpoint. If the first rank
+// is to resume and has no checkpoint, the rank with the newest checkpoint sends its state instead. If
+// the context of a rank ends, all ranks stop after the same step.
 
 // follows reports whether this run is one of a rank other than the first.
 func (r *run) follows() bool { return r.rank > 0 }
@@ -48,7 +48,7 @@ func followers(hooks []Hook) []Hook {
 }
 
 // settings returns the options that decide which steps a rank runs, apart from those that identify
-// checkpoints. All ranks must have the same.
+// checkpoints. All ranks must have the same options.
 func (r *run) settings() ([]byte, error) {
 	l := r.loop
 	all := map[string]any{
@@ -63,7 +63,8 @@ func (r *run) settings() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// sameSettings compares the settings of this rank with those of the first.
+// sameSettings returns an error if the settings of this rank differ from the settings of the first
+// rank.
 func (r *run) sameSettings() error {
 	own, err := r.settings()
 	if err != nil {
@@ -87,7 +88,8 @@ func (r *run) sameSettings() error {
 	return nil
 }
 
-// otherRank returns the error of a rank that has another value of a setting than another rank.
+// otherRank returns the error for a setting that has different values on this rank and on the rank
+// other.
 func otherRank(key, here string, other int, there string) error {
 	return &option.Error{Option: "Options.Cluster", Reason: fmt.Sprintf("this rank has %s %s, and rank %d has %s", key, here, other, there), Fix: "give all ranks the same options and data"}
 }
@@ -161,8 +163,8 @@ func (r *run) source() (source int, err error) {
 	return source, nil
 }
 
-// begin resumes the run and starts the hooks. With several ranks, all begin with the state of
-// source. started is the number of hooks whose Start has succeeded.
+// begin resumes the run and starts the hooks. With several ranks, all begin with the state of the
+// rank that the method source returns. started is the number of hooks whose Start has succeeded.
 func (r *run) begin(ctx context.Context) (started int, err error) {
 	if r.ranks == nil {
 		return r.resumeAndStart(ctx, r.loop.Resume)
@@ -257,7 +259,7 @@ func (r *run) sendState(source int) (err error) {
 	return errors.Join(err, archive.Close(), w.flush(), folder.Release())
 }
 
-// sharer shares what is written to it. A reader on another rank receives it.
+// sharer sends what is written to it to the other ranks, whose sharers read it.
 type sharer struct {
 	rank.Group
 	from  int
@@ -281,7 +283,7 @@ func (w *sharer) flush() error {
 	return err
 }
 
-// Read receives what the rank from writes. An empty message is the end.
+// Read receives the bytes that the rank with the number from writes. An empty message is the end.
 func (w *sharer) Read(p []byte) (n int, err error) {
 	if len(w.block) == 0 {
 		if w.block, err = w.Share(nil, w.from); err != nil {
@@ -297,7 +299,7 @@ func (w *sharer) Read(p []byte) (n int, err error) {
 }
 
 // receiveState writes the state of another rank to a temporary folder of checkpoints. If this rank
-// has a folder of its own, the temporary one is in it.
+// has a folder of checkpoints, the temporary folder is inside it.
 func (r *run) receiveState(source int) (dir string, remove func() error, err error) {
 	parent := cmp.Or(r.loop.Resume, os.TempDir())
 	if err := os.MkdirAll(parent, 0o777); err != nil {

@@ -11,7 +11,7 @@ import (
 	"steadyfit/internal/rank"
 )
 
-// offers is a rank among others that offer checkpoints; see run.source.
+// offers is a group of ranks that offer checkpoints; see run.source.
 type offers struct {
 	rank.Group
 	others []int64
@@ -19,7 +19,8 @@ type offers struct {
 
 func (o offers) Gather(own int64) ([]int64, error) { return append([]int64{own}, o.others...), nil }
 
-// Rank 0 decides from which checkpoint all ranks resume, and says if a copy is newer.
+// Rank 0 decides from which checkpoint all ranks resume, and logs if a copy on another rank is
+// newer.
 func TestNewerCopy(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "ckpt-5"), 0o777))

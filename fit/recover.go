@@ -14,12 +14,12 @@ import (
 // snapshot of the session and trains the steps since then again, one by one, on the same
 // batches. After a failed validation step, it evaluates the batch again.
 //
-// Hooks are not called twice for a step, unless they set Replays. After a failed execution of
-// several steps, the run returns to the snapshot and continues with single steps,
-// without a call of Decide; the event is "unfused". A run that ends while it repeats steps
-// before the newest checkpoint writes no checkpoint.
+// Repeated steps do not call hooks again, except hooks that set Replays. After a failed execution
+// of several steps, the run returns to the snapshot and continues with single steps, without a call
+// of Decide; the event is "unfused". A run that ends while it repeats steps before the newest
+// checkpoint writes no checkpoint.
 type Recovery struct {
-	// Snapshot saves the state of the session. revert restores it, any number of times, and
+	// Snapshot saves the state of the session. revert restores the state, any number of times, and
 	// release frees it.
 	Snapshot func(ctx context.Context) (revert func(context.Context) error, release func() error, err error)
 	// Every is the number of steps between snapshots; 0 means 100. Each epoch also begins with
@@ -104,7 +104,7 @@ func (r *run) releaseSnapshot() error {
 	return last.release()
 }
 
-// goBack returns to the snapshot. Its error is errWentBack if that succeeded.
+// goBack returns to the snapshot. If that succeeds, the error is errWentBack.
 func (r *run) goBack(event string, failed error) error {
 	s, last := &r.state, r.replay.snapshot
 	if err := last.revert(r.steady); err != nil {
@@ -112,7 +112,7 @@ func (r *run) goBack(event string, failed error) error {
 	}
 	r.replay.trained = max(r.replay.trained, s.Step)
 	s.Position = last.position.clone()
-	// The rate may be a variable of the model, and is then restored as well.
+	// The learning rate may be a variable of the model, which the snapshot has restored.
 	r.rate, r.sound = math.NaN(), true
 	s.Event(event)
 	return errWentBack

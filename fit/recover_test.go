@@ -18,7 +18,7 @@ import (
 
 var errFull = errors.New("out of memory")
 
-// keeping is a Recovery for a linear session that counts its snapshots.
+// keeping is a Recovery for a session linear. It counts its snapshots.
 type keeping struct {
 	session    *linear
 	held, kept int
@@ -289,7 +289,7 @@ func TestValidationGoesOn(t *testing.T) {
 	require.Equal(t, []string{"oom", "oom"}, have.Records[0].Events)
 	require.Equal(t, []string{"oom"}, have.Records[1].Events)
 
-	// The run ends with the error of Decide. Its checkpoint is from before the validation.
+	// The run ends with the error of Decide. The checkpoint is from before the validation.
 	dir := tempDir(t)
 	enough := errors.New("cannot be split any further")
 	l = newLinear()

@@ -177,7 +177,7 @@ func TestEveryBitOfTheState(t *testing.T) {
 	require.Greater(t, noticed, len(content)/4)
 }
 
-// The newest checkpoint with a finite loss is verified before others are removed.
+// The newest checkpoint with a finite loss is verified before older ones are removed.
 func TestReserveIsWhole(t *testing.T) {
 	dir, _ := checkpointed(t, Checkpoint{})
 	require.NoError(t, os.Truncate(filepath.Join(dir, "ckpt-4", "variables.index"), 0))
@@ -241,7 +241,7 @@ func TestForeignIsNotOverwritten(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// renamed is a session of another model, whose variables may fit.
+// renamed is a session with another model in its Identity, whose variables may fit.
 type renamed struct {
 	*linear
 	fits error
@@ -304,7 +304,8 @@ func TestResumeAnyway(t *testing.T) {
 		}
 		require.Equal(t, len(c.keys), strings.Count(log.String(), "resuming despite a difference"))
 
-		// The next resume compares with the present run.
+		// After ResumeAnyway, checkpoints have the identity of the present run, so the next resume
+		// needs no ResumeAnyway.
 		loop.ResumeAnyway, loop.Epochs = false, 6
 		_, err = loop.Run(t.Context(), ds)
 		require.NoError(t, err)

@@ -12,7 +12,8 @@ import (
 	"steadyfit/internal/checkpoint"
 )
 
-// counting is a Session with the running metric mae, which counts batches since the reset.
+// counting is a Session with the running metric mae, whose value is the number of batches since
+// ResetMetrics.
 type counting struct {
 	*linear
 	batches   float64
@@ -130,7 +131,7 @@ func TestWeightsAreFinalized(t *testing.T) {
 	require.NoError(t, c.Restore(t.Context(), found[0].Variables))
 	require.NotEqual(t, 42.0, c.w[0], "a training that goes on goes on from the weights before that")
 
-	// A complete training that is resumed ends in the same way.
+	// A complete training that is resumed has the same final weights.
 	loop = Loop{Session: c, Batch: 4, Epochs: 2, Resume: dir}
 	_, err = loop.Run(t.Context(), samples(t, 10))
 	require.NoError(t, err)

@@ -47,7 +47,8 @@ type soakRun struct {
 	Epoch  int // number of steps
 	Reload int // steps from one reload to the next
 	Budget memory.Bytes
-	// Leak is the tolerated growth per step. It is less than a leaked step or reload.
+	// Leak is the tolerated growth per step. It is less than the memory that a leak in each step or
+	// reload would add.
 	Leak memory.Bytes
 	Dir  string
 }
@@ -167,7 +168,7 @@ func (r soakRun) train() error {
 	return json.NewEncoder(os.Stdout).Encode(result)
 }
 
-// open counts goroutines and file descriptors.
+// open returns the numbers of goroutines and of open file descriptors.
 func open() (goroutines, files int, err error) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	return runtime.NumGoroutine(), len(entries), err

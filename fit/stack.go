@@ -6,8 +6,8 @@ import (
 	"steadyfit/data"
 )
 
-// unstackedEvent is the event of a failed execution of several steps, after which steps run one
-// by one. The word is part of the history format.
+// unstackedEvent is the event of a failed execution of several steps, after which steps run one by
+// one. The text is part of the history format.
 const unstackedEvent = "unfused"
 
 // stacking collects the batches of executions of several steps.
@@ -15,8 +15,8 @@ type stacking struct {
 	// steps is the number of steps of the next execution. batches is the number of its batches
 	// that are stacked.
 	steps, batches int
-	// loggedRate is true after the log that the learning rate prevents executions of several
-	// steps.
+	// loggedRate is true once the run has logged that the learning rate prevents executions of
+	// several steps.
 	loggedRate bool
 }
 
@@ -77,7 +77,7 @@ func (r *run) mostSteps() int {
 	return 1
 }
 
-// unstack makes later steps run one by one. Stacked batches are read again.
+// unstack makes later steps run one by one. The next pass reads the stacked batches again.
 func (r *run) unstack(why error) {
 	r.state.Log.Warn("train steps run one by one from this step on", "step", r.state.Step, "reason", why)
 	r.stack = nil

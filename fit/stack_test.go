@@ -96,7 +96,7 @@ func (l *several) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	return l.linear.Train(ctx, step, b, out)
 }
 
-// sameRun requires that two runs are the same except for the last digits of the means.
+// sameRun requires that two runs have the same result except for the last digits of the means.
 func sameRun(t *testing.T, want, have *History, wantOf, haveOf *linear) {
 	t.Helper()
 	require.Equal(t, wantOf.state(), haveOf.state(), "the weights")
@@ -313,7 +313,8 @@ type blocks struct {
 
 func (b *blocks) SetBlock(n int) { b.set = append(b.set, n) }
 
-// The dataset gets the number of batches of an execution while executions run several steps.
+// While executions run several steps, the dataset's block size is the number of batches of an
+// execution.
 func TestBlocksOfCalls(t *testing.T) {
 	ds := &blocks{Dataset: samples(t, 40)}
 	loop := Loop{Session: newSeveral(4), Batch: 4, Epochs: 1}
@@ -321,7 +322,7 @@ func TestBlocksOfCalls(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int{4}, ds.set)
 
-	// No execution is longer than an epoch, or than Hook.StepEvery.
+	// The block size is at most the number of steps of an epoch, and at most Hook.StepEvery.
 	loop.StepsPerEpoch, ds.set = 3, nil
 	_, err = loop.Run(t.Context(), ds)
 	require.NoError(t, err)

@@ -59,7 +59,7 @@ func (b *builder) placeholder(t Tensor) string {
 	return name
 }
 
-// given adds an argument for a feature, which replaces a value.
+// given adds an argument that takes a feature in place of a value.
 func (b *builder) given(name string, v value) error {
 	if _, is := b.replaced[v]; is {
 		return nil
@@ -135,8 +135,8 @@ func (b *builder) add(name, op, port string, attr graphdef.Attrs, inputs ...stri
 	return name + ":" + port
 }
 
-// fedType returns the type in which values of a type are kept. Halves are kept as float32,
-// which represents each of them.
+// fedType returns the type in which features are stored. 16-bit floats are stored as float32,
+// without rounding.
 func fedType(t tfbind.DType) tfbind.DType {
 	if t == tfbind.Float16 || t == tfbind.BFloat16 {
 		return tfbind.Float32
@@ -237,8 +237,8 @@ func (b *builder) sorted() Signature {
 	return b.signature
 }
 
-// source returns the node of the main graph that provides an argument of the original
-// function: a new placeholder for an input, or a node of the original graph.
+// source returns the node of the main graph that provides argument i of the original function: a
+// new placeholder if it is an input of the signature, and otherwise a node of the original graph.
 func (b *builder) source(i int) string {
 	a := b.p.flat.args[i]
 	if in := b.p.inputs[i]; in != nil {
@@ -249,8 +249,8 @@ func (b *builder) source(i int) string {
 	return name
 }
 
-// resultTypes has the attribute with the type of the result, and its default, for pure operations
-// that do not use the attribute T (op_def of TensorFlow 2.21).
+// resultTypes lists the pure operations whose result does not have the type in the attribute T,
+// with the attribute that has the type, and its default (op_def of TensorFlow 2.21).
 var resultTypes = map[string]struct {
 	attr      string
 	otherwise tfbind.DType

@@ -52,7 +52,7 @@ func builtinNames(files fs.FS) []string {
 			names = append(names, e.Name())
 		}
 	}
-	// The sort by ReadDir included the extensions.
+	// ReadDir sorts names with extensions, so the names without them may be out of order.
 	slices.Sort(names)
 	return names
 }

@@ -83,7 +83,7 @@ var someModel = fstest.MapFS{
 	"builtin/other/notes.txt":           {Data: []byte("no model")},
 }
 
-// packed returns someModel with the model m as an archive.
+// packed returns the file system someModel in which the model m is an archive.
 func packed(t *testing.T) fstest.MapFS {
 	t.Helper()
 	var data bytes.Buffer

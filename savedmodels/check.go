@@ -37,8 +37,8 @@ type Problem struct {
 // The codes of problems are stable, since `inspect --json` prints them.
 const (
 	codeNoTrainSignature = "no-train-signature"
-	// Loading the model gives no value to these variables. Only training uses the first kind;
-	// predictions use the second.
+	// Loading the model gives no value to some variables. With the first code, only training uses
+	// them; with the second, predictions do, too.
 	codeOptimizerNotRestored = "optimizer-not-restored"
 	codeVariableNotRestored  = "variable-not-restored"
 	// codeWeightsOnly means that the signatures save and restore omit variables.
@@ -150,7 +150,7 @@ func (m *Model) variables(ids set, which string) string {
 	return english.Count(len(ids), "variable") + " " + which + ": " + enumerate(m.names(ids), 4)
 }
 
-// of returns the union of pick(facts) over the facts of the named signatures.
+// The method of returns the union of pick(facts) over the facts of the named signatures.
 func (k *knowledge) of(signatures []string, pick func(facts) set) set {
 	all := set{}
 	for _, name := range signatures {

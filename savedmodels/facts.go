@@ -115,7 +115,7 @@ func (t *trace) reachesOutside(b *body, n *node) (does string, unsafe bool, err 
 	case op == "PrintV2" && strings.HasPrefix(string(n.def.GetAttr()["output_stream"].GetS()), "file://"):
 		return "writes files", true, nil
 	case op == "CacheDataset" || op == "CacheDatasetV2":
-		// CacheDataset caches in memory if its file name is empty.
+		// CacheDataset accesses no file if its file name is empty: it then caches in memory.
 		places, err := file()
 		return "writes files", len(places) == 0 || slices.ContainsFunc(places, func(p place) bool {
 			d := p.in.nodes[p.node].def

@@ -33,11 +33,10 @@ var ErrNoFeatures = errors.New("the model has no frozen part to compute once")
 // is not always known from the graph. A caller must run the frozen part to check that the features
 // of a sample do not depend on the other samples.
 type Features struct {
-	// Model is the model with another program: Train, Evaluate and Gradients take the features
-	// instead of the data inputs that only the frozen part needs. Roles.Train is the named
-	// signature. Predict, the saver and the
-	// variables are those of the original model, whose signatures have names that begin with
-	// "original/".
+	// Model is the model with another program, in which Train, Evaluate and Gradients take the
+	// features instead of the data inputs that only the frozen part needs. Its Roles.Train is the
+	// signature for which the model was divided. Predict, the saver and the variables are
+	// unchanged. The names of the original signatures begin with "original/".
 	Model *Model
 	// Compute is the signature that computes the features from data inputs. Each output is an
 	// input of Train with the same name.
@@ -162,7 +161,7 @@ func (d *division) divide(roles Roles) (*Features, error) {
 			named.Signatures = append(named.Signatures, changed)
 			continue
 		}
-		// The others would compute the frozen part in each step.
+		// Other signatures would compute the frozen part in each step.
 		if s.Name != roles.Evaluate && (s.Name == roles.Apply || !slices.Contains(roles.Training(), s.Name)) {
 			named.Signatures = append(named.Signatures, s)
 			for _, t := range s.Outputs {
@@ -264,8 +263,8 @@ func (d *division) copied(s *Signature, prefix string, after ...string) ([]*node
 	return nodes, library, nil
 }
 
-// reached returns the nodes and functions that run for some tensors or operations, and the
-// added functions with what they call.
+// reached returns the nodes and functions that run for the tensors or operations in roots, and the
+// added functions with the functions that they call.
 func (d *division) reached(roots []string, added ...*function_go_proto.FunctionDef) (nodes []*node_def_go_proto.NodeDef, library *function_go_proto.FunctionDefLibrary, err error) {
 	t, err := d.graph.follow(roots)
 	if err != nil {
@@ -368,8 +367,8 @@ func (d *division) compute(p *part, to *Features, divided map[string]Signature) 
 	return err
 }
 
-// rest adds the signature that takes the features of the train signature instead of computing
-// them. If train is not empty, the new signature has the inputs of train.
+// rest adds a signature that takes the features instead of computing them. If train is not empty,
+// the new signature has the inputs of train.
 func (d *division) rest(p *part, train Signature) (Signature, error) {
 	given := map[value]string{}
 	b := d.builder(p, p.signature.Name, given)

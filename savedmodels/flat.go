@@ -17,7 +17,7 @@ import (
 )
 
 // flat is the function of a signature with all its calls inlined: a list of operations without
-// cycles, in an order in which each follows its inputs.
+// cycles, sorted so that each follows its inputs.
 type flat struct {
 	args []flatArg
 	ops  []flatOp
@@ -30,7 +30,7 @@ type flat struct {
 // flatArg is an argument of a flat function.
 type flatArg struct {
 	dtype tfbind.DType
-	// from is the node of the main graph that provides it.
+	// from is the node of the main graph that provides the argument.
 	from int
 }
 
@@ -42,8 +42,8 @@ type flatOp struct {
 	after []int // operations that have to run before
 }
 
-// value is a result of an operation, or an argument -1-op if op is negative. port is the rest
-// of the name of a result in a function: "output:0" in "operation:output:0".
+// value is a result of operation op or, if op is negative, the argument with index -1-op. port is
+// the part after the operation in the name of a result: "output:0" in "operation:output:0".
 type value struct {
 	op   int
 	port string
@@ -173,8 +173,8 @@ func (f *flat) bypass() {
 	}
 }
 
-// callee returns the function that an operation calls and that can be inlined; nil for other
-// operations. Functions that TensorFlow compiles or replaces as a whole stay calls.
+// callee returns the function that an operation calls if it can be inlined, and nil otherwise.
+// Functions that TensorFlow compiles or replaces as a whole are not inlined.
 func (fl *flattener) callee(n *node_def_go_proto.NodeDef) *function_go_proto.FunctionDef {
 	if op := n.GetOp(); op != "PartitionedCall" && op != "StatefulPartitionedCall" {
 		return nil
@@ -295,7 +295,7 @@ func (fl *flattener) result(s *scope, i int) (value, error) {
 	return fl.resolve(s, s.def.GetRet()[s.def.GetSignature().GetOutputArg()[i].GetName()])
 }
 
-// after returns the operations that a control input of s waits for.
+// after returns the operations that a control input in scope s waits for.
 func (fl *flattener) after(s *scope, name string) []int {
 	if inner := s.inside[name]; inner != nil {
 		return fl.controls(inner)
@@ -306,7 +306,8 @@ func (fl *flattener) after(s *scope, name string) []int {
 	return nil
 }
 
-// controls returns the operations of a function that run at each call.
+// controls returns the operations of a function that run at each call, even if no result depends on
+// them.
 func (fl *flattener) controls(s *scope) []int {
 	var list []int
 	for _, name := range s.def.GetControlRet() {
@@ -385,8 +386,8 @@ func (f *flat) sort() error {
 	return nil
 }
 
-// needed marks the operations that results and effects depend on. Values in stop are given, so the
-// operations that compute them are not needed.
+// needed marks the operations that results and effects depend on. Values in stop are known, so
+// operations that only compute these values are not needed.
 func (f *flat) needed(results []value, effects []int, stop map[value]string) []bool {
 	need := make([]bool, len(f.ops))
 	mark := func(v value) {

@@ -132,8 +132,8 @@ func (m *Model) weights() string { return filepath.Join(m.Dir, "variables", "var
 // keySuffix ends the name of a variable in a checkpoint of TensorFlow 2.
 const keySuffix = "/.ATTRIBUTES/VARIABLE_VALUE"
 
-// WeightName returns the name of the variable for users: the path of Python's objects to it, as
-// in "model/dense/kernel". TensorFlow escapes slashes in the names of its checkpoints
+// WeightName returns the name of the variable for users: its path through the Python objects, as in
+// "model/dense/kernel". TensorFlow escapes slashes in the names of its checkpoints
 // (_escape_local_name in checkpoint/trackable_view.py).
 func (v Variable) WeightName() string {
 	path, ok := strings.CutSuffix(v.Key, keySuffix)

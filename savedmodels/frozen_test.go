@@ -13,7 +13,7 @@ import (
 	"steadyfit/internal/notes"
 )
 
-// The frozen variables of a model with LoRA are those of its base, and an adapter has the
+// The frozen variables of a model with LoRA are the variables of its base. The adapter has the LoRA
 // matrices and the head.
 func TestFrozenVariables(t *testing.T) {
 	m, err := Open("../adapter/testdata/digits-lora")
@@ -88,7 +88,8 @@ func TestGeneratorStateIsNotFrozen(t *testing.T) {
 	}
 }
 
-// A record changes nothing else in the exporter's notes, and is the only content of new ones.
+// Writing a DataRecord changes nothing else in the exporter's notes. If there were no notes, the
+// new notes contain only the record.
 func TestRecord(t *testing.T) {
 	m, err := Open("../adapter/testdata/digits-lora")
 	require.NoError(t, err)

@@ -80,7 +80,7 @@ type place struct {
 // call is a function that a node may run.
 type call struct {
 	to *body
-	// skip is the number of the node's inputs before the function's first argument; -1 if
+	// skip is the number of inputs of the node that precede the function's first argument; -1 if
 	// unknown.
 	skip int
 }
@@ -441,8 +441,8 @@ func (t *trace) sources(p place) (from []place, passes bool, err error) {
 	case len(n.calls) > 0:
 		for _, c := range n.calls {
 			if t.g.funcs[op] != nil {
-				// Each result of a node whose type is a function's name has its own output
-				// name, with index 0. Thus the index does not distinguish the results.
+				// If the type of a node is the name of a function, each result has an output name
+				// of its own, with index 0. The index therefore does not tell which result it is.
 				add(c.to, c.to.rets...)
 			} else {
 				add(c.to, own(c.to.rets)...)

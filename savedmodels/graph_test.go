@@ -13,7 +13,8 @@ import (
 	"steadyfit/internal/escape"
 )
 
-// Each case runs an unsafe operation outside of the main graph's plain nodes.
+// Each case hides an unsafe operation in another place than a node of the main graph, such as a
+// function.
 func TestUnsafeOperationsAreFoundWhereverTheyHide(t *testing.T) {
 	bad := nodeDef("bad", "WriteFile", nil, nil)
 	call := func(op string, a attrs) *pb.MetaGraphDef {
@@ -207,7 +208,8 @@ func TestCallsAreFollowedOnce(t *testing.T) {
 	require.Empty(t, m.Problems)
 }
 
-// A chain whose users are in reverse order takes quadratic work.
+// In a chain of nodes in reverse order, each search starts again, so the work is quadratic and
+// exceeds the limit.
 func TestWorkIsBounded(t *testing.T) {
 	const n = 2000
 	meta := trainer(nil)

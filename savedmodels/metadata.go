@@ -43,7 +43,7 @@ type Metadata struct {
 	MicroBatchesExact *bool `json:"micro_batches_exact,omitempty"`
 	// MicroBatchesInexact is the reason why MicroBatchesExact is false; empty if unknown.
 	MicroBatchesInexact string `json:"micro_batches_inexact,omitempty"`
-	// LossReduction states how the losses of micro-batches give that of the batch:
+	// LossReduction states how to combine the losses of micro-batches to the loss of the batch:
 	// "sum_over_batch_size" or "mean" (also if empty), "mean_with_sample_weight", "sum",
 	// "sum_in_training" or "unknown" (docs/reference/contract.md).
 	LossReduction string `json:"loss_reduction,omitempty"`
@@ -65,14 +65,15 @@ type InputMetadata struct {
 	Classes int `json:"classes,omitempty"`
 }
 
-// DataRecord states how raw data becomes the inputs and labels of a model: as the exporter noted it,
-// and as a training did it. An adapter has the record of its own training.
+// DataRecord states how raw data becomes the inputs and labels of a model, according to the exporter
+// or to a training. An adapter has the record of its own training.
 type DataRecord struct {
 	// ClassNames are the names of the classes, indexed by class number.
 	ClassNames []string `json:"class_names,omitempty"`
 	// Columns are the table columns that the only input was trained with, in order.
 	Columns []string `json:"columns,omitempty"`
-	// Ignored are the fields that the training left out; not nil if it replaces an earlier record with some.
+	// Ignored lists the fields that the training left out. It is empty and not nil if the record replaces
+	// one that ignored fields.
 	Ignored []string `json:"ignored,omitzero"`
 	// Scale is the range to which bytes from 0 to 255 were scaled; nil if unknown.
 	Scale *[2]float64 `json:"scale,omitempty"`
@@ -80,8 +81,8 @@ type DataRecord struct {
 	Schema json.RawMessage `json:"schema,omitempty"`
 }
 
-// WithRecord returns a copy of the model with another record, such as that of an adapter. With nil,
-// it returns the model unchanged.
+// WithRecord returns a copy of the model with another record, such as that of an adapter. If r is
+// nil, it returns the model unchanged.
 func (m *Model) WithRecord(r *DataRecord) *Model {
 	if r == nil {
 		return m

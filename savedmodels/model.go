@@ -26,7 +26,7 @@ const initSignature = "__saved_model_init_op"
 type Model struct {
 	// Dir is the path that was given to Open.
 	Dir string
-	// Tags are the tags of the metagraph in use, such as ["serve"], which loading needs.
+	// Tags are the tags of the metagraph in use, such as ["serve"]. Loading the model needs them.
 	Tags []string
 	// Signatures are sorted by name. They do not include the signature that runs at load.
 	Signatures []Signature
@@ -50,8 +50,8 @@ type Model struct {
 	// checksums of their values. Trained parts, such as adapters, belong to models with one Base.
 	// It is empty if no variable is frozen, or if the names of variables in checkpoints are unknown.
 	Base string
-	// Program is the content of saved_model.pb to load instead of that in Dir; nil for a model as
-	// it was opened. The variables and assets are those in Dir.
+	// Program is loaded instead of the file saved_model.pb in Dir, with the variables and assets in
+	// Dir. It is nil for a model as it was opened.
 	Program []byte
 	// Inexact is the reason why the gradients of micro-batches differ from those of the whole batch,
 	// according to the graph; empty if the graph shows none.
@@ -70,7 +70,7 @@ type knowledge struct {
 	// are the facts of the saver.
 	load, save, restore facts
 	keys                map[int]string // names of the variables in checkpoints
-	// missing are the tensors that a signature names and the graph does not have.
+	// missing has the tensors that a signature names but the graph does not have.
 	missing map[string]bool
 	others  [][]string // tags of the unused metagraphs
 	noSaver string     // the reason why Saver is nil
@@ -146,8 +146,8 @@ func (v Variable) Bytes() int64 {
 	return n
 }
 
-// WeightBytes returns the size of the variables of Weight; 0 if there are none, or if a shape is not
-// fully known.
+// WeightBytes returns the total size of the variables for which Variable.Weight is true; 0 if there
+// are none, or if a shape is not fully known.
 func (m *Model) WeightBytes() (sum int64) {
 	for _, v := range m.Variables {
 		if v.Weight && v.Bytes() == 0 {

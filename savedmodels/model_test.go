@@ -42,8 +42,8 @@ func TestWriteText(t *testing.T) {
 	}
 }
 
-// The expected result is that of TensorFlow's first step after loading the model, recorded by
-// testdata/make.py.
+// The variable check agrees with TensorFlow's first step after loading the model, whose result
+// testdata/make.py recorded.
 func TestVariableCheckAgreesWithTensorFlow(t *testing.T) {
 	for _, name := range models(t) {
 		t.Run(name, func(t *testing.T) {

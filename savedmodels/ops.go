@@ -7,10 +7,10 @@ import (
 )
 
 // unsafeOps maps operations that access files, the network or Python to a description of the
-// access. It lists the operations of TensorFlow 2.21 (of 1908) and of earlier versions whose
-// kernels open a path, an address or a program that the graph names. The list of
-// `saved_model_cli scan` has only ReadFile, WriteFile and PrintV2. PrintV2 and CacheDataset
-// write files only if they have a file name; reachesOutside checks them.
+// access. It lists the operations whose kernels open a path, an address or a program that the graph
+// names, among the 1908 of TensorFlow 2.21 and those of earlier versions. The list of
+// `saved_model_cli scan` has only ReadFile, WriteFile and PrintV2. PrintV2 and CacheDataset write
+// files only if they have a file name; reachesOutside checks them.
 var unsafeOps = contract.ByName(map[string][]string{
 	"reads files": {
 		"ReadFile", "WholeFileReader", "WholeFileReaderV2", "TextLineReader", "TextLineReaderV2",
@@ -45,7 +45,7 @@ var unsafeOps = contract.ByName(map[string][]string{
 		"ConnectTPUEmbeddingHosts", "Send", "Recv", "_Send", "_Recv", "_HostSend", "_HostRecv",
 	},
 	"runs a program held in a tensor": {
-		// A scan cannot see the program, because the graph may compute it.
+		// These operations run a program that the graph may compute, so a scan cannot examine it.
 		"DatasetFromGraph", "DeserializeIterator", "RemoteFusedGraphExecute",
 	},
 	"ends the process": {"Abort"},

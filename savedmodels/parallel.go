@@ -22,53 +22,54 @@ import (
 // errNotParallel means that several processes cannot train the model together.
 var errNotParallel = errors.New("several processes cannot train the model together")
 
-// Parallel has the steps that several processes ("ranks") run together. In a train step, each
-// rank runs the signature gradients on its part of a batch. Then the accumulators, which
-// gradients and apply both change, are replaced by their sums over all ranks, and each rank
-// runs apply. The weights of all ranks thus stay equal. In an
-// evaluation step, each rank runs evaluate on its part.
+// Parallel has the steps that several processes ("ranks") run together. In a train step, each rank
+// runs the signature gradients on its part of a batch. Then the accumulators, the variables that
+// the signatures gradients and apply both change, are replaced by their sums over all ranks, and
+// each rank runs the signature apply. The weights of all ranks thus stay equal. In an evaluation
+// step, each rank runs the signature evaluate on its part of the batch.
 //
-// Running metrics are sums in variables, too. Before a step, all ranks except the first set them
-// to zero, and afterwards all have the sums and compute the metrics from them.
+// Running metrics are sums in variables, too. Before a step, all ranks except the first set these
+// sums to zero. After the step, all ranks have the total sums and compute the metrics from them.
 //
-// Variables from 1 MiB are exchanged alone, and the others of a type together. For up to 256 KiB
-// in an exchange, the ranks gather all accumulators (CollectiveGatherV2) and add them in the order
-// of the ranks. That needs fewer consecutive messages than a sum by CollectiveReduceV2. With up to
-// nine ranks, the sums then have the same bits as those of as many micro-batches; with ten to
-// twelve, the bits of digits differed (2.21). CollectiveReduceV2 adds parts in different orders,
-// so its sums have these bits with two ranks only. The sums of all ranks are always equal.
+// Variables of 1 MiB or more are exchanged one by one, and smaller ones of the same type together.
+// In an exchange of up to 256 KiB, the ranks gather all accumulators (CollectiveGatherV2) and add
+// them in the order of the ranks. That needs fewer consecutive messages than CollectiveReduceV2.
+// With up to nine ranks, the sums then equal those of as many micro-batches bit for bit; with ten
+// to twelve ranks, the sums of the model digits differed (TensorFlow 2.21). CollectiveReduceV2 adds
+// parts in various orders, so its sums equal those of micro-batches only with two ranks. All ranks
+// always have equal sums.
 type Parallel struct {
 	// Graph is a serialized GraphDef to import into the graph of the loaded model.
 	Graph []byte
-	// Train and Evaluate are the steps of ranks with samples. TrainIdle and EvaluateIdle are
-	// those of ranks without. A model without the role Evaluate has no evaluation step.
+	// Train and Evaluate are the steps of ranks with samples. TrainIdle and EvaluateIdle are the
+	// steps of ranks without samples. A model without the role Evaluate has no evaluation step.
 	Train, TrainIdle, Evaluate, EvaluateIdle ParallelStep
 	// NoEvaluation is the reason why a model with the role Evaluate has no evaluation step.
 	NoEvaluation error
 }
 
-// ParallelStep is a step of a rank. The inputs of the signature are those of gradients or
-// evaluate, which idle ranks do not have, followed by those of apply, which may have the same
-// names. The first output is shares, float32 [ranks * n], and the second the time after the exchange,
-// float64, in seconds since 1970. The outputs of apply and the running metrics follow. The share of
-// a rank has its flags; the seconds from Began until it had its results; 1, or 0 if its gradients are
-// not finite; and the metrics of gradients or evaluate.
+// ParallelStep is a step of a rank. Its inputs are the inputs of the signature gradients or evaluate,
+// except on idle ranks, and then the inputs of the signature apply, which may have the same names.
+// The first output is shares, float32 [ranks * n], and the second is the time after the exchange,
+// float64, in seconds since 1970. The outputs of the signature apply and the running metrics follow.
+// The share of a rank has its flags; the seconds from Began until it had its results; 1, or 0 if its
+// gradients are not finite; and the metrics of the signature gradients or evaluate.
 type ParallelStep struct {
 	Signature
-	// Own is the number of inputs that belong to gradients or evaluate.
+	// Own is the number of inputs that belong to the signature gradients or evaluate.
 	Own int
-	// Flags is the tensor to feed the flags to, float32 [2], and Began that for the time
-	// at which the work of the rank began, float64, in seconds since 1970.
+	// Flags is the tensor to feed the flags to, float32 [2]. Began is the tensor to feed the time
+	// to at which the work of the rank began, float64, in seconds since 1970.
 	Flags, Began string
 }
 
 const (
-	// maxGathered is the size in bytes of a group up to which ranks gather.
+	// maxGathered is the maximum size in bytes of a group that ranks gather.
 	maxGathered = 256 << 10
 	// largeVariable is the size in bytes from which a variable is exchanged alone.
 	largeVariable = 1 << 20
-	// minNarrowed is the size in bytes from which accumulators are exchanged as bfloat16. Smaller ones,
-	// such as a number of samples, need their precision, or make little difference.
+	// minNarrowed is the size in bytes from which on accumulators are exchanged as bfloat16.
+	// Smaller accumulators, such as a number of samples, need float32, or save little traffic.
 	minNarrowed = 4 << 10
 	// parallelPrefix begins the names of the added operations.
 	parallelPrefix = "steadyfit_parallel/"
@@ -89,8 +90,8 @@ type ParallelOptions struct {
 	// over the ranks, and integers, such as the states of random generators, the value of the first
 	// rank.
 	Inexact bool
-	// BFloat16 exchanges accumulators of float32 from 4 KiB as bfloat16, half as many bytes. The part
-	// of each rank, and each sum, is rounded to 8 bits.
+	// BFloat16 exchanges float32 accumulators of 4 KiB or more as bfloat16, half as many bytes. The
+	// part of each rank, and each sum, is rounded to 8 bits.
 	BFloat16 bool
 }
 
@@ -151,8 +152,8 @@ type exchanged struct {
 	*variable
 	id int
 	as tfbind.DType // the type of the sum
-	// mean is true for a variable that is averaged instead of summed, and first for one that gets
-	// the value of the first rank. running is true for a variable of running metrics.
+	// mean is true for a variable that is averaged instead of summed. first is true for a variable
+	// that gets the value of the first rank. running is true for a variable of running metrics.
 	mean, first, running bool
 	handle               string // the operation in the current step
 }
@@ -196,7 +197,7 @@ func (p *parallel) choose(of, then *Signature, inexact bool) (list []*exchanged,
 	return list, nil
 }
 
-// whyInexact returns the value of Inexact.
+// whyInexact returns the value for Model.Inexact.
 func (m *Model) whyInexact() string {
 	k, r := &m.known, m.Roles
 	uses := func(signature string) set {
@@ -242,7 +243,8 @@ func (g *subgraph) cast(name, value string, from, to tfbind.DType) string {
 	return g.add(name, "Cast", graphdef.Attrs{"SrcT": graphdef.Type(from), "DstT": graphdef.Type(to)}, value)
 }
 
-// convert reads a value as another type of the same size, or rounds it to one of another size.
+// convert reinterprets a value as another type of the same size, or rounds it to a type of another
+// size.
 func (g *subgraph) convert(name, value string, from, to tfbind.DType) string {
 	switch {
 	case from == to:
@@ -368,7 +370,7 @@ func (e *exchanged) elements() int64 {
 
 func (e *exchanged) bytes() int64 { return e.elements() * int64(e.dtype.Size()) }
 
-// copy adds a copy of a signature, whose operations run after others.
+// copy adds a copy of a signature, whose operations run after those in after.
 func (p *parallel) copy(s *Signature, prefix string, after ...string) error {
 	nodes, library, err := p.copied(s, prefix, after...)
 	if err != nil {
@@ -384,15 +386,14 @@ func (p *parallel) copy(s *Signature, prefix string, after ...string) error {
 	return nil
 }
 
-// share adds the share of this rank in a vector of the shares of all ranks, in which those of
-// the others are zero.
+// share adds a vector with the shares of all ranks, in which the shares of other ranks are zero.
 func (p *parallel) share(g *subgraph, flags, seconds string, of *Signature, busy bool) string {
 	one := g.integers("one", []int64{1}, 1)
 	parts := []string{flags, g.reshape("work", g.cast("work_seconds", seconds, tfbind.Float64, tfbind.Float32), tfbind.Float32, one)}
 	results := of.Metrics()
 	switch finite := of.Output(contract.OutputGradsFinite); {
 	case !busy:
-		// An idle rank has finite gradients, and no results.
+		// The share of an idle rank says that its gradients are finite, and has zeros as results.
 		values := make([]int64, 1+len(results))
 		values[0] = 1
 		parts = append(parts, g.cast("results", g.integers("none", values, int64(len(values))), tfbind.Int64, tfbind.Float32))
@@ -441,7 +442,8 @@ func groupsOf(list []*exchanged) []*group {
 }
 
 // exchange adds the sums over all ranks: of the shares, and of the exchanged variables after the
-// operations in after. It returns the tensor of the shares, and the operation that runs after all.
+// operations in after. It returns the tensor of the shares, and an operation that runs after the
+// whole exchange.
 func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exchanged, after []string) (shares, done string) {
 	flat := g.integers("flat", []int64{-1}, 1)
 	size, axis := g.int32("ranks", int32(p.ranks)), g.int32("axis", 0)
@@ -491,7 +493,7 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 	return shares + ":0", g.add("done", "NoOp", nil, assigned...)
 }
 
-// sum adds the sum over all ranks of a vector, whose parts have these sizes. The sum may be a
+// sum adds the sum over all ranks of a vector whose parts have the given sizes. The sum may be a
 // matrix of one row: its rows are divided without a copy, unlike parts of a vector.
 func (p *parallel) sum(g *subgraph, id, value string, d tfbind.DType, sizes []int64, instance int32) string {
 	bytes := int64(0)

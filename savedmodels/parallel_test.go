@@ -9,7 +9,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// All built-in models have the steps of ranks. Package session runs them.
+// Model.Parallel returns steps for all built-in models. Tests of package session run the steps.
 func TestParallel(t *testing.T) {
 	for _, name := range BuiltinNames() {
 		m, err := Builtin(name)
@@ -47,7 +47,7 @@ func TestNotParallel(t *testing.T) {
 	}
 }
 
-// A model whose evaluation changes weights trains without it.
+// A model whose evaluation changes weights has a train step but no evaluation step.
 func TestParallelWithoutEvaluation(t *testing.T) {
 	m, err := Builtin("digits")
 	require.NoError(t, err)
@@ -63,7 +63,7 @@ func TestParallelWithoutEvaluation(t *testing.T) {
 	assert.NotContains(t, string(p.Graph), parallelPrefix+"evaluate")
 }
 
-// CollectiveGatherV2 takes no bfloat16.
+// Ranks gather float32 and reduce bfloat16, since CollectiveGatherV2 does not support bfloat16.
 func TestSumOfRanks(t *testing.T) {
 	for d, last := range map[tfbind.DType]string{tfbind.Float32: "AddV2", tfbind.BFloat16: "CollectiveReduceV2"} {
 		g := &subgraph{}
@@ -72,7 +72,8 @@ func TestSumOfRanks(t *testing.T) {
 	}
 }
 
-// Accumulators from 4 KiB are exchanged as bfloat16, and smaller ones with the shares as they are.
+// Accumulators of 4 KiB or more are exchanged as bfloat16. Smaller ones are exchanged as float32,
+// together with the shares.
 func TestNarrowedAccumulators(t *testing.T) {
 	for _, name := range []string{"digits", "image-224"} {
 		m, err := Builtin(name)

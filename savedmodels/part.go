@@ -23,10 +23,10 @@ const (
 	live kind = iota
 	// frozen values depend on constants and on variables that training does not change.
 	frozen
-	// shapes also depend on the shapes of samples.
+	// Values of the kind shapes also depend on the shapes of samples.
 	shapes
-	// sizes may also depend on the number of samples in the batch. They are integers that become
-	// shapes; an operation that computes with them is live.
+	// Values of the kind sizes may also depend on the number of samples in the batch. They are
+	// integers that become shapes; an operation that computes something else from them is live.
 	sizes
 	// sample values also depend on data inputs, and have one part per sample.
 	sample
@@ -140,8 +140,8 @@ func (p *part) classify(i int) kind {
 	return k
 }
 
-// inputsOf returns the kind of the inputs of an operation together, and whether one of them
-// depends on a heavy operation.
+// inputsOf returns the kind that the inputs of an operation have together, and whether one of the
+// inputs depends on a heavy operation.
 func (p *part) inputsOf(op *flatOp) (k kind, heavy bool) {
 	k = frozen
 	for _, v := range op.in {
@@ -155,8 +155,8 @@ func (p *part) inputsOf(op *flatOp) (k kind, heavy bool) {
 	return k, heavy
 }
 
-// axisInputs are the inputs with the axes along which operations combine the elements of their
-// first input; -1 is the last input.
+// axisInputs has the index of the input with the axes along which an operation combines the
+// elements of its first input; -1 is the last input.
 var axisInputs = map[string]int{
 	"Sum": 1, "Mean": 1, "Max": 1, "Min": 1, "Prod": 1, "All": 1, "Any": 1, "ArgMax": 1, "ArgMin": 1, "Cumsum": 1,
 	"ConcatV2": -1, "GatherV2": 2,
@@ -192,7 +192,7 @@ func (p *part) mixes(op *flatOp) bool {
 	return p.alongSamples(op, at)
 }
 
-// alongSamples reports whether an input with axes may have the first dimension of the first
+// alongSamples reports whether the axes in an input may include the first dimension of the first
 // input.
 func (p *part) alongSamples(op *flatOp, input int) bool {
 	axes, known := p.integers(op, input)
@@ -304,8 +304,8 @@ func (p *part) sumOf(v value) string {
 	return fmt.Sprintf("node %d", p.flat.args[v.arg()].from)
 }
 
-// independent leaves out features that can be computed from the others without a matrix product or
-// a convolution. The rest of the step computes them again.
+// independent leaves out features that can be computed from other features without a matrix product
+// or a convolution. The rest of the step computes them again.
 func (p *part) independent(features []value) []value {
 	slices.SortFunc(features, func(a, b value) int { return a.op - b.op })
 	given := map[value]string{}
@@ -349,8 +349,8 @@ func (d *division) whyNone(p *part) string {
 	return "no matrix product or convolution depends only on the data and on frozen variables"
 }
 
-// predicts reports whether a value depends, through operations on samples, on an input of predict.
-// A label is not such an input.
+// predicts reports whether a value depends, through operations on samples, on an input of the
+// signature predict. A label is not such an input.
 func (d *division) predicts(p *part) func(v value) bool {
 	predict := d.model.find(d.model.Roles.Predict)
 	ops := make([]bool, len(p.ops))

@@ -26,8 +26,8 @@ func labelled(input, op string, n int) *part {
 	return p
 }
 
-// The work for a graph does not grow with the square of its size. With the square, this takes more
-// than the time of a test.
+// The work for a graph does not grow with the square of its size. With quadratic work, this test
+// would time out.
 func TestLongChainOfLabels(t *testing.T) {
 	d := &division{model: &Model{Roles: Roles{Predict: "predict"}, Signatures: []Signature{{Name: "predict", Inputs: []Tensor{{Name: "x"}}}}}}
 	assert.Contains(t, d.whyNone(labelled("y", "Neg", 300_000)), "no matrix product or convolution depends only on the data")

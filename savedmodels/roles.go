@@ -8,8 +8,8 @@ import (
 	"steadyfit/internal/contract"
 )
 
-// Roles has the name of the signature chosen for each purpose. A name is empty if the model has
-// no suitable signature. Several possible names are listed in order of preference.
+// Roles has the name of the signature chosen for each purpose. A name is empty if the model has no
+// suitable signature. The comments of the fields list the possible names in order of preference.
 type Roles struct {
 	// Train runs one step and returns the loss: train, learn or train_step.
 	Train string `json:"train"`
@@ -115,7 +115,8 @@ func (j *judgement) resolve(train string) {
 	if r.Evaluate != "" {
 		r.Evaluate = j.take(r.Evaluate, same)
 	}
-	// train_n belongs to a train signature with a usual name.
+	// If the train signature has no usual name, the signature of several steps has its name
+	// followed by _n.
 	many := "train_n"
 	if r.Train != usual {
 		many = r.Train + "_n"
@@ -220,8 +221,8 @@ func (j *judgement) resolveSaving() {
 	j.roles.Save, j.roles.Restore = "save", "restore"
 }
 
-// differs returns the first difference between the data inputs and those of base; empty if there
-// is none. The data inputs have additional leading dimensions; more is their number.
+// differs returns the first difference between the data inputs of s and of base; empty if there is
+// none. The data inputs of s have the number more of additional leading dimensions.
 func (s *Signature) differs(base *Signature, more int) string {
 	for _, t := range base.DataInputs() {
 		v := s.Input(t.Name)

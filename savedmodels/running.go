@@ -12,18 +12,19 @@ import (
 type running struct {
 	*builder
 	call *node_def_go_proto.NodeDef
-	// of has the variable of each argument.
+	// The field of has the variable of each argument.
 	of []int
 }
 
-// checkSums returns an error if a variable that the ranks sum is no sum: if an operation other
+// checkSums returns an error if a variable that the ranks add up is not a sum: an operation other
 // than an addition changes it, or the added value depends on such variables.
 func (p *parallel) checkSums(part *part, list []*exchanged) error {
 	sums := map[int]bool{}
 	for _, e := range list {
 		sums[e.id] = !e.mean && !e.first
 	}
-	// of returns the variable that is the first input of an operation; -1 if there is none.
+	// The function of returns the variable that is the first input of an operation; -1 if there is
+	// none.
 	of := func(op *flatOp) int {
 		if len(op.in) == 0 || op.in[0].op >= 0 {
 			return -1
@@ -97,8 +98,8 @@ func (p *parallel) running(part *part, list []*exchanged) (*running, error) {
 	return r, nil
 }
 
-// adds reports whether a value is the sum of a result for which old is true and of one that
-// depends on no operation for which excluded is true.
+// adds reports whether a value is the sum of two results: the operation of one makes old true, and
+// the other depends on no operation that makes excluded true.
 func (p *part) adds(v value, old, excluded func(*flatOp) bool) bool {
 	if v.op < 0 {
 		return false
@@ -146,7 +147,7 @@ func (f *flat) inputsOnly(results []value) []bool {
 	return need
 }
 
-// add calls the function after an operation. It returns the metrics.
+// add adds a call of the function, to run after an operation. It returns the metrics.
 func (r *running) add(g *subgraph, list []*exchanged, after string) (metrics []Tensor) {
 	if r == nil {
 		return nil

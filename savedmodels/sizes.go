@@ -9,9 +9,9 @@ import (
 
 var integerTypes = map[types_go_proto.DataType]bool{types_go_proto.DataType_DT_INT32: true, types_go_proto.DataType_DT_INT64: true}
 
-// withSizes returns the kind of an operation whose inputs, together of kind k, include sizes, and
-// whether it is leading. The number of samples may only become the first dimension of a value
-// with one part per sample, since the last batch of an epoch may be smaller.
+// withSizes returns the kind of an operation whose inputs, together of kind k, include sizes.
+// leading is the result of isLeading. The number of samples may only become the first dimension of
+// a value with one part per sample, since the last batch of an epoch may be smaller.
 func (p *part) withSizes(op *flatOp, k kind) (result kind, leading bool) {
 	name := op.def.GetOp()
 	is := func(i int, k kind) bool { return i < len(op.in) && p.kindOf(op.in[i]) == k }
@@ -30,8 +30,8 @@ func (p *part) withSizes(op *flatOp, k kind) (result kind, leading bool) {
 	return p.ofSizes(op)
 }
 
-// ofSizes returns the kind of an operation that computes shapes from sizes, and whether it is
-// leading.
+// ofSizes returns the kind of an operation that computes shapes from sizes. leading is the result
+// of isLeading.
 func (p *part) ofSizes(op *flatOp) (result kind, leading bool) {
 	others := func(list []value) bool { // whether the number of samples is in none of them
 		return !slices.ContainsFunc(list, func(v value) bool { return p.kindOf(v) == sizes })
@@ -75,8 +75,9 @@ func (p *part) isLeading(v value) bool {
 	return p.kindOf(v) != sizes || v.op >= 0 && p.leading[v.op]
 }
 
-// elements returns the first of the consecutive elements, or the elements, that an operation takes
-// from a vector. They are unknown if they are not constant.
+// elements returns the index of the first of consecutive elements, or the indices of all elements,
+// that an operation takes from a vector. The second result is false if the indices are not
+// constant.
 func (p *part) elements(op *flatOp) ([]int64, bool) {
 	attr := op.def.GetAttr()
 	begin, known := p.integers(op, 1)

@@ -79,7 +79,7 @@ func (m *Model) checkWeights() error {
 	if err != nil {
 		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
 	}
-	// The names contain the number of files, as in variables.data-00000-of-00002.
+	// The names of the files contain the number of files, as in variables.data-00000-of-00002.
 	have, want := 0, 1
 	for _, e := range entries {
 		var i, n int

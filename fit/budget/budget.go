@@ -53,9 +53,10 @@ type Budget struct {
 type Error struct {
 	Limit memory.Bytes
 	Layer memory.Layer
-	// Need is a limit in whole MiB that should be sufficient for the steps. It is the highest
-	// peak with at least as many micro-batches as at the beginning, or that of writing the last
-	// checkpoint, plus an allowance for later steps and a reserve. A process that keeps growing needs more.
+	// Need is a limit in whole MiB that should be sufficient for the steps. It is the highest peak with
+	// at least as many micro-batches as at the beginning, or the peak of writing the last checkpoint if
+	// that is higher, plus an allowance for later steps and a reserve. A process that keeps growing needs
+	// more.
 	Need memory.Bytes
 	// Opening is the peak before the first step, when the model was opened; 0 if it is unknown.
 	// A budget is kept from the first step on, so Opening may exceed Need.
@@ -94,7 +95,7 @@ func (e *Error) Unwrap() error { return e.Whole }
 const (
 	// reserve is the part of a limit that stays free, because predictions are inexact.
 	reserve = 0.03
-	// laterSteps is how much the peak of later steps may exceed that of the first steps, as a part of it.
+	// laterSteps is the fraction by which the peak of later steps may exceed the peak of the first steps.
 	// In a training that took as much as a limit of 657 MiB allows, it was 5.5% after two epochs.
 	laterSteps = 0.06
 	// headroomToRetain is the free space that malloc needs before it may retain blocks, in
@@ -108,8 +109,8 @@ const (
 	blindEvent = "budget_blind" // memory cannot be read
 )
 
-// Hook returns the budget as a hook of a loop that trains s. The hook returns an *Error at the
-// end of the run, after the last checkpoint.
+// Hook returns the budget as a hook of a loop that trains s. If the budget cannot be kept, the hook
+// returns an *Error at the end of the run, after the last checkpoint.
 func (b *Budget) Hook(s *session.Session) fit.Hook {
 	return b.hook(trainable{s}, openMeter)
 }
@@ -135,7 +136,8 @@ type enforcer struct {
 	*Budget
 	session trainee
 	open    func(memory.Layer) (meter, error)
-	// loaded is the state of an earlier run with the same budget, or nil.
+	// loaded is the hook's state from the checkpoint of an earlier run with the same budget, or
+	// nil.
 	loaded *budgetState
 
 	layer memory.Layer
@@ -148,22 +150,22 @@ type enforcer struct {
 	chosen plan
 	// settled is the memory after the first steps with the chosen plan; 0 before them.
 	settled memory.Bytes
-	// unmaps is true if malloc returns freed large blocks to the system. retained is true if
-	// malloc may retain them. beyondUnmapped is the memory of a step before malloc may retain
-	// blocks.
+	// unmaps is true if malloc returns freed large blocks to the system. retained is true if malloc
+	// may retain them. beyondUnmapped is the memory of a step, measured before malloc was allowed
+	// to retain blocks.
 	unmaps, retained bool
 	beyondUnmapped   memory.Bytes
 	// most is the highest peak with at least as many micro-batches as at the beginning.
 	most memory.Bytes
 	// opening is the peak before the first step.
 	opening memory.Bytes
-	// then is called after wait more steps, when the prefetched batches that are no longer
-	// wanted are used up.
+	// The function then is called after wait more steps, when the prefetched batches that are no
+	// longer wanted are used up.
 	then func() error
 	wait int
 	// handoff is the plan for the next process; nil means the current plan.
 	handoff *plan
-	// blind is true after the log that memory cannot be read.
+	// blind is true once the run has logged that memory cannot be read.
 	blind bool
 	// err is the error to return at the end of the run.
 	err error
@@ -314,7 +316,7 @@ func (e *enforcer) end(_ context.Context, s *fit.State) error {
 	if errors.As(e.err, &exceeded) {
 		exceeded.Checkpoint = s.History.Checkpoint // the last checkpoint was written
 		if reading := e.watch.level(); reading.OK && exceeded.Checkpoint != "" {
-			// Writing it may have taken more memory than the steps.
+			// Writing the checkpoint may have taken more memory than the steps.
 			exceeded.Need = max(exceeded.Need, e.watch.enough(reading.Bytes+e.watch.beyond()))
 		}
 	}
@@ -389,8 +391,8 @@ func (e *enforcer) reportBlind(s *fit.State) {
 	s.Event(blindEvent)
 }
 
-// look reads the peak since the last call. alone is true if only a step ran since then. counts
-// is false if the peak does not predict later steps.
+// look reads the peak since the last call. alone is true if only a step ran since the last call.
+// counts is false if the peak does not predict later steps.
 func (e *enforcer) look(s *fit.State, level memory.Bytes, alone bool) (peak memory.Bytes, counts bool) {
 	peak, counts = e.watch.look(level, alone)
 	if e.session.MicroBatches() >= e.firstParts() {
@@ -420,7 +422,7 @@ func (e *enforcer) over(s *fit.State, peak memory.Bytes) {
 	s.CountEvent(overEvent)
 }
 
-// explore records the peak with the current plan. It then tries fewer micro-batches, or ends
+// explore records the peak with the current plan. Then it either tries fewer micro-batches or ends
 // the search.
 func (e *enforcer) explore(s *fit.State, peak memory.Bytes) error {
 	now := e.plan()
@@ -447,8 +449,8 @@ func (e *enforcer) resize(parts int) error {
 	return e.session.SetMicroBatches(parts)
 }
 
-// choose ends the search with plan p. needs is the peak with that plan. why is the reason
-// against fewer micro-batches.
+// choose ends the search with plan p, which has the peak needs. why is the reason against fewer
+// micro-batches.
 func (e *enforcer) choose(p plan, needs memory.Bytes, why string) error {
 	e.chosen = p
 	e.log.Info("memory budget: chosen", "parts", p.Parts, "samples", partSize(e.Batch, p.Parts), "prefetch", p.Ahead,
@@ -459,8 +461,8 @@ func (e *enforcer) choose(p plan, needs memory.Bytes, why string) error {
 	return e.resize(p.Parts)
 }
 
-// prefetchLess lowers the number of prefetched batches. It calls then when the others are used
-// up.
+// prefetchLess lowers the number of prefetched batches to ahead. It calls the function then when
+// the batches beyond that number are used up.
 func (e *enforcer) prefetchLess(s *fit.State, ahead int, then func() error) {
 	e.wait = e.Prefetch.Ahead() - ahead + 1
 	e.then = then

@@ -31,10 +31,11 @@ type machine struct {
 	batch int
 	whole bool         // batches cannot be split
 	base  memory.Bytes // memory with the model loaded
-	// A step needs perSample for each sample of a micro-batch. The first step with a size also
-	// needs once. The process retains pool for each sample of the largest micro-batch.
+	// A step needs perSample bytes for each sample of a micro-batch. The first step with a size of
+	// micro-batch also needs the bytes in the field once. The process retains pool bytes for each
+	// sample of the largest micro-batch.
 	perSample, once, pool memory.Bytes
-	// beyond, if not nil, replaces perSample.
+	// beyondOf, if not nil, replaces perSample.
 	beyondOf func(samples int) memory.Bytes
 	// Each step leaves memory behind until malloc is trimmed, the model is reloaded, or the
 	// process ends.
@@ -348,7 +349,7 @@ func TestBudgetMeasures(t *testing.T) {
 		parts  int
 		stop   string // text in the reason; empty if the run completes
 	}{
-		// The headroom lasts for the garbage of about 56 steps.
+		// The headroom is used up by the garbage of about 56 steps.
 		{"trim", machine{base: 300 * mib, perSample: mib, garbage: mib, whole: true}, 400 * mib, false, []string{"trim*3"}, 1, ""},
 		{"unmap", machine{base: 300 * mib, perSample: mib, fragments: mib, whole: true, malloc: true}, 500 * mib, false, []string{"unmap"}, 1, ""},
 		{"no room to keep blocks", machine{base: 300 * mib, perSample: mib, fragments: mib, whole: true, malloc: true}, 400 * mib, false, []string{}, 1, ""},
@@ -380,7 +381,7 @@ func TestBudgetMeasures(t *testing.T) {
 	}
 }
 
-// A measure that is needed again at once did not help, so the next one is taken.
+// If a measure is needed again at once, it did not help, so the next measure in the list is taken.
 func TestBudgetGoesOnToTheNextMeasure(t *testing.T) {
 	// Trimming and reloading release the memory of two steps.
 	m := &machine{base: 300 * mib, garbage: 40 * mib, whole: true}
@@ -393,7 +394,7 @@ func TestBudgetGoesOnToTheNextMeasure(t *testing.T) {
 	assert.LessOrEqual(t, m.trims, 2, "one at the start")
 }
 
-// If there is no headroom for a reload, the next measure is taken.
+// If there is no headroom for a reload, the measure after it is taken.
 func TestBudgetReloadsWhereThereIsRoom(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -419,8 +420,8 @@ func TestBudgetReloadsWhereThereIsRoom(t *testing.T) {
 	}
 }
 
-// A limit below the memory before the first step is logged, and the error has a sufficient
-// limit.
+// The run logs that its limit is below the memory before the first step, and its error has a
+// sufficient limit.
 func TestBudgetBelowWhatThereIs(t *testing.T) {
 	m := &machine{base: 300 * mib, perSample: mib}
 	var log strings.Builder
@@ -589,7 +590,7 @@ func TestBudgetReadsFewerBatchesAhead(t *testing.T) {
 	})
 
 	// While prefetched batches are used up, a step needs so much memory that micro-batches are
-	// halved. The plan that waited is dropped.
+	// halved. The plan that waited for the batches is dropped.
 	t.Run("decided anew meanwhile", func(t *testing.T) {
 		p := data.Prefetch(ds, 8)
 		m := &machine{base: 300 * mib, perSample: 2 * mib, prefetch: p, batch: batch}
@@ -683,8 +684,8 @@ func TestBudgetNeedIncludesCheckpoints(t *testing.T) {
 	assert.LessOrEqual(t, m.highest, unkept.Need)
 }
 
-// Opening a small model takes more memory than training it. The limit from the error is that of
-// the steps, and the error names the peak of opening the model.
+// Opening a small model takes more memory than training it. The limit from the error suffices for
+// the steps only, and the error names the peak of opening the model.
 func TestBudgetNeedExcludesOpening(t *testing.T) {
 	m := machine{base: 60 * mib, perSample: mib, opening: 290 * mib}
 	_, err := attempt{epochs: 2, steps: 20}.run(t, m.process(), &Budget{Limit: 50 * mib})
@@ -702,8 +703,8 @@ func TestBudgetNeedExcludesOpening(t *testing.T) {
 	assert.NotContains(t, unkept.Error(), "opening")
 }
 
-// A budget that no process can keep ends the training although processes can be started. A
-// budget that a new process can keep does not.
+// A budget that no process can keep ends the training even if Restart is set. A budget that a new
+// process can keep causes a restart.
 func TestBudgetAcrossProcesses(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -850,7 +851,7 @@ func TestBudgetOptions(t *testing.T) {
 	require.ErrorAs(t, err, new(*option.Error))
 }
 
-// Records have the highest peak although a budget resets it.
+// Records have the highest peak of the process although a budget resets the kernel's peak.
 func TestProcessMeter(t *testing.T) {
 	m, err := openMeter(memory.RSS)
 	require.NoError(t, err)

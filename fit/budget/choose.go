@@ -10,12 +10,13 @@ import (
 const (
 	// mostParts is the maximum number of micro-batches at the beginning of a run.
 	mostParts = 16
-	// extrapolated is the factor for the measured growth per sample in predictions.
+	// extrapolated is the factor by which predictions multiply the measured growth per sample.
 	extrapolated = 1.15
-	// clearly is the least difference of two peaks for a prediction, in multiples of the noise.
+	// clearly is the minimum difference of two peaks from which a prediction is made, in multiples
+	// of the noise.
 	clearly = 8
-	// looksReturned is the number of steps to measure per size if malloc returns blocks to the
-	// system.
+	// looksReturned is the number of steps to measure per size of micro-batch if malloc returns
+	// blocks to the system.
 	looksReturned = 3
 )
 
@@ -59,8 +60,8 @@ type choice struct {
 	why   string
 }
 
-// enough records the peak of a step. done is true after enough steps with this size; peak is
-// then the highest of them.
+// enough records the peak of a step. done is true after enough steps with this size of micro-batch;
+// peak is then the highest peak of these steps.
 func (c *choice) enough(parts int, step memory.Bytes) (peak memory.Bytes, done bool) {
 	if parts != c.lookParts { // OnOutOfMemory may have split the batch
 		c.looks, c.highest, c.lookParts = 0, 0, parts
@@ -80,7 +81,7 @@ type need struct {
 }
 
 // next records the peak with plan p. firstPeak is the peak of the first step, and above is the
-// memory that a step adds. next returns the plan to try next or, if done, the final plan.
+// memory that a step adds. The result is the plan to try next or, if done is true, the final plan.
 func (c *choice) next(p plan, firstPeak, peak, above memory.Bytes) (next plan, done bool) {
 	now, half := need{partSize(c.batch, p.Parts), peak}, plan{(p.Parts + 1) / 2, p.Ahead}
 	c.once = max(firstPeak-peak, 0)
@@ -154,8 +155,8 @@ func mayNeed(parts int, peak memory.Bytes) string {
 	return fmt.Sprintf("%d parts may need %v", parts, peak)
 }
 
-// fits predicts whether a number of micro-batches fits. saved is the memory of prefetched
-// batches that are given up. The first step may use the reserve.
+// fits predicts whether steps with the number parts of micro-batches fit in memory. saved is the
+// memory of prefetched batches that are given up. The first step may use the reserve.
 func (c *choice) fits(now need, perSample float64, parts int, saved memory.Bytes) bool {
 	peak := c.predict(now, perSample, parts, saved)
 	return peak <= c.free && peak+c.once <= c.limit

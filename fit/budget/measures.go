@@ -27,7 +27,7 @@ func (m measure) String() string {
 }
 
 const (
-	// A measure did not help if it is needed again within this number of steps.
+	// If a measure is needed again within this number of steps, it did not help.
 	soon = 16
 	// firstBackoff is the first number of steps for which too little headroom is tolerated. It
 	// doubles each time that no measure helps.
@@ -38,9 +38,9 @@ const (
 type ladder struct {
 	last     measure
 	lastStep int64
-	// Too little headroom is tolerated until step idle, or until half of the remaining headroom
-	// is used up. backoff is the number of steps of the next such period. tight is the level at
-	// which no measure helped; 0 if there is headroom.
+	// Too little headroom is tolerated until step idle, or until half of the remaining headroom is
+	// used up. backoff is the number of steps for which it is tolerated next time. tight is the
+	// level of memory at which no measure helped; 0 if there is headroom.
 	idle, backoff int64
 	tight         memory.Bytes
 }
@@ -52,7 +52,7 @@ func (l *ladder) first(step int64) measure {
 	if l.last == measureNone || step-l.lastStep > soon {
 		return measureTrim
 	}
-	// Prefetching and splitting can be repeated.
+	// Reducing the prefetched batches and splitting can be repeated.
 	if l.last == measureTrim || l.last == measureUnmap || l.last == measureReload {
 		return l.last + 1
 	}
@@ -66,8 +66,8 @@ func (l *ladder) tolerate(step int64, level memory.Bytes) {
 	l.backoff *= 2
 }
 
-// tolerates reports whether a level is tolerated. most is the highest level at which a step
-// fits.
+// tolerates reports whether a level of memory is tolerated at a step. most is the highest level at
+// which a step fits.
 func (l *ladder) tolerates(step int64, level, most memory.Bytes) bool {
 	return step < l.idle && level <= l.tight+(most-l.tight)/2
 }
@@ -129,7 +129,7 @@ func (e *enforcer) restoreThreshold() {
 	}
 }
 
-// unmap undoes retain, and reports whether there is then headroom.
+// unmap undoes retain, and reports whether there is headroom afterwards.
 func (e *enforcer) unmap() bool {
 	if !e.retained || e.unmaps || e.watch.unmapFrom(unmapLarge) != nil {
 		return false
@@ -140,8 +140,8 @@ func (e *enforcer) unmap() bool {
 	return e.watch.headroom()
 }
 
-// reducePrefetch lowers the number of prefetched batches so that steps fit, unless the next
-// steps do not fit.
+// reducePrefetch lowers the number of prefetched batches so that steps fit. It returns false if no
+// number suffices, or if the next steps do not fit while the batches are used up.
 func (e *enforcer) reducePrefetch(s *fit.State) bool {
 	needed, present := e.watch.level().Bytes+e.watch.above, e.ahead()
 	if needed > e.Limit {
@@ -178,7 +178,7 @@ func (e *enforcer) split() (bool, error) {
 	return false, nil
 }
 
-// shrink sets more micro-batches. Until it is measured, the memory of a step is assumed to be
+// shrink sets more micro-batches. Until the memory of a step is measured, it is assumed to be
 // proportional to the samples of a micro-batch.
 func (e *enforcer) shrink(from, to int) error {
 	e.watch.changed(e.watch.above * memory.Bytes(partSize(e.Batch, to)) / memory.Bytes(partSize(e.Batch, from)))

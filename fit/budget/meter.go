@@ -25,8 +25,8 @@ type meter interface {
 	peak() memory.Bytes
 	// unread returns the first error of a reading, or nil.
 	unread() error
-	// trim releases malloc's free memory, and reports whether it can. collect releases the free
-	// memory of the Go runtime.
+	// trim releases malloc's free memory, and reports whether that is possible. collect releases
+	// the free memory of the Go runtime.
 	trim() bool
 	collect()
 	// unmapFrom sets the size from which malloc returns a freed block to the system.
@@ -55,7 +55,7 @@ type processMeter struct {
 	sampler peakSampler
 	sample  memory.Sample
 	failed  error // first error; see unread
-	// stuck is the highest peak since resetting the peak failed.
+	// stuck is the highest peak since a reset of the peak failed.
 	stuck memory.Bytes
 }
 
@@ -75,8 +75,8 @@ func openMeter(layer memory.Layer) (meter, error) {
 	return m, nil
 }
 
-// sees returns an error if this machine cannot measure the peak of a step. A run would
-// otherwise choose micro-batches as if steps took no memory.
+// sees returns an error if this machine cannot measure the peak of a step, since a run would then
+// choose micro-batches as if steps took no memory.
 func (m *processMeter) sees() error {
 	blind := func(why string) error {
 		return &option.Error{Option: "Budget.Limit", Reason: "the memory that a step takes cannot be measured on this machine, so no limit can be kept: " + why,

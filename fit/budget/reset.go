@@ -38,13 +38,13 @@ type ResetPolicy struct {
 	Limit  memory.Bytes
 	Layer  memory.Layer
 	Within int
-	// Restart is called for "process" after the run was asked to stop. The caller of
+	// Restart is called if Depth is "process", after the run was asked to stop. The caller of
 	// Loop.Run then starts another process.
 	Restart func(reason string)
 }
 
 const (
-	// near is the part of a limit at which a reset is due.
+	// near is the fraction of a limit at which a reset is due.
 	near = 0.9
 	// firstWait is the number of steps for which the effect of a reset must last, and the first
 	// wait after a reset that did not help.
@@ -115,8 +115,8 @@ type resetter struct {
 }
 
 type resetState struct {
-	// Wait is the number of steps to wait after a reset for the limit; 0 if the last one
-	// helped. Near is true if the last reset was for the limit.
+	// Wait is the number of steps to wait after a reset near the limit; 0 if that reset helped.
+	// Near is true if the last reset was near the limit.
 	Wait int64 `json:"wait"`
 	Near bool  `json:"near"`
 }

@@ -19,7 +19,8 @@ import (
 	"steadyfit/session"
 )
 
-// resets is a machine whose resets restore the level keeps, and its gauge.
+// resets is a machine whose resets set its memory to the level that the function back returns. It
+// is also the gauge of the machine.
 type resets struct {
 	*machine
 	back   func(before memory.Bytes) memory.Bytes
@@ -157,8 +158,7 @@ func TestResetPolicyAcrossProcesses(t *testing.T) {
 	}
 }
 
-// After a failed reset, there is a checkpoint of the last step. After a lost session, there is no
-// such checkpoint.
+// After a failed reset, there is a checkpoint of the last step, unless the session is lost.
 func TestFailedResetKeepsWhatWasTrained(t *testing.T) {
 	refused := errors.New("the model's folder is gone")
 	lost := fmt.Errorf("no memory: %w", session.ErrLost)
@@ -206,7 +206,7 @@ func TestFailedResetKeepsWhatWasTrained(t *testing.T) {
 	}
 }
 
-// The same holds if batches cannot be split any further.
+// If batches cannot be split any further, there is also a checkpoint of the last step.
 func TestFailedSplitKeepsWhatWasTrained(t *testing.T) {
 	refused := errors.New("no room for the step")
 	m := &machine{base: 300 * mib, perSample: 10 * mib}

@@ -19,8 +19,8 @@ type watch struct {
 	limit memory.Bytes
 	began int64 // first step of the run
 
-	// above is the most memory that a step since the last change needed above the level.
-	// guessed is true until it is measured.
+	// above is the most memory that a step since the last change needed above the level. guessed is
+	// true until above is measured.
 	above   memory.Bytes
 	guessed bool
 	// top is the highest level since the last reading. firstPeak is the peak of the first step
@@ -69,7 +69,7 @@ func (w *watch) restart() {
 	w.top = w.level().Bytes
 }
 
-// due counts a step, and reports whether to read its peak. all means that every peak is read.
+// due counts a step, and reports whether to read its peak. If all is true, every peak is read.
 func (w *watch) due(s *fit.State, level memory.Bytes, all bool) bool {
 	w.top = max(w.top, level)
 	w.unseen++
@@ -87,11 +87,12 @@ func (w *watch) alone(s *fit.State) bool {
 	return s.EpochStep > 1 || s.StepsPerEpoch == 1 || s.Step <= w.began+1
 }
 
-// look records the peak since the last call. alone is true if only a step ran since then.
+// look records the peak since the last call. alone is true if only a step ran since the last call.
 // counts is false if the peak does not predict later steps.
 func (w *watch) look(level memory.Bytes, alone bool) (peak memory.Bytes, counts bool) {
 	peak = level + w.beyond()
-	// Memory that was freed since the last call was part of the level.
+	// Memory that was freed since the last call was part of the level then, so the highest level
+	// counts.
 	above := max(peak-max(w.top, level), 0)
 	w.top = level
 	if w.settling > 0 && (peak <= w.limit || w.starting) {

@@ -144,11 +144,11 @@ func parseEvent(b []byte) (e parsed, values []*pb.Summary_Value, err error) {
 // maxEventBytes limits the size of an event that a resumed run reads; the largest one has the graph.
 const maxEventBytes = 1 << 30
 
-// headBytes is the size of the length of a record, with its checksum.
+// headBytes is the size of the head of a record: the length and its checksum.
 const headBytes = 12
 
-// recorded is the content of an event file. Events begin at the byte offsets at; the complete ones end
-// at end.
+// recorded is the content of an event file. The field at has the byte offsets of the events, and end
+// is the end of the last complete one.
 type recorded struct {
 	path   string
 	events []parsed
@@ -196,7 +196,8 @@ func readEvents(path string) (*recorded, error) {
 	}
 }
 
-// ended returns nil for the end of a file, where a process that crashed leaves an incomplete record.
+// ended returns nil if err is the end of a file, where a process that crashed leaves an incomplete
+// record, and err otherwise.
 func ended(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil
@@ -209,7 +210,8 @@ func (r *recorded) begins() bool {
 	return slices.ContainsFunc(r.events, func(e parsed) bool { return e.start })
 }
 
-// cut removes the first event that beyond reports, the events after it, and an incomplete record.
+// cut removes the first event for which beyond returns true, all events after it, and an incomplete
+// record.
 func (r *recorded) cut(beyond func(parsed) bool) error {
 	if i := slices.IndexFunc(r.events, beyond); i >= 0 {
 		r.events, r.end = r.events[:i], r.at[i]
@@ -249,8 +251,8 @@ func newestEvents(dir string) (newest []*recorded, err error) {
 	return newest, nil
 }
 
-// cut removes the events that beyond reports from the files of the newest training in a folder. It
-// returns the remaining ones.
+// cut removes the events for which beyond returns true from the files of the newest training in a
+// folder. It returns the remaining events.
 func cut(dir string, beyond func(parsed) bool) (remaining []parsed, err error) {
 	newest, err := newestEvents(dir)
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 )
 
 // Kubeflow reports the progress of a TrainJob to Kubeflow Trainer, which shows it in the field
-// status.trainerStatus. It posts at most every 5 seconds, and at the end. A server that is not available
-// is tried again with a later observation.
+// status.trainerStatus. It posts at most every 5 seconds, and at the end. If the server is not
+// available, a later observation is posted.
 //
 // The protocol is that of KEP-2779 of kubeflow/trainer (docs/proposals/2779-trainjob-progress) and of
 // docs/user-guides/trainjob-progress.md there, version 2.2, with the feature gate TrainJobStatus. The
@@ -30,8 +30,9 @@ import (
 type Kubeflow struct {
 	// URL is the address of the status of the TrainJob.
 	URL string
-	// CACert is a file with the certificate of the server's authority; empty means those of the
-	// system. Token is a file with a token, which is read for each request, since Kubernetes rotates it.
+	// CACert is a file with the certificate of the server's authority; empty means the authorities of
+	// the system. Token is a file with a token, which is read for each request, since Kubernetes rotates
+	// it.
 	CACert, Token string
 
 	client *http.Client
@@ -47,7 +48,7 @@ const (
 )
 
 // KubeflowFromEnvironment returns the observer that the environment of a TrainJob describes; nil
-// outside of one. lookup is os.LookupEnv.
+// outside of a TrainJob. lookup is os.LookupEnv.
 func KubeflowFromEnvironment(lookup func(string) (string, bool)) *Kubeflow {
 	value := func(name string) string {
 		v, _ := lookup("KUBEFLOW_TRAINER_SERVER_" + name)

@@ -86,7 +86,8 @@ func TestKubeflow(t *testing.T) {
 	require.Contains(t, status(3)["metrics"], map[string]any{"name": "loss", "value": "0.125"}, "the last known value")
 }
 
-// A training that ends early is not complete, and a resumed one begins with the progress that it has.
+// A training that ends early is not reported as complete, and a resumed training begins with the
+// progress that it had.
 func TestKubeflowProgress(t *testing.T) {
 	s, k := newTrainer(t)
 	observe(t, k, later(0, fit.Observation{Moment: fit.AtStart, Step: 20, Resumed: true}), later(3, fit.Observation{Moment: fit.AtEnd, Step: 40, Steps: 20}))
@@ -106,7 +107,7 @@ func TestKubeflowServerFails(t *testing.T) {
 	observe(t, k, later(5, fit.Observation{Moment: fit.AtStep}))
 	require.Len(t, s.bodies, 1)
 
-	// A server that does not answer delays nobody after the end of the context.
+	// If the server does not answer, Observe returns when the context ends.
 	ctx, cancel := context.WithCancel(t.Context())
 	s.answers = func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // the end of the connection is noticed after the body

@@ -41,7 +41,7 @@ func (work) Restore(context.Context, string) error                 { return nil 
 func (work) SetLearningRate(float64) error                         { return nil }
 func (work) Identity() map[string]string                           { return nil }
 
-// BenchmarkOverhead compares trainings with all observers and without any, whose order alternates. A step
+// BenchmarkOverhead compares trainings with all observers and without any, in alternating order. A step
 // takes about 1 ms of one processor. overhead-% is the difference of the medians of the time of a step,
 // and processor-% that of the time of all processors, which also counts the goroutines of the observers.
 func BenchmarkOverhead(b *testing.B) {

@@ -33,7 +33,7 @@ type Prometheus struct {
 
 	mu   sync.Mutex
 	last *fit.Observation
-	// metrics, memory and gpu are the last known ones.
+	// metrics, memory and gpu are the last known values.
 	metrics map[string]float64
 	memory  memory.Usage
 	gpu     memory.Reading
@@ -96,8 +96,8 @@ func (p *Prometheus) update(o *fit.Observation) {
 
 const (
 	metricsTimeout = 10 * time.Second
-	// maxScrapes is the maximum number of connections. Others wait for one that ends, since each takes
-	// a file descriptor and memory of the training.
+	// maxScrapes is the maximum number of connections. Further connections wait until one ends, since
+	// each takes a file descriptor and memory of the training.
 	maxScrapes = 32
 )
 

@@ -109,7 +109,7 @@ func (c countedConn) Close() error {
 }
 
 // Clients that connect and send nothing take a limited number of connections for a limited time, and
-// others are served when they end.
+// other clients are served when these connections end.
 func TestPrometheusLimitsConnections(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -21,7 +21,8 @@ import (
 // A run that resumes removes the events after its checkpoint from the files, and adds the epochs that
 // they lack, so that no step occurs twice. A new training begins with an event that makes TensorBoard
 // drop the events of earlier trainings in the same folder, whose files stay. A run that resumes does
-// the same if the epochs in the files have other values than its own, or are none of its own.
+// the same if the epochs in the files have other values than its own epochs, or if none of them is
+// one of its own.
 type TensorBoard struct {
 	Dir string
 	// EverySteps also writes the metrics at multiples of this number of train steps, if
@@ -40,7 +41,7 @@ type TensorBoard struct {
 // runWriter writes the events of a run. TensorBoard shows each folder of event files as a run.
 type runWriter struct {
 	*eventFile
-	// done is the number of epochs that the files have.
+	// done is the number of epochs in the files.
 	done int64
 }
 
@@ -152,8 +153,9 @@ func (t *TensorBoard) beyond(e parsed) bool {
 	return e.tag != "" && e.step > t.begun.Step
 }
 
-// continues reports whether the newest training in the folder is the one that the run resumes. The
-// values of an epoch show it. Without an epoch of both, no complete epoch may be removed.
+// continues reports whether the newest training in the folder is the one that the run resumes. It
+// compares the values of an epoch. If the two have no epoch in common, no complete epoch may be
+// removed.
 func (t *TensorBoard) continues() (bool, error) {
 	o := t.begun
 	if !o.Resumed {

@@ -48,7 +48,8 @@ type point struct {
 	value float32
 }
 
-// points returns the scalars of a folder in the order of its files. START drops earlier ones.
+// points returns the scalars of a folder in the order of its files. An event START drops all
+// scalars before it.
 func points(t *testing.T, dir string) (found []point) {
 	t.Helper()
 	paths, err := eventFiles(dir)
@@ -174,7 +175,8 @@ func TestTensorBoardResumesBesideAnotherTraining(t *testing.T) {
 			require.Equal(t, want, got)
 		})
 	}
-	// A first epoch without an end has no values to compare, and goes on.
+	// If the first epoch is not complete, there are no values to compare, and the training counts
+	// as the same.
 	dir := t.TempDir()
 	tb := &TensorBoard{Dir: dir, EverySteps: 5}
 	observe(t, tb, start(fit.Observation{}), step(5), step(10), end)

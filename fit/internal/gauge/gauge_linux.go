@@ -17,8 +17,8 @@ import (
 
 type files struct {
 	file *os.File // /proc/self/statm, or the usage file of the control group
-	// stat is the group's memory.stat, and inactive the position of inactive_file in it, for
-	// CgroupWorkingSet.
+	// stat is the control group's memory.stat, and inactive the position of inactive_file in it.
+	// Both are for CgroupWorkingSet.
 	stat     *os.File
 	inactive string
 	buffer   [procfile.Size]byte
