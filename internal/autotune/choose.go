@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -82,6 +83,17 @@ func (p *Plan) allowed(step time.Duration) time.Duration {
 		return most
 	}
 	return time.Duration(min(share*float64(p.Steps)*float64(step), float64(maxTime), float64(most)))
+}
+
+// enough describes how long the training is and how long is enough for trials. before is the time
+// of a step that an earlier training has measured; 0 if there was none.
+func (p *Plan) enough(before time.Duration) string {
+	step, found := max(p.least(), before), "assumed"
+	if before > 0 {
+		found = "measured before"
+	}
+	return fmt.Sprintf(" (%d steps of %v, %s; %.0f are enough)", p.Steps, step.Round(time.Microsecond), found,
+		math.Ceil(minTime.Seconds()/share/step.Seconds()))
 }
 
 // batchBytes is the size of a batch, in bytes.
@@ -161,7 +173,7 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 	case p.CacheOnly:
 		return Choice{Reason: "plain: the cache has no choice for this model, data and machine"}, nil
 	case allowed < minTime:
-		return Choice{Reason: fmt.Sprintf("plain: the training is too short for trials (%d steps)", p.Steps)}, nil
+		return Choice{Reason: "plain: the training is too short for trials" + p.enough(seconds(cached.PlainSeconds))}, nil
 	}
 	start := time.Now()
 	t := newTuner(&p, info)

@@ -173,7 +173,18 @@ func TestNoTrials(t *testing.T) {
 	p.Steps = 900
 	c, err := Choose(t.Context(), p)
 	require.NoError(t, err)
-	assert.Equal(t, Choice{Reason: "plain: the training is too short for trials (900 steps)"}, c)
+	least := p.least()
+	assert.Regexp(t, fmt.Sprintf(`^plain: the training is too short for trials \(900 steps of %v, assumed; [0-9]+ are enough\)$`, least.Round(time.Microsecond)), c.Reason)
+	p.Steps = int64(math.Ceil(float64(minTime) / share / float64(least)))
+	assert.GreaterOrEqual(t, p.allowed(least), minTime-time.Nanosecond, "that many are enough")
+	assert.Contains(t, c.Reason, fmt.Sprintf("; %d are enough)", p.Steps))
+	p.Steps = 900
+	p.Note(time.Millisecond)
+	c, err = Choose(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, Choice{Reason: "plain: the training is too short for trials (900 steps of 1ms, measured before; 75000 are enough)"}, c)
+	require.NoError(t, os.RemoveAll(p.Cache))
+	require.NoError(t, os.Mkdir(p.Cache, 0o700))
 
 	p.Steps, p.CacheOnly = 0, true
 	c, err = Choose(t.Context(), p)
