@@ -214,7 +214,8 @@ const (
 
 // Result is the outcome of a training.
 type Result struct {
-	// History has the completed epochs, even after an error. It is never nil.
+	// History has the completed epochs, even after an error, but not after a crash of a child process
+	// (Config.Supervise). It is never nil.
 	History *fit.History
 	// Out is the folder of the trained model; empty if none was saved.
 	Out string
