@@ -79,7 +79,8 @@ func finish(e *machine.Environment, runs []RunResult) {
 
 func neverRan(run *RunResult) bool { return unmeasurable(run.Failure) }
 
-// paired pairs runs with the baseline runs of the same pair and group.
+// paired pairs runs with the baseline runs of the same pair and group. without has these baseline
+// runs.
 func paired(runs, base []*RunResult) (pairs []compare.Pair, without []*RunResult) {
 	for _, run := range runs {
 		for _, b := range base {
@@ -92,7 +93,8 @@ func paired(runs, base []*RunResult) (pairs []compare.Pair, without []*RunResult
 	return pairs, without
 }
 
-// combine summarizes the runs of a combination. scatter is the scatter of its workload.
+// combine summarizes the runs of a combination. scatter is the scatter over the runs of its
+// workload.
 func (p *Plan) combine(remedy Remedy, runs, base []*RunResult, scatter compare.Scatter) Combination {
 	c := Combination{Runtime: runs[0].Runtime, Workload: runs[0].Workload, Remedy: remedy.ID, Figures: figures(runs)}
 	for _, run := range runs {
@@ -151,7 +153,7 @@ func (p *Plan) combine(remedy Remedy, runs, base []*RunResult, scatter compare.S
 	return c
 }
 
-// perSample scales the slopes of a run with a divided batch to a step on the whole batch.
+// perSample scales the slopes of a run whose batch was divided to a step on the whole batch.
 func perSample(v memory.Verdict, divided int) memory.Verdict {
 	if v.Net != nil { // the stored verdict shares v.Net
 		net := *v.Net
@@ -166,8 +168,9 @@ func perSample(v memory.Verdict, divided int) memory.Verdict {
 	return v
 }
 
-// goal returns the goal of a comparison: the slope if memory grows without the remedy,
-// otherwise the remedy's own goal, with the peak for the slope.
+// goal returns the goal of a comparison: the slope if memory grows without the remedy and the
+// remedy's own goal is not GPU memory; otherwise the remedy's own goal, or the peak if that is the
+// slope.
 func goal(remedy Remedy, base []*RunResult) compare.Goal {
 	switch {
 	case remedy.Goal == compare.LowerGPU:
@@ -180,7 +183,7 @@ func goal(remedy Remedy, base []*RunResult) compare.Goal {
 	return remedy.Goal
 }
 
-// split returns a note that the verdicts of runs differ, or nil.
+// split returns a note if the verdicts of the runs differ, or nil.
 func split(runs []*RunResult) []string {
 	var parts []string
 	for _, kind := range kinds {
@@ -258,7 +261,7 @@ func gpuPool(run *RunResult) memory.Reading {
 // host.
 func onGPU(l memory.Layer) bool { return strings.Contains(string(l), "(GPU_") }
 
-// recovered is the largest relative error of a calibration that succeeds.
+// recovered is the maximum relative error with which a calibration succeeds.
 const recovered = 0.05
 
 func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool) {
@@ -309,7 +312,7 @@ const shownSamples = 96
 
 var shownLayers = []memory.Layer{memory.Anon, memory.MallocUsed, memlayer.GoHeap, memlayer.LiveBytes, memlayer.GPUProcess}
 
-// shownPhase has the layers of a phase that matrix.json has.
+// shownPhase lists the layers of a phase that are written to matrix.json.
 var shownPhase = []memory.Layer{memory.RSS, memory.Anon, memlayer.File, memlayer.Peak, memory.MallocUsed, memory.MallocFree, memlayer.GoHeap, memlayer.Threads, memlayer.TFUsed, memlayer.TFPeak, memlayer.GPUAllocator, memlayer.GPUProcess}
 
 // thin drops the data that only runs.jsonl has: layers and trends that no report shows, and all

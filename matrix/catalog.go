@@ -41,7 +41,7 @@ var ErrUnknown = errors.New("unknown")
 
 // Workload is a training loop or a part of one, with its length and parameters.
 type Workload struct {
-	// ID is short, as in "W4". What describes one step.
+	// ID is short, as in "W4". The field What describes one step.
 	ID    string `json:"id"`
 	Title string `json:"title"`
 	What  string `json:"what"`
@@ -62,10 +62,11 @@ type Workload struct {
 	Leak *int64 `json:"leak_bytes,omitempty"`
 	// Limit is the memory limit of the child process in bytes; 0 is no limit.
 	Limit int64 `json:"limit_bytes,omitempty"`
-	// Like is the ID of the workload whose code runs with these Params; empty means ID.
+	// Like is the ID of the workload whose code runs with these Params; empty means the workload's
+	// own.
 	Like string `json:"like,omitempty"`
-	// Params and Env are parameters and environment variables of the child. Those of a remedy
-	// override them.
+	// Params and Env are parameters and environment variables of the child. A remedy's Params and
+	// Env override them.
 	Params map[string]string `json:"knobs,omitempty"`
 	Env    map[string]string `json:"env,omitempty"`
 	// Defaults has the values, by runtime, of parameters that are not set.
@@ -91,7 +92,7 @@ func (w Workload) runsOn(runtime string) bool {
 	return ok
 }
 
-// does reports whether the workload already sets all of these parameters to these values.
+// does reports whether the workload without a remedy already has these values of these parameters.
 func (w Workload) does(runtime string, params map[string]string) bool {
 	for name, value := range params {
 		set, ok := w.Params[name]
@@ -187,7 +188,7 @@ var workloadsYAML []byte
 //go:embed remedies.yaml
 var remediesYAML []byte
 
-// sets are the names in workloads.yaml that stand for several parameters.
+// sets has the names in workloads.yaml that stand for several parameters.
 var sets = map[string]map[string][]string{
 	"$trainer": {
 		Go:      {"reset", "micro", "prefetch", "eager"},

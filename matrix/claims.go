@@ -22,9 +22,9 @@ const (
 // otherwise holds in part.
 type claimEntry struct {
 	ID, Text string
-	// Says is the answer of the literature.
+	// Says is what the literature says about the claim.
 	Says string
-	// Needs describes what a test needs and a machine without a GPU lacks.
+	// Needs describes what a test of the claim needs that a machine without a GPU lacks.
 	Needs string
 	// GPU means that only a GPU can test the claim.
 	GPU bool
@@ -53,14 +53,14 @@ type question struct {
 
 // probe is the name of a test with the workloads and remedies that it uses.
 type probe struct {
-	// Test names one of tests. Of names the amount that the test compares.
+	// Test is a key of the map tests. Of names the amount that the test compares.
 	Test, Of string
-	// Runs are workloads, as in "S0", or workloads with a remedy, as in "S0/stream". "own
-	// growth" means all workloads without intended growth, "fixed batch" all with one batch
-	// size. With Remedies, each workload is combined with each remedy.
+	// Runs lists workloads, as in "S0", or workloads with a remedy, as in "S0/stream". "own growth"
+	// means all workloads without intended growth, "fixed batch" all with one batch size. With
+	// Remedies, each workload is combined with each remedy.
 	Runs, Remedies []string
-	// Against is what to compare with; "/remedy" is a remedy of the same workload. The default
-	// is the baseline.
+	// Against is the measurement to compare with; "/remedy" is the same workload with a remedy. The
+	// default is the baseline.
 	Against   string
 	Runtimes  []string
 	Otherwise string // added to the text if a remedy makes no difference
@@ -94,7 +94,7 @@ func (a answer) known() bool { return a >= no }
 
 func (a answer) String() string { return [...]string{"missing", "unclear", "no", "in part", "yes"}[a] }
 
-// evidence is an answer, its figures in sentences, and the workloads that show it.
+// evidence is an answer with its figures in sentences and the workloads that show the answer.
 type evidence struct {
 	answer
 	text string
@@ -106,8 +106,8 @@ type half struct {
 	evidence
 }
 
-// ledger tests every claim on every runtime. Claims of the result keep their verdicts, because a
-// published result lacks figures that they rest on.
+// ledger tests every claim on every runtime. Claims that the result already has keep their
+// verdicts, because a published result lacks the figures behind them.
 func ledger(r *Result) ([]Claim, error) {
 	table, err := claimTable()
 	if err != nil {
@@ -224,8 +224,8 @@ func pairs(p probe) (list [][2]string) {
 	return list
 }
 
-// workloadsOf returns the workloads of a set: "own growth" are those that neither grow nor
-// crash on purpose, "fixed batch" those with one batch size.
+// workloadsOf returns the workloads of a set: for "own growth", those that neither grow nor crash
+// on purpose, and for "fixed batch", those with one batch size.
 func workloadsOf(kind string) (ids []string) {
 	out := []string{"W1", "W10", User}
 	if kind == "fixed batch" {
@@ -239,8 +239,9 @@ func workloadsOf(kind string) (ids []string) {
 	return ids
 }
 
-// pool combines several measurements of one question. Claims are general: a no refutes a claim
-// unless as many measurements are undecided, and a yes needs all measurements.
+// pool combines the answers of several measurements to one question. Since claims are general, one
+// answer no refutes a claim unless as many measurements are undecided, and the answer yes needs all
+// measurements.
 func pool(all ...evidence) evidence {
 	var sum evidence
 	var texts []string
@@ -297,10 +298,10 @@ func (c claimEntry) combined(all []answer) string {
 	return holdsInPart
 }
 
-// settle returns the verdict of the rule if it is the same for every possible answer to the open
+// settle returns the verdict on the claim if it is the same for every possible answer to the open
 // questions. Otherwise the claim is undecided, or untested ("") if a question was not measured. If
-// one workload alone shows the answer yes, the claim holds in part, since the cause may be
-// specific to that workload.
+// one workload alone shows the answer yes, the claim holds in part, since the cause may be specific
+// to that workload.
 func (c claimEntry) settle(halves ...half) (verdict, text string) {
 	var texts, left []string
 	var low, high []answer

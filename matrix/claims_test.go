@@ -20,8 +20,8 @@ import (
 	"steadyfit/memory"
 )
 
-// variant is a fixture of runs that differ by a scatter of one percent. Sizes are in MiB,
-// slopes in KiB per step, times in milliseconds. A field that is 0 has a default.
+// variant describes runs of a fixture, which differ from each other by one percent. Sizes are in
+// MiB, slopes in KiB per step, times in milliseconds. A field that is 0 has a default.
 type variant struct {
 	name  string // "W2/gc-step", or "W2" for the workload as it is
 	kind  memory.Kind
@@ -32,11 +32,12 @@ type variant struct {
 	// rough is a scatter of slope, peak, time, added memory and loss that is too wide for any
 	// comparison.
 	rough float64
-	// levels are those after loading, at the first and the last step, and after closing. first
-	// is steady by default.
+	// These are the levels of memory after loading, at the first step, at the last step, and after
+	// closing. The default of first is steady.
 	loaded, first, steady, closed float64
 	loss                          float64
-	// gpu is the GPU memory of the process, pool what the allocators handed out there.
+	// gpu is the GPU memory of the process, and pool the part that TensorFlow's allocators handed
+	// out.
 	gpu, pool float64
 	// cpuPool is the memory that TensorFlow's pool handed out on the CPU.
 	cpuPool float64
@@ -426,8 +427,8 @@ func jumps(s1, s1d, s1XLA, s1dXLA float64) []variant {
 	}
 }
 
-// On galeone's binding everything may grow, since finalizers run late. Only the claim about the
-// collector may hold for that reason.
+// With galeone's binding every workload may grow, since finalizers run late. Only the claim about
+// the garbage collector may hold because of such growth.
 func TestLateFinalizersAreNoEvidence(t *testing.T) {
 	var variants []variant
 	for _, w := range Workloads() {
@@ -470,7 +471,7 @@ func TestClaimsOfAPartialMatrix(t *testing.T) {
 	assert.Equal(t, map[string]string{"C3": undecided, "C7": holdsInPart, "C9": notTested, "C10": notTested, "C11": undecided, "C14": doesNotHold, "C15": doesNotHold}, verdicts)
 }
 
-// A file keeps the verdicts that it has, and gets those on claims that are newer than it.
+// ReadFile keeps the verdicts in a file, and adds verdicts on claims that are newer than the file.
 func TestReadFileAddsClaims(t *testing.T) {
 	r := made(Keras, nil, variant{name: "W9", kind: leak, slope: 100}, variant{name: "S1"})
 	r.Schema = schemaVersion
@@ -573,8 +574,8 @@ func TestSettle(t *testing.T) {
 	assert.Equal(t, "W0: no", text)
 }
 
-// A claim about all workloads fails with a workload that contradicts it, unless as many are
-// undecided. It holds only if no workload is undecided.
+// A claim about all workloads does not hold if a workload contradicts it, unless as many workloads
+// are undecided. It holds only if no workload is undecided.
 func TestPool(t *testing.T) {
 	for _, test := range []struct {
 		answers []answer

@@ -18,15 +18,15 @@ import (
 const (
 	// noDifference is the relative difference up to which two amounts count as equal.
 	noDifference = 0.05
-	// halvedBelow is the largest ratio that counts as a half.
+	// halvedBelow is the maximum ratio that counts as halved.
 	halvedBelow = 0.6
 	// Memory of the steps counts as freed if at most this fraction of it remains.
 	freedBelow = 0.2
 	// sameGrowth is the smallest ratio of slopes that counts as the same growth; slopes scatter
 	// more than amounts.
 	sameGrowth = 0.8
-	// goesWithBatch is a ratio of slopes per sample for half the batch. The growth depends on
-	// the batch if the ratio is lower; 2 means the same amount per step.
+	// goesWithBatch is a ratio of slopes per sample, of half a batch to a whole batch. If the ratio
+	// is lower, the growth depends on the batch; 2 means the same growth per step.
 	goesWithBatch = 1.5
 	// doubling is the largest ratio of a pool's size to its use without fragmentation, if the
 	// pool doubles when it is full.
@@ -116,7 +116,7 @@ func higher(r compare.Ratio) answer {
 	return above(r.Low, r.High, 1+noDifference)
 }
 
-// halved answers in part for a lower amount that is not halved.
+// halved answers whether an amount is halved: in part if it is lower but not halved.
 func halved(r compare.Ratio) answer {
 	a := lower(r)
 	if a != yes || r.High <= halvedBelow {
@@ -139,7 +139,8 @@ func outOfMemory(run *RunResult) bool {
 		func(word string) bool { return strings.Contains(run.Cause, word) })
 }
 
-// died counts the runs that ran out of memory, and those of them that completed their first step.
+// died returns the number of runs that ran out of memory, and how many of these had completed their
+// first step.
 func (m *measured) died() (starved, grown int) {
 	for _, run := range m.runs {
 		if outOfMemory(run) {
@@ -159,7 +160,7 @@ func (v view) grows(name string) evidence {
 		return evidence{}
 	}
 	m := v.use(name)
-	// The outline omits the method, and the cause of a change other than growth.
+	// outline omits the method and, for a change other than growth, the cause.
 	outline := *m.Verdict
 	outline.NoiseFloor = 0
 	if outline.Kind != memory.Leak && outline.Kind != memory.Inconclusive {
@@ -186,10 +187,10 @@ func (v view) grows(name string) evidence {
 	return e
 }
 
-// collected returns the name of the result that shows the growth of the workload itself.
-// galeone's binding frees a tensor after Go's garbage collector has run its finalizer, so all
-// dropped tensors look like growth until then. With a collection after each step, only the
-// growth of the workload remains. lags means that this was not measured.
+// collected returns the name of the result that shows the growth of the workload itself. galeone's
+// binding frees a tensor after Go's garbage collector has run its finalizer, so all dropped tensors
+// look like growth until then. With a collection after each step, only the growth of the workload
+// remains. lags is true if runs with such collections were not measured.
 func (v view) collected(workload string) (name string, lags bool) {
 	if v.runtime != Galeone {
 		return workload, false
@@ -273,7 +274,7 @@ func (v view) runs(pairs []compare.Pair, goal compare.Goal) compare.Comparison {
 	return compare.Runs(pairs, goal, v.seed)
 }
 
-// Amounts that no comparison has.
+// Names of amounts that compare.Comparison does not have.
 const (
 	gpuHeld = "memory that the process holds of the GPU"
 	gpuUsed = "what TensorFlow's allocator hands out of the GPU"
@@ -293,8 +294,9 @@ var amounts = map[string]func(*RunResult) memory.Reading{
 	gpuUsed: gpuPool,
 }
 
-// ratio returns the ratio of an amount. ok is false if one of the results was not measured. If the
-// map amounts has the amount, r.OK is false unless the amount is above 0 in all runs.
+// ratio returns the ratio of an amount in two results. ok is false if one of the results was not
+// measured. If the map amounts has the amount, r.OK is false unless the amount is above 0 in all
+// runs.
 func (v view) ratio(name, other, of string) (r compare.Ratio, ok bool) {
 	get := amounts[of]
 	if get == nil {
@@ -394,7 +396,7 @@ func (v view) survives(name string) evidence {
 	return e
 }
 
-// ofGrowth turns an answer to missing or unclear if the growth may only be garbage that waits
+// ofGrowth replaces an answer by missing or unclear if the growth may only be garbage that waits
 // for a collector, since any change of the loop can lower such growth.
 func (v view) ofGrowth(workload string, e evidence) evidence {
 	if e.answer < inPart {

@@ -74,8 +74,8 @@ func stamp(sum hash.Hash, path string) {
 	}
 }
 
-// hashInput adds the content of a file or folder. Other names, such as builtin:NAME, have no
-// content.
+// hashInput adds the content of a file or folder. A name that is not a path, such as builtin:NAME,
+// adds no content.
 func hashInput(sum hash.Hash, path string) error {
 	if _, err := os.Stat(path); path == "" || errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -19,7 +19,7 @@ func ofKind(runs []*RunResult, kind memory.Kind) []*RunResult {
 	return slices.DeleteFunc(slices.Clone(runs), func(run *RunResult) bool { return run.kind() != kind })
 }
 
-// Samples is the number of samples that were taken between steps.
+// Samples returns the number of samples that were taken between steps.
 func (run *RunResult) Samples() int {
 	if run.Series == nil {
 		return 0
@@ -29,10 +29,10 @@ func (run *RunResult) Samples() int {
 
 func (run *RunResult) kind() memory.Kind { return run.Outcome.Verdict.Kind }
 
-// Middle returns the run that represents several: of those with the most frequent kind of
-// verdict, the one with the middle slope. Of equally frequent kinds it takes the worst. It takes
-// a leak only if compare.Leaks agrees. Of crashed runs, it takes the one with the most samples.
-// It needs at least one run.
+// Middle returns the run that represents several: of those with the most frequent kind of verdict,
+// the one with the middle slope. Among equally frequent kinds, Middle takes the worst. It takes a
+// leak only if compare.Leaks agrees. Among crashed runs, it takes the one with the most samples.
+// runs must not be empty.
 func Middle(runs []*RunResult) *RunResult {
 	leaks := compare.Leaks(outcomes(runs))
 	var most []*RunResult

@@ -37,8 +37,8 @@ type Plan struct {
 	Runtimes []string
 	// Commands start the children, by runtime.
 	Commands map[string]Command
-	// Models has the folders of the built-in models. User and Data are the model and dataset of
-	// the workload "user".
+	// Models has the folders of the built-in models. User and Data are the model and the dataset of
+	// the workload with the ID "user".
 	Models     map[string]string
 	User, Data string
 	// Pairs is the number of runs of each combination, each paired with a baseline run; 0 means
@@ -85,7 +85,8 @@ type Plan struct {
 type Progress struct {
 	// Run is the last run that ended.
 	Run RunResult
-	// Done of Total runs are complete. Reused of these are from an earlier matrix.
+	// Done is the number of complete runs, Total the number of all runs, and Reused the number of
+	// complete runs from an earlier matrix.
 	Done, Total, Reused int
 	// Left estimates the remaining time; 0 before the first run of this process.
 	Left time.Duration
@@ -176,8 +177,8 @@ func (p *Plan) expand() (jobs []job, settled map[combinationID]Combination) {
 	return slices.Concat(byPair...), settled
 }
 
-// Inapplicable returns the reasons why no remedy of the plan can change anything. It is empty
-// if one can, or if the plan has no remedies.
+// Inapplicable returns the reasons why no remedy of the plan can change anything. It returns none
+// if a remedy can, or if the plan has no remedies.
 func (p *Plan) Inapplicable() []string {
 	var reasons []string
 	for _, r := range p.Remedies {
@@ -243,7 +244,7 @@ func (p *Plan) refuse(runtime string, w Workload, r Remedy) (compare.Effect, str
 	return "", ""
 }
 
-// run returns the child of a job, without the folder for its files.
+// run returns the description of the child process for a job, without the folder for its files.
 func (p *Plan) run(j job) (runner.Job, error) {
 	w, r := j.workload, j.remedy
 	s := worker.Spec{

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Half the batch changes nothing else: dataset, steps and epochs stay. Specs of all other runs
-// have no Samples, so that runs from before that field are reused.
+// The remedy batch-half changes only the batch, not the dataset, the steps and the epochs. Specs of
+// other runs have no Samples, so that runs from before that field existed are reused.
 func TestADividedBatchChangesNothingElse(t *testing.T) {
 	p := plan(t)
 	p.Allocator = func(string) (string, error) { return "lib.so", nil }
@@ -54,7 +54,7 @@ func TestADividedBatchChangesNothingElse(t *testing.T) {
 	assert.Zero(t, s.Samples, "a batch of 1 stays as it is")
 }
 
-// The title must be true for models with dropout, too.
+// The title of the remedy must be true for models with dropout, too.
 func TestMicroBatchesPromiseNoMoreThanOneUpdate(t *testing.T) {
 	for _, id := range []string{"micro-2", "micro-4"} {
 		i := slices.IndexFunc(Remedies(), func(r Remedy) bool { return r.ID == id })

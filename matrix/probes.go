@@ -39,7 +39,8 @@ var tests = map[string]func(view, probe) []evidence{
 	"whole crash":           func(v view, p probe) []evidence { _, crash := v.wholeSet(p.Runs); return []evidence{crash} },
 }
 
-// each tests each pair of a measurement and the measurement that it is compared with.
+// each returns a test that calls test for each measurement of a probe and the measurement to
+// compare it with.
 func each(test func(v view, name, other string) evidence) func(view, probe) []evidence {
 	return func(v view, p probe) (all []evidence) {
 		v.of = p.Of
@@ -209,7 +210,7 @@ func (v view) growsWithBatch(w, _ string) evidence {
 	return e
 }
 
-// waitsIfItGrows is like waits, but only for a workload that grows and was also run with a
+// waitsIfItGrows is like waits, but has no answer unless the workload grows and was also run with a
 // collection after each step.
 func (v view) waitsIfItGrows(w, _ string) evidence {
 	if v.has(w, w+"/gc-step") && v.results[w].Verdict.Kind == memory.Leak {
@@ -234,7 +235,7 @@ func (v view) waits(w, _ string) evidence {
 	}
 	switch {
 	case verdict.Kind == memory.Sawtooth:
-		// A sawtooth may have another cause than the collector.
+		// A sawtooth may have another cause than the garbage collector.
 		e.answer, collecting = max(peak.answer, unclear), peak
 	case e.answer == yes && verdict.Cause != memlayer.GCLag:
 		e.answer = max(collecting.answer, unclear)
@@ -249,8 +250,8 @@ func (v view) waits(w, _ string) evidence {
 	return e
 }
 
-// curbs is like stops, for several results. If nothing grows, the peak shows whether the remedy
-// frees anything.
+// curbs is like stops for several workloads. If none of them grows, the peak shows whether the
+// remedy frees anything.
 func (v view) curbs(p probe) []evidence {
 	var stopped, peaks []evidence
 	for _, c := range pairs(p) {
@@ -326,8 +327,8 @@ func (v view) stopsPerSample(p probe) (all []evidence) {
 	return append(all, evidence{text: pool(peaks...).text})
 }
 
-// growsBeyond answers whether a workload grows where the compared one does not, or grows faster
-// if the probe is about slopes.
+// growsBeyond answers whether a workload grows and the compared one does not or, if the probe is
+// about slopes, whether it grows faster.
 func (v view) growsBeyond(name, other string) evidence {
 	e := v.growsItself(name)
 	if e.answer != yes {
@@ -370,9 +371,9 @@ func (v view) isCured(p probe) (all []evidence) {
 	return all
 }
 
-// accumulates answers whether workloads grow with everything released until runs run out of
-// memory. Growth alone counts in part, as does growth that stops with a collection after each
-// step.
+// accumulates answers whether workloads grow until they run out of memory although they release
+// everything. The answer is in part if they only grow, or if the growth stops with a collection
+// after each step.
 func (v view) accumulates(p probe) (all []evidence) {
 	grew, died := false, false
 	for _, pair := range pairs(p) {
@@ -475,9 +476,9 @@ func (v view) halves(name, w string) evidence {
 	return v.doubted(name, e)
 }
 
-// worsens answers whether a remedy costs accuracy. Training losses cannot show that, because
-// the model has seen the samples and all runs have one seed. Only a loss that becomes NaN or
-// infinite decides the question.
+// worsens answers whether a remedy costs accuracy. Training losses cannot show that, because the
+// model has seen the samples and all runs have one seed. Only a loss that becomes NaN or infinite
+// answers the question.
 func (v view) worsens(name, other string) evidence {
 	if !v.has(name, other) {
 		return evidence{}

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// quickTime is the time of a quick matrix without Plan.Within. reserve is the part of the
-	// time that is left for writing the reports.
+	// quickTime is the time of a quick matrix without Plan.Within. reserve is the part of this time
+	// that is left for writing the reports.
 	quickTime, reserve = 270 * time.Second, 5 * time.Second
 	// probeSteps and probeBatch are the length of the run that measures the speed of the
 	// machine.
 	probeSteps, probeBatch = 4, 8
-	// imageLeast is the smallest batch of images that the remedy batch-half can divide.
+	// imageLeast is the minimum batch size of images, which the remedy batch-half can still divide.
 	imageLeast = 4
 )
 
@@ -64,8 +64,8 @@ func (p *Plan) shorten(ctx context.Context) error {
 }
 
 // shorten shortens a workload until a run takes at most the time share, or to the minimum in
-// lengths. Halving keeps the length the same in most calls, so that the results of an interrupted
-// matrix can be reused.
+// lengths. Since it only halves, most calls give the same length, so that the results of an
+// interrupted matrix can be reused.
 func (w *Workload) shorten(s speed, share time.Duration) {
 	takes := func() time.Duration {
 		return s.rest + time.Duration(w.Steps)*s.step*time.Duration(w.Batch)/time.Duration(s.batch)
@@ -81,8 +81,8 @@ func (w *Workload) shorten(s speed, share time.Duration) {
 	w.Every, w.Epoch = max(1, min(w.Every, w.Steps/length.least)), max(1, min(w.Epoch, w.Steps/4))
 }
 
-// probe measures a step of a workload's model on the first runtime, without tracing. Images come
-// from S3.
+// probe measures a step of a workload's model on the first runtime, without tracing. For images, it
+// uses the workload S3.
 func (p *Plan) probe(ctx context.Context, w Workload) (speed, error) {
 	if w.ID != User {
 		var err error

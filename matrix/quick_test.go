@@ -52,7 +52,7 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-// The time is measured in a child.
+// Plan.shorten measures the time of a step in a child process.
 func TestShortenMeasures(t *testing.T) {
 	w, err := FindWorkload("S3")
 	require.NoError(t, err)

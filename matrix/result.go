@@ -25,7 +25,7 @@ type Result struct {
 	Settings    Settings            `json:"settings"`
 	// Calibration shows whether the measurement can be trusted.
 	Calibration []Calibration `json:"calibration"`
-	// Workloads and Remedies are those of the plan, in their order.
+	// Workloads and Remedies are copied from the plan, in the same order.
 	Workloads []Workload `json:"workloads"`
 	Remedies  []Remedy   `json:"remedies"`
 	// Combinations are ordered by runtime, workload and remedy.
@@ -62,7 +62,7 @@ type Calibration struct {
 	Slope memory.Interval `json:"slope"`
 	Kinds []memory.Kind   `json:"kinds"`
 	// OK means that most runs have the expected slope within 5%, or no leak if none is expected,
-	// and the others are inconclusive. Text is a sentence with the result.
+	// and that all other runs are inconclusive. Text is a sentence with the result.
 	OK   bool   `json:"ok"`
 	Text string `json:"text"`
 }
@@ -76,7 +76,8 @@ type Combination struct {
 	Effect compare.Effect `json:"effect"`
 	// Reason explains Effect in a sentence.
 	Reason string `json:"reason"`
-	// Comparison has the figures; nil for the baseline and if nothing could be compared.
+	// Comparison has the figures relative to the baseline; nil for the baseline itself, and if
+	// nothing could be compared.
 	Comparison *compare.Comparison `json:"comparison,omitempty"`
 	// Unverified is the reason why it is unknown whether the remedy took effect; empty if it
 	// did.
@@ -131,11 +132,12 @@ type RunResult struct {
 	Outcome compare.Outcome `json:"outcome"`
 	// Phases has the samples between phases, by the names in package worker.
 	Phases map[string]memory.Sample `json:"phases"`
-	// Facts are those of the child, and "threads tf_Compute", counted by the parent.
+	// Facts are the facts that the child reported, and "threads tf_Compute", which the parent
+	// counted.
 	Facts map[string]string `json:"facts,omitempty"`
 	// Series has some of the samples between steps.
 	Series *memory.Series `json:"series,omitempty"`
-	// Unverified is as in Combination.
+	// Unverified has the same meaning as in Combination.
 	Unverified string `json:"unverified,omitempty"`
 	// Failure is empty for a successful run. Cause is the cause of the failure.
 	Failure worker.Failure `json:"failure,omitempty"`
@@ -152,7 +154,7 @@ type Claim struct {
 	Says string `json:"says"`
 	// Verdicts has the verdict of each runtime that tested the claim.
 	Verdicts []ClaimVerdict `json:"verdicts"`
-	// Needs describes what a further test needs and this machine lacks. A claim without verdicts
+	// Needs describes what a further test needs that this machine lacks. A claim without verdicts
 	// and needs was not part of the matrix.
 	Needs string `json:"needs,omitempty"`
 }
@@ -164,6 +166,6 @@ type ClaimVerdict struct {
 	Verdict string `json:"verdict"`
 	// Text has the figures in sentences, or the reason why the runtime has no test.
 	Text string `json:"text"`
-	// Combinations are those that the verdict rests on, as "W4/close".
+	// Combinations names the combinations that the verdict is based on, as in "W4/close".
 	Combinations []string `json:"cells"`
 }

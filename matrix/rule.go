@@ -50,12 +50,12 @@ func ParseRule(text string) (Rule, error) {
 	return r, nil
 }
 
-// Check returns a sentence for each workload that breaks the rule, and a sentence for each other one
-// that it cannot decide. With a baseline, a result of an earlier matrix, the rule limits the
-// increase since then. A slope breaks a rule if its whole interval is above the limit, and is
-// undecided if the interval contains the limit. The rule "leak" is undecided if some runs leak, but
-// not the one that represents them. A workload with a crashed run breaks every rule.
-// Calibration workloads with a leak are left out. A rule that applies to no workload is
+// Check returns a sentence for each workload that breaks the rule, and a sentence for each workload
+// for which the rule cannot be decided. If baseline, the result of an earlier matrix, is not nil,
+// the rule limits the increase since then. A slope breaks a rule if its whole interval is above the
+// limit, and is undecided if the interval contains the limit. The rule "leak" is undecided if some
+// runs leak, but not the run that represents all (Middle). A workload with a crashed run breaks
+// every rule. Calibration workloads with a leak are left out. A rule that applies to no workload is
 // undecided.
 func (r Rule) Check(result, baseline *Result) (broken, undecided []string) {
 	before := make(map[combinationID]*Combination)

@@ -92,7 +92,7 @@ func TestWhatARuleCannotTell(t *testing.T) {
 	assert.Equal(t, []string{"no workload was measured that the rule applies to"}, leak.undecided(unsure, nil))
 }
 
-// A leak in some of the runs is not hidden by the others.
+// If some runs of a workload leak and others do not, the rule is undecided.
 func TestLeakInSomeRuns(t *testing.T) {
 	leak, err := ParseRule("leak")
 	require.NoError(t, err)
@@ -133,7 +133,7 @@ func TestSlopesAroundTheLimit(t *testing.T) {
 	assert.Contains(t, peak.undecided(now, silent)[0], "the baseline has no peak")
 }
 
-// A rule applies to the user's workloads, and to the control only if there are no others.
+// A rule applies to the control workload only if there are no other workloads.
 func TestNoRuleOnCalibration(t *testing.T) {
 	r, err := ParseRule("peak>1GiB")
 	require.NoError(t, err)

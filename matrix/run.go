@@ -109,8 +109,8 @@ func (d *doing) report(run RunResult) {
 	d.plan.Progress(p)
 }
 
-// left estimates the time of the remaining runs from the mean time of the runs of their
-// workload, or of all runs.
+// left estimates the time of the remaining runs from the mean time of complete runs of the same
+// workload, or else of all complete runs.
 func (d *doing) left() time.Duration {
 	type id struct{ runtime, workload string }
 	times := make(map[id][]float64)
@@ -253,7 +253,7 @@ func (p *Plan) observe(ctx context.Context, j job, run runner.Job) (*runner.Obse
 	return o, nil
 }
 
-// one returns the run of a job. The result is true if the run is from an earlier matrix.
+// one returns the run of a job. The second result is true if the run is from an earlier matrix.
 func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bool, error) {
 	child, err := p.run(j)
 	if err != nil {

@@ -238,7 +238,8 @@ func TestALeakIsFoundAndItsRemedyWorks(t *testing.T) {
 	assert.Contains(t, []compare.Effect{compare.NoEffect, compare.Unclear}, effects["leak/gc"])
 	assert.Equal(t, compare.CouldNotApply, effects["leak/gpu"])
 	assert.Equal(t, compare.NotApplicable, effects["leak/fetch"])
-	// Other tests run at the same time, so a control may be undecided, but never a leak.
+	// Since other tests run at the same time, the control workload may be undecided, but must not
+	// be a leak.
 	require.Len(t, r.Calibration, 2)
 	assert.True(t, r.Calibration[0].OK, r.Calibration[0].Text)
 	assert.NotContains(t, r.Calibration[1].Kinds, memory.Leak)
@@ -400,8 +401,7 @@ func TestSeveralRunsAtTheSameTime(t *testing.T) {
 	assert.NotContains(t, r.Calibration[0].Kinds, memory.Flat)
 	assert.NotContains(t, r.Calibration[1].Kinds, memory.Leak)
 
-	// The same plan finds all runs done. With another number of jobs, the measurement is a
-	// different one.
+	// The same plan reuses all runs. With another number of jobs, no run is reused.
 	var last Progress
 	p.Progress = func(progress Progress) { last = progress }
 	_, err = Run(t.Context(), p)
@@ -473,7 +473,7 @@ func TestAnInterruptedMatrixGoesOn(t *testing.T) {
 	assert.False(t, r.Complete)
 	assert.Len(t, r.Runs, 2, "what was measured is in the result")
 
-	// A crash in the middle of a line.
+	// The file ends in the middle of a line, as after a crash.
 	file, err := os.OpenFile(filepath.Join(p.Out, runsFile), os.O_APPEND|os.O_WRONLY, 0)
 	require.NoError(t, err)
 	_, err = file.WriteString(`{"id":3,"runtime":"g`)
@@ -530,7 +530,7 @@ func TestAPreloadThatDidNotTake(t *testing.T) {
 
 func TestAVariableThatTensorFlowDoesNotRead(t *testing.T) {
 	library := filepath.Join(t.TempDir(), "libtensorflow.so")
-	// The name is split between two reads.
+	// The name is split between two reads of the file.
 	content := append(bytes.Repeat([]byte{'x'}, 4<<20-3), "TF_READ\x00TF_LONGER_NAME\x00"...)
 	require.NoError(t, os.WriteFile(library, content, 0o666))
 	p := plan(t, workload("flat", 0))
@@ -569,7 +569,7 @@ func TestARewriteThatLeftNoTrace(t *testing.T) {
 	assert.Contains(t, reasons["traced/not there"], "has no float16 casts")
 	assert.Equal(t, compare.CouldNotApply, effects["traced/still there"])
 	assert.Contains(t, reasons["traced/still there"], "has 3 bfloat16 casts")
-	// The check does not apply to a child that traces nothing.
+	// A remedy that a trace should show is not refused if the child traces nothing.
 	assert.NotEqual(t, compare.CouldNotApply, effects["flat/not there"])
 	for _, c := range r.Combinations {
 		switch c.Workload + "/" + c.Remedy {
@@ -789,7 +789,7 @@ func TestAChildThatHangsAtItsEnd(t *testing.T) {
 	}, time.Minute, time.Millisecond, "nothing of its group runs on")
 }
 
-// A failure that the machine causes is no result.
+// A failure that the machine causes ends the matrix and is not recorded as a result.
 func TestFailuresOfTheMachine(t *testing.T) {
 	for id, want := range map[string]error{"terminated": runner.ErrOutside, "disk": syscall.ENOSPC} {
 		t.Run(id, func(t *testing.T) {
@@ -851,7 +851,7 @@ func TestAFolderIsForOneMatrix(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Memory during loading does not hide the memory of the steps.
+// A peak of memory during loading does not hide the peak of the steps.
 func TestThePeakIsThatOfTheSteps(t *testing.T) {
 	p := plan(t, workload("loads", 0))
 	p.Pairs = 1
@@ -863,7 +863,7 @@ func TestThePeakIsThatOfTheSteps(t *testing.T) {
 	assert.Less(t, *r.Combinations[0].Figures.Peak, int64(loaded.Get(memlayer.Peak).Bytes-64*memory.MiB))
 }
 
-// A traced step may need more memory than a run with a limit has.
+// Runs with a memory limit have no traced step, which may need more memory than the limit.
 func TestNoTraceUnderALimit(t *testing.T) {
 	p := plan(t, workload("traced", 0))
 	p.Pairs = 2
@@ -916,7 +916,7 @@ func TestTheRunThatStandsForSeveral(t *testing.T) {
 	assert.Equal(t, 1, Middle(runs(memory.Flat, memory.Leak, memory.Leak)).ID)
 }
 
-// The baseline runs decide whether there is a slope.
+// The baseline runs decide whether the goal of a comparison is the slope.
 func TestTheGoalIsThatOfThePairs(t *testing.T) {
 	p := &Plan{Seed: 1}
 	run := func(id, group, pair int, remedy string, kind memory.Kind) *RunResult {
@@ -951,7 +951,7 @@ func TestTheTimeThatIsLeft(t *testing.T) {
 	add(Go, "a", 1, 4, 3)
 	add(Go, "b", 10, 2, 1)
 	add(Keras, "a", 0, 0, 2)
-	// 3 of 1 s, 1 of 10 s, and 2 of the mean of 4 s, two at a time.
+	// 3 runs of 1 s, 1 run of 10 s, and 2 runs of the mean of 4 s remain, and two run at a time.
 	assert.Equal(t, 10500*time.Millisecond, d.left())
 	for i := range d.reused {
 		d.reused[i] = true
@@ -995,7 +995,7 @@ func TestPartsOfABatchAreComparedPerSample(t *testing.T) {
 	assert.Equal(t, compare.Partly, p.combine(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, compare.Scatter{}).Effect)
 }
 
-// A sign that also appears without the remedy proves nothing.
+// An operation that the baseline also runs does not show that a remedy took effect.
 func TestTracesThatTellNothing(t *testing.T) {
 	runs := func(counts ...string) (all []*RunResult) {
 		for _, n := range counts {
@@ -1011,7 +1011,7 @@ func TestTracesThatTellNothing(t *testing.T) {
 	assert.Empty(t, unseenTrace(with, []*RunResult{{}}), "it was not traced")
 }
 
-// A remedy that changes the graph, or the numbers, must show in each pair.
+// A remedy that changes the graph or the final loss must change it in each pair of runs.
 func TestChangesThatAreNotSeen(t *testing.T) {
 	run := func(facts ...string) *RunResult {
 		r := &RunResult{Facts: map[string]string{}}
@@ -1165,7 +1165,7 @@ func TestThreadsThatAreCounted(t *testing.T) {
 	assert.Contains(t, unseenPairs(one, runs("8", "8"), runs("8", "8")), "in a run there were 8 threads called tf_Compute, and 8 without it")
 }
 
-// A remedy is applied with the settings of its runtime.
+// A remedy is applied with the settings that it has for the runtime.
 func TestRemediesOnARuntimeOfTheirOwn(t *testing.T) {
 	p := plan(t)
 	refused := func(runtime, workload, remedy string) string {

@@ -96,8 +96,8 @@ func (s *store) close() { s.file.Close() }
 
 const maxResult = 64 << 20
 
-// ReadFile reads a matrix.json file, which may be compressed with gzip. It adds the claims that
-// the version that wrote the file did not know, with verdicts from the runs in the file.
+// ReadFile reads a matrix.json file, which may be compressed with gzip. It adds the claims that are
+// newer than the file, with verdicts from the runs in the file.
 func ReadFile(path string) (*Result, error) {
 	text, err := files.ReadGzip(path, maxResult)
 	if err != nil {

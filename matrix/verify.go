@@ -15,8 +15,8 @@ import (
 	"steadyfit/internal/lab/worker"
 )
 
-// goVariables are read by Go, and variables with mallocVariables by the malloc of the C
-// library.
+// Go reads the variables in goVariables, and the C library's malloc reads those with the prefix
+// mallocVariables.
 var goVariables = []string{"GOGC", "GOMEMLIMIT"}
 
 const mallocVariables = "MALLOC_"
@@ -80,11 +80,11 @@ func (p *Plan) whyUntraced(j job) string {
 }
 
 // poolThreads is the name of the inter-op threads: thread::ThreadPool "Compute" in
-// direct_session.cc and context.cc, with the prefix tf_ of posix_env.cc (TensorFlow 2.21). A
-// thread without a name inherits that of its creator, so the count may be too high.
+// direct_session.cc and context.cc, with the prefix tf_ of posix_env.cc (TensorFlow 2.21). A thread
+// without a name inherits the name of its creator, so the count may be too high.
 const poolThreads = "tf_Compute"
 
-// factPool is the fact with the number of these threads after the last step.
+// factPool is the fact with the number of inter-op threads after the last step.
 const factPool = "threads " + poolThreads
 
 // verifyThreads returns the reason why threads do not show that a remedy took effect, or "".
@@ -96,7 +96,7 @@ func verifyThreads(r Remedy, o *runner.Observed) string {
 	case steady[poolThreads] == 0:
 		return fmt.Sprintf("no thread is called %s", poolThreads)
 	case own && (closed == nil || closed[poolThreads] > 0):
-		// The pool that sessions share outlives them.
+		// The thread pool that sessions share outlives the sessions.
 		return "sessions are open to the end, so that it is not known whose threads there are"
 	}
 	return ""
@@ -121,9 +121,9 @@ func unseenTrace(r Remedy, base []*RunResult) string {
 
 var operationFacts = []string{worker.FactOperations, worker.FactBFloat16, worker.FactFloat16, worker.FactRecomputed, worker.FactClusters, worker.FactOneDNN, worker.FactCalls}
 
-// unseenPairs returns the reason why some pair of runs does not show that a remedy took effect: the
-// run with the remedy has as many threads, operations of each kind, or the same final loss. Losses
-// show nothing if those of the baseline differ.
+// unseenPairs returns the reason why a pair of runs does not show that a remedy took effect: the
+// run with the remedy has as many threads, as many operations of each kind, or the same final loss
+// as the baseline. If the losses of the baseline runs differ from each other, losses show nothing.
 func unseenPairs(r Remedy, runs, base []*RunResult) string {
 	if len(runs) != len(base) {
 		return ""

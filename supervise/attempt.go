@@ -26,7 +26,7 @@ type attempt struct {
 	stepped, progress bool
 }
 
-// code returns the exit code for Run's error if this attempt is the last one.
+// code returns the exit code for the error of Run, in case this attempt is the last one.
 func (a *attempt) code() int {
 	if a.end == nil {
 		return 1
@@ -43,7 +43,7 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 		command.Files = []*os.File{p.terminal}
 	}
 	var err error
-	// The end of ctx must not kill the child: it gets a signal instead.
+	// The end of ctx must not kill the child: the parent sends it a signal instead.
 	if a.Process, err = child.Start(context.WithoutCancel(ctx), command); err != nil {
 		a.crash.Time, a.crash.Lasted = time.Now(), time.Since(began)
 		return a, fmt.Errorf("supervise: %w", err)
@@ -63,7 +63,7 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	return a, nil
 }
 
-// ticks is the number of parts of a deadline.
+// ticks is the number of parts into which a deadline is divided.
 const ticks = 8
 
 func (p *parent) watch(ctx context.Context, a *attempt, messages <-chan []byte, exited <-chan struct{}, stderr *relay) {

@@ -36,7 +36,8 @@ import (
 )
 
 var (
-	// ErrRestart is wrapped by errors of Worker.Restart. Train has saved its state.
+	// ErrRestart is wrapped by the error of Worker.Restart. The function train returns it after it
+	// has saved its state.
 	ErrRestart = errors.New("another process continues")
 	// ErrRetry marks an error of train that may not occur in a new process. It counts as a crash.
 	ErrRetry = errors.New("a new process may get further")
@@ -55,11 +56,11 @@ type Options struct {
 	Deadline time.Duration
 	// Restarts is the number of consecutive crashes without progress before Run gives up; 0 means 5,
 	// and a negative number means none. An attempt makes progress if its first step is later than
-	// those of all earlier attempts.
+	// the first steps of all earlier attempts.
 	Restarts int
-	// Peers is the number of other processes that the training can continue without. An ErrPeer does
-	// not count as a crash of this process then, and Restarts limits its own crashes. All crashes
-	// together are limited to Restarts for each process.
+	// Peers is the number of other processes that the training can continue without. If it is not 0,
+	// an ErrPeer does not count as a crash of this process, so Restarts limits only its own crashes.
+	// The limit for all crashes together is Restarts times the number of processes.
 	Peers int
 	// KillOrphan kills the child at once if the parent has ended, so that its peers notice it and
 	// continue.
@@ -70,7 +71,7 @@ type Options struct {
 	// Grace is the time for the child to end after a signal. It must cover a step and a checkpoint.
 	// 0 means Deadline, but at least 1 min.
 	Grace time.Duration
-	// Outcome returns the exit code and the text of an error of train, which become those of an Error.
+	// Outcome returns the exit code and the text of an error of train, for Error.Code and Error.Text.
 	// nil means the function ExitCode, and the text of the error.
 	Outcome func(err error) (code int, text string) `json:"-"`
 	// Result is a pointer to a result of train, or nil. Its value in the child at the end of train
@@ -82,7 +83,8 @@ type Options struct {
 	// Worker.Terminal writes to it.
 	Stderr io.Writer
 
-	// Tests set the deadline before the first step, the program, and the functions of package time.
+	// Only tests set the fields below: the deadline before the first step, the program, and the
+	// functions of package time.
 	startDeadline time.Duration
 	args, env     []string
 	after         func(time.Duration) <-chan time.Time
@@ -101,8 +103,8 @@ type Crash struct {
 	// SIGSEGV and SIGABRT, also of C code, to exit code 2.
 	Signal   syscall.Signal `json:"signal,omitempty"`
 	ExitCode int            `json:"exit_code"`
-	// OOMKilled means that the kernel killed the process for lack of memory, as counted by its
-	// control group. Hang means that Run killed it.
+	// OOMKilled means that the kernel killed the process for lack of memory, according to its
+	// control group. Hang means that Run killed the process because it hung.
 	OOMKilled bool `json:"oom_killed,omitempty"`
 	Hang      bool `json:"hang,omitempty"`
 	// Peer means that train returned ErrPeer.
@@ -120,7 +122,7 @@ type Error struct {
 	// Code is the exit code for main, at least 1. Code and Text are from Options.Outcome.
 	Code int
 	Text string
-	// Crashes are the crashes since the last progress, if there were too many. Otherwise train
+	// Crashes has the crashes since the last progress if there were too many. It is empty if train
 	// returned an error.
 	Crashes []Crash
 }
@@ -169,7 +171,7 @@ func ExitCode(err error) int {
 // Run runs train in a child process, and restarts the child after a crash: SIGKILL, the kernel's OOM
 // killer, an abort in TensorFlow, or a hang. Main calls Run once. Code before that call runs in both
 // processes and must not load TensorFlow. The parent uses about 20 MiB. The child's standard input is
-// empty, and its standard output is that of the parent.
+// empty. The child shares the parent's standard output.
 //
 // In the child, Run does not return: when train has returned, it ends the process without running the
 // deferred functions of main. In the parent, Run returns
@@ -182,11 +184,12 @@ func ExitCode(err error) int {
 //
 // A child has crashed if it ends before train has returned.
 //
-// From its call on, output without a reader is an error and does not end the process (SIGPIPE).
+// Once Run was called, writing to a pipe without a reader returns an error instead of ending the
+// process (SIGPIPE).
 //
 // SIGINT, SIGTERM, SIGHUP and the end of ctx are passed to the child once and cancel train's context. A
-// second SIGINT kills the child. Ctrl-Z stops both processes. Run kills the rest of the child's process
-// group when the child has ended.
+// second SIGINT kills the child. Ctrl-Z stops both processes. When the child has ended, Run kills the
+// remaining processes of its process group.
 //
 // If the parent is killed, train's context is cancelled, and the child is killed after Grace, or at
 // once with KillOrphan. Wait for its end before resuming by hand, since two processes must not write
@@ -230,8 +233,8 @@ type parent struct {
 	next     spec
 	terminal *os.File
 	signals  chan os.Signal
-	// crashes are the crashes since the last progress. from is the latest first step of an attempt.
-	// memoryStep is the step of the last crash for lack of memory.
+	// crashes has the crashes since the last progress. from is the latest step with which an
+	// attempt began. memoryStep is the step of the last crash for lack of memory.
 	crashes          []Crash
 	from, memoryStep int64
 	// out is a queue of output. A goroutine writes it, because the parent must not wait for a

@@ -288,8 +288,8 @@ var scripts = map[string]script{
 
 var hogged [][]byte
 
-// sums is a training of 400 steps with a checkpoint after each third step. Each step must be done exactly
-// once.
+// sums is a training of 400 steps with a checkpoint after every third step. Its result is right only if
+// each step counts exactly once.
 func sums(_ context.Context, w *Worker) error {
 	const steps = 400
 	var step, sum int64
@@ -528,7 +528,7 @@ func procState(pid int) string {
 	return after[:min(1, len(after))]
 }
 
-// ended reports whether a process has ended, whether or not its parent has waited for it.
+// ended reports whether a process has ended, even if its parent has not waited for it yet.
 func ended(pid int) bool { s := procState(pid); return s == "" || s == "Z" }
 
 func TestSuperviseKillsWhatHangs(t *testing.T) {
@@ -540,7 +540,7 @@ func TestSuperviseKillsWhatHangs(t *testing.T) {
 			tr := newTrial(t, name)
 			tr.Deadline, tr.startDeadline = time.Minute, time.Minute
 			clock, died := make(chan time.Time), make(chan struct{})
-			// A process stops some time after the signal was sent.
+			// A process does not stop at once when the signal is sent.
 			stopped := func() bool { return name == "hangs" || procState(startedPID(tr)) == "T" }
 			tr.tick = func(time.Duration) (<-chan time.Time, func()) { return clock, func() {} }
 			tr.onWait = sync.OnceFunc(func() { close(died) })
@@ -677,7 +677,8 @@ func TestSuperviseGivesUpWithoutProgress(t *testing.T) {
 	}
 }
 
-// A process outlives another one that crashes as often as it may, but not without end.
+// With Peers, a process survives as many crashes of another process as that one may have, but not
+// any number.
 func TestSupervisePeers(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -792,7 +793,7 @@ func TestSuperviseContextEnds(t *testing.T) {
 	}
 }
 
-// startParent starts a supervising process for a script. Signals of these tests go to it.
+// startParent starts a supervising process for a script. The tests send signals to this process.
 func startParent(t *testing.T, name string, o Options, env ...string) (cmd *exec.Cmd, out *sink, dir string) {
 	t.Helper()
 	text, err := json.Marshal(map[string]any{"Grace": o.Grace, "KillOrphan": o.KillOrphan})
@@ -920,7 +921,8 @@ func TestSuperviseParentIsSmall(t *testing.T) {
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	assert.Error(t, cmd.Wait())
 	assert.NotContains(t, string(maps), "libtensorflow")
-	// How many pages of the program's file are resident is a decision of the kernel.
+	// Only anonymous memory is checked, since the kernel decides how many pages of the program's
+	// file are resident.
 	_, rest, found := strings.Cut(string(status), "RssAnon:")
 	require.True(t, found)
 	var kib int
@@ -936,7 +938,8 @@ func TestSuperviseParentIsSmall(t *testing.T) {
 	assert.Less(t, kib, most)
 }
 
-// The kernel kills a child in a control group.
+// The crash of a child that the kernel kills for lack of memory in its control group is reported as
+// such.
 func TestSuperviseReportsTheOOMKiller(t *testing.T) {
 	groups, err := os.ReadFile("/proc/self/cgroup")
 	require.NoError(t, err)
@@ -969,7 +972,8 @@ func TestSuperviseReportsTheOOMKiller(t *testing.T) {
 }
 
 // Children are killed, crashed and stopped at random moments, from before main to the middle of a
-// checkpoint. The result must equal that of an undisturbed run. STEADYFIT_TEST_KILLS sets the number.
+// checkpoint. The result must equal that of an undisturbed run. STEADYFIT_TEST_KILLS sets the number
+// of kills.
 func TestSuperviseRandomKills(t *testing.T) {
 	kills := 12
 	if text := os.Getenv(killsEnv); text != "" {

@@ -26,8 +26,8 @@ type Status struct {
 	Attempt int `json:"attempt"`
 	// Began is the start time of the first child.
 	Began time.Time `json:"began"`
-	// Step is the latest step of all children. If it is above 0, train resumes from the checkpoints.
-	// If it is 0, existing checkpoints belong to another training.
+	// Step is the latest step of all children. If Step is above 0, train resumes from the
+	// checkpoints. If it is 0, existing checkpoints belong to another training.
 	Step int64 `json:"step,omitempty"`
 	// Reason says why this child was started, such as "restart 3: killed by SIGKILL". It is empty
 	// for the first child.
@@ -49,7 +49,7 @@ type spec struct {
 	KillOrphan bool          `json:"kill_orphan,omitempty"`
 }
 
-// message is a sign of life. With End it is the last message.
+// message is a sign of life or, if End is true, the last message.
 type message struct {
 	Step int64   `json:"step"`
 	End  endKind `json:"end,omitempty"`
@@ -83,7 +83,7 @@ type Worker struct {
 	first atomic.Bool
 	// sending is held while a message is sent. A long one must not be mixed with others.
 	sending sync.Mutex
-	// step is the latest step, whether it was sent or not.
+	// step is the latest step, even if it was not sent yet.
 	step atomic.Int64
 }
 
@@ -124,7 +124,7 @@ func (w *Worker) Alive(step int64) {
 	defer w.sending.Unlock()
 	w.sent.Store(now)
 	var line [40]byte
-	// If the pipe is full, the sign is dropped; the next one suffices.
+	// If the pipe is full, this sign of life is dropped; the next one suffices.
 	text := append(strconv.AppendInt(append(line[:0], `{"step":`...), step, 10), "}\n"...)
 	if write(w.fd, text) == nil && first {
 		w.first.Store(true)
@@ -155,8 +155,8 @@ func (w *Worker) Busy() (done func()) {
 }
 
 // Restart returns an error that wraps ErrRestart. Train saves its state and returns the error, and
-// another child resumes at once with fresh memory. Without progress, that counts as a crash. Without
-// supervision, the error does not wrap ErrRestart.
+// another child resumes at once with fresh memory. A restart without progress counts as a crash. If
+// there is no supervision, the error does not wrap ErrRestart.
 func (w *Worker) Restart(reason string) error {
 	if w == nil {
 		return fmt.Errorf("%s: a new process is needed, but the training is not supervised; train under supervise.Run", reason)
@@ -200,7 +200,7 @@ func work(ctx context.Context, o Options, train func(context.Context, *Worker) e
 	return errors.Join(err, fmt.Errorf("supervise: reporting to the parent: %w", lost))
 }
 
-// watchParent blocks until the parent has ended. The parent never writes.
+// watchParent blocks in a read until the parent has ended, since the parent never writes.
 func (w *Worker) watchParent(orphan context.CancelCauseFunc) {
 	_, _ = w.parent.Requests.Read(make([]byte, 1))
 	if !w.spec.KillOrphan {

@@ -18,15 +18,15 @@ type answer struct {
 	Workload matrix.Workload
 	Base     *matrix.Combination
 	growth   growth
-	// Removes, lowers, nothing, harms and unclear are the remedies by their effect on the
-	// growth or the crash; Removes has the cheapest first. unseen are those without an effect
-	// that may not have been applied.
+	// Removes, lowers, nothing, harms and unclear are the remedies by their effect on the growth or
+	// the crash; Removes has the cheapest first. unseen are the remedies without an effect that may
+	// not have been applied.
 	Removes, lowers, nothing, unseen, harms, unclear []*matrix.Combination
 	// Peak are remedies that lower the peak, whether the workload grows or not.
 	Peak []*matrix.Combination
 }
 
-// Answer returns a, for templates that get a type that embeds answer.
+// Answer returns a. Templates call it on types that embed answer.
 func (a answer) Answer() answer { return a }
 
 // Best returns the cheapest remedy that removes the growth, or nil.
@@ -37,7 +37,7 @@ func (a answer) Best() *matrix.Combination {
 	return a.Removes[0]
 }
 
-// OnPurpose reports whether the growth is that of a calibration.
+// OnPurpose reports whether the workload is a calibration, which grows on purpose.
 func (a answer) Crashes() bool   { return a.growth == crashes }
 func (a answer) Grows() bool     { return a.growth == grows }
 func (a answer) OnPurpose() bool { return a.Workload.Leak != nil && *a.Workload.Leak > 0 }
@@ -137,7 +137,7 @@ func best(lines []line) line {
 
 func (l line) empty() bool { return len(l.Items) == 0 && l.Note == "" }
 
-// Sentence is the line on a terminal, and Color its mark.
+// Sentence returns the line for a terminal, and Color its colour.
 func (l line) Sentence() string {
 	if len(l.Items) == 0 {
 		return l.Note
@@ -167,8 +167,8 @@ func (a answer) Tried() bool {
 	return len(a.Removes)+len(a.lowers)+len(a.nothing)+len(a.unseen)+len(a.harms)+len(a.unclear) > 0
 }
 
-// onGrowth returns the effect on the growth. A remedy with another goal has that of its slope.
-// A crash counts for every goal.
+// onGrowth returns the effect of a remedy on the growth. If the remedy has another goal, it is the
+// effect on the slope. A crash counts for every goal.
 func (v *view) onGrowth(c *matrix.Combination, g growth) compare.Effect {
 	switch goal := v.goal(c); {
 	case c.Effect == compare.CouldNotApply, c.Effect == compare.NotApplicable, goal == compare.LowerSlope, goal == "", g == crashes:
@@ -288,7 +288,8 @@ func (r onRuntime) Tally() (string, error) {
 	return phrase("tally", n)
 }
 
-// slopeLeft returns the ratio of slopes; it is infinite if unknown.
+// slopeLeft returns the ratio of the slope with a remedy to the slope without it; it is infinite if
+// unknown.
 func slopeLeft(c *matrix.Combination) float64 {
 	if c.Comparison == nil || !c.Comparison.Slope.OK {
 		return math.Inf(1)
@@ -296,9 +297,8 @@ func slopeLeft(c *matrix.Combination) float64 {
 	return c.Comparison.Slope.Estimate
 }
 
-// byCost compares the step time of two remedies, then their peak. Differences below a twentieth
-// are noise. A remedy whose steps do less work comes last, because its step time cannot be
-// compared.
+// byCost compares the step times of two remedies, then their peaks. Differences below 5% are noise.
+// A remedy whose steps do less work comes last, because its step time cannot be compared.
 func (v *view) byCost(a, b *matrix.Combination) int {
 	cost := func(r compare.Ratio) float64 {
 		switch {

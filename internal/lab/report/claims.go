@@ -33,7 +33,7 @@ var escapeMarkdown = strings.NewReplacer("\\", "\\\\", "|", "\\|", "<", "&lt;", 
 // markdown escapes text and puts it on one line. Underscores within words need no escape.
 func markdown(text string) string { return escapeMarkdown.Replace(oneLine(text)) }
 
-// On returns the verdict of a runtime, with the class of the page.
+// On returns the verdict of a runtime on a claim, with its CSS class.
 func (v *view) On(c matrix.Claim, runtime string) (s struct{ Verdict, Class, Text, From string }) {
 	s.Verdict = "not tested"
 	for _, d := range c.Verdicts {

@@ -15,22 +15,22 @@ import (
 
 // Agreement describes how far two matrices agree.
 type Agreement struct {
-	// Combinations is the number of combinations that are in both matrices and were measured
-	// in at least one. Same is the number of those with equal effects.
+	// Combinations is the number of combinations that are in both matrices and were measured in at
+	// least one. Same is the number of these combinations with equal effects.
 	Combinations int `json:"cells"`
 	Same         int `json:"same"`
 	// Open is the number of the Same combinations whose effect is unclear.
 	Open int `json:"open"`
-	// Baselines is the number of baselines with a verdict in both. SameBaselines of them have
-	// the same class: they grow, do not grow, crash, or are inconclusive. SameKinds of these
-	// have the same kind of verdict; the kinds of verdicts without growth differ by noise.
+	// Baselines is the number of baselines with a verdict in both. SameBaselines of them have the
+	// same class: they grow, do not grow, crash, or are inconclusive. SameKinds of these have the
+	// same kind of verdict; noise can change the kind of a verdict without growth.
 	Baselines     int `json:"baselines"`
 	SameBaselines int `json:"same_baselines"`
 	SameKinds     int `json:"same_kinds"`
 	// OnlyA and OnlyB are the numbers of combinations that only one matrix has.
 	OnlyA int `json:"only_a"`
 	OnlyB int `json:"only_b"`
-	// OtherKinds are baselines of the same class with different kinds of verdict.
+	// OtherKinds lists the baselines whose class is the same but whose kind of verdict differs.
 	Disagreements []Disagreement `json:"disagreements"`
 	OtherKinds    []Disagreement `json:"other_kinds"`
 }
@@ -67,7 +67,7 @@ type Disagreement struct {
 	Why string `json:"why"`
 }
 
-// With is the remedy; empty for a workload as it is.
+// With returns the remedy; empty for a workload without one.
 func (d Disagreement) With() string {
 	if d.Remedy == matrix.Baseline {
 		return ""
@@ -139,7 +139,7 @@ func agree(a, b *view) Agreement {
 	return out
 }
 
-// measured reports whether runs gave a result.
+// measured reports whether the runs of a combination gave a result.
 func measured(c *matrix.Combination) bool {
 	return c.Comparison != nil || c.Effect != compare.NotApplicable && c.Effect != compare.CouldNotApply
 }
@@ -192,7 +192,8 @@ func whyVerdict(a, b *view, x, y *matrix.Combination) string {
 	if i, j := growthOf(x) == undecided, growthOf(y) == undecided; i || j {
 		return which(i, j) + " inconclusive"
 	}
-	// If some runs have the verdict of the other matrix, chance may have decided the majority.
+	// If some runs of one matrix have the verdict of the other matrix, the difference may be
+	// chance.
 	other := func(v *view, c, than *matrix.Combination) (n, all int) {
 		for _, r := range v.runsOf(c) {
 			all++
@@ -219,7 +220,7 @@ func whyVerdict(a, b *view, x, y *matrix.Combination) string {
 	return ""
 }
 
-// nearly is the largest difference of two ratios of the same amount.
+// nearly is the maximum difference of two ratios that count as equal.
 const nearly = 0.05
 
 // whyEffect explains different effects of a remedy, or returns "".

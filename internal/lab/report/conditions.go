@@ -15,7 +15,7 @@ import (
 	"steadyfit/memory"
 )
 
-// Alarms are warnings that stand above everything.
+// Alarms returns the warnings for the top of the page.
 func (v *view) Alarms() []string {
 	var list []string
 	for _, c := range v.Calibration {
@@ -32,7 +32,7 @@ func (v *view) Alarms() []string {
 	return list
 }
 
-// Calibrated is a sentence that the calibration succeeded, or "".
+// Calibrated returns a sentence that says that the calibration succeeded, or "".
 func (v *view) Calibrated() (string, error) {
 	var n struct {
 		Leaks, Controls int
@@ -115,10 +115,10 @@ func (v *view) Machine() string {
 
 func (v *view) platform() string { return strings.Trim(v.Environment.OS+"/"+v.Environment.Arch, "/") }
 
-// System is the operating system with its kernel.
+// System returns the operating system with its kernel.
 func (v *view) System() string { return strings.TrimSpace(v.platform() + " " + v.Environment.Kernel) }
 
-// When is the time of the first run and the size of the matrix.
+// When returns the time of the first run and the size of the matrix.
 func (v *view) When() string {
 	began, when := v.Started, ""
 	for i := range v.Runs {
@@ -150,7 +150,7 @@ func workloadFacts(w matrix.Workload, runtime string) string {
 		known(memory.Bytes(w.Budget), "budget %v per step"), known(memory.Bytes(w.Limit), "under a limit of %v"))
 }
 
-// Variables, How, Limits and Took describe the conditions of the runs.
+// Variables and the methods below it describe the conditions of the runs.
 func (v *view) Variables() string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(v.Environment.Variables)) {

@@ -22,7 +22,7 @@ type part struct {
 	Index  int // of the runtime
 	Rows   []row
 	Absent []labelled
-	// Why is true if a row has a remark, and Less if the steps of a row do less work.
+	// Why is true if a row has a remark, and Less is true if the steps of a row do less work.
 	Why, Less bool
 	Native    []nativeColumn
 	Front     []row // rows with the lowest peak for their step time
@@ -39,7 +39,8 @@ type row struct {
 	Front   int  // number on the front, from 1
 }
 
-// nativeColumn is a column of memory of TensorFlow. It is shown if a row has the figure.
+// nativeColumn is a column with an amount of TensorFlow's memory. It is shown if a row has the
+// amount.
 type nativeColumn struct {
 	Name   string
 	figure func(*matrix.Figures) *int64
@@ -81,7 +82,7 @@ func (v *view) part(runtime int, a answer) part {
 		}
 		p.Absent = addTo(p.Absent, label, m)
 	}
-	// The best effect comes first. Remedies that work are ordered by cost.
+	// Rows are sorted by effect, the best one first. Remedies that work are sorted by cost.
 	slices.SortStableFunc(shown[1:], func(x, y *matrix.Combination) int {
 		if n := cmp.Compare(rank(x.Effect), rank(y.Effect)); n != 0 || x.Effect != compare.Works {
 			return n
@@ -165,7 +166,8 @@ func (r row) Slope() string {
 	return head
 }
 
-// Ratios are those of slope, peak, step time and memory after close; empty if unknown.
+// Ratios returns the ratios to the baseline of slope, peak, step time and memory after close; a
+// text is empty if unknown.
 func (r row) Ratios() [4]string {
 	var list [4]string
 	if d := r.Comparison; d != nil {
@@ -244,8 +246,8 @@ const mostPoints, mostRepeats = 24, 6
 // point is the memory after a step.
 type point struct{ x, y float64 }
 
-// thinned returns at most that many points: the first, the last, and the lowest and highest of
-// each section.
+// thinned returns at most that many points: the first, the last, and the lowest and highest of each
+// section between.
 func thinned(list []point, most int) []point {
 	if len(list) <= most || most < 6 {
 		return list
@@ -276,7 +278,7 @@ func thinned(list []point, most int) []point {
 	return append(out, list[len(list)-1])
 }
 
-// curves returns the curve of the middle run, and for the baseline those of other runs.
+// curves returns the curve of the middle run and, for the baseline, the curves of other runs.
 func (v *view) curves(c *matrix.Combination) (text string, crashed bool) {
 	middle := v.middle(c)
 	if middle == nil {

@@ -242,7 +242,7 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 	return &result
 }
 
-// fixtureRemedies has ID, group, goal, title and runtimes of each remedy.
+// fixtureRemedies has a line with the ID, group, goal, title and runtimes of each remedy.
 const fixtureRemedies = `
 none|baseline|slope|as it is
 close|lifetimes|slope|close tensors when they are done with|go galeone

@@ -87,7 +87,7 @@ func spread(c *matrix.Combination) string {
 	text := rate(s, true)
 	i := strings.Index(text, "[")
 	low, high, _ := strings.Cut(strings.Trim(text[i:], "[]"), ", ")
-	// The unit is that of the largest value, and the estimate alone may have a smaller one.
+	// All values have the unit of the largest one; the estimate alone might have a smaller unit.
 	if unit := strings.Fields(text)[1]; !strings.HasSuffix(rate(s, false), " "+unit) {
 		high += " " + unit
 	}
@@ -109,8 +109,8 @@ func times(r compare.Ratio, bounds bool) string {
 	return typeset.Replace(r.Times(bounds))
 }
 
-// Cost describes the cost of a remedy: "step time ×1.42; peak ×0.61". Without a baseline that
-// survives, it has amounts: "peak 1.2 GiB; 140 ms per step".
+// Cost describes the cost of a remedy: "step time ×1.42; peak ×0.61". If all baseline runs crashed,
+// it has amounts instead of ratios: "peak 1.2 GiB; 140 ms per step".
 func (v *view) Cost(c *matrix.Combination) string {
 	var parts []string
 	if c.Comparison != nil {
@@ -167,7 +167,7 @@ func (v *view) goalRatio(c *matrix.Combination) (name string, r compare.Ratio) {
 	return "slope", c.Comparison.Slope
 }
 
-// Verdict is the verdict in a few words.
+// Verdict returns the verdict on a combination in a few words.
 func (v *view) Verdict(c *matrix.Combination) string {
 	switch {
 	case c == nil:
@@ -245,7 +245,7 @@ func (v *view) crash(c *matrix.Combination) string {
 	return best
 }
 
-// causes explain Verdict.Cause to readers of a report.
+// causes has a sentence for each value of Verdict.Cause.
 var causes = map[string]string{
 	memlayer.GCLag:        "unreachable native objects wait for the garbage collector, which does not see their size",
 	memlayer.Unreleased:   "native objects are created and never released",
@@ -261,10 +261,11 @@ var causes = map[string]string{
 // release is the ID of the remedy that releases native objects explicitly.
 const release = "close"
 
-// origin is the layer that grows, and the explanation in sentences. Both are empty without growth.
+// origin has the layer that grows, and an explanation in sentences. Layer and Text are empty if
+// nothing grows.
 type origin struct{ Layer, Text string }
 
-// Why explains the growth of an answer.
+// Why explains why the workload of an answer grows.
 func (v *view) Why(a answer) (o origin) {
 	d := a.Base.Verdict
 	if d == nil || d.Cause == "" {
@@ -300,8 +301,8 @@ func notes(d *memory.Verdict) string {
 	return strings.Join(list, " ")
 }
 
-// explicitly explains how to release objects that wait for the garbage collector. On a runtime
-// without such a remedy, it has the result of the runtime go.
+// explicitly explains how to release objects that wait for the garbage collector. On a runtime that
+// has no remedy for this, it reports the result of the runtime go.
 func (v *view) explicitly(a answer) string {
 	m, ok := v.remedy[release]
 	if !ok {

@@ -82,8 +82,8 @@ func (r onRuntime) of(is func(answer) bool) []answer {
 	return slices.DeleteFunc(slices.Clone(r.Answers), func(a answer) bool { return !is(a) })
 }
 
-// Bad returns the workloads that grow or crash, Peaks those without growth that have a remedy
-// for their peak, and Settled the others by their growth.
+// Bad returns the workloads that grow or crash, Peaks the other workloads that have a remedy for
+// their peak, and Settled all remaining ones by their verdict.
 func (r onRuntime) Bad() []answer {
 	return r.of(func(a answer) bool { return a.Grows() || a.Crashes() })
 }
@@ -105,7 +105,7 @@ func (v *view) Barren(r onRuntime) []labelled      { return v.barren(r.Answers) 
 func (v *view) AllWorkloads() []matrix.Workload    { return v.workloads }
 func (v *view) Title(c *matrix.Combination) string { return v.title(c.Remedy) }
 
-// Cause is the layer that grows, or the cause of a crash.
+// Cause returns the layer that grows, or the cause of a crash.
 func (v *view) Cause(a answer) origin {
 	if a.Crashes() {
 		return origin{Text: sentence(v.crash(a.Base))}

@@ -11,12 +11,12 @@ import (
 	"steadyfit/memory"
 )
 
-// heldWorth is the least increase of memory, from before the first step to after close, for which
-// a workload is listed. The increase by a loaded library is smaller.
+// heldWorth is the minimum increase of memory, from before the first step to after close, for which
+// a workload is listed. Loading a library increases memory by less.
 const heldWorth = 64 * memory.MiB
 
-// mostKept is the maximum number of such workloads on a page, mostReturns that of remedies for
-// each.
+// mostKept is the maximum number of listed workloads on a page. mostReturns is the maximum number
+// of remedies for each.
 const mostKept, mostReturns = 6, 4
 
 // kept is a workload without growth that holds most of its memory after everything was closed.
@@ -24,13 +24,14 @@ type kept struct {
 	answer
 	loaded, level, closed memory.Bytes
 	trimmed               *int64
-	// back are remedies with at least a fifth less memory after close, and a fifth less than in
-	// the loop. fewer are remedies that also have less memory in the loop. alittle are remedies
-	// with a little less memory after close. same are remedies that are meant to return memory but
-	// change nothing. unseen are those of same that may not have been applied. Remedies whose
-	// steps do less work are in no list. The smallest amount comes first.
+	// back has remedies with at least a fifth less memory after close than without the remedy, and
+	// than in the loop. fewer has remedies that also have less memory in the loop. alittle has
+	// remedies with slightly less memory after close. same has remedies that are meant to return
+	// memory but change nothing, and unseen has such remedies that may not have been applied.
+	// Remedies whose steps do less work are in no list. The lists are sorted by the memory after
+	// close, the smallest first.
 	back, fewer, alittle, same, unseen []*matrix.Combination
-	// Compared is the number of remedies with a ratio.
+	// Compared is the number of remedies whose memory after close could be compared.
 	Compared int
 }
 
@@ -94,7 +95,8 @@ func (k *kept) add(c *matrix.Combination, goal compare.Goal) {
 
 func (k kept) held() memory.Bytes { return k.closed - k.loaded }
 
-// Figure and Of describe the memory that is held after close.
+// Figure returns the memory that is held after close, and Of a text that compares it with the
+// memory in the loop.
 func (k kept) Figure() string { return k.closed.String() }
 func (k kept) Of() string     { return fmt.Sprintf("held after the close, of %s in the loop", k.level) }
 

@@ -87,7 +87,7 @@ func TestKept(t *testing.T) {
 	has(t, text, "no setting was compared")
 	has(t, text, "TensorFlow keeps it, in a pool or in a cache; malloc")
 
-	// Returned memory and small amounts are not shown.
+	// Workloads that return their memory or hold little are not shown.
 	for _, closed := range []int64{109 + 63, 120} {
 		r.Combinations[0].Figures.Closed = amount(closed)
 		hasNot(t, render(t, r), "keeps its memory")
@@ -243,7 +243,7 @@ func TestUnverified(t *testing.T) {
 	require.Contains(t, row, reason)
 	has(t, visible(page), "=? not verified no difference was seen, but nothing shows that the remedy was applied")
 
-	// A remedy that makes a difference was applied.
+	// A remedy that makes a difference counts as applied.
 	change(func(c *matrix.Combination) {
 		c.Effect = compare.Partly
 		c.Comparison.Slope.Effect, c.Comparison.Effect = compare.Partly, compare.Partly
@@ -261,7 +261,7 @@ func TestUnverified(t *testing.T) {
 	r.Combinations[1].Unverified = ""
 	has(t, visible(render(t, r)), "no remedy that was tried cures that")
 
-	// The same applies to memory that stays after close, and to crashes.
+	// For memory that stays after close, and for crashes, no effect is known either.
 	r = keptFixture()
 	r.Combinations[1].Unverified = reason
 	has(t, visible(render(t, r)), "=? Not verified, no difference seen malloc_trim each epoch")

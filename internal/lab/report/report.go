@@ -105,8 +105,8 @@ func (v *view) runsOf(c *matrix.Combination) []*matrix.RunResult {
 	return list
 }
 
-// middle returns the run that represents the runs of a combination, or nil. A thin result has the
-// figures of that run alone, and its series.
+// middle returns the run that represents the runs of a combination, or nil. In a thinned result,
+// only this run has figures and a series.
 func (v *view) middle(c *matrix.Combination) *matrix.RunResult {
 	runs := v.runsOf(c)
 	if len(runs) == 0 {
@@ -155,7 +155,7 @@ func slope(c *matrix.Combination) (memory.Interval, bool) {
 	return c.Figures.Slope, true
 }
 
-// kinds returns how many runs of a combination have its verdict, as in "in 4 of 5 runs".
+// kinds returns how many runs have the combination's verdict, as in "in 4 of 5 runs".
 func (v *view) kinds(c *matrix.Combination) string {
 	if c.Verdict == nil {
 		return ""
@@ -175,8 +175,8 @@ func (v *view) kinds(c *matrix.Combination) string {
 	return fmt.Sprintf("in %d of %d runs", same, len(runs))
 }
 
-// growth is the class of a workload by its verdict, with its class on a page and its heading. Noise
-// changes kinds of verdicts, but not their name.
+// growth is the class of a workload by its verdict, with a CSS class and a heading. Noise may
+// change the kind of a verdict, but not the name of its growth.
 type growth struct{ name, class, heading string }
 
 var (

@@ -20,10 +20,10 @@ const (
 	thinDigits = 4
 )
 
-// Thin returns a copy of a result for a repository, which takes a tenth of the space and still serves
-// all functions of this package. It leaves out trends, logs, keys, most facts, digits, and layers that
-// no report shows. Only the middle run of a combination and the runs of a baseline keep more than the
-// kind of their verdict and a short series.
+// Thin returns a copy of a result to store in a repository. The copy takes a tenth of the space, and
+// all functions of this package accept it. It leaves out trends, logs, keys, most facts, digits, and
+// layers that no report shows. Only the middle run of a combination and the runs of a baseline keep
+// more than the kind of their verdict and a short series.
 func Thin(r *matrix.Result) *matrix.Result {
 	v, out := newView(r), *r
 	out.Combinations, out.Runs = slices.Clone(r.Combinations), slices.Clone(r.Runs)
@@ -116,8 +116,8 @@ func thinRun(run *matrix.RunResult, middle, baseline bool) {
 	}
 }
 
-// thinVerdict reduces a verdict to the fields that a report uses. If the verdict is not shown itself,
-// these are only the fields for a table of remedies.
+// thinVerdict reduces a verdict to the fields that a report uses. If shown is false, only the fields
+// for a table of remedies remain.
 func thinVerdict(d memory.Verdict, shown bool) memory.Verdict {
 	d.Trends, d.Slope = nil, roundInterval(d.Slope, thinDigits)
 	d.NoiseFloor = round(d.NoiseFloor, thinDigits)

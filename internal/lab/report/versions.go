@@ -19,17 +19,16 @@ type Version struct {
 }
 
 // Change is a combination whose verdict differs between two versions by more than chance explains.
-// A is the figure with version Before, and B the figure with version Since.
+// A is the figure with the version in Before, and B the figure with the version in Since.
 type Change struct {
 	Before string `json:"before"`
 	Since  string `json:"since"`
 	Disagreement
 }
 
-// Changes returns the changes between consecutive versions. If the combination was undecided in
-// some of them, the versions before and after these are compared. explained is the number of
-// differences that chance explains, and missing that of combinations that were not measured with
-// each version.
+// Changes returns the changes between consecutive versions. Versions in which a combination was
+// undecided are skipped. explained is the number of differences that chance explains, and missing
+// is the number of combinations that were not measured with every version.
 func Changes(versions []Version) (changes []Change, explained, missing int) {
 	all := make(map[combinationID]bool)
 	for _, v := range versions {
@@ -114,7 +113,7 @@ type versionView struct {
 	*view
 }
 
-// brief is the verdict of a combination in one or two words.
+// brief returns the verdict of a combination in one or two words.
 func brief(c *matrix.Combination) string {
 	switch {
 	case c == nil:
