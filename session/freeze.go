@@ -32,12 +32,13 @@ func (s *Session) freeze(ctx context.Context) (capability.Frozen, error) {
 	if err != nil {
 		return nil, err
 	}
-	return frozen{p, w}, nil
+	return frozen{p, w, &s.saves}, nil
 }
 
 type frozen struct {
 	*Snapshot
 	writer *stateWriter
+	thread *thread
 }
 
 func (f frozen) Save(prefix string) error {
@@ -57,7 +58,9 @@ func (f frozen) Save(prefix string) error {
 	for i, v := range f.values {
 		feeds[w.values[i]] = v
 	}
-	_, err = w.tf.Run(context.Background(), feeds, nil, tfbind.RunOptions{Targets: []string{"save"}, Proto: callerRuns})
+	f.thread.run(func() {
+		_, err = w.tf.Run(context.Background(), feeds, nil, tfbind.RunOptions{Targets: []string{"save"}, Proto: callerRuns})
+	})
 	if err = saveError(prefix, w.variables, err); err != nil && !errors.As(err, new(*SaveError)) {
 		err = fmt.Errorf("save %s: %w", prefix, err)
 	}

@@ -43,7 +43,10 @@ func (s *Session) saveAll(ctx context.Context, prefix string) error {
 		// not remove the folder (TensorFlow 2.21).
 		temp := prefix + "_temp"
 		_, there := os.Lstat(temp)
-		out, err := s.tf.Run(ctx, feeds, []tfbind.Output{target})
+		var out tfbind.Results
+		s.saves.run(func() {
+			out, err = s.tf.Run(ctx, feeds, []tfbind.Output{target}, tfbind.RunOptions{Proto: s.inCaller()})
+		})
 		if err != nil {
 			if errors.Is(there, fs.ErrNotExist) && !remote(prefix) {
 				_ = os.RemoveAll(temp)

@@ -107,6 +107,7 @@ type Session struct {
 	gpu    *gpuMeter // nil until Usage finds a GPU
 	jpeg   jpegDecoder
 	writer stateWriter
+	saves  thread
 	native
 }
 
@@ -336,6 +337,7 @@ func (s *Session) Close() error {
 		return nil
 	}
 	err := errors.Join(s.jpeg.close(), s.writer.close()) // also those of a session that a failed reset has closed
+	s.saves.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

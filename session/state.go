@@ -174,15 +174,19 @@ func (s *Session) restorePart(ctx context.Context, prefix string) error {
 	return s.runState(ctx, tfbind.Feeds{o.prefix: name}, statePrefix+"/restore")
 }
 
-// runState runs operations of stateOps. On one device they run in the calling thread: they do
-// little work, and on a busy machine each change of the thread takes some milliseconds.
+// runState runs operations of stateOps in the calling thread if possible: they do little work, and on a
+// busy machine each change of the thread takes some milliseconds.
 func (s *Session) runState(ctx context.Context, feeds tfbind.Feeds, targets ...string) error {
-	o := tfbind.RunOptions{Targets: targets}
-	if devices, err := s.devices(); err == nil && len(devices) == 1 {
-		o.Proto = callerRuns
-	}
-	_, err := s.tf.Run(ctx, feeds, nil, o)
+	_, err := s.tf.Run(ctx, feeds, nil, tfbind.RunOptions{Targets: targets, Proto: s.inCaller()})
 	return err
+}
+
+// inCaller returns callerRuns on one device, and nil on several, where TensorFlow does not support it.
+func (s *Session) inCaller() []byte {
+	if devices, err := s.devices(); err == nil && len(devices) == 1 {
+		return callerRuns
+	}
+	return nil
 }
 
 // baseIn returns the hash of the base that a file of Save names; ok is false for a complete

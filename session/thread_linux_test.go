@@ -1,0 +1,86 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/gpuopts"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
+)
+
+// savesEnv makes the test binary a program that saves in many threads, in a folder.
+const savesEnv = "STEADYFIT_TEST_SAVES"
+
+func init() { asChild(savesEnv, savesChild) }
+
+type savesOutcome struct {
+	process
+	// More is the memory that malloc keeps after all saves, less what it kept after those of the first thread.
+	More memory.Bytes
+}
+
+// savingThreads is less than the number of arenas that malloc has on one core.
+const savingThreads = 6
+
+func savesChild(dir string) error {
+	ctx := context.Background()
+	o := savesOutcome{process: thisProcess()}
+	model, err := savedmodels.Builtin("digits")
+	if err != nil {
+		return err
+	}
+	s, err := compileAndOpen(ctx, model, Options{Device: gpuopts.Options{InterThreads: savingThreads, PerSessionThreads: true}})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	// The goroutines save one after the other, and end only after the last one, so that each has a thread.
+	end, saved := make(chan struct{}), make(chan error)
+	defer close(end)
+	var first tfbind.Malloc
+	for i := range savingThreads {
+		go func() {
+			runtime.LockOSThread()
+			at := filepath.Join(dir, fmt.Sprint(i))
+			f, err := s.freeze(ctx)
+			if err == nil {
+				err = errors.Join(f.Save(at+"-frozen"), f.Close(), s.Save(ctx, at))
+			}
+			saved <- err
+			<-end
+		}()
+		if err := <-saved; err != nil {
+			return err
+		}
+		if i == 0 {
+			first, _ = tfbind.MallocInfo()
+		}
+	}
+	last, _ := tfbind.MallocInfo()
+	o.More = memory.Bytes(last.Free - first.Free)
+	return json.NewEncoder(os.Stdout).Encode(o)
+}
+
+// SaveV2 fills a buffer of 8 MiB, and malloc keeps one, not one for each thread that saves.
+func TestSavesKeepOneBuffer(t *testing.T) {
+	if m, _ := tfbind.MallocInfo(); m.Allocator != "glibc" || m.Free < 0 {
+		t.Skipf("the malloc of this process is %q, without a statistic of free memory", m.Allocator)
+	}
+	for _, oneDNN := range []string{"0", "1"} {
+		o, log, err := runChild[savesOutcome](t, savesEnv, t.TempDir(), oneDNNVariable+"="+oneDNN)
+		require.NoError(t, err, log)
+		t.Logf("oneDNN %s: %v", oneDNN, o.More)
+		assert.Less(t, o.More, 8*memory.MiB)
+	}
+}
