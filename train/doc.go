@@ -12,7 +12,9 @@
 // session, trains it with a fit.Loop, saves the trained model, and closes everything. [Config]
 // also configures child processes that are restarted after a crash (Supervise), a memory budget
 // (Budget), resets (Reset), and micro-batches when memory runs out (OnOutOfMemory). Other
-// features are hooks of Config.Loop, such as fit.EarlyStop.
+// features are hooks of the loop:
+//
+//	config.Loop.Hook(fit.EarlyStop{Metric: "val_loss", Patience: 3}.Hook())
 //
 // # Requirements on main
 //
