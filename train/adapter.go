@@ -64,7 +64,7 @@ func (t *training) save(ctx context.Context, r *Result) error {
 	return errors.Join(errs...)
 }
 
-// withSaved adds the saved results to the error of a complete training.
+// withSaved adds the paths of the saved results to the error of a complete training.
 func (r *Result) withSaved(err error) error {
 	if err != nil && r.Out != "" {
 		err = fmt.Errorf("%w; the training is complete, and the trained model is in %s", err, r.Out)

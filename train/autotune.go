@@ -34,14 +34,15 @@ import (
 // during the training. A resumed training uses the configuration of its checkpoint.
 type Autotune struct {
 	// Mode selects the configurations that may be chosen: On allows those that compute with the
-	// types of the model, Precision also 16-bit types, which change the result. Live measures
-	// nothing at the start, and chooses only the thread of train steps. Empty chooses nothing.
+	// types of the model, and Precision also those with 16-bit types, which change the result. Live
+	// measures nothing at the start, and chooses only the thread of train steps. Empty chooses
+	// nothing.
 	Mode Choice
 	// Cache is the folder for measurements; empty means steadyfit/tune in the
 	// cache folder of the user.
 	Cache string
 	// Fixed selects options of Config.Session that keep their values. An option that differs from its
-	// default always does.
+	// default always keeps its value.
 	Fixed struct{ StepsPerExecution, Compiled, Threads, OneDNN, Precision bool }
 }
 
@@ -138,8 +139,8 @@ func (t *training) startWithPrior() error {
 	return err
 }
 
-// addPrior adds the configuration that TensorFlow was opened with to a choice that is relative
-// to it.
+// addPrior adds the configuration that TensorFlow was opened with to a choice, which is relative to
+// that configuration.
 func (t *training) addPrior() {
 	if t.prior.Plain() || t.choice.Configuration.OneDNN != "" {
 		return
@@ -218,14 +219,14 @@ func restartedAlready() bool {
 
 // mayRestart reports whether autotune may restart the program with other variables. A supervised
 // process cannot restart, and each variable can affect memory. A program that has used TensorFlow
-// before would repeat that work, and the first training would take a choice that is meant for a
-// later one.
+// before would repeat that work after a restart, and its first training would use the choice for a
+// later training.
 func (t *training) mayRestart() bool {
 	return t.worker == nil && !t.later && !t.ReleaseMemory && t.Allocator == "" && !t.Budget.ofProcess()
 }
 
-// restart restarts the program if the choice needs environment variables that are not set. If
-// that fails, the training continues without these variables.
+// restart restarts the program if the choice needs environment variables that are not set. If the
+// restart fails, the training continues without these variables.
 func (t *training) restart(ctx context.Context) error {
 	c := &t.choice.Configuration
 	missing, err := c.Environment()
@@ -286,7 +287,7 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	}
 	l.Restart = t.mayRestart()
 	l.Precision = !t.Autotune.Fixed.Precision
-	// The executor of the checkpoint takes precedence over tracing, except over the option for all steps.
+	// The executor of the checkpoint takes precedence over tracing, unless Trace is Always.
 	l.Traced = t.Trace == Always
 	if !t.Autotune.Fixed.StepsPerExecution {
 		l.StepsPerExecution = math.MaxInt32 // the loop itself ends executions where it must pause

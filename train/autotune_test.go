@@ -13,7 +13,7 @@ import (
 	"steadyfit/session"
 )
 
-// Session options that are set are not chosen.
+// Autotune does not change session options that are set.
 func TestLimits(t *testing.T) {
 	device := func(o gpuopts.Options) session.Options { return session.Options{Device: o} }
 	all := autotune.Limits{StepsPerExecution: 50, Compiled: true, Threads: true, OneDNN: true, Precision: true}
@@ -41,7 +41,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// Steps measure whether the calling thread runs them faster, unless the threads are set.
+// Unless the threads are set, autotune measures during the steps whether the calling thread runs
+// them faster.
 func TestStepsChooseTheirThread(t *testing.T) {
 	for _, c := range []struct {
 		change func(*Config)

@@ -15,8 +15,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// checkData returns an error for data that does not fit a signature, and for values that would
-// make a step fail or train NaN into the weights.
+// checkData returns an error for data that does not fit a signature, and for values that would make
+// a step fail or make weights NaN.
 func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass data.Pass) error {
 	fields, err := session.CheckData(model, signature, ds, pass)
 	if err != nil {
@@ -130,7 +130,7 @@ func checkNames(ds, field string, names []string, classes int) error {
 	return nil
 }
 
-// overflows has the least magnitude that a type rounds to infinity.
+// overflows has, by type, the least magnitude that rounds to infinity.
 var overflows = map[tfbind.DType]float64{
 	tfbind.Float32: 0x1.ffffffp127, tfbind.BFloat16: 0x1.ffp127, tfbind.Float16: 65520,
 }
@@ -149,9 +149,9 @@ func integerRange(name string) (low, high int64, ok bool) {
 	return 0, 1<<(8*t.Size) - 1, true
 }
 
-// mayExceed reports whether a field may have values outside [low, high], the integers that an
-// input accepts. That is the range of its type or, if rows is not 0, the indices of a table
-// with that many rows. Negative indices count from the end.
+// mayExceed reports whether a field may have values outside [low, high], the integers that an input
+// accepts. These are the integers of its type or, if rows is not 0, the indices of a table with
+// that many rows. Negative indices count from the end.
 func mayExceed(field string, input tfbind.DType, rows int64) (low, high int64, may bool) {
 	low, high, ok := integerRange(input.String())
 	if !ok || rows == 0 && field == input.String() {

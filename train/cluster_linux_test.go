@@ -62,7 +62,7 @@ func (j *rankJob) config() Config {
 	return c
 }
 
-// asRank runs the job of the environment and ends the process, if there is one.
+// If the environment has a job, asRank runs it and ends the process.
 func asRank(t *testing.T) {
 	t.Helper()
 	text, is := os.LookupEnv(rankEnv)
@@ -199,7 +199,7 @@ func readRecords(t *testing.T, dir string) (records []fit.Record) {
 	return records
 }
 
-// Two ranks have the numbers of two micro-batches, bit for bit. A training that began with two
+// Two ranks have the results of two micro-batches, bit for bit. A training that began with two
 // ranks continues with three.
 func TestCluster(t *testing.T) {
 	asRank(t)
@@ -344,7 +344,7 @@ func TestClusterSlowNetwork(t *testing.T) {
 	t.Logf("%d of %d packets were lost", n.lost.Load(), n.carried.Load())
 }
 
-// The interrupt of one rank stops all ranks after the same step, with a checkpoint.
+// An interrupt of one rank stops all ranks after the same step, with a checkpoint.
 func TestClusterInterrupt(t *testing.T) {
 	asRank(t)
 	job := rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 3}
@@ -375,8 +375,8 @@ func TestClusterInterrupt(t *testing.T) {
 	assert.Equal(t, 29, newest(job.Dir))
 }
 
-// If rank 0 has lost its checkpoints, the training resumes from the copy of another rank, whose own
-// folder follows rank 0 otherwise.
+// If rank 0 has lost its checkpoints, the training resumes from the copy on another rank. Otherwise
+// the copies follow rank 0.
 func TestClusterCopies(t *testing.T) {
 	asRank(t)
 	job := rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 3, CheckpointSteps: 5, Copies: 1}
@@ -413,7 +413,7 @@ func TestClusterCopies(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(job.Dir, folder))
 }
 
-// Ranks with other options are refused, and those with other weights.
+// A training refuses ranks with different options or different weights.
 func TestClusterDiffers(t *testing.T) {
 	asRank(t)
 	for _, c := range []struct {

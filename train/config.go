@@ -28,16 +28,16 @@ type Config struct {
 
 	// Model is the folder of a SavedModel, or "builtin:NAME".
 	Model string
-	// Adapter is the folder of an adapter with the weights to start from; empty starts from
-	// those of the model. A resumed training continues with those of its checkpoint.
+	// Adapter is the folder of an adapter with the weights to start from; empty starts from the
+	// weights of the model. A resumed training continues with the weights in its checkpoint.
 	Adapter string
 	// LossOutput is the name of the train signature's loss output; empty means loss.
 	LossOutput string
 	// Data is the training data. If the dataset has a training and a test part, it is the
 	// training part.
 	Data Data
-	// Validation is the path of the validation data, which is read with the options of Data.
-	// If the dataset has parts, it is the part for validation, or otherwise that for tests.
+	// Validation is the path of the validation data, which is read with the options of Data. If the
+	// dataset has parts, the part for validation is used, or else the part for tests.
 	Validation string
 	// ValidationFraction is the fraction of the training data that is used for validation, above 0
 	// and below 1. Validation must then be empty.
@@ -66,19 +66,19 @@ type Config struct {
 	Loop fit.Loop
 	// Session configures the session. Run sets Seed, ReadOnly, ListAllocations and Cluster.
 	Session session.Options
-	// Cluster makes this process a rank of a cluster (session.Options.Cluster); nil trains alone.
-	// All ranks need the same Config, except for paths. Loop.Batch is the size of the batch that
-	// they share. Only the first rank writes files, such as checkpoints and Out.
+	// Cluster makes this process a rank of a cluster (session.Options.Cluster); nil trains in one
+	// process. All ranks need the same Config, except for paths. Loop.Batch is the size of the
+	// batch that they share. Only the first rank writes files, such as checkpoints and Out.
 	Cluster *cluster.Cluster
 	// ChooseSteps sets Session.StepsPerExecution to the number from session.Plan.ChooseSteps.
 	ChooseSteps bool
 	// Autotune measures at the start which configuration runs fastest.
 	Autotune Autotune
-	// CacheFeatures selects whether the part of the model that training does not change is
-	// computed once per sample instead of in every step (savedmodels.Features): Auto if there is
+	// CacheFeatures selects whether the part of the model that training does not change is computed
+	// once per sample instead of in every step (savedmodels.Features): Auto does so if there is
 	// such a part, the first steps have the same bits, and the measured times promise a faster
-	// training, and otherwise the reason is reported; On also if steps then round differently, or
-	// Run fails with the reason why it cannot; empty never.
+	// training, and reports the reason if not. On does so even if steps then round differently, and
+	// makes Run fail if it is impossible. Empty never does so.
 	CacheFeatures Choice
 	// Allocator is the malloc of the process: jemalloc, tcmalloc or mimalloc, if installed, or
 	// "mmap", which returns large blocks to the system when they are freed. Empty changes nothing.
@@ -103,7 +103,8 @@ type Config struct {
 	// OutAdapter is the folder for the trained weights alone (package adapter); empty saves
 	// none.
 	OutAdapter string
-	// ContinueOnWriteError is Checkpoint.ContinueOnError of package fit. Hooks of Loop have their own.
+	// ContinueOnWriteError sets fit.Checkpoint.ContinueOnError. The hooks in Loop have such options
+	// of their own.
 	ContinueOnWriteError bool
 	// Trace selects whether a step is traced at the start, to report which options take effect:
 	// Always, Never, or UnlessLimited, which traces unless memory is limited, since the first
@@ -131,9 +132,9 @@ type Config struct {
 	// Supervise selects whether the training runs in a child process: Always restarts it when it
 	// crashes or hangs, and needs Checkpoints. ForBudget uses a child process if a budget may need a
 	// new process and Checkpoints is set, and does not restart after crashes. Empty trains in this
-	// process. Supervisor configures the supervision. A child process runs main from its beginning,
-	// and ends in Run, which returns in the parent only. Run sets Supervisor.Result. If
-	// Supervisor.Log is nil, the reasons of restarts go to Loop.Log, or without one to Progress.
+	// process. Supervisor configures the supervision. A child process runs main from its beginning
+	// and ends in Run. Run returns only in the parent. Run sets Supervisor.Result. If Supervisor.Log
+	// is nil, the reasons of restarts go to Loop.Log, or without one to Progress.
 	Supervise  Choice
 	Supervisor supervise.Options
 	// Worker is for programs that call supervise.Run themselves, for example to run several
@@ -166,8 +167,8 @@ type Checkpoints struct {
 	// Best is a metric whose best checkpoint is also kept. Empty means val_loss, if there is a
 	// validation.
 	Best string
-	// Copies is the number of ranks after the first one that write the checkpoints, too, each to the
-	// folder rank-N in its Folder. If the first rank resumes and has no checkpoint, all ranks resume
+	// Copies is the number of ranks after the first one that also write checkpoints, each to a
+	// folder rank-N in Folder. If the first rank resumes and has no checkpoint, all ranks resume
 	// from the newest copy.
 	Copies int
 }
@@ -194,8 +195,8 @@ func (b Budget) ofProcess() bool { return b.Limit != 0 && b.Layer != memlayer.GP
 
 func (b Budget) ofGPU() bool { return b.Limit != 0 && b.Layer == memlayer.GPUProcess }
 
-// Choice is a value of an option that chooses among words. The comment of the option names those that
-// it can have; empty is its default.
+// Choice is a value of an option that chooses among words. The comment of each option names its
+// words; an empty Choice is the default.
 type Choice string
 
 // The words of all options.

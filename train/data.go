@@ -38,9 +38,9 @@ type Data struct {
 	// samples that are rows of pixels must have it. 0 means the size that the model takes.
 	Height, Width int
 	// Scale is the range to which bytes from 0 to 255 are scaled. Nil means the range of the
-	// training that the model records. Without one, images in a folder or in records have the range
-	// that the model's input takes, and other bytes are not scaled. Another range than that of the
-	// training is an error.
+	// training according to the model's record. Without a recorded range, images in a folder or in
+	// records have the range that the model's input takes, and other bytes are not scaled. A Scale
+	// that differs from the recorded range is an error.
 	Scale *[2]float64
 	// MaxBytes is the maximum size of the decompressed data; 0 means the default of
 	// data.Options.
@@ -52,7 +52,8 @@ type Data struct {
 	OnDisk Choice
 	// Workers is the number of goroutines that decode and augment; 0 means one per core.
 	Workers int
-	// Schema has rules for columns of a table; nil means those of the training that the model records.
+	// Schema has rules for columns of a table; nil means the rules in the model's record of its
+	// training.
 	Schema *data.Schema
 	// Note receives messages about how a table is read; nil discards them. Run uses Config.Report.
 	Note func(message string)
@@ -61,13 +62,13 @@ type Data struct {
 // onDiskFrom is the least total size in bytes of files whose arrays stay on disk by default.
 const onDiskFrom = 1 << 30
 
-// OpenData reads the data for a signature of a model, and checks it for a pass. part is "train",
-// "test" or "validation", and selects that part of a dataset with two parts. The record of the model
+// OpenData reads the data for a signature of a model, and checks it for a pass. part is "train", "test"
+// or "validation", and selects that part of a dataset with two parts. The record of the model
 // (savedmodels.DataRecord) determines the numbers of classes, the order of columns and the scale of
-// bytes; Model.WithRecord gives it that of an adapter. Except for the train signature, columns of a
+// bytes; Model.WithRecord gives it the record of an adapter. Except for the train signature, columns of a
 // table that the record does not have are left out, and so are fields that the training left out and that
-// no input of the signature takes. The caller closes the dataset.
-// JPEG files have the pixels of a training after InMemory.UseJPEG with session.Session.DecodeJPEG.
+// no input of the signature takes. The caller closes the dataset. JPEG files have the same pixels as in a
+// training once InMemory.UseJPEG is called with session.Session.DecodeJPEG.
 func OpenData(model *savedmodels.Model, signature string, d Data, part string, pass data.Pass) (*data.InMemory, error) {
 	r, err := newReader(model, signature, d)
 	if err != nil {
@@ -96,17 +97,16 @@ type reader struct {
 	images data.ImageOptions
 	// pixels is the range of pixel values that the model takes; nil means 0 to 255.
 	pixels *[2]float64
-	// record has what the model records. The first data adds its columns, and the training data the
-	// rest.
+	// record is the model's data record. The first data that is opened adds its columns, and the
+	// training data adds the rest.
 	record savedmodels.DataRecord
-	// fixed is true if the class numbers are those of an earlier training or of the training data.
+	// fixed is true if an earlier training or the training data determines the class numbers.
 	// trains is true once the training data is open.
 	fixed, trains bool
 	// predicts is true if no label is needed.
 	predicts bool
-	// sortable is the number of classes of a model without class names. If the data has as
-	// many class names, their numbers follow from their sorted order. 0 means that the number
-	// is unknown.
+	// sortable is the number of classes of a model without class names; 0 if unknown. If the data
+	// has as many class names, their sorted order determines the class numbers.
 	sortable int
 	// ranges are the values that float inputs take, by field, if the model records them.
 	ranges map[string][2]float64
@@ -173,8 +173,8 @@ func (r *reader) ignoreRecorded(sig *savedmodels.Signature) {
 	}
 }
 
-// setSchema sets the rules for columns to those of the options, which a training records, or else to
-// the recorded ones.
+// setSchema sets the rules for columns: the rules in the options, which a training records, or else
+// the recorded rules.
 func (r *reader) setSchema(training bool) error {
 	if recorded := r.record.Schema; recorded != nil {
 		r.csv.Schema = &data.Schema{Partial: true}
@@ -268,8 +268,8 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	return ds.Workers(r.Workers), err
 }
 
-// checkLabel returns an error if a table or records have both usual labels, and the options name none.
-// label is the one that was taken.
+// checkLabel returns an error if a table or records have both usual labels (label and y), and the
+// options name none. The argument label is the one that was used.
 func (r *reader) checkLabel(ds *data.InMemory, label string) error {
 	other := map[string]string{"label": "y", "y": "label"}[label]
 	if r.Label != "" || r.predicts || other == "" || slices.Contains(slices.Concat(r.Ignore, r.record.Columns), other) {
@@ -301,8 +301,8 @@ func (r *reader) checkHeader(ds *data.InMemory) error {
 	return nil
 }
 
-// checkColumns returns an error for a table whose features are not those that the model was trained
-// with.
+// checkColumns returns an error for a table whose feature columns differ from those in the training
+// data, in names or order.
 func (r *reader) checkColumns(ds *data.InMemory) error {
 	names := fieldOf(ds, "x").Columns
 	if r.record.Columns == nil && (len(names) > 1 || r.csv.Text) { // a name tells a header from a row of text
@@ -341,7 +341,7 @@ func (r *reader) noteColumns(ds *data.InMemory, path string) {
 	}
 }
 
-// follow records the training data. Later data has its class numbers.
+// follow records the training data, which determines the class numbers of later data.
 func (r *reader) follow(train *data.InMemory) {
 	r.fixed, r.trains = true, true
 	if len(r.Ignore)+len(r.record.Ignored) > 0 {
@@ -363,7 +363,7 @@ func (r *reader) follow(train *data.InMemory) {
 	}
 }
 
-// checkClasses returns an error for class names whose numbers are unknown, or not those of the
+// checkClasses returns an error for class names whose numbers are unknown or differ from the
 // training.
 func (r *reader) checkClasses(ds *data.InMemory) error {
 	names, known := fieldOf(ds, "y").Classes, r.csv.Classes
@@ -440,7 +440,7 @@ func (r *reader) scaleOf(ds *data.InMemory) *[2]float64 {
 	return nil
 }
 
-// fieldOf returns the description of a field. It is empty if there is none of this name.
+// fieldOf returns the description of a field. It is empty if there is no such field.
 func fieldOf(ds data.Dataset, name string) data.FieldSpec {
 	for _, f := range ds.Fields() {
 		if f.Name == name {

@@ -53,7 +53,7 @@ func TestIntegersAreChecked(t *testing.T) {
 	}
 }
 
-// The exporter read the number of classes from the shape of the output. A float64 may exceed
+// Labels are checked against the number of classes, which the exporter notes. A float64 may exceed
 // the range of a float32 input.
 func TestLabelsAndMagnitudesAreChecked(t *testing.T) {
 	m, err := savedmodels.Builtin("lstm")
@@ -163,7 +163,7 @@ func TestParsedDataIsReleased(t *testing.T) {
 	}
 }
 
-// Tables with the same columns in another order swapped features.
+// A table with the same columns in another order does not swap features.
 func TestColumnsKeepTheirOrder(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
@@ -194,8 +194,8 @@ func TestColumnsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// To evaluate and to predict, a table may have more columns than the model was trained with. One
-// without a header was read by position without a message.
+// To evaluate and to predict, a table may have more columns than the model was trained with. A
+// table without a header is read by position, with a message.
 func TestColumnsOfTheRecord(t *testing.T) {
 	dir := t.TempDir()
 	builtin, err := savedmodels.Builtin("dropout-200-512-256-1")
@@ -243,7 +243,7 @@ func TestColumnsOfTheRecord(t *testing.T) {
 	assert.Equal(t, []string{d.Path + " has no header, so its columns are taken to be, in this order: c199, c198, c197, c196, c195, c194, c193, c192 and 192 more"}, notes)
 }
 
-// The first row of a table without a header was lost if its class was y or label.
+// The first row of a table without a header is not a header, even if its class is y or label.
 func TestRowIsNoHeader(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
@@ -265,7 +265,7 @@ func TestRowIsNoHeader(t *testing.T) {
 	}
 }
 
-// The name of the only text column was not recorded, so the header of a table to predict was refused.
+// The name of the only text column is recorded, so the header of a table for predictions is accepted.
 func TestTextColumnOfTheRecord(t *testing.T) {
 	text := data.CSVOptions{Text: true, Columns: []data.FieldSpec{{Name: "x", Type: "string"}}}
 	trained := &reader{csv: text, Data: Data{Label: "sentiment"}}
@@ -282,7 +282,7 @@ func TestTextColumnOfTheRecord(t *testing.T) {
 	require.Equal(t, []string{"fine"}, values[string](t, ds, "x"))
 }
 
-// Bytes from 0 to 255 were fed to a model that takes 0 to 1.
+// Bytes from 0 to 255 are refused for a model that takes 0 to 1.
 func TestBytesOutsideTheRange(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
@@ -309,7 +309,7 @@ func TestBytesOutsideTheRange(t *testing.T) {
 	}
 }
 
-// Names were numbered in sorted order even if the model has more classes.
+// Class names are not numbered in sorted order if the model has more classes.
 func TestFewerNamesThanClasses(t *testing.T) {
 	assert.NoError(t, checkNames("d", "y", nil, 3))
 	assert.NoError(t, checkNames("d", "y", []string{"a", "b", "c"}, 3))
@@ -317,7 +317,8 @@ func TestFewerNamesThanClasses(t *testing.T) {
 	assert.EqualError(t, checkNames("d", "y", []string{"a", "b"}, 3), "d: field y has the 2 labels a, b, and the model has 3 classes without names, so the labels have no numbers; write numbers, or export the model with its class names: "+data.ErrLabel.Error())
 }
 
-// Only one field was flipped, which may have been a mask or the first of two images.
+// Augmentation is refused if it is unclear which field is the image, or if another field, such as a
+// mask, would not move with it.
 func TestAugmentedFields(t *testing.T) {
 	image := func(name string, shape ...int) data.Field {
 		n := 1
@@ -364,8 +365,8 @@ func TestAugmentedFields(t *testing.T) {
 	}
 }
 
-// The error asked for the size of the images that a text model cannot take, or for images in place of the
-// bytes of raw tensors.
+// The error for a folder of images and a text model, or of texts and another model, says what the model
+// takes.
 func TestFolderOfTheOtherKind(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
@@ -392,7 +393,7 @@ func TestFolderOfTheOtherKind(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "1.txt", ds.FilePath(0))
 	assert.Equal(t, []string{"a text"}, values[string](t, ds, "x"))
-	// The names of the classes, which differ, are not the first problem.
+	// The error is about the kind of files, not about the names of the classes, which differ, too.
 	sig, err = m.Signature(m.Roles.Evaluate)
 	require.NoError(t, err)
 	in = sig.Input("x")
@@ -401,7 +402,7 @@ func TestFolderOfTheOtherKind(t *testing.T) {
 	require.ErrorIs(t, err, session.ErrData)
 }
 
-// A CSV file with both usual labels was read with y as a feature, and other data with label as one.
+// Data that has both usual labels, label and y, is refused unless the options name one.
 func TestBothUsualLabels(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)

@@ -67,8 +67,8 @@ func (t *training) checkImages(ctx context.Context) error {
 	return unusable(err)
 }
 
-// decodeJPEG sets the decoder of the JPEG files of all data. Before a session is open, Go's decoder
-// serves the samples of trials, since the first session of a process fixes its threads.
+// decodeJPEG sets the decoder of the JPEG files of all data. Before a session is open, trials use
+// Go's decoder, since opening a session would fix the threads of the process.
 func (t *training) decodeJPEG(decode func(file []byte, channels int) (pixels []byte, width, height int, err error)) {
 	for _, ds := range append(slices.Clone(t.reader.opened), t.samples) {
 		ds.UseJPEG(decode)
@@ -91,7 +91,7 @@ func (t *training) ordered(train, source *data.InMemory) data.Dataset {
 	return t.prefetched(ds)
 }
 
-// prefetched returns a dataset whose batches are read ahead, as the options say.
+// prefetched returns a dataset whose batches are read ahead, as Config.Prefetch says.
 func (t *training) prefetched(ds data.Dataset) data.Dataset {
 	ahead := t.Prefetch
 	if ahead < 0 {
@@ -142,8 +142,8 @@ func (t *training) inputs(ds *data.InMemory, signature string) (inputs []savedmo
 	return sig.DataInputs(), fields, err
 }
 
-// weighted adds the class weights to the training data. They refer to the field of the only
-// label.
+// weighted adds the class weights to the training data. The class weights refer to the field of the
+// only label.
 func (t *training) weighted(train *data.InMemory, signature string) (*data.InMemory, error) {
 	if len(t.ClassWeights) == 0 {
 		return train, nil
@@ -174,8 +174,8 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 	return train, wrong("Config.ClassWeights", nil, err)
 }
 
-// weightedClasses returns the keys of ClassWeights by class number. n is the number of classes; 0 if
-// unknown.
+// weightedClasses returns the key in ClassWeights of each class number. n is the number of classes;
+// 0 if unknown.
 func (t *training) weightedClasses(train *data.InMemory, label string, n int) (map[int64]string, error) {
 	names := fieldOf(train, label).Classes
 	if len(names) > 0 {

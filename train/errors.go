@@ -97,7 +97,7 @@ func isAny(err error, targets ...error) bool {
 	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
 }
 
-// every reports whether is returns true for all errors that err joins.
+// every reports whether the function is returns true for all errors that err joins.
 func every(err error, is func(error) bool) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !every(e, is) })
@@ -105,8 +105,8 @@ func every(err error, is func(error) bool) bool {
 	return err == nil || is(err)
 }
 
-// unlogged reports whether an error concerns a log file, to which a later process adds the
-// missing lines.
+// unlogged reports whether an error is about a log file. A later process adds the missing lines to
+// the file.
 func unlogged(err error) bool { return errors.As(err, new(*fit.LogError)) }
 
 // final reports whether the session has the result of the training despite an error.

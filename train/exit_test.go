@@ -41,7 +41,7 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-// A rank whose first rank is absent may succeed in another process.
+// If the first rank is absent, another process of this rank may succeed.
 func TestAbsentRank(t *testing.T) {
 	c := &training{Config: Config{Cluster: &cluster.Cluster{Workers: []string{"127.0.0.1:1", "127.0.0.1:2"}, Rank: 1, MinWorkers: 1, Start: time.Millisecond}}}
 	c.Loop.Log = slog.New(slog.DiscardHandler)
@@ -49,7 +49,7 @@ func TestAbsentRank(t *testing.T) {
 	require.ErrorIs(t, err, supervise.ErrRetry)
 	assert.ErrorContains(t, err, "rank 0 (127.0.0.1:1) did not answer within 1ms")
 	assert.Equal(t, 1, ExitCode(err))
-	// An interrupt while another process has the port of rank 0 is one all the same.
+	// An interrupt counts as an interrupt even while another process has the port of rank 0.
 	l, err := net.Listen("tcp", ":0")
 	require.NoError(t, err)
 	defer l.Close()

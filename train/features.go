@@ -33,9 +33,9 @@ var maxCached memory.Bytes = 1 << 30
 // featuresPrefix begins the name of the folders with the files of features.
 const featuresPrefix = "steadyfit-features-"
 
-// cacheFeatures computes the features of the training and validation data, and replaces the model
-// with its rest, and the data with the features. It does nothing if the options or the model
-// forbid it.
+// cacheFeatures computes the features of the training and validation data. It replaces the data
+// with the features, and the model with its part that trains on them. It does nothing if the
+// options or the model forbid it.
 func (t *training) cacheFeatures(ctx context.Context) error {
 	if t.Checkpoints.Folder != "" {
 		files.ClearScratch(t.Checkpoints.Folder, featuresPrefix)
@@ -142,9 +142,9 @@ func (t *training) mayCache() error {
 // checkFeatures compares training on features with training on the data, and returns a
 // noFeatures if they differ or if the cache would save no time.
 //
-// Training for comparison takes as long as some hundred steps, mostly in TensorFlow's
-// optimization of the original step, so its result is kept in the folder of autotune, for what
-// a measurement of autotune depends on.
+// Training for comparison takes as long as some hundred steps, mostly in TensorFlow's optimization
+// of the original step, so its result is kept in the folder of autotune, with the same key as a
+// measurement of autotune.
 func (t *training) checkFeatures(ctx context.Context, s *session.Session, x feature.Step, f *savedmodels.Features) (c feature.Check, err error) {
 	different := func(err error) error {
 		if errors.Is(err, feature.ErrDiffer) {
@@ -183,7 +183,8 @@ func (t *training) checkFeatures(ctx context.Context, s *session.Session, x feat
 	return c, nil
 }
 
-// setFirstRate sets the first learning rate that changes weights, as training for comparison needs.
+// setFirstRate sets the first learning rate that is not 0, since training for comparison must
+// change weights.
 func (t *training) setFirstRate(s *session.Session) error {
 	if t.Loop.LearningRate == nil {
 		return nil
@@ -269,7 +270,7 @@ type cached struct {
 
 func (c *cached) Source() data.Dataset { return c.source }
 
-// Describe returns "", since the samples are those of the source.
+// Describe returns "", since training on the features equals training on the source.
 func (c *cached) Describe() string { return "" }
 
 // featuresOf computes the features of a dataset, in memory or in files.

@@ -101,7 +101,8 @@ func trialOfFeatures(t *testing.T, dir string) {
 	}
 }
 
-// frozenCases are the kinds of models, with the end of the frozen part or why there is none.
+// frozenCases lists the kinds of models, with the end of their frozen part or the reason why there
+// is none.
 var frozenCases = []struct {
 	kind string
 	want string // in the report
@@ -155,8 +156,8 @@ func TestCachedFeatures(t *testing.T) {
 	}
 }
 
-// The frozen part of a model ends before an operation that is not the same for each sample in
-// each step. Training on its cached results gives the same weights, bit for bit.
+// The frozen part of a model ends before an operation whose result for a sample may differ between
+// steps. Training on its cached results gives the same weights, bit for bit.
 func frozenKinds(t *testing.T, dir string) {
 	for _, c := range frozenCases {
 		t.Run(c.kind, func(t *testing.T) {
@@ -179,7 +180,7 @@ func frozenKinds(t *testing.T, dir string) {
 	}
 }
 
-// The roles of a divided model are those of the signature that was named to train with.
+// A divided model has the roles for the train signature that the options name.
 func otherSignature(t *testing.T, dir string) {
 	m, err := savedmodels.Open(filepath.Join(dir, "two steps"))
 	require.NoError(t, err)
@@ -202,7 +203,7 @@ func otherSignature(t *testing.T, dir string) {
 	assert.Contains(t, report, "2 operations")
 }
 
-// A dataset that is in another order in each epoch is trained in that order.
+// A shuffled dataset is trained in another order in each epoch, with cached features, too.
 func shuffledData(t *testing.T, dir string) {
 	ds, err := data.Open(filepath.Join(dir, "data.npz"), data.Options{})
 	require.NoError(t, err)
@@ -252,8 +253,8 @@ func featureFolders(t *testing.T, folder string) []string {
 	return list
 }
 
-// A training removes the files of a process that was killed, and not those of another one. It
-// writes none to a disk without space for them and a checkpoint.
+// A training removes the feature files of a process that was killed, but not those of a running
+// one. It writes no feature files to a disk without space for them and a checkpoint.
 func cachedInFolders(t *testing.T, dir string) {
 	folder := t.TempDir()
 	checkpoints := func(o *Config) { o.Checkpoints.Folder, o.Loop.Epochs = folder, 2 }
@@ -321,7 +322,7 @@ func inputsLikePaths(t *testing.T, dir string) {
 	assert.NoFileExists(t, filepath.Join(other, "a", "y.npy"))
 }
 
-// Training for comparison has the learning rate of the schedule.
+// Training for comparison uses the learning rate of the schedule.
 func rateAsInput(t *testing.T, dir string) {
 	rising := func(o *Config) {
 		o.Loop.LearningRate = func(step int64, _ int) float64 { return 0.1 * float64(step) }

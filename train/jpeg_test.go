@@ -33,7 +33,7 @@ func TestJPEGIsDecodedAsByTensorFlow(t *testing.T) {
 	assert.Equal(t, train("png-grey"), train("jpeg"))
 }
 
-// Pixels were rounded where an image was resized, so a training differed from one with Keras' pixels.
+// Resized pixels are not rounded, so a training equals one with Keras' pixels.
 func TestResizedImagesKeepFractions(t *testing.T) {
 	raw, err := os.ReadFile("../data/testdata/resized.json")
 	require.NoError(t, err)
@@ -89,8 +89,8 @@ func TestResizedImagesKeepFractions(t *testing.T) {
 	assert.Equal(t, train(Data{Memory: pixels}), train(images))
 }
 
-// The check of images has the decoder of the training. testdata/cmyk.jpg has four channels, which Go's decoder
-// makes grey and TensorFlow's does not.
+// The check of images uses the decoder of the training. testdata/cmyk.jpg has four channels, which Go's
+// decoder makes grey and TensorFlow's does not.
 func TestImagesAreCheckedAsByTensorFlow(t *testing.T) {
 	file, err := os.ReadFile("testdata/cmyk.jpg")
 	require.NoError(t, err)

@@ -102,7 +102,7 @@ func tunnel(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil // after TUNSETIFF: a descriptor without a device cannot be polled
 }
 
-// receive queues the packets of a rank for their destinations until its device is closed.
+// receive queues the packets of a rank for their destinations until the rank's device is closed.
 func (n *network) receive(from *port) {
 	buffer := make([]byte, 1<<16)
 	for {

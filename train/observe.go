@@ -50,8 +50,8 @@ func (t *training) arrangeObservers() {
 	}
 }
 
-// weights returns the values of the trained weights. They have the names of Keras's callback: the
-// exporter keeps the variables of a Keras model under "model", by their paths.
+// weights returns the values of the trained weights. Their names are those in Keras's callback: the
+// paths of the variables under "model", where the exporter keeps a Keras model.
 func (t *training) weights(ctx context.Context) (iter.Seq2[string, []float64], error) {
 	a, err := t.session.Adapter(ctx)
 	if err != nil {

@@ -76,7 +76,7 @@ func TestObservedTraining(t *testing.T) {
 	assert.Len(t, r.History.Records, 2)
 }
 
-// histogramNames has the names of the histograms that it observes.
+// histogramNames is an observer that collects the names of histograms.
 type histogramNames struct{ sync.Map }
 
 func (n *histogramNames) Observe(_ context.Context, o *fit.Observation) error {
@@ -86,7 +86,7 @@ func (n *histogramNames) Observe(_ context.Context, o *fit.Observation) error {
 	return nil
 }
 
-// metrics returns what a server of metrics has, by name and label.
+// metrics returns the values at a server of metrics, by name and label.
 func metrics(t *testing.T, address string) map[string]map[string]float64 {
 	t.Helper()
 	answer, err := http.Get("http://" + address + "/metrics")

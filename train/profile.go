@@ -24,8 +24,8 @@ type Profile struct {
 	// one execution in memory.
 	First, Last int64
 	// File receives the times of all operations in the Trace Event Format, which Perfetto and
-	// chrome://tracing open. It is replaced. A process that resumes between First and Last writes
-	// another file, with the number of its first step in the name, as in trace-15.json.
+	// chrome://tracing open. An existing file is replaced. A process that resumes between First and
+	// Last writes another file, with the number of its first step in the name, as in trace-15.json.
 	File string
 }
 
@@ -64,14 +64,14 @@ func (c *Config) checkProfile() error {
 type profiled struct {
 	*session.Session
 	t *training
-	// file is the file of the trace from the first traced step to the last one, and to its writer.
+	// file is open from the first traced step to the last one.
 	file *files.Replacement
 	to   *native.ProfileWriter
 	// first and last are the numbers of the first and the last step in the file.
 	first, last int64
 	// done is true if the file is complete, or could not be written.
 	done bool
-	// began is the number of steps before the first one of this process; -1 before it.
+	// began is the number of steps before the first step of this process; -1 until that step.
 	began int64
 }
 
@@ -90,7 +90,8 @@ func (s *profiledSet) TrainN(ctx context.Context, step int64, n int, out []float
 	return s.of.trace(step, n, func() error { return s.Set.TrainN(ctx, step, n, out) })
 }
 
-// trace runs n steps after earlier ones.
+// trace calls do, which runs n steps after the number earlier of steps, and traces it if steps of
+// the profile are among them.
 func (p *profiled) trace(earlier int64, n int, do func() error) error {
 	if p.began < 0 {
 		p.began = earlier
@@ -119,7 +120,7 @@ func (p *profiled) end() {
 	}
 }
 
-// write adds an execution to the file. Errors are warnings, as those of observers.
+// write adds an execution to the file. Errors are only logged as warnings.
 func (p *profiled) write(e native.Profiled) {
 	var err error
 	if p.file == nil {

@@ -107,7 +107,8 @@ func TestProfile(t *testing.T) {
 	assert.Contains(t, spans, "steps 6 to 10")
 	assert.Contains(t, spans, "steps 11 to 15")
 
-	// A process that resumes within the steps keeps the file of an earlier one, and one after them is silent.
+	// A process that resumes within the steps keeps the file of an earlier process. A process that
+	// resumes after them writes nothing.
 	part := func(epochs int) func(*Config) {
 		return func(c *Config) {
 			c.Loop.StepsPerEpoch, c.Loop.Epochs, c.Resume = 11, epochs, true

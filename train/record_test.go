@@ -70,8 +70,8 @@ func recorded(t *testing.T, m *savedmodels.Model, d Data) *savedmodels.Model {
 	return m.WithRecord(&r.record)
 }
 
-// The text labels of each file were numbered in sorted order, so the only label of a later file
-// was class 0. The saved model has the record, also if it had no notes, and the schema.
+// Text labels have the numbers of the training, even if a later file has only one of the classes.
+// The saved model has the record, also if it had no notes, and the schema.
 func TestLabelsKeepTheirNumbers(t *testing.T) {
 	model, err := savedmodels.Builtin("dropout-200-512-256-1")
 	require.NoError(t, err)
@@ -124,7 +124,8 @@ func TestUnknownLabelNames(t *testing.T) {
 	assert.ErrorContains(t, err, "field y has the labels no, old, yes, and the model has no, yes")
 }
 
-// Class numbers 1 and 2 trained binary cross-entropy to a loss of minus infinity.
+// Class numbers 1 and 2 are refused for binary cross-entropy, whose loss would go to minus
+// infinity.
 func TestBinaryLabels(t *testing.T) {
 	m, err := savedmodels.Builtin("dropout-200-512-256-1")
 	require.NoError(t, err)
@@ -205,7 +206,7 @@ func TestRecordedSchema(t *testing.T) {
 	assert.Equal(t, []string{"the schema differs from that of the training, which the model records"}, notes)
 }
 
-// A model trained with scaled bytes was evaluated with bytes from 0 to 255.
+// A model that was trained with scaled bytes is evaluated with scaled bytes.
 func TestScaleIsRecorded(t *testing.T) {
 	m, err := savedmodels.Open("../adapter/testdata/digits-lora") // its notes have no range
 	require.NoError(t, err)
@@ -235,7 +236,7 @@ func TestScaleIsRecorded(t *testing.T) {
 			_, err = opened(t, m, different)
 			assert.EqualError(t, err, "Data.Scale -1,1: the model was trained with bytes scaled to 0,1; leave it out")
 		}
-		// Bytes that were used as they are.
+		// This training does not scale bytes.
 		unscaled := recorded(t, m, d)
 		ds, err := opened(t, unscaled, d)
 		require.NoError(t, err)
@@ -269,7 +270,7 @@ func TestClassFolders(t *testing.T) {
 	assert.NoError(t, ds.Close())
 }
 
-// The validation data of a folder with the parts test and valid was test.
+// The validation data of a folder with the parts test and valid is the part valid.
 func TestValidationPart(t *testing.T) {
 	m, err := savedmodels.Open("../adapter/testdata/digits-lora")
 	require.NoError(t, err)
@@ -295,7 +296,7 @@ func TestValidationPart(t *testing.T) {
 	require.NoError(t, tr.reader.close())
 }
 
-// One key gave its weight to two classes, and the last one won in the order of a map.
+// A key of ClassWeights that could mean two classes, by number and by name, is refused.
 func TestClassWeightsOfNumberedNames(t *testing.T) {
 	in := func(name string, shape ...int64) savedmodels.Tensor {
 		return savedmodels.Tensor{Name: name, DType: 1, Shape: shape}
@@ -343,7 +344,7 @@ func TestClassWeightsOfNumberedNames(t *testing.T) {
 	}
 }
 
-// evaluate refused the fields that a training had left out, and predict read their values.
+// Fields that a training left out are also left out in evaluations and predictions.
 func TestIgnoredFieldsAreRecorded(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)

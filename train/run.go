@@ -94,7 +94,7 @@ type training struct {
 	// live chooses between TensorFlow's threads and the calling thread during the training.
 	live    bool
 	session *session.Session
-	// profiled is the session of the loop if it traces steps; nil otherwise.
+	// profiled is the session of the loop if steps are traced; nil otherwise.
 	profiled *profiled
 	// resumed is true if the loop has resumed the training of an earlier process.
 	resumed bool
@@ -170,7 +170,8 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	r.History, err = t.Loop.Run(ctx, t.data)
 	t.profiled.end()
 	err = t.orRestart(r.History, err)
-	// An interrupt or a file that could not be written must not discard the result.
+	// After an interrupt, or if a log file could not be written, a complete training still saves
+	// its result.
 	if r.History.Done && every(err, final) {
 		unsaved := t.save(context.WithoutCancel(ctx), &r)
 		err = errors.Join(r.withSaved(err), unsaved)
@@ -227,8 +228,8 @@ func (t *training) openModel() (err error) {
 	return nil
 }
 
-// adapt makes a training that an earlier process started resume, without another check of the
-// images.
+// If an earlier process started the training, adapt makes this process resume it, without another
+// check of the images.
 func (t *training) adapt(continues bool) {
 	t.Resume = t.Resume || continues
 	t.CheckImages = t.CheckImages && !continues
@@ -247,10 +248,10 @@ func (t *training) checkOut() error {
 	return t.unwritable(session.CheckOutput(t.Out, t.model))
 }
 
-// unwritable returns the error that the folder for the trained model cannot be used.
+// unwritable returns the error for a folder that cannot be used for the trained model.
 func (t *training) unwritable(err error) error {
 	if t.continues() && t.ContinueOnWriteError && errors.As(err, new(*session.SaveError)) {
-		// Writing may succeed at the end.
+		// Writing the model may succeed at the end of the training.
 		t.Loop.Log.Warn("the trained model could not be written now", "error", err)
 		return nil
 	}
