@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// carries is the minimum share of the growth for a layer to count as its carrier.
+	// carries is the minimum share of the growth with which a layer counts as its carrier.
 	carries = 0.5
 	// flatShare is the maximum share of the growth for a layer that counts as flat.
 	flatShare = 0.25
@@ -114,7 +114,7 @@ func (a attribution) hidden() {
 }
 
 // up reports whether a layer or one of its parts has most of the growth, and returns that layer or
-// part. A count carries growth if it certainly grows.
+// part. A layer that is a count qualifies if it certainly grows.
 func (a attribution) up(whole Layer) (Layer, bool) {
 	var best Trend
 	for layer, t := range a.trends {

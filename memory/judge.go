@@ -90,7 +90,7 @@ func judge(x, y []float64, c Criteria) Verdict {
 	return *v
 }
 
-// quantum returns the smallest difference of two unequal values; 0 if there is none.
+// quantum returns the smallest difference of two unequal values; 0 if all values are equal.
 func quantum(y []float64) float64 {
 	sorted := slices.Compact(slices.Sorted(slices.Values(y)))
 	least := math.Inf(1)
@@ -161,7 +161,8 @@ func (t *trial) cutWarmUp() {
 			from = t.edge(from, best.change)
 		}
 		if len(t.x)-from < fewTail || t.end()-t.x[min(from, len(t.x)-1)] < least*t.total() {
-			// A step change with a slope counts as a step change if the slope adds less than it.
+			// A step change with a slope counts as a step change if the slope adds less than the
+			// step.
 			t.late = best.model == stepModel || best.model == stepLinearModel && math.Abs(best.change) > math.Abs(best.slope)*t.span()/2
 			return
 		}
@@ -221,7 +222,7 @@ func (t *trial) settled(f fitted) float64 {
 	return min(f.origin+f.at*constants, t.end()-leastTail*t.total()*1.01)
 }
 
-// around returns the standard deviation of the judged part around a fit.
+// around returns the standard deviation of the judged part from a fit.
 func (t *trial) around(f fitted) float64 {
 	return math.Sqrt(f.squares / float64(min(len(t.x)-t.from, modelPoints)))
 }
@@ -362,8 +363,8 @@ func (t *trial) unexplained() bool {
 	return t.result.Slope.Low-max(rest, 0)/t.span() > float64(t.Budget)
 }
 
-// within reports whether a change is smaller than the growth since then at the budget's rate. A
-// leak above the budget would have added more.
+// within reports whether a change at a step or minute is smaller than the growth that the budget
+// allows since then. A leak above the budget would have added more.
 func (t *trial) within(at, change float64) bool {
 	return math.Abs(change) < float64(t.Budget)*(t.end()-at)
 }
@@ -420,7 +421,7 @@ func (t *trial) judgeCurve(curve fitted, tolerance, noise float64) {
 func (t *trial) undecided(reason string, tolerance float64) {
 	v := &t.result
 	distance := max(tolerance-v.Slope.Estimate, v.Slope.Estimate-float64(t.Budget))
-	// The estimate may be too far from the threshold by its standard error.
+	// The true slope may be closer to the threshold than the estimate, by the standard error.
 	distance = max(distance-0.4*v.NoiseFloor, 0.05*v.NoiseFloor)
 	factor := max(math.Pow(1.1*v.NoiseFloor/distance, 2.0/3), 1.25)
 	t.inconclusive((factor-1)*t.span(), "%s", reason)

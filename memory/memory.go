@@ -38,15 +38,16 @@ type Usage struct {
 	Peak Reading
 }
 
-// self is this process, kept open. highest is its largest Peak before calls of ResetPeak.
+// self is this process, whose files stay open. highest is its largest Peak before calls of
+// ResetPeak.
 var (
 	self    atomic.Pointer[process]
 	highest atomic.Int64
 )
 
-// Read returns the current memory of this process. On Linux it takes about 10 us and does not allocate, so
-// it can be called after each step. Amounts that the system does not report are unknown. If it reports
-// none, the error is ErrUnavailable.
+// Read returns the current memory of this process. On Linux it takes about 10 us and does not allocate,
+// so it can be called after each step. Amounts that the system does not report are unknown. If the system
+// reports no amount, the error is ErrUnavailable.
 func Read() (Usage, error) {
 	p := self.Load()
 	if p == nil {

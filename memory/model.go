@@ -13,8 +13,8 @@ import (
 // Model is the shape of a function fitted to a series.
 type modelName string
 
-// Steps and curves can be combined with a slope. Without a slope, they would be the best models of
-// a leak that begins with a warm-up.
+// Steps and curves can be combined with a slope. Without a slope, steps and curves would be the
+// best models of a leak that begins with a warm-up.
 const (
 	constantModel         modelName = "constant"
 	linearModel           modelName = "linear"
@@ -168,7 +168,7 @@ func bestTimeConstant(x []float64, fit func(tau float64) fitted) fitted {
 	return best
 }
 
-// models are the fits of all models to one series.
+// models has the fits of all models to one series.
 type models struct {
 	best fitted
 	all  []fitted // in the order of shapes
@@ -240,8 +240,8 @@ func choose(x, y []float64, quantum float64) models {
 	return m
 }
 
-// trimmed leaves out points whose residual exceeds four deviations. Runs of more than three such
-// points, and such runs at the ends, are kept, since they are a feature of the series.
+// trimmed leaves out points whose residual exceeds four deviations. It keeps more than three such
+// points in a row, and such points at the ends, since they are a feature of the series.
 func trimmed(x, y, r []float64) (kx, ky []float64) {
 	const longest = 3
 	n := len(r)

@@ -50,8 +50,8 @@ func kilobytes(text []byte) Reading {
 
 func amount(n int64, ok bool) Reading { return Reading{Bytes: Bytes(n), OK: ok} }
 
-// process holds the open status of a process. It stays bound to it: if the process ends and its ID is reused,
-// reading fails.
+// process holds the open status of a process. It never reads another process: if the process ends and its
+// ID is reused, reading fails.
 type process struct {
 	dir    string
 	status *os.File

@@ -27,7 +27,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// A first reading that failed made all later ones fail.
+// Reading succeeds after an earlier reading failed.
 func TestReadAfterAFailure(t *testing.T) {
 	opened := self.Swap(nil)
 	defer func() {

@@ -58,7 +58,7 @@ func report(t testingT, v Verdict, err error, budget Bytes) {
 	t.FailNow()
 }
 
-// runFlat does steps until the verdict is clear, at most most steps.
+// runFlat runs steps until the verdict is clear, and not more than the argument most.
 func runFlat(budget Bytes, most int, step func(step int)) (v Verdict, err error) {
 	sampler, err := NewSampler(0)
 	if err != nil {

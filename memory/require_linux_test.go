@@ -52,7 +52,7 @@ func TestRequireFlatFindsALeakOfKnownSize(t *testing.T) {
 	var r recorder
 	RequireFlat(&r, 64*KiB, leak)
 	require.True(t, r.failed)
-	// The amount is rounded here; the lines above check it exactly.
+	// The message has a rounded amount; the lines above check the exact one.
 	require.Regexp(t, `^memory is not flat: leak: \+2[56]\d KiB/step`, r.errors[0])
 }
 

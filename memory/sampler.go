@@ -55,7 +55,7 @@ func NewSampler(pid int, sources ...Source) (*Sampler, error) {
 }
 
 // Sample overwrites into with a new sample, and reuses its memory. step is the number of steps done.
-// If the process has ended, the error is os.ErrProcessDone; the sources are read nevertheless.
+// If the process has ended, the error is os.ErrProcessDone; the sources are read even then.
 func (s *Sampler) Sample(step int, into *Sample) error {
 	begin := time.Now()
 	into.Step, into.At = step, begin

@@ -11,11 +11,11 @@ import (
 const (
 	// fallsNeeded is the minimum number of falls in a sawtooth.
 	fallsNeeded = 3
-	// fallDepth is the minimum depth of a fall, as a part of the range of the series.
+	// fallDepth is the minimum depth of a fall, as a fraction of the range of the series.
 	fallDepth = 0.5
 	// riseLength is the minimum ratio of the lengths of a rise and a fall.
 	riseLength = 3
-	// gradual is the maximum part of a rise between two samples.
+	// gradual is the maximum fraction of a rise that may occur between two samples.
 	gradual = 0.4
 )
 

@@ -53,8 +53,8 @@ type Series struct {
 	hasLatest bool
 }
 
-// absent stands for an unknown value. It is not 0, so that filling a new column makes its pages
-// resident.
+// absent stands for an unknown value. It differs from 0 so that filling a new column makes its
+// pages resident.
 const absent = math.MinInt64
 
 // Append adds a copy of a sample. A sample older than the latest one is ignored.
@@ -233,7 +233,7 @@ func (s *Series) Max(layer Layer) Reading {
 	return Reading{}
 }
 
-// Min returns the smallest value of a layer in all appended samples.
+// minimum returns the smallest value of a layer in all appended samples.
 func (s *Series) minimum(layer Layer) Reading {
 	if i, ok := s.index[layer]; ok && s.high[i] != absent {
 		return Known(Bytes(s.low[i]))

@@ -17,8 +17,8 @@ const (
 	// enough. besideSteps is the minimum share for growth between the steps.
 	lowStep     = 0.1
 	besideSteps = 0.1
-	// stepsLeave is the maximum ratio of the squared residuals with steps to those around a line.
-	// Noisy growth cut into four pieces gives about 1.
+	// stepsLeave is the maximum ratio of the squared residuals around a fit with steps to those
+	// around a line. Noisy growth cut into four pieces gives about 1.
 	stepsLeave = 0.5
 	// oneStep is the maximum distance of the parts of one step, in bins.
 	oneStep = 2
@@ -37,7 +37,7 @@ func (t *trial) judgeStepChanges() {
 		return
 	}
 	last := at[len(at)-1]
-	// If steps come at regular intervals, another one must be excluded.
+	// If steps come at regular intervals, the rest must be long enough to exclude another step.
 	interval := 0.0
 	for i := 1; i < len(at); i++ {
 		interval = max(interval, t.x[at[i]]-t.x[at[i-1]])

@@ -9,8 +9,8 @@ type Criteria struct {
 	// PerMinute makes the unit of slopes a minute instead of a step, for series without steps.
 	PerMinute bool
 	// Budget is the growth in bytes per step or minute that is not a leak; Flat then means growth
-	// within the budget. With 0, Flat means that no growth was found, and that undetected growth is
-	// below 1% of the level, 1 MiB, or the usual variation.
+	// within the budget. If Budget is 0, Flat means that no growth was found, and that undetected
+	// growth is below 1% of the level, 1 MiB, or the usual variation.
 	Budget Bytes
 	// Confidence is the confidence of intervals; 0 means 0.99. At 99%, the interval of
 	// one in 200 runs without a leak is above 0 by chance.

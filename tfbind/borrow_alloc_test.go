@@ -12,7 +12,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Pinning memory takes an object that a garbage collection may have freed.
+// Borrow does not allocate, unless a garbage collection has freed an object that pinning needs.
 func TestBorrowDoesNotAllocate(t *testing.T) {
 	s := variableGraph().session(t)
 	step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "twice")})

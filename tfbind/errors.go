@@ -24,7 +24,7 @@ func codeName(code int) string {
 
 // Error is an error of TensorFlow.
 type Error struct {
-	// Op is what failed, such as "load SavedModel /models/digits".
+	// Op is the operation that failed, such as "load SavedModel /models/digits".
 	Op string
 	// Code is TensorFlow's name of the code, such as "NOT_FOUND".
 	Code string

@@ -46,8 +46,8 @@ func write(t *testing.T, path, content string) string {
 	return path
 }
 
-// stub compiles a library that has the names of the C API but only the function for the version
-// works.
+// stub compiles a library that has all functions of the C API, of which only the one for the
+// version works.
 func stub(t *testing.T, version string) string {
 	t.Helper()
 	dir := t.TempDir()

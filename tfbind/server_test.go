@@ -35,7 +35,7 @@ type serverRuns struct {
 const failedRuns = 2000
 
 // serverChild runs a graph on a server, whose runs fail. The end of a failed run aborts its
-// transfers, as the end of some other runs does.
+// transfers.
 func serverChild(file string) error {
 	info, err := tfbind.Load("")
 	if err != nil {

@@ -212,7 +212,7 @@ type RunOptions struct {
 	Proto []byte
 }
 
-// last returns the last of the options, or none.
+// last returns the last of the options; the zero value if there are none.
 func last(options []RunOptions) (o RunOptions) {
 	if n := len(options); n > 0 {
 		o = options[n-1]

@@ -44,7 +44,7 @@ func thresholdChild() error {
 			}
 			tensors = append(tensors, x)
 		}
-		// The last one stays open, since malloc always returns free memory at the end of an
+		// The last tensor stays open, since malloc always returns free memory at the end of an
 		// arena.
 		last := len(tensors) - 1
 		for _, x := range tensors[:last] {
@@ -56,7 +56,8 @@ func thresholdChild() error {
 		return m.Free, tensors[last].Close()
 	}
 	var err error
-	// The low threshold comes first, because malloc would use free memory of an arena.
+	// The low threshold is measured first, because malloc would otherwise use memory that is free
+	// in an arena.
 	if o.Low, err = kept(256 << 10); err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ func TestApply(t *testing.T) {
 	}, o)
 }
 
-// dense is a model with all variants, for batches of 32, and data for it.
+// dense returns a model that has all kinds of signatures, for batches of 32, and data for it.
 func dense(t *testing.T) (*savedmodels.Model, *data.InMemory) {
 	t.Helper()
 	m, err := savedmodels.Builtin("dense-100-64-1")
@@ -157,7 +157,8 @@ func TestOffers(t *testing.T) {
 	}
 }
 
-// Another allocator is on offer if it is installed and no variable conflicts with it.
+// An allocator is among the configurations to choose from if it is installed and no environment
+// variable conflicts with it.
 func TestAllocator(t *testing.T) {
 	m, ds := dense(t)
 	j := Configuration{Allocator: allocator.Jemalloc}
@@ -196,8 +197,8 @@ func TestAllocator(t *testing.T) {
 	assert.ErrorIs(t, err, allocator.ErrUnknown)
 }
 
-// The opposite of the present use of oneDNN is on offer, even if a variable sets the present
-// use, unless the options set or need it.
+// The opposite of the present use of oneDNN is among the configurations to choose from, even if a
+// variable sets the present use, unless the options set or need the present use.
 func TestOtherOneDNN(t *testing.T) {
 	_, err := tfbind.Load("")
 	require.NoError(t, err)
@@ -486,7 +487,7 @@ func TestKept(t *testing.T) {
 	assert.True(t, whole)
 	assert.Equal(t, both, late.Configuration)
 	assert.Contains(t, late.reason(true), single.over(both).String()+" is out: "+needsProcess)
-	// A later choice replaces the measurements that it repeats, and keeps the others.
+	// A later choice replaces the earlier measurements that it repeats, and keeps all other ones.
 	later := Choice{Measurements: []Measurement{measured(Configuration{}, 1, 100), measured(fused, 0.5, 200)}}
 	later.merge(&kept, offer{}, false)
 	assert.Len(t, later.Measurements, 6)
@@ -524,7 +525,7 @@ func TestKept(t *testing.T) {
 	assert.Equal(t, 0.6, find(now.Measurements, fused).Ratio)
 }
 
-// Fields are written in the order of the data; one that the signature does not take is an
+// sample writes fields in the order of the data. A field that the signature does not take is an
 // error.
 func TestSample(t *testing.T) {
 	m, ds := dense(t)

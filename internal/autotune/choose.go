@@ -23,13 +23,13 @@ import (
 const (
 	// share is the part of a training's time that trials may take.
 	share = 0.02
-	// maxTime is the maximum time of trials. minTime is the least time with which to begin
-	// them: two processes have to open TensorFlow and the model, and to warm up.
+	// maxTime is the maximum time of trials. minTime is the minimum time to begin trials, since two
+	// processes have to open TensorFlow and the model, and to warm up.
 	maxTime = 20 * time.Second
 	minTime = 1500 * time.Millisecond
-	// leastStep is less than the time of any step: the fastest one measured took 58 us, on a
-	// dense model of 64 units, with XLA and one thread. A batch is copied at up to copiedBytes
-	// per second.
+	// leastStep is less than the time of any step. The fastest measured step took 58 us, on a dense
+	// model of 64 units, with XLA and one thread. A batch is copied at up to copiedBytes per
+	// second.
 	leastStep   = 50 * time.Microsecond
 	copiedBytes = 20e9
 )
@@ -119,8 +119,8 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 
 // Choice is the result of Choose.
 type Choice struct {
-	// Configuration is the fastest one; plain if none was faster. The cache does not store it,
-	// since another training may have other limits.
+	// Configuration is the fastest configuration; it is plain if no other one was faster. The cache
+	// does not store it, since another training may have other limits.
 	Configuration Configuration `json:"-"`
 	// Measurements are the results of the trials, plain steps first; empty if there were none.
 	Measurements []Measurement `json:"measurements,omitempty"`
@@ -247,7 +247,8 @@ func (c *Choice) put(m Measurement) {
 	}
 }
 
-// decide makes the choice from the measurements. own is the anonymous memory of this process.
+// decide makes the choice from the measurements. The argument own is the anonymous memory of this
+// process.
 func (c *Choice) decide(p *Plan, own memory.Bytes) {
 	c.Measurements = p.within(c.Measurements, own)
 	winner, _ := judge(c.Measurements)
@@ -259,7 +260,7 @@ func (c *Choice) decide(p *Plan, own memory.Bytes) {
 const needsProcess = "it needs another process, since this one has already set up TensorFlow's devices"
 
 // now returns a cached choice with only the measurements of the configurations that o offers. whole
-// is true if all of these were measured.
+// is true if all configurations that o offers were measured.
 func (c *Choice) now(o offer) (now Choice, whole bool) {
 	now = *c
 	now.Measurements = nil

@@ -38,10 +38,10 @@ type Configuration struct {
 	Allocator string `json:"allocator,omitempty"`
 	// Precision has the meaning of gpuopts.Options. It changes the results of the training.
 	Precision gpuopts.Precision `json:"precision,omitempty"`
-	// NoPrefetch reads no batches ahead. Choose never sets it.
+	// NoPrefetch disables reading batches ahead. Choose never sets it.
 	NoPrefetch bool `json:"no_prefetch,omitempty"`
-	// CachedFeatures trains on features of the frozen part of the model, which are computed before.
-	// Choose never sets it.
+	// CachedFeatures trains on the features, the results of the frozen part of the model, which are
+	// computed before. Choose never sets it.
 	CachedFeatures bool `json:"cached_features,omitempty"`
 }
 
@@ -179,8 +179,8 @@ func (c Configuration) threads() Configuration {
 	return Configuration{Executor: c.Executor, IntraThreads: c.IntraThreads, InterThreads: c.InterThreads}
 }
 
-// parts splits a configuration into its base (steps per execution and signature) and its
-// settings, at most one of each kind.
+// parts splits a configuration into its base (the signature, steps per execution and micro-batches)
+// and its settings, at most one of each kind.
 func (c Configuration) parts() (base Configuration, settings []Configuration) {
 	for _, s := range []Configuration{c.threads(), {OneDNN: c.OneDNN}, {Allocator: c.Allocator}, {Precision: c.Precision}} {
 		if !s.Plain() {
@@ -196,8 +196,8 @@ func (c Configuration) Rounds() bool {
 	return c.Apply(session.Options{}).Rounding() != session.Rounding{}
 }
 
-// Changes counts the differences from plain steps. Fewer differences win between
-// configurations with about the same speed.
+// Changes counts the differences from plain steps. Of configurations with about the same speed, the
+// one with fewer differences is chosen.
 func (c Configuration) Changes() int {
 	n := 0
 	for _, change := range []bool{
@@ -259,8 +259,8 @@ type Limits struct {
 	Restart, OneDNN bool
 	// Precision allows computing in 16 bits, which changes the results of the training.
 	Precision bool
-	// Features allows cached features in Trials, and FeatureRounding those with which steps round
-	// differently.
+	// Features allows cached features in Trials. FeatureRounding also allows them if steps then
+	// round differently.
 	Features, FeatureRounding bool
 }
 
@@ -323,9 +323,9 @@ func (c Configuration) TooLate(o session.Options) error {
 	return resolved.Later(first, config)
 }
 
-// offer is the set of configurations to choose from: bases, the most promising first, and
-// settings to add to a base or to plain steps. tooLate are settings that would be on offer if
-// this process had not opened a session.
+// offer is the set of configurations to choose from: bases (see Configuration.parts), the most
+// promising first, and settings to add to a base or to plain steps. tooLate has settings that could
+// be chosen if this process had not opened a session.
 type offer struct{ bases, settings, tooLate []Configuration }
 
 // newOffer returns the configurations that a plan allows and its options do not already set.
@@ -341,7 +341,8 @@ func newOffer(p *Plan) (offer, error) {
 	return o, nil
 }
 
-// bases returns the configurations of signatures, most promising first.
+// bases returns the configurations that differ from plain steps only in the signature or the steps
+// per execution, most promising first.
 func (p *Plan) bases(plan *session.Plan, l Limits) (bases []Configuration) {
 	base := func(c Configuration) {
 		if with, err := session.Compile(p.Model, c.Apply(p.Options)); err == nil && with.Check(p.Batch, false) == nil {
@@ -365,8 +366,8 @@ func (p *Plan) bases(plan *session.Plan, l Limits) (bases []Configuration) {
 	return bases
 }
 
-// settings returns the settings to put on top of a base or of plain steps, and those for which
-// it is too late.
+// settings returns the settings to add to a base or to plain steps, and those for which it is too
+// late.
 func (p *Plan) settings(l Limits) (settings, tooLate []Configuration) {
 	d := p.Options.Device
 	threads := func(c Configuration) {
@@ -419,7 +420,7 @@ func dataShape(m *savedmodels.Model, signature string) []int64 {
 	return sig.DataInputs()[0].Shape
 }
 
-// like returns the configuration on offer that is most like a measured one. Numbers of steps
+// like returns the configuration in the offer that is most like a measured one. Numbers of steps
 // per execution are alike if they differ at most twofold and the steps are not compiled.
 func (o offer) like(c Configuration) (now Configuration, ok bool) {
 	base, settings := c.parts()

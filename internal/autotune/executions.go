@@ -8,7 +8,7 @@ import (
 	"steadyfit/internal/capability"
 )
 
-// Trainer is a session or a Live.
+// Trainer is the part of a session that Executions uses. A Live is one, too.
 type Trainer interface {
 	TrainMetrics() []string
 	Train(ctx context.Context, step int64, b data.Batch, out []float64) error

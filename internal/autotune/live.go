@@ -13,8 +13,9 @@ import (
 )
 
 // Live is a session that measures, during its train steps, whether TensorFlow's threads or the
-// calling thread run them faster (session.Options.CallerRuns), and then keeps the faster one.
-// The results equal those of plain steps, bit for bit. The other methods are those of the session.
+// calling thread run them faster (session.Options.CallerRuns), and then keeps the faster one. The
+// results equal those of plain steps, bit for bit. All other methods are inherited from the
+// session.
 type Live struct {
 	*session.Session
 	batch int
@@ -31,7 +32,8 @@ func NewLive(s *session.Session, batch int, log *slog.Logger) *Live {
 	return l
 }
 
-// Capabilities returns those of the session, with executions of several steps that are measured, too.
+// Capabilities returns the capabilities of the session, except that executions of several steps are
+// measured, too.
 func (l *Live) Capabilities() capability.Set { return &liveSet{l.Session.Capabilities(), l} }
 
 type liveSet struct {
@@ -89,8 +91,8 @@ func (l *Live) note(samples int, took time.Duration, err error) {
 }
 
 const (
-	// shortStep is the maximum number of floating-point operations of a step that begins in
-	// the calling thread. They take less time than handing operations to threads.
+	// shortStep is the maximum number of floating-point operations of a step that begins in the
+	// calling thread. Such operations take less time than handing them to threads.
 	shortStep = 1e7
 	// A block is at least blockTime long, or has blockMost executions.
 	blockTime = 3 * time.Millisecond

@@ -54,7 +54,7 @@ func TestChooser(t *testing.T) {
 		caller bool
 		ran    [2]int
 	}{
-		// A warm-up of 3 executions, and 3 blocks of 26 in each way.
+		// A warm-up of 3 executions, and 3 blocks of 26 executions in each kind of thread.
 		{"short steps in threads at first", false, constant(180*us, 80*us), true, [2]int{3 + 3*17, 3 * 17}},
 		{"short steps in the calling thread at first", true, constant(180*us, 80*us), true, [2]int{3 * 26, 3 + 3*26}},
 		{"steps that threads share", false, constant(2*time.Millisecond, 3*time.Millisecond), false, [2]int{3 + 3*3, 3 * 3}},
@@ -88,7 +88,8 @@ func TestChooserIgnoresRemainders(t *testing.T) {
 	assert.Equal(t, chooser{samples: 32, executions: 1, ran: 1}, c)
 }
 
-// Steps that change threads while they are measured give the weights of plain steps.
+// A training whose steps change threads while they are measured has the weights of a training with
+// plain steps.
 func TestLiveKeepsBits(t *testing.T) {
 	if !inChild(t) {
 		return
@@ -141,8 +142,8 @@ func TestLiveKeepsBits(t *testing.T) {
 	}
 }
 
-// childEnv is set in the process of a test that opens sessions. Others choose threads, which the
-// first session fixes.
+// childEnv is set in the process of a test that opens sessions. Other processes test a choice of
+// threads, which the first session of a process fixes.
 const childEnv = "STEADYFIT_TEST_AUTOTUNE_CHILD"
 
 // inChild runs the test in a child process. It returns true in that process.

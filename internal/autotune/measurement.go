@@ -10,7 +10,8 @@ import (
 	"steadyfit/memory"
 )
 
-// margin is the speedup over plain steps that the whole interval of a winner must exceed.
+// margin is the minimum speedup over plain steps. The whole confidence interval of the chosen
+// configuration must exceed it.
 const margin = 0.03
 
 // The numbers of rounds of a trial: minRounds before any conclusion, slowRounds for a
@@ -26,10 +27,10 @@ type Measurement struct {
 	Configuration Configuration `json:"candidate"`
 	// Step is the median time of a step over rounds, in seconds.
 	Step float64 `json:"step_seconds,omitempty"`
-	// Ratio is the time of a step divided by that of plain steps: the median, over rounds, of
-	// the ratio to the best configuration so far in the same round, times the Ratio of that
-	// configuration. It lies between Low and High with a confidence of about 3/4 for 3 rounds,
-	// and of at least 0.9 from 5 rounds on.
+	// Ratio is the time of a step divided by the time of a plain step. It is computed as the
+	// median, over rounds, of the ratio to the best configuration so far in the same round, times
+	// the Ratio of that configuration. It lies between Low and High with a confidence of about 3/4
+	// for 3 rounds, and of at least 0.9 from 5 rounds on.
 	Ratio  float64 `json:"ratio,omitempty"`
 	Low    float64 `json:"ratio_low,omitempty"`
 	High   float64 `json:"ratio_high,omitempty"`
@@ -49,10 +50,11 @@ type Measurement struct {
 	OpenedAnon memory.Bytes `json:"opened_anon_bytes,omitempty"`
 	// Opening is the highest RSS while the session was opened, which may exceed StepPeak.
 	Opening memory.Bytes `json:"opening_bytes,omitempty"`
-	// Features is set with Configuration.CachedFeatures. The cache has the features of the trial, and
-	// Trials returns those of all data.
+	// Features is set with Configuration.CachedFeatures. The cache has the values for the data of the
+	// trial, and Trials returns the values for all data.
 	Features *Features `json:"features,omitempty"`
-	// Reference are the steps to which Trials compared it: plain ones, unless these could not run.
+	// Reference is the configuration to which Trials compared this one: plain steps, unless these
+	// could not run.
 	Reference Configuration `json:"reference,omitzero"`
 	// Out is the reason why the configuration cannot be chosen; empty if it can.
 	Out string `json:"out,omitempty"`
@@ -72,16 +74,16 @@ type Features struct {
 	Bytes   memory.Bytes `json:"bytes"`
 	// Seconds is the time to compute them. It does not include the check of features.
 	Seconds float64 `json:"seconds"`
-	// Difference is that of feature.Check.
+	// Difference is copied from feature.Check.
 	Difference float64 `json:"difference"`
 }
 
 // plainSteps is the ratio of plain steps to themselves.
 var plainSteps = Measurement{Ratio: 1, Low: 1, High: 1}
 
-// summarize returns the measurement of c. steps are the times of its rounds, beside are those of
-// the rounds of another configuration that ran in between, and other is the measurement of that
-// configuration.
+// summarize returns the measurement of c. steps has the times of a step in its rounds, beside has
+// the times in the alternating rounds of another configuration, and other is the measurement of
+// that configuration.
 func summarize(c Configuration, steps, beside []float64, other Measurement) Measurement {
 	m := Measurement{Configuration: c, Rounds: len(steps)}
 	if len(steps) == 0 {
@@ -125,8 +127,9 @@ func judge(measured []Measurement) (winner Measurement, ok bool) {
 	}), true
 }
 
-// bestBase returns the fastest configuration without settings, except oneDNN: settings may gain
-// most on top of it. Configurations that were slower than plain steps are left out.
+// bestBase returns the fastest configuration without settings except oneDNN. Added to this
+// configuration, settings may gain most. Configurations that were slower than plain steps are left
+// out.
 func bestBase(measured []Measurement) Configuration {
 	best := Measurement{Ratio: math.Inf(1)}
 	for _, m := range measured {
@@ -146,8 +149,8 @@ func find(measured []Measurement, c Configuration) *Measurement {
 	return nil
 }
 
-// over returns the reason why a measurement exceeds the memory budget; empty if it does not.
-// own is the anonymous memory of this process. The part of own that exceeds Base, such as the
+// over returns the reason why a measurement exceeds the memory budget; empty if it does not. own is
+// the anonymous memory of this process. The part of own that exceeds Measurement.Base, such as the
 // data, adds to the memory of the trial.
 func (p *Plan) over(m Measurement, own memory.Bytes) string {
 	if p.Budget <= 0 {
@@ -176,8 +179,8 @@ func (p *Plan) restartsLong(m Measurement) string {
 	return "the restart that it needs takes too long for this training"
 }
 
-// within returns the measurements, with those that this training must not use marked as out.
-// Plain steps are never marked, since nothing needs less memory.
+// within returns the measurements, and sets Out in those of configurations that this training must
+// not use. Plain steps are never marked, since nothing needs less memory.
 func (p *Plan) within(measured []Measurement, own memory.Bytes) []Measurement {
 	measured = slices.Clone(measured)
 	for i := range measured {

@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// children are the processes that this one has started and that are left.
+// children returns the remaining processes that this one has started.
 func children(t *testing.T) []string {
 	t.Helper()
 	own := fmt.Sprintf("/proc/self/task/%d/children", os.Getpid())
@@ -83,7 +83,7 @@ func planned(t *testing.T) Plan {
 	return Plan{Model: m, Data: ds, Batch: 32, Limits: Limits{StepsPerExecution: 50, Compiled: true}, Cache: t.TempDir(), Time: 5 * time.Minute}
 }
 
-// withSample is the tuner of a plan, with data for its trials.
+// withSample returns the tuner of a plan, with data for its trials.
 func withSample(t *testing.T, p *Plan) *tuner {
 	t.Helper()
 	info, err := tfbind.Load("")
@@ -260,7 +260,7 @@ func TestTrialsThatFail(t *testing.T) {
 		defer c.end()
 		_, err := c.hear(time.Now().Add(p.Time))
 		require.NoError(t, err)
-		// In the middle of an hour of steps.
+		// The parent ends while the child runs steps for an hour.
 		_, err = fmt.Fprintln(c.Requests, `{"seconds": 3600}`)
 		require.NoError(t, err)
 		require.NoError(t, c.Requests.Close())

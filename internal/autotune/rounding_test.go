@@ -31,7 +31,8 @@ import (
 // of the model.
 const weightsEnv = "STEADYFIT_TEST_AUTOTUNE_WEIGHTS"
 
-// weightsSteps are some calls of several steps, and a single one.
+// weightsSteps is the number of train steps: several executions of several steps, and a single
+// step.
 const weightsSteps = 16
 
 func printWeights(ctx context.Context) (err error) {
@@ -88,8 +89,8 @@ func TestRoundsAsItSays(t *testing.T) {
 	for _, c := range []struct {
 		model string
 		data  data.Dataset
-		// rounds is a configuration that rounds differently with oneDNN on two cores. eigen
-		// reports whether it does so without oneDNN.
+		// rounds is a configuration that rounds differently with oneDNN on two cores. eigen reports
+		// whether it also does without oneDNN.
 		rounds Configuration
 		eigen  bool
 	}{

@@ -51,8 +51,9 @@ type spec struct {
 	Batch  int      `json:"batch"`
 	// LearningRate is the rate for a model that takes one; 0 keeps the model's own.
 	LearningRate float64 `json:"learning_rate"`
-	// AsSet runs as a training whose options set the configuration: its data is shuffled, and a
-	// configuration of threads excludes Live. Budgeted runs as a training with a memory budget.
+	// AsSet makes the trial run like a training whose options set the configuration: the data is
+	// shuffled, and a configuration of threads excludes Live. Budgeted makes it run like a training
+	// with a memory budget.
 	AsSet    bool `json:"as_set,omitempty"`
 	Budgeted bool `json:"budgeted,omitempty"`
 }
@@ -78,7 +79,7 @@ type answer struct {
 	Opened     memory.Bytes `json:"opened"`
 	OpenedAnon memory.Bytes `json:"opened_anon"`
 	Mapped     memory.Bytes `json:"mapped"`
-	// Opening is the highest RSS before.
+	// Opening is the highest RSS before the session was opened.
 	Opening  memory.Bytes `json:"opening"`
 	Features *Features    `json:"features,omitempty"`
 	// Failure is the reason why the trial ends. Lasting means that it would fail again at
@@ -267,7 +268,7 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	if n := s.Configuration.StepsPerExecution; n > 1 && n != steps {
 		return t, fmt.Errorf("%w: expected %d steps per execution, but only %d are possible", session.ErrStack, n, steps)
 	}
-	// As in a training: reading ahead takes memory and time.
+	// Batches are read ahead as in a training, since that takes memory and time.
 	t.executions = NewExecutions(t.live, s.order(ds), s.Batch, steps, s.ahead(ds))
 	if o.Device.Executor != "" {
 		return t, t.evaluate(ctx, ds, s.Batch)

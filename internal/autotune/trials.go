@@ -42,9 +42,9 @@ func NewTrials(p *Plan, until time.Time) (*Trials, error) {
 	return &Trials{tuner: u, cached: p.load(newKey(p, info))}, nil
 }
 
-// Known returns the measurements of earlier trials on this machine, of trainings that differ at most
-// in the values and the number of their samples. It leaves out configurations that were too slow to
-// warm up if there is now twice as much time.
+// Known returns the measurements of earlier trials on this machine, including those of trainings
+// that differ only in the values and the number of samples. It leaves out configurations that were
+// too slow to warm up if there is now twice as much time.
 func (t *Trials) Known() (known []Measurement) {
 	left := time.Until(t.tuner.until).Seconds()
 	for _, m := range *t.stored() {
@@ -56,7 +56,7 @@ func (t *Trials) Known() (known []Measurement) {
 }
 
 // whole converts the memory of a trial, which has only the first batches in its heap, to that of the
-// training. Features that the plan does not allow are out.
+// training. If the plan does not allow the features, it sets Out.
 func (t *Trials) whole(m Measurement) Measurement {
 	if m.StepPeak == 0 {
 		return m // unknown
@@ -85,7 +85,7 @@ func (t *Trials) stored() *[]Measurement {
 
 // Measure measures a configuration and stores the result in Plan.Cache. A configuration that cannot
 // run, or that is too slow to warm up, has a reason in Measurement.Out, and one without time left is
-// Late. An error means that there is nothing to compare with, or that ctx ended.
+// Late. An error means that no configuration to compare with could run, or that ctx ended.
 func (t *Trials) Measure(ctx context.Context, c Configuration) (Measurement, error) {
 	u := t.tuner
 	if err := t.start(ctx); err != nil {
@@ -162,9 +162,10 @@ func (t *Trials) Close() error {
 	return t.remove()
 }
 
-// Space returns the parts of the configurations of a plan: bases, and groups of settings. A
-// configuration has at most one base, and at most one setting of each group. Those that change
-// memory most come first. TensorFlow must be open.
+// Space returns the parts of which the configurations of a plan consist: bases (see
+// Configuration.parts), and groups of settings. A configuration has at most one base, and at most
+// one setting of each group. The groups that change memory most come first. TensorFlow must be
+// open.
 func (p *Plan) Space() (bases []Configuration, groups [][]Configuration, err error) {
 	o, err := newOffer(p)
 	if err != nil {
@@ -249,7 +250,7 @@ func (p *Plan) divides() bool {
 	return err == nil
 }
 
-// allocators returns the installed allocators that this process does not have, unless a variable
+// allocators returns the installed allocators other than that of this process, unless a variable
 // excludes them.
 func (p *Plan) allocators() (settings []Configuration) {
 	if !p.Limits.under(p.Options).Restart {

@@ -52,7 +52,7 @@ func TestTrials(t *testing.T) {
 }
 
 // A configuration that is too slow to warm up fails, and is measured again when there is more time. If
-// it ran before, only time is missing.
+// it ran in an earlier trial, it counts as late instead.
 func TestTrialsTooSlowToWarmUp(t *testing.T) {
 	m, ds := dense(t)
 	p := Plan{Model: m, Data: ds, Batch: 32, Cache: t.TempDir()}
@@ -82,7 +82,7 @@ func TestTrialsTooSlowToWarmUp(t *testing.T) {
 	require.NoError(t, trials.Close())
 }
 
-// A search goes on if its measurements cannot be stored.
+// A search continues if its measurements cannot be stored.
 func TestTrialsUnsaved(t *testing.T) {
 	m, ds := dense(t)
 	file := filepath.Join(t.TempDir(), "file")
@@ -97,7 +97,7 @@ func TestTrialsUnsaved(t *testing.T) {
 	require.NoError(t, trials.Close())
 }
 
-// Peaks that were measured with little data hold for more data.
+// Peaks that were measured with little data are converted to more data.
 func TestTrialsWithMoreData(t *testing.T) {
 	m, few := dense(t)
 	p := Plan{Model: m, Data: few, Batch: 32, Cache: t.TempDir()}
@@ -122,8 +122,8 @@ func TestTrialsWithMoreData(t *testing.T) {
 	assert.Equal(t, []memory.Bytes{1000, 700, 500, 100, 1500}, memories(again.Known()[0]), "the cache is unchanged")
 }
 
-// The features of a trial count as those of all data. Steps that they would round differently need
-// consent, with which an earlier trial counts.
+// The time and size of a trial's features are scaled to all data. Features with which steps round
+// differently need Limits.FeatureRounding; with it, an earlier trial counts.
 func TestTrialsOfCachedFeatures(t *testing.T) {
 	m, ds := dense(t)
 	cached := Configuration{CachedFeatures: true}

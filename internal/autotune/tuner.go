@@ -19,11 +19,12 @@ import (
 )
 
 const (
-	// roundSeconds is the least time of a round, which may be one longer execution. The rounds of
-	// the compared configurations take about the same time, up to mostSeconds.
+	// roundSeconds is the minimum time of a round. A round has at least one execution, which may
+	// take longer. The rounds of the compared configurations take about the same time, up to
+	// mostSeconds.
 	roundSeconds = 0.02
 	mostSeconds  = 0.1
-	// A round of up to this time never counts as hanging.
+	// hangs is the time up to which a round never counts as hanging.
 	hangs = 5 * time.Second
 )
 
@@ -79,20 +80,20 @@ type tuner struct {
 	// The tuner works from began to until. warm is the time that plain steps took to warm up.
 	began, until time.Time
 	warm         time.Duration
-	// best runs the fastest configuration so far, and the others are measured against it; at
-	// first it is plain. standing is its measurement. Ratios to plain steps could not separate
-	// two fast configurations, because the times of plain steps scatter by more than the
-	// difference of the two.
+	// best is the trial of the fastest configuration so far, to which other configurations are
+	// compared; at first that is plain steps. standing is its measurement. Ratios to plain steps
+	// could not separate two fast configurations, because the times of plain steps scatter by more
+	// than the difference of the two.
 	best     trial
 	standing Measurement
-	// steps are the times of plain steps in all rounds so far. plain is their memory. reference
-	// replaces plain steps if these cannot run (Trials).
+	// steps has the times of plain steps in all rounds so far, and plain has their memory.
+	// reference is the configuration that replaces plain steps if these cannot run (Trials).
 	steps     []float64
 	plain     Measurement
 	reference Configuration
 	// measured are the measurements so far.
 	measured []Measurement
-	// least is the least number of rounds of a trial that does not fail.
+	// least is the minimum number of rounds of a trial that does not fail.
 	least int
 }
 
@@ -140,7 +141,7 @@ func (t *tuner) begin(ctx context.Context) error {
 	first, err := t.best.hear(t.until)
 	t.warm = time.Since(start)
 	if err == nil {
-		// One round before the first that counts shows how long the trials may take.
+		// The first round does not count. It shows how long the trials may take.
 		first, err = t.best.ask(t.until, roundSeconds)
 	}
 	if err = cmp.Or(err, usable(first)); err != nil {
@@ -150,10 +151,10 @@ func (t *tuner) begin(ctx context.Context) error {
 	return nil
 }
 
-// measureAll measures, in this order: plain steps; oneDNN, if it is off, on which all others
-// then build if it is faster; the most promising base; plain steps with fewer threads, which
-// can gain most and needs no compiler; the other bases; settings of threads on the best base;
-// and other settings on the best of all.
+// measureAll measures, in this order: plain steps; oneDNN, if it is off (if it is faster, all later
+// configurations include it); the most promising base; plain steps with fewer threads, which can
+// gain most and needs no compiler; the other bases; settings of threads on the best base; and other
+// settings on the best of all.
 func (t *tuner) measureAll(ctx context.Context, o offer) ([]Measurement, error) {
 	defer func() { t.best.end() }()
 	if err := t.begin(ctx); err != nil {
@@ -218,8 +219,8 @@ func headroom(anon memory.Bytes) error {
 }
 
 // measure compares a configuration with t.best, unless it was measured before. The configuration
-// replaces t.best if its whole interval is faster. The medians alone would favor the luckiest of
-// many configurations.
+// replaces t.best if its whole interval is faster. A comparison of medians alone would favor the
+// luckiest of many configurations.
 func (t *tuner) measure(ctx context.Context, c Configuration) {
 	for find(t.measured, c) == nil {
 		err := headroom(t.plain.Anon)

@@ -30,7 +30,7 @@ type scripted struct {
 	// cold trials never warm up.
 	cold bool
 	anon memory.Bytes
-	// holds has the other memory of its answers.
+	// holds has the amounts of memory for the answers of the trial.
 	holds answer
 
 	latest answer
@@ -79,7 +79,7 @@ func (s *scripted) end() {
 	s.tuner.running = slices.DeleteFunc(s.tuner.running, func(o *scripted) bool { return o == s })
 }
 
-// scriptedTuner has scripted trials.
+// scriptedTuner is a tuner whose trials are scripted.
 type scriptedTuner struct {
 	tuner
 	t       *testing.T
@@ -168,8 +168,8 @@ func TestOrderOfTrials(t *testing.T) {
 	})
 }
 
-// A configuration that is faster by the median, but not in nearly all rounds, may win. Others
-// are not measured against it, since its luck would affect all later ratios.
+// A configuration that is faster by the median, but not in nearly all rounds, may win. Other
+// configurations are not compared with it, since its luck would affect all later ratios.
 func TestBestIsShown(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -224,7 +224,7 @@ func TestBestThatFails(t *testing.T) {
 	})
 }
 
-// A trial that hangs does not use up the time of the others.
+// A trial that hangs does not use up the time of other trials.
 func TestCandidateThatHangs(t *testing.T) {
 	t.Run("in a round", func(t *testing.T) {
 		s := newScriptedTuner(t, &Plan{}, []scripted{{step: 1}, {is: both, step: 0.25, failsAt: 2, fails: errHangs}, {is: fused, step: 0.5}})

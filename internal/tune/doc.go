@@ -1,7 +1,7 @@
-// Package tune searches the settings of a training that decide its peak of memory and the time of a
-// step: micro-batches, steps per execution, compiled signatures, cached features, the allocator, the precision,
-// oneDNN, threads, and prefetching. The result is the front: the configurations for which no other
-// one is both faster and smaller.
+// Package tune searches the settings of a training that decide its peak of memory and the time of a step:
+// micro-batches, steps per execution, compiled signatures, cached features, the allocator, the precision,
+// oneDNN, threads, and prefetching. The result is the front: the configurations for which no other one is
+// both faster and needs less memory.
 //
 // Trials run in processes of their own on the real data (autotune.Trials). A model predicts the
 // other configurations. It adds the effect of each setting to the logarithms of the time and of

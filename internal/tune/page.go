@@ -39,7 +39,7 @@ type Page struct {
 	Numbers func(Point) string
 }
 
-// Memory names the memory that was measured.
+// Memory returns the name of the memory that was measured.
 func (p *Page) Memory() string {
 	if p.Goal.Anon {
 		return "anonymous memory"
@@ -47,7 +47,7 @@ func (p *Page) Memory() string {
 	return "resident memory"
 }
 
-// Note says what a point is, besides a point of the front.
+// Note says what a point is, such as the choice, if it is not only a point of the front.
 func (p *Page) Note(q Point) string {
 	switch is := func(other *Point) bool { return other != nil && other.Configuration == q.Configuration }; {
 	case is(p.Chosen) && is(p.Default):
@@ -62,7 +62,7 @@ func (p *Page) Note(q Point) string {
 	return ""
 }
 
-// Class is the class of a point in the style sheet, and the tone of its dot.
+// Class returns the CSS class of a point, which is also the tone of its dot.
 func (p *Page) Class(q Point) string {
 	switch p.Note(q) {
 	case "":
@@ -73,7 +73,7 @@ func (p *Page) Class(q Point) string {
 	return "choice"
 }
 
-// dot and limit are those of the function scatter of package uplot.
+// dot and limit are the JSON that the function scatter of package uplot takes.
 type dot struct {
 	X      int64        `json:"x"`
 	Low    int64        `json:"low"`
@@ -106,8 +106,8 @@ func newDot(p Point, radius float64, tone string) dot {
 	}
 }
 
-// dots returns all points, and the front again. Those with a row in the table, on top of the others,
-// have its number.
+// dots returns all points, and the front again. Points with a row in the table come last, so that
+// they are on top, and have the number of the row.
 func (p *Page) dots() (dots, front []dot) {
 	rows := p.Rows()
 	numbered := map[autotune.Configuration]bool{}

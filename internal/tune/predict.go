@@ -30,14 +30,15 @@ func (e effect) plus(o effect, sign float64) effect {
 // steps returns the memory that steps add to the opened session.
 func (s *search) steps(peak memory.Bytes) float64 { return float64(max(peak-s.opened, memory.MiB)) }
 
-// between returns the effect of changing one point to another.
+// between returns the effect of changing from one point to another.
 func (s *search) between(from, to point) effect {
 	return effect{math.Log(to.ratio / from.ratio), math.Log(s.steps(to.peak) / s.steps(from.peak))}
 }
 
-// predict predicts a candidate from the nearest points and the effects of the axes on which it
-// differs. ok is false if an effect is unknown. Settings change steps on cached features in another way
-// than other steps, so an effect on the others counts only until it was measured.
+// predict predicts a candidate from the nearest points and the effects of the axes on which it differs.
+// ok is false if an effect is unknown. A setting has another effect on steps with cached features than
+// on other steps. The effect on other steps counts only until the effect on steps with cached features
+// was measured.
 func (s *search) predict(c candidate) (_ prediction, ok bool) {
 	nearest := math.MaxInt
 	var sum effect
@@ -75,7 +76,8 @@ func (s *search) predict(c candidate) (_ prediction, ok bool) {
 	}, true
 }
 
-// likely returns the effect of a value or, if it is unknown, that on the other kind of steps.
+// likely returns the effect of a value on steps with or without cached features or, if it is
+// unknown, the effect on the other kind of steps.
 func (s *search) likely(axis, value int, cached bool) (e effect, ok bool) {
 	if e, ok = s.effect(axis, value, cached); !ok {
 		e, ok = s.effect(axis, value, !cached)
@@ -84,8 +86,8 @@ func (s *search) likely(axis, value int, cached bool) (e effect, ok bool) {
 }
 
 // effect returns the effect of a value of an axis, compared with plain steps: the mean over all
-// pairs of points, with or without cached features, that differ only by it. Numbers of micro-batches
-// without such a pair are on the line through the others.
+// pairs of points, with or without cached features, that differ only by it. The effect of a number
+// of micro-batches without such a pair is interpolated from the other numbers (onLine).
 func (s *search) effect(axis, value int, cached bool) (e effect, ok bool) {
 	key := effectKey{axis, value, cached}
 	k, found := s.effects[key]

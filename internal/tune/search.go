@@ -20,8 +20,9 @@ type point struct {
 	features         *autotune.Features
 }
 
-// candidate is a configuration with the index of its value on each axis: the base, then the groups
-// of settings. 0 is the value of plain steps.
+// candidate is a configuration with the index of its value on each axis. The first axis has the
+// bases of autotune.Plan.Space, and each further axis a group of settings. Index 0 is the value of
+// plain steps.
 type candidate struct {
 	is autotune.Configuration
 	at []int
@@ -49,7 +50,8 @@ type search struct {
 	failed map[autotune.Configuration]string
 	// reference are the steps to which the points were compared; usually plain steps.
 	reference autotune.Configuration
-	// plain are the times of the reference in seconds. opened is the memory before the first step.
+	// plain has the times of a step of the reference in seconds. opened is the memory before the
+	// first step.
 	plain    []float64
 	opened   memory.Bytes
 	count    int // trials
@@ -128,7 +130,7 @@ func (s *search) point(c autotune.Configuration) *point {
 }
 
 // add records a trial. It ignores configurations that are not candidates. After a trial with another
-// reference, earlier times cannot be compared, so it drops them.
+// reference, earlier times cannot be compared, so add drops them.
 func (s *search) add(m autotune.Measurement) {
 	c, ok := s.find(m.Configuration)
 	if !ok {
@@ -201,8 +203,8 @@ func (s *search) next() (c autotune.Configuration, ok bool) {
 	return s.simpler()
 }
 
-// promising returns the candidate with the best score among those that are worth a trial. With sure,
-// it makes no allowance for the error of predictions.
+// promising returns the candidate with the best score among those that are worth a trial. If sure is
+// true, it makes no allowance for the error of predictions.
 func (s *search) promising(sure bool) (c autotune.Configuration, ok bool) {
 	worth := s.worth()
 	best := math.Inf(1)
@@ -291,7 +293,8 @@ func (s *search) worth() func(prediction) (score float64, ok bool) {
 			return -gain(now, p.ratio, p.peak), gain(now, p.fastest(), p.smallest()) > least
 		}
 	}
-	// The two amounts of a configuration are the one with a limit and the one to minimize.
+	// Of the two amounts of a configuration, time and peak, one has a limit and the other is to be
+	// minimized.
 	limit, amounts := s.amounts()
 	best, reached := s.best()
 	bounded, minimized := amounts(best.ratio, float64(best.peak))
@@ -348,7 +351,8 @@ func choose(points []point, cost func(point) float64) point {
 	})
 }
 
-// enoughTrials is the number of trials of the choice. The other points on the front have frontTrials.
+// enoughTrials is the number of trials of the choice. frontTrials is the number for other points of
+// the front.
 const enoughTrials, frontTrials = 3, 2
 
 // repeat returns a configuration whose trial is worth repeating.

@@ -17,7 +17,7 @@ import (
 // Goal selects the configuration to choose. The zero value chooses the one with the least product of
 // time and memory.
 type Goal struct {
-	// Budget is the memory that the training may use: RSS or, with Anon, anonymous memory. The
+	// Budget is the memory that the training may use: RSS or, if Anon is set, anonymous memory. The
 	// fastest configuration under it is chosen.
 	Budget memory.Bytes
 	Anon   bool
@@ -73,13 +73,14 @@ type Result struct {
 	// configuration that comes closest.
 	Chosen, Nearest *Point
 	Failures        []Failure
-	// Configurations is the number of all. Complete is false if time ran out while others were worth a
-	// trial.
+	// Configurations is the number of all configurations. Complete is false if time ran out while
+	// configurations were left that are worth a trial.
 	Configurations int
 	Complete       bool
 }
 
-// Rows are the points to show: the default, then the front and the choice or the nearest, fastest first.
+// Rows returns the points to show: the default, then the front and the choice or the nearest, fastest
+// first.
 func (r Result) Rows() (rows []Point) {
 	if r.Default != nil {
 		rows = append(rows, *r.Default)
@@ -94,7 +95,7 @@ func (r Result) Rows() (rows []Point) {
 	return rows
 }
 
-// Extent says how much of the search is done.
+// Extent returns a sentence about how much of the search is done.
 func (r Result) Extent() string {
 	rest := "the time ran out, and others may be better: run the same command again to measure more"
 	if r.Complete {
@@ -103,7 +104,7 @@ func (r Result) Extent() string {
 	return fmt.Sprintf("measured %d of %s; %s", len(r.Points), english.Count(r.Configurations, "combination"), rest)
 }
 
-// Cache describes the cached features of the rows; it is empty if none has them.
+// Cache describes the cached features of the rows; it is empty if no row has cached features.
 func (r Result) Cache() string {
 	for _, p := range r.Rows() {
 		if f := p.Features; f != nil {

@@ -52,11 +52,12 @@ type machine struct {
 	known    []autotune.Measurement
 	measured []configuration
 	fails    func(configuration) string
-	// stop ends the context after so many trials; 0 never does.
+	// stop is the number of trials after which the context ends; 0 means never.
 	stop   int
 	cancel context.CancelFunc
 	late   int // trials before the time is up; 0 means enough
-	// reference are the steps that it compares to, with the time ratio.
+	// reference is the configuration to which the machine compares, and ratio its time relative to
+	// plain steps.
 	reference configuration
 }
 
@@ -66,8 +67,8 @@ const opened, files = 380 * memory.MiB, 60 * memory.MiB
 // figures are the time and the peak of each configuration of a machine.
 type figures func(configuration) (ratio float64, peak memory.Bytes)
 
-// interacting is like image, but two settings act otherwise together: without oneDNN, which costs little
-// there, the allocator mmap costs little and saves more.
+// interacting is like image, but two settings interact: turning oneDNN off costs little, and the
+// allocator mmap then costs little and saves more.
 func interacting(c configuration) (ratio float64, peak memory.Bytes) {
 	ratio, peak = image(c)
 	if c.OneDNN == "" {
@@ -151,7 +152,7 @@ func findIn(t *testing.T, groups [][]configuration, m *machine, g Goal) Result {
 	return r
 }
 
-// The peak of opening the model is shown beside that of a budget's resident memory.
+// With a budget of resident memory, the peak of opening the model is shown, too.
 func TestOpening(t *testing.T) {
 	g := Goal{Budget: 2 * memory.GiB}
 	assert.Equal(t, opened+700*memory.MiB, find(t, &machine{figures: image}, g).Chosen.Opening)
@@ -159,7 +160,7 @@ func TestOpening(t *testing.T) {
 	assert.Zero(t, find(t, &machine{figures: image}, g).Chosen.Opening)
 }
 
-// exhaustive returns the least cost of all configurations, without noise.
+// exhaustive returns the minimum of cost over all configurations, without noise.
 func (of figures) exhaustive(groups [][]configuration, cost func(ratio float64, peak memory.Bytes) float64) float64 {
 	least := math.Inf(1)
 	for _, c := range newSearch(Goal{}, bases, groups, over).candidates {
@@ -283,7 +284,7 @@ func TestInteractions(t *testing.T) {
 	}
 }
 
-// If plain steps run out of memory, the others are predicted from micro-batches.
+// If plain steps run out of memory, other configurations are predicted from micro-batches.
 func TestDefaultFails(t *testing.T) {
 	g := Goal{Budget: 700 * memory.MiB}
 	r := find(t, &machine{figures: image, fails: func(c configuration) string {
@@ -303,7 +304,7 @@ func TestDefaultFails(t *testing.T) {
 	}))
 }
 
-// Ratios to other steps than today's are not used.
+// Earlier ratios to another reference than the present one are not used.
 func TestAnotherReference(t *testing.T) {
 	g := Goal{Budget: 700 * memory.MiB}
 	before := &machine{figures: image, reference: configuration{MicroBatches: 32}, fails: func(c configuration) string {
@@ -434,7 +435,8 @@ func TestCache(t *testing.T) {
 	assert.Empty(t, Result{}.Cache())
 }
 
-// A budget of anonymous memory has another peak and another memory of the opened session.
+// With a budget of anonymous memory, the peak and the memory of the opened session are anonymous
+// memory.
 func TestAnonymousMemory(t *testing.T) {
 	for _, budget := range []memory.Bytes{900, 700, 560, 500, 440} {
 		m, g := &machine{figures: image}, Goal{Budget: budget * memory.MiB, Anon: true}
@@ -454,7 +456,8 @@ func TestAnonymousMemory(t *testing.T) {
 	}
 }
 
-// The model has the lines of micro-batches from a middle number and the largest.
+// The search predicts every number of micro-batches from measurements of a middle number and the
+// largest one.
 func TestPredictsNumbersOfMicroBatches(t *testing.T) {
 	for _, g := range []Goal{{}, {Anon: true}} {
 		s, m := newSearch(g, bases, settings, over), &machine{figures: image}
