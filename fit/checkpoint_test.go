@@ -488,7 +488,7 @@ func TestMismatchesAreListed(t *testing.T) {
 		require.Equal(t, before, l.state(), "nothing was restored")
 	}
 	require.EqualError(t, &mismatchError{checkpoint: "c", differences: []difference{{"batch", "4", ""}}},
-		"cannot resume from c: it belongs to another run:\n  batch: 4 in the checkpoint, nothing now\nresume with the same model, data and options, or start a new run with another folder for its checkpoints, or set Loop.ResumeAnyway to train on with the differences")
+		"cannot resume from c: it belongs to another run:\n  batch: 4 in the checkpoint, nothing now\nresume with the same model, data and options, or start a new run with another folder for its checkpoints, or set Loop.ResumeAnyway to continue despite the differences")
 }
 
 func TestResumingACompleteRunDoesNothing(t *testing.T) {

@@ -105,7 +105,7 @@ func (e *mismatchError) OptionText(name option.Name) string {
 	}
 	b.WriteString("\nresume with the same model, data and options, or start a new run with another folder for its checkpoints")
 	if len(e.fixed) == 0 {
-		b.WriteString(option.Marked(", or set {Loop.ResumeAnyway} to train on with the differences", name))
+		b.WriteString(option.Marked(", or set {Loop.ResumeAnyway} to continue despite the differences", name))
 	}
 	return b.String()
 }

@@ -2,7 +2,6 @@ package fit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -213,14 +212,12 @@ func (p *progressView) clear() {
 
 func (p *progressView) end(s *State) {
 	p.clear()
+	if s.run.stop == "" || s.Err != nil {
+		return
+	}
 	saved := ""
 	if s.History.Checkpoint != "" {
 		saved = "; checkpoint " + s.History.Checkpoint
 	}
-	switch {
-	case s.run.stop != "" && s.Err == nil:
-		p.printf("stopped: %s%s\n", s.run.stop, saved)
-	case errors.Is(s.Err, context.Canceled), errors.Is(s.Err, context.DeadlineExceeded):
-		p.printf("interrupted in epoch %d, after step %d%s\n", s.Epoch, s.Step, saved)
-	}
+	p.printf("stopped: %s%s\n", s.run.stop, saved)
 }

@@ -148,7 +148,7 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 	}
 	s.Epoch = min(s.EpochsDone+1, max(r.loop.Epochs, s.EpochsDone))
 	if !r.follows() {
-		r.state.Log.Info("resuming", "checkpoint", path, "epochs_done", s.EpochsDone, "step", s.Step)
+		r.state.Log.Debug("resuming", "checkpoint", path, "epochs_done", s.EpochsDone, "step", s.Step)
 	}
 	if s.EpochsDone >= r.loop.Epochs {
 		r.stop = fmt.Sprintf("already complete: %s has %d of %d epochs; a larger number of epochs trains more", path, s.EpochsDone, r.loop.Epochs)
