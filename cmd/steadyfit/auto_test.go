@@ -253,7 +253,7 @@ func TestChoiceThatRounds(t *testing.T) {
 	assert.Equal(t, "as single steps", identity("plain"))
 	good("parts", "2", &fused)
 	assert.Contains(t, good("parts", "3", nil), "auto: 4 steps per execution, single-threaded executor, intra threads 1, as in the checkpoint")
-	// More output does not change the choice.
+	// The flag --verbose does not change the choice.
 	assert.Contains(t, good("parts", "4", nil, "--verbose"), "auto: 4 steps per execution, single-threaded executor, intra threads 1, as in the checkpoint")
 	assert.True(t, weights("whole") == weights("parts"))
 
@@ -300,7 +300,7 @@ func TestChoiceThatRounds(t *testing.T) {
 	require.NoError(t, err, out)
 	assert.True(t, weights("onednn") == weights("onednn-whole"))
 
-	// If no choice is stored, the checkpoint has the settings.
+	// If no choice is stored in the cache, a resume takes the settings from the checkpoint.
 	good("more", "2", &single)
 	out, err = run("more", "3", nil, "", "--fuse-steps", "4")
 	require.Error(t, err)

@@ -64,8 +64,9 @@ func TestTrainsAsKerasFit(t *testing.T) {
 	}
 }
 
-// trainsOnTexts trains a case whose data is a table on the same texts as arrays, with the losses of the
-// table. Sorted by class, the texts are JSON lines and files in class folders, with equal losses.
+// trainsOnTexts trains a case whose data is a table of texts on the same texts as arrays, and requires
+// the same losses. It also trains on the texts sorted by class, as JSON lines and as files in class
+// folders, and requires equal losses.
 func trainsOnTexts(t *testing.T, dir string) {
 	t.Helper()
 	at := func(name string) string { return filepath.Join(dir, name) }

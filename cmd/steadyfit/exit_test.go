@@ -38,11 +38,13 @@ func TestExitCodes(t *testing.T) {
 		{fmt.Errorf("the batch cannot be split any further: %w: %w", session.ErrInexactSplit, session.ErrOutOfMemory), exitMemory},
 		{&fit.HookError{Hook: "memory budget", Phase: "start", Err: &budget.Error{}}, exitMemory},
 		{&fit.HookError{Hook: "reset", Phase: "step", Err: savedmodels.ErrChanged}, exitFailed},
-		// A resumed process does not blame its input, which was good when the training began.
+		// In a resumed process, a bad input is not a usage error, since the input was good when the
+		// training began.
 		{fmt.Errorf("%w: %w", supervise.ErrRetry, usagef("no")), exitFailed},
 		{fmt.Errorf("%w: %w", supervise.ErrRetry, session.ErrOutOfMemory), exitMemory},
 		{fmt.Errorf("%w: %w", session.ErrLost, tfbind.ErrResourceExhausted), exitMemory},
-		// A child's code is the parent's, unless the kernel has killed the child for memory.
+		// The parent returns the child's exit code, unless the kernel has killed the child for lack
+		// of memory.
 		{&supervise.Error{Code: exitDiverged}, exitDiverged},
 		{&supervise.Error{Code: exitFailed, Crashes: []supervise.Crash{{}, {}}}, exitFailed},
 		{&supervise.Error{Code: exitFailed, Crashes: oomKilled}, exitMemory},

@@ -88,8 +88,8 @@ type kubernetesJob struct {
 	Template pod
 }
 
-// checkFailures asserts that only failures are retried that may not occur again. The interrupt of a
-// rank ends all ranks, and does not count.
+// checkFailures asserts that a job retries a failure only if it may not occur again. The interrupt
+// of a rank ends all ranks, and does not count.
 func (j *kubernetesJob) checkFailures(t *testing.T, ranks bool) {
 	t.Helper()
 	assert.Equal(t, "Never", j.Template.Spec.RestartPolicy, "podFailurePolicy requires it")

@@ -201,7 +201,7 @@ func TestKilledRunsResumeBitForBit(t *testing.T) {
 	t.Run("adapter", func(t *testing.T) { killAndResume(t, loraModel, kills/2) })
 }
 
-// killsOr returns the number of kills in STEADYFIT_TEST_KILLS, or n if it is not set.
+// killsOr returns the number of kills in STEADYFIT_TEST_KILLS, or n if the variable is not set.
 func killsOr(t *testing.T, n int) int {
 	t.Helper()
 	text := os.Getenv("STEADYFIT_TEST_KILLS")
@@ -358,7 +358,7 @@ func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for killed, last := 0, 0; killed < kills; {
-		// A child that has written a line, other than the killed one.
+		// Wait for a child, other than the killed one, that has written a line.
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		pid := childOf(cmd.Process.Pid)

@@ -134,7 +134,8 @@ func newestCheckpoint(dir string) (newest int) {
 }
 
 // A training that begins with four ranks continues with two and then in one process, with the same
-// batches. The first end is a crash, and the second one an interrupt at any step.
+// batches. The training with four ranks ends in a crash, and the one with two ranks in an interrupt
+// at any step.
 func TestLaunchedRanksChange(t *testing.T) {
 	const epochs = 8
 	dir := t.TempDir()
@@ -268,8 +269,8 @@ func TestLaunchedRanksAreKilled(t *testing.T) {
 	}
 }
 
-// childrenOf returns the children of a process in the order of their start. Each thread has a list of
-// those that it started.
+// childrenOf returns the children of a process in the order of their start. Each thread of the
+// process has a list of the children that it started.
 func childrenOf(pid int) (children []int) {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is valid
 	for _, path := range tasks {
@@ -287,7 +288,7 @@ func childrenOf(pid int) (children []int) {
 	return children
 }
 
-// A training that fails at the start ends all ranks. The exit code is theirs.
+// A training that fails at the start ends all ranks. launch returns the exit code of the ranks.
 func TestLaunchFails(t *testing.T) {
 	for _, c := range []struct {
 		flags []string

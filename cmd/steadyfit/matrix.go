@@ -51,10 +51,10 @@ var quickUser = []string{"trim", "system-allocator", "batch-half", "micro-4", "r
 // once.
 const maxPairs, maxJobs = 1000, 1024
 
-// leastWithin is the minimum of --within, which is enough for a few runs.
+// leastWithin is the minimum value of --within. It is enough for a few runs.
 const leastWithin = 20 * time.Second
 
-// quickPairs is the least number of pairs with useful intervals.
+// quickPairs is the minimum number of pairs that gives useful intervals.
 const quickPairs = 3
 
 // A run of the workload user has about userSamples samples, userEpochs epochs, and at least

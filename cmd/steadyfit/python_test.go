@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// python is an interpreter that has TensorFlow.
+// python returns the path of an interpreter that has TensorFlow.
 func python(t *testing.T) string {
 	t.Helper()
 	if raceDetector() {
@@ -67,7 +67,7 @@ func TestPythonPredictsTheSame(t *testing.T) {
 	steadyfit(t, "verify", model)
 	steadyfit(t, "predict", "--model", model, "--data", data, "--out", predictions, "--output", "probabilities")
 	evaluated := steadyfit(t, "evaluate", "--model", model, "--data", data, "--batch", "359")
-	// The default signature of TensorFlow's own tools.
+	// TensorFlow's own tools can run the default signature.
 	runPython(t, "-m", "tensorflow.python.tools.saved_model_cli", "run", "--dir", model, "--tag_set", "serve",
 		"--signature_def", "serving_default", "--inputs", "x="+data+"[x]", "--outdir", dir)
 	out := runPython(t, "-c", `

@@ -23,7 +23,7 @@ import (
 // smallDisk mounts a small file system that is soon full.
 func smallDisk(t *testing.T) string { return smallDiskAt(t, t.TempDir()) }
 
-// smallDiskAt mounts such a file system on a folder.
+// smallDiskAt mounts a small file system on a folder.
 func smallDiskAt(t *testing.T, dir string) string {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(dir, 0o777))
@@ -36,7 +36,7 @@ func smallDiskAt(t *testing.T, dir string) string {
 	return dir
 }
 
-// fill leaves no free space in a folder's file system.
+// fill writes a file until the folder's file system has no free space.
 func fill(t *testing.T, dir string) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(dir, "filler"))

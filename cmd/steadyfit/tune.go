@@ -322,12 +322,12 @@ func (s *settings) writeFront(stderr io.Writer, ds string, r tune.Result, inexac
 	return writePage(stderr, frontPath(s.Out), page.HTML)
 }
 
-// goal returns what decides the choice.
+// goal returns the goal of the search according to the flags.
 func (s *settings) goal() tune.Goal {
 	return tune.Goal{Budget: s.Budget.Limit, Anon: s.Budget.Layer == memory.Anon, Step: s.stepTime}
 }
 
-// notReached is the error if no configuration reaches the goal.
+// notReached returns the error if no configuration reaches the goal.
 func (s *settings) notReached(r tune.Result, inexact bool) error {
 	p := r.Nearest
 	var fixes []string
@@ -434,9 +434,9 @@ func absolute(flag, value string) string {
 	return value
 }
 
-// tunedFlags returns the flags of fit for a configuration, with their values. consent is that to cached
-// features. frozen means that fit might cache features which the configuration does not have, and with
-// which it would take another amount of memory.
+// tunedFlags returns the flags of fit for a configuration, with their values. consent is the value of
+// --cache-features. frozen means that fit could cache features of the model although the configuration
+// does not have them, and would then need another amount of memory.
 func tunedFlags(c autotune.Configuration, consent train.Choice, frozen bool) (flags [][2]string) {
 	add := func(when bool, name string, value any) {
 		if when {

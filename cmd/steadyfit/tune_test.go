@@ -33,8 +33,8 @@ func TestResultsOfTunedSettings(t *testing.T) {
 	}
 }
 
-// fit caches features with the tuned settings if, and only if, they were measured with them, and on
-// the terms that were given.
+// With the tuned settings, fit caches features if and only if the settings were measured with
+// cached features, and with the value of --cache-features that was given to tune.
 func TestTunedFlagsOfCachedFeatures(t *testing.T) {
 	plain, cached := autotune.Configuration{}, autotune.Configuration{CachedFeatures: true}
 	for _, c := range []struct {
