@@ -131,7 +131,7 @@ func TestJobsAreConfigs(t *testing.T) {
 	require.Error(t, cmd.Wait(), "%s", output)
 	assert.Contains(t, output.String(), "jobs done: 3, failed: 3")
 	assert.Contains(t, output.String(), "job a failed: ")
-	assert.Contains(t, output.String(), "the memory budget of 1.0 MiB of rss cannot be kept")
+	assert.Contains(t, output.String(), "the limit of 1.0 MiB of rss cannot be kept")
 	assert.Contains(t, output.String(), "the training is too short for")
 	assert.Contains(t, output.String(), "job c failed: Loop.Epochs 0: expected at least 1")
 	assert.Contains(t, output.String(), "job d failed: unexpected end of JSON input")

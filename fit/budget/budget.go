@@ -72,7 +72,7 @@ type Error struct {
 
 func (e *Error) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "the memory budget of %v of %s cannot be kept (after step %d): raise it to about %d MiB", e.Limit, e.Layer, e.Step, e.Need/memory.MiB)
+	fmt.Fprintf(&b, "the limit of %v of %s cannot be kept (after step %d): raise it to about %d MiB", e.Limit, e.Layer, e.Step, e.Need/memory.MiB)
 	if e.Whole != nil {
 		fmt.Fprintf(&b, ", or allow micro-batches, which were not used (%v)", e.Whole) // the reason includes a fix
 	} else {
