@@ -159,7 +159,7 @@ func TestLaunchedRanksChange(t *testing.T) {
 	step := newestCheckpoint(dir)
 	out, err := program(t, fit...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	assert.Contains(t, string(out), fmt.Sprintf("step=%d\n", step))
+	assert.Contains(t, string(out), fmt.Sprintf("done, step %d\n", step))
 	sameAsAlone(t, dir, batchHash, epochs)
 }
 
