@@ -132,7 +132,7 @@ const (
 	bfc, cudaMallocAsync = "BFC", "cuda_malloc_async"
 )
 
-// aggressive is on with assumptions that may not hold.
+// aggressive enables a pass that relies on assumptions about the graph that may not hold.
 const aggressive = "aggressive"
 
 // Grappler enables or disables single passes of graph rewriting (RewriterConfig) with "on", "off", or

@@ -150,7 +150,7 @@ type RunResult struct {
 type Claim struct {
 	ID   string `json:"id"`
 	Text string `json:"text"`
-	// Says is the answer of the literature.
+	// Says is the answer that the source of the claim gives.
 	Says string `json:"says"`
 	// Verdicts has the verdict of each runtime that tested the claim.
 	Verdicts []ClaimVerdict `json:"verdicts"`

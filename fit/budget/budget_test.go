@@ -619,7 +619,7 @@ func lineFields(t *testing.T, ds data.Dataset) []data.Field {
 	return nil
 }
 
-// The memory of a validation counts.
+// The budget also limits the memory that a validation takes.
 func TestBudgetSeesValidations(t *testing.T) {
 	m := &machine{base: 300 * mib, perSample: mib, validation: 300 * mib, whole: true}
 	h, err := attempt{epochs: 3, steps: 20, validates: true}.run(t, m, &Budget{Limit: 400 * mib})

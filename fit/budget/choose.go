@@ -46,7 +46,7 @@ type choice struct {
 
 	// before is the peak with the previous size; before.size is 0 for the first size.
 	before need
-	// once is the additional memory of the first step with a size.
+	// once is the memory that only the first step with a size takes.
 	once memory.Bytes
 
 	// looks is the number of steps measured with lookParts micro-batches. highest is their

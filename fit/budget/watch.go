@@ -81,8 +81,8 @@ func (w *watch) due(s *fit.State, level memory.Bytes, all bool) bool {
 	return true
 }
 
-// alone reports whether only a step ran since the last reading. Before the first step of an
-// epoch, a checkpoint may have been written.
+// alone reports whether only a step ran since the last reading. It is false for the first step of an
+// epoch, because a checkpoint may have been written before it.
 func (w *watch) alone(s *fit.State) bool {
 	return s.EpochStep > 1 || s.StepsPerEpoch == 1 || s.Step <= w.began+1
 }

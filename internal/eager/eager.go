@@ -56,7 +56,7 @@ type Op struct {
 	Sizes []int64
 }
 
-// Places are the places of an operation's inputs and outputs.
+// Places has the indexes of the places in a frame that hold an operation's inputs and outputs.
 type Places struct {
 	// Inputs has one place per input. A list input has one place per element.
 	Inputs []int32

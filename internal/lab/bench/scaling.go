@@ -37,7 +37,8 @@ type Scaling struct {
 // Trainings is a measurement of simultaneous trainings.
 type Trainings struct {
 	Turn int `json:"turn"`
-	// Each of the Processes runs Each trainings, every one with its own session.
+	// Processes is the number of processes, and Each the number of trainings in each of them. Every
+	// training has its own session.
 	Processes int `json:"processes"`
 	Each      int `json:"trainings_each"`
 	// StepsPerSecond is the sum over all trainings after the last warm-up.

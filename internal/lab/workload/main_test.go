@@ -68,7 +68,7 @@ type outcome struct {
 	log       string
 }
 
-// do does a run, in as many processes as necessary.
+// do carries out the run of a Spec, in as many processes as it needs.
 func do(t *testing.T, spec worker.Spec, env ...string) outcome {
 	t.Helper()
 	o := outcome{facts: map[string]string{}}
