@@ -136,13 +136,13 @@ pytest: venv ## tests of the Python exporter
 	@mkdir -p $(REPORTS)
 	TF_CPP_MIN_LOG_LEVEL=2 $(VENV)/bin/python -m pytest -q -rs -n $(or $(PROCESSES),auto) --maxprocesses 4 --junit-xml=$(REPORTS)/pytest.xml scripts/tests
 
-# Long trainings, and statistics of thousands of series; `make test` has them.
-LONG := TestSoak|TestBudget.*|TestOutOfMemory.*|TestErrorRates|TestEveryCourseHasAVerdict|TestScatterCovers|TestChoose|TestRoundsAsItSays|TestLoadErrors
+# Long trainings, trainings that are killed, and statistics of thousands of series; `make test` has them.
+LONG := TestSoak|TestCachedFeatures|TestCluster(CutOff|SurvivesKills)|TestBudget.*|TestOutOfMemory.*|TestErrorRates|TestEveryCourseHasAVerdict|TestScatterCovers|TestChoose|TestRoundsAsItSays|TestLoadErrors
 
 .PHONY: check
 check: runtime ## lint and the tests of a few seconds: a look before each commit (3 minutes)
 	@rc=0; $(MAKE) --no-print-directory lint || rc=1; \
-	$(GOTEST) check -skip '^($(LONG))$$' $(GOTESTFLAGS) $$($(GO) list ./... | grep -vE '/(cmd/steadyfit|session|internal/(docs|native|lint|lab/(workload|bench))|examples/.*)$$') || rc=1; \
+	$(GOTEST) check -skip '^($(LONG))$$' $(GOTESTFLAGS) $$($(GO) list ./... | grep -vE '/(cmd/steadyfit|session|internal/(docs|explain|native|lint|lab/(workload|bench))|examples/.*)$$') || rc=1; \
 	$(GOTEST) check-command -run '^(TestTable|TestEarlierNames|TestLibrariesNameNoFlags|TestGoNames)$$' $(GOTESTFLAGS) ./cmd/steadyfit ./internal/docs || rc=1; exit $$rc
 
 .PHONY: lint
