@@ -13,10 +13,11 @@ import (
 	"steadyfit/tfbind"
 )
 
-// CheckAdapter checks that an adapter fits a model: it belongs to the same base, and has exactly
-// the weights that training changes. If a is nil, it checks that an adapter can have the weights of
-// the model: training changes at least one weight, and no two of them have the same name in
-// checkpoints. The error is ErrMismatch. It needs no TensorFlow.
+// CheckAdapter checks that an adapter fits a model: the adapter was trained on the same frozen
+// variables (savedmodels.Model.Base) and has exactly the weights that training changes. If a is
+// nil, CheckAdapter checks that the model can have adapters: training changes at least one weight,
+// and each of these weights has a unique name in checkpoints. The error is ErrMismatch.
+// CheckAdapter does not need TensorFlow.
 func CheckAdapter(model *savedmodels.Model, a *adapter.Adapter) error {
 	if model == nil {
 		return errNoModel
@@ -55,7 +56,8 @@ func CheckAdapter(model *savedmodels.Model, a *adapter.Adapter) error {
 	return fmt.Errorf("adapter for %s: %w: %s", model.Dir, errAdapter, strings.Join(found, ", "))
 }
 
-// adapted returns the variables in an adapter of a model, at least one.
+// adapted returns the variables that an adapter of the model contains. It is an error if there are
+// none, or if one has no unique name in checkpoints.
 func adapted(m *savedmodels.Model) (vars []savedmodels.Variable, err error) {
 	names := map[string]bool{}
 	for _, v := range m.Variables {
@@ -75,7 +77,8 @@ func adapted(m *savedmodels.Model) (vars []savedmodels.Variable, err error) {
 }
 
 // Adapter returns the trained weights, without the frozen ones and without the state of the
-// optimizer. If the session has the frozen weights of another base, the error is ErrMismatch.
+// optimizer. If Restore has given the frozen variables other values than those of the model's
+// files, the error is ErrMismatch.
 func (s *Session) Adapter(ctx context.Context) (*adapter.Adapter, error) {
 	if s.foreign {
 		return nil, fmt.Errorf("adapter: %w: the frozen variables of this session are not those of %s; open the model that has them", errBase, s.model.Dir)

@@ -81,7 +81,7 @@ func TestMergedModelPredictsTheSame(t *testing.T) {
 	merge(t, loraModel(t))
 }
 
-// floatLoRA has a float base, which can be exported with LoRA.
+// floatLoRA is a Python program whose float32 model can be exported with LoRA.
 const floatLoRA = `import keras
 def model():
     return keras.Sequential([keras.Input((64,)), keras.layers.Dense(32, activation="relu"), keras.layers.Dense(10)])
@@ -109,7 +109,7 @@ func TestMergedFloatModelPredictsTheSame(t *testing.T) {
 	merge(t, m)
 }
 
-// merge trains an adapter, and checks the predictions of base and adapter against those of the
+// merge trains an adapter, and checks that the model with the adapter predicts the same as the
 // merged model.
 func merge(t *testing.T, m *savedmodels.Model) {
 	ctx := context.Background()

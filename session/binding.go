@@ -28,7 +28,8 @@ type binding struct {
 	features []string
 	// fields are the fields of the batch that the inputs are mapped to.
 	fields []string
-	// strict rejects a field that is neither an input nor in also; see UnusedFieldError.
+	// strict makes a field an error if it is neither an input nor listed in the field also; see
+	// UnusedFieldError.
 	strict bool
 	also   []string
 }

@@ -111,7 +111,7 @@ func TestCallerRuns(t *testing.T) {
 				return sum
 			}
 			assert.LessOrEqual(t, several(), most)
-			// The same after a reload.
+			// After a reload, too, no operations are handed to other threads.
 			p, err := caller.Snapshot(ctx)
 			require.NoError(t, err)
 			defer p.Close()

@@ -12,7 +12,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Sample weights with an open shape need a field, and the error comes before loading.
+// If the shape of the sample weights has unknown dimensions, the data needs a field for them. The
+// error comes before loading.
 func TestWeightsWithoutASize(t *testing.T) {
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)

@@ -55,25 +55,25 @@ type rankNative struct {
 // rankSteps are the forms of a step for ranks with and without samples.
 type rankSteps struct {
 	busy, idle *Step
-	// The field of has the metrics of the signature that a rank runs on its samples. For each
-	// metric of the step, the field metrics has its index in the field of, and the field after has
-	// its index in the outputs of the step, or -1. finite is the index of grads_finite in the
-	// outputs of the step, or -1.
+	// The field of describes the signature that a rank runs on its samples. The field metrics
+	// lists, for each metric of the step, the index of the metric in the results of that signature.
+	// The field after lists, for each metric, its index in the outputs of the step, or -1. finite
+	// is the index of grads_finite in the outputs of the step, or -1.
 	of             *runner
 	metrics, after []int
 	finite         int
 	shares         []float32 // the shares of all ranks in the last step
 }
 
-// stepModulus is the modulus of the number of the step in a share, which float32 represents.
+// A share contains the number of the step modulo stepModulus, which float32 represents exactly.
 const stepModulus = 1 << 20
 
 // rankOptions is a serialized tensorflow.RunOptions with experimental (8).collective_graph_key
 // (1) = 1, which all ranks must set alike.
 var rankOptions = []byte{8<<3 | 2, 2, 1 << 3, 1}
 
-// maxNarrow is the largest number of ranks that exchange bfloat16. Each of the additions rounds the
-// sum to 8 bits, so the sum of 256 equal parts no longer grows.
+// maxNarrow is the largest number of ranks that may exchange bfloat16. Each addition rounds the sum
+// to 8 bits, so a sum of more than 256 equal parts would not grow any more.
 const maxNarrow = 32
 
 // checkCluster compiles Options.Cluster.
@@ -278,7 +278,8 @@ func (s *Session) join(ctx context.Context) error {
 	return err
 }
 
-// run runs a step that exchanges values with the other ranks. It ends when one is lost.
+// run runs a step that exchanges values with the other ranks. It returns an error when a rank is
+// lost.
 func (r *ranked) run(step *tfbind.Step) error {
 	for attempt := 0; ; attempt++ {
 		err := r.once(step)
@@ -293,9 +294,9 @@ func (r *ranked) run(step *tfbind.Step) error {
 		if !errors.As(err, &failed) {
 			return err
 		}
-		// The server refuses a number of a run (GetUniqueRequestId) that was among its last
-		// 100,000 before it runs anything, so the step may run again. tfbind/replace.c makes
-		// numbers that differ, where the platform lets it.
+		// The server gives each run a random number (GetUniqueRequestId), and refuses a run whose
+		// number is among the last 100,000. It does so before anything runs, so the step may run
+		// again. On platforms that allow it, tfbind/replace.c makes all numbers differ.
 		if strings.Contains(failed.Message, "request was received twice") && attempt < 3 {
 			continue
 		}
@@ -325,8 +326,8 @@ func failedElsewhere(err *tfbind.Error) bool {
 const grace = time.Second
 
 // once runs a step a single time, for at most Cluster.Start. A run that does not end is abandoned,
-// since closing a session while an exchange fails may block forever in TensorFlow 2.21 (for one of
-// 25 killed ranks). The process can no longer train anyway.
+// since closing a session while an exchange fails may block forever in TensorFlow 2.21 (this
+// happened after one of 25 kills of a rank). The process can no longer train anyway.
 func (r *ranked) once(step *tfbind.Step) error {
 	ended := make(chan error, 1)
 	go func() { ended <- step.Run(r.watch.ctx) }()
@@ -405,8 +406,8 @@ func (g group) Leave() error {
 	if _, err := g.Gather(0); err != nil {
 		return err
 	}
-	// All ranks have called Leave, but some may still receive the sum. They need this process until
-	// they have received it. They then take part in a second sum, whose value does not matter.
+	// All ranks have called Leave, but some may not have received the sum yet, and need this
+	// process for that. A second sum, whose value does not matter, waits for these ranks.
 	_, _ = g.Gather(0)
 	return nil
 }
@@ -446,7 +447,8 @@ func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batc
 	if r.Rank < parts {
 		st, part = n.busy, partOf(b, r.Rank, parts)
 	}
-	// The inputs are copies: a run that is left behind would read the memory of the batch.
+	// The inputs are copies, since an abandoned run could still read them after the batch has
+	// changed.
 	if err := st.feed(part, false); err != nil {
 		return false, err
 	}

@@ -39,7 +39,7 @@ type rankJob struct {
 	Model   string
 	Sizes   []int         // samples of the batches
 	Fail    int           // the step at which the rank ends; 0 for none
-	Timed   bool          // the result has the times
+	Timed   bool          // the result includes the times of the ranks
 	Slow    time.Duration // additional work before each step
 	Until   string        // the rank waits for this file before its last step
 	Start   time.Duration
@@ -119,7 +119,7 @@ func (j rankJob) run() (r rankResult, err error) {
 		}
 		r.Shared = string(shared)
 	}
-	if len(j.Workers) > 0 { // a step of a rank was traced as none, which ended the process
+	if len(j.Workers) > 0 { // Resolved must refuse to trace a step of a rank
 		settings, err := s.Resolved(ctx, madeBatch(s, j.Sizes[0], 0))
 		if err != nil || settings.Step != nil || settings.Untraced == "" {
 			return r, fmt.Errorf("the resolved settings of a rank are %v: %w", settings, err)
@@ -232,7 +232,7 @@ func TestCluster(t *testing.T) {
 	} {
 		t.Run(c.model+" "+strconv.Itoa(c.ranks), func(t *testing.T) {
 			job := rankJob{Model: "builtin:" + c.model, Sizes: c.sizes, Options: c.options}
-			job.Rank = c.ranks // micro-batches
+			job.Rank = c.ranks // without Workers, the number of micro-batches
 			want, err := job.run()
 			require.NoError(t, err)
 			job.Workers = freeport.Addresses(t, c.ranks)
@@ -259,7 +259,7 @@ func TestCluster(t *testing.T) {
 				assert.NotEqual(t, want.State, results[0].State)
 				return
 			}
-			if c.ranks == 1 { // a process alone updates the weights in the train signature, with other rounding
+			if c.ranks == 1 { // a single process uses the signature train, which rounds differently
 				for i := range want.Losses {
 					assert.InDeltaSlice(t, want.Losses[i], results[0].Losses[i], 1e-5)
 				}

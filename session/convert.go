@@ -122,7 +122,7 @@ func checkLen(want, have int) error {
 	return nil
 }
 
-// errOverflow is the error for a finite value that would become infinite.
+// errOverflow returns the error for a finite value that would become infinite.
 func errOverflow(v any, at int, to tfbind.DType) error {
 	return fmt.Errorf("value %v at position %d: %w: too large for %s", v, at, tfbind.ErrType, to)
 }

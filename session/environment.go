@@ -13,8 +13,8 @@ import (
 	"steadyfit/option"
 )
 
-// releaseProfile makes TensorFlow allocate large blocks with malloc instead of its own pool,
-// which returns nothing to the system. It makes glibc keep freed blocks in the main arena,
+// releaseProfile makes TensorFlow allocate large blocks with malloc instead of its own pool, which
+// returns nothing to the system. The profile also makes glibc keep freed blocks in the main arena,
 // which has no heaps of 64 MiB. By default glibc unmaps each block, which costs page faults in
 // every step. MALLOC_CONF does the same for a preloaded jemalloc.
 var releaseProfile = []gpuopts.Variable{
@@ -37,9 +37,9 @@ const profileName = "release profile"
 // own pool, which returns none (docs/explanation/recovery.md). The profile is for Linux with glibc
 // or jemalloc.
 //
-// A variable with a different value returns an *option.Error. If TensorFlow is already open,
-// the error is gpuopts.ErrTooLate. A program that cannot restart does not need UseEnvironment:
-// the first Open sets the variables of the options.
+// If a variable is set to a different value, the error is an *option.Error. If TensorFlow is
+// already open, the error is gpuopts.ErrTooLate. A program that cannot restart does not need
+// UseEnvironment: the first Open sets the variables of the options.
 func UseEnvironment(o gpuopts.Options, releaseMemory bool) error {
 	var more []gpuopts.Variable
 	if releaseMemory {
@@ -52,9 +52,9 @@ func UseEnvironment(o gpuopts.Options, releaseMemory bool) error {
 	return reexec.Exec(env, missing)
 }
 
-// missingFor returns the environment with the variables that the options need and more, and those
-// that are missing now. If TensorFlow is already open and some are missing, the error is
-// gpuopts.ErrTooLate.
+// missingFor returns the environment with the variables that the options need and those in more,
+// and lists the variables that are missing now. If TensorFlow is already open and some are missing,
+// the error is gpuopts.ErrTooLate.
 func missingFor(o gpuopts.Options, more []gpuopts.Variable) (env []string, missing []gpuopts.Variable, err error) {
 	if _, err := o.Check(deviceEnviron()); err != nil {
 		return nil, nil, err

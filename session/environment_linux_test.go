@@ -138,7 +138,7 @@ func TestUseEnvironment(t *testing.T) {
 	assert.Contains(t, log, `Options.OneDNN off: TF_ENABLE_ONEDNN_OPTS is "1" in the environment, and the option needs "0"; unset it`)
 }
 
-// anewEnv makes the test binary a supervised program that calls Restart.
+// anewEnv makes the test binary a supervised program that calls reexec.With.
 const anewEnv = "STEADYFIT_TEST_ANEW_SUPERVISED"
 
 func init() { asChild(anewEnv, startAnewInAChild) }
@@ -160,7 +160,8 @@ func startAnewInAChild(string) error {
 	})
 }
 
-// Restart fails in a supervised process, because the parent would lose it.
+// reexec.With fails if a supervised process would have to restart, because the parent would lose
+// the process.
 func TestRestartInAChild(t *testing.T) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), anewEnv+"=1")

@@ -8,8 +8,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// TestFailedElsewhere lists errors after which all ranks continue in new processes, and errors of the
-// training itself, which would recur.
+// TestFailedElsewhere tests errors after which all ranks continue in new processes, and errors of
+// the training itself, which would recur.
 func TestFailedElsewhere(t *testing.T) {
 	const aborted = "From /job:worker/replica:0/task:0:\nCollective ops is aborted by: "
 	for _, c := range []struct {

@@ -219,7 +219,8 @@ type featureStep struct {
 	// whole maps the inputs of the original train signature, without cached features, to the fields
 	// of the data.
 	whole binding
-	// bytes is the size of the last result of batch, and samples are its samples.
+	// bytes is the size of the last result of the method batch, and samples is its number of
+	// samples.
 	bytes, samples int
 }
 

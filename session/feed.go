@@ -16,9 +16,9 @@ import (
 )
 
 // Set copies an array to the named input and converts its element type. Rounding to a
-// floating-point type is allowed; any other change of a value is an error that names the value.
-// The array's shape may differ from the signature's in dimensions of size 1, and in flat
-// samples.
+// floating-point type is allowed; any other change of a value is an error that names the value. The
+// array's shape may have more or fewer dimensions of size 1 than the signature's, and its samples
+// may be flattened.
 func (st *Step) Set(name string, a data.Array) error {
 	for i := range st.inputs {
 		if st.inputs[i].Name == name {
@@ -28,10 +28,10 @@ func (st *Step) Set(name string, a data.Array) error {
 	return fmt.Errorf("signature %s has no input %q; it has %s", st.Signature.Name, name, names(st.Signature.Inputs))
 }
 
-// Feed sets all inputs from the fields of a batch. Each input takes the field of its name. If
-// names are missing, and there is one feature and at most one label, they take the fields x and
-// y. A reserved input without a field gets a generated value: sample weights are 1, and the
-// learning rate and the loss scale come from the session.
+// Feed sets all inputs from the fields of a batch. Each input takes the field of its name. If such
+// a field is missing, and the signature has one feature and at most one label, the feature takes
+// the field x and the label the field y. A reserved input without a field gets a generated value:
+// sample weights are 1, and the learning rate and the loss scale come from the session.
 //
 // The reserved input seed gets Options.Seed and the number of earlier calls of Feed for this Step,
 // as in Session.Train from step 0. For the signatures evaluate and predict, the seed is always (0,
@@ -64,8 +64,8 @@ func (st *Step) feed(b data.Batch, borrow bool) error {
 	return nil
 }
 
-// borrowFrom is the smallest input, in bytes, that is read in place. Copying a smaller input
-// takes about as long.
+// borrowFrom is the least size, in bytes, of an input that is read in place. Copying a smaller
+// input takes about as long.
 const borrowFrom = 64 << 10
 
 // put sets input i to the values of a batch, or piece p of the input if steps are stacked. With
@@ -222,7 +222,7 @@ func (in *input) reshape(shape []int) bool {
 	for _, d := range want {
 		switch {
 		case d < 0 && open >= 0:
-			return false // more than one open size
+			return false // more than one unknown dimension
 		case d < 0:
 			open = len(in.shape)
 		case d == 0 || left%d != 0:
@@ -259,8 +259,8 @@ func (in *input) mismatch(shape []int) error {
 	return fmt.Errorf("%w: expected shape %s, got %v (the first size counts the samples)", ErrData, shapeText(in.Shape), slices.Clone(shape))
 }
 
-// noSize returns the error if sample weights cannot be generated, because the signature leaves
-// sizes of their shape open.
+// noSize returns the error for sample weights that cannot be generated because their shape in the
+// signature has unknown dimensions.
 func (in *input) noSize(sig *savedmodels.Signature) error {
 	return fmt.Errorf("%w: signature %s takes %s of shape %s, which has open sizes, so no value can be generated: add that field to the data", ErrData, sig.Name, in.Name, shapeText(in.Shape))
 }

@@ -74,9 +74,9 @@ type stateWriter struct {
 	variables []savedmodels.Variable
 	prefix    tfbind.Output
 	values    []tfbind.Output
-	// last is the entry after the variables: the mark of the base, or else the description of the
-	// Python objects. objects is the value of that description, which comes from the model's own
-	// weights.
+	// last is the checkpoint entry after the variables: the entry that names the hash of the frozen
+	// variables (baseMark), or without frozen variables the description of the Python objects.
+	// objects is the value of that description, which comes from the model's own weights.
 	last    tfbind.Output
 	objects *tfbind.Tensor
 	// complete is false if the model's saver saves other entries, or if the model's own weights
@@ -84,8 +84,8 @@ type stateWriter struct {
 	complete bool
 }
 
-// define adds one SaveV2. It writes to a temporary file and renames it, so its single data file needs
-// no MergeV2Checkpoints.
+// define adds one SaveV2 operation. SaveV2 writes one data file under a temporary name and renames
+// it, so MergeV2Checkpoints is not needed.
 func (w *stateWriter) define(m *savedmodels.Model) func(*graphdef.Graph) (find func()) {
 	return func(g *graphdef.Graph) func() {
 		vars, changing := stateVariables(m)

@@ -170,10 +170,11 @@ func (s capable) State() (json.RawMessage, error) {
 	return json.Marshal(s.scaler.scaleState)
 }
 
-// SetState does not change a fixed scale.
+// SetState restores the loss scale from a result of State, or the initial one if text is nil. It
+// does not change a fixed scale.
 func (s capable) SetState(text json.RawMessage) error {
 	if s.scaler == nil {
-		return nil // Identity detects the state of a session with other options
+		return nil // a checkpoint with a loss scale has another Identity
 	}
 	state := s.lossScale.scaleState
 	if text != nil {

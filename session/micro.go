@@ -141,8 +141,8 @@ func (p *Plan) WhyInexact() string {
 	return whyInexact(p.model, gradients)
 }
 
-// fixedParts returns the number of micro-batches or ranks in the options if the update depends on it.
-// It is 0 otherwise, and if ranks may be left out.
+// fixedParts returns the number of micro-batches or ranks in the options if the update depends on
+// it. It is 0 if the update does not depend on the number, or if ranks may be left out.
 func (p *Plan) fixedParts() int {
 	switch c := p.opts.Cluster; {
 	case p.WhyInexact() == "", c != nil && c.MinWorkers > 0:
@@ -213,7 +213,7 @@ func (s *Session) prepareMicroBatches() error {
 		return nil
 	}
 	if s.rank != nil {
-		return option.Errorf("micro-batches: {Options.Cluster} splits batches among its ranks only")
+		return option.Errorf("micro-batches cannot be used with {Options.Cluster}, which splits each batch among its ranks instead")
 	}
 	if err := s.CheckSplit(); err != nil {
 		return err

@@ -251,7 +251,8 @@ func TestIdentityHasTheParts(t *testing.T) {
 	}
 }
 
-// A model with dropout is split only with AllowInexactSplit. Its results then repeat.
+// Batches of a model with dropout are split only with AllowInexactSplit. After a reset to a
+// snapshot, the losses are the same again.
 func TestDropoutInParts(t *testing.T) {
 	ctx := context.Background()
 	model, err := savedmodels.Builtin(dropout)
@@ -300,7 +301,7 @@ func TestPartsHaveTheirOwnSeeds(t *testing.T) {
 	assert.InDelta(t, (1234567+half(6457827717110365317)+half(3203168211198807973))/3, train(3), 1)
 }
 
-// Each Feed of a train step has the seed of Train at the same step.
+// Each call of Feed for a train step sets the seed that Session.Train uses at the same step.
 func TestFeedsHaveTheirOwnSeeds(t *testing.T) {
 	ctx := context.Background()
 	s := openModel(t, reporter(t, "", true, nil), session.Options{Seed: 42})

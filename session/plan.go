@@ -117,9 +117,10 @@ func (p *Plan) Model() *savedmodels.Model { return p.model }
 // Roles returns the signatures that a session uses.
 func (p *Plan) Roles() savedmodels.Roles { return p.roles }
 
-// Check returns savedmodels.ErrNoSignature if Options.Compiled is set and no signature is compiled for
-// this batch size, and an *option.Error if evaluates is true and the ranks of Options.Cluster cannot
-// evaluate the model. They can then train it only without a validation.
+// Check returns savedmodels.ErrNoSignature if Options.Compiled is set and no signature is compiled
+// for a batch size of samples. If evaluates is true and the ranks of Options.Cluster cannot
+// evaluate the model, the error is an *option.Error, and the ranks can train the model only without
+// a validation.
 func (p *Plan) Check(samples int, evaluates bool) error {
 	if evaluates && p.parallel != nil && p.parallel.NoEvaluation != nil {
 		return &option.Error{Option: "Options.Cluster", Reason: p.parallel.NoEvaluation.Error(), Fix: "train without {Loop.Validation}", Err: p.parallel.NoEvaluation}

@@ -22,8 +22,8 @@ import (
 type PreprocessingOptions struct {
 	// Field is the field of the data that the graph transforms.
 	Field string
-	// Input and Output are names of tensors in the graph, such as "images" or "augmented:0".
-	// Their first dimension counts the samples and must be open.
+	// Input and Output are names of tensors in the graph, such as "images" or "augmented:0". Their
+	// first dimension counts the samples, and its size must be unknown.
 	Input, Output string
 	// SeedInput is the name of a tensor of two int64, for TensorFlow's stateless random
 	// operations. It gets Seed and the position of the batch, epoch<<32 + batch. It is empty if

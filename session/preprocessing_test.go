@@ -232,7 +232,6 @@ func TestPreprocessingErrors(t *testing.T) {
 	require.ErrorIs(t, err, tfbind.ErrClosed)
 }
 
-// A sample with another shape than the first ones is an error of its batch and ends the pass.
 // Calls, conditions and loops run functions of the graph's library.
 func TestPreprocessingWithFunctions(t *testing.T) {
 	float := graphdef.Type(tfbind.Float32)
@@ -272,6 +271,7 @@ func TestPreprocessingWithFunctions(t *testing.T) {
 	require.ErrorContains(t, err, "operation last (RandomUniform) in function inner draws random numbers")
 }
 
+// A sample with another shape than the first ones is an error of its batch and ends the pass.
 func TestPreprocessingOfChangingShapes(t *testing.T) {
 	index := graphdef.Type(tfbind.Int32)
 	// The result has as many columns as the first number.
@@ -320,7 +320,7 @@ func TestPreprocessingDrawsByPosition(t *testing.T) {
 		wg.Go(func() {
 			for b, err := range one.Batches(data.Pass{Batch: 30, Epoch: i % 2}) {
 				if err != nil {
-					return // too few values
+					return // the comparison below then fails
 				}
 				results[i] = append(results[i], b.Fields[0].Values.([]float32)...)
 			}

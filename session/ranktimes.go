@@ -23,7 +23,7 @@ func (g group) Times() (times rank.Times, ok bool) {
 	return times, true
 }
 
-// exchangeTimes are sums of seconds of train steps.
+// exchangeTimes are the times of train steps, in seconds.
 type exchangeTimes struct {
 	// last is the end of the last exchange of any kind, in seconds since 1970.
 	last float64

@@ -117,9 +117,9 @@ func TestReleaseProfile(t *testing.T) {
 	assert.InEpsilonSlice(t, pool.Losses, profile.Losses, 1e-6)
 	closed := func(o resetOutcome) memory.Bytes { return o.Before - o.Closed }
 	assert.Less(t, closed(pool), pool.Before/4, "TensorFlow's pool has started to give memory back: then the profile may go")
-	// Without the pool, malloc keeps little memory and returns it. On a busy machine, malloc
-	// kept 75 MiB more than the profile, and the pool 674 MiB more. The number of arenas depends on
-	// the cores.
+	// Without the pool, malloc keeps little memory and returns it. On a busy machine, the process
+	// kept 75 MiB more with malloc than with the profile, and 674 MiB more with the pool. The
+	// number of arenas depends on the cores.
 	assert.Less(t, malloc.Before, pool.Before/2)
 	most := profile.Closed + (pool.Closed-profile.Closed)/4
 	assert.Less(t, malloc.Closed, most)

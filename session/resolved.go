@@ -14,9 +14,9 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Resolved returns the settings that TensorFlow uses, as read back from TensorFlow. The result is
-// printed as one line, and its method Missing returns a warning for each option without effect.
-// If b has samples, it traces a train step on b and then restores all variables bit for bit.
+// Resolved returns the settings that TensorFlow uses, as read back from TensorFlow. The result
+// prints as one line, and its method Missing returns a warning for each option without effect. If b
+// has samples, Resolved traces a train step on b and then restores all variables bit for bit.
 // Untraced is set if training has state that cannot be restored (contract.CodeStateNotSaved,
 // CodeNoSaver), if this process is a rank, or if the step fails in TensorFlow.
 //
@@ -69,7 +69,7 @@ func (s *Session) untraceable() string {
 	if s.train == nil {
 		return "the session was opened read-only"
 	}
-	if s.rank != nil { // also the only rank, whose steps run in a server and record no trace
+	if s.rank != nil { // also if it is the only rank: its steps run in a server and record no trace
 		return "the steps of a rank cannot be traced"
 	}
 	for _, p := range s.model.ProblemsFor(s.opts.TrainSignature) {

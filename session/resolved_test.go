@@ -119,7 +119,7 @@ func TestResolved(t *testing.T) {
 	})
 }
 
-// state returns all variables of a snapshot as the bytes of a checkpoint.
+// state returns all variables of a session as the bytes of a checkpoint.
 func state(t *testing.T, s *session.Session) string {
 	t.Helper()
 	prefix := filepath.Join(t.TempDir(), "state")

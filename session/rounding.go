@@ -20,9 +20,9 @@ type Rounding struct {
 	// Compiled is Options.Compiled.
 	Compiled bool
 	// Loop reports several steps per execution in the single-threaded executor with oneDNN.
-	// TensorFlow does not rewrite the loop of train_n to oneDNN kernels there, so the results
-	// are those of plain steps without oneDNN. They differ in the last digits, except for
-	// digits and lstm. Before TensorFlow is open, Loop is based on the options and
+	// TensorFlow does not rewrite the loop of train_n to oneDNN kernels there, so the results are
+	// those of plain steps without oneDNN. They differ from those with oneDNN in the last digits,
+	// except for digits and lstm. Before TensorFlow is open, Loop is based on the options and
 	// TF_ENABLE_ONEDNN_OPTS.
 	Loop bool
 	// StepsPerExecution is Options.StepsPerExecution with Compiled or Loop, otherwise 0. It
@@ -56,8 +56,8 @@ func (o Options) Rounding() Rounding {
 	return r
 }
 
-// oneDNN reports whether steps use oneDNN. The options decide, then the open library. If no
-// library is open, it reports whether the environment leaves oneDNN on.
+// oneDNN reports whether steps use oneDNN. It returns the setting of the options, or else that of
+// the open library. If no library is open, it reports whether the environment leaves oneDNN on.
 func (o Options) oneDNN() bool {
 	if set := o.Device.OneDNN; set != "" {
 		return set == "on"

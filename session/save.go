@@ -70,7 +70,7 @@ func (s *Session) Restore(ctx context.Context, prefix string) error {
 		return fmt.Errorf("restore %s: %w: its frozen variables differ from those from which the features were computed; do not cache features", prefix, errBase)
 	}
 	if whole {
-		s.foreign = foreign // also after an error, which may come late
+		s.foreign = foreign // also after an error, since some variables may then be restored
 		return s.restoreAll(ctx, prefix)
 	}
 	if err := s.restoreBase(ctx); err != nil {

@@ -135,7 +135,7 @@ func tidy(dir string) {
 	prefix := filepath.Join(filepath.Dir(dir), unfinished(dir))
 	files.EachLeft(filepath.Dir(dir), unfinished(dir), func(left string) {
 		if strings.Trim(strings.TrimPrefix(left, prefix), "0123456789") != "" {
-			return // of a model with a longer name
+			return // the folder belongs to a model with a longer name
 		}
 		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 			if err := os.Rename(filepath.Join(left, replacedModel), dir); err != nil && !errors.Is(err, fs.ErrNotExist) {

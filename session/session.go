@@ -49,8 +49,9 @@ type Options struct {
 	// AllowInexactSplit accepts micro-batches whose update differs from that of the whole
 	// batch; see Plan.CheckSplit.
 	AllowInexactSplit bool
-	// MicroBatches is the number of micro-batches that Open sets (Session.SetMicroBatches). 0 and
-	// 1 mean whole batches. It excludes StepsPerExecution and Compiled.
+	// MicroBatches is the number of micro-batches that Open sets (Session.SetMicroBatches). 0 and 1
+	// mean whole batches. More than 1 cannot be combined with StepsPerExecution, Compiled or
+	// Cluster.
 	MicroBatches int `json:",omitempty"`
 	// StepsPerExecution is the maximum number of train steps that fit.Loop runs in one execution
 	// of the signature train_n. 0 and 1 mean that steps run one by one. The results are the
@@ -124,7 +125,7 @@ type native struct {
 	rank            rankNative
 }
 
-// OpenModel is Compile followed by Open.
+// OpenModel calls Compile and then Open.
 func OpenModel(ctx context.Context, model *savedmodels.Model, o Options) (*Session, error) {
 	p, err := Compile(model, o)
 	if err != nil {

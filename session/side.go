@@ -13,7 +13,7 @@ import (
 type side struct {
 	mu     sync.Mutex
 	opened bool
-	err    error // of find, or ErrClosed
+	err    error // the error of find, or ErrClosed
 	graph  *tfbind.Graph
 	tf     *tfbind.Session
 }

@@ -123,7 +123,7 @@ type stack struct {
 	layout *layout
 	// metrics are the indices of the metrics of the signature train in the runner's metrics.
 	metrics []int
-	// have is the number of batches stacked so far, of Step.steps. samples is the size of each
+	// have is the number of batches stacked so far, out of Step.steps. samples is the size of each
 	// batch.
 	have, samples int
 	// joined has all batches of the execution if they are contiguous in memory. Its size is 0
@@ -148,7 +148,8 @@ func (s *Session) newStack(n *native, l *layout) (*stack, error) {
 
 func (s capable) StepsPerExecution() int { return s.opts.StepsPerExecution }
 
-// Stackable returns 1 for micro-batches, since these steps cannot run together.
+// Stackable returns 1 if batches are split into micro-batches, since such steps cannot run
+// together.
 func (s capable) Stackable(n, samples int) int {
 	f := s.stacker
 	n = min(n, s.opts.StepsPerExecution)

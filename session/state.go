@@ -24,7 +24,7 @@ import (
 // The variables of a session are those of its model until Restore reads a complete checkpoint
 // with other frozen variables. Save and Snapshot then hold everything.
 
-// baseMark begins the name of the tensor that has the hash.
+// baseMark begins the name of the tensor that marks files of Save; the hash follows.
 const baseMark = "steadyfit/base/"
 
 // ErrMismatch means that a checkpoint, a snapshot or an adapter cannot be used with a model: it has
@@ -189,8 +189,8 @@ func (s *Session) inCaller() []byte {
 	return nil
 }
 
-// baseIn returns the hash of the base that a file of Save names; ok is false for a complete
-// checkpoint.
+// baseIn returns the hash of the frozen variables to which the files of Save belong; ok is false
+// for a complete checkpoint.
 func baseIn(tensors map[string]bundle.Tensor) (base string, ok bool) {
 	for name := range tensors {
 		if base, ok = strings.CutPrefix(name, baseMark); ok {
@@ -201,8 +201,8 @@ func baseIn(tensors map[string]bundle.Tensor) (base string, ok bool) {
 }
 
 // isWhole inspects the files of a checkpoint. whole reports whether Restore also sets the frozen
-// variables, and foreign whether it then gives them other values than the model's own. The error is
-// that the files belong to another base.
+// variables, and foreign whether it then gives them other values than the model's own. If the files
+// do not fit the model, the error is ErrMismatch.
 func (s *Session) isWhole(prefix string) (whole, foreign bool, err error) {
 	own := s.model.Base
 	tensors, err := bundle.Read(prefix)
@@ -215,7 +215,7 @@ func (s *Session) isWhole(prefix string) (whole, foreign bool, err error) {
 	case part:
 		return false, false, checkVariables(s.model, tensors)
 	case errors.Is(err, fs.ErrNotExist) && !remote(prefix):
-		return true, s.foreign, nil // for TensorFlow's error
+		return true, s.foreign, nil // TensorFlow reports the missing files
 	}
 	var frozen []string
 	vars, changing := stateVariables(s.model)
@@ -228,7 +228,7 @@ func (s *Session) isWhole(prefix string) (whole, foreign bool, err error) {
 	return !same || s.foreign, !same, nil
 }
 
-// restoreBase sets the frozen variables from the model's files, if they have other values.
+// restoreBase sets all variables from the model's files if the frozen ones have other values.
 func (s *Session) restoreBase(ctx context.Context) error {
 	if !s.foreign {
 		return nil

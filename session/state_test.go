@@ -101,7 +101,7 @@ func TestRestoreACompleteCheckpoint(t *testing.T) {
 	assert.Equal(t, want, losses(t, b, bs[2:], 2))
 }
 
-// A checkpoint of another base is refused, and nothing changes.
+// A checkpoint of a model with other frozen variables is refused, and nothing changes.
 func TestRestoreRefusesAnotherBase(t *testing.T) {
 	ctx := context.Background()
 	m, other := loraModel(t), otherBase(t)
@@ -123,8 +123,8 @@ func TestRestoreRefusesAnotherBase(t *testing.T) {
 	assert.ErrorIs(t, b.Revert(ctx, p), session.ErrMismatch)
 }
 
-// A session that restored the weights of another base saves all weights, and can return to its own
-// base.
+// A session that restored other frozen weights saves all weights, and can return to the frozen
+// weights of its own model.
 func TestForeignBaseIsSavedWhole(t *testing.T) {
 	ctx := context.Background()
 	m, other := loraModel(t), otherBase(t)
@@ -161,7 +161,7 @@ func TestForeignBaseIsSavedWhole(t *testing.T) {
 	assert.Equal(t, theirs, losses(t, a, bs[:1], 0))
 }
 
-// A reload does not combine a snapshot with a base that was replaced on disk.
+// A reload does not combine a snapshot with frozen variables that were replaced on disk.
 func TestResetRefusesAReplacedBase(t *testing.T) {
 	ctx := context.Background()
 	dir := filepath.Join(t.TempDir(), "model")

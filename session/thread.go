@@ -14,7 +14,8 @@ type thread struct {
 	closed bool
 }
 
-// run calls f in the thread, which starts with the first call. After close, it calls f in the caller's.
+// run calls f in the thread, which starts with the first call. After close, run calls f in the
+// calling thread.
 func (t *thread) run(f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,10 +10,10 @@ import (
 func (s capable) CheckVariables(prefix string) error { return checkPrefix(s.model, prefix) }
 
 // checkPrefix returns nil if a checkpoint, perhaps of another model, has exactly the variables of a
-// model, with their names, types and shapes. A checkpoint without the frozen variables must belong to
-// the same base. Otherwise the error is ErrMismatch with the first differences. It compares the
-// files' object names, which stay the same when a model is exported again. It needs no TensorFlow and
-// does not read values.
+// model, with their names, types and shapes. A checkpoint without frozen variables must belong to a
+// model with the same frozen variables. Otherwise the error is ErrMismatch with the first
+// differences. checkPrefix compares the object names in the files, which stay the same when a model
+// is exported again. It does not need TensorFlow and does not read values.
 func checkPrefix(model *savedmodels.Model, prefix string) error {
 	if model.Saver == nil {
 		return errNoSaver(model)

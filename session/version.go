@@ -21,8 +21,9 @@ type Versions struct {
 	Dir string
 	// Keep is the number of newest versions to keep; 0 keeps all.
 	Keep int
-	// Training identifies a training that a restarted process continues. If Dir has a version of the
-	// same training, SaveVersion returns it instead of writing another one. Empty always writes.
+	// Training identifies a training that a restarted process continues. If Dir has a version of
+	// the same training, SaveVersion returns it instead of writing another one. If Training is
+	// empty, SaveVersion always writes one.
 	Training string
 }
 
@@ -67,11 +68,13 @@ func (s *Session) writeVersion(ctx context.Context, v Versions, complete []func(
 	if err != nil {
 		return "", err
 	}
-	// A process that was killed after publishing has not removed old versions.
+	// prune runs even if no version was written, since a process that was killed after it published
+	// the version has not removed old ones.
 	return path, errors.Join(files.SyncPath(v.Dir), v.prune(temp, s.model.Dir))
 }
 
-// written returns the version that Training has written; empty if there is none.
+// written returns the path of the version that the training v.Training has written; empty if there
+// is none.
 func (v Versions) written() (string, error) {
 	if v.Training == "" {
 		return "", nil
@@ -127,7 +130,8 @@ func (v Versions) publish(sums *manifest.Manifest, whole string) (string, error)
 	}
 }
 
-// prune removes old versions. It renames each to temp first, so readers never see a part of one.
+// prune removes old versions. It moves each into the folder temp first, so readers never see a part
+// of a version.
 func (v Versions) prune(temp, model string) error {
 	if v.Keep == 0 {
 		return nil

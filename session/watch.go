@@ -35,10 +35,10 @@ const (
 // neither a stopped process nor a broken network during an exchange, and its timeout for
 // exchanges starts a thread for each run.
 //
-// A watch holds an idle connection to the server of each other rank, which ends with its process.
-// Since a stopped process keeps its connections open, each rank also regularly opens a new
-// connection to the next rank, to see that its server still answers. A rank that loses another one
-// ends its own process, so it is enough that one neighbor asks each rank.
+// A watch holds an idle connection to the server of each other rank. The connection ends when the
+// process of that rank ends. Since a stopped process keeps its connections open, each rank also
+// regularly opens a new connection to the next rank, to see that its server still answers. A rank
+// that loses another one ends its own process, so it is enough that one neighbor asks each rank.
 type watch struct {
 	cluster *cluster.Cluster
 	timeout time.Duration
