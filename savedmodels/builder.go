@@ -27,7 +27,7 @@ type builder struct {
 	replaced  map[value]string  // given values, with their names in the function
 	sources   []string          // the nodes of the main graph that provide the arguments
 	arguments map[int]bool      // arguments of p that are also arguments of this function
-	names     map[string]string // the features in the type that the operations take
+	names     map[string]string // by feature, the name of its value in the type that the operations take
 }
 
 func (d *division) builder(p *part, name string, given map[value]string) *builder {

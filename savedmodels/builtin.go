@@ -33,8 +33,8 @@ const (
 	archiveExt  = ".zip"
 )
 
-// BuiltinNames lists the models that are part of this module, sorted. Models named digits* are
-// for the built-in data; the others are for measurements.
+// BuiltinNames returns the sorted names of the models that are part of this module. Models named
+// digits* are for the built-in data; the others are for measurements.
 func BuiltinNames() []string { return builtinNames(builtinFS) }
 
 func builtinNames(files fs.FS) []string {

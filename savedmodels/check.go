@@ -360,8 +360,8 @@ func (j *judgement) checkSaved() {
 	}
 }
 
-// checkUnsafe reports operations that access files, the network or Python. They are errors if
-// steadyfit would run them.
+// checkUnsafe reports operations that access files, the network or Python. Such an operation is an
+// error if steadyfit would run it.
 func (j *judgement) checkUnsafe() {
 	type key struct {
 		severity string

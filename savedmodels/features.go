@@ -27,11 +27,11 @@ var ErrNoFeatures = errors.New("the model has no frozen part to compute once")
 // Features is a model that is divided into a frozen part and the rest. The results of the
 // frozen part, the features, are computed once per sample, and the rest is trained on them.
 //
-// The frozen part has the operations that depend only on data inputs, constants and variables
-// that no training signature changes, draw no random numbers, and are of types that treat
-// samples independently of each other. The axis along which an operation of such a type works
-// is not always known from the graph. A caller must run the frozen part to check that the features
-// of a sample do not depend on the other samples.
+// The frozen part has the operations that depend only on data inputs, on constants, and on
+// variables that no training signature changes. These operations draw no random numbers, and their
+// types treat samples independently of each other. The axis along which an operation of such a type
+// works is not always known from the graph. A caller must run the frozen part to check that the
+// features of a sample do not depend on the other samples.
 type Features struct {
 	// Model is the model with another program, in which Train, Evaluate and Gradients take the
 	// features instead of the data inputs that only the frozen part needs. Its Roles.Train is the
@@ -50,8 +50,8 @@ type Features struct {
 	Original []byte
 	// Sum is a hash of the computation, without the values of the variables.
 	Sum string
-	// Omitted is the reason why Model has no signature Evaluate or Gradients although the
-	// original has one; nil if it has them.
+	// Omitted is the reason why Model has no signature Evaluate or Gradients although the original
+	// has one; nil if none is missing.
 	Omitted error
 }
 
@@ -161,7 +161,8 @@ func (d *division) divide(roles Roles) (*Features, error) {
 			named.Signatures = append(named.Signatures, changed)
 			continue
 		}
-		// Other signatures would compute the frozen part in each step.
+		// The other training signatures are left out, since they would compute the frozen part in
+		// each step.
 		if s.Name != roles.Evaluate && (s.Name == roles.Apply || !slices.Contains(roles.Training(), s.Name)) {
 			named.Signatures = append(named.Signatures, s)
 			for _, t := range s.Outputs {

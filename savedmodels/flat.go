@@ -140,7 +140,7 @@ func flatten(def *graph_go_proto.GraphDef, g *graph, s *Signature) (f *flat, out
 	return f, outputs, err
 }
 
-// bypass replaces the results of identities by the values that they pass on. The operations are
+// bypass replaces the results of identities by the values that they pass on. The operations must be
 // sorted.
 func (f *flat) bypass() {
 	source := func(v *value) {
@@ -455,6 +455,6 @@ func (o *flatOp) clone(name string, inputs []string) *node_def_go_proto.NodeDef 
 	if n.Attr == nil {
 		n.Attr = map[string]*attr_value_go_proto.AttrValue{}
 	}
-	delete(n.Attr, "_class") // names of operations to be placed with
+	delete(n.Attr, "_class") // names of operations on the same device
 	return n
 }

@@ -13,8 +13,8 @@ import (
 	"steadyfit/internal/notes"
 )
 
-// The frozen variables of a model with LoRA are the variables of its base. The adapter has the LoRA
-// matrices and the head.
+// The frozen variables of a model with LoRA are the variables of its base model. The adapter has
+// the LoRA matrices and the head.
 func TestFrozenVariables(t *testing.T) {
 	m, err := Open("../adapter/testdata/digits-lora")
 	require.NoError(t, err)
@@ -37,7 +37,7 @@ func TestFrozenVariables(t *testing.T) {
 	assert.Contains(t, text.String(), "once per sample")
 }
 
-// The base depends on the values of the frozen variables, but not on the folder of the model.
+// Model.Base depends on the values of the frozen variables, but not on the folder of the model.
 func TestBase(t *testing.T) {
 	m, err := Open("../adapter/testdata/digits-lora")
 	require.NoError(t, err)

@@ -38,7 +38,7 @@ func golden(t *testing.T, path string, got []byte) {
 	}
 }
 
-// models lists the models written by testdata/make.py.
+// models returns the names of the models written by testdata/make.py.
 func models(t testing.TB) []string {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*/" + modelFile)

@@ -47,8 +47,8 @@ type Model struct {
 	// LossOutput is the name of the output that WithLoss renamed to loss; empty otherwise.
 	LossOutput string
 	// Base is a hash of the frozen variables: of their names in checkpoints, types, shapes and the
-	// checksums of their values. Trained parts, such as adapters, belong to models with one Base.
-	// It is empty if no variable is frozen, or if the names of variables in checkpoints are unknown.
+	// checksums of their values. An adapter fits only models with the same Base. Base is empty if
+	// no variable is frozen, or if the names of variables in checkpoints are unknown.
 	Base string
 	// Program is loaded instead of the file saved_model.pb in Dir, with the variables and assets in
 	// Dir. It is nil for a model as it was opened.
@@ -94,7 +94,8 @@ type Tensor struct {
 	// empty for a sparse or composite tensor, which consists of several tensors.
 	Op    string       `json:"op"`
 	DType tfbind.DType `json:"dtype"`
-	// Shape has -1 for an open size. It is empty for a scalar, and nil if UnknownRank is set.
+	// Shape has -1 for an unknown dimension. It is empty for a scalar, and nil if UnknownRank is
+	// set.
 	Shape       []int64 `json:"shape"`
 	UnknownRank bool    `json:"-"`
 }
@@ -113,7 +114,7 @@ type Variable struct {
 	// Container is TensorFlow's namespace of the name. It is usually empty.
 	Container string       `json:"-"`
 	DType     tfbind.DType `json:"dtype"`
-	// Shape has -1 for an unknown size. It is nil if UnknownRank is set.
+	// Shape has -1 for an unknown dimension. It is nil if UnknownRank is set.
 	Shape       []int64 `json:"shape"`
 	UnknownRank bool    `json:"-"`
 	// Restored and Saved report whether the saver restores and saves the variable.

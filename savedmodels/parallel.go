@@ -33,11 +33,11 @@ var errNotParallel = errors.New("several processes cannot train the model togeth
 //
 // Variables of 1 MiB or more are exchanged one by one, and smaller ones of the same type together.
 // In an exchange of up to 256 KiB, the ranks gather all accumulators (CollectiveGatherV2) and add
-// them in the order of the ranks. That needs fewer consecutive messages than CollectiveReduceV2.
-// With up to nine ranks, the sums then equal those of as many micro-batches bit for bit; with ten
-// to twelve ranks, the sums of the model digits differed (TensorFlow 2.21). CollectiveReduceV2 adds
-// parts in various orders, so its sums equal those of micro-batches only with two ranks. All ranks
-// always have equal sums.
+// them in the order of the ranks. Gathering needs fewer consecutive messages than
+// CollectiveReduceV2. With up to nine ranks, the sums then equal those of as many micro-batches bit
+// for bit; with ten to twelve ranks, the sums of the model digits differed (TensorFlow 2.21).
+// CollectiveReduceV2 adds parts in various orders, so its sums equal those of micro-batches only
+// with two ranks. All ranks always have equal sums.
 type Parallel struct {
 	// Graph is a serialized GraphDef to import into the graph of the loaded model.
 	Graph []byte
@@ -48,12 +48,13 @@ type Parallel struct {
 	NoEvaluation error
 }
 
-// ParallelStep is a step of a rank. Its inputs are the inputs of the signature gradients or evaluate,
-// except on idle ranks, and then the inputs of the signature apply, which may have the same names.
-// The first output is shares, float32 [ranks * n], and the second is the time after the exchange,
-// float64, in seconds since 1970. The outputs of the signature apply and the running metrics follow.
-// The share of a rank has its flags; the seconds from Began until it had its results; 1, or 0 if its
-// gradients are not finite; and the metrics of the signature gradients or evaluate.
+// ParallelStep is a step of a rank. On ranks with samples, its inputs begin with those of the
+// signature gradients or evaluate. The inputs of the signature apply, which may have the same
+// names, are last. The first output is shares, float32 [ranks * n], and the second is the time
+// after the exchange, float64, in seconds since 1970. The outputs of the signature apply and the
+// running metrics follow. The share of a rank consists of the flags of the rank, the seconds from
+// Began until the rank had its results, a number that is 0 if its gradients are not finite and
+// otherwise 1, and the metrics of the signature gradients or evaluate.
 type ParallelStep struct {
 	Signature
 	// Own is the number of inputs that belong to the signature gradients or evaluate.
@@ -64,18 +65,20 @@ type ParallelStep struct {
 }
 
 const (
-	// maxGathered is the maximum size in bytes of a group that ranks gather.
+	// maxGathered is the maximum size, in bytes, of a group of variables whose parts the ranks
+	// gather.
 	maxGathered = 256 << 10
-	// largeVariable is the size in bytes from which a variable is exchanged alone.
+	// largeVariable is the least size, in bytes, of a variable that is exchanged alone.
 	largeVariable = 1 << 20
-	// minNarrowed is the size in bytes from which on accumulators are exchanged as bfloat16.
-	// Smaller accumulators, such as a number of samples, need float32, or save little traffic.
+	// minNarrowed is the least size, in bytes, of an accumulator that is exchanged as bfloat16.
+	// Smaller accumulators may need float32, as a number of samples does, and would save little
+	// traffic.
 	minNarrowed = 4 << 10
 	// parallelPrefix begins the names of the added operations.
 	parallelPrefix = "steadyfit_parallel/"
 )
 
-// reducible has the types that CollectiveReduceV2 adds, for the types of variables.
+// reducible maps the type of a variable to a type of the same size that CollectiveReduceV2 can add.
 var reducible = map[tfbind.DType]tfbind.DType{
 	tfbind.Float32: tfbind.Float32, tfbind.Float64: tfbind.Float64, tfbind.Float16: tfbind.Float16, tfbind.BFloat16: tfbind.BFloat16,
 	tfbind.Int32: tfbind.Int32, tfbind.Int64: tfbind.Int64, tfbind.Uint32: tfbind.Int32, tfbind.Uint64: tfbind.Int64,
@@ -86,12 +89,12 @@ type ParallelOptions struct {
 	// Rank is the index of this rank, and Ranks the number of ranks.
 	Rank, Ranks int
 	// Inexact allows variables that the signature gradients changes and the signature apply does
-	// not clear. Floating-point ones, such as moving averages of BatchNormalization, get the mean
-	// over the ranks, and integers, such as the states of random generators, the value of the first
-	// rank.
+	// not clear. Floating-point variables, such as moving averages of BatchNormalization, get the
+	// mean over the ranks. Integer variables, such as the states of random generators, get the
+	// value of the first rank.
 	Inexact bool
-	// BFloat16 exchanges float32 accumulators of 4 KiB or more as bfloat16, half as many bytes. The
-	// part of each rank, and each sum, is rounded to 8 bits.
+	// BFloat16 exchanges float32 accumulators of 4 KiB or more as bfloat16, which takes half as
+	// many bytes. The part of each rank, and each sum, is rounded to 8 bits.
 	BFloat16 bool
 }
 
@@ -147,7 +150,7 @@ type parallel struct {
 	instance    int             // key of the first sum of the current steps
 }
 
-// exchanged is a variable that the ranks exchange after a step.
+// exchanged is a variable that the ranks exchange in a step.
 type exchanged struct {
 	*variable
 	id int
@@ -421,9 +424,9 @@ type group struct {
 	shares bool // the vector ends with the shares
 }
 
-// groupsOf returns the groups of the exchanged variables. Each group takes a round of messages,
-// so small variables of a type share one. Large variables have their own, since joining and
-// dividing vectors copies them. The first group has the shares.
+// groupsOf returns the groups of the exchanged variables. Each group takes a round of messages, so
+// small variables of a type share one. Each large variable has a group of its own, since joining
+// variables to a vector and dividing it copies them. The first group has the shares.
 func groupsOf(list []*exchanged) []*group {
 	groups := []*group{{as: tfbind.Float32, shares: true}}
 	small := map[tfbind.DType]*group{tfbind.Float32: groups[0]}
@@ -494,7 +497,8 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 }
 
 // sum adds the sum over all ranks of a vector whose parts have the given sizes. The sum may be a
-// matrix of one row: its rows are divided without a copy, unlike parts of a vector.
+// matrix of one row, since TensorFlow splits a matrix into rows without a copy, unlike a vector
+// into parts.
 func (p *parallel) sum(g *subgraph, id, value string, d tfbind.DType, sizes []int64, instance int32) string {
 	bytes := int64(0)
 	for _, n := range sizes {
@@ -502,7 +506,7 @@ func (p *parallel) sum(g *subgraph, id, value string, d tfbind.DType, sizes []in
 	}
 	typed := graphdef.Attrs{"T": graphdef.Type(d)}
 	key := g.int32("instance"+id, instance)
-	if bytes > maxGathered || d == tfbind.BFloat16 { // which CollectiveGatherV2 does not take
+	if bytes > maxGathered || d == tfbind.BFloat16 { // CollectiveGatherV2 does not support bfloat16
 		return g.add("sum"+id, "CollectiveReduceV2", graphdef.Attrs{"T": graphdef.Type(d), "merge_op": graphdef.Text("Add"), "final_op": graphdef.Text("Id")},
 			value, g.prefix+"ranks", g.int32("group"+id, int32(contract.GroupKey(p.ranks))), key)
 	}

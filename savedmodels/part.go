@@ -40,8 +40,8 @@ type part struct {
 	args    []kind
 	inputs  []*Tensor // the data or reserved input of each argument; nil for the model's own values
 	kinds   []kind
-	leading []bool // of sizes, whether only the first element may hold the number of samples
-	heavy   []bool // whether an operation or one that it depends on is heavy
+	leading []bool // for the kind sizes, whether only the first element may be the number of samples
+	heavy   []bool // whether an operation, or one that it depends on, is in heavyMath
 	sums    []string
 	needed  []bool
 }
@@ -349,8 +349,8 @@ func (d *division) whyNone(p *part) string {
 	return "no matrix product or convolution depends only on the data and on frozen variables"
 }
 
-// predicts reports whether a value depends, through operations on samples, on an input of the
-// signature predict. A label is not such an input.
+// predicts returns a function that reports whether a value depends, through operations on samples,
+// on an input of the signature predict. A label is not such an input.
 func (d *division) predicts(p *part) func(v value) bool {
 	predict := d.model.find(d.model.Roles.Predict)
 	ops := make([]bool, len(p.ops))

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// labelled returns a part with a chain of operations on an input, and an operation that is not
-// frozen on the result of each.
+// labelled returns a part with a chain of n operations on an input and, for each of them, an
+// operation on its result that is not frozen.
 func labelled(input, op string, n int) *part {
 	p := &part{flat: &flat{args: make([]flatArg, 1)}, args: []kind{sample}, inputs: []*Tensor{{Name: input, Shape: []int64{-1, 3}}}}
 	add := func(k kind, op string, in value) int {

@@ -154,7 +154,7 @@ func TestHostileFilesAreRefusedBeforeTheyTakeMemory(t *testing.T) {
 	}
 }
 
-// processorTime is the time of processors that this process has used.
+// processorTime returns the CPU time that this process has used.
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	var u syscall.Rusage

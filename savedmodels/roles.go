@@ -52,12 +52,12 @@ var (
 	gradientsNames = []string{"gradients", "accumulate"}
 )
 
-// Training lists the signatures that change the model, without duplicates.
+// Training returns the names of the signatures that change the model, without duplicates.
 func (r Roles) Training() []string {
 	return unique(r.Train, r.TrainN, r.TrainXLA, r.TrainNXLA, r.TrainSync, r.Gradients, r.Apply)
 }
 
-// used lists all signatures except Save and Restore, without duplicates.
+// used returns the names of all signatures except Save and Restore, without duplicates.
 func (r Roles) used() []string {
 	return unique(append(r.Training(), r.Evaluate, r.Predict, r.SetLearningRate, r.ResetMetrics, r.Finalize)...)
 }
@@ -222,7 +222,7 @@ func (j *judgement) resolveSaving() {
 }
 
 // differs returns the first difference between the data inputs of s and of base; empty if there is
-// none. The data inputs of s have the number more of additional leading dimensions.
+// none. more is the number of additional leading dimensions that the data inputs of s must have.
 func (s *Signature) differs(base *Signature, more int) string {
 	for _, t := range base.DataInputs() {
 		v := s.Input(t.Name)
@@ -246,7 +246,7 @@ func (s *Signature) differs(base *Signature, more int) string {
 	return ""
 }
 
-// shapeText returns the shape with "?" for an open size, as in "[?,3]".
+// shapeText returns the shape with "?" for an unknown dimension, as in "[?,3]".
 func (t Tensor) shapeText() string {
 	if t.UnknownRank {
 		return "[...]"

@@ -98,8 +98,8 @@ func (p *parallel) running(part *part, list []*exchanged) (*running, error) {
 	return r, nil
 }
 
-// adds reports whether a value is the sum of two results: the operation of one makes old true, and
-// the other depends on no operation that makes excluded true.
+// adds reports whether a value is the sum of two results. One must be the result of an operation
+// for which old is true. The other must not depend on an operation for which excluded is true.
 func (p *part) adds(v value, old, excluded func(*flatOp) bool) bool {
 	if v.op < 0 {
 		return false

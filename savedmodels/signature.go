@@ -33,7 +33,8 @@ var reservedOutputs = map[string]form{
 	outputGlobalStep:           {types: []tfbind.DType{tfbind.Int64}, shape: []int64{}, text: "an int64 scalar"},
 }
 
-// fits reports whether t has the form. An open size fits any size.
+// fits reports whether t has the form. An unknown dimension of t or a batch dimension of f fits any
+// size.
 func (f form) fits(t Tensor) bool {
 	if !slices.Contains(f.types, t.DType) {
 		return false

@@ -9,9 +9,10 @@ import (
 
 var integerTypes = map[types_go_proto.DataType]bool{types_go_proto.DataType_DT_INT32: true, types_go_proto.DataType_DT_INT64: true}
 
-// withSizes returns the kind of an operation whose inputs, together of kind k, include sizes.
-// leading is the result of isLeading. The number of samples may only become the first dimension of
-// a value with one part per sample, since the last batch of an epoch may be smaller.
+// withSizes returns the kind of an operation that has an input of the kind sizes. k is the kind of
+// all inputs together. leading is the result of isLeading. The number of samples may only become
+// the first dimension of a value with one part per sample, since the last batch of an epoch may be
+// smaller.
 func (p *part) withSizes(op *flatOp, k kind) (result kind, leading bool) {
 	name := op.def.GetOp()
 	is := func(i int, k kind) bool { return i < len(op.in) && p.kindOf(op.in[i]) == k }
@@ -98,7 +99,7 @@ func (p *part) elements(op *flatOp) ([]int64, bool) {
 		if rank := p.rank(op.in[0]); rank > 1 {
 			return nil, false
 		}
-		if begin[0] < 0 { // counts from the end: the rank of the value whose shape it is
+		if begin[0] < 0 { // counts from the end of the shape, whose length is the rank of a value
 			if from := op.in[0]; from.op >= 0 && p.ops[from.op].def.GetOp() == "Shape" {
 				begin[0] += p.rank(p.ops[from.op].in[0])
 			}
