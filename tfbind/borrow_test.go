@@ -141,7 +141,7 @@ func TestBorrowErrors(t *testing.T) {
 	require.ErrorIs(t, err, tfbind.ErrType)
 	_, err = step.Borrow(0, nil, 0)
 	require.ErrorIs(t, err, tfbind.ErrType)
-	// A slice inside a struct that also has pointers.
+	// A slice inside a struct that also has pointers can be borrowed.
 	mixed := &struct {
 		values [borrowedValues]float32
 		text   *string

@@ -12,11 +12,11 @@
 // # Lifetimes
 //
 // A type with native memory has a Close method. Close may be called several times, and while
-// another goroutine uses the object. Its memory is freed after the last use. A closed object
-// returns [ErrClosed]. The garbage collector frees no native memory, because it does not see
+// another goroutine uses the object. The memory of the object is freed after its last use. A closed
+// object returns [ErrClosed]. The garbage collector frees no native memory, because it does not see
 // that memory and runs too late (tensorflow#57356). [Live] counts open objects. [Counts.Leaked]
-// counts objects that became unreachable without Close. In a build with the tag leakcheck,
-// [Leaks] reports where they were made.
+// counts objects that became unreachable without Close. In a build with the tag leakcheck, [Leaks]
+// reports where they were made.
 //
 // # Concurrency
 //
@@ -41,7 +41,8 @@
 //
 // # Replaced functions
 //
-// On Linux, an executable with this package replaces two C++ functions of TensorFlow (replace.c),
-// because runs on a server repeat numbers and keep memory. One makes random numbers. The other
-// takes effect only in processes with a server and with the C++ interface of TensorFlow 2.21.
+// On Linux, an executable with this package replaces two C++ functions of TensorFlow (replace.c).
+// The first makes random numbers, since a server refuses runs whose random numbers repeat. The
+// second aborts the transfers of a run, since a server would otherwise keep their memory. It takes
+// effect only in processes with a server and with the C++ interface of TensorFlow 2.21.
 package tfbind

@@ -125,7 +125,7 @@ func (g *Graph) Output(name string) (Output, error) {
 }
 
 // describe returns zero values for the zero Output and after the graph was closed. d is 0 if the
-// operation has fewer outputs.
+// operation has no output with the index of o.
 func (o Output) describe() (operation string, outputs int, d DType) {
 	if o.graph == nil {
 		return "", 0, 0

@@ -88,8 +88,8 @@ func tensor[T tfbind.Element](t testing.TB, values []T, shape ...int64) *tfbind.
 	return x
 }
 
-// variableGraph has a float32 input x, a variable v that "assign" sets to x and "read" reads,
-// and "twice", which is x + x.
+// variableGraph returns a graph with a float32 input x, a variable v, the operations "assign" and
+// "read", which set v to x and read v, and the operation "twice", which returns x + x.
 func variableGraph() *graphDef {
 	f := typeAttr(tfbind.Float32)
 	return new(graphDef).placeholder("x", tfbind.Float32).
@@ -99,8 +99,8 @@ func variableGraph() *graphDef {
 		add("twice", "AddV2", map[string]*attr{"T": f}, "x", "x")
 }
 
-// blockingGraph has "wait", which waits for an element of an empty queue, and "ready", which
-// does not wait.
+// blockingGraph returns a graph with the operations "wait", which waits for an element of an empty
+// queue, "put", which adds an element to the queue, and "ready", which does not wait.
 func blockingGraph() *graphDef {
 	f := typeAttr(tfbind.Float32)
 	return new(graphDef).placeholder("x", tfbind.Float32).

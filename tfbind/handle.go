@@ -41,7 +41,8 @@ func newHandle(p ptr, k *kind, size int64, free func(ptr)) *handle {
 func watch[T any](object *T, h *handle) {
 	runtime.AddCleanup(object, func(h *handle) {
 		if h.state.Load()&closedBit == 0 {
-			// The number is last, so that a leak that is counted is complete.
+			// The counter is incremented last, so that all facts of a counted leak are already
+			// recorded.
 			recordLeak(h)
 			h.kind.leakedBytes.Add(h.size)
 			h.kind.leaked.Add(1)
@@ -132,14 +133,15 @@ type Counts struct {
 	Tensors, TensorBytes int64
 	// StepBytes is the size of the input buffers of steps.
 	Graphs, Sessions, Steps, StepBytes int64
-	// TensorFlow does not report the size of the values in eager frames.
+	// Eagers and EagerFrames are the numbers of eager contexts and of their frames. TensorFlow does
+	// not report the size of the values in frames.
 	Eagers, EagerFrames int64
 	// Operations is the number of operations that Graph.Import has added to open graphs. Executors is
 	// the number of different sets of feeds, fetches and targets that runs and steps of open sessions
 	// had. TensorFlow compiles the graph for each set and keeps the result.
 	Operations, Executors int64
-	// Leaked counts the objects that became unreachable without Close. They are part of the
-	// other counts too. LeakedBytes is the size of their buffers.
+	// Leaked counts the objects that became unreachable without Close. Leaked objects are part of
+	// the other counts too. LeakedBytes is the size of their buffers.
 	Leaked, LeakedBytes int64
 }
 

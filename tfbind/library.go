@@ -42,14 +42,14 @@ var loaded struct {
 //   - the site-packages of python3,
 //   - LD_LIBRARY_PATH and the usual folders of C libraries.
 //
-// If the linker or another binding has loaded
-// a TensorFlow, Load uses that one. The library stays open until the process ends, because
-// TensorFlow cannot be unloaded. A later Load returns the same Info, or an error if path names
-// another library. Functions that need TensorFlow call Load("").
+// If the linker or another binding has already loaded a TensorFlow, Load uses that one. The library
+// stays open until the process ends, because TensorFlow cannot be unloaded. A later Load returns
+// the same Info, or an error if path names another library. Functions that need TensorFlow call
+// Load("").
 //
-// On Linux, Load removes the pages of the library's code and constants from the resident memory
-// of the process. They stay in the page cache, and those that are used later are mapped again.
-// A breakpoint that a debugger has set in them is lost.
+// On Linux, Load removes the pages of the library's code and constants from the resident memory of
+// the process. The pages stay in the page cache, and are mapped again when they are used. A
+// breakpoint that a debugger has set in such a page is lost.
 //
 // The error matches ErrNoTensorFlow: there is no library, the installation is incomplete, the file is
 // not a library, the version is not supported, or another TensorFlow is loaded.

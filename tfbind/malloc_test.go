@@ -20,7 +20,7 @@ const envMallocChild = "STEADYFIT_TEST_MALLOC"
 // mallocStages has the measurements of a child in the order in which they were taken.
 type mallocStages struct {
 	OK                         bool
-	WithTensorFlow             bool // loaded by MallocInfo or TrimMalloc
+	WithTensorFlow             bool // whether MallocInfo or TrimMalloc loaded TensorFlow
 	Start, Held, Closed, After tfbind.Malloc
 	Trimmed                    bool
 }

@@ -1,7 +1,8 @@
-// Functions of TensorFlow that those here replace. TensorFlow's libraries call them through the
-// dynamic linker, which takes the definition of the executable first, where -rdynamic exports it.
-// The names contain the types of the parameters and the version of Abseil, so a TensorFlow with
-// another interface calls its own functions. So does a platform with a namespace per library.
+// The functions here replace functions of TensorFlow with the same names. TensorFlow's libraries
+// call them through the dynamic linker, which prefers a definition that the executable exports
+// (-rdynamic). The names contain the types of the parameters and the version of Abseil, so a
+// TensorFlow with another interface calls its own functions. On a platform with a namespace per
+// library, TensorFlow always calls its own functions.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -35,9 +36,9 @@ static uint64_t start(void) {
 
 // tsl::random::ThreadLocalNew64() returns a random number. TensorFlow's own function has a
 // generator for each thread, with a seed of 32 bits. The session of a server runs each step in a
-// new thread, and the server refuses a run whose number is one of the last 100,000: one in
-// 2^32/100,000 = 43,000 runs. The cleanup of a refused run fails the exchange of the ranks that
-// wait for it, with "Delete called on non-empty BufRendezvous". The numbers here do not repeat
+// new thread, and the server refuses a run whose number is one of the last 100,000. This happens to
+// one in 2^32/100,000 = 43,000 runs. The cleanup of a refused run fails the exchange of the ranks
+// that wait for it, with "Delete called on non-empty BufRendezvous". The numbers here do not repeat
 // within a process: they are splitmix64 of a counter with a random start.
 uint64_t _ZN3tsl6random16ThreadLocalNew64Ev(void) {
   numbers++;
@@ -49,8 +50,8 @@ uint64_t _ZN3tsl6random16ThreadLocalNew64Ev(void) {
   return x ^ x >> 31;
 }
 
-// original returns the function of this name of the library that has the address in its code, or
-// of a library that it needs.
+// original returns the function with the given name in the library whose code contains the address,
+// or in a library that this library needs.
 static void* original(const char* name, const void* address) {
   Dl_info info;
   if (dladdr(address, &info) == 0) return NULL;
@@ -66,10 +67,10 @@ abort_function _ZN10tensorflow15LocalRendezvous10StartAbortERKN4absl12lts_202508
 
 // tensorflow::LocalRendezvous::StartAbort(const absl::Status&) calls DoAbort and then keeps the
 // rendezvous forever, because workers that ask for it later should get the status. A server calls
-// it for each run whose cleanup begins before the thread that ended the run has released the
-// rendezvous (BaseRendezvousMgr::Cleanup, GraphMgr::ExecuteAsync): one in five on a busy machine.
-// No worker asks for the rendezvous of another rank, because the sessions of ranks have the
-// devices of their own server only.
+// StartAbort for each run whose cleanup begins before the thread that ended the run has released
+// the rendezvous (BaseRendezvousMgr::Cleanup, GraphMgr::ExecuteAsync). On a busy machine, this is
+// one run in five. No worker asks for the rendezvous of another rank, because the sessions of ranks
+// have the devices of their own server only.
 void _ZN10tensorflow15LocalRendezvous10StartAbortERKN4absl12lts_202508146StatusE(
     void* rendezvous, const void* status) {
   static _Atomic(abort_function*) functions[2];

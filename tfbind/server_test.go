@@ -28,8 +28,8 @@ const envServerChild = "STEADYFIT_TEST_SERVER"
 // serverRuns has the measurements of a process with a server.
 type serverRuns struct {
 	Version         string
-	Numbers, Aborts uint64 // while failedRuns runs failed
-	Kept            int64  // bytes of malloc in use after these runs, that were not before
+	Numbers, Aborts uint64 // calls of the functions of replace.c while failedRuns runs failed
+	Kept            int64  // increase of malloc's memory in use, in bytes, over these runs
 }
 
 const failedRuns = 2000

@@ -42,7 +42,8 @@ static const char* load_error(const char* format, const char* a,
 
 #if defined(__linux__)
 // Releases the pages of a library's segments that are never written, if base is
-// the address of the library. Text relocations would write them.
+// the address of the library. A library with text relocations is skipped, since
+// the dynamic linker writes to its code.
 static int release_segments(struct dl_phdr_info* info, size_t size,
                             void* base) {
   (void)size;

@@ -27,7 +27,7 @@ type Step struct {
 	memory  stepMemory
 	borrows *stepBorrows
 	options *ptr   // the TF_Buffer of proto
-	proto   []byte // serialized options
+	proto   []byte // a serialized tensorflow.RunOptions
 	abort   bool
 	busy    atomic.Bool
 	ran     bool

@@ -21,7 +21,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// TestLeaksAreCounted leaks these objects on purpose.
+// deliberateLeaks and deliberateLeakedBytes count the objects that TestLeaksAreCounted leaks on
+// purpose.
 var deliberateLeaks, deliberateLeakedBytes int64
 
 func roundTrip[T tfbind.Element](values ...T) func(*testing.T) {

@@ -19,7 +19,7 @@ const envThresholdChild = "STEADYFIT_TEST_THRESHOLD"
 
 // threshold has the measurements of a process.
 type threshold struct {
-	Err           string // of SetMmapThreshold
+	Err           string // the error of SetMmapThreshold
 	OneDNN, Known bool
 	// Low and High are the bytes that malloc keeps after 15 tensors of 1 MiB were closed, with
 	// a threshold of 256 KiB and with the highest one.
