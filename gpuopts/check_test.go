@@ -76,7 +76,7 @@ func TestWith(t *testing.T) {
 	for _, c := range []struct {
 		have string
 		want gpuopts.Variable
-		with string // "" is a conflict
+		with string // the resulting entry; "" for a conflict
 	}{
 		{"A=1", plain, "V=x"},
 		{"V=x", plain, "V=x"},
@@ -114,7 +114,8 @@ func TestWith(t *testing.T) {
 	}
 }
 
-// contradiction is a conflict of two sides. The error must name both.
+// contradiction is a case of options that contradict each other or an environment. The error must
+// contain the texts one and other.
 type contradiction struct {
 	options    gpuopts.Options
 	env        []string
@@ -243,7 +244,7 @@ func TestConflicts(t *testing.T) {
 type warned struct {
 	options gpuopts.Options
 	env     []string
-	want    []string // the beginning of each
+	want    []string // the beginning of each warning
 }
 
 // warnings has one or more cases for each row of docs/reference/devices.md, identified by its first two

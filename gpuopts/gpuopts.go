@@ -6,11 +6,11 @@
 // on a machine without GPUs. session.Open rejects options that require a GPU (Options.ForGPU) if
 // there is none.
 //
-// Options.ConfigProto goes into every session. Options.Environment lists variables, which [With] adds
-// to an environment before TensorFlow is opened (session.UseEnvironment). Options.Check finds
-// contradictions, which are errors, and settings without effect, which are warnings. A setting after
-// TensorFlow has read it is ErrTooLate: variables when TensorFlow is opened, devices and threads at the
-// first session.
+// Options.ConfigProto goes into every session. Options.Environment lists variables, which [With]
+// adds to an environment before TensorFlow is opened (session.UseEnvironment). Options.Check finds
+// contradictions, which are errors, and settings without effect, which are warnings. TensorFlow
+// reads variables when it is opened, and settings of devices and threads at the first session. A
+// different setting after that is ErrTooLate.
 //
 // Statements about variables come from the cited source files of TensorFlow 2.21 and the strings in its
 // library.
