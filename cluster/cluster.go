@@ -17,7 +17,8 @@ import (
 	"steadyfit/option"
 )
 
-// maxRanks is the largest number of ranks. It bounds the memory for a list from outside.
+// maxRanks is the largest number of ranks. It bounds the memory for a list of ranks from the
+// environment or a file.
 const maxRanks = 4096
 
 // Cluster describes the processes ("ranks") that train one model together.

@@ -20,8 +20,8 @@ func (e environment) get(name string) string {
 	return value
 }
 
-// FromEnvironment returns the cluster that a scheduler describes in the environment, or nil if
-// this process trains alone. lookup is os.LookupEnv. The first of these variables that is set
+// FromEnvironment returns the cluster that a scheduler describes in the environment, or nil if this
+// process trains alone. lookup is usually os.LookupEnv. The first of these variables that is set
 // decides:
 //   - TF_CONFIG, which Kubeflow's TFJob sets (training-operator, pkg/controller.v1/tensorflow). The
 //     job named chief or master is rank 0, and the workers follow.
@@ -31,7 +31,7 @@ func (e environment) get(name string) string {
 //   - SLURM_STEP_NUM_TASKS, which Slurm's srun sets (slurm, src/common/env.c). A script of sbatch
 //     outside of srun trains alone. Ports follow from the number of the job.
 //
-// A cluster of one process is nil.
+// For a cluster of one process, the result is nil.
 func FromEnvironment(lookup func(name string) (value string, ok bool)) (*Cluster, error) {
 	e := environment(lookup)
 	switch {
@@ -140,8 +140,8 @@ func (e environment) tfConfig() (*Cluster, error) {
 }
 
 // indexed returns the cluster of an environment that has the address of rank 0 only. The first
-// label of its host name ends in the index, as in train-node-0-0.train of a JobSet or train-0.train
-// of an indexed Job.
+// label of the host name in this address ends in the index 0, as in train-node-0-0.train of a
+// JobSet or train-0.train of an indexed Job.
 func (e environment) indexed(count, index, variable, address string) (*Cluster, error) {
 	if strings.Contains(e.get(count), ":") {
 		return nil, &option.Error{Option: count, Value: shorten(e.get(count)), Reason: "the number of machines cannot change during a training", Fix: "set one number"}
@@ -202,7 +202,7 @@ func (e environment) slurm() (*Cluster, error) {
 	if err != nil {
 		return nil, &option.Error{Option: perNode, Value: shorten(e.get(perNode)), Reason: err.Error(), Err: err}
 	}
-	base, node, local := e.slurmPort(), 0, 0 // node and local of this rank
+	base, node, local := e.slurmPort(), 0, 0 // the node of this rank, and its index on the node
 	var workers []string
 	for i, host := range hosts {
 		for j := range counts[i] {
@@ -265,7 +265,7 @@ func expandHosts(text string) (hosts []string, err error) {
 	return nil, errHosts // empty, or a comma at the end
 }
 
-// expandName expands one name with at most this many bracketed lists.
+// expandName expands one name with at most the given number of bracketed lists.
 func expandName(text string, brackets int) ([]string, error) {
 	before, rest, ok := strings.Cut(text, "[")
 	if !ok {

@@ -33,14 +33,16 @@ const (
 	maxPause = 10 * time.Second
 
 	// greeting is the first line that rank 0 sends. trains is the first byte that a server of
-	// TensorFlow sends, the high byte of the length of an HTTP/2 frame: rank 0 already trains.
+	// TensorFlow sends, the high byte of the length of an HTTP/2 frame. A rank that receives it
+	// knows that rank 0 already trains.
 	greeting = "steadyfit rendezvous 1\n"
 	trains   = 0
 	// opened is sent by a rank that has opened its session. Later, the connection may end.
 	opened = '+'
 )
 
-// exchangeTime is the longest time for the greeting and the announcement.
+// exchangeTime is the longest time to connect, to write a line, and to exchange the greeting and
+// the announcement.
 var exchangeTime = 10 * time.Second
 
 // announcement is the line with which a rank announces itself to rank 0.
@@ -55,12 +57,12 @@ type decision struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Rendezvous waits until all ranks call it, or after c.Wait at least c.MinWorkers, and calls open
-// with the cluster of the ranks that are present. Rank 0 must be present: it listens on its port,
-// on which its server starts later. The context of open ends with a supervise.ErrPeer if another
-// rank ends before open has returned on that rank. A rank that comes too late waits for the next
-// rendezvous for as long as the server of rank 0 answers. If too few ranks are present, the error
-// is supervise.ErrRetry.
+// Rendezvous waits until all ranks have called it, or until c.Wait has passed and at least
+// c.MinWorkers ranks have called it. Then it calls open with the cluster of the ranks that are
+// present. Rank 0 must be present: it listens on its port, on which its server starts later. The
+// context of open ends with a supervise.ErrPeer if another rank ends before open has returned on
+// that rank. A rank that comes too late waits for the next rendezvous for as long as the server of
+// rank 0 answers. If too few ranks are present, the error is supervise.ErrRetry.
 func (c *Cluster) Rendezvous(ctx context.Context, log *slog.Logger, open func(context.Context, *Cluster) error) error {
 	ctx, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
@@ -185,7 +187,7 @@ func (p *peer) send(line any) error {
 	return p.write(append(text, '\n'))
 }
 
-// write writes, or gives up after some time.
+// write writes b, and gives up after exchangeTime.
 func (p *peer) write(b []byte) error {
 	if err := p.SetWriteDeadline(time.Now().Add(exchangeTime)); err != nil {
 		return err
@@ -306,7 +308,7 @@ func (h *host) accept(ctx context.Context, listener net.Listener) {
 	}
 }
 
-// serve serves a connection, which may be that of any program, until it has ended or ctx has.
+// serve serves a connection, which may be that of any program, until the connection or ctx ends.
 func (h *host) serve(ctx context.Context, conn net.Conn) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	p := newPeer(conn)
@@ -341,7 +343,7 @@ func (h *host) serve(ctx context.Context, conn net.Conn) {
 	select {
 	case <-p.ended:
 	case <-ctx.Done():
-		return // follow takes over
+		return // from now on, follow waits for p.ended
 	}
 	select {
 	case h.left <- p:
@@ -370,7 +372,7 @@ func (c *Cluster) announce(ctx context.Context, log *slog.Logger) (ranks []int, 
 			return nil, nil, err
 		case errors.Is(err, errTraining):
 			answered = time.Now()
-			if !logged && time.Since(began) > exchangeTime { // an earlier process of rank 0 would have ended
+			if !logged && time.Since(began) > exchangeTime { // by now, an earlier process of rank 0 would have ended
 				log.Warn("the others train without this rank, which waits until they restart", "cluster", c)
 				logged = true
 			}

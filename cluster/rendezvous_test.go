@@ -177,7 +177,8 @@ func TestRendezvousWithoutADecision(t *testing.T) {
 	assert.ErrorContains(t, o.err, "did not answer within")
 }
 
-// The end of the context while the port is in use is no lack of ranks.
+// If the context ends while the port is in use, the error is that of the context and not
+// supervise.ErrRetry.
 func TestRendezvousEndsWithoutThePort(t *testing.T) {
 	l, err := net.Listen("tcp", ":0")
 	require.NoError(t, err)
@@ -233,7 +234,7 @@ func TestRendezvousOfStrangers(t *testing.T) {
 	half := dial()
 	_, err = half.Write([]byte(`{"rank":1,`))
 	require.NoError(t, err)
-	// A rank whose process ends while it waits, and returns.
+	// The process of rank 1 ends while it waits, and a new process takes its place.
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := meet(ctx, all, 1, nil)
 	cancel()
