@@ -134,7 +134,8 @@ func Check(prefix string, index []byte) error {
 	return nil
 }
 
-// mostShards limits the number of data files in a damaged header. TensorFlow writes one per machine.
+// mostShards is the largest number of data files that an index may have. TensorFlow writes one per
+// machine.
 const mostShards = 1 << 16
 
 // scan calls each for the entries of an index, and returns the end of the last value in each data file.
