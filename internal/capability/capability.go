@@ -16,10 +16,11 @@ import (
 
 // Set has the capabilities of a session. Like the session, it is for one goroutine at a time.
 type Set interface {
-	// StepsPerExecution is the maximum number of train steps per execution; 0 and 1 mean one.
+	// StepsPerExecution returns the maximum number of train steps per execution; 0 and 1 mean one.
 	StepsPerExecution() int
 	// Stackable returns the number of train steps, at most n, that the next execution can run on
-	// batches of this size. 1 means that steps run one by one. The number may change.
+	// batches of this size. 1 means that steps run one by one. A later call may return another
+	// number.
 	Stackable(n, samples int) int
 	// Stack adds batch i, from 0, to an execution of n steps; batch 0 starts a new execution, also
 	// after an error. All batches have the same size. Stack does not change the model.
@@ -59,8 +60,8 @@ type Set interface {
 	// or shapes than those of the session. TensorFlow may restore a variable of another shape
 	// without an error.
 	CheckVariables(prefix string) error
-	// Usage returns the number of native tensors in this process, nil if unknown, and its memory
-	// on GPUs.
+	// Usage returns the number of native tensors in this process, nil if unknown, and the memory of
+	// this process on GPUs.
 	Usage() (tensors *int64, gpu memory.Reading)
 	// Ranks returns this process as one of several ranks; nil if it trains alone.
 	Ranks() rank.Group
@@ -87,7 +88,8 @@ type Frozen interface {
 // Session is a session with capabilities.
 type Session interface{ Capabilities() Set }
 
-// Of returns the capabilities of a session. They are None if it is not a Session.
+// Of returns the capabilities of a session. If session does not implement Session, the result is
+// None{}.
 func Of(session any) Set {
 	if s, ok := session.(Session); ok {
 		return s.Capabilities()
