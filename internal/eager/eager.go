@@ -1,6 +1,6 @@
 // Package eager describes TensorFlow's eager execution, which executes operations one by one,
-// without a graph. TensorFlow therefore does not rewrite, fuse or reorder them. It is a baseline
-// for measurements. Package tfbind implements it.
+// without a graph. TensorFlow therefore does not rewrite, fuse or reorder them. Eager execution is
+// a baseline for measurements. Package tfbind implements the interfaces of this package.
 package eager
 
 import (
