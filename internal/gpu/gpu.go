@@ -120,9 +120,9 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// Kernel lists the GPUs that the kernel's driver shows below a root folder, for use without NVML. Their
-// memory and whether they are divided are unknown. The kernel shows all GPUs in every container, so GPUs
-// without a device node, which are not accessible, are left out.
+// Kernel returns the GPUs that the kernel's driver shows below a root folder, for use without NVML.
+// Their memory and whether they are divided are unknown. The kernel shows all GPUs in every
+// container, so GPUs without a device node, which are not accessible, are left out.
 func Kernel(root fs.FS) (gpus []GPU) {
 	const folder = "proc/driver/nvidia/gpus"
 	// Folder names are bus locations, so they have the order of NVML.

@@ -59,8 +59,9 @@ type functions struct {
 	migDevice      func(d handle, index uint32, into *handle) status
 }
 
-// symbols has the functions by name. Version 3 of the list of processes is not used, since drivers
-// 535.43 to 535.86 write larger entries past the end of the caller's buffer (nvitop#79, #89).
+// symbols returns the functions by name. Version 3 of the list of processes is not used, since
+// drivers 535.43 to 535.86 write larger entries past the end of the caller's buffer (nvitop#79,
+// #89).
 func (f *functions) symbols() map[string]any {
 	return map[string]any{
 		"nvmlInit_v2":                             &f.init,

@@ -1,8 +1,8 @@
-// A libnvidia-ml.so.1 with one GPU, for tests of how the library is loaded and
-// called, and of what it fills in. With OLD it is one of before 510, without the second
-// form of the memory. The process that asks is listed second of three, with 7 MiB. DIVIDED
-// is the number of MIG instances, of which number 1 is missing. With FORBIDDEN this user
-// may not see processes. With SILENT instance 2 does not report its memory.
+// A libnvidia-ml.so.1 with one GPU, for tests of how the library is loaded and called, and of what
+// it fills in. With OLD it is a library from before driver 510, which has no
+// nvmlDeviceGetMemoryInfo_v2. The process that asks is listed second of three, with 7 MiB. DIVIDED
+// is the number of MIG instances, of which number 1 is missing. With FORBIDDEN this user may not
+// see processes. With SILENT instance 2 does not report its memory.
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,7 +69,7 @@ int nvmlDeviceGetComputeRunningProcesses_v2(device *d, unsigned *n, process2 *in
   }
   return success;
 }
-// In some drivers its entries are larger: it must not be called.
+// In some drivers this function writes larger entries, so it must not be called.
 int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *n, void *into) { abort(); }
 
 #ifndef OLD
