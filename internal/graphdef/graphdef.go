@@ -106,7 +106,7 @@ func Constant(d tfbind.DType, raw []byte, shape ...int64) Attrs {
 		Tensor: &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType(d), TensorShape: shapeOf(shape), TensorContent: raw}}}}
 }
 
-// Type, Bool, Text, Shape, AnyShape, Types and Shapes return the value of an attribute. An
+// Type, Bool, Int, Text, Shape, AnyShape, Types and Shapes return the value of an attribute. An
 // unknown size in a shape is -1.
 func Type(d tfbind.DType) *Attr {
 	return &Attr{Value: &attr_value_go_proto.AttrValue_Type{Type: types_go_proto.DataType(d)}}
