@@ -63,7 +63,7 @@ func TestDamage(t *testing.T) {
 	assert.ErrorContains(t, &Damage{Dir: "d", Differs: []string{"x"}}, ": another content: x; restore the files that are missing or have another content, or save")
 	assert.False(t, m.Names(dir))
 
-	// A folder in place of a file, or a file in place of a folder.
+	// If a folder is in place of a file, or a file in place of a folder, the files are missing.
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "variables", "a"), 0o777))
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "new")))
 	assert.Equal(t, []string{"variables/a"}, verify(t, dir).(*Damage).Missing)
