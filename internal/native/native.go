@@ -1,6 +1,7 @@
-// Package native reports the amounts of native memory, as sources for package memory: that of malloc, and
-// that of the open objects of package tfbind. It is separate from package memory because that works
-// without cgo. It does not load TensorFlow. Without cgo, the amounts of malloc are unknown.
+// Package native reports native memory as sources for package memory: the memory of malloc, and
+// that of the open objects of package tfbind. It also summarizes and writes traces of train steps.
+// It is separate from package memory because package memory does not need cgo. Package native does
+// not load TensorFlow. Without cgo, the amounts of malloc are unknown.
 package native
 
 import (
@@ -53,8 +54,8 @@ func Trim() bool { return tfbind.TrimMalloc() }
 const MaxMmapThreshold memory.Bytes = tfprocess.MaxMmapThreshold
 
 // SetMmapThreshold sets the block size from which malloc returns freed blocks to the system; see
-// [tfprocess.SetMmapThreshold]. It is an error if TensorFlow allocates large blocks on the CPU from its own
-// pool, which returns nothing to the system. That is the case with oneDNN unless
+// [tfprocess.SetMmapThreshold]. It is an error if TensorFlow allocates large blocks on the CPU from
+// its own pool, which returns nothing to the system. With oneDNN, TensorFlow does so unless
 // TF_ONEDNN_USE_SYSTEM_ALLOCATOR is set.
 func SetMmapThreshold(size memory.Bytes) error {
 	on, _ := tfprocess.OneDNN()

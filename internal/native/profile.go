@@ -34,10 +34,11 @@ type traceEvent struct {
 	Args map[string]string `json:"args,omitempty"`
 }
 
-// ProfileWriter writes executions in the Trace Event Format, which Perfetto and chrome://tracing open. The
-// steps and each device are a process. Operations that run at the same time are in different rows (threads) of
-// the device, since TensorFlow does not record the threads. Only one execution is in memory.
-// The format: docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
+// ProfileWriter writes executions in the Trace Event Format, which Perfetto and chrome://tracing
+// open. In the file, the train steps are one process, and each device is another one. Operations
+// that run at the same time are in different rows (threads) of the device, since TensorFlow does
+// not record the threads. Only one execution is in memory. The format:
+// docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 type ProfileWriter struct {
 	// Operations is the number of operations, which is 0 if the executor cannot trace.
 	Operations int
@@ -80,7 +81,7 @@ func (w *ProfileWriter) Write(p Profiled) error {
 	return w.err
 }
 
-// End writes the end of the file. It does not close it.
+// End writes the end of the file. It does not close the writer.
 func (w *ProfileWriter) End() error {
 	if w.err == nil {
 		_, w.err = w.w.WriteString("\n]}\n")

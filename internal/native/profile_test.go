@@ -17,8 +17,8 @@ import (
 	"steadyfit/internal/native"
 )
 
-// Executions are in the file when they are written, so that memory has only one. Operations at the same time
-// are in different rows.
+// Write writes each execution to the file at once, so that only one execution is in memory.
+// Operations at the same time are in different rows.
 func TestProfileWriter(t *testing.T) {
 	var nodes []*alloc.NodeExecStats
 	for i := range int64(100) {

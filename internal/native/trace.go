@@ -58,7 +58,7 @@ func ReadTrace(metadata []byte) (Trace, error) {
 		return Trace{}, fmt.Errorf("read RunMetadata: %w", err)
 	}
 	t := Trace{Allocators: map[string]Use{}, Devices: map[string]int{}, Floating: map[tfbind.DType]int{}, Matrix: map[tfbind.DType]int{}}
-	last := map[string]int64{} // end time of the operation that InUse is from
+	last := map[string]int64{} // end time of the operation that reported InUse
 	for _, device := range run.GetStepStats().GetDevStats() {
 		for _, node := range device.GetNodeStats() {
 			t.count(node)

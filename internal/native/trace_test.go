@@ -76,8 +76,8 @@ func trace(t *testing.T, model *savedmodels.Model, config []byte) []byte {
 	return metadata
 }
 
-// ofRun returns the number of operations that used an allocator, the most memory of it that the
-// execution held, and the sum of all allocations.
+// ofRun returns the number of operations that used an allocator, the maximum amount that the
+// execution held of it, and the sum of all its allocations.
 func ofRun(run native.Trace, allocator string) (operations int, held, requested memory.Bytes) {
 	var records []native.Record
 	for _, a := range run.Allocations {
@@ -221,7 +221,8 @@ func TestReadTraceRewrites(t *testing.T) {
 
 var update = flag.Bool("update", false, "record the traces of testdata anew")
 
-// Counts from recorded traces of digits-cnn, in float32 and rewritten to bfloat16.
+// ReadTrace counts the operations of recorded traces of digits-cnn, in float32 and rewritten to
+// bfloat16.
 func TestReadTraceRecorded(t *testing.T) {
 	const cpu = "/job:localhost/replica:0/task:0/device:CPU:0"
 	for _, test := range []struct {
