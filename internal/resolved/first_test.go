@@ -23,7 +23,7 @@ func TestLater(t *testing.T) {
 	}
 	for _, c := range []struct {
 		first, later gpuopts.Options
-		setting      string // "" is none
+		setting      string // "" for no error
 		had          string
 	}{
 		{gpuopts.Options{}, gpuopts.Options{}, "", ""},

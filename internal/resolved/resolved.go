@@ -63,7 +63,8 @@ func (r Settings) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// devices lists the devices. If there are several, each has its number of operations.
+// devices lists the devices. If there are several, the list includes the number of operations of
+// each.
 func (r Settings) devices() string {
 	if len(r.Devices) == 0 {
 		return "no devices"
@@ -175,8 +176,8 @@ var narrowTypes = map[gpuopts.Precision]tfbind.DType{
 	gpuopts.BFloat16: tfbind.BFloat16, gpuopts.Float16CPU: tfbind.Float16, gpuopts.Float16GPU: tfbind.Float16,
 }
 
-// whyNot returns why no matrix operation ran in type d. It returns "" if one did, or if XLA may
-// have compiled it.
+// whyNot returns why no matrix operation ran in type d. It returns "" if such an operation ran, or
+// if XLA may have compiled one.
 func whyNot(t *native.Trace, d tfbind.DType) string {
 	nothing := fmt.Sprintf("nothing ran in %v: ", d)
 	switch {
