@@ -38,7 +38,8 @@ func Bool(text string) (on, ok bool) {
 	return false, false
 }
 
-// prefixes are those of variables that TensorFlow, XLA, oneDNN, CUDA, Keras, Go and allocators read.
+// prefixes begin the names of variables that TensorFlow, XLA, oneDNN, CUDA, Keras, Go and
+// allocators read.
 var prefixes = []string{"TF_", "XLA_", "ONEDNN_", "DNNL_", "MKL_", "OMP_", "KMP_", "MALLOC_", "TCMALLOC_", "MIMALLOC_", "LD_PRELOAD",
 	"CUDA_", "NVIDIA_", "GLIBC_TUNABLES", "KERAS_", "GOGC", "GOMEMLIMIT", "GODEBUG", "GOMAXPROCS"}
 
@@ -55,9 +56,9 @@ func Influential(environ []string) (found []string) {
 	return found
 }
 
-// Unread maps variables that TensorFlow 2.21 does not read, but advice on the Internet or other programs
-// use, to settings that work. Braces mark options (option.Error). The library contains none of the names
-// that begin with TF_ and XLA_.
+// Unread maps variables that TensorFlow 2.21 does not read, but that advice on the Internet
+// mentions or other programs read, to settings that work. Braces mark options (option.Error). The
+// library contains none of the names that begin with TF_ and XLA_.
 var Unread = map[string]string{
 	"TF_GPU_MEMORY_ALLOW_GROWTH":          "TF_FORCE_GPU_ALLOW_GROWTH=true, or {Options.MemoryGrowth}",
 	"TF_GPU_ALLOW_GROWTH":                 "TF_FORCE_GPU_ALLOW_GROWTH=true, or {Options.MemoryGrowth}",
