@@ -46,8 +46,8 @@ func sameFile(a, b string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
-// Choose works like Locate, but if the process has loaded a TensorFlow, it returns that one or
-// an error. Two libraries would share some symbols and not others.
+// Choose works like Locate, but if the process has loaded a TensorFlow, it returns that one or an
+// error. Two TensorFlow libraries in one process would share some symbols and not others.
 func Choose(path string) (Location, error) {
 	there := inProcess()
 	if there == "" {
