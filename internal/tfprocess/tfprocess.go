@@ -1,5 +1,5 @@
-// Package tfprocess has what only this module's own packages ask about TensorFlow and malloc in this process,
-// or set. Importing package tfbind sets the functions.
+// Package tfprocess has functions, for packages of this module only, that report on TensorFlow and
+// malloc in this process or change their settings. Importing package tfbind sets the functions.
 package tfprocess
 
 // OneDNN reports whether TensorFlow computes with oneDNN on the CPU. TensorFlow decides that by
@@ -47,9 +47,9 @@ var SetMmapThreshold func(bytes int) error
 // on the server can exchange tensors with those of other servers.
 //
 // The server runs until the process ends, because TensorFlow cannot stop a server (TF_ServerStop is
-// not implemented, and deleting a started server may abort the process, in 2.21). Anyone who reaches
-// its port can run graphs: TensorFlow's servers listen on all addresses, without encryption or
-// authentication. Its sessions should have the devices of this server only (device_filters) and
-// exchange values by collectives: a server that asks for a tensor of a failed run waits until its
-// own run ends.
+// not implemented, and deleting a started server may abort the process, in 2.21). Anyone who
+// reaches its port can run graphs: TensorFlow's servers listen on all addresses, without encryption
+// or authentication. Sessions on the server should have the devices of this server only
+// (device_filters) and exchange values by collectives: a server that asks another server for a
+// tensor of a failed run waits until its own run ends.
 var StartServer func(def []byte) (address string, err error)
