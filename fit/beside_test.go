@@ -90,7 +90,7 @@ func TestStepsRunWhileACheckpointIsWritten(t *testing.T) {
 	require.Equal(t, outcomeOf(t, history, h.linear), outcomeOf(t, resumed, l))
 }
 
-// The error of a checkpoint that is written beside steps is handled at a later step, as
+// The error of a checkpoint that is written while steps run is handled at a later step, as
 // ContinueOnError says.
 func TestErrorsOfACheckpointThatIsWrittenBeside(t *testing.T) {
 	for _, policy := range []bool{false, true} {

@@ -38,7 +38,7 @@ func init() {
 	child(heavyEnv, func(r heavyRun) error { return r.train() })
 }
 
-// If the environment variable is set, child calls run with its value.
+// child calls run with the value of an environment variable and ends the process, if the variable is set.
 func child[T any](variable string, run func(T) error) {
 	text := os.Getenv(variable)
 	if text == "" {
@@ -225,8 +225,8 @@ func (r heavyRun) inChild(t *testing.T, env ...string) (result heavyResult, peak
 	return result, peak
 }
 
-// budgetRunsEnv is the number of runs of TestBudgetIsKept with and without a budget; the
-// default is 1.
+// budgetRunsEnv is the variable with the number of runs of TestBudgetIsKept, each with and without a
+// budget; the default is 1.
 const budgetRunsEnv = "STEADYFIT_TEST_BUDGET_RUNS"
 
 // A training keeps a budget of 70% of the memory that it takes without one, and has the losses of

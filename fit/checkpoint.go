@@ -105,8 +105,8 @@ type checkpointer struct {
 	lastDone int
 	// beside is the checkpoint that is being written while steps run, or nil.
 	beside *writing
-	// crowded is true once the run has logged that memory is too small to write checkpoints beside
-	// steps.
+	// crowded is true once the run has logged that memory is too small to write checkpoints while
+	// steps run.
 	crowded bool
 }
 
@@ -118,7 +118,7 @@ type writing struct {
 	err, tidy error
 	// undo, if not nil, takes back the choice of the checkpoint as the best one.
 	undo func()
-	// done is closed at the end of writing beside the steps.
+	// done is closed when a checkpoint that is written while steps run is complete or has failed.
 	done chan struct{}
 }
 
@@ -230,7 +230,7 @@ func (c *checkpointer) end(_ context.Context, s *State) error {
 	return join(beside, c.write(s, true, nil))
 }
 
-// write writes a checkpoint and removes old ones, beside the next steps if that is possible.
+// write writes a checkpoint and removes old ones, while the next steps run if that is possible.
 func (c *checkpointer) write(s *State, ending bool, undo func()) error {
 	if err := c.settle(s, true); err != nil {
 		return err
@@ -264,8 +264,8 @@ func (c *checkpointer) write(s *State, ending bool, undo func()) error {
 	return nil
 }
 
-// freeze returns the state of the session for a checkpoint beside the steps; nil if training has to
-// wait for the checkpoint.
+// freeze returns the state of the session for a checkpoint that is written while steps run; nil if
+// training has to wait for the checkpoint.
 func (c *checkpointer) freeze(s *State) capability.Frozen {
 	files := func(h Hook) bool { return h.Save != nil && !h.NoFiles }
 	if c.Foreground || slices.ContainsFunc(s.run.hooks, files) {
@@ -305,7 +305,7 @@ func (s *State) AwaitCheckpoint() {
 	}
 }
 
-// settle handles the result of a checkpoint that was written beside the steps. If wait is true, it
+// settle handles the result of a checkpoint that was written while steps ran. If wait is true, it
 // first waits until the checkpoint is complete.
 func (c *checkpointer) settle(s *State, wait bool) error {
 	if wait {

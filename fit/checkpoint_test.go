@@ -25,7 +25,7 @@ import (
 	"steadyfit/option"
 )
 
-// fullLoop is a run that uses everything that a checkpoint stores.
+// fullLoop returns a loop that uses everything that a checkpoint stores.
 func fullLoop(t testing.TB, l *linear, dir string, c Checkpoint) Loop {
 	loop := Loop{
 		Session: l, Batch: 4, Epochs: 4, Validation: samples(t, 10), ValidationEvery: 2,
@@ -51,7 +51,7 @@ func logged(t testing.TB, dir string) string {
 	return outcomeOf(t, &History{Records: records}, newLinear()).History
 }
 
-// wanted is the result of fullLoop without an interruption.
+// wanted returns the result of fullLoop without an interruption.
 func wanted(t testing.TB) outcome {
 	dir := tempDir(t)
 	l := newLinear()
@@ -712,7 +712,7 @@ func TestHooksKeepStateAndFiles(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"hello", "4"}, loaded)
 
-	// A run without the hook warns that its state is not used.
+	// A run without the hook warns that the state of the hook is not used.
 	var log bytes.Buffer
 	without := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: dir, Log: warnings(&log)}
 	_, err = without.Run(t.Context(), samples(t, 8))
@@ -762,7 +762,7 @@ func table(t testing.TB, name string, fields ...data.Field) *data.InMemory {
 	return ds
 }
 
-// edited is a dataset with the same name and another target for one sample.
+// edited returns a dataset with the same name and samples, except for the target of one sample.
 func edited(t testing.TB, ds data.Dataset, sample int) *data.InMemory {
 	x, y := fieldsOf(t, ds)
 	y.Values.([]float32)[sample]++

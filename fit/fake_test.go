@@ -221,7 +221,7 @@ func (l *linear) Identity() map[string]string {
 	return id
 }
 
-// state is the state that a resume must restore bit for bit.
+// state returns the state that a resume must restore bit for bit.
 func (l *linear) state() [2][3]uint64 {
 	var bits [2][3]uint64
 	for i := range l.w {
@@ -381,7 +381,7 @@ func (e *stateEnvelope) headerSum() string {
 	return checksum(fmt.Appendf(nil, "%q %d %q %q", e.Format, e.Version, e.Writer, e.CRC))
 }
 
-// step handles a batch like pass.
+// step handles a batch as the method pass does.
 func (r *run) step(ctx context.Context, b data.Batch) error {
 	n, err := r.before(b)
 	if err == nil && n == 1 {

@@ -137,7 +137,7 @@ type lineFile struct {
 	format func(*Record) ([]byte, error)
 	// parse reads the epoch and the step of a line.
 	parse func(line []byte) (epoch int, step int64, ok bool)
-	name  string // of the hook
+	name  string // the name of the hook
 	// step and done are the numbers of steps and epochs done when the run began.
 	step int64
 	done int
@@ -148,7 +148,7 @@ type lineFile struct {
 	regular bool
 	// pending are the lines that are not written yet.
 	pending [][]byte
-	// torn is true if part of a line may follow the first whole bytes of the file.
+	// whole is the size of the complete lines in the file. torn is true if a part of a line may follow.
 	torn  bool
 	whole int64
 	// warned is true from a warning until all lines are written.

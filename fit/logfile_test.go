@@ -40,7 +40,7 @@ func shortOf(t testing.TB, fails func(n int) bool) disk.Disk {
 	}}
 }
 
-// loggers returns both kinds of log file.
+// loggers has the constructors of both kinds of log file, by file name.
 var loggers = map[string]func(string) *lineFile{"run.jsonl": historyLines, "run.csv": csvLines}
 
 func onDisk(l *lineFile, d disk.Disk) *lineFile {

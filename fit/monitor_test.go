@@ -205,7 +205,7 @@ func unsaved(losses []float64, fails ...int) *linear {
 	return l
 }
 
-// With Continue, the run continues after a failed save of the best state, and ends with the
+// With ContinueOnError, the run continues after a failed save of the best state, and ends with the
 // best saved state.
 func TestBestStateThatCannotBeWritten(t *testing.T) {
 	var log bytes.Buffer
@@ -254,7 +254,7 @@ func TestBestStateInATemporaryFolder(t *testing.T) {
 	}
 }
 
-// Without continueOnError, the run ends after the epoch with a checkpoint. A resumed run ends like one
+// Without ContinueOnError, the run ends after the epoch with a checkpoint. A resumed run ends like one
 // without a failure.
 func TestBestStateThatCannotBeWrittenStops(t *testing.T) {
 	losses := []float64{9, 5, 2, 4, 6, 6, 6}

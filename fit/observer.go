@@ -132,13 +132,13 @@ type Observers struct {
 	// EverySteps also makes an observation at multiples of this number of train steps; 0
 	// disables this.
 	EverySteps int
-	// Budget is the limit of memory, measured as BudgetLayer; 0 is none. Restarts is the number of
+	// Budget is the limit of memory of the layer BudgetLayer; 0 means none. Restarts is the number of
 	// restarts of the process.
 	Budget      memory.Bytes
 	BudgetLayer memory.Layer
 	Restarts    int
-	// Weights returns the values of the weights by name. Observations have their histograms; nil
-	// disables these. Package fit may change the slices. Weights is called after the first epoch and
+	// Weights returns the values of the weights by name, of which observations have histograms; nil
+	// means no histograms. Package fit may change the slices. Weights is called after the first epoch and
 	// then after every HistogramsEvery epochs. The training waits for it.
 	Weights         func(context.Context) (iter.Seq2[string, []float64], error)
 	HistogramsEvery int
@@ -335,8 +335,8 @@ type feed struct {
 	log      *slog.Logger
 	// last is the observation AtEnd, set before queue is closed.
 	last    *Observation
-	dropped bool // of send
-	failing bool // of run
+	dropped bool // the method send has dropped an observation
+	failing bool // the last call of the observer returned an error
 }
 
 func (f *feed) returned() bool {

@@ -155,7 +155,7 @@ func TestObserversOfRepeatedSteps(t *testing.T) {
 }
 
 func TestObserversCannotStopATraining(t *testing.T) {
-	// In the bubble, time passes only while each observer that can return has returned.
+	// In the bubble of synctest, time passes only once each observer that can return has returned.
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		good := &recorder{}

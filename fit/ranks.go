@@ -259,7 +259,7 @@ func (r *run) sendState(source int) (err error) {
 	return errors.Join(err, archive.Close(), w.flush(), folder.Release())
 }
 
-// sharer sends what is written to it to the other ranks, whose sharers read it.
+// sharer passes bytes between ranks: what one rank writes to its sharer, the other ranks read from theirs.
 type sharer struct {
 	rank.Group
 	from  int

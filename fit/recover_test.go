@@ -18,7 +18,7 @@ import (
 
 var errFull = errors.New("out of memory")
 
-// keeping is a Recovery for a session linear. It counts its snapshots.
+// keeping makes a Recovery for a linear session and counts the snapshots.
 type keeping struct {
 	session    *linear
 	held, kept int
@@ -344,8 +344,8 @@ func TestRecoveryIsResumed(t *testing.T) {
 	require.ErrorContains(t, err, "state of Loop.Recover")
 }
 
-// interruptedReplay is a run that returns from step 9 to 5, and is interrupted at step 7 while
-// it repeats steps. A hook scales the rate at steps 6 and 8.
+// interruptedReplay trains in a run that returns from step 9 to 5, and is interrupted at step 7
+// while it repeats steps. A hook scales the rate at steps 6 and 8.
 func interruptedReplay(t *testing.T, dir string, resume bool, every int, seen *[]int64) (*linear, *History, error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

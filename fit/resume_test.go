@@ -23,7 +23,7 @@ import (
 	"steadyfit/session"
 )
 
-// tearable is a run whose newest checkpoint has every kind of file.
+// tearable returns a loop and its folder, whose newest checkpoint has every kind of file.
 func tearable(t testing.TB) (dir string, loop Loop) {
 	dir = tempDir(t)
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: dir}

@@ -474,7 +474,8 @@ func (l *constant) TrainN(_ context.Context, _ int64, _ int, out []float64) erro
 	return nil
 }
 
-// resets is a hook that resets after every number of steps, or after each epoch.
+// resets returns a hook that records a reset each time that this number of steps is done or, if it is
+// 0, after each epoch.
 func resets(every int) Hook {
 	reset := func(s *State) error {
 		s.ResetBy("reload", memory.Reading{}, 0)

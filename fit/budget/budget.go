@@ -307,7 +307,7 @@ func (e *enforcer) aheadBytes() memory.Bytes {
 	if e.Prefetch == nil {
 		return 0
 	}
-	return memory.Bytes(data.Prefetch(e.Prefetch.Dataset, 0).PassBytes(e.Batch)) // of one batch
+	return memory.Bytes(data.Prefetch(e.Prefetch.Dataset, 0).PassBytes(e.Batch)) // the size of one batch
 }
 
 func (e *enforcer) end(_ context.Context, s *fit.State) error {

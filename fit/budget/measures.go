@@ -72,7 +72,7 @@ func (l *ladder) tolerates(step int64, level, most memory.Bytes) bool {
 	return step < l.idle && level <= l.tight+(most-l.tight)/2
 }
 
-// grew reports whether the level has grown since no measure helped.
+// grew reports whether the level has grown since the last time that no measure helped.
 func (l *ladder) grew(level, noise memory.Bytes) bool { return l.tight > 0 && level > l.tight+noise }
 
 func (e *enforcer) act(ctx context.Context, s *fit.State, level memory.Bytes) error {

@@ -1,4 +1,4 @@
-// Package observe shows a training on other programs. Its types are observers for fit.Observers:
+// Package observe shows a training in other programs. Its types are observers for fit.Observers:
 // [TensorBoard] writes event files, [Prometheus] serves metrics over HTTP, and [Kubeflow] reports the
 // progress of a TrainJob.
 //

@@ -22,7 +22,7 @@ import (
 
 // Prometheus serves the figures of a training at http://Listen/metrics in the format of Prometheus.
 // The server runs from the start of the run to its end. If the port is in use, for example by a process
-// of the training that is about to end, it tries again at each observation.
+// of the training that is about to end, Prometheus tries to open it again at each observation.
 type Prometheus struct {
 	// Listen is an address HOST:PORT. Without a host it is the loopback address, since the server
 	// does not authenticate its clients.

@@ -21,8 +21,8 @@ import (
 // A run that resumes removes the events after its checkpoint from the files, and adds the epochs that
 // they lack, so that no step occurs twice. A new training begins with an event that makes TensorBoard
 // drop the events of earlier trainings in the same folder, whose files stay. A run that resumes does
-// the same if the epochs in the files have other values than its own epochs, or if none of them is
-// one of its own.
+// the same if the files are those of another training: an epoch has other values than in the run, or
+// the files have none of the epochs that the run has done.
 type TensorBoard struct {
 	Dir string
 	// EverySteps also writes the metrics at multiples of this number of train steps, if
@@ -154,8 +154,9 @@ func (t *TensorBoard) beyond(e parsed) bool {
 }
 
 // continues reports whether the newest training in the folder is the one that the run resumes. It
-// compares the values of an epoch. If the two have no epoch in common, no complete epoch may be
-// removed.
+// returns false if an epoch has other values in the folder. If no epoch can be compared, it returns
+// false if the events to remove belong to a complete epoch, or if the run has complete epochs and any
+// event is to be removed.
 func (t *TensorBoard) continues() (bool, error) {
 	o := t.begun
 	if !o.Resumed {

@@ -106,7 +106,7 @@ func prefixes(t *testing.T, dir string) (found []string) {
 	return found
 }
 
-// A resumed run has each step once, with the values of its last run.
+// The events of a resumed training have each step once, with the values of the run that came last.
 func TestTensorBoardResumes(t *testing.T) {
 	dir := t.TempDir()
 	tb := &TensorBoard{Dir: dir, EverySteps: 5}

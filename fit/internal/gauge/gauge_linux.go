@@ -94,11 +94,11 @@ func (g *Gauge) Close() (failed error) {
 	return failed
 }
 
-// Uncertainty returns the maximum difference between the amount and a lower result of Read. Linux counts pages per processor
-// and adds them up in batches: for RSS and Anon, 32 pages or twice the number of processors if that is
-// more (percpu_counter_batch, Linux 6.2; 64 page faults per thread before), so 256 KiB with 2
-// processors and 32 MiB with 64. Linux 6.16 and later count RSS and Anon exactly. For control groups
-// a batch is 64 pages.
+// Uncertainty returns the maximum amount by which a result of Read may be too low. Linux counts pages
+// per processor and adds them up in batches. For RSS and Anon, a batch has 32 pages, or twice the number
+// of processors if that is more (percpu_counter_batch, from Linux 6.2 on; earlier, 64 page faults per
+// thread), so the difference is up to 256 KiB with 2 processors and 32 MiB with 64. Linux 6.16 and later
+// count RSS and Anon exactly. For control groups, a batch has 64 pages.
 func (g *Gauge) Uncertainty() memory.Bytes {
 	online, _ := cpu.Counts(true)
 	batch := max(32, 2*online, 2*runtime.NumCPU())
