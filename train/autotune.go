@@ -242,7 +242,7 @@ func (t *training) restart(ctx context.Context) error {
 		chosen, err = json.Marshal(c)
 	}
 	for _, v := range missing {
-		err = errors.Join(err, os.Unsetenv(v.Name)) // Restart does not replace a value
+		err = errors.Join(err, os.Unsetenv(v.Name)) // reexec.With does not replace a value
 	}
 	if err == nil {
 		err = errors.Join(os.Setenv(autotune.ChosenEnv, string(chosen)), reexec.With(missing), os.Unsetenv(autotune.ChosenEnv))

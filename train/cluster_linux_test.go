@@ -62,7 +62,7 @@ func (j *rankJob) config() Config {
 	return c
 }
 
-// If the environment has a job, asRank runs it and ends the process.
+// asRank runs the job in the environment, if there is one, and ends the process.
 func asRank(t *testing.T) {
 	t.Helper()
 	text, is := os.LookupEnv(rankEnv)

@@ -276,7 +276,7 @@ func (r *reader) checkLabel(ds *data.InMemory, label string) error {
 		return nil
 	}
 	names := fieldOf(ds, "x").Columns
-	if label == "y" { // the source has no label or, beside it, another value named y
+	if label == "y" { // a label with the name label becomes the field y, so then only columns count
 		for _, f := range ds.Fields() {
 			names = append(names, f.Name)
 		}

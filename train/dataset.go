@@ -75,8 +75,8 @@ func (t *training) decodeJPEG(decode func(file []byte, channels int) (pixels []b
 	}
 }
 
-// ordered returns the training data shuffled and prefetched. source, if not nil, is the data
-// from which it was computed, in the same order.
+// ordered returns the training data shuffled, if Config.Shuffle is set, and prefetched. source, if not
+// nil, is the data from which train was computed, in the same order.
 func (t *training) ordered(train, source *data.InMemory) data.Dataset {
 	var ds data.Dataset = train
 	if t.Shuffle {

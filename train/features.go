@@ -281,8 +281,8 @@ func (t *training) featuresOf(ctx context.Context, x feature.Step, ds *data.InMe
 	return x.All(ctx, t.prefetched(ds), t.Loop.Batch)
 }
 
-// inFiles writes the features to a folder. The folder is beside the checkpoints,
-// or in the system's temporary folder, and exists during the training.
+// inFiles writes the features to a new folder, which exists during the training. It is in the folder of
+// the checkpoints or, if there is none, in the system's temporary folder.
 func (t *training) inFiles(ctx context.Context, x feature.Step, ds *data.InMemory, size memory.Bytes) (*data.InMemory, error) {
 	parent, needed := os.TempDir(), int64(size)
 	if t.Checkpoints.Folder != "" {

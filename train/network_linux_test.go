@@ -19,7 +19,7 @@ import (
 // kernels without netem.
 type network struct {
 	delay         time.Duration // of each packet
-	lose          int64         // one packet of this number is lost; 0 loses none
+	lose          int64         // one packet out of this number is lost; 0 loses none
 	carried, lost atomic.Int64
 	ranks         []*port
 }

@@ -90,8 +90,8 @@ func (s *profiledSet) TrainN(ctx context.Context, step int64, n int, out []float
 	return s.of.trace(step, n, func() error { return s.Set.TrainN(ctx, step, n, out) })
 }
 
-// trace calls do, which runs n steps after the number earlier of steps, and traces it if steps of
-// the profile are among them.
+// trace calls do, which runs n steps, and traces it if steps of the profile are among them. earlier is
+// the number of steps before them.
 func (p *profiled) trace(earlier int64, n int, do func() error) error {
 	if p.began < 0 {
 		p.began = earlier

@@ -139,7 +139,7 @@ func (t *training) process(ctx context.Context, worker *supervise.Worker) (Resul
 	return r, asConfig(t.restartable(err, t.continues() && (!t.resumed || notBegun(err))))
 }
 
-// continues reports whether an earlier process started this training.
+// continues reports whether an earlier process has trained steps of this training.
 func (t *training) continues() bool { return t.Worker == nil && t.worker.Status().Step > 0 }
 
 func (t *training) train(ctx context.Context) (r Result, err error) {
@@ -176,8 +176,8 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 		unsaved := t.save(context.WithoutCancel(ctx), &r)
 		err = errors.Join(r.withSaved(err), unsaved)
 	}
-	// Other ranks wait for the checkpoint that the first one writes at an interrupt, and for the
-	// same error on slower ranks.
+	// The ranks wait for each other at the end: after an interrupt, until the first rank has written its
+	// checkpoint; after an error that all ranks have, until slower ranks have it, too.
 	if err == nil || t.stopped() || errors.Is(err, fit.ErrDiverged) || errors.Is(err, rank.ErrDiffer) {
 		err = errors.Join(err, t.leave(err))
 	}
@@ -228,8 +228,8 @@ func (t *training) openModel() (err error) {
 	return nil
 }
 
-// If an earlier process started the training, adapt makes this process resume it, without another
-// check of the images.
+// adapt makes this process resume the training if an earlier process started it (continues), without
+// another check of the images.
 func (t *training) adapt(continues bool) {
 	t.Resume = t.Resume || continues
 	t.CheckImages = t.CheckImages && !continues

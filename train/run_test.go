@@ -172,7 +172,7 @@ func TestRunRefuses(t *testing.T) {
 }
 
 // A training from an adapter in one run and a training in two runs, of which the second resumes,
-// end with the same adapter. Their checkpoints belong to the base.
+// end with the same adapter. An adapter of another model is an error.
 func TestRunWithAdapters(t *testing.T) {
 	ctx := context.Background()
 	dir := t.TempDir()

@@ -53,8 +53,9 @@ func tables(t *testing.T, names []string, rows int) (paths []string) {
 	return []string{filepath.Join(dir, "t.csv"), filepath.Join(dir, "t.jsonl"), filepath.Join(dir, "t.parquet")}
 }
 
-// Only the columns of a CSV file trained a model with one input. The saved model finds the columns of each
-// format by their names, and a checkpoint knows their order.
+// The same table as a CSV file, as JSON lines and as a Parquet file trains a model with one input to the
+// same bits. The saved model finds the columns of each format by their names, and a run does not resume
+// from a checkpoint with the columns in another order.
 func TestTablesTrainToTheSameBits(t *testing.T) {
 	names := []string{"label"}
 	for i := range 64 {
@@ -126,7 +127,8 @@ func TestTablesTrainToTheSameBits(t *testing.T) {
 	require.ErrorContains(t, err, "; the table has 65 columns besides the label: more, p0, p1, p2, p3, p4, p5, p6 and 57 more; leave out those that are no features (Options.Ignore)")
 }
 
-// A table with a feature named like the input of the model, or like the label of others, trained as a CSV file only.
+// A table in each format may have a feature with the name of the model's input (x), or with the usual name
+// of a label (y).
 func TestColumnsNamedLikeInputs(t *testing.T) {
 	names := []string{"p0", "x", "label", "y"}
 	for i := range 61 {
