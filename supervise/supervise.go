@@ -113,7 +113,7 @@ type Crash struct {
 	OutOfMemory bool `json:"out_of_memory,omitempty"`
 	// Cause describes the crash in words, with the line of the log that names the cause.
 	Cause string `json:"cause"`
-	// Log contains up to 20 last lines of standard error.
+	// Log contains the last lines of standard error, at most 20.
 	Log []string `json:"log,omitempty"`
 }
 

@@ -120,7 +120,7 @@ func die(s syscall.Signal) {
 	select {}
 }
 
-// firstCrashes is a training whose first process crashes after step 5.
+// firstCrashes returns a training whose first process crashes after step 5.
 func firstCrashes(crash func()) script {
 	return func(_ context.Context, w *Worker) error {
 		if w.Status().Attempt > 1 {
@@ -677,8 +677,8 @@ func TestSuperviseGivesUpWithoutProgress(t *testing.T) {
 	}
 }
 
-// With Peers, a process survives as many crashes of another process as that one may have, but not
-// any number.
+// With Peers, a process survives the crashes of other processes up to the limit for all processes
+// together. Its own crashes have the limit Restarts.
 func TestSupervisePeers(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -686,7 +686,7 @@ func TestSupervisePeers(t *testing.T) {
 	}{
 		{"alwayspeer", 0, 2},
 		{"alwayspeer", 2, 4},
-		{"selfandpeer", 20, 6}, // two of its own
+		{"selfandpeer", 20, 6}, // two of these are its own crashes
 	} {
 		tr := newTrial(t, c.name)
 		tr.Restarts, tr.Peers = 1, c.peers

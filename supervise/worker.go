@@ -49,7 +49,7 @@ type spec struct {
 	KillOrphan bool          `json:"kill_orphan,omitempty"`
 }
 
-// message is a sign of life or, if End is true, the last message.
+// message is a sign of life or, if End is not empty, the last message of a child.
 type message struct {
 	Step int64   `json:"step"`
 	End  endKind `json:"end,omitempty"`
