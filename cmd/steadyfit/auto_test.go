@@ -38,7 +38,8 @@ func won(t *testing.T, cache string, winner autotune.Configuration) {
 	var choice autotune.Choice
 	require.NoError(t, json.Unmarshal(entry["choice"], &choice))
 	if !slices.ContainsFunc(choice.Measurements, func(m autotune.Measurement) bool { return m.Configuration == winner }) {
-		// Settings on top of a configuration depend on which configuration was fastest.
+		// An allocator is measured only together with the configuration that was fastest on this machine,
+		// which may not be that of winner.
 		require.NotEmpty(t, winner.Allocator, "%v was not measured: %s", winner, text)
 		choice.Measurements = append(choice.Measurements, autotune.Measurement{Configuration: winner, Step: 1})
 	}
@@ -309,7 +310,7 @@ func TestChoiceThatRounds(t *testing.T) {
 
 // TestPrior trains a model with large convolutions for a few steps, from a process in which
 // oneDNN is off. The training begins with oneDNN and has the weights of a training in which the
-// user turned it on. A training that resumes has it, too.
+// user turned it on. A training that resumes uses oneDNN, too.
 func TestPrior(t *testing.T) {
 	dir, samples := t.TempDir(), imageArrays(t)
 	oneDNN := "0"

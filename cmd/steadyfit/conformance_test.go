@@ -18,9 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Models that Keras fit has trained are trained again with the same weights, data and order.
-// They must give the same values in every epoch, and the same weights. The cases are those of
-// scripts/conformance.py: its first group, or all of them if STEADYFIT_TEST_CONFORMANCE names
+// Models that Keras fit has trained are trained again from the same weights, with the same data and
+// order. They must give the same values in every epoch, and the same weights at the end. The cases are
+// those of scripts/conformance.py: its first group, or all of them if STEADYFIT_TEST_CONFORMANCE names
 // the page with the table.
 func TestTrainsAsKerasFit(t *testing.T) {
 	const script = "../../scripts/conformance.py"

@@ -118,7 +118,7 @@ steadyfit: warning: TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it
 `, printed)
 }
 
-// A missing GPU beside existing ones is also an error of the environment.
+// If a requested GPU is missing and others exist, that is also an error of the environment.
 func TestMissingGPU(t *testing.T) {
 	said := &tfbind.Error{Op: "load", Code: "INVALID_ARGUMENT", Message: "'visible_device_list' listed an invalid Device id '3' but visible device count is 1"}
 	err := newSettings().explainNoGPU(t.Context(), fmt.Errorf("%w: %w", session.ErrNoGPU, said))

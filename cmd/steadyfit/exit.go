@@ -55,8 +55,9 @@ var kind = regexp.MustCompile(fmt.Sprintf(`(?m)(; .*): (?:%v|%v|%v|%v)( \(|$)`, 
 // message returns the text of an error with flags instead of options.
 func message(err error) string { return kind.ReplaceAllString(option.Text(err, flagName), "$1$2") }
 
-// exitCode returns the exit code for an error: its own, unless it reports the environment, a lack of
-// memory, or the end of another process.
+// exitCode returns the code of a *coded error, and otherwise that of train.ExitCode. The code of
+// train.ExitCode takes precedence if it means success, a problem of the environment or a lack of
+// memory, or if err is a *supervise.Error or a supervise.ErrRetry.
 func exitCode(err error) int {
 	code := train.ExitCode(err)
 	var own *coded

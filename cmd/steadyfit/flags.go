@@ -38,7 +38,7 @@ type settings struct {
 	deadline                       time.Duration
 	restarts                       int
 
-	// Flags of fit that combineCluster sets in the Config. launch has ranks.
+	// Flags of fit that combineCluster sets in the Config; ranks is a flag of launch.
 	workersFile string
 	cluster     cluster.Cluster
 	ranks       int
@@ -107,7 +107,7 @@ const (
 	onTrained = "fit evaluate predict bench explain tune inspect"
 )
 
-// table has the flags of all commands in the order of the help. A new option of training needs
+// table returns the flags of all commands in the order of the help. A new option of training needs
 // a field of train.Config, the code that uses it, and a row here.
 func (s *settings) table() []section {
 	return []section{

@@ -23,8 +23,8 @@ import (
 	"steadyfit/memory"
 )
 
-// The GPU memory of a process outside TensorFlow's pool: CUDA's context, the code of the
-// kernels, the workspaces of cuBLAS and cuDNN.
+// besidePool is more than the GPU memory of a process outside TensorFlow's pool: CUDA's context, the
+// code of the kernels, the workspaces of cuBLAS and cuDNN.
 const besidePool = 2 * memory.GiB
 
 // requireGPU skips a test if TensorFlow has no GPU to use, with the reason.
@@ -175,12 +175,13 @@ func TestOnGPUInForce(t *testing.T) {
 	})
 	t.Run("cuda_malloc_async", func(t *testing.T) {
 		line := inForce(t, "--gpu-allocator", "cuda_malloc_async")
-		// The number is CUDA's, among the GPUs that are visible to the process.
+		// The number in the name of the allocator is CUDA's number of the GPU among those that are visible
+		// to the process.
 		assert.Contains(t, line, "; allocator gpu_async_0")
 		assert.NotContains(t, line, "GPU_0_bfc")
 	})
-	// The validation has two convolutions in a row. TensorFlow aborted there when it rewrote
-	// them for a CPU.
+	// The validation has two convolutions in a row. If TensorFlow rewrites them as for
+	// a CPU, it aborts.
 	t.Run("float16", func(t *testing.T) {
 		line := inForce(t, "--memory-growth", "--precision", "fp16")
 		assert.Regexp(t, `; float16 in (all|\d+ of \d+) matrix operations?`, line, "rewriting takes a GPU of compute capability 7.0")

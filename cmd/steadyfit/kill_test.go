@@ -135,7 +135,7 @@ func (r trial) fit(t *testing.T, name string, flags ...string) *exec.Cmd {
 		"--out", filepath.Join(r.dir, name, "model")}, flags...)...)
 }
 
-// outcome is the part of a run's result that must not depend on when it was killed.
+// outcome returns the part of a run's result that must not depend on the moments of kills.
 func (r trial) outcome(t *testing.T, name string) (weights []byte, losses []string) {
 	t.Helper()
 	weights, err := os.ReadFile(filepath.Join(r.dir, name, "model", "variables", "variables.data-00000-of-00001"))
@@ -416,7 +416,7 @@ func TestOutOfMemory(t *testing.T) {
 	run := func(capped bool, code int, args ...string) string {
 		t.Helper()
 		cmd := program(t, append([]string{"fit", "--model", "builtin:dense-100-64-1", "--data", samples, "--batch", "65536", "--checkpoints", filepath.Join(dir, "ckpt")}, args...)...)
-		cmd.Env = append(cmd.Env, "TF_ENABLE_ONEDNN_OPTS=1") // a checkpoint belongs to one setting
+		cmd.Env = append(cmd.Env, "TF_ENABLE_ONEDNN_OPTS=1") // a run resumes only with the setting of its checkpoint
 		if capped {
 			cmd.Env = append(cmd.Env, "TF_MKL_ALLOC_MAX_BYTES=40000000")
 		}

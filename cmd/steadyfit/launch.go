@@ -36,7 +36,8 @@ Ctrl-C is passed to all ranks.`,
 	return cmd
 }
 
-// launchGrace is the time for a step and a checkpoint after Ctrl-C. A second Ctrl-C ends it.
+// launchGrace is the time for a step and a checkpoint after Ctrl-C. A second Ctrl-C ends launch and the
+// ranks at once.
 const launchGrace = 10 * time.Minute
 
 func (s *settings) launch(cmd *cobra.Command, args []string) error {

@@ -109,8 +109,8 @@ func trainAlone(t *testing.T, dir, name string, epochs, parts int) {
 	require.NoError(t, s.SaveModel(t.Context(), filepath.Join(dir, "model")))
 }
 
-// sameAsAlone asserts that a launched training has the weights of one process up to rounding, and
-// those of batchHash its hash.
+// sameAsAlone asserts that a launched training has the weights of a training in one process, up to
+// rounding. For the model batchHash, that means the same batches in the same order.
 func sameAsAlone(t *testing.T, dir, model string, epochs int) {
 	t.Helper()
 	alone := t.TempDir()

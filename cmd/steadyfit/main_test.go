@@ -140,10 +140,9 @@ func writeNPY(out io.Writer, a data.Array) error {
 	return err
 }
 
-// digits DIR writes the training part of the built-in digits, its values spread over
-// 0 to 255: as PNG images in class folders to DIR/images, as arrays to DIR/arrays, and as
-// arrays with sample weights of 0, of the original values, to DIR/weighted. It writes TFRecord files
-// to DIR/records.
+// digits DIR writes the training part of the built-in digits four times: as PNG images in class
+// folders to DIR/images, as arrays to DIR/arrays (both with values from 0 to 255), as arrays with the
+// original values and sample weights of 0 to DIR/weighted, and as TFRecord files to DIR/records.
 func digits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: digits DIR")

@@ -444,8 +444,8 @@ func project(name, source string) (string, error) {
 	return "", &coded{exitEnvironment, fmt.Errorf("%s was not found above %s; %s provides it", name, strings.Join(starts, " or "), source)}
 }
 
-// progressPrinter updates one line of a terminal. Other writers get a line per workload and per
-// minute.
+// progressPrinter returns a function that updates one line of a terminal. Other writers get a line when
+// a workload begins, at the end, and otherwise at most every minute.
 func progressPrinter(w io.Writer) func(matrix.Progress) {
 	file, ok := w.(*os.File)
 	terminal := ok && term.IsTerminal(int(file.Fd()))

@@ -114,7 +114,7 @@ func similarFlag(cmd *cobra.Command, name string) string {
 }
 
 // noArguments is the Args of a command without arguments. A boolean flag needs an equals sign
-// before its value, so "--shuffle false" has an argument.
+// before its value: in "--shuffle false", false is an argument.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

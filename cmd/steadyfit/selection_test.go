@@ -55,7 +55,7 @@ func TestSelection(t *testing.T) {
 	}
 }
 
-// The plans beside the results name existing workloads and remedies, and only workloads that are
+// The plans in the folder of the results name existing workloads and remedies, and only workloads that are
 // in the results.
 func TestPlansOfTheDocuments(t *testing.T) {
 	plans, err := filepath.Glob("../../docs/results/*.yaml")

@@ -97,8 +97,8 @@ const maxConfig = memory.MiB
 // command line does not, or "".
 func configPath(given string) string { return cmp.Or(given, os.Getenv(envName("config"))) }
 
-// readConfig reads a YAML mapping of flag names to values. It may have flags of other commands.
-// Without a path, there are none.
+// readConfig reads a YAML mapping of flag names to values. The mapping may have flags of other
+// commands. If path is empty, there is no mapping.
 func readConfig(path string) (map[string]string, error) {
 	if path == "" {
 		return nil, nil

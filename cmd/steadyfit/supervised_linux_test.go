@@ -77,7 +77,7 @@ func fillsUp(t *testing.T, cmd *exec.Cmd, disk, history string) (code int, outpu
 }
 
 // A history whose missing lines are tolerated does not end a training that continues in other
-// processes. The training reports it at the end, and the model is saved.
+// processes. The training reports the missing lines at the end, and the model is saved.
 func TestProcessResetsOnAFullHistoryDisk(t *testing.T) {
 	r := trial{dir: t.TempDir()}
 	disk := smallDisk(t)

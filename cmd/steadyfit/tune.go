@@ -392,7 +392,7 @@ func (s *settings) writeTuned(cmd *cobra.Command, p *tune.Point, frozen bool) er
 }
 
 // givenToFit returns the flags of fit that have a value, with their values, in the order of the
-// help. Those that tune lacks are from the configuration file.
+// help. The values of flags that tune does not have are from the configuration file.
 func (s *settings) givenToFit(cmd *cobra.Command) (list [][2]string, err error) {
 	file, err := readConfig(configPath(s.configFile))
 	if err != nil {
@@ -435,8 +435,8 @@ func absolute(flag, value string) string {
 }
 
 // tunedFlags returns the flags of fit for a configuration, with their values. consent is the value of
-// --cache-features. frozen means that fit could cache features of the model although the configuration
-// does not have them, and would then need another amount of memory.
+// --cache-features. frozen reports whether fit could cache features of the model. Then the flags of a
+// configuration without cached features turn the cache off, because it would change the amount of memory.
 func tunedFlags(c autotune.Configuration, consent train.Choice, frozen bool) (flags [][2]string) {
 	add := func(when bool, name string, value any) {
 		if when {

@@ -53,8 +53,8 @@ func TestTunedFlagsOfCachedFeatures(t *testing.T) {
 	}
 }
 
-// The peak while the model is opened, which a budget does not include, is named beside the choice and in the
-// error without one.
+// The peak while the model is opened, which a budget does not include, is printed with the choice or, if
+// there is no choice, in the error.
 func TestTunedOpening(t *testing.T) {
 	var s settings
 	s.Budget.Limit = 120 * memory.MiB

@@ -90,7 +90,7 @@ func newChoice[T comparable](p *T, words string, values ...T) choice[T] {
 	return c
 }
 
-// as replaces the placeholder of the value in the help, which lists the words.
+// as replaces the placeholder of the value in the help. Without as, the placeholder lists the words.
 func (c choice[T]) as(kind string) choice[T] {
 	c.kind = kind
 	return c
