@@ -23,13 +23,13 @@ import (
 const (
 	// share is the part of a training's time that trials may take.
 	share = 0.02
-	// maxTime is the maximum time of trials. minTime is the minimum time to begin trials, since two
-	// processes have to open TensorFlow and the model, and to warm up.
+	// maxTime is the maximum time of trials. minTime is the least maximum for which trials begin,
+	// since two processes have to open TensorFlow and the model, and to warm up.
 	maxTime = 20 * time.Second
 	minTime = 1500 * time.Millisecond
 	// leastStep is less than the time of any step. The fastest measured step took 58 us, on a dense
-	// model of 64 units, with XLA and one thread. A batch is copied at up to copiedBytes per
-	// second.
+	// model of 64 units, with XLA and one thread. copiedBytes is the maximum number of bytes of
+	// a batch that are copied per second.
 	leastStep   = 50 * time.Microsecond
 	copiedBytes = 20e9
 )
@@ -70,8 +70,7 @@ type Plan struct {
 	Log *slog.Logger
 }
 
-// least returns a lower bound of the time of a step: the fastest known step, and copying the
-// batch.
+// least returns a lower bound of the time of a step: leastStep plus the time to copy the batch.
 func (p *Plan) least() time.Duration {
 	return leastStep + seconds(batchBytes(p.Data, p.Batch)/copiedBytes)
 }
@@ -85,8 +84,8 @@ func (p *Plan) allowed(step time.Duration) time.Duration {
 	return time.Duration(min(share*float64(p.Steps)*float64(step), float64(maxTime), float64(most)))
 }
 
-// enough describes how long the training is and how long is enough for trials. before is the time
-// of a step that an earlier training has measured; 0 if there was none.
+// enough describes the length of the training, and the least number of steps with which trials
+// begin. before is the time of a step that an earlier training has measured; 0 if there was none.
 func (p *Plan) enough(before time.Duration) string {
 	step, found := max(p.least(), before), "assumed"
 	if before > 0 {
@@ -96,11 +95,11 @@ func (p *Plan) enough(before time.Duration) string {
 		math.Ceil(minTime.Seconds()/share/step.Seconds()))
 }
 
-// batchBytes is the size of a batch, in bytes.
+// batchBytes returns the size of a batch in bytes.
 func batchBytes(ds data.Dataset, batch int) float64 { return batchSize(ds, batch, 0) }
 
-// batchSize is the size of a batch in bytes, with each element counted as width bytes. A width
-// of 0 counts the size of the field's type.
+// batchSize returns the size of a batch in bytes, with each element counted as width bytes. If width
+// is 0, elements have the size of the field's type.
 func batchSize(ds data.Dataset, batch, width int) (size float64) {
 	for _, f := range ds.Fields() {
 		n := float64(batch)
@@ -220,8 +219,9 @@ func (p *Plan) unusableData() string {
 	return ""
 }
 
-// merge adds earlier measurements of configurations that were not measured now. With refresh, it
-// leaves out earlier measurements that should have been repeated.
+// merge adds earlier measurements of configurations that were not measured now. If refresh
+// is true, earlier measurements of configurations that o offers are left out, except those whose new
+// trial was late.
 func (c *Choice) merge(earlier *Choice, o offer, refresh bool) {
 	if earlier == nil {
 		return
@@ -255,12 +255,13 @@ func (c *Choice) decide(p *Plan, own memory.Bytes) {
 	c.Configuration = winner.Configuration
 }
 
-// needsProcess returns the reason why this process cannot use a cached configuration: its first
-// session has fixed some of the settings.
+// needsProcess is the reason why this process cannot use a cached configuration: the first session
+// of the process has fixed some of the settings.
 const needsProcess = "it needs another process, since this one has already set up TensorFlow's devices"
 
-// now returns a cached choice with only the measurements of the configurations that o offers. whole
-// is true if all configurations that o offers were measured.
+// now returns a cached choice with only the measurements of the configurations that o offers, and of
+// faster ones that are too late for this process (needsProcess). whole is true if all configurations
+// that o offers were measured.
 func (c *Choice) now(o offer) (now Choice, whole bool) {
 	now = *c
 	now.Measurements = nil
@@ -285,8 +286,8 @@ func (c *Choice) now(o offer) (now Choice, whole bool) {
 	return now, len(missing) == 0
 }
 
-// shortOf reports whether trials of this length could measure a configuration that lacked time
-// before, or that failed for a passing reason.
+// shortOf reports whether trials that take at most the time allowed could measure a configuration
+// that lacked time before, or that failed for a passing reason.
 func (c *Choice) shortOf(allowed time.Duration) bool {
 	return slices.ContainsFunc(c.Measurements, func(m Measurement) bool {
 		return m.Passing && allowed >= min(c.Allowed, maxTime) || m.Late && allowed >= 2*c.Allowed

@@ -40,8 +40,8 @@ type Configuration struct {
 	Precision gpuopts.Precision `json:"precision,omitempty"`
 	// NoPrefetch disables reading batches ahead. Choose never sets it.
 	NoPrefetch bool `json:"no_prefetch,omitempty"`
-	// CachedFeatures trains on the features, the results of the frozen part of the model, which are
-	// computed before. Choose never sets it.
+	// CachedFeatures trains on features: the results of the frozen part of the model, computed before
+	// the first step. Choose never sets it.
 	CachedFeatures bool `json:"cached_features,omitempty"`
 }
 
@@ -249,7 +249,7 @@ type Limits struct {
 	// Compiled allows XLA-compiled signatures, which round differently than plain steps.
 	Compiled bool
 	// Threads allows another executor and other numbers of threads, some of which round
-	// differently, and in trials the calling thread (Live).
+	// differently. It also lets trials choose the calling thread (Live).
 	Threads bool
 	// Traced means that a step will be traced, which excludes the single-threaded executor.
 	Traced bool

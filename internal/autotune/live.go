@@ -91,8 +91,8 @@ func (l *Live) note(samples int, took time.Duration, err error) {
 }
 
 const (
-	// shortStep is the maximum number of floating-point operations of a step that begins in the
-	// calling thread. Such operations take less time than handing them to threads.
+	// shortStep is the maximum number of floating-point operations of a step for which the comparison
+	// begins in the calling thread. Such operations take less time than handing them to threads.
 	shortStep = 1e7
 	// A block is at least blockTime long, or has blockMost executions.
 	blockTime = 3 * time.Millisecond
@@ -118,7 +118,7 @@ type chooser struct {
 	times [2][]float64
 }
 
-// add adds an execution, and decides or begins the next block where it can.
+// add records an execution. If a block is complete, add decides or begins the next block.
 func (c *chooser) add(samples int, took time.Duration) {
 	if samples < c.samples {
 		return
@@ -157,8 +157,8 @@ func (c *chooser) add(samples int, took time.Duration) {
 	}
 }
 
-// decide ends the comparison once an interval excludes equal times, or after maxRounds pairs of
-// blocks.
+// decide ends the comparison once the confidence interval of the ratio of times excludes 1, or after
+// maxRounds pairs of blocks.
 func (c *chooser) decide() {
 	rounds := len(c.times[0])
 	if rounds < minRounds {

@@ -54,7 +54,8 @@ func TestChooser(t *testing.T) {
 		caller bool
 		ran    [2]int
 	}{
-		// A warm-up of 3 executions, and 3 blocks of 26 executions in each kind of thread.
+		// A warm-up of 3 executions, and 3 or more blocks in each kind of thread. The number of executions
+		// of a block (17, 26 or 3) depends on their time.
 		{"short steps in threads at first", false, constant(180*us, 80*us), true, [2]int{3 + 3*17, 3 * 17}},
 		{"short steps in the calling thread at first", true, constant(180*us, 80*us), true, [2]int{3 * 26, 3 + 3*26}},
 		{"steps that threads share", false, constant(2*time.Millisecond, 3*time.Millisecond), false, [2]int{3 + 3*3, 3 * 3}},

@@ -40,10 +40,10 @@ type Measurement struct {
 	Peak memory.Bytes `json:"peak_bytes,omitempty"`
 	Anon memory.Bytes `json:"anon_bytes,omitempty"`
 	Base memory.Bytes `json:"base_bytes,omitempty"`
-	// StepPeak is the highest RSS since the session was opened, and StepAnon the anonymous part of it.
-	// Opened and OpenedAnon are the RSS and its anonymous part when the session was opened. Only Trials sets these
-	// amounts and Opening. The cache has the amounts of the trial, and Trials returns those of a training with all
-	// its data.
+	// StepPeak is the highest RSS since the session was opened, and StepAnon the anonymous part of
+	// StepPeak. Opened and OpenedAnon are the RSS and its anonymous part when the session was opened.
+	// Only Trials sets these four amounts and Opening. The cache has the amounts of the trial, and
+	// Trials returns the amounts of a training with all its data.
 	StepPeak   memory.Bytes `json:"step_peak_bytes,omitempty"`
 	StepAnon   memory.Bytes `json:"step_anon_bytes,omitempty"`
 	Opened     memory.Bytes `json:"opened_bytes,omitempty"`
@@ -58,7 +58,8 @@ type Measurement struct {
 	Reference Configuration `json:"reference,omitzero"`
 	// Out is the reason why the configuration cannot be chosen; empty if it can.
 	Out string `json:"out,omitempty"`
-	// Waited is the time in seconds that was too short to warm up; 0 if that was not the reason.
+	// Waited is the time in seconds that was too short to warm up; 0 if the configuration warmed up,
+	// or failed for another reason.
 	Waited float64 `json:"waited_seconds,omitempty"`
 	// Late means that no time was left to measure the configuration. Passing means that Out is
 	// a reason that may not hold at another time, such as a lack of memory.
@@ -104,7 +105,7 @@ func ratios(values, to []float64) []float64 {
 	return r
 }
 
-// spread combines two independent relative errors in quadrature, in log space.
+// spread combines two independent errors, given as factors: it adds their logarithms in quadrature.
 func spread(a, b float64) float64 { return math.Exp(math.Hypot(math.Log(a), math.Log(b))) }
 
 // faster reports whether the configuration was measured to be faster than plain steps by
@@ -127,9 +128,8 @@ func judge(measured []Measurement) (winner Measurement, ok bool) {
 	}), true
 }
 
-// bestBase returns the fastest configuration without settings except oneDNN. Added to this
-// configuration, settings may gain most. Configurations that were slower than plain steps are left
-// out.
+// bestBase returns the fastest configuration without settings except oneDNN, since settings may gain
+// most when they are added to it. Configurations that were slower than plain steps are left out.
 func bestBase(measured []Measurement) Configuration {
 	best := Measurement{Ratio: math.Inf(1)}
 	for _, m := range measured {

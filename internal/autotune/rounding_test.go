@@ -90,7 +90,7 @@ func TestRoundsAsItSays(t *testing.T) {
 		model string
 		data  data.Dataset
 		// rounds is a configuration that rounds differently with oneDNN on two cores. eigen reports
-		// whether it also does without oneDNN.
+		// whether the configuration also rounds differently without oneDNN.
 		rounds Configuration
 		eigen  bool
 	}{

@@ -51,14 +51,14 @@ type spec struct {
 	Batch  int      `json:"batch"`
 	// LearningRate is the rate for a model that takes one; 0 keeps the model's own.
 	LearningRate float64 `json:"learning_rate"`
-	// AsSet makes the trial run like a training whose options set the configuration: the data is
-	// shuffled, and a configuration of threads excludes Live. Budgeted makes it run like a training
-	// with a memory budget.
+	// AsSet makes the trial run like a training whose options specify the configuration: the data is
+	// shuffled, and Live is turned off if the configuration sets threads. Budgeted makes the trial run
+	// like a training with a memory budget.
 	AsSet    bool `json:"as_set,omitempty"`
 	Budgeted bool `json:"budgeted,omitempty"`
 }
 
-// round requests executions for this long, but at least one.
+// round requests executions for a number of seconds, but at least one execution.
 type round struct {
 	Seconds float64 `json:"seconds"`
 }
@@ -79,7 +79,7 @@ type answer struct {
 	Opened     memory.Bytes `json:"opened"`
 	OpenedAnon memory.Bytes `json:"opened_anon"`
 	Mapped     memory.Bytes `json:"mapped"`
-	// Opening is the highest RSS before the session was opened.
+	// Opening is the highest RSS up to the end of opening the session.
 	Opening  memory.Bytes `json:"opening"`
 	Features *Features    `json:"features,omitempty"`
 	// Failure is the reason why the trial ends. Lasting means that it would fail again at
@@ -182,14 +182,14 @@ const liveTime = 500 * time.Millisecond
 // trainer trains on the same few batches repeatedly.
 type trainer struct {
 	session    *session.Session
-	live       *Live // of session
+	live       *Live // wraps session
 	data       *data.InMemory
-	executions *Executions // of live
+	executions *Executions // train with live
 	finite     bool
 	features   *Features // of the data, or nil
 	base       memory.Bytes
 	opened     memory.Sample
-	opening    memory.Bytes // the highest RSS before opened
+	opening    memory.Bytes // the highest RSS up to the sample opened
 	memory     *memory.Sampler
 }
 
@@ -276,8 +276,8 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	return t, nil
 }
 
-// computeFeatures checks the features of the data, as a training does in its process before it uses
-// them, and returns them.
+// computeFeatures runs the checks that a training runs before it uses cached features. Then it
+// computes the features of all the data and returns them.
 func (t *trainer) computeFeatures(ctx context.Context, f *savedmodels.Features, batch int) (ds *data.InMemory, err error) {
 	x, err := t.session.Capabilities().NewFeatureStep(f)
 	if err != nil {

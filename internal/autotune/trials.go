@@ -55,8 +55,9 @@ func (t *Trials) Known() (known []Measurement) {
 	return known
 }
 
-// whole converts the memory of a trial, which has only the first batches in its heap, to that of the
-// training. If the plan does not allow the features, it sets Out.
+// whole converts a measurement of a trial, which has only the first batches of the data, to all data
+// of the training: the memory, and the time and size of the features. If the plan does not allow the
+// features, it sets Out.
 func (t *Trials) whole(m Measurement) Measurement {
 	if m.StepPeak == 0 {
 		return m // unknown

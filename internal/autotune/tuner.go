@@ -38,7 +38,7 @@ var (
 	errLasting = errors.New("it cannot run")
 )
 
-// failure returns the error that a trial reports.
+// failure is the error that a trial reports.
 type failure struct {
 	text    string
 	lasting bool
@@ -48,7 +48,7 @@ func (f *failure) Error() string { return f.text }
 
 func (f *failure) Is(target error) bool { return target == errLasting && f.lasting }
 
-// usable rejects an answer that must not be compared.
+// usable returns an error for an answer whose loss is not finite.
 func usable(a answer) error {
 	if !a.Finite {
 		return errNotFinite

@@ -86,7 +86,7 @@ type scriptedTuner struct {
 	started []Configuration
 	running []*scripted
 	rounds  map[Configuration]int
-	waited  []time.Duration // for cold ones
+	waited  []time.Duration // for cold trials to warm up
 }
 
 func newScriptedTuner(t *testing.T, p *Plan, trials []scripted) *scriptedTuner {
