@@ -30,7 +30,7 @@ func (e *LockedError) Error() string {
 // Is reports whether target is ErrLocked.
 func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 
-// Error reports a checkpoint that could not be written or removed.
+// Error reports that a checkpoint could not be written, or an old one not removed.
 type Error struct {
 	Path   string
 	Good   string // empty if there is none

@@ -413,7 +413,8 @@ func (f *Folder) others(step int64) []saved {
 	return slices.DeleteFunc(slices.Clone(f.saved), func(s saved) bool { return s.step == step })
 }
 
-// good reports whether a run that resumes from a checkpoint has a finite loss.
+// good reports whether a run can resume from a checkpoint: its weights have given a finite loss, and
+// its files are intact.
 func (f *Folder) good(s saved) bool {
 	if !s.proven || s.whole {
 		return s.proven

@@ -79,7 +79,7 @@ type envelope struct {
 	Writer  string `json:"writer"` // the program that wrote the file
 	// CRC is the checksum of State as compact JSON.
 	CRC string `json:"crc32c"`
-	// Header is the checksum of the preceding fields. It is empty in the first checkpoints.
+	// Header is the checksum of the preceding fields. Early versions did not write it.
 	Header string          `json:"header_crc32c"`
 	State  json.RawMessage `json:"state"`
 }

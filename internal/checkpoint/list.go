@@ -81,8 +81,9 @@ func Newest(dir string) (step int64, found bool, err error) {
 	return steps[len(steps)-1], true, nil
 }
 
-// Adopt moves the checkpoints of the folder from to the folder dir on the same file system, where
-// they replace all others. Newer checkpoints in dir are renamed with a warning.
+// Adopt moves all checkpoints from one folder (the argument from) to another one on the same file
+// system (dir). It removes the other checkpoints of dir, except those that are newer: these are
+// renamed, with a warning.
 func Adopt(dir, from string, log *slog.Logger) (err error) {
 	lock, err := Acquire(dir)
 	if err != nil {

@@ -51,8 +51,8 @@ func thisProcess(since time.Time) Holder {
 // nolock or local_lock=flock.
 type Lock struct {
 	file *os.File
-	// before is the previous holder if it did not remove the file. It was killed, or it runs on
-	// a host whose locks are not visible here.
+	// before is the previous holder if it did not remove the file, because it was killed, or because
+	// it runs on a host whose locks are not visible here.
 	before Holder
 	// unsupported is the error of a file system without locks, or nil.
 	unsupported error
