@@ -13,7 +13,8 @@ import (
 // self is the running executable, even if its file was replaced.
 const self = "/proc/self/exe"
 
-// attributes put a child into a new process group, so that Ctrl-C in a terminal does not signal it.
+// attributes returns the attributes of a child in a new process group, so that Ctrl-C in a terminal
+// does not signal the child.
 func attributes(killWithParent bool) *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{Setpgid: true}
 	if killWithParent {
