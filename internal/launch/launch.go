@@ -26,7 +26,7 @@ type Options struct {
 	Ranks int
 	// MinRanks is the number of ranks, including rank 0, that can continue when others are lost; 0
 	// means all. A rank is lost if a signal ended it, or if it failed with exit code 1 or 5 (out of
-	// memory). Other exit codes would repeat.
+	// memory). A rank that failed with another exit code would fail again.
 	MinRanks int
 	// Stderr receives the standard error of all ranks, in whole lines. The lines of ranks other than 0
 	// begin with the rank, as in "[rank 1] ".
@@ -55,11 +55,12 @@ func (e *Error) Error() string { return fmt.Sprintf("rank %d of %d %s", e.Rank, 
 // killAfter is the time between the signal that ends a supervised training at once and SIGKILL.
 const killAfter = 5 * time.Second
 
-// Run runs the ranks until all have ended. Rank 0 has the standard output of this process; that of
-// the others is discarded. The end of ctx is passed to the ranks as SIGTERM. When a rank fails,
-// the others are stopped in the same way. If Options.MinRanks are left, they continue until rank 0
-// has succeeded. The error is that of the first rank that failed; after the end of ctx it is that
-// of rank 0, if it failed. The kernel kills the ranks when the calling thread ends.
+// Run runs the ranks until all have ended. Rank 0 writes to the standard output of this process; the
+// output of the other ranks is discarded. When ctx ends, Run sends SIGTERM to the ranks. When a rank
+// fails, Run stops the others in the same way, unless the rank is lost and Options.MinRanks are left:
+// these continue until rank 0 has succeeded. The error is that of the first rank that failed; if ctx
+// has ended and rank 0 failed, it is the error of rank 0. The kernel kills the ranks when the calling
+// thread ends.
 func Run(ctx context.Context, o Options) error {
 	addresses, err := FreeAddresses(o.Ranks)
 	if err != nil {

@@ -24,7 +24,8 @@ func (e events) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// script runs a shell script as each rank, which finds its index in $rank. waits waits for a signal.
+// script runs a shell script as each rank, which finds its index in $rank. The shell function
+// waits waits for a signal.
 func script(text string) []string {
 	return []string{"sh", "-c", `rank=${TF_CONFIG##*'"index":'}; rank=${rank%%[!0-9]*}; waits() { sleep 1000 & wait; }; ` + text}
 }
