@@ -5,8 +5,8 @@
 //
 // Trials run in processes of their own on the real data (autotune.Trials). A model predicts the
 // other configurations. It adds the effect of each setting to the logarithms of the time and of
-// the memory that steps add. For micro-batches the effects are lines: the time is linear in their
-// number, and the memory in their size. Each trial corrects the model. A configuration is measured
+// the memory that steps add. For micro-batches it fits lines: the time is linear in the number
+// of micro-batches, and the memory in their size. Each trial corrects the model. A configuration is measured
 // only if the prediction, with an allowance for its error, would improve the result.
 //
 // [Run] loads earlier trials from the cache of autotune, and each trial is stored at once. So a

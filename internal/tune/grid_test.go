@@ -18,8 +18,8 @@ import (
 const gridEnv = "STEADYFIT_BENCH_TUNE"
 
 // BenchmarkGrid measures every configuration, then searches without a goal for a tenth of that time.
-// It reports both times, and by how much a configuration of the front of all improves on the front of
-// the search: the larger of the two ratios, of time and of peak. Use -benchtime 1x; a grid takes minutes.
+// It reports both times, and the gap: how much the best configuration of the front of all improves on the
+// front of the search (see gain), in percent. Use -benchtime 1x; measuring all takes minutes.
 func BenchmarkGrid(b *testing.B) {
 	model := os.Getenv(gridEnv)
 	if model == "" {
@@ -80,7 +80,8 @@ func BenchmarkGrid(b *testing.B) {
 	}
 }
 
-// measure measures configurations, all of them if there are none, in rounds.
+// measure measures the configurations in a number of rounds. If the list is empty, it measures all
+// configurations of the plan.
 func measure(b *testing.B, plan autotune.Plan, configurations []autotune.Configuration, rounds int) *search {
 	b.Helper()
 	bases, groups, err := plan.Space()

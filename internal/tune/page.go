@@ -106,8 +106,8 @@ func newDot(p Point, radius float64, tone string) dot {
 	}
 }
 
-// dots returns all points, and the front again. Points with a row in the table come last, so that
-// they are on top, and have the number of the row.
+// dots returns the dots of all points, and those of the front for its line. Points with a row in the
+// table come last, so that they are drawn on top, and their labels are the numbers of the rows.
 func (p *Page) dots() (dots, front []dot) {
 	rows := p.Rows()
 	numbered := map[autotune.Configuration]bool{}
@@ -133,7 +133,7 @@ func (p *Page) dots() (dots, front []dot) {
 	return dots, front
 }
 
-// limits returns the lines of the goal.
+// limits returns the lines in the chart that show the goal.
 func (p *Page) limits() []limit {
 	switch g := p.Goal; {
 	case g.Budget > 0:
@@ -163,10 +163,10 @@ func (p *Page) Logarithmic() bool {
 	return right > logarithmic*left
 }
 
-// Date is the day on which the page is made.
+// Date returns the day on which the page is made.
 func (*Page) Date() string { return time.Now().Format(time.DateOnly) }
 
-// Chart is the data of the chart as JSON.
+// Chart returns the data of the chart as JSON.
 func (p *Page) Chart() (template.JS, error) {
 	dots, front := p.dots()
 	text, err := json.Marshal(map[string]any{"dots": dots, "path": front, "lines": p.limits(), "logarithmic": p.Logarithmic()})

@@ -17,7 +17,7 @@ type prediction struct {
 
 func (p prediction) fastest() float64 { return p.ratio * math.Exp(-p.spread) }
 
-// smallest is the least expected peak. The memory of the opened session is known.
+// smallest returns the least expected peak. The memory of the opened session has no error.
 func (p prediction) smallest() float64 { return p.opened + (p.peak-p.opened)*math.Exp(-p.spread) }
 
 // effect is the change of the logarithms of the time and of the memory of steps.

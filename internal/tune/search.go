@@ -10,7 +10,8 @@ import (
 	"steadyfit/memory"
 )
 
-// point has all trials of a configuration. Times are relative to search.reference.
+// point summarizes all trials of a configuration. Its times are ratios to those of search.reference.
+// least is the lowest peak, and peak the highest.
 type point struct {
 	candidate
 	ratio, low, high float64
@@ -56,7 +57,7 @@ type search struct {
 	opened   memory.Bytes
 	count    int // trials
 	complete bool
-	effects  map[effectKey]known // of estimate
+	effects  map[effectKey]known // results of the method estimate
 }
 
 // effectKey is a value of an axis, with or without cached features.
@@ -272,8 +273,8 @@ func (s *search) simpler() (c autotune.Configuration, ok bool) {
 	return c, false
 }
 
-// asGood reports whether a prediction is as good as best, a point that reaches the goal. Its cost
-// may be higher by the factor 1+same.
+// asGood reports whether a prediction is as good as best, a point that reaches the goal. The predicted
+// cost may be higher by the factor 1+same.
 func (s *search) asGood(p prediction, best point) bool {
 	if s.goal.Budget == 0 && s.goal.Step == 0 {
 		return p.ratio*p.peak <= (1+same)*best.ratio*float64(best.peak)
@@ -306,7 +307,7 @@ func (s *search) worth() func(prediction) (score float64, ok bool) {
 		}
 		score := m / minimized
 		if b > limit {
-			score += b / limit // unlikely to hold the limit
+			score += b / limit // it probably exceeds the limit
 		}
 		return score, lowB <= limit && lowM < (1-least)*minimized
 	}

@@ -29,14 +29,14 @@ type Goal struct {
 // and peaks of two runs differ.
 const reserve = 0.05
 
-// Limit returns the highest peak of a configuration that holds the budget.
+// Limit returns the highest peak of a configuration that keeps the budget.
 func (g Goal) Limit() memory.Bytes { return memory.Bytes((1 - reserve) * float64(g.Budget)) }
 
 // Point is a measured configuration.
 type Point struct {
 	Configuration autotune.Configuration
-	// Step is the time of a step, between StepLow and StepHigh in all trials. It is the time
-	// of the reference steps times the ratio that was measured to them.
+	// Step is the time of a step, between StepLow and StepHigh in all trials: the time of a step of
+	// the reference, times the measured ratio.
 	Step, StepLow, StepHigh time.Duration
 	// Peak is the highest peak of all trials since the session was opened, and PeakLow the lowest.
 	Peak, PeakLow memory.Bytes
@@ -126,7 +126,8 @@ func (r Result) Comparison() string {
 
 // Event describes a trial that is about to begin, or that has ended.
 type Event struct {
-	// Configuration is empty in the first event after earlier trials, which only counts them.
+	// Configuration is the configuration of the trial. If there were earlier trials, the first event
+	// has only their number.
 	Configuration autotune.Configuration
 	// Done is nil before the trial.
 	Done *autotune.Measurement
@@ -231,7 +232,7 @@ func (s *search) result() (Result, error) {
 	return r, nil
 }
 
-// show converts the times of a point to those of a step.
+// show converts a point, whose times are ratios, to a Point with the times of a step.
 func (s *search) show(p point) Point {
 	of := func(ratio float64) time.Duration {
 		return time.Duration(math.Round(ratio * s.plainStep() * float64(time.Second)))

@@ -55,9 +55,8 @@ type machine struct {
 	// stop is the number of trials after which the context ends; 0 means never.
 	stop   int
 	cancel context.CancelFunc
-	late   int // trials before the time is up; 0 means enough
-	// reference is the configuration to which the machine compares, and ratio its time relative to
-	// plain steps.
+	late   int // trials before the time is up; 0 means no limit
+	// reference is the configuration with which the machine compares the others.
 	reference configuration
 }
 
@@ -81,8 +80,8 @@ func interacting(c configuration) (ratio float64, peak memory.Bytes) {
 	return ratio, peak
 }
 
-// image is about as image-224 was measured: 1110 MB and 137 ms in whole batches, 550 MB and 146 ms in
-// four micro-batches of bfloat16.
+// image returns about the values that were measured with image-224: 1110 MB and 137 ms in whole batches,
+// 550 MB and 146 ms in four micro-batches of bfloat16.
 func image(c configuration) (ratio float64, peak memory.Bytes) {
 	n := float64(max(c.MicroBatches, 1))
 	ratio, steps := 0.9+0.1*n, 60+670/n
@@ -361,8 +360,8 @@ func TestNoTime(t *testing.T) {
 	assert.True(t, errors.Is(err, ErrNothing))
 }
 
-// frozen is like image, but steps on cached features take 1/200 of the time and the memory of a step is
-// about that of their check. Fewer threads, which are slow otherwise, make them faster.
+// frozen is like image, but steps on cached features take 1/200 of the time, and about as much memory as
+// the check of the features. Fewer threads make these steps faster, and other steps slower.
 func frozen(c configuration) (ratio float64, peak memory.Bytes) {
 	if !c.CachedFeatures {
 		return image(c)
@@ -427,7 +426,7 @@ func TestCachedFeatures(t *testing.T) {
 	assert.InDelta(t, math.Log(0.5), faster.time, 0.05)
 }
 
-// A result says what its cached features take.
+// Result.Cache describes the memory and the time that cached features take.
 func TestCache(t *testing.T) {
 	cached := Point{Configuration: configuration{CachedFeatures: true}, Features: &autotune.Features{Samples: 640, Bytes: 3 * memory.MiB, Seconds: 1.2}}
 	r := Result{Points: []Point{cached}, Front: []Point{cached}}
