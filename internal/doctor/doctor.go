@@ -37,7 +37,7 @@ const (
 	Problem
 )
 
-// String is "ok", "note", "warning" or "problem".
+// String returns "ok", "note", "warning" or "problem".
 func (s Status) String() string { return [...]string{"ok", "note", "warning", "problem"}[s] }
 
 // MarshalText returns the text of String.
@@ -91,7 +91,7 @@ func (r Report) Worst() Status {
 type Options struct {
 	// TensorFlow is the path of the library; see tflibrary.Locate.
 	TensorFlow string
-	// NeedGPU makes everything a problem that prevents the use of a GPU.
+	// NeedGPU reports everything that prevents the use of a GPU as a problem.
 	NeedGPU bool
 	// Environ are the variables to examine, as "NAME=value"; nil means the variables of the
 	// process, which TensorFlow itself always reads.

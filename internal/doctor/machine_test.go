@@ -54,7 +54,7 @@ var plain = tree{
 
 const runPath = "$ORIGIN/:$ORIGIN/../nvidia/cublas/lib:$ORIGIN/../nvidia/cudnn/lib:$ORIGIN/../nvidia/cusparse/lib"
 
-// box is a machine with a TensorFlow for the CPU that works.
+// box returns a machine with a TensorFlow that works and was built for the CPU.
 func box(files tree, env map[string]string) machine {
 	location := tflibrary.Location{
 		Library:   "/opt/site-packages/tensorflow/libtensorflow_cc.so.2",

@@ -22,7 +22,7 @@ const (
 	byPython                   // Keras or the Python package, which steadyfit does not run
 	byXLA                      // clients of XLA other than TensorFlow's sessions, such as JAX
 	bySteadyfit                // this program
-	byNobody                   // nothing, although advice names it
+	byNobody                   // nothing, although some guides recommend it
 )
 
 // variable describes an environment variable.
