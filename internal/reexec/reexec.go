@@ -12,9 +12,9 @@ import (
 )
 
 // With restarts the program with the missing variables and the same arguments, even if
-// TensorFlow is open. If all variables are set, it returns nil. A variable with a different
-// value returns an *option.Error. A supervised process cannot restart, because its parent would
-// count a crash.
+// TensorFlow is open. If all variables are set, it returns nil. If a variable
+// has a different value, it returns an *option.Error. A supervised process cannot restart, because its
+// parent would count a crash.
 func With(variables []gpuopts.Variable) error {
 	env, missing, err := gpuopts.With(os.Environ(), variables)
 	if err != nil || len(missing) == 0 {
@@ -26,7 +26,8 @@ func With(variables []gpuopts.Variable) error {
 	return Exec(env, missing)
 }
 
-// Exec replaces the process because of missing variables. It returns only after an error.
+// Exec restarts the program with the environment env, which has the missing variables. It returns only
+// after an error.
 func Exec(env []string, missing []gpuopts.Variable) error {
 	path, err := os.Executable()
 	if err == nil {
