@@ -71,7 +71,7 @@ func weights(t *testing.T, dir string) map[string]string {
 func TestServiceSurvivesItsWorker(t *testing.T) {
 	jobs := func(dir string) {
 		demo(t, dir, 3)
-		// The job is long enough to be met during its training on a busy machine.
+		// The job is so long that its worker can be killed during the training, even on a busy machine.
 		enqueue(t, dir, "demo-0001", `{"Model":"builtin:digits-cnn","Data":{"Path":"builtin:digits"},"Seed":1,"Loop":{"Epochs":10,"Batch":32}}`)
 	}
 	undisturbed := t.TempDir()
@@ -85,7 +85,7 @@ func TestServiceSurvivesItsWorker(t *testing.T) {
 	dir := t.TempDir()
 	enqueue(t, dir, "bad", `{"Model":"nowhere","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1,"Batch":32}}`)
 	jobs(dir)
-	// What a worker left that crashed while it saved a model.
+	// The remains of a worker that crashed while it saved a model.
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "models", ".demo-0000.tmp-1", "new"), 0o777))
 	cmd, output = serve(t, dir)
 	running := filepath.Join(dir, "running", "demo-0001")
