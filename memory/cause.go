@@ -84,7 +84,7 @@ type attribution struct {
 
 // hidden finds objects and heaps that grow inside memory that the process already holds. If their
 // growth alone would be a leak, the verdict becomes inconclusive. A heap varies more than its
-// objects, so its growth must be above 1% of the level, as much as a flat level may gain.
+// objects, so the growth of a heap must also exceed 1% of the level, which a flat level may gain.
 func (a attribution) hidden() {
 	v := a.verdict
 	note := ""
@@ -211,8 +211,10 @@ func (a attribution) notes() {
 // fragments: under TensorFlow without oneDNN, its free memory varies by tens of MiB per step and rises
 // for hundreds of steps although the program holds nothing more.
 //
-// The result replaces an inconclusive verdict if both series grow, or if the whole may be flat and
-// malloc in use does not grow. After a trim, part of the free memory is not resident.
+// The new verdict replaces an inconclusive one in two cases: both series grow, and so does malloc
+// in use; or the whole series may be flat, the series without free memory does not grow, and
+// neither does malloc in use. Malloc in use is checked because part of the free memory is not
+// resident after a trim.
 func (s *Series) retained(v Verdict, c Criteria) Verdict {
 	if v.Layer != Anon && v.Layer != RSS || v.NoiseFloor == 0 {
 		return v
@@ -246,7 +248,7 @@ func (s *Series) retained(v Verdict, c Criteria) Verdict {
 	return w
 }
 
-// tolerated is the slope that counts as no growth: the budget, or 1 MiB over the judged part.
+// tolerated returns the slope that counts as no growth: the budget, or 1 MiB over the judged part.
 func (v Verdict) tolerated() float64 {
 	if v.Budget > 0 || v.To <= v.From {
 		return float64(v.Budget)

@@ -17,13 +17,14 @@ import (
 //
 // Judge first cuts off the warm-up, such as a step or a curve that levels off, which the choice of a
 // model by AICc reveals. It then estimates the slope of the rest by Theil and Sen, with an interval
-// from a moving-block bootstrap, widened by one quantum over the span.
+// from a moving-block bootstrap. The interval is widened by the quantum, the smallest difference of
+// two samples, divided by the length of the judged part.
 //
-// A verdict of Leak needs a lower bound above the budget, a last third that is not less steep, and
-// no better explanation by a saturating curve or a few step changes. A late rise is inconclusive.
-// So are growth of the Go heap that no collection confirmed, and constant memory that native objects
-// or heaps fill. The test of Mann and Kendall is not used, since it raises false alarms on such data (Machida,
-// Andrzejak, Matias and Vicente 2013).
+// A verdict of Leak needs a lower bound above the budget, a last third that is not less steep, and no
+// better explanation by a saturating curve or a few step changes. A late rise is inconclusive. Two other
+// results are inconclusive: growth of the Go heap that no collection confirmed, and constant memory inside
+// which native objects or heaps grow. The test of Mann and Kendall is not used, since it raises false
+// alarms on such data (Machida, Andrzejak, Matias and Vicente 2013).
 func (s *Series) Judge(c Criteria) Verdict {
 	if c.Layer == "" {
 		if c.Layer = Anon; !s.Max(Anon).OK {
@@ -46,7 +47,7 @@ type trial struct {
 	from    int       // start of the judged part
 	quantum float64
 	models  models // fitted to the judged part
-	// ramp is the last curve that was cut off. Its model is empty if there is none.
+	// ramp is the last curve that was cut off. ramp.model is empty if no curve was cut off.
 	ramp   fitted
 	cuts   int
 	jumps  []Change

@@ -123,15 +123,13 @@ func TestSawThatClimbsIsALeak(t *testing.T) {
 	require.Contains(t, v.String(), "on top of")
 }
 
-// Memory that shrinks page by page once looked like a sawtooth, so a control without a leak was
-// called a leak.
+// Memory that shrinks page by page looks similar to a sawtooth, but is flat.
 func TestMemoryReturnedByPagesIsNoSawtooth(t *testing.T) {
 	v := made(160, func(i int) float64 { return 100*mib - page*float64(i/20) }).Judge(Criteria{Budget: 2 * KiB})
 	require.Equal(t, Flat, v.Kind, v)
 }
 
-// A change of two pages near the end once made a control inconclusive, although a leak above the budget
-// would have added more.
+// A change of two pages near the end is flat, since a leak above the budget would have added more.
 func TestALateChangeWithinTheBudget(t *testing.T) {
 	late := func(amount float64) Verdict {
 		return made(160, func(i int) float64 {
@@ -146,8 +144,8 @@ func TestALateChangeWithinTheBudget(t *testing.T) {
 	require.Equal(t, Inconclusive, late(64*page).Kind, late(64*page))
 }
 
-// A trim at the end of each epoch returns memory that the next steps allocate again. Series whose last
-// sample followed a trim were once inconclusive.
+// A trim at the end of each epoch returns memory that the next steps allocate again. A series is
+// judged as well if its last sample follows a trim.
 func TestSeriesThatEndsInADip(t *testing.T) {
 	dips := func(slope float64) Verdict {
 		noise := newMaker(1, 8).noise("pages", 80, page)
@@ -184,8 +182,8 @@ func stairs(n int, height, slope float64, at ...int) *Series {
 	})
 }
 
-// A workload whose threads took two arenas of 8 MiB was once called a leak in a fifth of its runs, and
-// was inconclusive with two jumps in the first third.
+// Two step changes, such as arenas of 8 MiB that threads allocate, are a plateau if both are early,
+// and inconclusive if the second one is late.
 func TestStepChanges(t *testing.T) {
 	v := stairs(80, 7.7*mib, 0, 15, 46).Judge(Criteria{Budget: 32 * KiB})
 	require.Equal(t, Plateau, v.Kind, v)
@@ -218,7 +216,7 @@ func TestTooFewSamples(t *testing.T) {
 	require.Equal(t, "inconclusive: 10 samples are too few; about 22 steps more would decide", v.String())
 }
 
-// Verdict.More steps must suffice in most cases.
+// The number of further steps in Verdict.More suffices for a verdict in most cases.
 func TestMoreStepsDecide(t *testing.T) {
 	decided, asked := 0, 0
 	for i := range 60 {
@@ -398,8 +396,8 @@ func TestMemoryThatIsHeldIsFilled(t *testing.T) {
 	}
 }
 
-// A heap may grow inside memory that an earlier peak has left. Slight growth is no more than what a
-// flat level may gain.
+// A heap may grow inside memory that the process kept after an earlier peak. If the heap grows by
+// no more than a flat level may gain, the verdict is flat.
 func TestHeldMemoryIsFilledByAHeap(t *testing.T) {
 	noise := newMaker(1, 9).noise("gaussian", 1000, mib)
 	for _, layer := range []Layer{MallocUsed, memlayer.TFUsed, memlayer.GoLive} {

@@ -38,8 +38,8 @@ type Usage struct {
 	Peak Reading
 }
 
-// self is this process, whose files stay open. highest is its largest Peak before calls of
-// ResetPeak.
+// self is this process, whose files stay open. highest is the largest Peak of this process before
+// calls of ResetPeak.
 var (
 	self    atomic.Pointer[process]
 	highest atomic.Int64

@@ -10,7 +10,7 @@ import (
 	"steadyfit/internal/stats"
 )
 
-// Model is the shape of a function fitted to a series.
+// modelName names the shape of a function that is fitted to a series.
 type modelName string
 
 // Steps and curves can be combined with a slope. Without a slope, steps and curves would be the
@@ -189,7 +189,8 @@ func (m *models) get(model modelName) fitted {
 	return m.all[slices.IndexFunc(m.all, func(f fitted) bool { return f.model == model })]
 }
 
-// apart returns the distance of two fits per point, as a standard deviation.
+// apart returns the difference of two fits as a standard deviation: the root of the difference of
+// their mean squared residuals.
 func (m *models) apart(worse, better fitted) float64 {
 	return math.Sqrt(max(worse.squares-better.squares, 0) / m.n)
 }
@@ -199,8 +200,8 @@ func (m *models) closest() fitted {
 }
 
 // choose fits all models and scores them by AICc, Akaike's information criterion for small samples
-// (Hurvich & Tsai 1989; Burnham & Anderson 2002). It chooses the simplest model whose score is within
-// evidence of the best. Three rules prevent overconfidence:
+// (Hurvich & Tsai 1989; Burnham & Anderson 2002). It chooses the simplest model whose score exceeds
+// the lowest score by at most the constant evidence. Three rules prevent overconfidence:
 //
 //   - Outliers of the closest model are left out.
 //   - n points with correlated noise count as n(1-r)/(1+r), where r is the correlation of neighbours.
@@ -240,8 +241,8 @@ func choose(x, y []float64, quantum float64) models {
 	return m
 }
 
-// trimmed leaves out points whose residual exceeds four deviations. It keeps more than three such
-// points in a row, and such points at the ends, since they are a feature of the series.
+// trimmed leaves out points whose residual exceeds four standard deviations. It keeps more than
+// three such points in a row, and such points at the ends, since they are a feature of the series.
 func trimmed(x, y, r []float64) (kx, ky []float64) {
 	const longest = 3
 	n := len(r)
@@ -263,8 +264,8 @@ func trimmed(x, y, r []float64) (kx, ky []float64) {
 	return kx, ky
 }
 
-// withoutOutliers replaces a value that differs from both neighbours by four deviations, in the same
-// direction, by their mean, so that it does not bend a least-squares fit.
+// withoutOutliers replaces a value that differs from both neighbours by more than four standard
+// deviations, in the same direction, by their mean, so that it does not bend a least-squares fit.
 func withoutOutliers(y []float64) []float64 {
 	if len(y) < 3 {
 		return y
@@ -281,7 +282,7 @@ func withoutOutliers(y []float64) []float64 {
 }
 
 // neighbourNoise estimates the standard deviation of white noise from the median difference of
-// neighbours, which is 0.95 deviations.
+// neighbours, which is 0.95 standard deviations.
 func neighbourNoise(y []float64) float64 {
 	differences := make([]float64, len(y)-1)
 	for i := range differences {

@@ -21,8 +21,8 @@ func unreadable(err error) error {
 	return fmt.Errorf("%w: %w; mount /proc", ErrUnavailable, err)
 }
 
-// parseStatus parses /proc/PID/status, whose kB are 1024 bytes. A process that has ended has a state
-// but no memory.
+// parseStatus parses /proc/PID/status, whose kB are 1024 bytes. The file of a process that has ended
+// has the state of the process, but no amounts of memory.
 func parseStatus(text []byte) (status, error) {
 	kB := func(name string) Reading { return kilobytes(procfile.Line(text, name)) }
 	s := status{

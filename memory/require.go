@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// TestingT is the part of testing.TB that RequireFlat uses.
+// testingT is the part of testing.TB that RequireFlat uses.
 type testingT interface {
 	Helper()
 	Logf(format string, args ...any)
@@ -14,7 +14,8 @@ type testingT interface {
 }
 
 const (
-	// firstSteps is the number of steps before the first verdict, and mostSteps the maximum.
+	// firstSteps is the number of steps before the first verdict, and mostSteps the maximum number
+	// of steps.
 	firstSteps = 64
 	mostSteps  = 4096
 	// exactSteps is the minimum number of steps to pass with a budget of 0.
@@ -58,7 +59,7 @@ func report(t testingT, v Verdict, err error, budget Bytes) {
 	t.FailNow()
 }
 
-// runFlat runs steps until the verdict is clear, and not more than the argument most.
+// runFlat runs steps until the verdict is clear, but not more than most steps.
 func runFlat(budget Bytes, most int, step func(step int)) (v Verdict, err error) {
 	sampler, err := NewSampler(0)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// recorder is a TestingT that records messages.
+// recorder is a testingT that records messages.
 type recorder struct {
 	logs, errors []string
 	failed       bool

@@ -44,7 +44,7 @@ func (s *Sample) Set(layer Layer, r Reading) {
 	s.Values = append(s.Values, Value{layer, r})
 }
 
-// Clone returns a deep copy.
+// clone returns a deep copy.
 func (s *Sample) clone() Sample {
 	c := *s
 	c.Values = slices.Clone(s.Values)

@@ -110,7 +110,8 @@ func (s *Sampler) Close() error {
 	return nil
 }
 
-// goMetrics are the metrics of the Go runtime, with the sign with which each counts in its layer.
+// goMetrics are the metrics of the Go runtime. A layer is the sum of its metrics, each multiplied
+// by its sign.
 var goMetrics = []struct {
 	layer Layer
 	sign  Bytes

@@ -48,7 +48,7 @@ func TestSampleSeesTheGoHeapGrow(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	var before, after Sample
-	runtime.GC() // garbage of earlier tests would go later
+	runtime.GC() // otherwise the garbage of earlier tests would be freed during this test
 	require.NoError(t, s.Sample(0, &before))
 	block := make([]byte, 32*MiB)
 	require.NoError(t, s.Sample(1, &after))

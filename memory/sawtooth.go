@@ -13,7 +13,7 @@ const (
 	fallsNeeded = 3
 	// fallDepth is the minimum depth of a fall, as a fraction of the range of the series.
 	fallDepth = 0.5
-	// riseLength is the minimum ratio of the lengths of a rise and a fall.
+	// riseLength is the minimum ratio of the length of a rise to the length of a fall.
 	riseLength = 3
 	// gradual is the maximum fraction of a rise that may occur between two samples.
 	gradual = 0.4

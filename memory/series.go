@@ -22,12 +22,12 @@ var errSeries = errors.New("not a series of memory samples")
 
 // Series holds the samples of one run in the order of time. It is for one goroutine at a time.
 //
-// Its memory is bounded: 32 bytes per sample, allocated with the first one, and 8 bytes per sample
-// and layer, allocated when a layer first appears. Its pages are resident from then on. A full
-// series drops one of each two neighbours, chosen at random with a fixed seed, and then stores one of
-// each 2, 4, 8 ... new samples. Slopes and levels stay unbiased, noise keeps its shape, and a sawtooth
-// does not become a slow wave. The first and the latest sample always remain. [Series.Max]
-// covers all samples.
+// The memory of a series is bounded: 32 bytes per sample, allocated with the first one, and 8 bytes
+// per sample and layer, allocated when a layer first appears. The pages of both are resident from
+// then on. A full series drops one of each two neighbours, chosen at random with a fixed seed, and
+// then stores one of each 2, 4, 8 ... new samples. Slopes and levels stay unbiased, noise keeps its
+// shape, and a sawtooth does not become a slow wave. The first and the latest sample always remain.
+// [Series.Max] covers all samples.
 type Series struct {
 	// Keep is the maximum number of stored samples; at least 64, and 0 means 2048. It must
 	// not change after the first sample.
@@ -205,8 +205,9 @@ func (s *Series) Samples() []Sample {
 	return list
 }
 
-// Thin returns a copy with at most samples samples, evenly spread from the first to the latest. edit
-// changes each of them, and the extremes of s. Times are rounded to tenths of a second.
+// Thin returns a copy with at most samples samples, evenly spread from the first to the latest. Thin
+// applies edit to each of these samples, and to the minimum and maximum of each layer. Times are
+// rounded to tenths of a second.
 func (s *Series) Thin(samples int, edit func(Sample) Sample) *Series {
 	all := s.Samples()
 	n := min(len(all), max(samples, 0))

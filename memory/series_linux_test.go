@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The first sample makes all memory of a series resident, so that sampling is not growth.
+// The first sample makes all memory of a series resident, so that sampling does not look like
+// growth.
 func TestSeriesIsResident(t *testing.T) {
 	s := Series{Keep: 1 << 20}
 	s.Append(&Sample{At: time.Now(), Values: []Value{{RSS, Known(1)}}})
@@ -22,7 +23,7 @@ func TestSeriesIsResident(t *testing.T) {
 }
 
 // absentPages returns the number of pages of a slice that are not in memory. Bit 63 of an entry of
-// /proc/self/pagemap marks a page that is (proc(5)).
+// /proc/self/pagemap marks a page that is in memory (proc(5)).
 func absentPages[T any](t *testing.T, values []T) (absent int) {
 	t.Helper()
 	pages, err := os.Open("/proc/self/pagemap")

@@ -9,12 +9,14 @@ import (
 )
 
 const (
-	// fewSteps is the maximum number of step changes. More steps are growth with a slope.
+	// fewSteps is the maximum number of step changes. More step changes count as growth with a
+	// slope.
 	fewSteps = 3
 	// stepsMake is the minimum share of all growth for the steps together.
 	stepsMake = 0.75
-	// lowStep is the minimum share of all growth for another step once the found steps explain
-	// enough. besideSteps is the minimum share for growth between the steps.
+	// lowStep is the minimum share of all growth for another step once the steps found so far make
+	// up stepsMake. If the slope between the steps exceeds the share besideSteps of the whole
+	// slope, memory also grows between the steps.
 	lowStep     = 0.1
 	besideSteps = 0.1
 	// stepsLeave is the maximum ratio of the squared residuals around a fit with steps to those
@@ -147,7 +149,8 @@ func riseNear(y []float64, bin int) int {
 }
 
 // withoutSteps returns the steps, and the series without them; nil if a line explains the series as
-// well. Removing steps loses information about the slope, so its interval becomes wider by a factor.
+// well. Removing steps loses information about the slope, so the interval of the slope becomes wider
+// by the factor wider.
 func (t *trial) withoutSteps(from int, at []int) (jumps []Change, rest []float64, wider float64) {
 	x, y := t.x[from:], withoutOutliers(t.y[from:])
 	bounds := []int{0}

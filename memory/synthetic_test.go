@@ -107,7 +107,7 @@ func (m maker) base(noise string) course {
 	return c
 }
 
-// unit is the unit of the heights of steps and curves.
+// unit returns the unit of the heights of steps and curves.
 func (c course) unit() float64 { return max(c.sd, page) }
 
 func (m maker) jump(c course) course {

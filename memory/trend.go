@@ -69,7 +69,8 @@ func estimate(x, y []float64, grain, confidence float64, seed uint64) trend {
 		r[i] -= t.intercept
 	}
 	random := rand.New(rand.NewPCG(seed, uint64(n)))
-	// deviation is the deviation of a statistic over bootstrap samples, times Student's t.
+	// deviation returns the standard deviation of a statistic over bootstrap samples, times
+	// Student's t.
 	deviation := func(r []float64, confidence float64, statistic func([]float64) float64) float64 {
 		block := blockLength(r)
 		drawn, estimates := make([]float64, n), make([]float64, resamples)

@@ -24,7 +24,7 @@ type Options struct {
 }
 
 // Watcher samples a process in the background. Its methods are safe for concurrent use, also after
-// the end.
+// sampling has ended.
 type Watcher struct {
 	options Options
 	sampler *Sampler
@@ -37,8 +37,8 @@ type Watcher struct {
 }
 
 // Watch starts sampling and returns at once. It samples until ctx is done, Stop is called or the
-// process ends, and then takes a last sample. Its memory is bounded and allocated at the start, so it
-// does not appear as growth.
+// process ends, and then takes a last sample. The memory for samples is bounded and allocated at the
+// start, so that it does not appear as growth.
 //
 // If nothing can be sampled, the verdict is inconclusive and [Watcher.Stop] returns the reason.
 func Watch(ctx context.Context, options Options) *Watcher {
