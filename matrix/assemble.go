@@ -153,7 +153,8 @@ func (p *Plan) combine(remedy Remedy, runs, base []*RunResult, scatter compare.S
 	return c
 }
 
-// perSample scales the slopes of a run whose batch was divided to a step on the whole batch.
+// perSample multiplies the slopes of a run whose batch was divided by the divisor. The slopes are
+// then those of a step on the whole batch.
 func perSample(v memory.Verdict, divided int) memory.Verdict {
 	if v.Net != nil { // the stored verdict shares v.Net
 		net := *v.Net
@@ -168,9 +169,9 @@ func perSample(v memory.Verdict, divided int) memory.Verdict {
 	return v
 }
 
-// goal returns the goal of a comparison: the slope if memory grows without the remedy and the
-// remedy's own goal is not GPU memory; otherwise the remedy's own goal, or the peak if that is the
-// slope.
+// goal returns the goal of a comparison. GPU memory stays the goal of a remedy for GPU memory. For
+// other remedies, the goal is the slope if memory grows without the remedy. If memory does not
+// grow, it is the remedy's own goal, or the peak if that goal is the slope.
 func goal(remedy Remedy, base []*RunResult) compare.Goal {
 	switch {
 	case remedy.Goal == compare.LowerGPU:

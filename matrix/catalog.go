@@ -163,8 +163,8 @@ type Remedy struct {
 	NeedsGPU bool     `json:"needs_gpu,omitempty" yaml:"needs_gpu"`
 }
 
-// batchDivide is the parameter that divides Batch. The parent applies it, because it works the
-// same way on all runtimes.
+// batchDivide is the parameter by whose value Batch is divided. The parent process divides Batch,
+// because that works the same way on all runtimes.
 const batchDivide = "batch_divide"
 
 func (r Remedy) dividesBatch() int {
@@ -198,7 +198,7 @@ var sets = map[string]map[string][]string{
 	"$runtime": {Keras: {"intra", "inter", "jit", "grappler", "bf16"}},
 }
 
-// parse refuses unknown fields.
+// parse decodes YAML into a value, and refuses unknown fields.
 func parse(text []byte, into any) error {
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)

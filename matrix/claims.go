@@ -18,8 +18,8 @@ const (
 	notTested   = "not tested"
 )
 
-// claimEntry holds if all its questions are answered yes, does not hold if all are answered no, and
-// otherwise holds in part.
+// claimEntry is a claim with the questions that decide it. The claim holds if all questions are
+// answered yes, does not hold if all are answered no, and otherwise holds in part.
 type claimEntry struct {
 	ID, Text string
 	// Says is what the literature says about the claim.
@@ -94,7 +94,7 @@ func (a answer) known() bool { return a >= no }
 
 func (a answer) String() string { return [...]string{"missing", "unclear", "no", "in part", "yes"}[a] }
 
-// evidence is an answer with its figures in sentences and the workloads that show the answer.
+// evidence is an answer, a text with the figures that support it, and the workloads that show it.
 type evidence struct {
 	answer
 	text string
@@ -239,9 +239,9 @@ func workloadsOf(kind string) (ids []string) {
 	return ids
 }
 
-// pool combines the answers of several measurements to one question. Since claims are general, one
-// answer no refutes a claim unless as many measurements are undecided, and the answer yes needs all
-// measurements.
+// pool combines the answers of several measurements to one question. Claims are general, so the
+// answer is yes only if all measurements answer yes. It is no only if all decided measurements
+// answer no and fewer measurements are undecided.
 func pool(all ...evidence) evidence {
 	var sum evidence
 	var texts []string

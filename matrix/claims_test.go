@@ -574,8 +574,8 @@ func TestSettle(t *testing.T) {
 	assert.Equal(t, "W0: no", text)
 }
 
-// A claim about all workloads does not hold if a workload contradicts it, unless as many workloads
-// are undecided. It holds only if no workload is undecided.
+// The answer is yes only if all workloads answer yes, and no only if all decided workloads answer
+// no and are more than the undecided ones. Mixed answers are "in part".
 func TestPool(t *testing.T) {
 	for _, test := range []struct {
 		answers []answer

@@ -25,8 +25,9 @@ const (
 	// sameGrowth is the smallest ratio of slopes that counts as the same growth; slopes scatter
 	// more than amounts.
 	sameGrowth = 0.8
-	// goesWithBatch is a ratio of slopes per sample, of half a batch to a whole batch. If the ratio
-	// is lower, the growth depends on the batch; 2 means the same growth per step.
+	// goesWithBatch is the largest ratio of the slope per sample with half the batch to that with
+	// the whole batch at which growth counts as dependent on the batch. The ratio is 1 if growth is
+	// proportional to the batch, and 2 if growth per step is the same.
 	goesWithBatch = 1.5
 	// doubling is the largest ratio of a pool's size to its use without fragmentation, if the
 	// pool doubles when it is full.
@@ -47,7 +48,7 @@ type view struct {
 	seed    uint64
 	results map[string]*measured
 	used    map[string]bool
-	of      string // of the current probe
+	of      string // field Of of the current probe
 }
 
 func resultName(workload, remedy string) string {
@@ -116,7 +117,7 @@ func higher(r compare.Ratio) answer {
 	return above(r.Low, r.High, 1+noDifference)
 }
 
-// halved answers whether an amount is halved: in part if it is lower but not halved.
+// halved answers whether an amount is halved: "in part" if it is lower, but not halved.
 func halved(r compare.Ratio) answer {
 	a := lower(r)
 	if a != yes || r.High <= halvedBelow {
@@ -222,8 +223,9 @@ func (v view) growsItself(workload string) evidence {
 
 func (v view) early(name string) string { return Early(v.results[name].runs) }
 
-// paired returns the runs of equal pairs, and of the same group if there are several. It leaves
-// out runs that crashed for a reason other than memory.
+// paired pairs the runs of two results that have the same pair number and, if several runs of the
+// other result have that number, the same group. It leaves out runs that crashed for a reason other
+// than memory.
 func (v view) paired(name, other string) (pairs [][2]*RunResult) {
 	usable := func(run *RunResult) bool { return run.Failure == "" || outOfMemory(run) }
 	for _, run := range v.results[name].runs {

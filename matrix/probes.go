@@ -80,7 +80,7 @@ func (v view) jumps(name, _ string) evidence {
 }
 
 // releases answers whether closing everything frees the memory that the steps added: yes if it
-// does, in part if the memory stays, no if nothing was kept between steps.
+// does, "in part" if the memory stays, no if nothing was kept between steps.
 func (v view) releases(name, _ string) evidence {
 	if !v.has(name) {
 		return evidence{}
@@ -130,8 +130,8 @@ func (v view) releases(name, _ string) evidence {
 }
 
 // wholeSet answers whether feeding the dataset in parts lowers the peak, and whether it prevents
-// crashes: yes if runs no longer run out of memory, in part if only the growth stops. Memory that a
-// garbage collection would free does not count, because smaller batches of data cause more
+// crashes: yes if runs no longer run out of memory, "in part" if only the growth stops. Memory that
+// a garbage collection would free does not count, because smaller batches of data cause more
 // collections.
 func (v view) wholeSet(parts []string) (peak, crash evidence) {
 	if !v.has("S0") || v.runtime == Keras && !v.has("S0/stream") {
@@ -192,7 +192,7 @@ func (v view) growsWithBatch(w, _ string) evidence {
 	e, half := v.growsItself(w), w+"/batch-half"
 	if name, _ := v.collected(w); name != w {
 		if e.answer == yes {
-			e.answer = unclear // Growth that may wait for the collector is compared with half the batch.
+			e.answer = unclear // Half the batch was not run with a collection after each step.
 		}
 		return e
 	}
@@ -273,8 +273,8 @@ func (v view) curbs(p probe) []evidence {
 	return []evidence{sum}
 }
 
-// growsUntilCollected is like grows. Its text adds whether the growth remains with garbage
-// collections.
+// growsUntilCollected is like grows. The text of the result adds whether the growth remains with
+// garbage collections.
 func (v view) growsUntilCollected(w, _ string) evidence {
 	e := v.grows(w)
 	if e.answer != yes {
@@ -299,8 +299,8 @@ func (v view) growsWithoutEnd(w, _ string) evidence {
 	return v.growsItself(w)
 }
 
-// stopsPerSample answers whether smaller batches stop the growth, or lower it per sample. Its
-// text has the peaks of workloads that do not grow.
+// stopsPerSample answers whether smaller batches stop the growth, or lower it per sample. The text
+// of the result has the peaks of workloads that do not grow.
 func (v view) stopsPerSample(p probe) (all []evidence) {
 	var peaks []evidence
 	for _, pair := range pairs(p) {
@@ -372,8 +372,8 @@ func (v view) isCured(p probe) (all []evidence) {
 }
 
 // accumulates answers whether workloads grow until they run out of memory although they release
-// everything. The answer is in part if they only grow, or if the growth stops with a collection
-// after each step.
+// everything. The answer is "in part" if they grow but do not run out of memory, or if the growth
+// stops or is reduced with a collection after each step.
 func (v view) accumulates(p probe) (all []evidence) {
 	grew, died := false, false
 	for _, pair := range pairs(p) {

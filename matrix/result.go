@@ -116,7 +116,7 @@ type Figures struct {
 	Seconds  float64 `json:"seconds"`
 }
 
-// RunResult is a child process.
+// RunResult is the result of one child process.
 type RunResult struct {
 	ID       int    `json:"id"`
 	Runtime  string `json:"runtime"`

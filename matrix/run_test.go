@@ -970,7 +970,7 @@ func TestNothingOfTheUsersOwnToRun(t *testing.T) {
 	require.ErrorContains(t, err, "workload user on the runtimes keras: expected one of go")
 }
 
-// oneDNN and mimalloc contain the name of a variable without its prefix.
+// Remedies that divide the batch are compared by the slope per sample, not per step.
 func TestPartsOfABatchAreComparedPerSample(t *testing.T) {
 	p := &Plan{Seed: 1}
 	run := func(id, pair int, slope float64) *RunResult {

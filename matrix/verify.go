@@ -174,9 +174,9 @@ func newVariables(p *Plan) *variables {
 	return v
 }
 
-// needle returns the name of a variable in the library that reads it. oneDNN adds the prefixes
-// oneDNN_ and DNNL_ (getenv_int_user in utils.cpp), mimalloc adds mimalloc_ (mi_option_init in
-// options.c).
+// needle returns the text by which a library that reads a variable can be recognized: the name
+// without the prefix that the library adds when it runs. oneDNN adds the prefixes oneDNN_ and DNNL_
+// (getenv_int_user in utils.cpp), mimalloc adds mimalloc_ (mi_option_init in options.c).
 func needle(name string) string {
 	for _, prefix := range []string{"ONEDNN_", "DNNL_"} {
 		if rest, ok := strings.CutPrefix(name, prefix); ok {
