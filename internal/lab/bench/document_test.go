@@ -15,8 +15,9 @@ import (
 	"steadyfit/internal/files"
 )
 
-// documentTable returns the figures that docs/explanation/speed.md quotes: times relative to the
-// C loop by turns, and times of Keras relative to --auto by medians.
+// documentTable returns the figures that docs/explanation/speed.md quotes: times relative to the C
+// loop, with ratios taken within each turn, and times of Keras relative to --auto, as ratios of
+// medians.
 func documentTable(r *Report) string {
 	var b strings.Builder
 	b.WriteString("| workload | C loop, us | steadyfit, to C | `fit --auto`, to C | what it runs | galeone, to C | Keras `fit`, to auto | Keras at its best, to auto |\n|---|---|---|---|---|---|---|---|\n")

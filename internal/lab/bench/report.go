@@ -169,7 +169,7 @@ func overTurns(column map[int]float64) Estimate {
 	return e
 }
 
-// ratio pairs two variants by turn.
+// ratio returns the ratio of two variants, which are compared within each turn.
 func ratio(own, base map[int]float64) Estimate {
 	ratios := make(map[int]float64)
 	for turn, v := range own {

@@ -50,7 +50,7 @@ type Trainings struct {
 
 const scaled = "dense-784-10"
 
-// batchWorkloads have about 40,000 samples and at most 500 steps per epoch.
+// batchWorkloads returns workloads with about 40,000 samples and at most 500 steps per epoch.
 func batchWorkloads() []Workload {
 	var out []Workload
 	for batch := 1; batch <= 4096; batch *= 4 {

@@ -108,7 +108,7 @@ func (b *benchmark) unable(a variant, p *prepared) string {
 	return ""
 }
 
-// chosen is the folder of the configurations that --auto chose.
+// chosen returns the folder of the configurations that --auto chose.
 func (b *benchmark) chosen() string { return filepath.Join(b.data, "auto") }
 
 // choose runs `steadyfit bench` to choose a configuration. The measured trainings are too short

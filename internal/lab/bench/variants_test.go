@@ -16,8 +16,8 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// smallBench has a workload with a built-in model, and the variants that this machine can
-// build. The C loop needs a compiler and TensorFlow's headers.
+// smallBench returns a benchmark with a workload on a built-in model, and the variants that this
+// machine can build. The C loop needs a compiler and TensorFlow's headers.
 func smallBench(t *testing.T) *benchmark {
 	t.Helper()
 	m, err := savedmodels.Builtin("dense-100-64-1")
@@ -74,7 +74,7 @@ func TestVariantsDoTheSameWork(t *testing.T) {
 		assert.InDelta(t, r.Runs[0].WarmupLoss, run.WarmupLoss, 1e-5, run.Variant)
 		assert.InDelta(t, r.Runs[0].LastLoss, run.LastLoss, 1e-4, run.Variant)
 		assert.Greater(t, run.FirstStepNS, int64(0), run.Variant)
-		if run.Variant != "steadyfit-fit" { // a key that needs another process and more steps
+		if run.Variant != "steadyfit-fit" { // for steadyfit-fit, these figures need another process and more steps
 			assert.Less(t, float64(run.FirstStepNS), run.Seconds*1e9, run.Variant)
 			assert.Greater(t, run.CPU, int64(0), run.Variant)
 		}

@@ -230,12 +230,13 @@ type comparing struct {
 	with, without []Outcome
 	alive         []Pair // pairs without a crash
 	cause         string // reason of a crash with the remedy
-	// excused counts runs with the remedy in which only malloc's free memory grows. Their slopes
-	// exclude it.
+	// excused counts runs with the remedy in which only malloc's free memory grows. The slopes of
+	// these runs exclude the free memory.
 	excused int
 }
 
-// slopes returns the pairs whose slopes are compared; nil if no run leaks.
+// slopes returns the pairs whose slopes are compared; nil if the runs without the remedy do not
+// leak ([Leaks]).
 func (c *comparing) slopes() []Pair {
 	if !Leaks(c.without) {
 		return nil

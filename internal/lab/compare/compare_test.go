@@ -125,7 +125,7 @@ func TestCompareCovers(t *testing.T) {
 	require.LessOrEqual(t, wrong, n/50)
 }
 
-// Two pairs have only three different bootstrap draws, so the quartiles of the slopes were often
+// Two pairs have only three different bootstrap draws, so the quartiles of the slopes are often
 // equal. The interval must not be that narrow.
 func TestCompareFewPairs(t *testing.T) {
 	m := newMaker(1, 5)

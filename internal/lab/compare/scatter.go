@@ -56,7 +56,8 @@ func reading(grain float64, get func(Outcome) memory.Reading) func(Outcome) (val
 	}
 }
 
-// deviating is a ratio of means with its deviation. Both are logarithms if logarithm is set.
+// deviating is a ratio of means with its deviation. If logarithm is set, ratio and deviation are
+// those of the logarithm.
 type deviating struct {
 	ratio, deviation float64
 	// floor is the minimum deviation, from the precision of the values.

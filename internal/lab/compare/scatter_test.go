@@ -13,7 +13,8 @@ import (
 )
 
 // workload returns the variants of a workload as the matrix runs them: groups of 8 remedies that share
-// the runs without a remedy. The remedies have no effect; deviation is the scatter of runs with one.
+// the runs without a remedy. The remedies have no effect; deviation returns the scatter of the runs
+// with a remedy.
 func workload(m maker, arms, pairs int, deviation func(arm int) float64) []Variant {
 	list := make([]Variant, arms)
 	var base []Outcome

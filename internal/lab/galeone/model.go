@@ -28,7 +28,7 @@ type function struct {
 	inputs    []tf.Output
 	outputs   []tf.Output
 	types     []savedmodels.Tensor // of the inputs
-	loss      int                  // index of that output, or -1
+	loss      int                  // index of the output with the loss, or -1
 }
 
 func (j *job) open(info *savedmodels.Model) *model {

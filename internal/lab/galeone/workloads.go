@@ -43,13 +43,13 @@ var workloads = map[string]func(*job) *loop.Loop{
 	"S4":  recorded,
 }
 
-// plain is a train step on samples in memory.
+// plain trains on samples in memory.
 func plain(j *job) *loop.Loop {
 	m, f := j.trainable()
 	return m.resetting(m.trainRows(f, j.Spec.SetSize()), f)
 }
 
-// repeated is a train step on the same batch.
+// repeated trains on the same batch in each step.
 func repeated(j *job) *loop.Loop {
 	j.Choice("input", "tensor")
 	m, f := j.trainable()
@@ -98,7 +98,7 @@ func spread(dtype tf.DataType, op string, arguments, n int) (graph *tf.Graph, in
 // leak is the number of 4-byte values that a calibration step keeps.
 const leak = 65536 / 4
 
-// keeping is a train step and a fetched tensor of 64 KiB that stays reachable.
+// keeping trains, and in each step fetches a tensor of 64 KiB that stays reachable.
 func keeping(j *job) *loop.Loop {
 	keep := j.Choice("release", "keep", "drop") == "keep"
 	l := plain(j)

@@ -99,7 +99,7 @@ func (r *run) all(ctx context.Context, p Program) {
 	}
 }
 
-// work opens the loop, runs its steps and closes it. Its objects are unreachable afterwards.
+// work opens the loop, runs its steps and closes it. The loop's objects are unreachable afterwards.
 func (r *run) work(ctx context.Context, open func(context.Context) *Loop) error {
 	l := open(ctx)
 	err := worker.Caught(func() {
@@ -113,7 +113,7 @@ func (r *run) work(ctx context.Context, open func(context.Context) *Loop) error 
 	})
 	closed := worker.Caught(l.Close)
 	if closed != nil && errors.Is(err, ErrSaved) {
-		err = nil // the run fails
+		err = nil // report that closing failed, although the state is saved
 	}
 	return errors.Join(err, closed)
 }
@@ -161,7 +161,8 @@ func (r *run) after(ctx context.Context, l *Loop, n int, loss float64) {
 	worker.Check(saved)
 }
 
-// endEpoch returns ErrSaved if another process continues.
+// endEpoch calls Loop.Epoch, collects garbage and trims malloc as the parameters ask. It returns
+// ErrSaved if another process continues.
 func (r *run) endEpoch(ctx context.Context, l *Loop, n int) (saved error) {
 	if n < r.c.Spec.Steps && l.Epoch != nil {
 		if saved = worker.Caught(func() { l.Epoch(ctx, n) }); saved != nil && !errors.Is(saved, ErrSaved) {
@@ -224,7 +225,7 @@ func (r *run) trace(ctx context.Context, l *Loop) {
 	}
 }
 
-// losses may be NaN or infinite.
+// losses are the first and the last loss of a run. They may be NaN or infinite.
 type losses struct {
 	trained     bool
 	first, last float64

@@ -13,8 +13,8 @@ import (
 // Model opens the Spec's model without loading it.
 func Model(c *worker.Child) *savedmodels.Model { return worker.Must(savedmodels.Open(c.Spec.Model)) }
 
-// Rounding returns the function of the parameter shapes, which changes a number of samples from 1
-// to most.
+// Rounding returns the function that the parameter shapes selects. It rounds a number of samples
+// from 1 to most up.
 func Rounding(c *worker.Child, most int) func(n int) int {
 	shapes := c.Choice("shapes", "varying", "pad", "bucket")
 	return func(n int) int {
@@ -28,7 +28,8 @@ func Rounding(c *worker.Child, most int) func(n int) int {
 	}
 }
 
-// Passes iterates over the batches of a dataset, pass after pass without end. It begins in a pass.
+// Passes iterates over the batches of a dataset, pass after pass without end. It begins with the
+// given pass.
 func Passes(ds data.Dataset, pass data.Pass) iter.Seq2[data.Batch, error] {
 	return func(yield func(data.Batch, error) bool) {
 		for ; ; pass.Epoch, pass.Skip = pass.Epoch+1, 0 {

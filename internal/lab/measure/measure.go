@@ -93,7 +93,8 @@ type Result struct {
 	CPU time.Duration
 }
 
-// Run calls step, which returns the loss, and measures it.
+// Run calls step, which returns the loss, for the warm-up and the measured steps of the plan, and
+// measures the latter.
 func Run(p Plan, step func() (float32, error)) (Result, error) {
 	if p.Steps < 1 || p.Warmup < 1 || p.Chunks < 1 || p.Steps < p.Chunks {
 		return Result{}, fmt.Errorf("plan %+v: expected at least one warm-up step and one step per chunk", p)

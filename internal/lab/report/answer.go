@@ -37,7 +37,8 @@ func (a answer) Best() *matrix.Combination {
 	return a.Removes[0]
 }
 
-// OnPurpose reports whether the workload is a calibration, which grows on purpose.
+// Crashes and Grows report what the workload does without a remedy. OnPurpose reports whether the
+// workload is a calibration, which grows on purpose.
 func (a answer) Crashes() bool   { return a.growth == crashes }
 func (a answer) Grows() bool     { return a.growth == grows }
 func (a answer) OnPurpose() bool { return a.Workload.Leak != nil && *a.Workload.Leak > 0 }
@@ -87,7 +88,7 @@ func (l line) Names() []item {
 	return l.Items[:min(len(l.Items), mostNames)]
 }
 
-// Rest is the number of remedies that a page leaves out.
+// Rest returns the number of remedies that a page leaves out.
 func (l line) Rest() int {
 	if names := l.Names(); names != nil {
 		return len(l.Items) - len(names)

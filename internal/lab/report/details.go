@@ -215,7 +215,7 @@ func (v *view) PhaseLine(p part) string {
 	return ""
 }
 
-// remark returns a text beside the figures.
+// remark returns the text that is shown next to the figures of a remedy.
 func (v *view) remark(c *matrix.Combination) string {
 	if c.Remedy == matrix.Baseline {
 		return ""
@@ -246,7 +246,7 @@ const mostPoints, mostRepeats = 24, 6
 // point is the memory after a step.
 type point struct{ x, y float64 }
 
-// thinned returns at most that many points: the first, the last, and the lowest and highest of each
+// thinned returns at most most points: the first, the last, and the lowest and highest of each
 // section between.
 func thinned(list []point, most int) []point {
 	if len(list) <= most || most < 6 {

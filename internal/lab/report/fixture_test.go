@@ -84,8 +84,8 @@ func withoutCurves(r *matrix.Result) *matrix.Result {
 // fixtures caches fixture matrices, because creating one takes a second.
 var fixtures = map[string]*matrix.Result{}
 
-// fixture returns a matrix with that many runs of each combination. It copies the parts that
-// tests change.
+// fixture returns a matrix with pairs runs of each combination. It copies the parts that tests
+// change.
 func fixture(pairs int, seed uint64) *matrix.Result {
 	key := fmt.Sprint(pairs, seed)
 	if fixtures[key] == nil {

@@ -380,8 +380,9 @@ func TestHTMLEmpty(t *testing.T) {
 	}
 }
 
-// scaled is a fixture with that many workloads and remedies, copied from the existing ones.
-// measuring of seven combinations are measured, with that many runs each.
+// scaled returns a fixture with the given numbers of workloads and remedies, which are copies of
+// the existing ones. Of every seven combinations, measuring are measured, each with the given
+// number of runs.
 func scaled(workloads, remedies, measuring, runs int, runtimes ...string) *matrix.Result {
 	small := fixture(2, 1)
 	r := *small

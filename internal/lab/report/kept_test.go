@@ -20,7 +20,7 @@ func exactly(estimate float64, effect compare.Effect) compare.Ratio {
 	return compare.Ratio{Interval: memory.Interval{Estimate: estimate, Low: estimate, High: estimate}, OK: true, Effect: effect}
 }
 
-// keptFixture has measurements of generated images: 807 MiB in the loop, almost all of which
+// keptFixture returns measurements of generated images: 807 MiB in the loop, almost all of which
 // stay after close.
 func keptFixture() *matrix.Result {
 	r := &matrix.Result{Complete: true,

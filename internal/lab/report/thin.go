@@ -132,7 +132,8 @@ func roundInterval(i memory.Interval, digits int) memory.Interval {
 	return memory.Interval{Estimate: round(i.Estimate, digits), Low: round(i.Low, digits), High: round(i.High, digits)}
 }
 
-// round keeps some significant digits. The largest number, which stands for infinity, stays as it is.
+// round keeps some significant digits. The largest float64, which stands for infinity, stays as it
+// is.
 func round(v float64, digits int) float64 {
 	if r, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', digits, 64), 64); err == nil {
 		return r

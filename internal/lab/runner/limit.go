@@ -77,7 +77,7 @@ func (l *limit) group() error {
 }
 
 func (l *limit) write(file, text string) error {
-	f, err := os.OpenFile(filepath.Join(l.dir, file), os.O_WRONLY, 0) // the file is missing if the controller is
+	f, err := os.OpenFile(filepath.Join(l.dir, file), os.O_WRONLY, 0) // fails if the group has no memory controller
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (l *limit) apply(pid int) (err error) {
 	default:
 		err = l.write("cgroup.procs", strconv.Itoa(pid))
 	}
-	if err != nil && !errors.Is(err, syscall.ESRCH) { // the process has ended
+	if err != nil && !errors.Is(err, syscall.ESRCH) { // ESRCH: the process has ended
 		return fmt.Errorf("memory limit of process %d: %w", pid, err)
 	}
 	return nil

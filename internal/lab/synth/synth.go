@@ -70,7 +70,7 @@ func New(model *savedmodels.Model, signature string, seed int64) (*Synth, error)
 	return s, nil
 }
 
-// classesOf returns the number of classes of a classifier, or 0.
+// classesOf returns the number of classes of a classifier, or 2 for other models.
 func classesOf(predict *savedmodels.Signature) int {
 	for _, t := range predict.Outputs {
 		if n := len(t.Shape); t.DType == tfbind.Float32 && n == 2 && t.Shape[n-1] > 1 {

@@ -39,8 +39,8 @@ type Spec struct {
 	Steps int `json:"steps"`
 	Every int `json:"every"`
 	Epoch int `json:"epoch"`
-	// From is the number of steps that an earlier process of the run completed. Its state is in
-	// Scratch; see [Child.Again].
+	// From is the number of steps that an earlier process of the run completed. The state of that
+	// process is in Scratch; see [Child.Again].
 	From int `json:"from,omitempty"`
 	// Batch is the number of samples per train step.
 	Batch int `json:"batch"`
@@ -70,7 +70,7 @@ type Spec struct {
 // generate them (S3) have no dataset.
 func (s *Spec) SetSize() int { return cmp.Or(s.Samples, s.Epoch*s.Batch) }
 
-// WholeBatch is the batch before a remedy divides it.
+// WholeBatch returns the batch before a remedy divides it.
 func (s *Spec) WholeBatch() int { return s.SetSize() / s.Epoch }
 
 type Kind string
@@ -270,7 +270,7 @@ func (c *Child) Param(name, otherwise string) string {
 	return cmp.Or(c.Spec.Params[name], otherwise)
 }
 
-// Int is like Param, for an integer. It ends the run if the parameter is none.
+// Int is like Param, for an integer. It ends the run if the value is not an integer.
 func (c *Child) Int(name string, otherwise int) int {
 	text := c.Param(name, strconv.Itoa(otherwise))
 	n, err := strconv.Atoi(text)

@@ -14,7 +14,7 @@ import (
 	"steadyfit/memory"
 )
 
-// piped is a child whose messages the test reads and answers.
+// piped returns a child whose messages the test reads and answers.
 func piped(t *testing.T, spec Spec, answers int) (*Child, *os.File) {
 	t.Helper()
 	messages, out, err := os.Pipe()

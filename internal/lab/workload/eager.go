@@ -298,7 +298,7 @@ func (p *program) choose(in *instruction) error {
 	return p.call(branch, in.args[1:], in.first)
 }
 
-// loop keeps its variables in the slots of the results.
+// loop runs a loop, and keeps the loop variables in the slots of its results.
 func (p *program) loop(in *instruction) error {
 	for i, a := range in.args {
 		if err := a.pass(p.frame, p.frame, in.first+int32(i)); err != nil {

@@ -142,7 +142,8 @@ func TestEagerKeepsNoValues(t *testing.T) {
 	require.ErrorIs(t, e.Restore(ctx, ""), assert.AnError)
 }
 
-// A session can read the saved state, and the engine can read that of a session.
+// A session can read the state that the eager engine saved, and the eager engine can read the state
+// that a session saved.
 func TestEagerCheckpoints(t *testing.T) {
 	m := builtin(t, "digits")
 	ctx, prefix := context.Background(), filepath.Join(t.TempDir(), "state")
@@ -173,7 +174,8 @@ func functionAttr(name string) *graphdef.Attr {
 	return &graphdef.Attr{Value: &attr_value_go_proto.AttrValue_Func{Func: &attr_value_go_proto.NameAttrList{Name: name}}}
 }
 
-// function has float32 arguments and results, given as pairs of name and value.
+// function returns a FunctionDef with float32 arguments and results. Each pair in ret is the name
+// of a result and the tensor that it returns.
 func function(name string, args []string, ret [][2]string, controls []string, nodes ...*node_def_go_proto.NodeDef) *function_go_proto.FunctionDef {
 	f := &function_go_proto.FunctionDef{
 		Signature: &op_def_go_proto.OpDef{Name: name}, NodeDef: nodes,

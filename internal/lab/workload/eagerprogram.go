@@ -114,7 +114,7 @@ func newCompiler(model *savedmodels.Model, context eager.Context) (*compiler, er
 }
 
 // op returns the definition of a node's operation. A SavedModel leaves out the operations in bodies
-// of loops, so it asks TensorFlow.
+// of loops, so op asks TensorFlow for their definitions.
 func (c *compiler) op(n *node_def_go_proto.NodeDef) *op_def_go_proto.OpDef {
 	def := c.ops[n.GetOp()]
 	if def == nil {
@@ -210,8 +210,9 @@ func (c *compiler) body(name string, nodes []*node_def_go_proto.NodeDef) *body {
 	return b
 }
 
-// compile lists the operations in want and also with their dependencies, in the order of the
-// graph where possible. Eager execution of the source has the same order.
+// compile compiles the operations in want and also with their dependencies, in the order of the
+// graph where possible. The results of the program are the values in want. Eager execution of the
+// source has the same order.
 func (b *body) compile(want, also []string) *program {
 	given := b.places
 	for _, name := range slices.Concat(want, also) {
@@ -362,7 +363,8 @@ func (b *body) place(ref string) int32 {
 	return first + int32(index)
 }
 
-// finish makes the last instruction that needs a value free it.
+// finish returns the compiled program, in which the last instruction that needs a value frees the
+// value.
 func (b *body) finish(given int32, results []int32) *program {
 	p := &program{name: b.name, code: make([]instruction, len(b.drafts))}
 	needed := make([]bool, b.places)

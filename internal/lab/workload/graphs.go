@@ -115,7 +115,8 @@ func newW12(_ context.Context, b *builder) *loop.Loop {
 	}}
 }
 
-// All goroutines together create a burst, so that its size does not depend on their number.
+// All goroutines together create a burst, so that the size of a burst does not depend on the number
+// of goroutines.
 const (
 	burstWorkers   = 8
 	burstTensors   = 320

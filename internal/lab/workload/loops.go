@@ -21,7 +21,7 @@ func (b *builder) inMemory(ctx context.Context, samples int) (*trainer, *loop.Lo
 	return t, t.loop(b.passes(data.Prefetch(t.samples(samples), prefetch), b.Spec.Batch, b.Spec.From))
 }
 
-// newInMemory is W0, S2 and S2l.
+// newInMemory opens W0, S2 and S2l: training on a dataset in memory.
 func newInMemory(ctx context.Context, b *builder) *loop.Loop {
 	_, l := b.inMemory(ctx, b.Spec.SetSize())
 	return l
@@ -33,7 +33,7 @@ func almost(s worker.Spec) int { return max(1, s.SetSize()-s.WholeBatch()*3/4) }
 
 const validationBatch = 64
 
-// newValidated is S1 and S1d: training with a validation after each epoch.
+// newValidated opens S1 and S1d: training with a validation after each epoch.
 func newValidated(ctx context.Context, b *builder) *loop.Loop {
 	t, l := b.inMemory(ctx, almost(b.Spec))
 	validation := worker.Must(t.synth().InMemory(almost(b.Spec)/5, 1))

@@ -99,7 +99,8 @@ func Open(ctx context.Context, c *worker.Child) (l *loop.Loop, err error) {
 	return l, err
 }
 
-// open opens a workload. Its Close writes the objects that stay open on purpose to left.
+// open opens a workload. The Close function of the loop writes to left how many objects stay open
+// on purpose.
 func open(ctx context.Context, c *worker.Child, left *tfbind.Counts) (l *loop.Loop) {
 	start, ok := workloads[c.Spec.Workload]
 	if !ok {

@@ -71,7 +71,7 @@ func newTensor(a data.Array) (*tfbind.Tensor, error) {
 // leakFloats is the number of values of 64 KiB.
 const leakFloats = 64 << 10 / 4
 
-// newW1 is the step of W0 and a fetched tensor that stays open.
+// newW1 opens W1: the step of W0, and a fetched tensor that stays open.
 func newW1(ctx context.Context, b *builder) *loop.Loop {
 	keep := b.Choice("release", "keep", "close") == "keep"
 	_, l := b.inMemory(ctx, b.Spec.SetSize())
@@ -233,15 +233,16 @@ func (t *tensorTrainer) run(ctx context.Context, s signature, set tensors) float
 	return value.Convert(reflect.TypeFor[float64]()).Float()
 }
 
-// newW4 loads the SavedModel for each step. With reuse, it loads it once and then only restores
-// its variables.
+// newW4 loads the SavedModel for each step. With reuse, newW4 loads the model once and then only
+// restores the variables.
 func newW4(ctx context.Context, b *builder) *loop.Loop {
 	if b.Choice("reuse", "0", "1") == "1" {
 		t := b.trainer(ctx)
 		batch := b.batch(t.model, t.Roles().Train, b.Spec.Batch)
 		initial := filepath.Join(b.Spec.Scratch, "initial")
 		worker.Check(t.Save(ctx, initial))
-		// Every step follows a restore, and is the first one, so all draw the same random numbers.
+		// Every step follows a restore and has the number 1, so all steps draw the same random
+		// numbers.
 		l := t.loop(nil)
 		l.Step = func(ctx context.Context, _ int) float64 {
 			worker.Check(t.Restore(ctx, initial))
