@@ -19,11 +19,12 @@
 //   - malloc's statistics: memory in use after each phase, which gives what TensorFlow needs for itself,
 //     and memory that is free.
 //
-// TensorFlow's pool and malloc hold free memory, too. That of the pool is the resident part of its
-// mappings, without the blocks in other parts. malloc reports its own. So all parts are measured,
-// and the rest of the peak is the part [Unattributed]. The parts may also exceed the peak, since
-// memory that was never written is not resident: [Part.Unwritten] is that of the workspace of kernels
-// and of malloc's free memory, and [Report.Excess] is what remains.
+// TensorFlow's pool and malloc hold free memory, too. The free memory of the pool is the resident
+// part of the pool's mappings without the blocks that belong to other parts. malloc reports its free
+// memory itself. All parts are thus measured, and the rest of the peak is the part [Unattributed].
+// The parts may also exceed the peak, since memory that was never written is not resident:
+// [Part.Unwritten] is the amount of such memory in the workspace of kernels and in malloc's free
+// memory, and [Report.Excess] is the excess that this does not explain.
 //
 // # Stacks
 //
@@ -38,7 +39,7 @@ import (
 	"steadyfit/memory"
 )
 
-// Report is the result.
+// Report is the result of a measurement.
 type Report struct {
 	// Model and Data are names. Batch is the number of samples of a step, at most that of the
 	// dataset.
@@ -49,8 +50,8 @@ type Report struct {
 	// StepsPerExecution steps.
 	MicroBatches      int `json:"micro_batches"`
 	StepsPerExecution int `json:"steps_per_execution"`
-	// TensorFlow is the version. OneDNN reports whether oneDNN is on, and Malloc names the allocator
-	// of the process.
+	// TensorFlow is the version of the library. OneDNN reports whether oneDNN is on, and Malloc
+	// names the allocator of the process.
 	TensorFlow string `json:"tensorflow"`
 	OneDNN     bool   `json:"onednn"`
 	Malloc     string `json:"malloc"`
@@ -82,7 +83,7 @@ type Report struct {
 	Timeline Timeline `json:"timeline"`
 }
 
-// Samples has one amount for each of some steps.
+// Samples is the anonymous memory after some of the steps: Anon[i] after step Steps[i].
 type Samples struct {
 	Steps []int          `json:"steps"`
 	Anon  []memory.Bytes `json:"anon"`
@@ -118,9 +119,11 @@ const (
 type Part struct {
 	Name  string       `json:"name"`
 	Bytes memory.Bytes `json:"bytes"`
-	// Unwritten is allocated, too, but was never written, or was trimmed, and takes no memory.
+	// Unwritten is memory of the part that is not resident and not in Bytes, since it was never
+	// written, or was trimmed.
 	Unwritten memory.Bytes `json:"unwritten_bytes,omitempty"`
-	// Of are the largest holders: operations, variables or files. Their amounts are those allocated.
+	// Of are the largest holders: operations, variables or files. Their amounts are what they
+	// allocated, whether written or not.
 	Of []Holder `json:"of,omitempty"`
 	// More is the number of smaller holders.
 	More int `json:"more,omitempty"`
@@ -137,7 +140,7 @@ type Holder struct {
 	Type  string `json:"type,omitempty"`
 }
 
-// Total is the number of holders.
+// Total returns the number of holders.
 func (p Part) Total() int { return len(p.Of) + p.More }
 
 // holders is the maximum length of Part.Of.

@@ -175,7 +175,8 @@ func written(t *testing.T, r *Report) {
 	assert.Less(t, float64(r.Excess()+unwritten), 0.05*float64(r.PeakBytes))
 }
 
-// What the parts do not explain has a line, and so has what they exceed.
+// The text has a line for the part of the peak that is not explained, and a line for the excess of
+// the parts over the peak.
 func TestRest(t *testing.T) {
 	r := &Report{PeakBytes: 100 * memory.MiB, Parts: []Part{{Name: Weights, Bytes: 98 * memory.MiB}, {Name: Unattributed, Bytes: 2 * memory.MiB}}}
 	var b strings.Builder
@@ -255,7 +256,7 @@ func TestUnwrittenWorkspace(t *testing.T) {
 	assert.Contains(t, p.Advice, "more is allocated, but not written")
 }
 
-// The parts of a model with large activations are those of its layers.
+// The large activations of a model are attributed to its layers.
 func TestImages(t *testing.T) {
 	each(t, func(t *testing.T, oneDNN string) {
 		r := measure(t, oneDNN, testCase{Model: "image-224", Samples: 16, Batch: 8, Seconds: 2})
@@ -383,7 +384,8 @@ func TestLeaks(t *testing.T) {
 	}
 }
 
-// With jemalloc, a leak of native memory has the functions that allocated it.
+// With jemalloc, the report of a leak of native memory names the functions that allocated the
+// memory.
 func TestStacks(t *testing.T) {
 	library, err := allocator.Find(allocator.Jemalloc)
 	if err != nil {
@@ -427,8 +429,8 @@ func TestControls(t *testing.T) {
 	})
 }
 
-// The page says what the text says about the execution and the peak before, and which part of a step its
-// chart shows.
+// The page says the same as the text about the execution and the earlier peak of the process, and which
+// part of a step its chart shows.
 func TestPageOfMicroBatches(t *testing.T) {
 	r := &Report{Batch: 32, MicroBatches: 8, PeakBytes: 100 * memory.MiB, ProcessPeakBytes: 300 * memory.MiB}
 	written := func() string {
@@ -501,7 +503,7 @@ func TestLayerOf(t *testing.T) {
 	assert.Equal(t, []string{Activations + " model/conv", Gradients + " model/conv/Relu", Update + " adam", Update + " "}, got)
 }
 
-// The mappings of this process have its arenas and libraries, and nothing twice.
+// readRegions finds the arenas and libraries of this process, and counts no page twice.
 func TestRegions(t *testing.T) {
 	held := bytes.Repeat([]byte{1}, 8<<20)
 	r, err := readRegions()
@@ -574,7 +576,7 @@ func TestJudgeCounts(t *testing.T) {
 	}
 }
 
-// Growth that has ended, and growth of memory that nobody holds, has no cause.
+// Growth that has ended, and growth of memory that was freed, has no cause.
 func TestSettle(t *testing.T) {
 	for _, c := range []struct {
 		kind  memory.Kind

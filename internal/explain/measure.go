@@ -82,7 +82,7 @@ type phase struct {
 	// buffers is the size of input buffers. tensors is the size of the tensors that the
 	// program has open.
 	buffers, tensors memory.Bytes
-	steps, open      int64 // their numbers
+	steps, open      int64 // numbers of input buffers and of open tensors
 }
 
 func readPhase() (p phase, err error) {
@@ -210,7 +210,8 @@ func (m *measurement) open(ctx context.Context, o session.Options) (*session.Ses
 	return s, nil
 }
 
-// begin begins a training that reads some batches ahead; -1 stands for the default.
+// begin begins a training. ahead is the number of batches to read ahead; -1 stands for
+// prefetch.Default.
 func (m *measurement) begin(s *session.Session, ahead int) *autotune.Executions {
 	ds, batch, steps := m.data, m.plan.Batch, 1
 	if m.plan.Shuffle {
@@ -286,8 +287,8 @@ func (m *measurement) grow(ctx context.Context) error {
 	return nil
 }
 
-// judge judges the growth in some steps. Growth within the tolerance counts if a number of objects, which
-// does not vary, grows too.
+// judge judges the growth in some steps. If a number of objects grows, growth within the tolerance is a
+// leak or inconclusive, since such numbers have no noise.
 func judge(s *memory.Series, steps int) memory.Verdict {
 	v := s.Judge(memory.Criteria{Budget: tolerated / memory.Bytes(max(steps, 1))})
 	counts := slices.IndexFunc(v.Trends, func(t memory.Trend) bool {
@@ -304,9 +305,9 @@ func judge(s *memory.Series, steps int) memory.Verdict {
 	return v
 }
 
-// settle removes the cause of a growth that has ended. A growth of freed memory that malloc keeps, or of
-// Go's memory while its live heap does not grow, is undecided: it usually levels off after some hundred
-// steps or some collections.
+// settle clears Cause and Carrier of a verdict that is not a leak. A leak becomes Inconclusive if malloc
+// keeps freed memory, or if Go's memory grows while its live heap does not: such growth usually levels
+// off after some hundred steps or a few collections.
 func settle(v *memory.Verdict) {
 	if v.Kind == memory.Leak {
 		reason, undecided := map[string]string{
@@ -321,14 +322,14 @@ func settle(v *memory.Verdict) {
 	v.Cause, v.Carrier = "", ""
 }
 
-// keep keeps a sample.
+// keep adds the current sample to the series and to the samples of the report.
 func (m *measurement) keep() {
 	m.series.Append(&m.sample)
 	m.samples.Steps = append(m.samples.Steps, m.steps())
 	m.samples.Anon = append(m.samples.Anon, m.sample.Get(memory.Anon).Bytes)
 }
 
-// thin keeps at most most samples, evenly.
+// thin returns at most most samples, evenly spread.
 func (s Samples) thin(most int) (t Samples) {
 	every := max((len(s.Steps)+most-1)/most, 1)
 	for i := 0; i < len(s.Steps); i += every {

@@ -45,7 +45,8 @@ func classify(list []native.Allocations) (operations []operation) {
 	return operations
 }
 
-// commonRoot returns the name of the model, with a slash, in which most layers are; empty if there is none.
+// commonRoot returns the name, with a slash, of the model that contains most of the nested layers; empty if
+// there is none.
 func commonRoot(operations []operation) string {
 	roots, layers := map[string]int{}, 0
 	for _, o := range operations {
@@ -62,8 +63,8 @@ func commonRoot(operations []operation) string {
 	return ""
 }
 
-// Names are those of TensorFlow's gradient functions (eager/backprop.py, ops/gradients_util.py) and of
-// Keras' optimizers.
+// These patterns match names of TensorFlow's gradient functions (eager/backprop.py,
+// ops/gradients_util.py) and of Keras' optimizers.
 var (
 	updates       = regexp.MustCompile(`^(Resource(Sparse)?Apply|Assign)`)
 	backward      = regexp.MustCompile(`(^|/)(gradient_tape|gradients?(_\d+)?)/|_grad(_\d+)?(/|$)`)
@@ -81,7 +82,7 @@ func layerOf(name string) string {
 	return strings.Join(path, "/")
 }
 
-// split returns which part of the memory that an operation holds at a moment is workspace.
+// split divides the memory that an operation holds at a moment into outputs and workspace.
 func (o *operation) split(held memory.Bytes, micros int64) (outputs, workspace memory.Bytes) {
 	outputs = max(held, 0)
 	if micros <= o.End {

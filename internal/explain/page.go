@@ -54,13 +54,13 @@ type page struct {
 	Charts   template.JS
 }
 
-// Lasts is the duration of a span.
+// Lasts returns the duration of a span.
 func (s Span) Lasts() int64 { return s.To - s.From }
 
-// Class is the class of a part in the style sheet.
+// Class returns the class of a part in the style sheet.
 func (p Part) Class() string { return class(p.Name) }
 
-// Class is the class of the part of a span.
+// Class returns the class of the part of a span.
 func (s Span) Class() string { return class(s.Part) }
 
 func class(part string) string {

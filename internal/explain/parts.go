@@ -40,8 +40,8 @@ func (m *measurement) parts(operations []operation) []Part {
 	l.add(Code, b.code)
 	l.holders(MappedFiles, b.files)
 
-	// Before TensorFlow is loaded, native memory is that of the Go runtime. Its own figure includes pages
-	// that were never written.
+	// Before TensorFlow is loaded, native memory is that of the Go runtime. The Go runtime's own figure
+	// includes pages that were never written.
 	metadata := max(m.start.native-memory.Bytes(max(m.start.malloc.InUse, 0))+b.metadata-m.start.metadata, 0)
 	ofGo := b.arenas + metadata
 	held := min(memory.Bytes(m.data.HeapBytes()), ofGo)
@@ -66,7 +66,7 @@ func (m *measurement) parts(operations []operation) []Part {
 	l.native(Tensors, b.tensors)
 	loaded, opened, before := l.inUse(&m.loaded), l.inUse(&m.opened), l.inUse(b)
 	l.native(Registries, loaded-l.inUse(&m.start))
-	if !l.pool || b.malloc.Mapped >= 0 { // otherwise they may include the regions of the pool
+	if !l.pool || b.malloc.Mapped >= 0 { // otherwise malloc's figures may include the regions of the pool
 		l.native(Graph, opened-loaded-variables)
 		l.native(Executors, before-opened-l.fromMalloc(b.buffers, b.steps)-l.fromMalloc(b.tensors, b.open))
 	}
@@ -148,11 +148,11 @@ func (l *list) inUse(p *phase) memory.Bytes {
 	return memory.Bytes(in)
 }
 
-// unwritten takes what the parts exceed the peak by from those whose pages may never have been written, and
-// then take no memory, in proportion to their sizes. Kernels for the gradient of a convolution without
-// oneDNN allocate for a cache of 30 MiB, but write what the batch needs (conv_grad_input_ops.cc). trimmed
-// means that malloc's free memory comes first: with a memory budget, a trim makes an unknown part of it
-// non-resident.
+// unwritten subtracts the excess of the parts over the peak from the workspace and from malloc's free
+// memory, in proportion to their sizes. Pages of these parts may never have been written, and are then not
+// resident. Kernels for the gradient of a convolution without oneDNN allocate for a cache of 30 MiB, but
+// write what the batch needs (conv_grad_input_ops.cc). trimmed means that malloc's free memory comes first:
+// with a memory budget, a trim makes an unknown part of it non-resident.
 func (l *list) unwritten(trimmed bool) {
 	var all memory.Bytes
 	var parts []*Part
@@ -174,8 +174,8 @@ func (l *list) unwritten(trimmed bool) {
 	}
 }
 
-// slack adds the free memory of malloc and of the pool. Both are measured, not the difference of the peak
-// and the other parts.
+// slack adds the free memory of malloc and of the pool. Each amount is measured, and not calculated as
+// the difference of the peak and the other parts.
 func (l *list) slack(m *measurement) {
 	b := &m.before
 	if l.pool && b.malloc.Mapped >= 0 { // otherwise the mappings may belong to malloc instead of the pool

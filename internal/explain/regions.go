@@ -179,9 +179,10 @@ func (m *mapping) isStack(before mapping) bool {
 
 const pageSize = 4096
 
-// zeroMost is the largest mapping after a library that holds its variables without initial values, of
-// which TensorFlow has less than 1 MiB. A larger one may be native memory that the kernel placed there and
-// merged with them. Of the 32 MiB of the Go program, few are resident.
+// zeroMost is the maximum size of a mapping after a library that counts as the variables of the library
+// without initial values. TensorFlow has less than 1 MiB of them. A larger mapping may be native memory
+// that the kernel placed after the library and merged with the variables. The Go program has 32 MiB of
+// such variables, but few of their pages are resident.
 const zeroMost = 2 << 20
 
 // heapMost is the address space of a heap of glibc's malloc, and its alignment (malloc/arena.c).

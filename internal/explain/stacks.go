@@ -48,7 +48,7 @@ func profiling() []string {
 
 // profile is a heap profile of jemalloc in its text format, heap_v2.
 type profile struct {
-	// live is the estimate of the bytes in use by stack, which is the addresses as text.
+	// live maps each stack, as the text of its addresses, to an estimate of its bytes in use.
 	live map[string]float64
 	// maps are the mappings of the process, as in /proc/self/maps.
 	maps []byte
@@ -208,8 +208,8 @@ func (s *symbols) name(at uint64) string {
 	return f.at(at - m.from + m.offset)
 }
 
-// functions are those of an ELF file. TensorFlow's library has over a million, so their names stay in
-// the file.
+// functions has the functions of an ELF file. TensorFlow's library has over a million of them, so
+// their names are not held in memory.
 type functions struct {
 	file  *elf.File // nil if it cannot be opened
 	all   []function

@@ -89,7 +89,7 @@ func size(b memory.Bytes) string {
 	return fmt.Sprintf("%.1f MiB", float64(b)/float64(memory.MiB))
 }
 
-// table has a line for each large part, with its advice, and lines for the largest holders.
+// table returns a line for each large part, with its advice, and lines for the largest holders.
 func (r *Report) table() string {
 	var b strings.Builder
 	var small memory.Bytes
@@ -148,7 +148,7 @@ func (h Holder) Short() string {
 	return name
 }
 
-// growing lists the layers that carry a leak, the cause's first.
+// growing lists the layers that carry a leak, the layer of the cause first.
 func (r *Report) growing() (lines []string) {
 	v := r.Growth
 	if v.Kind != memory.Leak {

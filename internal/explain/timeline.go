@@ -35,7 +35,8 @@ type Span struct {
 const (
 	moments = 240
 	spans   = 24
-	// leastSpan is the part of the largest span that another one must have.
+	// leastSpan is the maximum ratio of the memory of the largest span to that of another reported
+	// span.
 	leastSpan = 1000
 )
 
