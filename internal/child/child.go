@@ -106,7 +106,7 @@ type Exit struct {
 	Cause string
 }
 
-// Start starts a child. It is killed when ctx ends.
+// Start starts a child. The child is killed when ctx ends.
 func Start(ctx context.Context, c Command) (_ *Process, err error) {
 	if c.Args == nil {
 		c.Args = os.Args

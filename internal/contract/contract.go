@@ -75,12 +75,13 @@ const (
 // The graphs that savedmodels makes and session runs: those of several ranks (savedmodels.Parallel), and those
 // of a train step on features (savedmodels.Features).
 const (
-	// ShareFlags is the number of flags at the beginning of a share. The seconds of work and
-	// the flag for finite gradients follow.
+	// ShareFlags is the number of flags at the beginning of a share, the vector that a rank sends
+	// to the others in each step. The seconds of work and the flag for finite gradients follow.
 	ShareFlags = 2
 	// ShareResults is the index of the first metric in a share.
 	ShareResults = ShareFlags + 2
-	// FirstInstance is the key of the first sum. Other graphs use lower keys for theirs.
+	// FirstInstance is the key of the first sum over ranks in a step. Other graphs use lower keys
+	// for their sums.
 	FirstInstance = 100
 	// OriginalPrefix begins the name of the original train signature in Features.Model.
 	OriginalPrefix = "original/"

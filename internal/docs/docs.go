@@ -1,5 +1,6 @@
-// Package docs reads the tables of the project's documents for tests of other packages. Its own tests
-// check that what a document names exists: Go programs, links, make targets, commands and flags.
+// Package docs reads the tables of the project's documents for tests of other packages. The tests of
+// package docs itself check that what a document names exists: Go programs, links, make targets,
+// commands and flags.
 package docs
 
 import (

@@ -122,7 +122,7 @@ var (
 	copied   = regexp.MustCompile(`(?m)^COPY ([^-].*) \S+$`)
 )
 
-// This test checks the image's files whenever the tests run.
+// Dockerfile.gpu builds with the Go version of go.mod, and the files that it copies exist.
 func TestImage(t *testing.T) {
 	dockerfile := read(t, "Dockerfile.gpu")
 	image, module := goImage.FindStringSubmatch(dockerfile), goModule.FindStringSubmatch(read(t, "go.mod"))

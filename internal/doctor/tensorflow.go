@@ -22,7 +22,7 @@ type tensorFlow struct {
 	found bool
 	// gpu reports whether the library was built with GPU support.
 	gpu bool
-	// runPath are the folders in which it searches for GPU libraries.
+	// runPath are the folders in which the library searches for GPU libraries.
 	runPath []string
 	// hasGPU reports whether a session listed a GPU.
 	hasGPU bool
@@ -240,8 +240,8 @@ func oneDNNIsOn(m machine, p processor) (on, byVariable bool) {
 	return p.has("avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16") || p.neoverseV1, false
 }
 
-// poolAllocator reports the source of large blocks on the CPU. It decides whether memory is
-// ever returned to the system.
+// poolAllocator reports whether large blocks on the CPU come from a pool or from malloc. This
+// decides whether their memory is ever returned to the system.
 func poolAllocator(m machine, p processor) Check {
 	const name = "CPU allocator"
 	on, byVariable := oneDNNIsOn(m, p)

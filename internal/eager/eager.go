@@ -22,7 +22,7 @@ type Context interface {
 	Close() error
 	// OpDef returns the definition of an operation as a serialized tensorflow.OpDef.
 	OpDef(op string) ([]byte, error)
-	// NewFrame makes a frame with that many empty places. The result must be closed.
+	// NewFrame makes a frame with the given number of empty places. The result must be closed.
 	NewFrame(places int) (Frame, error)
 }
 
@@ -64,7 +64,8 @@ type Places struct {
 	First   int32
 	Outputs int
 	// Last are places that are not used later. If an input is in Last, it is dropped before the
-	// operation, which may then reuse its memory. If an output is in Last, it is dropped after it.
+	// operation, which may then reuse its memory. If an output is in Last, it is dropped after the
+	// operation.
 	Last []int32
 }
 

@@ -16,7 +16,8 @@ func Count[N int | int64](n N, noun string) string {
 	return strconv.FormatInt(int64(n), 10) + " " + noun
 }
 
-// List joins words, with another word before the last one: "a, b or c".
+// List joins words with commas, and with the word last, such as "or", before the last one: "a, b or
+// c".
 func List(words []string, last string) string {
 	if n := len(words) - 1; n > 0 {
 		return strings.Join(words[:n], ", ") + " " + last + " " + words[n]

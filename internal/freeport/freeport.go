@@ -12,7 +12,8 @@ import (
 )
 
 // Addresses returns n addresses of this machine. Until the test ends, a bound socket that does not
-// listen holds each port: no program gets it as any free port, but a server that asks for it does.
+// listen holds each port: a program that asks for any free port does not get this one, but a server
+// that asks for this port does.
 func Addresses(t testing.TB, n int) (list []string) {
 	t.Helper()
 	for range n {

@@ -117,8 +117,8 @@ func (g *group) start(ctx context.Context, o Options, addresses []string, index 
 	return nil
 }
 
-// stages are the signals that end a rank. After the second one, a training under supervision kills its
-// process. 0 stands for SIGKILL to the process group of the rank.
+// stages are the signals that end a rank. After the second signal, a training under supervision kills
+// its process. 0 stands for SIGKILL to the process group of the rank.
 var stages = []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, 0}
 
 func (g *group) wait(ctx context.Context, grace, kill time.Duration) error {

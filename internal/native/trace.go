@@ -46,7 +46,7 @@ type Trace struct {
 	// Devices counts the operations by device name.
 	Devices map[string]int
 	// Floating counts the operations with floating-point outputs by the element type of the first
-	// one. Matrix counts those that multiply matrices or convolve, including gradients but not
+	// output. Matrix counts those that multiply matrices or convolve, including gradients but not
 	// XLA-compiled code. Operations of a branch that was not taken have no outputs.
 	Floating, Matrix map[tfbind.DType]int
 }

@@ -32,8 +32,8 @@ func short(name string) string {
 	return strings.ToLower(name[:min(len(name), 64)])
 }
 
-// Meant returns the name of which want is probably a misspelling: one that differs in at most two bytes, as Sort compares them. It
-// returns "" if there is none, or if want is too short to tell.
+// Meant returns the name of which want is probably a misspelling: one that differs in at most two bytes, as
+// Sort compares names. It returns "" if there is none, or if want is too short to tell.
 func Meant(want string, names []string) string {
 	if best := Sort(want, names); len(want) >= 3 && len(best) > 0 && distance(short(want), short(best[0])) <= 2 {
 		return best[0]

@@ -15,15 +15,15 @@ var ErrDiffer = errors.New("the ranks train differently")
 type Group interface {
 	// Rank returns the index of this rank.
 	Rank() int
-	// Share returns the data of the rank from on all ranks.
+	// Share returns, on all ranks, the data that the rank from passed as own.
 	Share(own []byte, from int) ([]byte, error)
 	// Gather returns the values of all ranks, in their order.
 	Gather(value int64) ([]int64, error)
 	// RequestStop makes Stopped return an error on all ranks after the next train step or evaluated
 	// batch. Any goroutine may call it.
 	RequestStop()
-	// Stopped returns an error if a rank has requested a stop before the last step or batch: the same
-	// on all ranks, which matches context.Canceled.
+	// Stopped returns an error if a rank has requested a stop before the last step or batch. The
+	// error is the same on all ranks, and matches context.Canceled.
 	Stopped() error
 	// CheckEqual returns ErrDiffer if the variables of a rank differ from those of the first, bit for
 	// bit. Ranks compute the same update, but TensorFlow may round it differently with other

@@ -24,7 +24,7 @@ import (
 // Settings has the settings that TensorFlow uses, as read back from TensorFlow. Settings that
 // cannot be read back, such as the sizes of thread pools, are absent.
 type Settings struct {
-	// TensorFlow is the version.
+	// TensorFlow is the version of the library.
 	TensorFlow string
 	// Devices are TensorFlow's devices. MemoryBytes of a GPU is the limit of its allocator.
 	Devices []tfbind.Device

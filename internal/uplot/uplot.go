@@ -1,4 +1,5 @@
-// Package uplot has uPlot, which draws the charts of pages that load nothing, and what these pages share.
+// Package uplot has uPlot, which draws the charts of HTML pages that load nothing from the network, and
+// the style and functions that these pages share.
 package uplot
 
 import (
@@ -29,8 +30,8 @@ var (
 )
 
 // Template parses page.tmpl. Besides funcs, the template has the functions style and script, which return
-// page.css and page.js after those of all pages. They do not name uPlot's address, since a page must not
-// refer to the network.
+// page.css and page.js after those of all pages. The result of script leaves out the header of uPlot,
+// which has a web address, since a page must not refer to the network.
 func Template(files fs.FS, funcs template.FuncMap) *template.Template {
 	read := func(name string) string {
 		text, _ := fs.ReadFile(files, name) // embedded files are always there

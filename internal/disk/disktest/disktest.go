@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Failure makes one change to files, or all later ones, fail, and records the changes. Its method
-// Before is disk.Disk.Before.
+// Failure makes one change to files fail, or that change and all later ones, and records the
+// changes. Its method Before is meant for disk.Disk.Before.
 type Failure struct {
 	sync.Mutex
-	At    int // the number of the change that fails
+	At    int // number of the change that fails, from 0
 	Err   error
-	All   bool // later changes fail, too
+	All   bool // all later changes fail, too
 	Count int
 	Ops   []string
 }
