@@ -16,10 +16,10 @@ tf-mwms          the same loop in N processes under MultiWorkerMirroredStrategy,
 ================ ===============================================================================
 
 A round runs each variant once in new processes, in an order that changes. The time of a step is by
-the clock of the first process, over all epochs after the first one. A variant whose mean
-loss of the first epoch differs from that of steadyfit by more than 0.1% is an error (1% with bf16). The table has medians over the
-rounds, and least to greatest, in milliseconds. The command has no option for micro-batches, so one
-process in N micro-batches is not measured.
+the clock of the first process, over all epochs after the first one. It is an error if the mean loss
+of a variant in the first epoch differs from that of steadyfit by more than 0.1% (1% with bf16). The
+table has medians over the rounds, with the least and the greatest value, in milliseconds. The
+command has no option for micro-batches, so one process in N micro-batches is not measured.
 
 --collectives measures TensorFlow's ring all-reduce alone, and computes from it the time of an
 exchange for larger clusters.

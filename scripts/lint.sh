@@ -17,7 +17,7 @@ galeone() {
     (source internal/lab/bench/galeone.env && go vet -tags 'galeone tfgo' ./internal/lab/galeone/... ./examples/augment)
 }
 
-# Packages whose files have these tags. The others are the same with and without them.
+# tagged vets the packages that have files with these build tags. The tags do not change others.
 tagged() {
     git grep -lzE '^//go:build.*(gcstress|leakcheck)' -- '*.go' | xargs -0r -n 1 dirname | sort -u | sed 's|^|./|' |
         xargs -r go vet -tags 'gcstress leakcheck'

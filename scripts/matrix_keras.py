@@ -401,7 +401,7 @@ class LoopOptions:
         """Read the parameters of a train loop.
 
         Args:
-            child: has the params.
+            child: the child, which has the parameters.
             jit: whether XLA compiles the step if no parameter decides that.
             delete_model: whether the parameter del has an effect in every loop.
         """
@@ -442,7 +442,7 @@ class Learner:
             jit_compile=options.jit,
             run_eagerly=options.eager,
         )
-        # Before a function is traced that would have to create the slots.
+        # Create the slots before a step is traced, since a traced step must not create variables.
         self.model.optimizer.build(self.model.trainable_variables)
         self._train, self._test = self._own_step, self._own_test
         if options.loop == "function":
@@ -629,7 +629,7 @@ def finish(dataset: Any, options: DataOptions) -> Any:
 
 
 def large_set(spec: Spec, samples: Samples, rows: int, data: str) -> tuple[Any, Any]:
-    """Keras's count of steps per epoch restarts at the end of an array."""
+    """Generate the samples of S0, in arrays in memory or in mapped files."""
     import numpy as np
 
     a = samples.architecture
@@ -1120,7 +1120,7 @@ class Recorded(Training):
         self.keep = child.parameter("history", "keep", "last") == "keep"
 
     def samples_per_pass(self) -> int:
-        """This avoids an epoch of 60,000 samples in memory."""
+        """At most 200 batches, to avoid 60,000 samples in memory."""
         return min(self.spec.epoch, 200) * self.spec.whole_batch
 
     def after_step(self, logs: Mapping[str, float]) -> None:
@@ -1298,7 +1298,7 @@ class Fetching(Job):
         self.x = np.zeros((1, 16), "float32")
         self.input = keras.Input((16,))
         self.all = [keras.layers.Rescaling(2.0)(self.input) for _ in range(self.outputs)]
-        # In an order without a trend in their size.
+        # The sets of outputs come in an order without a trend in their sizes.
         random = np.random.default_rng([self.spec.seed, 6])
         self.sets = [int(s) + 1 for s in random.permutation((1 << self.outputs) - 1)]
 
@@ -1412,7 +1412,7 @@ class Runtime:
         self.bf16 = child.switch("bf16")
 
     def start(self) -> tuple[Any, Any]:
-        """Import TensorFlow and set the parameters; returns it and Keras."""
+        """Import TensorFlow and set the parameters; returns TensorFlow and Keras."""
         tf, keras = export._load_tensorflow()
         if self.intra:
             tf.config.threading.set_intra_op_parallelism_threads(self.intra)

@@ -4,9 +4,9 @@
 #
 #   scripts/venv.sh [FOLDER [REQUIREMENTS]]
 #
-# The requirements files pin every package by version and hash. The stamp holds the hash of that file and the Python
-# version, so a second run does nothing and a changed pin installs again. It is written
-# last, so an interrupted run is repeated.
+# The requirements file pins every package by version and hash. The stamp has the hash of the
+# requirements file and the Python version, so a second run does nothing and a changed pin
+# installs again. The stamp is written last, so an interrupted run is repeated.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
