@@ -19,8 +19,8 @@ import (
 // and one record batch at a time are in memory.
 type arrowRows struct {
 	tableRows
-	paths [][]int // the numbers of each column and of the fields of structs that lead to its values
-	raw   []byte  // the row
+	paths [][]int // by column: the indexes of the column and of the struct fields that lead to the values
+	raw   []byte  // the encoded row; its memory is reused
 }
 
 var arrowFormat = &arrowRows{}
@@ -67,7 +67,8 @@ func (a *arrowRows) rows(r io.ReaderAt, size int64, each func([]byte) error) (er
 	}
 }
 
-// arrowColumns returns the columns of fields, one for each that is not a struct, and their paths.
+// arrowColumns returns a column for each of the fields that is not a struct, including the fields of
+// structs, and the paths of the columns (arrowRows.paths).
 func arrowColumns(fields []arrow.Field, parent string, path []int) (columns []tableColumn, paths [][]int) {
 	for i, field := range fields {
 		name, to := parent+field.Name, append(slices.Clone(path), i)
@@ -108,10 +109,10 @@ func arrowKind(t arrow.DataType) *dtype.Type {
 	return nil
 }
 
-// arrowValues are the values of a column in a record batch.
+// arrowValues has the values of a column in a record batch.
 type arrowValues struct {
 	arrow.Array
-	parents []arrow.Array // the structs that contain it
+	parents []arrow.Array // the structs that contain Array
 }
 
 // batch calls each for the rows of a record batch.
@@ -140,7 +141,8 @@ func (a *arrowRows) batch(batch arrow.RecordBatch, each func([]byte) error) (err
 	return nil
 }
 
-// keepDictionary keeps the values of a column if it is an ordered category.
+// keepDictionary keeps the categories of a column in their order, for InferSchema, if the column is an
+// ordered category.
 func (a *arrowRows) keepDictionary(column string, values arrow.Array) {
 	categories, ok := values.(*arrays.Dictionary)
 	if !ok || !a.options.Schema.allTexts() || !categories.DataType().(*arrow.DictionaryType).Ordered {
@@ -157,7 +159,7 @@ func (a *arrowRows) keepDictionary(column string, values arrow.Array) {
 	a.keepOrder(column, texts)
 }
 
-// encode appends the value of a row.
+// encode appends the value of a column in a row to raw.
 func (a *arrowRows) encode(raw []byte, c tableColumn, v arrowValues, row int) ([]byte, error) {
 	if c.omit || v.null(row) {
 		return append(raw, 0), nil
@@ -195,8 +197,8 @@ func (v arrowValues) null(row int) bool {
 	return v.IsNull(row) || value.IsNull(at) || slices.ContainsFunc(v.parents, func(s arrow.Array) bool { return s.IsNull(row) })
 }
 
-// ofDictionary returns the dictionary of a value and its index there. It returns a value that is
-// not in a dictionary unchanged.
+// ofDictionary returns the dictionary to which element i of values refers, and the index in the
+// dictionary. It returns values and i unchanged if values is not a dictionary or the element is null.
 func ofDictionary(values arrow.Array, i int) (arrow.Array, int) {
 	if categories, ok := values.(*arrays.Dictionary); ok && values.IsValid(i) {
 		return categories.Dictionary(), categories.GetValueIndex(i)

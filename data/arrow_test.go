@@ -22,7 +22,7 @@ import (
 	"steadyfit/internal/bounded"
 )
 
-// The files are written by pandas and pyarrow (scripts/records.py).
+// arrowFile returns a file that pandas or pyarrow wrote (scripts/records.py).
 func arrowFile(t testing.TB, name string) []byte {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("testdata", "records", name))
@@ -73,7 +73,7 @@ func TestArrowSets(t *testing.T) {
 	require.ErrorContains(t, err, filepath.Join(dir, "data-00001-of-00002.arrow")+": its columns or their types differ")
 }
 
-// Files that Dataset.map left in a folder of save_to_disk are not read.
+// Files that Dataset.map of Hugging Face's datasets left in a folder of save_to_disk are not read.
 func TestArrowFilesOfAState(t *testing.T) {
 	dir, stream := t.TempDir(), arrowFile(t, "stream.arrow")
 	const cache = "cache-0123456789abcdef.arrow"
@@ -212,8 +212,8 @@ func TestOddArrow(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
-// Writers may fill the bytes after the magic, leave out the mark of the end of a file, and replace a dictionary. A
-// dictionary that is written in parts is refused.
+// Writers may fill the bytes after the magic, leave out the mark of the end of a file, and replace a
+// dictionary. A dictionary that is written in parts is refused.
 func TestArrowOfOtherWriters(t *testing.T) {
 	file := arrowFile(t, "lz4.feather")
 	footer := len(file) - 10 - int(binary.LittleEndian.Uint32(file[len(file)-10:]))
@@ -237,7 +237,8 @@ func TestArrowOfOtherWriters(t *testing.T) {
 	require.ErrorContains(t, err, "a dictionary that is written in parts is not supported")
 }
 
-// wordsOfArrow returns a stream of two record batches, whose dictionary grows.
+// wordsOfArrow returns a stream of two record batches, whose dictionary grows. If parts is true, the
+// second dictionary in the stream has only the new word.
 func wordsOfArrow(t testing.TB, parts bool) []byte {
 	t.Helper()
 	words := &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String}
@@ -253,7 +254,7 @@ func wordsOfArrow(t testing.TB, parts bool) []byte {
 	return out.Bytes()
 }
 
-// The numbers of an ordered category have the order in the file, not that of the alphabet.
+// The numbers of an ordered category follow the order in the file instead of the alphabet.
 func TestInferSchemaOfOrderedCategories(t *testing.T) {
 	for _, c := range []struct {
 		ordered bool
@@ -304,7 +305,7 @@ func arrowOf(t testing.TB, stream bool, values []int64, options ...ipc.Option) [
 	return out.Bytes()
 }
 
-// arrowParts returns the positions and the bytes of the headers of messages in a stream.
+// arrowParts returns the positions of the messages in a stream, and the headers of the messages.
 func arrowParts(raw []byte) (at []int, headers [][]byte) {
 	for from := 0; len(raw)-from >= 8; {
 		n := int(binary.LittleEndian.Uint32(raw[from+4:]))

@@ -20,25 +20,25 @@ import (
 	"steadyfit/option"
 )
 
-// arrowMessages reads the messages of a file or stream. It checks and decompresses them before the
-// library decodes them, since the library allocates whatever size a length states. A file is a stream
-// between its magic and its footer.
+// arrowMessages reads the messages of an Arrow file or stream. It checks and decompresses each message
+// before the Arrow library decodes the message, since the library allocates any size that a message
+// states. A file is a stream between a magic and a footer.
 type arrowMessages struct {
 	r            *bufio.Reader
-	at, to       int64 // where the last message begins, and where all end
-	left         int64 // bytes that follow
+	at, to       int64 // the offset of the last message that was read, and the end of all messages
+	left         int64 // bytes of messages that were not read yet
 	limit        *limit
-	batches      int             // record batches that were read
-	stated       int             // those that the footer lists; below 0 without one
-	dictionaries map[int64]int64 // the memory of each
-	held         int64           // the memory of the dictionaries
+	batches      int             // number of record batches that were read
+	stated       int             // number of record batches in the footer; -1 for a stream
+	dictionaries map[int64]int64 // the size of each dictionary in bytes, by its ID
+	held         int64           // the total size of the dictionaries
 	lz4          *lz4.Reader
 	zstd         *zstd.Decoder
-	batch        arrowBody // of the last record batch; its memory is used again
-	err          error     // of the last message
+	batch        arrowBody // the body of the last record batch; its memory is reused
+	err          error     // the error of the last message
 }
 
-// arrowBody is the body of a message, in its form in the file and decompressed.
+// arrowBody is the body of a message: raw as in the file, and out decompressed.
 type arrowBody struct {
 	raw []byte
 	out bytes.Buffer
@@ -48,7 +48,7 @@ const (
 	anArrowFile    = "an Arrow file"
 	arrowMagic     = "ARROW1"
 	arrowContinues = "\xff\xff\xff\xff" // begins each message
-	// maxArrowHeader limits the header of a message.
+	// maxArrowHeader is the maximum size of the header of a message in bytes.
 	maxArrowHeader = 64 << 20
 	// maxArrowDepth limits the levels of columns.
 	maxArrowDepth = 32
@@ -56,7 +56,8 @@ const (
 	pairBytes = 32
 )
 
-// The types of messages, and the numbers of fields of the tables in their headers (Schema.fbs and Message.fbs).
+// The types of messages, the vtable offsets of the fields in headers and footers, and the numbers of
+// compressions and of column types (Schema.fbs, Message.fbs and File.fbs).
 const (
 	arrowSchema     = 1
 	arrowDictionary = 2
@@ -110,7 +111,7 @@ func openArrow(r io.ReaderAt, size int64, memory *limit) (*arrowMessages, error)
 	return m, nil
 }
 
-// complete returns an error if the footer lists other record batches than those that were read.
+// complete returns an error if the footer lists another number of record batches than were read.
 func (m *arrowMessages) complete() error {
 	if m.stated >= 0 && m.batches != m.stated {
 		return fmt.Errorf("%d record batches, but the footer lists %d: %w", m.batches, m.stated, ErrFormat)
@@ -118,8 +119,8 @@ func (m *arrowMessages) complete() error {
 	return nil
 }
 
-// failed returns the error of a message if there is one, instead of the library's error, which
-// wraps it.
+// failed returns the error to report if the Arrow library returned err. If a message caused err, this
+// is the error of the message.
 func (m *arrowMessages) failed(err error) error {
 	if m.err != nil {
 		return fmt.Errorf("the message at byte %d: %w", m.at, m.err)
@@ -146,13 +147,13 @@ func (m *arrowMessages) Message() (*ipc.Message, error) {
 	return ipc.NewMessage(memory.NewBufferBytes(header), memory.NewBufferBytes(body)), nil
 }
 
-// Retain implements ipc.MessageReader. Memory is not counted.
+// Retain implements ipc.MessageReader. References are not counted.
 func (m *arrowMessages) Retain() {}
 
 // Release implements ipc.MessageReader.
 func (m *arrowMessages) Release() {}
 
-// next returns the header and the body of a message.
+// next returns the header and the body of the next message.
 func (m *arrowMessages) next() (header, body []byte, err error) {
 	defer recovered(&err)
 	var head [8]byte
@@ -197,7 +198,7 @@ func (m *arrowMessages) next() (header, body []byte, err error) {
 			return nil, nil, fmt.Errorf("a dictionary that is written in parts is %w; write it as a whole", ErrUnsupported)
 		}
 		id := content.GetInt64Slot(dictionaryID, 0)
-		m.held -= m.dictionaries[id] // it is replaced
+		m.held -= m.dictionaries[id] // this message replaces the dictionary
 		body, err = m.content(batch, into)
 		m.dictionaries[id] = int64(len(body))
 		m.held += int64(len(body))
@@ -217,8 +218,8 @@ func (m *arrowMessages) next() (header, body []byte, err error) {
 	return header, body, copies.err()
 }
 
-// arrowOutline is the part of a message that its checks rely on. Writing the positions of
-// decompressed buffers to the message must not change it.
+// arrowOutline has the parts of a header on which its checks rely. The method content writes the
+// positions of decompressed buffers to the header, which must not change these parts.
 type arrowOutline struct {
 	kind              byte
 	content, batch    flatbuffers.UOffsetT
@@ -245,7 +246,8 @@ func outlineOf(message flatbuffers.Table) (o arrowOutline, content, batch flatbu
 	return o, content, batch
 }
 
-// read reads n bytes of a message to raw.
+// read reads n bytes of a message into the memory of raw. It returns an error if n is negative or above
+// most. what names the bytes in the error.
 func (m *arrowMessages) read(what string, n, most int64, raw []byte) ([]byte, error) {
 	if most = min(most, m.left); n < 0 || n > most {
 		return nil, fmt.Errorf("a %s of %d bytes, expected at most %d; %s: %w", what, n, most, interrupted, ErrFormat)
@@ -261,7 +263,7 @@ func (m *arrowMessages) read(what string, n, most int64, raw []byte) ([]byte, er
 	return raw, nil
 }
 
-// fits returns an error if n bytes exceed the limit together with the dictionaries.
+// fits returns an error if n bytes and the dictionaries together exceed the limit.
 func (m *arrowMessages) fits(n int64) error {
 	if n += m.held; m.limit != nil && n > m.limit.max {
 		return option.Errorf("%w: with the dictionaries, it has %d bytes when decompressed, and the limit is %d; write smaller record batches, or raise {Options.MaxBytes} if the data is meant to be that large", ErrTooLarge, n, m.limit.max)
@@ -270,7 +272,7 @@ func (m *arrowMessages) fits(n int64) error {
 }
 
 // content checks a record batch or the values of a dictionary, and returns the body with its buffers
-// decompressed. The record batch then marks the buffers as not compressed, by the size -1 before each.
+// decompressed. Each decompressed buffer begins with the size -1, which marks it as not compressed.
 func (m *arrowMessages) content(batch flatbuffers.Table, from *arrowBody) ([]byte, error) {
 	codec, compressed := arrowTable(batch, batchCodec)
 	body, out := from.raw, &from.out
@@ -314,7 +316,8 @@ func (m *arrowMessages) content(batch flatbuffers.Table, from *arrowBody) ([]byt
 	return body, nil
 }
 
-// decompress appends a buffer to out. held is the number of bytes that remain in memory meanwhile.
+// decompress appends the content of the compressed buffer raw to out. held is the number of bytes that
+// stay in memory besides out.
 func (m *arrowMessages) decompress(out *bytes.Buffer, codec int8, raw []byte, held int64) (err error) {
 	if len(raw) < 8 {
 		return fmt.Errorf("a compressed buffer of %d bytes: %w", len(raw), ErrFormat)
@@ -367,7 +370,7 @@ func arrowTable(t flatbuffers.Table, field flatbuffers.VOffsetT) (flatbuffers.Ta
 	return flatbuffers.Table{Bytes: t.Bytes, Pos: t.Indirect(t.Pos + flatbuffers.UOffsetT(at))}, true
 }
 
-// arrowVector returns the position and the number of the elements in a field of a table.
+// arrowVector returns the position and the number of the elements of the list in a field of a table.
 func arrowVector(t flatbuffers.Table, field flatbuffers.VOffsetT) (at, n int) {
 	if at := flatbuffers.UOffsetT(t.Offset(field)); at != 0 {
 		return int(t.Vector(at)), t.VectorLen(at)
@@ -375,9 +378,10 @@ func arrowVector(t flatbuffers.Table, field flatbuffers.VOffsetT) (at, n int) {
 	return 0, 0
 }
 
-// arrowCopies counts what the library copies from the header of a message, where parts may be shared.
+// arrowCopies counts what the library copies from the header of a message. Parts of the header may be
+// shared, so the copies may take more memory than the header.
 type arrowCopies struct {
-	left    int // bytes
+	left    int // bytes that may still be copied
 	columns int
 	levels  int
 }
@@ -394,15 +398,15 @@ func (c *arrowCopies) err() error {
 	return nil
 }
 
-// fields counts columns and their parts.
+// fields counts columns and the columns inside them.
 func (c *arrowCopies) fields(t flatbuffers.Table, field flatbuffers.VOffsetT, level int) {
 	for part := range c.tables(t, field) {
 		c.columns++
 		c.levels = max(c.levels, level+1)
 		c.take(part, fieldName, 1)
 		c.pairs(part, fieldMetadata)
-		// The second field of the type is the name of the zone of a time, or the list of numbers of a
-		// union.
+		// The second field of the type is the name of the time zone of a timestamp, or the list of type
+		// numbers of a union.
 		if of, ok := arrowTable(part, fieldOf); ok && slices.Contains([]byte{arrowTimestamp, arrowUnion}, part.GetByteSlot(fieldType, 0)) {
 			c.take(of, 6, 4)
 		}
@@ -425,7 +429,7 @@ func (c *arrowCopies) take(t flatbuffers.Table, field flatbuffers.VOffsetT, size
 	c.left -= n * size
 }
 
-// tables iterates over the tables in a field of another table, unless there are too many.
+// tables iterates over the tables in a field of another table, until a limit is exceeded.
 func (c *arrowCopies) tables(t flatbuffers.Table, field flatbuffers.VOffsetT) iter.Seq[flatbuffers.Table] {
 	return func(yield func(flatbuffers.Table) bool) {
 		at, n := arrowVector(t, field)

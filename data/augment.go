@@ -17,9 +17,9 @@ type Augmentation struct {
 	// Crop shifts the image by at most this many pixels in each direction, which equals padding
 	// it by Crop pixels and cropping at random. Pixels beyond an edge mirror the image.
 	Crop int
-	// Jitter, from 0 to 1, multiplies brightness, contrast and, for colour images, saturation by
-	// random factors between 1-Jitter and 1+Jitter. The results of uint8 and of decoded images are
-	// clamped (0 to 255).
+	// Jitter, from 0 to 1, multiplies brightness, contrast and, for colour images, saturation by random
+	// factors between 1-Jitter and 1+Jitter. The results for uint8 fields and for decoded images are
+	// clamped to 0 to 255.
 	Jitter float64
 	// Seed seeds the random numbers. The changes depend only on Seed, the row and the epoch.
 	Seed uint64
@@ -148,11 +148,11 @@ type picture struct{ height, width, channels int }
 type draws struct {
 	flip                             bool
 	brightness, contrast, saturation float32
-	down, right                      int // pixels by which the image moves up and left
+	down, right                      int // rows and columns by which the image moves up and left
 }
 
-// draw draws a number for every change, even for a disabled one, so that enabling a change does
-// not alter the others. The crop comes last, since it draws a varying number of numbers.
+// draw draws numbers for flip and jitter even if they are disabled, so that enabling a change does not
+// alter the others. The crop comes last, since it draws a varying number of numbers.
 func (a Augmentation) draw(s Sample) draws {
 	source := s.Random(a.Seed)
 	var d draws

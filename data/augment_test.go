@@ -21,7 +21,7 @@ func repeated[T element](t testing.TB, n int, shape []int, image []T) *InMemory 
 	return m
 }
 
-// augmented returns the first field of a pass, read as one batch.
+// augmented returns the images of one pass over the augmented dataset.
 func augmented[T element](t testing.TB, m *InMemory, a Augmentation, epoch int) []T {
 	t.Helper()
 	v, err := m.Augment("x", a)
@@ -33,7 +33,8 @@ func augmented[T element](t testing.TB, m *InMemory, a Augmentation, epoch int) 
 	return nil
 }
 
-// requireCount requires that got differs from its mean by less than five standard deviations.
+// requireCount requires that got, a number of n events of probability p, differs from the mean by less
+// than five standard deviations.
 func requireCount(t testing.TB, n int, p float64, got int, what string) {
 	t.Helper()
 	require.InDelta(t, float64(n)*p, got, 5*math.Sqrt(float64(n)*p*(1-p)), what)

@@ -14,12 +14,12 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Values describes the values that a field may have. One of its fields is set.
+// Values describes the values that a field of a dataset may have. Set one of the fields of Values.
 type Values struct {
-	// Classes means labels, which are integers from 0 to Classes-1. A wrong one is ErrLabel.
+	// Classes means labels, which are integers from 0 to Classes-1. Any other label is ErrLabel.
 	//
-	// TensorFlow does not name the sample: its sparse cross-entropy fails on a CPU, and on a GPU the loss
-	// becomes NaN (documented at tf.nn.sparse_softmax_cross_entropy_with_logits).
+	// TensorFlow's own error does not name the sample: its sparse cross-entropy fails on a CPU, and on
+	// a GPU the loss becomes NaN (documented at tf.nn.sparse_softmax_cross_entropy_with_logits).
 	Classes int
 	// Probabilities means numbers from 0 to 1, as binary cross-entropy needs them, because its loss has
 	// no minimum for other numbers. Another number is ErrLabel.
@@ -33,8 +33,8 @@ type Values struct {
 	Below float64
 }
 
-// Check reads a field of a dataset, or all fields if it is empty, and returns a *RowError for the first
-// elements with other values than want describes.
+// Check reads a field of a dataset, or all fields if field is empty. It returns an error with a
+// *RowError for each of the first elements whose values are not as want describes.
 func Check(ds Dataset, field string, want Values) error {
 	if want.Below > 0 {
 		ds = beforeTame(ds)
@@ -86,7 +86,7 @@ func (w Values) have(o observed) bool {
 	}
 }
 
-// find returns the index of the first element that is not as described, or -1.
+// find returns the index of the first element of v that is not as w describes, or -1.
 func (w Values) find(v vector) int {
 	kind := v.kind()
 	low, high := w.integers()
@@ -121,7 +121,7 @@ func firstBeyond[T float32 | float64](values []T, limit float64) int {
 	return -1
 }
 
-// wrong returns the error for an element.
+// wrong returns the error for element at of v, which is not as w describes.
 func (w Values) wrong(v vector, at int) RowError {
 	low, high := w.integers()
 	switch {
@@ -234,8 +234,8 @@ func beforeTame(ds Dataset) Dataset {
 	return v
 }
 
-// locate sets the file, the row and the column of an error for an element of a sample, whose Row is a position
-// in the dataset.
+// locate sets the file, the row and the column of e, the error for an element of a field in a sample.
+// Before the call, e.Row is the position of the sample in the dataset.
 func (m *InMemory) locate(e *RowError, field string, element int) {
 	if c, ok := m.column(field); ok {
 		e.File = c.file
@@ -274,9 +274,10 @@ func indexes(at int, shape []int) []string {
 	return index
 }
 
-// CheckImages decodes each image of a dataset, or each text of class folders, once, with the dataset's
-// workers. It returns the errors of the first ten unusable ones in file order. A dataset without such
-// files passes. CheckImages stops when ctx is done.
+// CheckImages decodes each image of a dataset, and reads each file of a folder of texts, once, with the
+// dataset's workers. It returns the errors of the first ten images or texts that cannot be used, in
+// file order. A dataset without images and without such texts passes. CheckImages stops when ctx is
+// done.
 func CheckImages(ctx context.Context, ds Dataset) error {
 	if ctx == nil {
 		return fmt.Errorf("checking images: the context is nil; pass a context such as context.Background(): %w", errOption)

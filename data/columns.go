@@ -9,7 +9,7 @@ import (
 	"steadyfit/option"
 )
 
-// joins reports whether the columns with these names are joined to the field x.
+// joins reports whether the columns of a table with these names are combined into the single field x.
 func (o *CSVOptions) joins(names []string) bool {
 	has := func(name string) bool { return slices.Contains(names, name) }
 	return o.always || len(o.Columns) == 0 && o.Input != "" && (o.Row || !has(o.Input)) && (len(o.Features) == 0 || slices.ContainsFunc(o.Features, has))
@@ -29,8 +29,8 @@ func positions(names []string) map[string]int {
 	return at
 }
 
-// leaveOut returns the columns of a table that are not read: those in Options.Ignore, and those that
-// Features does not have. label is the name of the label.
+// leaveOut returns the columns of a table that are not read: those in Options.Ignore and, if Features
+// determines the columns of x, those that are not in Features. label is the name of the label.
 func (o *CSVOptions) leaveOut(names []string, label string) (out []string, err error) {
 	selects, wanted, found := o.selects(names), positions(o.Features), positions(names)
 	for _, name := range names {
@@ -63,8 +63,8 @@ func (o *CSVOptions) byName(names []string) (bool, error) {
 	return len(o.Columns) > 0, nil
 }
 
-// choose returns the name of the label in the first record, and sets the order of the names and those that are
-// left out.
+// choose returns the name of the label. It sets s.order to the names of the values in their order, and
+// s.out to the names that are left out. first is the first record, whose values have these names.
 func (s *recordSet) choose(names []string, first map[string]value) (label string, err error) {
 	label = s.options.CSV.Label
 	if usual := s.format.usualLabel(); usual != "" && label == "label" && first[label].kind == nil {
@@ -85,9 +85,9 @@ func (s *recordSet) choose(names []string, first map[string]value) (label string
 	return label, err
 }
 
-// layOut joins the columns of a table to the field x, as in a CSV file, if each column has one value per
-// row and none has the name of the model's input. A single column is renamed to x. order has the names of
-// the columns in the order of the table. The dataset has no label yet.
+// layOut combines the columns of a table into the field x, as in a CSV file, if each column has one
+// value per row and none has the name of the model's input. A single column is renamed to x. order has
+// the names of the columns in the order of the table. The dataset has no label yet.
 func (m *InMemory) layOut(order []string, o *CSVOptions) error {
 	if o.Schema.allTexts() {
 		return nil
@@ -179,7 +179,7 @@ func (j *joined) observed() observed {
 		f := c.made.(*recordField)
 		of := f.set.index.observed[f.index]
 		all.Known = all.Known && of.Known && (of.Whole || c.kind.Kind == dtype.Float)
-		if of.Whole { // integers have no magnitude
+		if of.Whole { // observed.add sets no magnitude for integers
 			of.Magnitude = max(math.Abs(float64(of.Low)), math.Abs(float64(of.High)))
 		}
 		all.Magnitude = max(all.Magnitude, of.Magnitude)
@@ -212,8 +212,8 @@ func (j *joined) make(h *hand, dst vector, at int, s Sample) error {
 	return nil
 }
 
-// putNumber writes element i of v to dst[at]. A number is rounded to float32, except for integers in float64, as in
-// a table of text.
+// putNumber writes element i of v to dst[at]. A number is rounded to float32, unless dst has the type
+// float64 and the number is an integer below 2^53. CSV files are read in the same way.
 func putNumber(v vector, i int, dst vector, at int) error {
 	kind := v.kind()
 	if kind == dtype.For[bool]() || kind == dtype.For[string]() {
@@ -221,7 +221,7 @@ func putNumber(v vector, i int, dst vector, at int) error {
 	}
 	number := kind.Float(v.element(i))
 	narrow := float32(number)
-	if n, ok := kind.Int(v.element(i)); ok && kind.Kind != dtype.Float { // float64 may round it
+	if n, ok := kind.Int(v.element(i)); ok && kind.Kind != dtype.Float { // the conversion to float64 may have rounded it
 		narrow = float32(n)
 	}
 	switch dst := dst.(type) {

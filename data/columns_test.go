@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// people writes the same table in each format. Its columns are not sorted by name.
+// people writes the same table in each format. The columns of the table are not sorted by name.
 func people(t testing.TB) (paths map[string]string) {
 	type row struct {
 		Zip    int64   `parquet:"zip"`

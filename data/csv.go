@@ -56,8 +56,8 @@ type CSVOptions struct {
 	Features []string
 	// Input is the only input of a model besides the label. If Input is set, the columns of JSON lines
 	// and records become x, as the columns of a CSV file do, if each has one value per row and none has
-	// the name Input (see Row). They have the order of the first object or of a Parquet or Arrow file;
-	// for other formats, they are sorted by name.
+	// the name Input (see Row). The order of the columns is that of the first JSON object, or that of
+	// the Parquet or Arrow file. In other formats, the columns are sorted by name.
 	Input string
 	// Row means that the input takes several values, so that a column named Input is one of them.
 	Row bool
@@ -69,7 +69,7 @@ type CSVOptions struct {
 	Schema *Schema
 
 	ignore []string // Options.Ignore
-	always bool     // whether columns become x without Input
+	always bool     // whether columns become x even if Input is empty
 	size   int64    // bytes of the text, or 0 if unknown
 }
 
@@ -139,7 +139,7 @@ type table struct {
 	label     int      // the label's column from 0, or -1
 	labelLine int      // line of the first label; 0 before it
 
-	fields []*features      // by column; columns may share one; nil for the label and if left out
+	fields []*features      // by column; several columns may share one; nil for the label and if left out
 	rules  []*Rule          // by column; nil for one without a rule
 	order  []int            // the columns to read
 	out    []string         // the columns that are left out
@@ -182,7 +182,7 @@ func (t *table) bad(column int, found, expected, fix string) error {
 	}
 }
 
-// checkText returns an error for text that is not UTF-8: a model would not know its words.
+// checkText returns an error for text that is not UTF-8, whose words a model would not recognize.
 func (t *table) checkText(column int, cell string) error {
 	if utf8.ValidString(cell) {
 		return nil
@@ -346,7 +346,7 @@ func (t *table) checkRule(column int) error {
 	return fmt.Errorf("column %s is of type %s in the schema, and the model takes %s: give the column another type, or leave it out: %w", t.columnName(column), rule.Type, takes, ErrFormat)
 }
 
-// row adds a row. wrong are the errors of its cells.
+// row adds a row. wrong has the errors of the cells.
 func (t *table) row(record []string) (wrong []error, err error) {
 	line, _ := t.lines.FieldPos(0)
 	if err := t.values.take(rowBytes + cellBytes*int64(len(record))); err != nil {
@@ -413,7 +413,7 @@ func (t *table) cell(i int, cell string) error {
 	return err
 }
 
-// missingFix is what to do about a cell without a number.
+// missingFix is the advice for a cell without a number.
 const missingFix = "write a value, such as the mean of the column, give the column one by a rule of a schema, or remove the row; a model may also take the column as text and convert it"
 
 func (t *table) number(column int, cell string) (float32, error) {
@@ -440,8 +440,8 @@ func (t *table) number(column int, cell string) (float32, error) {
 	return float32(v), nil
 }
 
-// isNumber reports whether a cell is a decimal number, NaN or an infinity. NaN and infinities are
-// rejected later, since they are not class names.
+// isNumber reports whether a cell is a decimal number, NaN or an infinity. NaN and infinities count as
+// numbers, so that they are rejected later instead of becoming class names.
 func isNumber(cell string) bool {
 	v, err := strconv.ParseFloat(cell, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
@@ -450,7 +450,8 @@ func isNumber(cell string) bool {
 	return math.IsNaN(v) || math.IsInf(v, 0) || isDecimal(cell)
 }
 
-// isDecimal reports whether a text has no hexadecimal digits or underscores, which ParseFloat accepts.
+// isDecimal reports whether a number has only decimal digits, signs, a point and an exponent.
+// ParseFloat also accepts hexadecimal digits and underscores.
 func isDecimal(number string) bool {
 	return strings.Trim(number, "0123456789+-.eE") == ""
 }

@@ -450,7 +450,7 @@ func TestCSVFiles(t *testing.T) {
 	require.ErrorIs(t, err, ErrTooLarge)
 }
 
-// Columns have little spare capacity, and while they grow, the copies are few.
+// Columns have little spare capacity, and are copied only a few times while they grow.
 func TestCSVCapacity(t *testing.T) {
 	for _, c := range []struct {
 		name, cell string

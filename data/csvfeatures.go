@@ -56,7 +56,7 @@ func added[T any](t *table, column []T, v T) []T {
 	if n < cap(column) || n < large || t.options.size == 0 {
 		return append(column, v)
 	}
-	// A file that is being written may be longer than its size.
+	// A file that another process is writing may be longer than options.size by now.
 	all := max(float64(n), float64(n)*float64(t.options.size)/float64(t.lines.InputOffset()))
 	if all > 4*float64(n) { // the rest of the file may be different
 		all = 2 * float64(n)

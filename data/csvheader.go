@@ -62,7 +62,8 @@ func fromZero(cells []string) bool {
 	return n >= 3 && n+1 >= len(cells)
 }
 
-// findLabel sets the column of the label, if the options have one, and replaces its number by its name.
+// findLabel sets t.label to the column of the label, if the options name a label. If the options have
+// the number of a column with a name, findLabel replaces the number by the name.
 func (t *table) findLabel(first []string) (err error) {
 	if t.options.Label == "" {
 		return nil
@@ -91,7 +92,7 @@ func (t *table) labelColumn() (int, error) {
 	if err != nil || number == 0 || number < -t.columns || number > t.columns {
 		return named, nil
 	}
-	numbered, other := number-1, -t.columns // other is the first number from the other end
+	numbered, other := number-1, -t.columns // an index plus other is the number of that column from the other end
 	if number < 0 {
 		numbered, other = number+t.columns, 1
 	}
@@ -135,8 +136,8 @@ func (t *table) noLabel(first []string) error {
 		quote(t.options.Label), t.columns, shown, ErrField)
 }
 
-// separator returns what to do if a cell seems to contain columns with another separator than the
-// options have.
+// separator returns what to do if a cell seems to contain several columns, with another separator
+// between them than CSVOptions.Comma. It returns "" for other cells.
 func (t *table) separator(cell string) string {
 	for _, c := range ";\t" {
 		if strings.ContainsRune(cell, c) && t.options.Comma != c {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// list sets the names and numbers of the classes to the given ones, unless classes is empty.
+// list sets the classes of the label to classes, in the order of their numbers, unless classes is
+// empty.
 func (t *table) list(classes []string) (err error) {
 	if len(classes) > 0 {
 		t.listed = classes

@@ -32,8 +32,8 @@
 // passes reuse them. Each worker has memory for one sample per function. Decoding takes at most
 // ImageOptions.DecodeBytes. Only the lists of files and row numbers grow with the dataset.
 //
-// A pass ends its goroutines before the loop over it ends, however it ends. InMemory.Close unmaps or
-// closes files; later batches fail with fs.ErrClosed.
+// A pass ends its goroutines before the loop over it ends, however it ends. InMemory.Close closes
+// files; later batches fail with fs.ErrClosed.
 package data
 
 import (
@@ -80,7 +80,7 @@ type Batch struct {
 	Fields []Field
 	// Size is the number of samples; the last batch of a pass may be smaller.
 	Size int
-	// Index is the number of the batch in the pass, from 0. Skipped batches count.
+	// Index is the number of the batch in the pass, from 0. Skipped batches are counted, too.
 	Index int
 
 	slab  *slab // memory of the samples; nil for batches of a dataset outside this package

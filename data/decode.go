@@ -59,13 +59,14 @@ func detect(head []byte) (imageFormat, bool) {
 	return imageFormat{}, false
 }
 
-// painter decodes image files and resizes them to samples. It is for one goroutine.
+// painter decodes image files and resizes them to samples. Only one goroutine may use a painter at a
+// time.
 type painter struct {
 	options ImageOptions
 	buffer  *bufio.Reader
 	resizer resizer
-	pixels  []uint8 // see whole
-	file    []byte  // see decodeJPEG
+	pixels  []uint8 // the memory of the method whole
+	file    []byte  // the memory of the method decodeJPEG
 }
 
 // keptBytes is the maximum size of a picture whose memory is reused.
@@ -83,8 +84,8 @@ type imageSource interface {
 	io.Seeker
 }
 
-// paint decodes an image of size bytes into a sample of dst, starting at index at. The gate limits the
-// memory of all painters.
+// paint decodes an image of size bytes into a sample of dst, starting at index at. The gate decoding
+// limits the memory of all painters together.
 func (p *painter) paint(dst vector, at int, r imageSource, size int64, decoding *gate) error {
 	var head [16]byte
 	n, err := r.ReadAt(head[:], 0)
@@ -134,7 +135,7 @@ func (p *painter) broken(format imageFormat, err error) error {
 	return fmt.Errorf("a damaged %s image (%w): replace or remove it: %w", format.name, err, ErrFormat)
 }
 
-// readError returns the error of the system for a read, without the path.
+// readError returns the error for a read that failed with err, without the path in err.
 func readError(err error) error { return fmt.Errorf("read error: %w", withoutPath(err)) }
 
 func (p *painter) config(format imageFormat, r imageSource) (c image.Config, err error) {
@@ -209,7 +210,7 @@ func (p *painter) cost(format imageFormat, c image.Config, r io.ReaderAt) int64 
 	case format.name == "WebP":
 		perPixel = 8
 	}
-	bytes := (perPixel + 4) * int64(c.Width) * int64(c.Height) // with the picture in a form that is resized
+	bytes := (perPixel + 4) * int64(c.Width) * int64(c.Height) // 4 more for the RGBA copy that is resized
 	if p.options.Smooth {
 		bytes += 32 * int64(p.options.Width) * int64(c.Height) // an intermediate image of four float64 per pixel
 	}
@@ -262,7 +263,8 @@ func (p *painter) draw(dst vector, at int, picture image.Image) {
 	}
 }
 
-// whole returns a rectangle of a picture as RGBA, and its place there.
+// whole returns an RGBA image that contains a rectangle of a picture, and the place of the rectangle in
+// that image.
 func (p *painter) whole(picture image.Image, from image.Rectangle) (*image.RGBA, image.Rectangle) {
 	if whole, ok := picture.(*image.RGBA); ok {
 		return whole, from
@@ -281,7 +283,7 @@ func (p *painter) whole(picture image.Image, from image.Rectangle) (*image.RGBA,
 func toGrey(picture *image.RGBA, of image.Rectangle) {
 	for y := of.Min.Y; y < of.Max.Y; y++ {
 		for c := range slices.Chunk(picture.Pix[picture.PixOffset(of.Min.X, y):][:4*of.Dx()], 4) {
-			// tf.io.decode_png has this formula, which libpng does not round.
+			// tf.io.decode_png uses this formula of libpng, which truncates the result.
 			c[0] = uint8((9797*uint32(c[0]) + 19234*uint32(c[1]) + 3737*uint32(c[2])) >> 15)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// diskFile is an open file whose arrays stay on disk. A batch reads its samples, so that their pages
-// are never part of the memory of this process.
+// diskFile is an open file whose arrays stay on disk. Each batch reads its samples from the file. The
+// file is not mapped, so that its pages do not count as memory of this process.
 type diskFile struct {
 	path string
 	r    interface {

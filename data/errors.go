@@ -29,7 +29,7 @@ var (
 
 var errOption = errors.New("invalid option")
 
-// RowError reports a value that training cannot use. An error of a source joins up to ten.
+// RowError reports a value that training cannot use. An error for a source joins up to ten of them.
 type RowError struct {
 	// File is the name of the file or dataset.
 	File string
@@ -74,9 +74,9 @@ const maxProblems = 10
 type problems struct {
 	source string
 	errs   []error
-	all    int  // more than len(errs) if the others were counted only
-	some   bool // problems were left out and not counted
-	// columns has the number of errors of each column that addCell got.
+	all    int  // number of problems that were added; errs has the first ones
+	some   bool // whether problems were left out and not counted
+	// columns has the number of errors that addCell got, by column.
 	columns map[string]int
 }
 
@@ -100,7 +100,7 @@ func (p *problems) addCell(err error) bool {
 // full reports whether a column has maxInColumn errors.
 func (p *problems) full(column string) bool { return p.columns[column] >= maxInColumn }
 
-// add adds an error. It returns false if there are enough.
+// add adds an error. It returns false once there are maxProblems errors.
 func (p *problems) add(err error) bool {
 	if p.all++; len(p.errs) < maxProblems {
 		p.errs = append(p.errs, err)

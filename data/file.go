@@ -54,7 +54,7 @@ type Options struct {
 
 const formats = ".npz, .npy, .csv, .jsonl (both also .gz), a folder in MNIST's layout (IDX), a folder of .npy files, a folder of images or texts (.txt) with a sub-folder per class, TFRecord, WebDataset (.tar), Parquet or Arrow files (.arrow, .feather; one, a folder or a pattern), or builtin:NAME"
 
-// known lists common formats that Open does not support.
+// known has the names of common formats that Open does not support, by extension.
 var known = map[string]string{
 	".h5":     "HDF5",
 	".hdf5":   "HDF5",
@@ -261,7 +261,7 @@ func flatKind(entries []fs.DirEntry) *fileKind {
 	return nil
 }
 
-// onePart returns an error if the test part of a source with one part is requested.
+// onePart returns an error if the test or validation part of a source with one part is requested.
 func onePart(path, split string) error {
 	if split == "test" || split == "validation" {
 		return fmt.Errorf("%s: part %q: %w: the file has only one part; use the file of the other part, or split off a fraction", path, split, ErrNoSplit)
@@ -331,8 +331,9 @@ func (l *limit) again() *limit {
 	return newLimit(l.max)
 }
 
-// expect returns an error if copies of count values of size bytes exceed the limit. Otherwise it
-// returns the number of bytes to allocate in advance: all of them, or likely if there is no limit.
+// expect returns an error if count values of size bytes each, held that many times (copies), exceed the
+// limit. Otherwise it returns the number of bytes to allocate in advance: those of one copy, or likely
+// if there is no limit.
 func (l *limit) expect(count, size, copies int, likely int64) (int64, error) {
 	switch {
 	case count > maxInt/size:
@@ -383,8 +384,9 @@ func (l *limited) Read(p []byte) (int, error) {
 // are read.
 const usualRatio = 16
 
-// gunzip decompresses r if its first bytes are those of gzip, and returns the likely number of
-// bytes. Names are not examined, since browsers decompress downloads without renaming them.
+// gunzip decompresses r if its first bytes are those of gzip, and returns the likely number of bytes
+// after decompression. File names are not examined, since browsers decompress downloads without
+// renaming them.
 func gunzip(r io.Reader, size int64) (io.Reader, int64, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	magic, err := b.Peek(2)

@@ -12,10 +12,10 @@ import (
 )
 
 // Fingerprint returns a text that identifies a dataset of class folders or records, without reading
-// samples. It depends on the names and sizes of the files in class folders or the sizes and checksums of the
-// records, and on the fields, the classes, the order of the samples and the functions applied to
-// them. It does not depend on paths and the number of workers. ok is false for another
-// dataset.
+// samples. It depends on the names and sizes of the files in class folders or the sizes and checksums
+// of the records, and on the fields, the classes, the order of the samples and the functions applied to
+// them. It does not depend on the place of the dataset and on the number of workers. ok is false for
+// another dataset.
 //
 // Fingerprint does not detect a file in a class folder replaced by another one of the same name and size.
 func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
@@ -47,7 +47,7 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 		if c == nil {
 			continue
 		}
-		if _, ok := c.values.(*indexedLabels); ok { // part of the records
+		if _, ok := c.values.(*indexedLabels); ok { // the digest of the records includes the labels
 			fmt.Fprintf(sum, "classes %q\n", c.classes)
 			continue
 		}

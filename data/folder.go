@@ -41,7 +41,7 @@ func (k *fileKind) in(dir string) bool {
 
 var errFound = errors.New("found")
 
-// fileDecoder makes samples of files of a kind. Its methods are safe for concurrent use.
+// fileDecoder makes samples from files of one kind. Its methods are safe for concurrent use.
 type fileDecoder interface {
 	kind() *fileKind
 	// column describes the samples.
@@ -59,11 +59,11 @@ type fileDecoder interface {
 // names are the classes in the order of their numbers; empty means all sub-folders, sorted. Samples are
 // sorted by class and name, so shuffle them for training.
 //
-// Names that begin with a dot, Thumbs.db, desktop.ini and __MACOSX are ignored, and so are files beside the class
-// folders, except for images beside folders of images. Files of another kind inside a class folder are
-// ErrUnsupported. A class folder that is not in names is ErrLabel. A class without files and a folder
-// without classes are ErrFormat. An error has up to ten such problems. A file that cannot be decoded,
-// such as an empty image, ends the pass that needs it with an error that names the file.
+// Names that begin with a dot, Thumbs.db, desktop.ini and __MACOSX are ignored, and so are files beside
+// the class folders, except for images beside folders of images. Files of another kind inside a class
+// folder are ErrUnsupported. A class folder that is not in names is ErrLabel. A class without files and
+// a folder without classes are ErrFormat. An error has up to ten such problems. A file that cannot be
+// decoded, such as an empty image, ends the pass that needs it with an error that names the file.
 func openClasses(dir string, names []string, d fileDecoder) (*InMemory, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// textFolder makes a folder in the layout of the IMDB reviews. The names are paths.
+// textFolder makes a folder with a file for each of the texts, by the path in the folder.
 func textFolder(t testing.TB, texts map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()

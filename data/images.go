@@ -60,16 +60,16 @@ func (o ImageOptions) complete() (ImageOptions, error) {
 	return o, nil
 }
 
-// imageDecoder decodes the images of class folders to the field x, [height width channels] from 0 to 255,
-// uint8 or with ImageOptions.Float float32.
+// imageDecoder decodes images to samples of shape [height width channels] with values from 0 to 255:
+// uint8, or float32 with ImageOptions.Float.
 //
 // Formats are PNG, JPEG, GIF (the first picture), WebP, BMP and TIFF. Grey and paletted images are
 // converted to colour, 16-bit channels are reduced to their upper 8 bits, transparency is dropped,
 // and the orientation in EXIF data is ignored, as in Keras.
 //
-// JPEG files have other pixels than with tf.io.decode_jpeg, unless InMemory.UseJPEG sets its decoder.
-// Resizing may round differently on another processor architecture, and decoders may change with
-// Go's version.
+// The pixels of JPEG files differ from those of tf.io.decode_jpeg, unless InMemory.UseJPEG sets a
+// decoder with the same pixels. Resizing may round differently on another processor architecture, and
+// decoders may change with Go's version.
 type imageDecoder struct {
 	options  ImageOptions
 	decoding gate

@@ -508,7 +508,7 @@ func TestDecodingIsBounded(t *testing.T) {
 	for i := range 40 {
 		put(t, dir, fmt.Sprintf("a/%d.png", i), pngOf(t, large))
 	}
-	const each = 100 * 50 * (4 + 4) // decoded, and for resizing
+	const each = 100 * 50 * (4 + 4) // the decoded image, and its copy for resizing
 	for _, c := range []struct{ limit, most int64 }{{3 * each, 3 * each}, {each, each}, {1, each}} {
 		m, err := openImages(dir, ImageOptions{Size: 8, DecodeBytes: c.limit})
 		require.NoError(t, err)

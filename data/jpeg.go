@@ -2,7 +2,7 @@ package data
 
 import (
 	"bufio"
-	"errors"
+	"fmt"
 	"image"
 	"io"
 	"sync/atomic"
@@ -11,11 +11,11 @@ import (
 // decodeJPEG is the type of the argument of UseJPEG.
 type decodeJPEG func(file []byte, channels int) (pixels []byte, width, height int, err error)
 
-// UseJPEG makes this dataset, and all datasets that share its images, decode JPEG files with a function,
-// such as session.Session.DecodeJPEG. It returns pixels of 1 (grey) or 3 (colour) bytes, row by row, and
-// is called by several goroutines at the same time. nil, the default, means Go's decoder, whose pixels
-// differ from TensorFlow's. Fingerprint depends on whether a function is set, even if no image is a JPEG
-// file.
+// UseJPEG makes this dataset, and all datasets that share its images, decode JPEG files with a
+// function, such as session.Session.DecodeJPEG. The function returns pixels of 1 byte (grey) or 3 bytes
+// (colour), row by row. Several goroutines call it at the same time. nil, the default, means Go's
+// decoder, whose pixels differ from TensorFlow's. Fingerprint depends on whether a function is set,
+// even if no image is a JPEG file.
 func (m *InMemory) UseJPEG(decode func(file []byte, channels int) (pixels []byte, width, height int, err error)) {
 	use := (*decodeJPEG)(&decode)
 	if decode == nil {
@@ -37,7 +37,7 @@ func (m *InMemory) UseJPEG(decode func(file []byte, channels int) (pixels []byte
 	}
 }
 
-// jpegDecoder holds the function of UseJPEG; it is nil without one.
+// jpegDecoder holds the function of UseJPEG, or nil if none is set.
 type jpegDecoder = atomic.Pointer[decodeJPEG]
 
 // decoder returns the function of UseJPEG for a format; nil if Go decodes it.
@@ -60,7 +60,7 @@ func (p *painter) decodeJPEG(decode decodeJPEG, r *bufio.Reader, size int64) (im
 	}
 	at := image.Rect(0, 0, width, height)
 	if len(pixels) != width*height*p.options.Channels {
-		return nil, errors.New("another number of pixels than its size")
+		return nil, fmt.Errorf("%d bytes of pixels, expected %d for %dx%d pixels", len(pixels), width*height*p.options.Channels, width, height)
 	}
 	if p.options.Channels == 1 {
 		return &image.Gray{Pix: pixels, Stride: width, Rect: at}, nil

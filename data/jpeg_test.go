@@ -47,7 +47,7 @@ func TestUseJPEG(t *testing.T) {
 		ds.UseJPEG(func([]byte, int) ([]byte, int, int, error) { return nil, 0, 0, errors.New("no memory") })
 		require.ErrorContains(t, firstError(ds), "no memory")
 		ds.UseJPEG(func([]byte, int) ([]byte, int, int, error) { return []byte{1}, 2, 2, nil })
-		require.ErrorContains(t, firstError(ds), "another number of pixels")
+		require.ErrorContains(t, firstError(ds), "1 bytes of pixels, expected")
 		ds.UseJPEG(nil)
 		require.Zero(t, countSevens(t, ds, field)[0])
 		require.NoError(t, m.Close())

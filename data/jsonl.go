@@ -16,15 +16,14 @@ import (
 	"steadyfit/internal/english"
 )
 
-// readJSONL reads JSON lines. Each line is an object
-// with the same names. A name becomes a field whose values are numbers, text, bools or (nested)
-// arrays of one shape.
+// readJSONL reads JSON lines. Each line is an object with the same names. A name becomes a field whose
+// values are numbers, text, bools or (nested) arrays of one shape.
 //
-// CSVOptions.Label becomes y. Text labels are class names, which are numbered as in a table, or
-// numbers if all are integers and there are no class names. InMemory.layOut assigns the other names to
-// fields. Names that are left out may have any values.
-// A field is int64 if all its numbers are integers, which must be below 2^53. Otherwise it is float32,
-// or float64 with CSVOptions.Exact; sample_weight is always float32.
+// CSVOptions.Label becomes y. Text labels are class names, which are numbered as in a CSV file. If all
+// of them are integers and the options have no class names, they are numbers. InMemory.layOut assigns
+// the other names to fields. Names that are left out may have any values. A field is int64 if all its
+// numbers are integers, which must be below 2^53. Otherwise it is float32, or float64 with
+// CSVOptions.Exact; sample_weight is always float32.
 //
 // An invalid line is a *RowError (ErrFormat): a line that is not an object or not UTF-8, names or shapes that
 // differ from the first line, null, or a number too large for float32.
@@ -103,7 +102,7 @@ func (t *objects) add(text []byte, line int) error {
 		wrong := notUTF8(string(text))
 		return t.bad(line, "", wrong.Found, wrong.Expected, wrong.Fix)
 	}
-	if len(t.lines) == 0 { // it defines the names and shapes
+	if len(t.lines) == 0 { // the first line defines the names and shapes
 		if err := t.start(text, line); err != nil {
 			return err
 		}
@@ -179,7 +178,8 @@ func skipValue(d *json.Decoder) error {
 	return nil
 }
 
-// members calls each for the names of an object, which reads the value, and completes its errors.
+// members calls each for every name of the JSON object in text. each must read the value from d.
+// members adds the file, the line and the name to the errors that each returns.
 func (t *objects) members(text []byte, line int, each func(name string, d *json.Decoder) error) error {
 	const fix = `write a line such as {"text": "...", "label": 1}`
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -232,7 +232,8 @@ func wrongJSON(err error) error {
 	return wrong("an invalid JSON value: "+err.Error(), aValue)
 }
 
-// wrongNull returns an error for a null. Arrays have no rules.
+// wrongNull returns an error for a null nested in depth arrays. A rule cannot replace a null in an
+// array.
 func wrongNull(depth int) error {
 	err := &RowError{Found: "null", Expected: aValue, Fix: nullFix, Err: ErrFormat}
 	if depth > 0 {
@@ -243,7 +244,7 @@ func wrongNull(depth int) error {
 
 const aValue = "a number, text, true, false, or an array"
 
-// value appends the next value of a line, which is nested in depth arrays.
+// value appends the next value of a line to f. The value is nested in depth arrays.
 func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	token, err := d.Token()
 	if err != nil {
@@ -292,7 +293,7 @@ func (t *objects) value(d *json.Decoder, f *jsonField, depth int) error {
 	return nil
 }
 
-// array appends the elements of an array nested in depth arrays.
+// array appends the elements of an array, which is itself nested in depth arrays, to f.
 func (t *objects) array(d *json.Decoder, f *jsonField, depth int) error {
 	const most = 64 // dimensions, as in NumPy
 	if depth == most {

@@ -20,24 +20,25 @@ import (
 )
 
 const (
-	// keepFrom is the total size of files whose index is kept. Smaller files are read in less than a
-	// tenth of a second.
+	// keepFrom is the least total size of files whose index is kept. Smaller files are read in less
+	// than a tenth of a second.
 	keepFrom = 16 << 20
 	// keepUnused is how long an index is kept without being used.
 	keepUnused = 90 * 24 * time.Hour
 	// keepTemporary is how long the temporary file of another process is kept. Its owner may be writing it.
 	keepTemporary = 24 * time.Hour
-	// keptMagic begins a kept index. Its number changes with the meaning of the file.
+	// keptMagic begins a kept index. Its number changes when the format or the meaning of an index
+	// changes.
 	keptMagic = "steadyfit index 1\n"
-	// keptHead is the size of the magic, and of the length and the CRC32C of the header. The header as
-	// JSON and the rows follow.
+	// keptHead is the size of the part before the header: the magic, and the length and the CRC32C of
+	// the header. The header, as JSON, and the rows follow.
 	keptHead = len(keptMagic) + 8
-	// keptTexts is the maximum size in a header of the labels that are text.
+	// keptTexts is the maximum total size of the text labels in a header.
 	keptTexts = 1 << 20
 )
 
-// maxKeptHeader is the maximum size of the header for a number of files. It limits the memory for reading
-// one. The entry of a file, and the extremes of a field, take less than 256 bytes each.
+// maxKeptHeader returns the maximum size of the header for a number of files. It limits the memory for
+// reading a header. The entry of a file, and the extremes of a field, take less than 256 bytes each.
 func maxKeptHeader(files int) int64 { return keptTexts + 256*int64(files+maxFields) }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -84,13 +85,14 @@ func identityOf(f *os.File) (k keptFile, err error) {
 	return keptFile{Size: info.Size(), Modified: info.ModTime().UnixNano(), Ends: sum.Sum(nil)[:16]}, nil
 }
 
-// keptIndex is the place of an index between runs.
+// keptIndex names the file that keeps an index between runs.
 type keptIndex struct {
 	path, key string
 }
 
-// keptIndexOf returns the place of the index of files, in the folder steadyfit/data of the user's
-// cache. ok is false for small files and without a cache.
+// keptIndexOf returns the keptIndex for the files at paths, in the folder steadyfit/data of the user's
+// cache. ok is false for tables, for files of less than keepFrom bytes, and if there is no cache
+// folder.
 func keptIndexOf(paths []string, format recordFormat, o Options, size int64) (k keptIndex, ok bool) {
 	cache, err := os.UserCacheDir()
 	if _, isTable := format.(tableFormat); err != nil || isTable || size < keepFrom {
@@ -98,10 +100,10 @@ func keptIndexOf(paths []string, format recordFormat, o Options, size int64) (k 
 	}
 	ignore := slices.Sorted(slices.Values(o.Ignore))
 	sum := sha256.New()
-	// Each version of the program has its own index, so that two versions do not replace each
-	// other's.
+	// Each version of the format has its own file, so that two versions of the program do not replace
+	// each other's index.
 	fmt.Fprintf(sum, "%s%s %q %q\n", keptMagic, format.name(), o.CSV.Label, ignore)
-	if len(o.CSV.Features) > 0 { // they may leave values out
+	if len(o.CSV.Features) > 0 { // Features may leave values out
 		fmt.Fprintf(sum, "%q %t %q\n", o.CSV.Input, o.CSV.Row, o.CSV.Features)
 	}
 	for _, path := range paths {
@@ -171,8 +173,8 @@ func removeUnused(dir string) {
 	}
 }
 
-// load makes s the set of the files from the index. After an error, s is closed. The labels in the index
-// are trained on, so other users must not be able to write it.
+// load opens the files at paths and fills s from the kept index. After an error, s is closed. Training
+// uses the labels in the index, so load refuses an index that other users may write.
 func (k keptIndex) load(s *recordSet, paths []string) (err error) {
 	defer func() {
 		if err != nil {
@@ -211,7 +213,7 @@ func (k keptIndex) load(s *recordSet, paths []string) (err error) {
 	}
 	s.kept = k.path
 	now := time.Now()
-	_ = os.Chtimes(k.path, now, now) // only removeUnused needs it
+	_ = os.Chtimes(k.path, now, now) // only removeUnused needs the time
 	return nil
 }
 
@@ -264,7 +266,7 @@ func (k keptIndex) header(f *os.File, size int64, files int) (h keptHeader, star
 	return h, start, nil
 }
 
-// openKept opens the files. They must be the files for which the index was made.
+// openKept opens the files, and returns an error if they are not those for which the index was made.
 func (s *recordSet) openKept(h keptHeader, paths []string) error {
 	if len(h.Files) != len(paths) {
 		return errKept
@@ -295,7 +297,8 @@ func (s *recordSet) openKept(h keptHeader, paths []string) error {
 	return checkSamples(n)
 }
 
-// startKept takes the fields from the first record.
+// startKept takes the fields from the first record, and returns an error if the index does not match
+// them.
 func (s *recordSet) startKept(h keptHeader) error {
 	var held heldRecord
 	if err := s.index.read(held.entry[:], 0, 0); err != nil {

@@ -21,8 +21,8 @@ import (
 	"steadyfit/internal/bounded"
 )
 
-// largeRecords writes a set of two files so large that its index is kept in a cache folder, which is
-// that of this test.
+// largeRecords writes a set of two files that is large enough for a kept index, and sets the cache
+// folder to a folder of this test.
 func largeRecords(t testing.TB, records int) (dir string) {
 	t.Helper()
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
@@ -44,7 +44,7 @@ func largeRecords(t testing.TB, records int) (dir string) {
 	return dir
 }
 
-// indexes returns the kept indexes of a test.
+// indexFiles returns the paths of the kept indexes of a test.
 func indexFiles(t testing.TB) []string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(os.Getenv("XDG_CACHE_HOME"), "steadyfit", "data", "*"))
@@ -73,7 +73,7 @@ func flipped(t testing.TB, path string, at int64) {
 // changed record is not noticed at the start, it is an error when a batch needs it, and the next
 // start reads the files again.
 func TestKeptIndex(t *testing.T) {
-	const records = 60_000 // more than an index in memory has
+	const records = 60_000 // too many for an index in memory
 	dir := largeRecords(t, records)
 	scratch := t.TempDir()
 	t.Setenv("TMPDIR", scratch)
@@ -132,7 +132,7 @@ func TestKeptIndex(t *testing.T) {
 	require.Empty(t, indexFiles(t))
 }
 
-// If the files or the options have changed, another index is made.
+// If the files or the options have changed, a new index is made.
 func TestKeptIndexOfOtherFiles(t *testing.T) {
 	dir := largeRecords(t, 16)
 	o := Options{CSV: CSVOptions{Label: "label"}}
@@ -200,8 +200,8 @@ func TestKeptIndexOfOtherFiles(t *testing.T) {
 	require.NoFileExists(t, left)
 }
 
-// If other users may write a kept index, the files are read instead, since the labels in an index
-// are trained on.
+// If other users may write a kept index, the files are read instead, since training uses the labels in
+// an index.
 func TestKeptIndexOfOthers(t *testing.T) {
 	dir := largeRecords(t, 8)
 	want := describe(openLabelled(t, dir))
@@ -227,7 +227,7 @@ func TestKeptIndexOfOthers(t *testing.T) {
 	}
 }
 
-// A kept index that is replaced or damaged while it is in use changes nothing.
+// If a kept index is replaced or damaged while a dataset uses it, the batches do not change.
 func TestKeptIndexIsReplacedInUse(t *testing.T) {
 	for _, records := range []int{100, 60_000} { // rows in memory and in a file
 		dir := largeRecords(t, records)
@@ -280,7 +280,7 @@ func TestBadKeptIndex(t *testing.T) {
 	huge := slices.Clone(good)
 	binary.LittleEndian.PutUint32(huge[len(keptMagic):], math.MaxUint32)
 	cases["huge header"] = huge
-	// made returns an index with right checksums.
+	// made returns the good index with a change and with correct checksums.
 	made := func(change func(h *keptHeader, rows []byte)) []byte {
 		var h keptHeader
 		rows := slices.Clone(good[rowsAt:])

@@ -14,7 +14,8 @@ import (
 
 // Sample identifies a sample of a pass.
 type Sample struct {
-	// Row is the number of the sample in its file or folder, from 0, for any order of the pass.
+	// Row is the number of the sample in its file or folder, from 0. It does not depend on the order of
+	// the pass.
 	Row int
 	// Epoch is Pass.Epoch.
 	Epoch int
@@ -54,7 +55,8 @@ func (fromFiles) tame() bool { return true }
 
 func (fromFiles) repeats() bool { return true }
 
-// hand is the memory of one worker: samples between two functions, the state of makers, and rows.
+// hand is the memory of one worker: row numbers, samples between two functions of a column, and the
+// state of makers.
 type hand struct {
 	rows    []uint32
 	between map[maker]vector
@@ -94,9 +96,9 @@ func (m *InMemory) makes() bool {
 	return slices.ContainsFunc(m.columns, func(c column) bool { return c.made != nil })
 }
 
-// Workers returns the dataset with n goroutines per pass that decode, augment and map samples. n
-// below 1, the default, means GOMAXPROCS; above 1024 it means 1024. The number of goroutines does not change the batches.
-// Stored samples are copied by one goroutine.
+// Workers returns the dataset with n goroutines per pass that decode, augment and map samples. n below
+// 1, the default, means GOMAXPROCS; n above 1024 means 1024. The number of goroutines does not change
+// the batches. Stored samples are copied by one goroutine.
 func (m *InMemory) Workers(n int) *InMemory {
 	v := m.view()
 	v.workers = min(max(n, 0), contract.MaxWorkers)
@@ -106,8 +108,8 @@ func (m *InMemory) Workers(n int) *InMemory {
 // Map returns the dataset with f applied to the samples of a field. S is the element type of the
 // field; D and shape are the element type and shape of the result. InMemory.Scale is an example.
 //
-// f must fill dst, must not change src, and must not retain them. Several goroutines call f at the
-// same time. Its result may depend only on its arguments, including random numbers of
+// f must fill dst, must not change src, and must not retain dst and src. Several goroutines call f at
+// the same time. The result of f may depend only on its arguments, including random numbers of
 // Sample.Random, so that a resumed training gets the same samples. An error ends the pass.
 //
 // name identifies f in messages and checkpoints. Change name when f changes, so that a checkpoint
@@ -116,7 +118,7 @@ func Map[D, S element](m *InMemory, field, name string, shape []int, f func(s Sa
 	return mapField(m, field, name, shape, false, false, f)
 }
 
-// mapField implements Map. tame and repeats are the results of the maker's methods.
+// mapField implements Map. tame and repeats are the results of the methods of maker with these names.
 func mapField[D, S element](m *InMemory, field, name string, shape []int, tame, repeats bool, f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
 	v, at, err := m.editable(field)
 	if err != nil {
@@ -189,8 +191,8 @@ func (g *stage[D, S]) source(h *hand, s Sample) ([]S, error) {
 }
 
 // Scale returns the dataset with a field of uint8, or of images as float32 (ImageOptions.Float),
-// converted linearly to float32, so that 0 becomes low and 255 becomes high. Scale("x", 0, 1) divides by
-// 255. Augment before scaling: after it, Jitter does not clamp.
+// converted linearly to float32, so that 0 becomes low and 255 becomes high. Scale("x", 0, 1) divides
+// by 255. Call Augment before Scale: after Scale, Jitter does not clamp.
 func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	c, ok := m.column(field)
 	if !ok {
@@ -236,12 +238,12 @@ func (c *column) stored() (vector, error) {
 	}
 }
 
-// chunkBytes is the approximate size of a chunk: large enough to make the overhead of taking it small,
-// and about one image of usual size.
+// chunkBytes is the approximate size of a chunk, the samples that a worker takes at a time. It is about
+// the size of one usual image, and large enough to make the overhead of taking a chunk small.
 const chunkBytes = 64 << 10
 
-// chunk returns the number of samples that a worker takes at a time: at least four chunks per worker
-// if the batch is large enough.
+// chunk returns the number of samples in a chunk. A batch that is large enough has at least four chunks
+// per worker.
 func (m *InMemory) chunk(batch, workers int) int {
 	if workers == 1 {
 		return batch

@@ -34,7 +34,7 @@ func copied(t testing.TB, ds Dataset, p Pass) []Batch {
 	return all
 }
 
-// pipeline returns a folder of images with a stage of every kind.
+// pipeline returns a dataset of images that are decoded, augmented, scaled and shuffled.
 func pipeline(t testing.TB, n int) *InMemory {
 	t.Helper()
 	m, err := openImages(imageFolder(t, n), ImageOptions{Size: 8})
@@ -78,7 +78,7 @@ func TestStreamDoesNotDependOnWorkers(t *testing.T) {
 	}
 }
 
-// The result of a stage depends on the row and the epoch, not on the position in the pass.
+// A sample that functions have made depends on the row and the epoch, not on the position in the pass.
 func TestSamplesDoNotDependOnTheOrder(t *testing.T) {
 	m := pipeline(t, 20)
 	byRow := func(ds *InMemory, epoch int) map[int64]any {
@@ -145,7 +145,7 @@ func TestWorkersAreBounded(t *testing.T) {
 					require.Zero(t, idle)
 				}
 				require.Equal(t, 20, taken)
-				// Each worker keeps one sample per stage.
+				// Each worker keeps one sample per function.
 				require.Len(t, ds.idle.hands, workers)
 				for _, h := range ds.idle.hands {
 					require.Empty(t, h.between, "the samples of the stage lie in memory already")
@@ -155,7 +155,7 @@ func TestWorkersAreBounded(t *testing.T) {
 	}
 }
 
-// The next pass reuses the memory between stages: one sample per worker.
+// The next pass reuses the memory for the samples between two functions: one sample per worker.
 func TestHandsAreKept(t *testing.T) {
 	m := pipeline(t, 12).Workers(3)
 	ds := Prefetch(m, 2)
@@ -382,8 +382,8 @@ func TestScale(t *testing.T) {
 	require.ErrorContains(t, err, "finite")
 }
 
-// A check for finite floats reads the stored values if the functions of the stages keep them finite.
-// Otherwise it reads the results of the functions.
+// A check for finite floats reads the stored values if the functions that are applied to them keep them
+// finite. Otherwise it reads the results of the functions.
 func TestCheckFiniteThroughStages(t *testing.T) {
 	x := make([]float32, 4*6*6)
 	m, err := New("set", Field{"x", Array{[]int{4, 6, 6}, x}})

@@ -27,7 +27,7 @@ type InMemory struct {
 	// files are the open files. Derived datasets share them.
 	files   []io.Closer
 	records *recordSet // nil for other sources
-	out     []string   // columns or values of records that were left out
+	out     []string   // names of the columns, or of the values of records, that were left out
 	workers int        // see Workers
 
 	shuffled bool
@@ -110,10 +110,9 @@ func (m *InMemory) add(name string, a array, file string) error {
 	return nil
 }
 
-// Close unmaps or closes the files of the dataset and of all datasets derived from the same source,
-// and removes its temporary files. It waits for copies in progress. Later batches of values in files
-// are fs.ErrClosed. Closing again has no effect. A dataset that is not closed keeps its files until
-// the process ends.
+// Close closes the files of the dataset and of all datasets derived from the same source, and removes
+// its temporary files. Later batches of values in files are fs.ErrClosed. Closing again has no effect.
+// A dataset that is not closed keeps its files until the process ends.
 func (m *InMemory) Close() error {
 	var err error
 	for _, f := range m.files {
@@ -128,8 +127,9 @@ func (m *InMemory) Name() string { return m.name }
 // Len returns the number of samples; at least 1.
 func (m *InMemory) Len() int { return m.n }
 
-// HeapBytes returns the size of the arrays in the Go heap, without arrays that stay on disk and samples that are made
-// on demand. A string counts as 16 bytes plus its text. The index of records counts if it is in memory.
+// HeapBytes returns the size of the arrays in the Go heap, without arrays that stay on disk and samples
+// that are made on demand. A string counts as 16 bytes plus its text. The index of records counts if it
+// is in memory.
 func (m *InMemory) HeapBytes() (sum int64) {
 	if m.records != nil {
 		sum = m.records.index.heapBytes()
@@ -161,7 +161,8 @@ func (m *InMemory) Fields() []FieldSpec {
 	return specs
 }
 
-// LeftOut returns the columns of a table and the values of records that Options.Ignore or CSVOptions.Features left out.
+// LeftOut returns the names of the columns of a table, or of the values of records, that Options.Ignore
+// or CSVOptions.Features left out.
 func (m *InMemory) LeftOut() []string { return slices.Clone(m.out) }
 
 // Batches returns the batches of one pass. An invalid Pass yields an error.
@@ -318,7 +319,7 @@ type slab struct {
 	kept    bool         // set by Batch.Keep
 	turn    atomic.Int64 // incremented when Prefetched reuses the slab
 	shown   map[part][]Field
-	handed  []handed // the batches of a ring in this slab
+	handed  []handed // the batches in this slab, if a ring uses it
 }
 
 type part struct{ at, size int }

@@ -24,7 +24,7 @@ import (
 
 const npyMagic = "\x93NUMPY"
 
-// maxHeader limits the length of a header. Supported types have about 100 bytes.
+// maxHeader limits the length of a header. Headers with supported types have about 100 bytes.
 const maxHeader = 64 << 10
 
 type array struct {
@@ -114,7 +114,7 @@ func openNPZ(path string, o Options, l *limit) (*InMemory, error) {
 	return readNPZ(path, f, size, o.part(), l, nil)
 }
 
-// readNPZ reads an archive of size bytes. If stays is set, uncompressed arrays stay in that file,
+// readNPZ reads an archive of size bytes. If stays is not nil, uncompressed arrays stay in that file,
 // which the dataset then owns.
 func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, stays *diskFile) (*InMemory, error) {
 	m := &InMemory{name: name}

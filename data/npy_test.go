@@ -313,7 +313,7 @@ func TestNPZRefuses(t *testing.T) {
 	}
 }
 
-// A valid file of some kB that expands to 4 MB is rejected if MaxBytes is lower.
+// A valid file of a few kB that expands to 4 MB is rejected if MaxBytes is lower.
 func TestMaxBytes(t *testing.T) {
 	values := make([]byte, 4<<20)
 	path := write(t, "zeros.npz", archive(t, member{"x.npy", zip.Deflate, rawNPY(dictOf("|u1", fmt.Sprintf("(%d, 1024)", len(values)>>10)), values...)}))
@@ -324,7 +324,7 @@ func TestMaxBytes(t *testing.T) {
 	require.Equal(t, 4096, m.Len())
 }
 
-// A header over the limit is rejected before memory is allocated.
+// A header that states more bytes than the limit is rejected before memory is allocated.
 func TestPromisesAreLimited(t *testing.T) {
 	idx := append([]byte{0, 0, 8, 1}, 0x10, 0, 0, 0) // 256 MiB
 	for name, read := range map[string]func(*limit) error{
@@ -444,7 +444,7 @@ func FuzzNPY(f *testing.F) {
 			}
 		}
 		if _, isText := a.Values.([]string); isText {
-			return // is not written
+			return // text cannot be written
 		}
 		var file bytes.Buffer
 		require.NoError(t, writeNPY(&file, a))

@@ -18,8 +18,8 @@ const splitStream = ^uint64(0)
 // rand.Shuffle does not promise that, but the raw output of the generator does. TestOrderGolden
 // checks the result.
 //
-// The numbers are drawn in blocks before the elements are swapped, since the processor then waits for
-// several elements of a large order at a time.
+// A block of numbers is drawn before the elements are swapped, so that the processor can load several
+// elements of a large order at the same time.
 func shuffleOrder(order []uint32, seed, stream uint64) {
 	for i := range order {
 		order[i] = uint32(i)
@@ -29,8 +29,8 @@ func shuffleOrder(order []uint32, seed, stream uint64) {
 	for i := len(order) - 1; i > 0; {
 		block := drawn[:min(i, len(drawn))]
 		for k := 0; k < len(block); {
-			// The loop rejects numbers like the function below, but overwrites a rejected number,
-			// which costs less than a branch.
+			// Like the function below in this file, the loop rejects numbers that are too large. It
+			// overwrites a rejected number, which costs less than a branch.
 			last := uint64(i - k)
 			v := source.Uint64() & (uint64(1)<<bits.Len64(last) - 1)
 			block[k] = uint32(v)
@@ -52,15 +52,15 @@ func randomOf(seed, stream uint64) *rand.PCG {
 	return rand.NewPCG(high, mix(high+stream))
 }
 
-// maxStored is the maximum length of a random order that is stored. A longer one is computed, so that its
-// memory, 4 MiB, does not grow with the data.
+// maxStored is the maximum length of a random order that is stored. A longer order is computed
+// (permutation), so that an order takes at most 4 MiB.
 const maxStored = 1 << 20
 
 // order has the rows of a pass by their positions.
 type order struct {
 	rows     []uint32     // stored rows; nil if they are computed
 	shuffled *permutation // of the positions; nil for the order of the file
-	of       *subset      // to which the positions belong; nil means all rows
+	of       *subset      // the rows to which the positions refer; nil means all rows
 }
 
 // newOrder returns a random order of n rows, of a subset or of all. It reuses the slice in room.
@@ -109,8 +109,8 @@ func (o order) between(room *[]uint32, from, to int) []uint32 {
 	return rows
 }
 
-// permutation is a random permutation of the numbers below n that is computed: a Feistel network on the
-// numbers below a power of four, which is applied again to a result that is n or more.
+// permutation computes a random permutation of the numbers below n. It is a Feistel network on the
+// numbers below a power of four. The network is applied again to a result that is n or more.
 type permutation struct {
 	n    uint64
 	half int // bits of a half of a number
@@ -142,7 +142,7 @@ func (p *permutation) at(i uint32) uint32 {
 // subset is a set of rows in ascending order, with one bit for each row of the source.
 type subset struct {
 	bits   []uint64
-	before []uint32 // members before each blockWords words
+	before []uint32 // number of members before each block of blockWords words
 }
 
 const blockWords = 8

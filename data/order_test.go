@@ -96,8 +96,8 @@ func TestSubset(t *testing.T) {
 	}
 }
 
-// With more than maxStored rows, passes, splits and resumes compute the order, and need a small
-// part of the memory of a stored order.
+// With more than maxStored rows, passes, splits and resumed passes compute the order, and need much
+// less memory than a stored order.
 func TestLargeOrdersAreComputed(t *testing.T) {
 	const n = maxStored * 5 / 4
 	rows := make([]uint32, n)

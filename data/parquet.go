@@ -23,8 +23,8 @@ import (
 // row cannot be read alone.
 type parquetRows struct {
 	tableRows
-	dates []func(parquet.Value) string // the text of a date or time of each column; nil for other types
-	flags [][]byte                     // the values of columns of the row group that follow and that the library does not decode
+	dates []func(parquet.Value) string // by column: formats a date or time as text; nil for other types
+	flags [][]byte                     // by column: the next booleans of the row group, if the library does not decode them
 }
 
 func (*parquetRows) name() string { return "Parquet" }
@@ -76,8 +76,9 @@ func (p *parquetRows) rows(r io.ReaderAt, size int64, each func([]byte) error) (
 	return nil
 }
 
-// orderedByPandas returns the columns that were ordered categories of pandas, which has a list of its columns in
-// the metadata. Their dictionaries have all values in their order.
+// orderedByPandas returns the names of the columns that were ordered categories in pandas, which writes
+// a list of its columns to the metadata. The dictionaries of these columns have all categories in their
+// order.
 func orderedByPandas(f *parquet.File) []string {
 	var list struct {
 		Columns []struct {
@@ -96,7 +97,7 @@ func orderedByPandas(f *parquet.File) []string {
 	return names
 }
 
-// checkMetadata checks the footer, which has the metadata that the library reads into memory.
+// checkMetadata checks the footer, whose metadata the library reads into memory.
 func checkMetadata(r io.ReaderAt, size int64, memory *limit) error {
 	raw, _, err := footerOf(r, size, "a Parquet file", parquetMagic)
 	if err != nil {
@@ -206,7 +207,8 @@ func (p *parquetRows) group(group parquet.RowGroup, buffer []parquet.Row, raw *[
 	}
 }
 
-// parquetColumns returns the columns of a schema, one for each leaf, and the functions for the text of dates.
+// parquetColumns returns the columns of a schema, one for each leaf, and the functions that format
+// dates (parquetRows.dates).
 func parquetColumns(schema *parquet.Schema) (columns []tableColumn, dates []func(parquet.Value) string) {
 	for _, path := range schema.Columns() {
 		leaf, _ := schema.Lookup(path...)
@@ -267,7 +269,8 @@ func parquetKind(t parquet.Type) *dtype.Type {
 	return nil
 }
 
-// parquetDate returns a function for the text of dates or times, which rules read; nil for other columns.
+// parquetDate returns a function that formats dates or times as the text that rules read; nil for other
+// columns.
 func parquetDate(t parquet.Type) func(parquet.Value) string {
 	logical := t.LogicalType()
 	if logical == nil {

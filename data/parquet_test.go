@@ -73,7 +73,7 @@ func TestParquetSets(t *testing.T) {
 	require.ErrorContains(t, err, filepath.Join(dir, "part-2.parquet")+": its columns or their types differ")
 }
 
-// The columns of the files of a set may count times in different units.
+// The same column may count time in different units in the files of a set.
 func TestParquetUnitsOfFiles(t *testing.T) {
 	at := time.Date(2024, 2, 29, 12, 30, 0, 0, time.UTC)
 	dir := t.TempDir()

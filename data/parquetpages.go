@@ -20,8 +20,8 @@ import (
 	"steadyfit/option"
 )
 
-// pageChecker checks the pages of Parquet files before the library reads them. The library allocates
-// whatever size a header, a run or a length states.
+// pageChecker checks the pages of Parquet files before the Parquet library reads them, since the
+// library allocates any size that a header, a run or a length states.
 type pageChecker struct {
 	file    io.ReaderAt
 	size    int64
@@ -112,18 +112,18 @@ type columnChunk struct {
 	leaf *parquet.Column
 	meta *format.ColumnMetaData
 
-	page, dictionary int64 // memory for the largest ones
+	page, dictionary int64 // memory for the largest page and the largest dictionary
 	hasDictionary    bool
-	row, longest     int    // values of the last row, which may go on in the next page, and of the longest
-	values           int    // except nulls
+	row, longest     int    // values of the last row, which may continue in the next page, and of the longest row
+	values           int    // number of values that are not null
 	flags            []byte // booleans that the library does not decode
 
-	kept    int64      // memory for the most pages of texts that a row and the library refer to
-	ofRow   int64      // memory for those of the last row
+	kept    int64      // largest memory for the pages of texts to which a row and the library's buffer refer
+	ofRow   int64      // memory for the pages to which the last row refers
 	begins  bool       // whether a row begins in the last page
-	latest  int        // values of the last page
-	stale   []keptPage // those of the values that the library read and did not replace yet
-	ofReads int64      // their memory
+	latest  int        // number of values in the last page
+	stale   []keptPage // pages with values that are still in the library's buffer
+	ofReads int64      // memory for the pages in stale
 }
 
 type keptPage struct {
@@ -198,8 +198,9 @@ func (c *columnChunk) checkPage(from, end int64, first bool) (int64, error) {
 	return size + int64(h.CompressedPageSize), nil
 }
 
-// keep counts the pages that remain in memory since values refer to them. The library reads values to the
-// beginning of a buffer, so the values of an earlier page may remain behind those of a later one.
+// keep counts the pages that remain in memory since values refer to them. The library reads the values
+// of a page to the beginning of a buffer, so values of an earlier page may remain in the buffer after
+// those of a later page.
 func (c *columnChunk) keep(memory int64) {
 	switch c.leaf.Type().Kind() {
 	case parquet.ByteArray, parquet.FixedLenByteArray:
@@ -242,7 +243,7 @@ func (p *pageChecker) header(from, end int64) (h *format.PageHeader, size int64,
 	}
 }
 
-// stated returns the memory that a page takes by its header.
+// stated returns the memory that a page takes according to its header.
 func (p *pageChecker) stated(h *format.PageHeader) (int64, error) {
 	values := h.DataPageHeader.V.NumValues
 	switch h.Type {
@@ -261,8 +262,8 @@ func (p *pageChecker) stated(h *format.PageHeader) (int64, error) {
 	return stated, nil
 }
 
-// content decompresses a page, and checks what the library decodes from it. It returns the memory for the
-// values that the header does not state.
+// content decompresses a page, and checks what the library decodes from it. memory is the memory for
+// decoded values that is not included in the sizes in the header.
 func (c *columnChunk) content(h *format.PageHeader) (memory int64, err error) {
 	levels, block, codec := []byte(nil), c.block, c.meta.Codec
 	if v2 := &h.DataPageHeaderV2.V; h.Type == format.DataPageV2 {
@@ -293,7 +294,8 @@ func otherSize(stated int) error {
 	return fmt.Errorf("more or fewer bytes when decompressed than the %d that its header states: %w", stated, ErrFormat)
 }
 
-// decompressed returns the content of a page, or its beginning if that has more than size bytes.
+// decompressed returns the content of a page. If the content has more than size bytes, the result may
+// end after size+1 bytes.
 func (p *pageChecker) decompressed(codec format.CompressionCodec, block []byte, size int) ([]byte, error) {
 	var content io.Reader
 	var err error
@@ -309,7 +311,7 @@ func (p *pageChecker) decompressed(codec format.CompressionCodec, block []byte, 
 	case format.Zstd:
 		p.zstd, err = p.limit.zstdReader(p.zstd, from)
 		content = p.zstd
-	default: // the library reads other values than were written with LZ4_RAW
+	default: // the library reads wrong values with LZ4_RAW
 		return nil, fmt.Errorf("the compression %s is %w; write the file with zstd or snappy", codec, ErrUnsupported)
 	}
 	if err != nil {
@@ -321,7 +323,8 @@ func (p *pageChecker) decompressed(codec format.CompressionCodec, block []byte, 
 	return p.raw, err
 }
 
-// decompressedBlock decompresses a block of Snappy, which cannot be decompressed in parts.
+// decompressedBlock decompresses a block of Snappy as a whole, since Snappy cannot decompress only its
+// beginning.
 func (p *pageChecker) decompressedBlock(block []byte, size int) ([]byte, error) {
 	const ratio = 256 // more than Snappy can compress
 	n, err := snappy.DecodedLen(block)
@@ -332,8 +335,8 @@ func (p *pageChecker) decompressedBlock(block []byte, size int) ([]byte, error) 
 	return snappy.Decode(p.raw, block)
 }
 
-// zstdReader returns the reader of zstd, which checks the sizes that frames state. It reuses the reader
-// last, if not nil.
+// zstdReader returns a zstd reader of r, which refuses frames that state a window above the limit. It
+// reuses the reader last, unless last is nil.
 func (l *limit) zstdReader(last *zstd.Decoder, r io.Reader) (*zstd.Decoder, error) {
 	if last != nil {
 		return last, last.Reset(r)

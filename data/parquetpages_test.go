@@ -20,7 +20,7 @@ import (
 type pageChange func(h *format.PageHeader, page []byte, c *format.ColumnMetaData) []byte
 
 // onePage returns a Parquet file whose only page has n zero bytes in rows of 1024 numbers, and a
-// function that makes the same file with a change.
+// function that returns the same file with a change of the page.
 func onePage(t testing.TB, codec compress.Codec, version, n int) (raw []byte, changed func(pageChange) []byte) {
 	t.Helper()
 	type row struct {
@@ -149,7 +149,7 @@ func TestBadParquetPages(t *testing.T) {
 	}
 }
 
-// The pages of all columns are in memory at a time.
+// The limit applies to the pages of all columns together, since they are in memory at the same time.
 func TestParquetColumnsAreBounded(t *testing.T) {
 	type row struct {
 		A, B string

@@ -5,16 +5,17 @@ import (
 	"fmt"
 )
 
-// thriftWalk walks over a struct in Thrift's compact protocol before the library decodes it. The library
-// allocates lists with the lengths that they state, and calls itself for each level of nesting.
+// thriftWalk walks over a struct in Thrift's compact protocol before the Parquet library decodes the
+// struct. The library allocates lists with the lengths that they state, and calls itself for each level
+// of nesting.
 type thriftWalk struct {
-	raw     []byte // what follows
-	structs int64  // in lists
+	raw     []byte // the bytes that were not walked over yet
+	structs int64  // number of structs in lists
 }
 
 const (
-	// structBytes is about the memory for the largest struct of the metadata, a column in a row
-	// group.
+	// structBytes is the approximate memory for the largest struct of the metadata, which describes a
+	// column in a row group.
 	structBytes = 1 << 10
 	// maxThriftDepth limits the nesting; the format has at most ten levels.
 	maxThriftDepth = 32

@@ -43,8 +43,8 @@ func (c *columnChunk) checkDictionary(h *format.DictionaryPageHeader, raw []byte
 	return nil
 }
 
-// checkData checks the levels and the values of a page of data. It returns the memory for the values that
-// the header does not state.
+// checkData checks the levels and the values of a page of data. It returns the memory as the method
+// content does.
 func (c *columnChunk) checkData(h *format.PageHeader, levels, raw []byte) (memory int64, err error) {
 	v1, v2 := &h.DataPageHeader.V, &h.DataPageHeaderV2.V
 	n, encoding := int(v2.NumValues), v2.Encoding
@@ -79,7 +79,7 @@ func (c *columnChunk) checkData(h *format.PageHeader, levels, raw []byte) (memor
 	return c.checkValues(encoding, raw, n-nulls)
 }
 
-// levelsBefore splits a page into its levels, which follow their length, and the rest.
+// levelsBefore splits a page into its levels, which have their length before them, and the rest.
 func levelsBefore(raw []byte, highest int, encoding format.Encoding) (levels, rest []byte, err error) {
 	switch {
 	case highest == 0:
@@ -90,7 +90,7 @@ func levelsBefore(raw []byte, highest int, encoding format.Encoding) (levels, re
 	return prefixed(raw)
 }
 
-// prefixed splits raw into the bytes that follow their length, and the rest.
+// prefixed splits raw into bytes that have their length before them, and the rest.
 func prefixed(raw []byte) (content, rest []byte, err error) {
 	if len(raw) < 4 || int64(binary.LittleEndian.Uint32(raw)) > int64(len(raw)-4) {
 		return nil, nil, fmt.Errorf("levels or values that exceed its %d bytes: %w", len(raw), ErrFormat)
@@ -99,7 +99,7 @@ func prefixed(raw []byte) (content, rest []byte, err error) {
 	return raw[4 : 4+n], raw[4+n:], nil
 }
 
-// decodeLevels decodes n levels from runs; there are none if the highest is 0.
+// decodeLevels decodes n levels from runs to p.levels, which is empty if the highest level is 0.
 func (p *pageChecker) decodeLevels(runs []byte, highest, n int) (err error) {
 	if p.levels = p.levels[:0]; highest == 0 {
 		return nil
@@ -167,8 +167,8 @@ func tooMany(n int) error {
 	return fmt.Errorf("runs with more values than the %d that its header states: %w", n, ErrFormat)
 }
 
-// checkValues returns an error unless raw has n values. It returns the memory for the values that the
-// header does not state.
+// checkValues returns an error unless raw has n values. It returns the memory as the method content
+// does.
 func (c *columnChunk) checkValues(encoding format.Encoding, raw []byte, n int) (memory int64, err error) {
 	kind, width := c.leaf.Type().Kind(), valueBits(c.leaf.Type())
 	switch encoding {
@@ -312,10 +312,11 @@ func (p *pageChecker) sumLengths(raw []byte, n int) (sum int64, rest []byte, err
 	return sum, rest, err
 }
 
-// afterDeltas returns what follows n numbers of a width in bits with the encoding DELTA_BINARY_PACKED:
-// a header and blocks. The lengths of the blocks follow from the widths of their parts.
+// afterDeltas returns the bytes of raw after n numbers of width bits with the encoding
+// DELTA_BINARY_PACKED. The numbers have a header and blocks. The widths of the parts of a block
+// determine its length.
 func afterDeltas(raw []byte, n int, width int64) ([]byte, error) {
-	var head [4]uint64 // the size of a block, its parts, all numbers, and the first number
+	var head [4]uint64 // the size of a block, the number of its parts, the number of all values, and the first value
 	for i := range head {
 		number, size := binary.Uvarint(raw)
 		if size <= 0 {
@@ -324,7 +325,7 @@ func afterDeltas(raw []byte, n int, width int64) ([]byte, error) {
 		head[i], raw = number, raw[size:]
 	}
 	block, parts := head[0], head[1]
-	const most = 1 << 16 // of the library
+	const most = 1 << 16 // the limit of the library
 	switch {
 	case block == 0 || block > most || parts == 0 || parts > block || block%128 != 0 || block%parts != 0 || block/parts%32 != 0:
 		return nil, badDeltas(fmt.Sprintf("%d parts of a block of %d numbers", parts, block))

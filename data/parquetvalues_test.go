@@ -35,7 +35,7 @@ type parquetPart struct {
 	header  format.PageHeader
 	content []byte
 	size    int    // when decompressed; 0 if it is not compressed
-	raw     []byte // the header instead
+	raw     []byte // the encoded header, if header is not used
 }
 
 func (p parquetParts) file(t testing.TB) []byte {
@@ -246,7 +246,7 @@ func TestHostileParquet(t *testing.T) {
 	}
 }
 
-// Only few rows with texts in large pages are read at a time, and the pages are freed afterwards.
+// Only a few rows with texts in large pages are read at a time, and the pages are freed afterwards.
 func TestParquetRowsKeepPages(t *testing.T) {
 	const n, size = 16, 1 << 20
 	raw := parquetParts{
@@ -289,7 +289,7 @@ func TestHugeParquetRow(t *testing.T) {
 	})
 }
 
-// Fewer long rows than short ones are in memory at a time.
+// Fewer long rows than short rows are in memory at the same time.
 func TestLongParquetRows(t *testing.T) {
 	const rows, n = 64, 1 << 14
 	levels := slices.Repeat(slices.Concat(runOf(1, 0), runOf(n-1, 1)), rows)

@@ -43,7 +43,7 @@ type Prefetched struct {
 // ring is the memory of one pass. The consumer and the goroutines share it.
 type ring struct {
 	of      *Prefetched
-	memory  *InMemory // the dataset if it is an InMemory
+	memory  *InMemory // the dataset; nil if it is not an InMemory
 	samples int       // samples per batch
 	block   int       // batches per slab
 	slabs   []*slab   // all slabs of the pass
@@ -68,9 +68,10 @@ type ring struct {
 	hands    []*hand
 }
 
+// handed is a batch in a slab: one that is being read, is ready, or is in use by the consumer.
 type handed struct {
 	slab    *slab
-	at      int // index of its first sample in the slab
+	at      int // index of the first sample in the slab
 	size    int
 	index   int
 	last    bool // whether it is the last batch of the slab
@@ -117,7 +118,7 @@ func (d *Prefetched) SetAhead(n int) {
 	}
 }
 
-// batchBytes returns the size of a batch of batch samples in bytes.
+// batchBytes returns the size in bytes of a batch with batch samples; 0 if a field has an unknown type.
 func (d *Prefetched) batchBytes(batch int) int64 {
 	samples := min(max(batch, 0), d.Len())
 	var total int64
@@ -333,8 +334,8 @@ func (r *ring) next() *handed {
 	return b
 }
 
-// done ends a chunk. The batch keeps the error of its first failed chunk. It waits for the chunks
-// before that, which are done or in progress.
+// done ends a chunk. The batch keeps the error of its first failed chunk, and is ready after all its
+// chunks have ended.
 func (r *ring) done(b *handed, at int, err error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -385,8 +386,8 @@ func (r *ring) receive() (*handed, error) {
 	}
 }
 
-// release frees the slab of a batch after its use. With more than fewAhead batches ahead, it wakes
-// goroutines only when half of the slabs are free.
+// release frees the slab of h after the consumer has used h, if h is the last batch in the slab. With
+// more than fewAhead batches ahead, it wakes goroutines only when half of the slabs are free.
 func (r *ring) release(h *handed) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -443,7 +444,7 @@ func (r *ring) trim() {
 	}
 }
 
-// forget drops a slab that is in use. The caller holds mu.
+// forget removes a slab, which is not in r.free, from r.slabs. The caller holds mu.
 func (r *ring) forget(s *slab) {
 	r.slabs = slices.DeleteFunc(r.slabs, func(other *slab) bool { return other == s })
 }

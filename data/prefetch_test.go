@@ -61,7 +61,8 @@ func newSource(n int) *source {
 	return &source{n: n, failAt: -1, promised: []FieldSpec{{Name: "x", Shape: nil, Type: "int32"}}}
 }
 
-// held returns the number of buffers in passes in progress and in the idle ring.
+// held returns the number of buffers of passes in progress, and of the ring that the next pass will
+// use.
 func held(d *Prefetched) (busy, idle int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -87,7 +88,7 @@ type buffers map[weak.Pointer[int32]]bool
 
 func (s buffers) add(b Batch) { s[weak.Make(&b.Fields[0].Values.([]int32)[0])] = true }
 
-// alive counts the buffers that a collection does not free.
+// alive returns the number of buffers that a garbage collection does not free.
 func (s buffers) alive() int {
 	runtime.GC()
 	n := 0
@@ -243,8 +244,8 @@ func TestSetAheadFromOtherGoroutines(t *testing.T) {
 	setters.Wait()
 }
 
-// If the source is faster than the consumer, all buffers are filled: at once after raising the
-// number, and after lowering it once enough batches are consumed.
+// If the source is faster than the consumer, all buffers are filled. This happens at once after the
+// number of buffers is raised, and after enough batches are consumed if the number is lowered.
 func TestSetAheadIsBounded(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -252,8 +253,8 @@ func TestSetAheadIsBounded(t *testing.T) {
 			s := newSource(60)
 			ahead := 1 + rng.IntN(5)
 			ds := Prefetch(s, ahead)
-			// These are all batches with a buffer up to the current one. The source has drawn one more and
-			// waits for a buffer.
+			// loaded counts the batches that have had a buffer so far. The source has drawn one more
+			// batch, which waits for a buffer.
 			loaded := 0
 			taken := 0
 			for b, err := range ds.Batches(Pass{Batch: 1}) {
@@ -400,7 +401,7 @@ func TestSetAheadShrinksWhatIsKept(t *testing.T) {
 	runtime.KeepAlive(ds)
 }
 
-// batchBytes equals the size of the values that a pass holds.
+// batchBytes returns the size of the values in a batch of a pass.
 func TestBatchBytes(t *testing.T) {
 	var fields []Field
 	for i, v := range []any{

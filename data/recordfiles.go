@@ -35,10 +35,10 @@ type recordFiles struct {
 	all    []*recordFile
 	closed atomic.Bool
 
-	// scratch has the content of compressed files, one after the other.
+	// scratch has the content of compressed files and the rows of tables, one file after the other.
 	scratch *os.File
 	used    int64 // bytes in scratch
-	// temporary are the files in the folder dir for temporary files, which remove removes.
+	// temporary are the open files in dir, the folder for temporary files. remove removes dir.
 	temporary []*os.File
 	dir       string
 	remove    func() error
@@ -60,7 +60,8 @@ type recordFile struct {
 
 func (s *recordFiles) last() *recordFile { return s.all[len(s.all)-1] }
 
-// addFile indexes a file, and calls add for each record. Compressed files are decompressed to a temporary file.
+// addFile reads a file and calls add for each record. Compressed files, and the rows of tables, are
+// copied to a temporary file. files is the number of files of the set.
 func (s *recordFiles) addFile(file *recordFile, files int, maxBytes int64, format recordFormat, add func(record, []byte) error) (err error) {
 	f, size, err := openFile(file.path)
 	if err != nil {
@@ -83,7 +84,7 @@ func (s *recordFiles) addFile(file *recordFile, files int, maxBytes int64, forma
 		s.given = newLimit(maxBytes)
 	}
 	most := s.given
-	if most == nil { // the limit is the disk, not the memory
+	if most == nil { // the content goes to the disk, so free memory does not matter
 		most = newLimit(usualMaxBytes(size, cgroup.Amount{}))
 	}
 	table, isTable := format.(tableFormat)
@@ -100,7 +101,8 @@ func (s *recordFiles) addFile(file *recordFile, files int, maxBytes int64, forma
 	return format.scan(r, size, add)
 }
 
-// openScratch makes the temporary file, unless it exists. The content of file is appended to it.
+// openScratch makes the temporary file for content, unless it exists. The content of file begins at the
+// end of the temporary file.
 func (s *recordFiles) openScratch(file *recordFile) error {
 	if s.scratch == nil {
 		f, err := s.scratchFile("content")
@@ -182,7 +184,7 @@ func scratchError(err error) error {
 		err, files.Remedy(err, ""))
 }
 
-// Close closes the files and removes the temporary file.
+// Close closes the files and removes the temporary files.
 func (s *recordFiles) Close() error {
 	if s.closed.Swap(true) {
 		return nil
@@ -224,7 +226,8 @@ var recordFormats = map[string]recordFormat{
 }
 
 // shard matches the name of a file of a set, such as train-00003-of-00010.tfrecord. Earlier versions of
-// Hugging Face's datasets add a hash of the file, as in train-00000-of-00002-0123456789abcdef.parquet.
+// Hugging Face's package datasets add a hash of the file, as in
+// train-00000-of-00002-0123456789abcdef.parquet.
 var shard = regexp.MustCompile(`^(.+)-([0-9]+)-of-([0-9]+)(?:-[0-9a-f]{16})?(.*)$`)
 
 // recordName is the name of a file of records.
@@ -266,7 +269,7 @@ func recordNameOf(path string) (n recordName, ok bool) {
 func sniffed(path string) recordFormat {
 	f, _, err := openFile(path)
 	if err != nil {
-		return nil // the caller reports another error
+		return nil // the file counts as one of an unknown format
 	}
 	defer f.Close()
 	r, _, err := gunzip(f, 0)
@@ -283,7 +286,8 @@ func sniffed(path string) recordFormat {
 	return nil
 }
 
-// openRecordFile opens a file of records with all files of its set. found is nil for other files.
+// openRecordFile opens a file of records together with the other files of its set. found is nil for a
+// file of another kind.
 func openRecordFile(path string, o Options) (found *InMemory, err error) {
 	n, ok := recordNameOf(path)
 	if !ok {
@@ -383,7 +387,7 @@ func openNames(name string, all []recordName, o Options) (*InMemory, error) {
 			bytes += info.Size()
 		}
 		if n.format != all[0].format {
-			return nil, fmt.Errorf("%s: files of two formats, %s and %s; use the files of one: %w", name, all[0].path, n.path, ErrFormat)
+			return nil, fmt.Errorf("%s: %s and %s have different formats; use files of one format: %w", name, all[0].path, n.path, ErrFormat)
 		}
 		paths[i] = n.path
 		set := filepath.Join(filepath.Dir(n.path), strings.TrimSuffix(n.set, ".gz"))

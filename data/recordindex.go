@@ -45,9 +45,9 @@ func entryOf(row []byte) record {
 	return record{int64(binary.LittleEndian.Uint64(row)), binary.LittleEndian.Uint32(row[8:]), binary.LittleEndian.Uint32(row[12:])}
 }
 
-// recordIndex has a row for each record: its place, length and checksum, and its label if that is
-// stored. The rows of a large index are in a file and are read when they are needed, so memory does
-// not grow with the number of records.
+// recordIndex has a row for each record: its place, length and checksum, and its label if labels are
+// stored. The rows of a large index are in a file and are read when they are needed, so memory does not
+// grow with the number of records.
 type recordIndex struct {
 	n, width int // rows, and bytes of a row
 	rows     io.ReaderAt
@@ -170,7 +170,7 @@ type indexedLabels struct {
 	index   *recordIndex
 	from    *dtype.Type
 	of      *dtype.Type
-	numbers []int64 // of the texts
+	numbers []int64 // the class numbers of the texts; nil for labels that are numbers
 	extent  observed
 }
 
@@ -214,9 +214,9 @@ func (l *indexedLabels) put(dst vector, at int, raw []byte) {
 	}
 }
 
-// observed has the extremes of the values of a field. The checks use it instead of reading the values.
+// observed has the extremes of the values of a field. Check uses them instead of reading the values.
 type observed struct {
-	// Known is false for a field without numbers, and for one that was not observed.
+	// Known is false for a field without numbers, and for a field whose values were not observed.
 	Known bool `json:"known,omitempty"`
 	// Finite reports whether no value is NaN or infinite. Magnitude is the largest magnitude of the
 	// finite values.
@@ -239,7 +239,7 @@ func (o observed) within(low, high int64) bool {
 // below reports whether all values are known to be finite and to have magnitudes below limit.
 func (o observed) below(limit float64) bool { return o.Known && o.Finite && o.Magnitude < limit }
 
-// add includes values.
+// add includes the values of v in the extremes.
 func (o *observed) add(v vector) {
 	switch v := v.(type) {
 	case vec[float32]:
@@ -277,8 +277,8 @@ func observeFloats[T float32 | float64](o *observed, values []T) {
 	}
 }
 
-// observedOf returns the extremes of a field of records, or the bounds of pixels for images. For other
-// fields the result is empty.
+// observedOf returns the extremes of a field that is read from records, or the bounds of pixels for
+// images. For other fields the result is the zero value.
 func observedOf(ds Dataset, field string) observed {
 	m, ok := inMemory(ds)
 	if !ok {

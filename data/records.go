@@ -29,7 +29,8 @@ type recordFormat interface {
 	// scan reads a file of size bytes (below 0 if unknown), and calls each for its records. raw is
 	// valid during the call.
 	scan(r io.Reader, size int64, each func(found record, raw []byte) error) error
-	// values iterates over the names and values of a record. It stops when *err is set.
+	// values iterates over the names and values of a record. It sets *err and stops if the record is
+	// damaged.
 	values(raw []byte, err *error) iter.Seq2[[]byte, value]
 	// decode writes the elements of a value to dst, starting at index at.
 	decode(v value, dst vector, at int) error
@@ -45,9 +46,10 @@ type tableFormat interface {
 	fresh(rows tableRows) recordFormat
 	// rows calls each for the rows of a file, encoded for the temporary file.
 	rows(r io.ReaderAt, size int64, each func(raw []byte) error) error
-	// chosen returns the names of the columns, and those that are left out.
+	// chosen returns the names of the columns, and the names of the columns that are left out.
 	chosen() (names, out []string)
-	// order returns the values of a column that is an ordered category; nil if it is none.
+	// order returns the categories of a column that is an ordered category, in their order; nil for
+	// other columns.
 	order(column string) []string
 }
 
@@ -87,17 +89,17 @@ type recordSet struct {
 	label  *recordField   // nil without a label
 	rules  map[string]*Rule
 	index  *recordIndex
-	kept   string // the file of the index for the next start; it may be empty
+	kept   string // path of the kept index; empty if there is none
 
 	// The fields below are used while records are added.
 	writer   indexWriter
-	texts    []string // labels
+	texts    []string // the labels that are text
 	textIDs  map[string]uint32
-	values   []value    // of the record
-	decoded  []vector   // of the fields; nil for one that is not decoded
-	observed []observed // of the fields
-	observes int        // elements of the fields
-	row      []byte     // the label
+	values   []value    // of the record that is being added
+	decoded  []vector   // one record's values by field; nil for a field that is not decoded
+	observed []observed // extremes by field
+	observes int        // number of elements of all fields
+	row      []byte     // the label as the index stores it
 	found    problems
 }
 
@@ -133,7 +135,7 @@ func openRecords(name string, paths []string, size int64, format recordFormat, o
 	for _, path := range paths {
 		s.all = append(s.all, &recordFile{path: path, set: &s.recordFiles, first: s.writer.n})
 		if err := s.addFile(s.last(), len(paths), o.MaxBytes, s.format, s.add); err != nil {
-			if len(s.found.errs) < maxProblems { // otherwise add has added it
+			if len(s.found.errs) < maxProblems { // otherwise add has added err
 				s.found.add(s.failed(path, s.last().records, err))
 			}
 			break
@@ -166,7 +168,7 @@ func newRecordSet(name string, format recordFormat, o Options, l *limit) *record
 	return s
 }
 
-// failed adds the file and the record to an error.
+// failed adds the path of the file, and to a *RowError the number of the record, to an error.
 func (s *recordSet) failed(path string, number int, err error) error {
 	if row := (*RowError)(nil); errors.As(err, &row) {
 		row.File, row.Unit, row.Row = path, "record", number
@@ -197,7 +199,7 @@ func (s *recordSet) add(found record, raw []byte) error {
 	return err
 }
 
-// skipFull leaves out further values of a column that is full.
+// skipFull leaves out the further values of a column that has maxInColumn errors.
 func (s *recordSet) skipFull(column string) {
 	if name, err := strconv.Unquote(column); err == nil && s.found.full(column) {
 		s.byName[name] = -1
@@ -224,9 +226,9 @@ func (s *recordSet) addRecord(found record, raw []byte) (err error) {
 	return checkSamples(s.writer.n)
 }
 
-// maxObserved is the maximum number of elements of a record that are observed. It bounds memory, since
-// decoded elements may take more bytes than in the record. Checks of fields that were not observed
-// read the records.
+// maxObserved is the maximum number of elements of a record that are decoded for the extremes of
+// fields. It bounds memory, since decoded elements may take more bytes than in the record. Check reads
+// the records for a field whose extremes are unknown.
 const maxObserved = 1 << 20
 
 // observe decodes a value if it has numbers or is a stored label, and includes it in the extremes
@@ -317,7 +319,7 @@ func (s *recordSet) start(raw []byte) (err error) {
 		isNull := v.count == 0 && v.kind != nil
 		switch {
 		case errors.Is(v.err, ErrFormat) && (isNull || s.rules[name] != nil):
-			v.count = 1 // split reports it
+			v.count = 1 // split reports the error
 		case v.err != nil:
 			return v.err
 		}
@@ -485,7 +487,7 @@ func (s *recordSet) addLabel(m *InMemory) error {
 	return nil
 }
 
-// wrongLabel returns the error for the first record whose label is a text.
+// wrongLabel returns the error for the first record whose label is the text with this number.
 func (s *recordSet) wrongLabel(text int, found, expected string) error {
 	wrong := s.wrong(s.label.name, found, expected, "correct the label, ")
 	return cmp.Or(s.index.each(0, s.index.n, func(row int, raw []byte) error {
@@ -531,7 +533,7 @@ func (f *recordField) make(h *hand, dst vector, at int, s Sample) error {
 	return nil
 }
 
-// hold reads the record of a row, unless the worker holds it.
+// hold reads the record of a row, unless it is the record that the worker read last.
 func (s *recordSet) hold(h *hand, row int) (*heldRecord, error) {
 	held, ok := h.kept[s].(*heldRecord)
 	if !ok {

@@ -153,8 +153,8 @@ func TestRecordsOfTensorFlow(t *testing.T) {
 	}
 }
 
-// checkFlowers compares images. Images with even numbers are JPEG, whose decoders may round
-// differently.
+// checkFlowers compares images. Images with even numbers are JPEG files, whose pixels depend on the
+// decoder.
 func checkFlowers(t testing.TB, want [][]float64, got []uint8) {
 	t.Helper()
 	for i := range want {
@@ -253,7 +253,7 @@ func TestCompressedRecordsAreBounded(t *testing.T) {
 	require.ErrorContains(t, err, path)
 }
 
-// Memory does not grow with the files: an index has 24 bytes for each record.
+// Memory does not grow with the size of the files. The index has 24 bytes for each record.
 func TestRecordsAreBounded(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	one := example(map[string]any{"x": make([]float32, 1<<18), "label": []int64{1}})
@@ -453,7 +453,7 @@ func TestFingerprintOfRecords(t *testing.T) {
 	require.NotEqual(t, print(m), print(openLabelled(t, put(t, t.TempDir(), "a.tfrecord", recordsOf(slices.Repeat([][]byte{other}, 6)...)))))
 }
 
-// Checks name the record.
+// The errors of Check and CheckImages name the record.
 func TestCheckRecords(t *testing.T) {
 	nan := float32(math.NaN())
 	small := string(pngOf(t, noise(1)))
@@ -489,7 +489,7 @@ func TestCheckRecords(t *testing.T) {
 	}
 	require.NoError(t, m.Close())
 
-	// The model takes the text, so it is not decoded.
+	// The model takes the picture as text, so the picture is not decoded.
 	m, err = Open(dir, Options{CSV: CSVOptions{Columns: []FieldSpec{{Name: "picture", Type: "string"}, {Name: "x"}}}})
 	require.NoError(t, err)
 	require.Equal(t, small, fieldsOf(t, m)["picture"].Values.([]string)[0])
@@ -516,8 +516,8 @@ func FuzzTFRecord(f *testing.F) {
 	})
 }
 
-// readHostile opens a file of records and, if that works, reads it to its end. most is the maximum number of bytes
-// that opening may allocate.
+// readHostile opens a file of records and, if that works, reads it to its end. most is the maximum
+// number of bytes that opening may allocate.
 func readHostile(t *testing.T, name string, raw []byte, most int) {
 	var m *InMemory
 	var err error

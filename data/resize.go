@@ -5,17 +5,17 @@ import (
 	"math"
 )
 
-// resizer resizes pictures. It is reused.
+// resizer has the memory of the function resize, which reuses it.
 type resizer struct{ columns, rows []blend }
 
 // blend interpolates between two pixels of a row or column.
 type blend struct {
 	lower, upper int
-	share        float32 // of the upper one
+	share        float32 // the weight of the upper pixel
 }
 
-// blends appends the interpolations that make n pixels of size pixels. Each operation has the precision
-// of TensorFlow's.
+// blends appends the interpolations that turn size pixels of a row or column into n pixels. Each
+// operation has the same precision as in TensorFlow.
 func blends(all []blend, n, size int) []blend {
 	scale := float32(size) / float32(n)
 	for i := range n {
@@ -28,8 +28,8 @@ func blends(all []blend, n, size int) []blend {
 	return all
 }
 
-// resize writes a rectangle of a picture, with a number of channels, to a sample of a width in pixels. It
-// resizes like tf.image.resize with bilinear interpolation and half pixel centres
+// resize writes the first channels of the rectangle from of a picture to the sample dst, whose rows
+// have width pixels. It resizes like tf.image.resize with bilinear interpolation and half pixel centres
 // (core/kernels/image/resize_bilinear_op.cc). Bytes are rounded to the nearest whole number.
 func resize[T uint8 | float32](z *resizer, dst []T, width, channels int, picture *image.RGBA, from image.Rectangle) {
 	height := len(dst) / (width * channels)

@@ -55,7 +55,8 @@ func TestResizedLikeTensorFlow(t *testing.T) {
 	}
 }
 
-// Images with fractions are augmented and scaled like bytes, and no check decodes them.
+// Images of float32 (ImageOptions.Float) are augmented and scaled like images of uint8, and no check
+// decodes them.
 func TestImagesWithFractions(t *testing.T) {
 	dir := imageFolder(t, 9)
 	read := func(float bool, change func(*InMemory) (*InMemory, error)) (values any) {

@@ -53,12 +53,13 @@ const (
 	maxState  = 1 << 20
 )
 
-// cacheFile matches the names of files that Dataset.map leaves beside the data.
+// cacheFile matches the names of files that Dataset.map of Hugging Face's datasets leaves beside the
+// data.
 var cacheFile = regexp.MustCompile(`^cache-[0-9a-f]+.*\.arrow$`)
 
 // savedFiles returns the files of records in a folder. If the folder has Arrow files and a state file,
-// these are the files that the state file lists. Without a state file, a cache file beside other files is
-// an error.
+// it returns only the files that the state file lists. Without a state file, a cache file beside other
+// files is an error.
 func savedFiles(dir string) (found []recordName, err error) {
 	if found, err = recordsIn(dir); err != nil {
 		return nil, err

@@ -19,8 +19,8 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Schema has rules for columns of a table by name: CSV with a header, JSON lines, Parquet or Arrow. A column
-// without a rule is read as without a schema.
+// Schema has rules for columns of a table by name: CSV with a header, JSON lines, Parquet or Arrow. A
+// column without a rule is read as if there were no schema.
 type Schema struct {
 	Columns map[string]Rule `json:"columns" yaml:"columns"`
 	// Partial allows rules for columns that a table does not have.
@@ -34,8 +34,9 @@ type Schema struct {
 type Rule struct {
 	// Type is float, int, text, bool, category or date.
 	Type string `json:"type" yaml:"type"`
-	// Missing is the text that is read in place of a missing cell: one that is empty, null, NaN or in
-	// NAValues. If it is nil, a missing cell is an error, or the text "" in a column of text.
+	// Missing is the text that is read in place of a missing cell: one that is empty, null or in
+	// NAValues, or NaN in a column of floats or ints. If Missing is nil, a missing cell is an error, or
+	// the text "" in a column of text.
 	Missing  *string  `json:"missing,omitempty" yaml:"missing,omitempty"`
 	NAValues []string `json:"na_values,omitempty" yaml:"na_values,omitempty,flow"`
 	// Values are the categories with their numbers. For a label, these are the numbers of the classes.
@@ -50,8 +51,8 @@ type Rule struct {
 	Unit   string `json:"unit,omitempty" yaml:"unit,omitempty"`
 
 	layout string // of package time
-	asText bool   // the text of a cell is used
-	asBool bool   // a field of bools is made
+	asText bool   // whether values are the texts of cells
+	asBool bool   // whether values are bools
 }
 
 var ruleKeys = []string{"type", "missing", "na_values", "values", "true_values", "false_values", "format", "unit"}
@@ -59,7 +60,7 @@ var ruleKeys = []string{"type", "missing", "na_values", "values", "true_values",
 var ruleTypes = []string{"float", "int", "text", "bool", "category", "date"}
 
 const (
-	missingIsError = "error" // the value of the key missing
+	missingIsError = "error" // the value of the key missing for which a missing cell is an error
 	usualDate      = "%Y-%m-%d"
 	maxSchema      = 1 << 20
 	day            = 24 * 60 * 60
@@ -88,7 +89,7 @@ func layoutOf(format string, padded bool) (layout string, ok bool) {
 			return "", false
 		}
 		part := directives[format[i]]
-		if len(part) == 1 && (padded || strings.HasPrefix(format[i+1:], "%")) { // without a separator, it has two digits
+		if len(part) == 1 && (padded || strings.HasPrefix(format[i+1:], "%")) { // without a separator after it, a number has two digits
 			part = "0" + part
 		}
 		layout += part
@@ -124,7 +125,8 @@ func ReadSchema(path string) (*Schema, error) {
 	if err := decoder.Decode(&yaml.Node{}); err != io.EOF {
 		return nil, fmt.Errorf("%s: found a second document after ---, expected one with all rules: %w", path, ErrFormat)
 	}
-	// The decoder truncates fractions.
+	// The decoder truncates fractions without an error, so the numbers of categories are read again as
+	// text.
 	var numbers struct {
 		Columns map[string]struct{ Values map[string]yaml.Node }
 	}
@@ -163,7 +165,7 @@ func (r *Rule) complete() error {
 		return fmt.Errorf("format and unit: only a date has them, and the type is %s: %w", r.Type, ErrFormat)
 	case !known:
 		return fmt.Errorf("format: found %s, expected %%Y, %%m, %%d, %%H, %%M, %%S, %%I, %%p, %%y, %%b, %%B, %%a, %%A or %%z, and separators: %w", quote(r.Format), ErrFormat)
-	case r.Type == "date" && !strings.Contains(r.layout, "06"): // also in 2006
+	case r.Type == "date" && !strings.Contains(r.layout, "06"): // %Y becomes 2006, which contains 06
 		return fmt.Errorf("format: found %s, expected a year, %%Y or %%y: %w", quote(r.Format), ErrFormat)
 	case !slices.Contains([]string{"", "days", "seconds"}, r.Unit):
 		return fmt.Errorf("unit: found %s, expected days or seconds: %w", quote(r.Unit), ErrFormat)
@@ -226,8 +228,8 @@ func (s *Schema) names() []string {
 	return slices.Sorted(maps.Keys(s.Columns))
 }
 
-// useSchema checks that a table has the columns of the rules. If its label is a category, it sets the
-// classes, in the order of their numbers.
+// useSchema checks that a table has the columns of the rules. If the label is a category, useSchema
+// sets o.Classes to the categories in the order of their numbers.
 func (o *CSVOptions) useSchema(rules map[string]*Rule, columns []string, label string) error {
 	for _, name := range o.Schema.names() {
 		if !o.Schema.Partial && !slices.Contains(columns, name) {
@@ -252,8 +254,8 @@ func (o *CSVOptions) useSchema(rules map[string]*Rule, columns []string, label s
 	return nil
 }
 
-// read returns a cell as the text of a number, or as its own text if the field holds text. The
-// error is a *RowError without a position.
+// read returns the value of a cell as the text of a number, or the text of the cell if asText is set.
+// The error is a *RowError without a position.
 func (r *Rule) read(cell string) (string, error) {
 	if r.Type != "text" {
 		cell = strings.TrimSpace(cell)
@@ -291,7 +293,8 @@ func (r *Rule) isMissing(cell string) bool {
 	return cell == "" || slices.Contains(r.NAValues, cell) || (r.Type == "float" || r.Type == "int") && strings.EqualFold(cell, "nan")
 }
 
-// convert returns the number of a cell as text; text does not change.
+// convert returns the number of a cell as text, and whether the rule allows the cell. Cells of type
+// text do not change.
 func (r *Rule) convert(cell string) (string, bool) {
 	switch r.Type {
 	case "text":
@@ -351,7 +354,7 @@ func (r *Rule) expected() string {
 	return "text"
 }
 
-// token returns the value of a column in JSON lines.
+// token applies the rule to a token of JSON lines.
 func (r *Rule) token(token json.Token) (json.Token, error) {
 	cell := ""
 	switch v := token.(type) {
@@ -362,7 +365,7 @@ func (r *Rule) token(token json.Token) (json.Token, error) {
 	case bool:
 		cell = strconv.FormatBool(v)
 	case json.Delim:
-		if r.Missing == nil && r.Type == "text" { // arrays have no rules
+		if r.Missing == nil && r.Type == "text" { // a rule of type text without Missing does not change arrays
 			return token, nil
 		}
 		return nil, wrong("an array or an object", "a single value, because the schema has a rule for the column")
@@ -379,7 +382,8 @@ func (r *Rule) token(token json.Token) (json.Token, error) {
 	return json.Number(text), nil
 }
 
-// value returns the value of a cell as a vector of one element, also with an error.
+// value returns the value of a cell as a vector of one element. The vector is valid even if err is not
+// nil.
 func (r *Rule) value(cell string, exact bool) (vector, error) {
 	text, err := r.read(cell)
 	number := 0.0
@@ -402,7 +406,7 @@ func (r *Rule) value(cell string, exact bool) (vector, error) {
 	return vec[int64]{integer}, err
 }
 
-// ruled returns the value of a column by its rule.
+// ruled applies the rule of a column to a value. It returns v if the column has no rule.
 func (s *recordSet) ruled(name string, v value) value {
 	rule := s.options.CSV.Schema.ruleOf(s.rules, name)
 	if rule == nil || errors.Is(v.err, ErrUnsupported) && !v.date || s.options.CSV.Schema.allTexts() && v.shape != nil {

@@ -268,7 +268,8 @@ func TestRulesOfRecords(t *testing.T) {
 	require.ErrorContains(t, err, "columns seem to be separated by ';'")
 }
 
-// An inferred schema can read its table once missing cells have values.
+// A table can be read with the schema that is inferred from it, after values for missing cells are
+// added to the schema.
 func TestInferSchema(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("id,mixed,text,when,zone,us,empty,label\n")

@@ -16,8 +16,8 @@ import (
 )
 
 // InferSchema reads a table and returns a schema for it as YAML, in the order of the columns. Comments
-// state missing cells, which are errors until the schema has a value for them. Columns of lists have
-// no rules.
+// in the YAML state the number of missing cells, which are errors until the schema has a value for
+// them. Columns of lists have no rules.
 func InferSchema(path string, o Options) ([]byte, error) {
 	o.CSV = CSVOptions{Text: true, Header: "yes", Comma: o.CSV.Comma, Schema: &Schema{texts: true}}
 	ds, err := Open(path, o)
@@ -68,7 +68,8 @@ func InferSchema(path string, o Options) ([]byte, error) {
 	return out.Bytes(), encoder.Close()
 }
 
-// orderOf returns the values of a column that is an ordered category; nil if it is none.
+// orderOf returns the categories of a column that is an ordered category, in their order; nil for other
+// columns.
 func orderOf(from maker) []string {
 	if field, ok := from.(*recordField); ok {
 		if table, ok := field.set.format.(tableFormat); ok {
@@ -85,7 +86,7 @@ type guess struct {
 	notAvailable   map[string]bool
 	counts         map[string]int // nil if there are too many different cells for a category
 	fits           []fit          // the first one becomes the rule
-	ordered        []string       // the values of an ordered category of an Arrow or Parquet file
+	ordered        []string       // the categories, if an Arrow or Parquet file has an ordered category
 }
 
 // fit is a rule that all cells fit so far.
@@ -143,7 +144,7 @@ func (g *guess) add(cell string) {
 	}
 }
 
-// node returns the rule with comments.
+// node returns the rule as YAML with comments.
 func (g *guess) node() (*yaml.Node, error) {
 	present := g.cells - g.missing
 	r := Rule{Type: "text"}

@@ -21,8 +21,8 @@ type tableRows struct {
 	options *CSVOptions
 	names   []string // of the columns
 	out     []string // the names of the columns that are left out
-	// ordered has the values of columns that are ordered categories, by name, in their order; nil if dictionaries of
-	// a column differ. It is set for InferSchema only.
+	// ordered has the categories, in their order, of columns that are ordered categories, by column;
+	// nil if the dictionaries of a column differ. It is set for InferSchema only.
 	ordered map[string][]string
 }
 
@@ -35,7 +35,8 @@ type tableColumn struct {
 	omit bool  // whether the rows of the temporary file have no values of the column
 }
 
-// without returns the column as one whose type is not supported.
+// without marks the column as one of an unsupported type, which what names. date reports whether its
+// values become texts, which only rules read.
 func (c tableColumn) without(what string, date bool) tableColumn {
 	c.kind, c.date, c.omit = dtype.For[string](), date, !date
 	c.err = &RowError{Unit: "record", Column: strconv.Quote(c.name), Found: what, Expected: "numbers, booleans, text, or lists of them",
@@ -79,7 +80,7 @@ func tooShort(size int64, what string) error {
 	return fmt.Errorf("%d bytes, too few for %s; %s: %w", size, what, interrupted, ErrFormat)
 }
 
-// use takes the columns of the first file, and checks those of the next ones.
+// use takes the columns of the first file. For a later file, it returns an error if the columns differ.
 func (t *tableRows) use(columns []tableColumn) error {
 	same := func(a, b tableColumn) bool {
 		return a.name == b.name && a.kind == b.kind && a.list == b.list && a.date == b.date
@@ -115,8 +116,8 @@ func (t *tableRows) chosen() (names, out []string) { return t.names, t.out }
 // order implements tableFormat.
 func (t *tableRows) order(column string) []string { return t.ordered[column] }
 
-// keepOrder keeps the values of a dictionary of an ordered category. A later dictionary may have more
-// values.
+// keepOrder keeps the categories in a dictionary of an ordered category. A later dictionary may have
+// more categories.
 func (t *tableRows) keepOrder(column string, values []string) {
 	kept, known := t.ordered[column]
 	both := min(len(kept), len(values))
@@ -149,7 +150,7 @@ func (t *tableRows) checkRow(size int) error {
 	return nil
 }
 
-// nullFix is what to do about a null in a column that may have a rule.
+// nullFix is the advice for a null in a column that may have a rule.
 const nullFix = "fill it in, set missing of a rule of a schema ({CSVOptions.Schema}) to a value, or leave the column out ({Options.Ignore})"
 
 func (c tableColumn) null() error {

@@ -105,8 +105,8 @@ func textReader(r io.Reader) (io.Reader, error) {
 	return b, nil
 }
 
-// notUTF8 describes text that is not UTF-8. The error has the line in the text, and shows a long text from
-// the character before the first invalid byte.
+// notUTF8 describes text that is not UTF-8. The error has the number of the line in the text. Of a long
+// text, it shows the part from the character before the first invalid byte.
 func notUTF8(text string) *RowError {
 	from, at := 0, 0
 	for at < len(text) {
@@ -172,7 +172,8 @@ func numbered(classes []string) (map[string]int64, error) {
 	return numbers, nil
 }
 
-// newTable makes a dataset of the rows at some lines of a file, without the columns that are left out.
+// newTable makes a dataset of the rows of a file. lines are the line numbers of the rows, and out the
+// names of the columns that are left out.
 func newTable(file string, lines []int, fields []Field, out []string) (*InMemory, error) {
 	m := &InMemory{name: file, n: len(lines), lines: lines, out: out}
 	for _, f := range fields {
@@ -183,7 +184,8 @@ func newTable(file string, lines []int, fields []Field, out []string) (*InMemory
 	return m, nil
 }
 
-// addLabel adds the label of a table from a column; y is nil if there is none.
+// addLabel adds the label of a table, if y is not nil, as the field y. column names its column in
+// messages.
 func (m *InMemory) addLabel(y *Array, classes []string, column string) error {
 	if y == nil && len(m.columns) == 0 {
 		return fmt.Errorf("%s: a dataset needs at least one field: %w", m.name, ErrField)

@@ -84,8 +84,8 @@ func recordError(found, expected, fix string) error {
 	return &RowError{Unit: "record", Found: found, Expected: expected, Fix: fix, Err: ErrFormat}
 }
 
-// readGrowing reads n bytes into buf. Since n may be false, memory grows as bytes are read. After an
-// error, the result has the bytes read.
+// readGrowing reads n bytes into buf. Since n may be wrong, memory grows as bytes are read. After an
+// error, the result has the bytes that were read.
 func readGrowing(r io.Reader, buf []byte, n int) ([]byte, error) {
 	const least = 64 << 10
 	for buf = buf[:0]; len(buf) < n; {

@@ -236,7 +236,7 @@ func readArray(r io.Reader, l *limit, t fileType, shape []int, fortran bool, lik
 	return Array{Shape: shape, Values: v.values(0, n)}, nil
 }
 
-// readNumbers reads count numbers or bools. Since count may be false, memory is allocated in advance
+// readNumbers reads count numbers or bools. Since count may be wrong, memory is allocated in advance
 // only for likely bytes, and grows as more bytes are read.
 func readNumbers(r io.Reader, _ *limit, t fileType, count int, likely int64) (vector, error) {
 	const chunk = 64 << 10 // a multiple of all element sizes

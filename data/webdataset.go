@@ -47,7 +47,7 @@ func (t *tee) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// next returns the position of the next header.
+// next returns the position of the next header in the file.
 func (t *tee) next() int64 {
 	return (t.start + int64(len(t.buffer)) + tarBlock - 1) / tarBlock * tarBlock
 }
@@ -55,7 +55,7 @@ func (t *tee) next() int64 {
 func (tarRecords) scan(r io.Reader, _ int64, each func(record, []byte) error) error {
 	from := &tee{r: r}
 	files := tar.NewReader(from)
-	key := "" // of the record that starts at from.start
+	key := "" // the key of the record that starts at from.start
 	for {
 		at := from.next()
 		file, err := files.Next()
@@ -112,8 +112,8 @@ func sparse(file *tar.Header) bool {
 	return false
 }
 
-// tarName returns the key and the extension of a file. ok is false for entries that are not values,
-// such as folders and hidden files.
+// tarName returns the name without extensions (the key of a sample) and the extensions of a file. ok is
+// false for entries that are not values, such as folders and hidden files.
 func tarName(file *tar.Header) (key, ext string, ok bool) {
 	dir, base := path.Split(strings.TrimPrefix(file.Name, "./"))
 	name, ext, found := strings.Cut(base, ".")

@@ -56,8 +56,8 @@ func TestWebDatasetOfPython(t *testing.T) {
 	}
 }
 
-// An integer label is a class, even if another field of the record has more than maxObserved
-// elements.
+// A label of integers becomes int64 classes, even if another field of the record has more than
+// maxObserved elements.
 func TestLabelBesideALargeField(t *testing.T) {
 	var large bytes.Buffer
 	require.NoError(t, writeNPY(&large, Array{Shape: []int{maxObserved + 1}, Values: make([]uint8, maxObserved+1)}))
