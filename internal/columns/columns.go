@@ -1,5 +1,5 @@
 // Package columns keeps datasets in folders of .npy files, one for each field. The names of fields may
-// be any text, such as paths, so the files have numbers.
+// be any text, such as paths, so the names of the files have numbers instead.
 package columns
 
 import (
@@ -24,7 +24,7 @@ type Writer struct {
 	arrays  []data.Writer
 }
 
-// NewWriter returns a Writer of that many samples. It must be finished.
+// NewWriter returns a Writer of a number of samples to the folder dir. The caller must call Finish.
 func NewWriter(dir string, samples int) *Writer { return &Writer{dir: dir, samples: samples} }
 
 func numbered(field int) string { return "steadyfit-field-" + strconv.Itoa(field) }
@@ -60,7 +60,8 @@ func (w *Writer) Write(b data.Batch) error {
 	return nil
 }
 
-// Finish completes the files unless err is set, and closes them. It returns err and its own errors.
+// Finish completes the files if err is nil, and closes the files in any case. It returns err joined
+// with the errors of closing and completing.
 func (w *Writer) Finish(err error) error {
 	errs := []error{err}
 	for i, a := range w.arrays {
@@ -72,7 +73,7 @@ func (w *Writer) Finish(err error) error {
 	return errors.Join(errs...)
 }
 
-// Open opens the folder of a Writer with these fields.
+// Open opens a folder that a Writer with these fields has written. onDisk is data.Options.OnDisk.
 func Open(dir string, fields []string, onDisk bool) (*data.InMemory, error) {
 	ds, err := data.Open(dir, data.Options{OnDisk: onDisk})
 	if err != nil {

@@ -34,7 +34,7 @@ func TestWriter(t *testing.T) {
 	require.NoError(t, ds.Close())
 }
 
-// A pass that failed reported one more error for each field, that samples are missing.
+// Finish with the error of a failed pass returns only this error, and no errors about missing samples.
 func TestWriterOfAFailedPass(t *testing.T) {
 	w := NewWriter(t.TempDir(), 4)
 	require.NoError(t, w.Write(batch(t, "a", "b")))
