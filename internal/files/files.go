@@ -30,8 +30,8 @@ func CopyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// Change makes one change to the file system by calling do. Tests use a Change to make an operation
-// fail. A nil Change calls do.
+// Change makes one change to the file system by calling do. Tests use a Change that returns an error
+// instead, to make an operation fail. A nil Change calls do.
 type Change func(op, path string, do func() error) error
 
 func (c Change) do(op, path string, do func() error) error {
@@ -41,6 +41,7 @@ func (c Change) do(op, path string, do func() error) error {
 	return do()
 }
 
+// Write writes a file and syncs it, with both changes made through c.
 func (c Change) Write(path string, content []byte) error {
 	f, err := os.Create(path)
 	if err != nil {
@@ -75,13 +76,13 @@ func (c Change) Replace(path string, content []byte) error {
 	return c.do("sync", dir, func() error { return SyncPath(dir) })
 }
 
-// Replace writes a temporary file beside path, syncs it and renames it. After a crash, path has either
-// the old or the new content. The temporary file always has the same name, so only one process may
-// replace a file at a time, and at most one temporary file is left after a crash.
+// Replace writes a temporary file beside path, syncs it and renames it to path. After a crash, path has
+// either the old or the new content. The temporary file always has the same name, so only one process
+// may replace a file at a time, and at most one temporary file is left after a crash.
 func Replace(path string, content []byte) error { return Change(nil).Replace(path, content) }
 
-// Stream calls write with a temporary file beside path, and renames the file. It does not sync. Several
-// processes may replace the same path.
+// Stream calls write with a temporary file beside path, and renames the file to path. It does not sync
+// the file. Several processes may replace the same path.
 func Stream(path string, write func(io.Writer) error) error {
 	f, err := CreateFor(path)
 	if err != nil {
@@ -93,11 +94,11 @@ func Stream(path string, write func(io.Writer) error) error {
 // Replacement is a temporary file that is written to replace another one.
 type Replacement struct {
 	*os.File
-	// Path is that of the file to replace.
+	// Path is the path of the file to replace.
 	Path string
 }
 
-// CreateFor creates a temporary file beside path. The caller calls Finish.
+// CreateFor creates a temporary file beside path. The caller must call Finish.
 func CreateFor(path string) (*Replacement, error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
 	if err != nil {
@@ -110,8 +111,8 @@ func CreateFor(path string) (*Replacement, error) {
 	return r, nil
 }
 
-// Finish closes the file and renames it to its path. If err is not nil, or if this fails, Finish removes the
-// file and returns the errors.
+// Finish closes the temporary file and renames it to Path. If err is not nil, or if closing or renaming
+// fails, Finish removes the temporary file and returns the errors.
 func (r *Replacement) Finish(err error) error {
 	if err = errors.Join(err, r.Close()); err == nil {
 		err = os.Rename(r.Name(), r.Path)
@@ -129,8 +130,8 @@ func Same(a, b string) bool {
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
-// Walk calls visit for a file, or for all folders and files in a folder in the order of their names,
-// which are relative to the folder. It follows links, and skips a folder if visit returns fs.SkipDir.
+// Walk calls visit for a file, or for all folders and files in a folder in the order of their names.
+// name is relative to path. Walk follows links, and skips a folder if visit returns fs.SkipDir.
 func Walk(path string, visit func(name string, info fs.FileInfo) error) error {
 	return walk(path, ".", visit)
 }
@@ -194,7 +195,7 @@ func SyncPath(path string) error {
 		return err
 	}
 	err = f.Sync()
-	// Some network file systems cannot sync folders, and do not need it.
+	// Some network file systems cannot sync folders, and need no sync of folders.
 	if info, statErr := f.Stat(); statErr == nil && info.IsDir() && errors.Is(err, syscall.EINVAL) {
 		err = nil
 	}

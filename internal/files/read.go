@@ -11,6 +11,7 @@ import (
 	"syscall"
 )
 
+// ErrTooLarge means that a file has more bytes than allowed.
 var ErrTooLarge = errors.New("the file is too large")
 
 // Open opens a regular file for reading, and returns its size.
@@ -77,8 +78,8 @@ func ReadGzip(path string, most int64) ([]byte, error) {
 // FindStrings sets found[name] if the reader has the name as a C string, with a zero byte after
 // it. It holds a window of 4 MiB in memory; windows overlap by the longest name.
 //
-// The text before a name is ignored, since compilers share the tails of strings. A name that is
-// wrongly reported as read does less harm than one that is wrongly reported as useless.
+// The text before a name is ignored, since compilers store a string that is the end of another one only
+// once. A name that is found wrongly does less harm to callers than a name that is not found.
 func FindStrings(found map[string]bool, from io.Reader, names []string) error {
 	overlap := 0
 	for _, n := range names {

@@ -6,7 +6,8 @@ import (
 	"syscall"
 )
 
-// In-memory file systems of statfs(2). Reserving space there would use the machine's memory.
+// The types of in-memory file systems in statfs(2). Reserving space there would use the machine's
+// memory.
 const (
 	tmpfs = 0x01021994
 	ramfs = 0x858458f6

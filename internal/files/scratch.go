@@ -11,20 +11,20 @@ import (
 // scratchTries is the maximum number of folders that Scratch creates when others remove them.
 const scratchTries = 100
 
-// Scratch makes a folder for temporary files in the system's folder for them; see ScratchIn.
+// Scratch is ScratchIn with os.TempDir as the parent folder.
 func Scratch(prefix string) (dir string, remove func() error, err error) {
 	return ScratchIn(os.TempDir(), prefix)
 }
 
-// ScratchIn makes a folder for temporary files and returns a function that removes it. The folder's name
-// begins with prefix, which identifies its purpose. Each process locks its folder, and ScratchIn removes
-// the folders of killed processes (ClearScratch).
+// ScratchIn makes a folder for temporary files and returns a function that removes it. The folder's
+// name begins with prefix, which identifies its purpose. Each process locks its folder, and ScratchIn
+// first removes the folders of killed processes (ClearScratch).
 func ScratchIn(parent, prefix string) (dir string, remove func() error, err error) {
 	ClearScratch(parent, prefix)
 	return NewScratch(parent, prefix)
 }
 
-// NewScratch is ScratchIn without the removal of other folders.
+// NewScratch is like ScratchIn, but does not remove other folders.
 func NewScratch(parent, prefix string) (dir string, remove func() error, err error) {
 	for range scratchTries {
 		dir, err := os.MkdirTemp(parent, prefix)
@@ -47,13 +47,15 @@ func NewScratch(parent, prefix string) (dir string, remove func() error, err err
 	return "", nil, fmt.Errorf("%s: other processes removed the new folder for temporary files %d times", parent, scratchTries)
 }
 
-// ClearScratch removes the folders of ScratchIn without a lock, which belonged to killed processes. File
-// systems without locks keep them.
+// ClearScratch removes the folders of ScratchIn that no process has locked. They belonged to killed
+// processes. On a file system without locks, ClearScratch removes nothing.
 func ClearScratch(parent, prefix string) {
+	// Removing fails for the folders of other users.
 	EachLeft(parent, prefix, func(left string) { _ = os.RemoveAll(left) })
 }
 
-// EachLeft calls do with each folder of ScratchIn without a lock.
+// EachLeft calls do with each folder of ScratchIn that no process has locked. EachLeft holds the lock
+// meanwhile.
 func EachLeft(parent, prefix string, do func(left string)) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
@@ -65,7 +67,7 @@ func EachLeft(parent, prefix string, do func(left string)) {
 		}
 		left := filepath.Join(parent, e.Name())
 		if lock, err := lockDir(left); err == nil {
-			do(left) // an error means that the folder belongs to another user
+			do(left)
 			_ = lock.Close()
 		}
 	}
