@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Allocates runs f and fails the test if the process allocates more than most bytes in the meantime. Freed
-// bytes count.
+// Allocates runs f and fails the test if the process allocates more than most bytes in the meantime.
+// Bytes that are freed again count, too.
 func Allocates(t testing.TB, most int, f func()) {
 	t.Helper()
 	var before, after runtime.MemStats

@@ -52,7 +52,7 @@ func IsLabel(model *savedmodels.Model, in savedmodels.Tensor) bool {
 	return in.Name == "y" || model.Metadata != nil && model.Metadata.Labels[in.Name].DType != ""
 }
 
-// classNames returns the class names of the model if a signature takes a label.
+// classNames returns the class names of the model if sig takes a label, or nil.
 func classNames(model *savedmodels.Model, sig *savedmodels.Signature) []string {
 	if model.Metadata == nil || !slices.ContainsFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool { return IsLabel(model, in) }) {
 		return nil
@@ -60,11 +60,12 @@ func classNames(model *savedmodels.Model, sig *savedmodels.Signature) []string {
 	return slices.Clone(model.Metadata.ClassNames)
 }
 
-// ImageOptions returns the options to read a folder of images for a signature: the size and
-// channels of its image input, and the model's class names if the signature takes a label. A height or width of 0 means the
-// size of the input; an unknown size is 0. With a height and a width, a flat input of that many
-// pixels is an image input too. The samples are floats if all image inputs are. scale is the range of
-// values that the input expects; nil means 0 to 255 or unknown.
+// ImageOptions returns the options to read a folder of images for a signature: the size and channels of
+// its image input, and the model's class names if the signature takes a label. A height or width of 0
+// means that of the input; the option is 0 if the input has no fixed size. With a height and a width,
+// an input of shape [batch values] is an image input, too, if it has one or three values for each
+// pixel. The samples are floats if all image inputs are floats. scale is the range of values that the
+// input expects; nil means 0 to 255 or unknown.
 func ImageOptions(model *savedmodels.Model, signature string, height, width int) (o data.ImageOptions, scale *[2]float64, err error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
@@ -99,7 +100,7 @@ func ImageOptions(model *savedmodels.Model, signature string, height, width int)
 	return o, scale, nil
 }
 
-// imageInputs returns the data inputs of shape [batch height width channels] with 1, 3 or an open
+// imageInputs returns the data inputs of shape [batch height width channels] with 1, 3 or an unknown
 // number of channels.
 func imageInputs(s *savedmodels.Signature) []savedmodels.Tensor {
 	return slices.DeleteFunc(s.DataInputs(), func(t savedmodels.Tensor) bool {
