@@ -1,15 +1,15 @@
 // Package adapter reads and writes the weights that a training changed, without those of the
 // base model: LoRA matrices, a head, or any other part of a model whose rest is frozen.
 //
-// An Adapter is a value in Go's memory. It needs no Close, and remains valid after its session
-// is closed. [steadyfit/session.Session.Adapter] makes one. Session.Swap gives its weights to a
-// session whose model has the same base, so that one open model serves many adapters. An
-// adapter does not include the state of the optimizer; a checkpoint does.
+// An Adapter is a value in Go's memory. It needs no Close, and remains valid after its session is
+// closed. [steadyfit/session.Session.Adapter] makes one. Session.Swap gives the weights of an adapter
+// to a session whose model has the same base, so that one open model serves many adapters. An adapter
+// does not include the state of the optimizer; a checkpoint does.
 //
-// In a folder, an adapter is the file adapter.safetensors, which the Python package safetensors
-// can read. Its metadata include the hash of the base and that of the values. Read checks the whole
-// file, and returns ErrFormat if it is damaged, not an adapter, or has a weight that is NaN or
-// infinite. The hash of the values may be missing, as in a file of another program.
+// In a folder, an adapter is the file adapter.safetensors, which the Python package safetensors can
+// read. The metadata of the file include the hash of the base and the hash of the values. Read checks
+// the whole file, and returns ErrFormat if it is damaged, not an adapter, or has a weight that is NaN
+// or infinite. The hash of the values may be missing, as in a file of another program.
 package adapter
 
 import (
@@ -38,8 +38,8 @@ type Adapter struct {
 	// (savedmodels.Model.Base). It is empty for a model without frozen weights. Only the names,
 	// types and shapes of the weights are then compared.
 	Base string
-	// Record states how the data of the training became inputs; nil if unknown. Data for the adapter
-	// is read with it (savedmodels.Model.WithRecord).
+	// Record states how the data of the training became inputs; nil if unknown. Data for the adapter is
+	// read as Record states (savedmodels.Model.WithRecord).
 	Record *savedmodels.DataRecord
 	// Weights are the trained weights by name (savedmodels.Variable.WeightName).
 	Weights map[string]Weight
@@ -65,9 +65,9 @@ const (
 // maxBytes limits the size of the weights in a file.
 const maxBytes = 64 << 30
 
-// Read reads the adapter in a folder. most is the maximum size of its weights in bytes, such as
-// that of a model (savedmodels.Model.WeightBytes); 0 means 64 GiB. A folder without an adapter is
-// fs.ErrNotExist; a file instead of a folder, or larger weights, are ErrFormat.
+// Read reads the adapter in a folder. most is the maximum size of the weights in bytes, such as the
+// size of a model's weights (savedmodels.Model.WeightBytes); 0 means 64 GiB. A folder without an
+// adapter is fs.ErrNotExist; a file instead of a folder, or larger weights, are ErrFormat.
 func Read(dir string, most int64) (*Adapter, error) {
 	path := filepath.Join(dir, File)
 	f, size, err := files.Open(path)
@@ -94,9 +94,9 @@ func Read(dir string, most int64) (*Adapter, error) {
 	return a, nil
 }
 
-// Write writes the adapter to a folder, which it makes. It replaces an adapter there: a crash
-// leaves the old one or the new one. A record of a MiB or more, as of a table with 100,000 columns, is
-// left out.
+// Write writes the adapter to a folder, which it makes. Write replaces an adapter in the folder: a
+// crash leaves the old one or the new one. Record is left out if it has 1 MiB or more as JSON, such as
+// that of a table with 100,000 columns.
 func (a *Adapter) Write(dir string) error {
 	metadata := map[string]string{formatKey: format, baseKey: a.Base}
 	record, err := json.Marshal(a.Record)

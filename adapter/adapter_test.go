@@ -27,7 +27,7 @@ func floats(values ...float32) []byte {
 	return b
 }
 
-// fromPython are the tensors of weights.safetensors, which the Python package wrote.
+// fromPython returns the tensors of weights.safetensors, which the Python package wrote.
 func fromPython() map[string]Weight {
 	return map[string]Weight{
 		"a/b":  {tfbind.Float32, []int64{2, 3}, floats(0, 1, 2, 3, 4, 5)},
@@ -73,7 +73,7 @@ with safe_open(sys.argv[1], "np") as f:
 	assert.Equal(t, values(t, dir), values(t, again))
 }
 
-// values returns the part of a file behind the header.
+// values returns the part of a file after the header.
 func values(t *testing.T, dir string) []byte {
 	raw, err := os.ReadFile(filepath.Join(dir, File))
 	require.NoError(t, err)
@@ -136,7 +136,7 @@ func file(header string, values ...byte) []byte {
 	return append(append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...), values...)
 }
 
-// numbered returns a header with metadata alone.
+// numbered returns a header with n entries of metadata and no weights.
 func numbered(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -145,7 +145,7 @@ func numbered(n int) string {
 	return `{"__metadata__":{` + b.String()[1:] + `}}`
 }
 
-// A file with more values than the weights of a model is refused before they are read.
+// A file with more values than Read allows is refused before the values are read.
 func TestLargeFile(t *testing.T) {
 	const size = 1 << 40
 	dir := t.TempDir()
@@ -197,7 +197,7 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-// One changed bit of the values is found.
+// Read returns an error for a file with one changed bit in the values.
 func TestChangedValue(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, (&Adapter{Base: "b", Weights: fromPython()}).Write(dir))
@@ -211,7 +211,7 @@ func TestChangedValue(t *testing.T) {
 	assert.ErrorContains(t, err, "its values are not those that were written")
 }
 
-// Read rejects any bytes or reads an adapter that Write writes unchanged.
+// decode refuses the bytes of a file, or returns weights that encode and decode do not change.
 func FuzzDecode(f *testing.F) {
 	good, err := encode(fromPython(), map[string]string{formatKey: format})
 	require.NoError(f, err)

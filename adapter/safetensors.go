@@ -17,15 +17,15 @@ import (
 	"steadyfit/tfbind"
 )
 
-// A file of safetensors (github.com/huggingface/safetensors, format 0.3) has the length of its
-// header as uint64, the header as JSON, and the values of all tensors without gaps. The header
-// maps names to type, shape and position, and __metadata__ to texts.
+// A file of safetensors (github.com/huggingface/safetensors, format 0.3) has the length of its header
+// as uint64, the header as JSON, and the values of all tensors without gaps. The header maps the name
+// of each tensor to a type, a shape and a position, and the name __metadata__ to an object of texts.
 
 // metadataName is the key of the metadata in the header.
 const metadataName = "__metadata__"
 
-// The limits on a header: its size, that of a record in it, and the number of its weights and of its
-// metadata.
+// The limits on a header: the size of the header in bytes, the size of Adapter.Record in the header,
+// and the number of weights and of texts in the metadata.
 const (
 	maxHeader  = 8 << 20
 	maxRecord  = 1 << 20
@@ -50,8 +50,8 @@ type entry struct {
 	of      tfbind.DType
 }
 
-// encode returns the content of a file, and adds the hash of the values to the metadata. Large elements
-// come first, which aligns all values, as the Python package does.
+// encode returns the content of a file, and adds the hash of the values to the metadata. As in files of
+// the Python package, weights with large elements come first, which aligns all values.
 func encode(weights map[string]Weight, metadata map[string]string) ([]byte, error) {
 	names := slices.SortedFunc(maps.Keys(weights), func(a, b string) int {
 		return cmp.Or(cmp.Compare(weights[b].DType.Size(), weights[a].DType.Size()), cmp.Compare(a, b))
@@ -93,7 +93,7 @@ func encode(weights map[string]Weight, metadata map[string]string) ([]byte, erro
 	return out, nil
 }
 
-// bytes returns the size of the values that the shape has.
+// bytes returns the size of the values of a tensor with the shape of e and the type d.
 func (e entry) bytes(d tfbind.DType) (int64, error) {
 	n := int64(d.Size())
 	for _, size := range e.Shape {
@@ -154,8 +154,8 @@ func decode(r io.Reader, size, most int64) (map[string]Weight, map[string]string
 	return weights, metadata, nil
 }
 
-// exponents masks the exponent bits in the last two bytes of an element. All of them are set if the
-// element is NaN or infinite.
+// exponents has masks of the exponent bits in the last two bytes of an element. All of them are set if
+// the element is NaN or infinite.
 var exponents = map[tfbind.DType]uint16{tfbind.Float64: 0x7ff0, tfbind.Float32: 0x7f80, tfbind.BFloat16: 0x7f80, tfbind.Float16: 0x7c00}
 
 // finite reports whether no element is NaN or infinite.
@@ -202,7 +202,8 @@ func named(what string, err error) error {
 	return err
 }
 
-// members calls do for each member of a JSON object, to decode its value.
+// members calls do with the name of each member of a JSON object. do must decode the value of the
+// member.
 func members(d *json.Decoder, do func(name string) error) error {
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return cmp.Or(err, errors.New("expected an object"))
@@ -226,8 +227,8 @@ func members(d *json.Decoder, do func(name string) error) error {
 	return err
 }
 
-// checkSpans finds the types of the entries, and returns an error unless their values are all of
-// size bytes, without gaps.
+// checkSpans sets the types of the entries (entry.of), and returns an error unless the values of the
+// entries fill size bytes without gaps and overlaps.
 func checkSpans(entries map[string]*entry, size int64) error {
 	var spans [][2]int64
 	for name, e := range entries {
@@ -250,7 +251,8 @@ func checkSpans(entries map[string]*entry, size int64) error {
 	return nil
 }
 
-// check finds the type of an entry, and checks its position in values of size bytes.
+// check sets e.of to the type of the entry, and checks the position of the entry in values of size
+// bytes.
 func (e *entry) check(size int64) error {
 	for d, kind := range types {
 		if kind != e.DType {
