@@ -104,11 +104,11 @@ func TestArrowFilesOfAState(t *testing.T) {
 		`{"_data_files": [{}]}`:                                             `state.json: it lists "", expected`,
 		`{"_data_files": [{"filename": ".."}]}`:                             "state.json lists it, and its format is not supported; expected Arrow files",
 		`{"_data_files": []}`:                                               "state.json: it lists no files",
-		`{"_data_files": [{"filename": "data-000`:                           "state.json: no state of Dataset.save_to_disk",
-		`{"_data_files": null, "_indices_data_files": [{"filename": "i"}]}`: "a selection of rows in another file is not supported",
+		`{"_data_files": [{"filename": "data-000`:                           "state.json: not a state file of Dataset.save_to_disk",
+		`{"_data_files": null, "_indices_data_files": [{"filename": "i"}]}`: "a dataset whose row indices are in a separate file is not supported",
 		`{}`:                                 cache + ": Dataset.map",
 		strings.Repeat(" ", maxState) + `{}`: "state.json: the file is too large",
-		strings.Repeat(`{"_data_files":[`, maxState/16-1):                   "state.json: no state of Dataset.save_to_disk",
+		strings.Repeat(`{"_data_files":[`, maxState/16-1):                   "state.json: not a state file of Dataset.save_to_disk",
 		`{"_data_files": [{}` + strings.Repeat(",{}", maxState/3-10) + "]}": `state.json: it lists ""`,
 	} {
 		put(t, dir, stateFile, []byte(state))

@@ -96,13 +96,13 @@ func listedFiles(dir string) (names []recordName, err error) {
 		Indices []json.RawMessage           `json:"_indices_data_files"`
 	}
 	if err := json.Unmarshal(raw, &state); err != nil {
-		return nil, fmt.Errorf("%s: no state of Dataset.save_to_disk: %w; %s: %w", path, err, interrupted, ErrFormat)
+		return nil, fmt.Errorf("%s: not a state file of Dataset.save_to_disk: %w; %s: %w", path, err, interrupted, ErrFormat)
 	}
 	if state.Files != nil && len(state.Files) == 0 {
 		return nil, fmt.Errorf("%s: it lists no files of data; write the dataset again: %w", path, ErrFormat)
 	}
 	if len(state.Indices) > 0 {
-		return nil, fmt.Errorf("%s: a selection of rows in another file is %w; write the dataset again with a newer version of Hugging Face's datasets", path, ErrUnsupported)
+		return nil, fmt.Errorf("%s: a dataset whose row indices are in a separate file is %w; write the dataset again with a newer version of Hugging Face's datasets", path, ErrUnsupported)
 	}
 	for _, f := range state.Files {
 		if f.Filename != filepath.Base(f.Filename) {

@@ -20,7 +20,7 @@ import (
 //   - .cls, .id, .index and .count have an integer.
 //   - .npy has an array.
 //   - .json has an object, whose members become values with their own names. Its numbers are float64.
-//   - Any other file, such as .jpg or .txt, is one text of bytes.
+//   - Any other file, such as .jpg or .txt, is one string with the bytes of the file.
 type tarRecords struct{}
 
 func (tarRecords) name() string { return "WebDataset" }

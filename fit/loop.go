@@ -164,7 +164,8 @@ type run struct {
 	stop               string
 	finished, restored bool
 	replay             replay
-	// passed is a reset by process restart that this process has to record, or nil.
+	// passed describes a reset for which the process is restarted, and which the restarted process
+	// records; nil if there is none.
 	passed *passedOn
 
 	// logs has the size of each log file when the training began, by hook.

@@ -389,7 +389,8 @@ func (p *parallel) copy(s *Signature, prefix string, after ...string) error {
 	return nil
 }
 
-// share adds a vector with the shares of all ranks, in which the shares of other ranks are zero.
+// share adds to g a vector with a place for the share of each rank (ParallelStep). It has the share of
+// this rank, and zeros in the other places, so that the sum over all ranks has all shares.
 func (p *parallel) share(g *subgraph, flags, seconds string, of *Signature, busy bool) string {
 	one := g.integers("one", []int64{1}, 1)
 	parts := []string{flags, g.reshape("work", g.cast("work_seconds", seconds, tfbind.Float64, tfbind.Float32), tfbind.Float32, one)}

@@ -118,7 +118,7 @@ func (p *Plan) Model() *savedmodels.Model { return p.model }
 func (p *Plan) Roles() savedmodels.Roles { return p.roles }
 
 // Check returns savedmodels.ErrNoSignature if Options.Compiled is set and no signature is compiled
-// for a batch size of samples. If evaluates is true and the ranks of Options.Cluster cannot
+// for batches of that many samples. If evaluates is true and the ranks of Options.Cluster cannot
 // evaluate the model, the error is an *option.Error, and the ranks can train the model only without
 // a validation.
 func (p *Plan) Check(samples int, evaluates bool) error {

@@ -48,7 +48,7 @@ type Config struct {
 	// Shuffle shuffles the samples in each epoch.
 	Shuffle bool
 	// Prefetch is the number of batches to prepare ahead. -1 means 2 with a Budget, and
-	// otherwise 2 to 64 batches of 4 MiB together.
+	// otherwise as many as fit in 4 MiB, but at least 2 and at most 64.
 	Prefetch int
 	// ClassWeights are the weights of classes in the loss, by number or name. Other classes
 	// have weight 1. The model needs the input sample_weight and exactly one label.

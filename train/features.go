@@ -40,7 +40,7 @@ func (t *training) cacheFeatures(ctx context.Context) error {
 	if t.Checkpoints.Folder != "" {
 		files.ClearScratch(t.Checkpoints.Folder, featuresPrefix)
 	}
-	// Autotune restarts a process only without cached features.
+	// A process that autotune restarted runs a configuration that was chosen without cached features.
 	if t.CacheFeatures == "" || t.CacheFeatures == Auto && (!autotune.Freezes(t.model) || restartedAlready()) {
 		return nil
 	}

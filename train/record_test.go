@@ -101,7 +101,8 @@ func TestLabelsKeepTheirNumbers(t *testing.T) {
 	}
 }
 
-// Without a record, the names in one file say nothing about the numbers in the training.
+// If a model records no class names, the labels in a file cannot be mapped to the class numbers of its
+// training.
 func TestUnknownLabelNames(t *testing.T) {
 	m, err := savedmodels.Builtin("dropout-200-512-256-1")
 	require.NoError(t, err)

@@ -221,7 +221,8 @@ func loseARank(t *testing.T, ranks int, model string) {
 
 func floatOf(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }
 
-// Under supervision, ranks that are killed at random end with the bits of an undisturbed training.
+// Under supervision, a training whose ranks are killed at random has the result of an undisturbed one,
+// bit for bit.
 func TestLaunchedRanksAreKilled(t *testing.T) {
 	kills := killsOr(t, 1)
 	flags := []string{"--epochs", "40", "--every", "20steps", "--supervise", "--restarts", "1000"}

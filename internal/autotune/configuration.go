@@ -179,8 +179,8 @@ func (c Configuration) threads() Configuration {
 	return Configuration{Executor: c.Executor, IntraThreads: c.IntraThreads, InterThreads: c.InterThreads}
 }
 
-// parts splits a configuration into its base (the signature, steps per execution and micro-batches)
-// and its settings, at most one of each kind.
+// parts returns the base of a configuration (steps per execution, and whether the compiled signature
+// runs) and its settings, at most one of each kind. Fields that Choose never sets are left out.
 func (c Configuration) parts() (base Configuration, settings []Configuration) {
 	for _, s := range []Configuration{c.threads(), {OneDNN: c.OneDNN}, {Allocator: c.Allocator}, {Precision: c.Precision}} {
 		if !s.Plain() {

@@ -105,7 +105,7 @@ func TestChoose(t *testing.T) {
 	require.NoError(t, err)
 	t.Log(c.Reason)
 	assert.False(t, c.Cached)
-	// Threads are changed on the fastest configuration, which depends on the machine.
+	// Settings of threads are tried with the fastest configuration. The machine decides which one that is.
 	require.Contains(t, []int{8, 10}, len(c.Measurements), "plain, three ways, and four settings of threads on one of them; two of them on plain as well")
 	for _, want := range []Configuration{{}, both, single, intra, fused, compiled} {
 		assert.NotNil(t, find(c.Measurements, want), want)

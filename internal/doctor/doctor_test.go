@@ -171,7 +171,8 @@ func TestASessionWithAGPU(t *testing.T) {
 	assert.Equal(t, "not found; needed only for several GPUs in one process", check(t, checks, "libnccl.so.2").Found)
 }
 
-// A wheel ends the process when it is opened on a CPU without AVX, so it must not be opened.
+// The library of a TensorFlow wheel ends the process that opens it on a CPU without AVX, so it must
+// not be opened.
 func TestCPUTooOldForTensorFlow(t *testing.T) {
 	m := box(plain.with(tree{"/proc/cpuinfo": "model name : Celeron\nflags : sse2 ssse3\n"}), nil)
 	m.load = func(string) (tfbind.Info, error) {

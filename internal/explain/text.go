@@ -134,7 +134,8 @@ func (r *Report) above(i int) (n int) {
 	return n
 }
 
-// Short names a holder by its layer, the end of its name and its type, without the calls of functions.
+// Short names an operation by its layer, the last part of its name and its type. Other holders keep
+// their names. A long name loses its beginning.
 func (h Holder) Short() string {
 	name := h.Name
 	if h.Type != "" {

@@ -71,8 +71,8 @@ const (
 	Unreleased = "unreleased objects"
 	// HostHistory: the live Go heap grows, so the program retains Go objects.
 	HostHistory = "host history"
-	// RuntimeCache: at a constant number of native objects, a graph or the number of executors
-	// grows, or TensorFlow's allocators do.
+	// RuntimeCache: a graph, the number of executors, or the memory of TensorFlow's allocators grows
+	// while the number of native objects stays constant.
 	RuntimeCache = "runtime cache or graph"
 	// NativeHeap: malloc in use grows, and no other layer explains it.
 	NativeHeap = "native heap"

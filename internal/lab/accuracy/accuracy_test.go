@@ -104,7 +104,7 @@ func TestRunsAreKeptAndCompared(t *testing.T) {
 	assert.False(t, r.Runs[0].Ended.IsZero())
 	assert.NotContains(t, string(text), dir)
 
-	// A failed run is tried again. A different command line or model repeats all runs.
+	// A failed run is tried again. A run with other arguments or another model is repeated.
 	call("-seeds", "3")
 	assert.Equal(t, 19, runs())
 	for name, was := range map[string]string{"digits_fp32_1": "--batch", "digits_bf16-rewritten_2": r.Runs[1].ModelHash} {

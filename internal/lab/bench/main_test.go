@@ -166,8 +166,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// The datasets of scaling fit into memory, and epochs of 50 steps or more consist of whole
-// executions of several steps.
+// The workloads of the scaling benchmark have at most 40,960 samples, and their epochs of 50 steps or
+// more consist of whole executions of several steps.
 func TestScalingWorkloads(t *testing.T) {
 	for _, w := range batchWorkloads() {
 		assert.LessOrEqual(t, w.Batch*w.Steps, 40960, w.Name)

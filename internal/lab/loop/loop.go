@@ -32,8 +32,8 @@ type Loop struct {
 	Epoch func(ctx context.Context, n int)
 	// Steps runs all steps and calls after for each. If it is nil, Run calls Step.
 	Steps func(ctx context.Context, after func(ctx context.Context, n int, loss float64) error)
-	// Trace makes the next steps write a tensorflow.RunMetadata to into. It is nil if steps
-	// cannot be traced.
+	// Trace makes the next steps store a serialized tensorflow.RunMetadata in *into. Trace is nil if
+	// steps cannot be traced.
 	Trace func(into *[]byte)
 	// Close frees everything that can be freed explicitly.
 	Close func()

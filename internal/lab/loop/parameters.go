@@ -13,8 +13,8 @@ import (
 // Model opens the Spec's model without loading it.
 func Model(c *worker.Child) *savedmodels.Model { return worker.Must(savedmodels.Open(c.Spec.Model)) }
 
-// Rounding returns the function that the parameter shapes selects. It rounds a number of samples
-// from 1 to most up.
+// Rounding returns the function that the parameter shapes selects. It rounds up a number of samples
+// between 1 and most.
 func Rounding(c *worker.Child, most int) func(n int) int {
 	shapes := c.Choice("shapes", "varying", "pad", "bucket")
 	return func(n int) int {
