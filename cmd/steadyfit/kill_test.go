@@ -285,22 +285,30 @@ func killSupervised(t *testing.T, model string, kills int) {
 		done := make(chan error, 1)
 		go func() { done <- cmd.Wait() }()
 		var err error
-		for last := 0; ; {
-			var next <-chan time.Time
-			if killed < kills {
-				next = time.After(time.Duration(random.Float64() * float64(want.took)))
-			}
+		// Each process is disturbed once, at a random time after its start. A time that began earlier
+		// would mostly end before the first step, and the supervisor waits longer after each such crash.
+		var due time.Time
+		poll := time.NewTicker(5 * time.Millisecond)
+		for last, running := 0, true; running; {
 			select {
 			case err = <-done:
-			case <-next:
-				// A child that has just been killed may still exist.
-				if pid := childOf(cmd.Process.Pid); pid != 0 && pid != last && syscall.Kill(pid, signals[killed%len(signals)]) == nil {
-					last, killed = pid, killed+1
+				running = false
+			case now := <-poll.C:
+				pid := childOf(cmd.Process.Pid)
+				switch {
+				case pid == 0 || killed == kills:
+				case pid != last:
+					last, due = pid, now.Add(time.Duration(random.Float64()*float64(want.took)))
+				case !due.IsZero() && now.After(due):
+					due = time.Time{}
+					// The process may have ended in the meantime.
+					if syscall.Kill(pid, signals[killed%len(signals)]) == nil {
+						killed++
+					}
 				}
-				continue
 			}
-			break
 		}
+		poll.Stop()
 		require.NoError(t, err, "after %d kills: %s", killed, &output)
 		weights, losses := r.outcome(t, name)
 		assert.Equal(t, want.losses, losses, "%s, %d kills so far", name, killed)
