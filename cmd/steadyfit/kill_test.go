@@ -269,51 +269,65 @@ func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
 func killSupervised(t *testing.T, model string, kills int) {
 	r := trial{t.TempDir(), model}
 	want := undisturbedOn(t, model)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d; an undisturbed run takes %v", seed, want.took.Round(time.Millisecond))
-	random := rand.New(rand.NewPCG(seed, 0))
 	// The deadline is ten times as long until the first step; a process that it ends too early
 	// is restarted.
 	deadline := max(want.took/4, time.Second)
 	signals := []syscall.Signal{syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGSTOP}
-	for run, killed := 0, 0; killed < kills; run++ {
+	d := newDisturbance(t, kills, want.took)
+	for run := 0; d.killed < kills; run++ {
 		name := "run" + strconv.Itoa(run)
 		cmd := r.fit(t, name, "--supervise", "--deadline", deadline.String(), "--restarts", "1000000")
-		var output bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &output, &output
-		require.NoError(t, cmd.Start())
-		done := make(chan error, 1)
-		go func() { done <- cmd.Wait() }()
-		var err error
-		// Each process is disturbed once, at a random time after its start. A time that began earlier
-		// would mostly end before the first step, and the supervisor waits longer after each such crash.
-		var due time.Time
-		poll := time.NewTicker(5 * time.Millisecond)
-		for last, running := 0, true; running; {
-			select {
-			case err = <-done:
-				running = false
-			case now := <-poll.C:
-				pid := childOf(cmd.Process.Pid)
-				switch {
-				case pid == 0 || killed == kills:
-				case pid != last:
-					last, due = pid, now.Add(time.Duration(random.Float64()*float64(want.took)))
-				case !due.IsZero() && now.After(due):
-					due = time.Time{}
-					// The process may have ended in the meantime.
-					if syscall.Kill(pid, signals[killed%len(signals)]) == nil {
-						killed++
-					}
+		d.run(t, cmd, func() (int, syscall.Signal) { return childOf(cmd.Process.Pid), signals[d.killed%len(signals)] })
+		weights, losses := r.outcome(t, name)
+		assert.Equal(t, want.losses, losses, "%s, %d kills so far", name, d.killed)
+		assert.True(t, bytes.Equal(want.weights, weights), "%s: the weights differ", name)
+		t.Logf("%d runs, %d of %d kills", run+1, d.killed, kills)
+	}
+}
+
+// A disturbance sends signals to the processes of supervised runs.
+type disturbance struct {
+	random        *rand.Rand
+	took          time.Duration // of an undisturbed run
+	kills, killed int
+}
+
+func newDisturbance(t *testing.T, kills int, took time.Duration) *disturbance {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d; an undisturbed run takes %v", seed, took.Round(time.Millisecond))
+	return &disturbance{rand.New(rand.NewPCG(seed, 0)), took, kills, 0}
+}
+
+// run runs a command, which must succeed, and disturbs the processes that next returns, each once, at
+// a random time after its start. Few of these times come before the first step, because the supervisor
+// waits twice as long after each further crash without a step.
+func (d *disturbance) run(t *testing.T, cmd *exec.Cmd, next func() (pid int, signal syscall.Signal)) {
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	require.NoError(t, cmd.Start())
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for last, due := 0, (time.Time{}); ; {
+		select {
+		case err := <-done:
+			require.NoError(t, err, "after %d kills: %s", d.killed, &output)
+			return
+		case now := <-poll.C:
+			pid, signal := next()
+			switch {
+			case pid == 0 || d.killed == d.kills:
+			case pid != last:
+				last, due = pid, now.Add(time.Duration((0.4+0.6*d.random.Float64())*float64(d.took)))
+			case !due.IsZero() && now.After(due):
+				due = time.Time{}
+				// The process may have ended in the meantime.
+				if syscall.Kill(pid, signal) == nil {
+					d.killed++
 				}
 			}
 		}
-		poll.Stop()
-		require.NoError(t, err, "after %d kills: %s", killed, &output)
-		weights, losses := r.outcome(t, name)
-		assert.Equal(t, want.losses, losses, "%s, %d kills so far", name, killed)
-		assert.True(t, bytes.Equal(want.weights, weights), "%s: the weights differ", name)
-		t.Logf("%d runs, %d of %d kills", run+1, killed, kills)
 	}
 }
 

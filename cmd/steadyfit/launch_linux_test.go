@@ -232,41 +232,21 @@ func TestLaunchedRanksAreKilled(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	took := time.Since(started)
 
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d; an undisturbed run takes %v", seed, took.Round(time.Millisecond))
-	random := rand.New(rand.NewPCG(seed, 0))
-	for run, killed := 0, 0; killed < kills; run++ {
+	d := newDisturbance(t, kills, took)
+	for d.killed < kills {
 		dir := t.TempDir()
 		cmd := launchDigits(t, dir, flags...)
-		var output bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &output, &output
-		require.NoError(t, cmd.Start())
-		done := make(chan error, 1)
-		go func() { done <- cmd.Wait() }()
-		var err error
-		for last, running := 0, true; running; {
-			var next <-chan time.Time
-			if killed < kills {
-				next = time.After(time.Duration((0.2 + random.Float64()) * float64(took)))
+		d.run(t, cmd, func() (int, syscall.Signal) {
+			// The training process of a rank is the child of its supervisor. The ranks take turns.
+			supervisors := childrenOf(cmd.Process.Pid)
+			if len(supervisors) != 2 {
+				return 0, 0
 			}
-			select {
-			case err = <-done:
-				running = false
-			case <-next:
-				// The training process of a rank is the child of its supervisor. The ranks take turns.
-				supervisors := childrenOf(cmd.Process.Pid)
-				if len(supervisors) != 2 {
-					continue
-				}
-				pid := childOf(supervisors[killed%2])
-				if pid != 0 && pid != last && syscall.Kill(pid, syscall.SIGKILL) == nil {
-					last, killed = pid, killed+1
-				}
-			}
-		}
-		require.NoError(t, err, "after %d kills: %s", killed, &output)
-		assert.True(t, bytes.Equal(launchedWeights(t, whole), launchedWeights(t, dir)), "%d kills so far: the weights differ", killed)
+			return childOf(supervisors[d.killed%2]), syscall.SIGKILL
+		})
+		assert.True(t, bytes.Equal(launchedWeights(t, whole), launchedWeights(t, dir)), "%d kills so far: the weights differ", d.killed)
 		assert.Empty(t, launched(t, dir))
+		t.Logf("%d of %d kills", d.killed, kills)
 	}
 }
 
