@@ -49,15 +49,18 @@ func (o *CSVOptions) leaveOut(names []string, label string) (out []string, err e
 }
 
 // byName reports whether columns become fields of their names, because a model has inputs of these names.
-// names are the columns without the label, the weights and those that are left out.
-func (o *CSVOptions) byName(names []string) (bool, error) {
+// names are the columns without the label, the weights and those that are left out. label is the name of
+// the label, or empty.
+func (o *CSVOptions) byName(names []string, label string) (bool, error) {
 	for _, c := range o.Columns {
 		switch {
 		case slices.Contains(names, c.Name):
-		case max(len(names), len(o.Columns)) > 1:
-			return false, fmt.Errorf("no column %q, which is an input of the model: add it, or rename a column to it: %w", c.Name, ErrFormat)
-		default:
+		case max(len(names), len(o.Columns)) <= 1:
 			return false, nil
+		case c.Name == label:
+			return false, option.Errorf("column %q is an input of the model and cannot also be the label: choose another column as the label ({CSVOptions.Label}): %w", label, ErrFormat)
+		default:
+			return false, fmt.Errorf("no column %q, which is an input of the model: add it, or rename a column to it: %w", c.Name, ErrFormat)
 		}
 	}
 	return len(o.Columns) > 0, nil
@@ -87,8 +90,9 @@ func (s *recordSet) choose(names []string, first map[string]value) (label string
 
 // layOut combines the columns of a table into the field x, as in a CSV file, if each column has one
 // value per row and none has the name of the model's input. A single column is renamed to x. order has
-// the names of the columns in the order of the table. The dataset has no label yet.
-func (m *InMemory) layOut(order []string, o *CSVOptions) error {
+// the names of the columns in the order of the table. label is the
+// name of the label, or empty. The dataset has no label yet.
+func (m *InMemory) layOut(order []string, label string, o *CSVOptions) error {
 	if o.Schema.allTexts() {
 		return nil
 	}
@@ -99,7 +103,7 @@ func (m *InMemory) layOut(order []string, o *CSVOptions) error {
 		single = single && (leave || len(c.shape) == 0 && !c.pixels)
 		return leave
 	})
-	byName, err := o.byName(names)
+	byName, err := o.byName(names, label)
 	switch {
 	case err != nil || byName:
 		return err

@@ -128,6 +128,8 @@ func TestColumnsAreNotJoined(t *testing.T) {
 		require.ErrorContains(t, err, `: no column "height", which the model was trained with: add it, or rename a column to it`)
 		_, err = Open(paths[format], Options{CSV: CSVOptions{Columns: []FieldSpec{{Name: "zip"}, {Name: "height"}}}})
 		require.ErrorContains(t, err, `: no column "height", which is an input of the model`)
+		_, err = Open(paths[format], Options{CSV: CSVOptions{Label: "zip", Columns: []FieldSpec{{Name: "zip"}, {Name: "age"}}}})
+		require.ErrorContains(t, err, `: column "zip" is an input of the model and cannot also be the label`)
 	}
 	texts, err := Open(put(t, dir, "t.jsonl", []byte(`{"a": "u", "b": "v"}`)), Options{CSV: CSVOptions{Input: "dense", Text: true}})
 	require.NoError(t, err)

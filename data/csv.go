@@ -285,7 +285,11 @@ func (t *table) layOut() (err error) {
 
 // separate gives each column of x a field, if a model has inputs of these names.
 func (t *table) separate(inputs []string, x *features) error {
-	byName, err := t.options.byName(inputs)
+	label := ""
+	if t.label >= 0 {
+		label = t.names[t.label]
+	}
+	byName, err := t.options.byName(inputs, label)
 	if err != nil || !byName {
 		return err
 	}

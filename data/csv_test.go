@@ -350,6 +350,10 @@ func TestCSVFields(t *testing.T) {
 
 	_, err = readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"), CSVOptions{Label: "label", Columns: columns}, nil)
 	require.ErrorContains(t, err, `no column "age", which is an input of the model`)
+	for _, label := range []string{"age", "1"} {
+		_, err = readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: label, Columns: columns}, nil)
+		require.EqualError(t, err, `t.csv: column "age" is an input of the model and cannot also be the label: choose another column as the label (CSVOptions.Label): malformed data`)
+	}
 
 	// One of several columns is the text input.
 	one := CSVOptions{Label: "label", Text: true, Columns: []FieldSpec{{Name: "x", Type: "string"}}}

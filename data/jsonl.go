@@ -353,7 +353,7 @@ func (t *objects) dataset(o CSVOptions) (*InMemory, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.layOut(t.names, &o); err != nil {
+	if err := m.layOut(t.names, o.Label, &o); err != nil {
 		return nil, fmt.Errorf("%s: %w", t.file, err)
 	}
 	if o.Label == "" {

@@ -441,7 +441,11 @@ func (s *recordSet) dataset(m *InMemory) error {
 		}
 		m.columns = append(m.columns, c)
 	}
-	if err := m.layOut(s.order, &s.options.CSV); err != nil {
+	label := ""
+	if s.label != nil {
+		label = s.label.name
+	}
+	if err := m.layOut(s.order, label, &s.options.CSV); err != nil {
 		return fmt.Errorf("%s: %w", m.name, err)
 	}
 	if s.label != nil {

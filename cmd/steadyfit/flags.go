@@ -133,7 +133,7 @@ func (s *settings) dataFlags() []flag {
 		{"data", onModel + " inspect", "data: a file, a folder, or builtin:digits (formats: docs/reference/data.md)", "Data.Path", &s.Data.Path},
 		{"validation", "fit", "validation data, or the fraction of the training data to hold out, as in 0.1", "Config.Validation Config.ValidationFraction Loop.Validation",
 			newValue("data|fraction", "", s.setValidation)},
-		{"label", onModel, "label column of a table or value of records: a name, or in CSV a number from 1", "Data.Label", &s.Data.Label},
+		{"label", onModel, "label column of a table or value of records: a name, or in CSV a number from 1", "CSVOptions.Label Data.Label", &s.Data.Label},
 		{"header", onModel, "whether the first line of a table names the columns", "CSVOptions.Header Data.Header",
 			newChoice(&s.Data.Header, "auto yes no", "", "yes", "no")},
 		{"schema", onModel, "YAML file with rules for columns of a table (docs/how-to/tables.md)", "CSVOptions.Schema Data.Schema",
