@@ -54,17 +54,13 @@ func (s *settings) explain(cmd *cobra.Command) error {
 	if err := s.checkLayer("explain"); err != nil {
 		return err
 	}
-	warnings := cmd.ErrOrStderr()
-	if explain.Measuring() {
-		warnings = io.Discard // the process that started this one has printed them
-	}
-	if err := s.prepareProcess(warnings); err != nil {
-		return err
-	}
-	if explain.Measuring() {
+	if explain.Measuring() { // the process that started this one has prepared the environment
 		return explain.Send(func() (*explain.Report, error) { return s.measurePeak(cmd) }, func(err error) *explain.Failure {
 			return &explain.Failure{Text: message(err), Code: exitCode(err)}
 		})
+	}
+	if err := s.prepareProcess(cmd.ErrOrStderr()); err != nil {
+		return err
 	}
 	if s.Out != "" {
 		if err := files.WritableDir(s.Out, 0); err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"steadyfit/data"
+	"steadyfit/internal/allocator"
 	"steadyfit/internal/tflibrary"
 )
 
@@ -69,6 +70,9 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 				return raceDetector(), nil
 			case "gpu":
 				_, err := os.Stat("/dev/nvidiactl")
+				return err == nil, nil
+			case allocator.Jemalloc:
+				_, err := allocator.Find(name)
 				return err == nil, nil
 			}
 			return false, fmt.Errorf("no condition %q", name)

@@ -384,14 +384,15 @@ func TestLeaks(t *testing.T) {
 	}
 }
 
-// With jemalloc, the report of a leak of native memory names the functions that allocated the
-// memory.
+// With the environment of {Config.Allocator jemalloc}, the report of a leak of native memory names the
+// functions that allocated the memory.
 func TestStacks(t *testing.T) {
 	library, err := allocator.Find(allocator.Jemalloc)
 	if err != nil {
 		t.Skip(err)
 	}
 	t.Setenv("LD_PRELOAD", library)
+	t.Setenv("MALLOC_CONF", allocator.JemallocKeeps)
 	r := measure(t, "1", testCase{Model: "digits", Samples: 1000, Batch: 32, Seconds: 90, Growth: 256, Retain: "native"})
 	require.Equal(t, memory.Leak, r.Growth.Kind, r.GrowthText)
 	require.NotEmpty(t, r.GrowingStacks)
