@@ -205,7 +205,7 @@ func otherKind(ds data.Dataset, in *input, f data.FieldSpec) error {
 	case !ok || f.Name != "x" || isText == (in.DType == tfbind.String) || m.Len() == 0 || m.FilePath(0) == "":
 		return nil
 	case isText:
-		return fmt.Errorf("%w: the model takes %s of shape %s, and the folder has texts", ErrData, in.DType, shapeText(in.Shape))
+		return fmt.Errorf("%w: the model takes %s (%s), and the folder has texts", ErrData, samplesText(in.Shape), in.DType)
 	}
 	return fmt.Errorf("%w: the model takes text, and the folder has images", ErrData)
 }
@@ -217,8 +217,8 @@ func shapeHint(err error, in *input, f data.FieldSpec, label bool) error {
 	case err == nil:
 		return nil
 	case f.Type == "string" && in.DType != tfbind.String && len(f.Shape) == 0:
-		return fmt.Errorf("%w: expected %s of shape %s, got one text of bytes per sample; raw tensors in bytes are not read: write an encoded image (PNG or JPEG), or a list of floats or integers",
-			ErrData, in.DType, shapeText(in.Shape))
+		return fmt.Errorf("%w: expected %s (%s), got one text of bytes per sample; raw tensors in bytes are not read: write an encoded image (PNG or JPEG), or a list of floats or integers",
+			ErrData, samplesText(in.Shape), in.DType)
 	case label && len(in.Shape) == 1 && len(f.Shape) == 1 && f.Shape[0] > 1:
 		return fmt.Errorf("%w; if the labels are one-hot, write the number of the class instead, as with numpy.argmax(labels, axis=1)", err)
 	}

@@ -24,7 +24,7 @@ func TestWeightsWithoutASize(t *testing.T) {
 	sig.Inputs = append(sig.Inputs, savedmodels.Tensor{Name: "sample_weight", Op: "w", DType: tfbind.Float32, Shape: []int64{-1, -1}})
 	_, err = session.CheckData(model, "train", train, data.Pass{Batch: 8})
 	assert.ErrorIs(t, err, session.ErrData)
-	assert.ErrorContains(t, err, "takes sample_weight of shape [? ?], which has open sizes")
+	assert.ErrorContains(t, err, "takes sample_weight with samples of shape [?], whose size is open")
 	sig.Inputs[len(sig.Inputs)-1].Shape = []int64{-1, 3}
 	_, err = session.CheckData(model, "train", test, data.Pass{Batch: 8})
 	assert.NoError(t, err, "ones of a known shape are fed")
@@ -41,9 +41,9 @@ func TestShapeHints(t *testing.T) {
 		x, y data.Array
 		says string
 	}{
-		{raw, classes, "field x for signature train, input x: the data does not fit the model: expected float32 of shape [? 64], got one text of bytes per sample; raw tensors in bytes are not read: write an encoded image (PNG or JPEG), or a list"},
-		{pixels, oneHot, "expected shape [?], got [2 3] (the first size counts the samples); if the labels are one-hot, write the number of the class"},
-		{oneHot, classes, "expected shape [? 64], got [2 3] (the first size counts the samples)"},
+		{raw, classes, "field x for signature train, input x: the data does not fit the model: expected samples of shape [64] (float32), got one text of bytes per sample; raw tensors in bytes are not read: write an encoded image (PNG or JPEG), or a list"},
+		{pixels, oneHot, "expected one value per sample, got samples of shape [3]; if the labels are one-hot, write the number of the class"},
+		{oneHot, classes, "expected samples of shape [64], got samples of shape [3]"},
 	} {
 		ds, err := data.New("made", data.Field{Name: "x", Array: c.x}, data.Field{Name: "y", Array: c.y})
 		require.NoError(t, err)

@@ -256,13 +256,23 @@ func sameButOnes(want []int64, have []int) bool {
 }
 
 func (in *input) mismatch(shape []int) error {
-	return fmt.Errorf("%w: expected shape %s, got %v (the first size counts the samples)", ErrData, shapeText(in.Shape), slices.Clone(shape))
+	return fmt.Errorf("%w: expected %s, got %s", ErrData, samplesText(in.Shape), samplesText(shape))
 }
 
 // noSize returns the error for sample weights that cannot be generated because their shape in the
 // signature has unknown dimensions.
 func (in *input) noSize(sig *savedmodels.Signature) error {
-	return fmt.Errorf("%w: signature %s takes %s of shape %s, which has open sizes, so no value can be generated: add that field to the data", ErrData, sig.Name, in.Name, shapeText(in.Shape))
+	return fmt.Errorf("%w: signature %s takes %s with %s, whose size is open, so no value can be generated: add that field to the data", ErrData, sig.Name, in.Name, samplesText(in.Shape))
 }
 
-func shapeText(shape []int64) string { return strings.ReplaceAll(fmt.Sprint(shape), "-1", "?") }
+// samplesText describes samples by the shape of a batch, with "?" for an open size. Users know the shape
+// of a sample, and not the size of a batch or of their last one.
+func samplesText[N int | int64](batch []N) string {
+	switch len(batch) {
+	case 0:
+		return "a single value"
+	case 1:
+		return "one value per sample"
+	}
+	return "samples of shape " + strings.ReplaceAll(fmt.Sprint(batch[1:]), "-1", "?")
+}

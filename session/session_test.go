@@ -319,13 +319,13 @@ func TestInputsConvertAndReshape(t *testing.T) {
 	for _, shape := range [][]int{{2, 64}, {2, 8, 8}, {2, 64, 1}, {2, 1, 64}} {
 		assert.NoError(t, step.Set("x", data.Array{Shape: shape, Values: make([]uint8, 128)}), "%v", shape)
 	}
-	for _, shape := range [][]int{{2, 63}, {2}, {}, {2, 8, 9}} {
+	for got, shape := range map[string][]int{"samples of shape [63]": {2, 63}, "one value per sample": {2}, "a single value": {}, "samples of shape [8 9]": {2, 8, 9}} {
 		n := 1
 		for _, d := range shape {
 			n *= d
 		}
 		err := step.Set("x", data.Array{Shape: shape, Values: make([]uint8, n)})
-		assert.ErrorContains(t, err, "expected shape [? 64], got", "%v", shape)
+		assert.ErrorContains(t, err, "expected samples of shape [64], got "+got, "%v", shape)
 	}
 	assert.ErrorIs(t, step.Set("x", data.Array{Shape: []int{2, 64}, Values: make([]uint8, 127)}), tfbind.ErrShape)
 }

@@ -377,7 +377,7 @@ func TestFolderOfTheOtherKind(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(texts, "0", "1.txt"), []byte("a text"), 0o666))
 	_, err = OpenData(m, m.Roles.Predict, Data{Path: texts}, "test", data.Pass{Batch: 2})
 	require.ErrorIs(t, err, session.ErrData)
-	assert.ErrorContains(t, err, texts+": field x for signature predict, input x: the data does not fit the model: the model takes float32 of shape [? 64], and the folder has texts")
+	assert.ErrorContains(t, err, texts+": field x for signature predict, input x: the data does not fit the model: the model takes samples of shape [64] (float32), and the folder has texts")
 	in := sig.Input("x")
 	in.DType, in.Shape = tfbind.String, []int64{-1}
 	images := filepath.Join("..", "session", "testdata", "jpeg", "png")

@@ -112,7 +112,7 @@ func TestTablesTrainToTheSameBits(t *testing.T) {
 		_, err := OpenData(m, m.Roles.Predict, Data{Path: path}, "test", data.Pass{Batch: 2})
 		require.ErrorContains(t, err, `no column "p0", which the model was trained with`)
 		_, err = OpenData(builtin, builtin.Roles.Predict, Data{Path: path}, "test", data.Pass{Batch: 2})
-		require.ErrorContains(t, err, "expected shape [? 64], got [2 63]", path)
+		require.ErrorContains(t, err, "expected samples of shape [64], got samples of shape [63]", path)
 		require.ErrorContains(t, err, "; the table has 63 columns besides the label, 1 too few: p63, p62, p61, p60, p59, p58, p57, p56 and 55 more; add the missing columns")
 	}
 	for _, path := range tables(t, names[1:], 3) {
@@ -123,7 +123,7 @@ func TestTablesTrainToTheSameBits(t *testing.T) {
 	_, err = OpenData(builtin, builtin.Roles.Train, Data{Path: file(t, "t.jsonl", `{"x": [1, 2], "kind": 1}`)}, "train", data.Pass{Batch: 2})
 	require.ErrorContains(t, err, "and the data has x, kind; name the arrays of the data like the inputs, or x and y (for a table or records, Data.Label names the label)")
 	_, err = OpenData(builtin, builtin.Roles.Predict, Data{Path: tables(t, reversed, 3)[1]}, "test", data.Pass{Batch: 2})
-	require.ErrorContains(t, err, "expected shape [? 64], got [2 65]")
+	require.ErrorContains(t, err, "expected samples of shape [64], got samples of shape [65]")
 	require.ErrorContains(t, err, "; the table has 65 columns besides the label: more, p0, p1, p2, p3, p4, p5, p6 and 57 more; leave out those that are no features (Options.Ignore)")
 }
 
