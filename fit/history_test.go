@@ -205,12 +205,61 @@ func TestLogFileErrors(t *testing.T) {
 	var wrong *option.Error
 	require.ErrorAs(t, run(HistoryFile("", false)), &wrong)
 	require.ErrorContains(t, run(HistoryFile(dir, false)), "history_file("+dir+") at start")
+}
 
-	other := filepath.Join(dir, "other.csv")
-	require.NoError(t, os.WriteFile(other, []byte("name,age\nann,7\n"), 0o666))
-	require.ErrorAs(t, run(HistoryFile(other, false)), &wrong)
-	require.ErrorContains(t, run(HistoryFile(other, false)), `begins with "name,age"`)
-	text, err := os.ReadFile(other)
+// A file that is not a history is refused and not changed. A history whose only line is incomplete is
+// repaired.
+func TestHistoryFileKeepsOtherFiles(t *testing.T) {
+	run := func(path string) error {
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
+		loop.Hook(HistoryFile(path, false))
+		_, err := loop.Run(t.Context(), samples(t, 8))
+		return err
+	}
+	path := filepath.Join(tempDir(t), "first.csv")
+	require.NoError(t, run(path))
+	text, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.Equal(t, "name,age\nann,7\n", string(text))
+	header, _, _ := strings.Cut(string(text), "\n")
+	for _, c := range []struct {
+		name, content string
+		ours          bool
+	}{
+		{"notes.txt", "line 1\nline 2 without newline", false},
+		{"notes.txt", "one line", false},
+		{"saved_model.pb", "\x08\x01\x12\n\x00\xff", false},
+		{"data.jsonl", `{"x":[1,2],"y":1}`, false},
+		{"data.jsonl", `{"epoch":1,"x":2}` + "\n" + `{"epoch":2,"x":3}` + "\n", false},
+		{"data.jsonl", `{"epoch":1,"x":2}`, false},
+		{"pretty.json", "{\n" + `  "epoch": 1` + "\n}\n", false},
+		{"long.jsonl", recordStart + strings.Repeat("1", maxFirstLine), false},
+		{"data.csv", "name,age\nann,7\n", false},
+		{"data.csv", "name,age", false},
+		{"data.csv", header + ",more", false},
+		{"run.jsonl", "", true},
+		{"run.jsonl", recordStart[:1], true},
+		{"run.jsonl", recordStart + `7,"step":14,"lo`, true},
+		{"run.jsonl", `{"epoch":7,"step":14,"seconds":1}`, true},
+		{"run.jsonl", `{ "step": 14, "seconds": 1, "epoch": 7 }` + "\n" + `{"ep`, true},
+		{"run.csv", "", true},
+		{"run.csv", header[:20], true},
+		{"run.csv", header, true},
+		{"run.csv", header + "\n7,14", true},
+	} {
+		path := filepath.Join(tempDir(t), c.name)
+		require.NoError(t, os.WriteFile(path, []byte(c.content), 0o666))
+		err := run(path)
+		if c.ours {
+			require.NoError(t, err, c.content)
+			epochs := linesIn(t, path)
+			require.Equal(t, 1, epochs[len(epochs)-1])
+			continue
+		}
+		var wrong *option.Error
+		require.ErrorAs(t, err, &wrong, c.content)
+		require.Contains(t, wrong.Error(), path+": the file is not a history of this run: it begins with ")
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, c.content, string(text))
+	}
 }

@@ -1,12 +1,15 @@
 package fit
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,8 +25,8 @@ import (
 
 // HistoryFile is a hook that appends each Record to a file: as a line of JSON, or as comma-separated
 // values if the name of the file ends in .csv. The first line of a CSV file has the names of the fields
-// and metrics, and unknown values are empty; if an existing file has another first line, the error is
-// an *option.Error.
+// and metrics, and unknown values are empty. If an existing file does not begin as a history of this
+// run, it is not changed, and the error is an *option.Error.
 //
 // A new training appends to the existing content. A resumed run makes the file equal to that of an
 // uninterrupted training: it removes the lines of epochs after the checkpoint, and adds missing
@@ -40,6 +43,12 @@ func HistoryFile(path string, continueOnError bool) Hook {
 	return lines(path).hook(continueOnError)
 }
 
+// maxFirstLine is the maximum length of the first line of a history.
+const maxFirstLine = 1 << 20
+
+// recordStart begins each line of JSON.
+const recordStart = `{"epoch":`
+
 func historyLines(path string) *lineFile {
 	return &lineFile{
 		path:  path,
@@ -50,8 +59,9 @@ func historyLines(path string) *lineFile {
 		},
 		parse: func(line []byte) (epoch int, step int64, ok bool) {
 			var r Record
-			err := json.Unmarshal(line, &r)
-			return r.Epoch, r.Step, err == nil
+			var has struct{ Step, Seconds json.RawMessage } // each record has them
+			err := cmp.Or(json.Unmarshal(line, &r), json.Unmarshal(line, &has))
+			return r.Epoch, r.Step, err == nil && has.Step != nil && has.Seconds != nil
 		},
 	}
 }
@@ -199,7 +209,10 @@ func (l *lineFile) open(s *State) error {
 	device := err == nil && !info.Mode().IsRegular()
 	var old []byte
 	if err == nil && !device {
-		if old, err = files.Read(l.path, maxHistoryBytes); err != nil {
+		if err = l.check(l.begin(s)); err == nil {
+			old, err = files.Read(l.path, maxHistoryBytes)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -232,6 +245,32 @@ func (l *lineFile) open(s *State) error {
 	return nil
 }
 
+// check returns an error for a file whose first line is neither the one of a history nor, without a
+// newline, a part of it, which a crash can leave.
+func (l *lineFile) check(begin []byte) error {
+	f, _, err := files.Open(l.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	first, err := bufio.NewReaderSize(f, maxFirstLine).ReadSlice('\n')
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
+		return err
+	}
+	start := begin
+	if begin == nil {
+		start = []byte(recordStart)
+		torn := errors.Is(err, io.EOF) && bytes.HasPrefix(first, start) && !json.Valid(first)
+		if _, _, ok := l.parse(first); ok || torn {
+			return nil
+		}
+	}
+	if bytes.HasPrefix(start, first) {
+		return nil
+	}
+	return &option.Error{Option: "HistoryFile", Value: l.path, Reason: fmt.Sprintf("the file is not a history of this run: it begins with %.200q; expected %.200q", bytes.TrimSpace(first), bytes.TrimSpace(start)), Fix: "name another file"}
+}
+
 // align returns the content that the file must have when the run begins.
 func (l *lineFile) align(old []byte, s *State) ([]byte, error) {
 	begin := l.begin(s)
@@ -245,10 +284,6 @@ func (l *lineFile) align(old []byte, s *State) ([]byte, error) {
 	}
 	if len(old) == 0 {
 		old = begin
-	}
-	if !bytes.HasPrefix(old, begin) {
-		first, _, _ := bytes.Cut(old, []byte("\n"))
-		return nil, &option.Error{Option: "HistoryFile", Value: l.path, Reason: fmt.Sprintf("it begins with %.200q, and this run would write %.200q", first, bytes.TrimSpace(begin)), Fix: "use another file"}
 	}
 	from, known := s.run.logs[l.name]
 	known = known && from >= int64(len(begin)) && from <= int64(len(old)) && (from == 0 || old[from-1] == '\n')
