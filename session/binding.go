@@ -95,15 +95,7 @@ func (b *binding) match(fields []string) error {
 	byName := !slices.ContainsFunc(data, func(t savedmodels.Tensor) bool { return !has(t.Name) })
 	byRole := len(b.features) == 1 && len(labels) <= 1 && has("x") && (len(labels) == 0 || has("y"))
 	if !byName && !byRole {
-		fix := "name the arrays of the data like the inputs"
-		if len(b.features) == 1 && len(labels) <= 1 {
-			fix += ", or x and y"
-		}
-		if len(fields) > len(data) {
-			fix += ", and drop the others with {InMemory.Drop}"
-		}
-		return option.Errorf("%w: signature %s takes %s, and the data has %s; "+fix,
-			ErrData, b.Signature.Name, names(data), strings.Join(fields, ", "))
+		return b.unmatched(fields, len(b.features) == 1 && len(labels) <= 1)
 	}
 	for i := range b.inputs {
 		in := &b.inputs[i]
@@ -124,6 +116,35 @@ func (b *binding) match(fields []string) error {
 	}
 	b.fields = slices.Clone(fields)
 	return nil
+}
+
+// unmatched returns the error for data without fields for all inputs, with the names that differ. roles
+// means that the names x and y would do, too.
+func (b *binding) unmatched(fields []string, roles bool) error {
+	var missing, others []string
+	data := b.Signature.DataInputs()
+	for _, in := range data {
+		if !slices.Contains(fields, in.Name) {
+			missing = append(missing, in.Name)
+		}
+	}
+	for _, name := range fields {
+		if b.Signature.Input(name) == nil {
+			others = append(others, name)
+		}
+	}
+	text, fix := "missing: "+english.Some(missing), "add what is missing"
+	if len(others) > 0 {
+		text, fix = text+"; not inputs: "+english.Some(others), "name the arrays of the data like the inputs"
+		if roles {
+			fix += ", or x and y"
+		}
+	}
+	if len(fields) > len(data) {
+		fix += ", and drop the others with {InMemory.Drop}"
+	}
+	return option.Errorf("%w: signature %s takes %s, and the data has %s (%s); "+fix,
+		ErrData, b.Signature.Name, names(data), english.Some(fields), text)
 }
 
 func (b *binding) unused(field string) error {
@@ -242,5 +263,5 @@ func names(ts []savedmodels.Tensor) string {
 	for i, t := range ts {
 		list[i] = t.Name
 	}
-	return cmp.Or(strings.Join(list, ", "), "none")
+	return cmp.Or(english.Some(list), "none")
 }

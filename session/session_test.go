@@ -335,7 +335,11 @@ func TestFeedNamesWhatIsMissing(t *testing.T) {
 	b := batches(t, digits(t), 4, 1)[0]
 	b.Fields[0].Name, b.Fields[1].Name = "image", "label"
 	err := s.Train(context.Background(), 0, b, make([]float64, 2))
-	assert.ErrorContains(t, err, "takes x, y, and the data has image, label")
+	assert.ErrorContains(t, err, "takes x, y, and the data has image, label (missing: x, y; not inputs: image, label); name the arrays of the data like the inputs, or x and y")
+	b.Fields = b.Fields[:1]
+	b.Fields[0].Name = "x"
+	err = s.Train(context.Background(), 0, b, make([]float64, 2))
+	assert.ErrorContains(t, err, "takes x, y, and the data has x (missing: y); add what is missing")
 }
 
 // Nil arguments are errors and do not crash.
