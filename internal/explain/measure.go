@@ -127,7 +127,7 @@ type measurement struct {
 	trace       native.Trace
 	operations  []operation // of trace
 	growth      memory.Verdict
-	stacks      []Stack
+	grown       func() []Stack // nil without a leak and its profiles
 	sampler     *memory.Sampler
 	series      memory.Series
 	sample      memory.Sample
@@ -282,7 +282,8 @@ func (m *measurement) grow(ctx context.Context) error {
 		return nil
 	}
 	if after := dumpProfile(); after != nil {
-		m.stacks = after.growth(before, m.steps()-first)
+		steps := m.steps() - first
+		m.grown = func() []Stack { return after.growth(before, steps) }
 	}
 	return nil
 }
@@ -431,7 +432,10 @@ func (m *measurement) report() *Report {
 		PeakBytes: m.peak, BeforeBytes: m.before.total(), AnonBytes: m.before.anonymous, ProcessPeakBytes: m.processPeak,
 		MicroBatches: m.session.MicroBatches(), StepsPerExecution: m.executions.Steps,
 		Steps: m.steps(), StepSeconds: stats.Median(m.times),
-		Growth: m.growth, GrowthText: m.growth.String(), GrowingStacks: m.stacks, Samples: m.samples.thin(400),
+		Growth: m.growth, GrowthText: m.growth.String(), Samples: m.samples.thin(400),
+	}
+	if m.grown != nil {
+		r.GrowingStacks = m.grown()
 	}
 	r.Timeline = newTimeline(m.operations)
 	r.Parts = m.parts(m.operations)
