@@ -30,8 +30,8 @@ type Stack struct {
 }
 
 const (
-	// profileSettings make jemalloc record the stack of one allocation in 2^14 bytes.
-	profileSettings = "prof:true,lg_prof_sample:14"
+	// profileSettings make jemalloc record the stack of one allocation in 2^16 bytes.
+	profileSettings = "prof:true,lg_prof_sample:16"
 	// mostStacks and mostFunctions are the maximum numbers in a report.
 	mostStacks, mostFunctions = 3, 8
 	// leastStack is the least share of the growth for a stack to be reported.
