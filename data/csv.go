@@ -356,7 +356,11 @@ func (t *table) row(record []string) (wrong []error, err error) {
 	if err := t.values.take(rowBytes + cellBytes*int64(len(record))); err != nil {
 		return nil, err
 	}
+	hasNUL := func(cell string) bool { return strings.IndexByte(cell, 0) >= 0 } // cells of text fields may have NUL bytes
 	if len(record) != t.columns {
+		if slices.ContainsFunc(record, hasNUL) {
+			return []error{damaged(t.file, line)}, nil
+		}
 		return []error{&RowError{
 			File: t.file, Unit: "line", Row: line,
 			Found:    fmt.Sprintf("%d columns", len(record)),
@@ -369,7 +373,11 @@ func (t *table) row(record []string) (wrong []error, err error) {
 		if len(t.problems.columns) > 0 && t.problems.full(t.columnName(i)) {
 			continue
 		}
-		if err := t.cell(i, record[i]); err != nil {
+		err := t.cell(i, record[i])
+		if (err != nil || i == t.label) && hasNUL(record[i]) {
+			return []error{damaged(t.file, line)}, nil
+		}
+		if err != nil {
 			if !errors.As(err, new(*RowError)) {
 				return wrong, err
 			}

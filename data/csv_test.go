@@ -243,6 +243,12 @@ func TestCSVProblems(t *testing.T) {
 		`t.csv: line 6, column "b" (3): found "nan", expected a finite number`,
 	}, strings.Split(text, "\n"))
 
+	rows := "y,a,b\n" + strings.Repeat("1,2,3\n", 100)
+	for _, row := range []string{"\x00\x00\x00", "1,\x00\x002,3", "\x00,2,3", "1,2\x00,"} {
+		text, _ = read(rows + row + "\n")
+		require.Equal(t, "t.csv: line 102: found NUL bytes, expected text; the file is damaged or binary; copy or export it again", text)
+	}
+
 	text, _ = read("y,a\n" + strings.Repeat("1\n", 30))
 	lines := strings.Split(text, "\n")
 	require.Len(t, lines, 1+maxProblems)

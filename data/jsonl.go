@@ -102,6 +102,9 @@ func (t *objects) add(text []byte, line int) error {
 		wrong := notUTF8(string(text))
 		return t.bad(line, "", wrong.Found, wrong.Expected, wrong.Fix)
 	}
+	if bytes.IndexByte(text, 0) >= 0 {
+		return damaged(t.file, line)
+	}
 	if len(t.lines) == 0 { // the first line defines the names and shapes
 		if err := t.start(text, line); err != nil {
 			return err

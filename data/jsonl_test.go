@@ -93,6 +93,7 @@ func TestJSONLRefuses(t *testing.T) {
 		strings.Repeat(" ", maxRow+1):       "more than 16777216 bytes",
 		"{\"a\": 1}\n{\"a\": 1, \"b\": nan": "line 2",
 		"\xff\xfe{":                         "UTF-16",
+		"{\"a\": 1}" + strings.Repeat(" ", 600) + "\n{\"a\": \x00\x00\x00": "d.jsonl: line 2: found NUL bytes, expected text; the file is damaged or binary",
 	} {
 		_, err := readJSONL("d.jsonl", strings.NewReader(text), CSVOptions{}, nil)
 		require.ErrorContains(t, err, says, text)

@@ -105,6 +105,11 @@ func textReader(r io.Reader) (io.Reader, error) {
 	return b, nil
 }
 
+// damaged returns the error for a line of text with NUL bytes. A file has them if a block of it is lost.
+func damaged(file string, line int) error {
+	return &RowError{File: file, Unit: "line", Row: line, Found: "NUL bytes", Expected: "text", Fix: "the file is damaged or binary; copy or export it again", Err: ErrFormat}
+}
+
 // notUTF8 describes text that is not UTF-8. The error has the number of the line in the text. Of a long
 // text, it shows the part from the character before the first invalid byte.
 func notUTF8(text string) *RowError {
