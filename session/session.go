@@ -20,6 +20,7 @@ import (
 	"steadyfit/internal/capability"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
+	"steadyfit/internal/mark"
 	"steadyfit/internal/resolved"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/option"
@@ -137,7 +138,7 @@ func OpenModel(ctx context.Context, model *savedmodels.Model, o Options) (*Sessi
 // Open loads the model of a plan into TensorFlow and restores its variables. The result must be
 // closed. Device options that contradict each other or the environment return an *option.Error.
 // If the options need a GPU (gpuopts.Options.ForGPU) that TensorFlow does not have, the
-// error is ErrNoGPU. ctx is checked before loading, which TensorFlow cannot interrupt.
+// error is ErrNoGPU. If TensorFlow cannot load the model, it is savedmodels.ErrNotSavedModel. ctx is checked before loading, which TensorFlow cannot interrupt.
 func Open(ctx context.Context, p *Plan) (*Session, error) {
 	if p == nil {
 		return nil, errors.New("open session: the plan is nil; pass one from Compile")
@@ -166,7 +167,7 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 	}
 	if err := s.load(); err != nil {
 		s.rank.close()
-		return nil, gpuError(*device, err)
+		return nil, gpuError(*device, unusableModel(err))
 	}
 	err = s.checkGPU()
 	if err == nil {
@@ -273,6 +274,17 @@ func (s *Session) loadModel() (tf *tfbind.Session, err error) {
 		}
 	}
 	return tfbind.LoadSavedModel(temp, s.model.Tags, s.config)
+}
+
+// unusableModel marks an error of TensorFlow about a new model as savedmodels.ErrNotSavedModel. Other
+// codes are about the machine, its memory or other ranks.
+func unusableModel(err error) error {
+	var failed *tfbind.Error
+	ofModel := strings.Fields("INVALID_ARGUMENT NOT_FOUND FAILED_PRECONDITION OUT_OF_RANGE UNIMPLEMENTED DATA_LOSS")
+	if errors.As(err, &failed) && slices.Contains(ofModel, failed.Code) {
+		return mark.As(err, savedmodels.ErrNotSavedModel)
+	}
+	return err
 }
 
 // unload closes the native session before another load. An error closes the session.

@@ -407,6 +407,7 @@ func TestOpenErrors(t *testing.T) {
 	require.NoError(t, err)
 	_, err = compileAndOpen(ctx, damaged, session.Options{})
 	assert.ErrorIs(t, err, &tfbind.Error{Code: "DATA_LOSS"})
+	assert.ErrorIs(t, err, savedmodels.ErrNotSavedModel)
 	assert.ErrorContains(t, err, "a file of the model in "+dir+" is damaged: copy or export it again")
 
 	s := openModel(t, model, session.Options{ReadOnly: true})

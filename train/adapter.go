@@ -20,7 +20,7 @@ func (t *training) openAdapter() (err error) {
 			err = session.CheckAdapter(t.model, t.start)
 		}
 		if err != nil {
-			return unusable(err)
+			return err
 		}
 		t.model = t.model.WithRecord(t.start.Record)
 		t.Loop.Hook(fit.Hook{Name: "adapter", Start: func(_ context.Context, st *fit.State) error {
@@ -36,7 +36,7 @@ func (t *training) openAdapter() (err error) {
 	if err := session.CheckAdapter(t.model, nil); err != nil {
 		return wrong("Config.OutAdapter", t.OutAdapter, err)
 	}
-	return unusable(files.WritableDir(t.OutAdapter, t.model.WeightBytes()))
+	return files.WritableDir(t.OutAdapter, t.model.WeightBytes())
 }
 
 func (t *training) save(ctx context.Context, r *Result) error {

@@ -92,7 +92,7 @@ func (t *training) autotune(ctx context.Context) error {
 		t.choice, err = autotune.Choose(ctx, p)
 		done()
 		if isAny(err, data.ErrFormat, data.ErrUnsupported) { // an image of the samples is damaged, and perhaps others
-			err = cmp.Or(t.checkImages(ctx), unusable(err))
+			err = cmp.Or(t.checkImages(ctx), err)
 		}
 	}
 	t.choice.Reason = t.asSet(t.choice.Reason)

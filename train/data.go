@@ -72,21 +72,21 @@ const onDiskFrom = 1 << 30
 func OpenData(model *savedmodels.Model, signature string, d Data, part string, pass data.Pass) (*data.InMemory, error) {
 	r, err := newReader(model, signature, d)
 	if err != nil {
-		return nil, err
+		return nil, unusable(err)
 	}
 	r.fixed = signature == model.Roles.Evaluate
 	if signature != model.Roles.Train {
 		r.csv.Features = r.record.Columns
 	}
 	ds, err := r.open(d, part)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		ds, err = r.scaled(ds)
 	}
-	if ds, err = r.scaled(ds); err == nil {
+	if err == nil {
 		err = checkData(ds, model, signature, pass)
 	}
 	if err != nil {
-		return nil, errors.Join(err, r.close())
+		return nil, unusable(errors.Join(err, r.close()))
 	}
 	return ds, nil
 }
@@ -120,11 +120,11 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	r := &reader{Data: d, predicts: signature == model.Roles.Predict}
 	var err error
 	if r.csv, err = inputs.CSVOptions(model, signature); err != nil {
-		return nil, unusable(err)
+		return nil, err
 	}
 	r.csv.Header = d.Header
 	if r.images, r.pixels, err = inputs.ImageOptions(model, signature, d.Height, d.Width); err != nil {
-		return nil, unusable(err)
+		return nil, err
 	}
 	if r.csv.Text { // with a size, images can be opened, and checkData says that the model takes text
 		r.images.Height, r.images.Width = cmp.Or(r.images.Height, 1), cmp.Or(r.images.Width, 1)
@@ -132,7 +132,7 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	m := cmp.Or(model.Metadata, &savedmodels.Metadata{})
 	r.record = m.DataRecord
 	if err := r.setSchema(signature == model.Roles.Train); err != nil {
-		return nil, unusable(fmt.Errorf("%s: %w", model.Dir, err))
+		return nil, fmt.Errorf("%s: %w", model.Dir, err)
 	}
 	if s := r.record.Scale; s != nil && d.Scale != nil && *s != *d.Scale {
 		return nil, &option.Error{Option: "Data.Scale", Value: scaleText(*d.Scale), Reason: "the model was trained with bytes scaled to " + scaleText(*s), Fix: "leave it out"}
@@ -259,7 +259,7 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 		}
 	}
 	if err != nil {
-		return nil, unusable(err)
+		return nil, err
 	}
 	r.opened = append(r.opened, ds)
 	if err = r.checkLabel(ds, o.CSV.Label); err == nil && isCSV(d.Path) {
@@ -322,8 +322,8 @@ func (r *reader) checkColumns(ds *data.InMemory) error {
 		}
 		return "missing"
 	}
-	return unusable(fmt.Errorf("%s: feature column %d is %s, and in the training data it is %s; give the columns the same names and order (%s): %w",
-		ds.Name(), i+1, at(names), at(columns), english.Some(columns), data.ErrField))
+	return fmt.Errorf("%s: feature column %d is %s, and in the training data it is %s; give the columns the same names and order (%s): %w",
+		ds.Name(), i+1, at(names), at(columns), english.Some(columns), data.ErrField)
 }
 
 // noteColumns reports columns of a table that are left out because the model was trained without
@@ -375,7 +375,7 @@ func (r *reader) checkClasses(ds *data.InMemory) error {
 	case len(names) == 0 || slices.Equal(names, known) || len(known) == 0 && !r.fixed:
 		return nil
 	case len(known) > 0:
-		return unusable(fmt.Errorf("%s: field y has the labels %s, and the model has %s; open the data with the class names of the model: %w", ds.Name(), english.Some(names), english.Some(known), data.ErrLabel))
+		return fmt.Errorf("%s: field y has the labels %s, and the model has %s; open the data with the class names of the model: %w", ds.Name(), english.Some(names), english.Some(known), data.ErrLabel)
 	case r.trains:
 		why = "the labels of the training data are numbers"
 	case len(names) != r.sortable:
@@ -383,7 +383,7 @@ func (r *reader) checkClasses(ds *data.InMemory) error {
 	default:
 		return nil
 	}
-	return unusable(fmt.Errorf("%s: field y has the labels %s, and %s, so the labels have no numbers; write numbers, or export the model with its class names: %w", ds.Name(), english.Some(names), why, data.ErrLabel))
+	return fmt.Errorf("%s: field y has the labels %s, and %s, so the labels have no numbers; write numbers, or export the model with its class names: %w", ds.Name(), english.Some(names), why, data.ErrLabel)
 }
 
 // checkRange returns an error for bytes outside the values that an input takes.
@@ -484,7 +484,7 @@ func (r *reader) scaled(ds *data.InMemory) (*data.InMemory, error) {
 			return nil, wrong("Data.Scale", scaleText(*to), err)
 		}
 		if err != nil {
-			return nil, unusable(err)
+			return nil, err
 		}
 		ds = scaled
 	}

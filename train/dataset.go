@@ -247,7 +247,7 @@ func (t *training) augmented(train *data.InMemory, signature string) (*data.InMe
 		if row {
 			f.Shape = []int{size.Height, size.Width, size.Channels}
 			if train, err = train.Reshape(f.Name, f.Shape...); err != nil {
-				return nil, unusable(err)
+				return nil, err
 			}
 		}
 		image = f
@@ -259,7 +259,7 @@ func (t *training) augmented(train *data.InMemory, signature string) (*data.InMe
 		return nil, err
 	}
 	train, err = train.Augment(image.Name, change)
-	return train, unusable(err)
+	return train, err
 }
 
 // checkPixels returns an error if an augmentation moves pixels and another field, such as a mask,

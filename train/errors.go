@@ -8,16 +8,19 @@ import (
 	"slices"
 	"syscall"
 
+	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
 	"steadyfit/internal/checkpoint"
 	"steadyfit/internal/explain"
 	"steadyfit/option"
+	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/supervise"
+	"steadyfit/tfbind"
 )
 
-// InputError means that a file or a folder of a Config is missing or invalid.
+// InputError means that the model, the data or a folder of a Config cannot be used.
 type InputError struct{ Err error }
 
 func (e *InputError) Error() string { return e.Err.Error() }
@@ -25,12 +28,23 @@ func (e *InputError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *InputError) Unwrap() error { return e.Err }
 
-// unusable wraps an error in an InputError, unless ctx, a failing disk or an option caused it.
+// unusable wraps the error of a stage that only reads inputs in an InputError, unless ctx, an option,
+// the environment, a lack of memory or a failing disk caused it.
 func unusable(err error) error {
-	if err == nil || isAny(err, context.Canceled, syscall.EIO) || errors.As(err, new(*option.Error)) {
+	if err == nil || isAny(err, context.Canceled, syscall.EIO, tfbind.ErrNoTensorFlow, session.ErrNoGPU, session.ErrOutOfMemory, supervise.ErrRetry) ||
+		isA(err, new(*option.Error), new(*InputError)) {
 		return err
 	}
 	return &InputError{err}
+}
+
+// ofInput reports whether an error of any stage is about the model, the data or a folder. A model that
+// a hook cannot load again during the training was usable at the beginning.
+func ofInput(err error) bool {
+	return isA(err, new(*InputError), new(*checkpoint.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) || notBegun(err) ||
+		errors.Is(err, savedmodels.ErrNotSavedModel) && !isA(err, new(*fit.HookError)) ||
+		isAny(err, checkpoint.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrInexactSplit, session.ErrData,
+			session.ErrMismatch, data.ErrFormat, data.ErrUnsupported, data.ErrTooLarge, data.ErrLabel)
 }
 
 func refuse(name string, value any, format string, args ...any) error {
@@ -95,6 +109,11 @@ func (e configError) As(target any) bool {
 
 func isAny(err error, targets ...error) bool {
 	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
+}
+
+// isA reports whether an error in the chain of err has the type of a target.
+func isA(err error, targets ...any) bool {
+	return slices.ContainsFunc(targets, func(t any) bool { return errors.As(err, t) })
 }
 
 // every reports whether the function is returns true for all errors that err joins.

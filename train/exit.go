@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 
-	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
-	"steadyfit/internal/checkpoint"
 	"steadyfit/option"
-	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/supervise"
 	"steadyfit/tfbind"
@@ -33,14 +30,6 @@ const (
 func ExitCode(err error) int {
 	// The order of the cases matters: an error about a lack of memory may also wrap the reason why
 	// batches were not split.
-	as := func(targets ...any) bool {
-		for _, t := range targets {
-			if errors.As(err, t) {
-				return true
-			}
-		}
-		return false
-	}
 	var hook *fit.HookError
 	var child *supervise.Error
 	switch {
@@ -52,12 +41,11 @@ func ExitCode(err error) int {
 		return child.Code
 	case isAny(err, tfbind.ErrNoTensorFlow, session.ErrNoGPU):
 		return exitEnvironment
-	case errors.Is(err, session.ErrOutOfMemory), as(new(*budget.Error)):
+	case errors.Is(err, session.ErrOutOfMemory), isA(err, new(*budget.Error)):
 		return exitMemory
 	case errors.Is(err, supervise.ErrRetry):
 		return exitFailed // the input was good when the training began
-	case as(new(*option.Error), new(*InputError), new(*checkpoint.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)),
-		isAny(err, checkpoint.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrInexactSplit, session.ErrData, session.ErrMismatch, data.ErrFormat, data.ErrUnsupported, data.ErrTooLarge, data.ErrLabel):
+	case isA(err, new(*option.Error)), ofInput(err):
 		return exitUsage
 	case errors.Is(err, fit.ErrDiverged):
 		return exitDiverged

@@ -14,8 +14,10 @@ import (
 
 	"steadyfit/cluster"
 	"steadyfit/data"
+	"steadyfit/fit"
 	"steadyfit/internal/tflibrary"
 	"steadyfit/option"
+	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/supervise"
 )
@@ -31,6 +33,7 @@ func TestExitCode(t *testing.T) {
 		{asConfig(&option.Error{Option: "Loop.Resume"}), 2},
 		{fmt.Errorf("open: %w", &tflibrary.LoadError{}), 3},
 		{&supervise.Error{Code: 3}, 3},
+		{&fit.HookError{Hook: "reset", Phase: "step", Err: savedmodels.ErrNotSavedModel}, 1},
 		{fmt.Errorf("1.jpg: a damaged JPEG image: %w", data.ErrFormat), 2},
 		{checkNames("images", "y", []string{"a", "b"}, 3), 2},
 		{session.ErrOutOfMemory, 5},

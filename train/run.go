@@ -29,9 +29,10 @@ import (
 )
 
 // Run trains a model. The package comment has requirements on the program. The error is
-//   - an *option.Error if an option cannot work, or an *InputError if the model, the data or a
-//     folder cannot be used. Nothing was trained.
-//   - an error of session.Compile, session.CheckData or session.Open.
+//   - an *option.Error if an option cannot work.
+//   - an *InputError if the model, the data or a folder cannot be used. It wraps the cause, such as
+//     a *data.RowError. Steps may have been trained, for example before a damaged image.
+//   - an error of session.Open.
 //   - an error of fit.Loop.Run.
 //   - a *session.SaveError if the trained model could not be saved.
 //   - with Config.Supervise, an error of supervise.Run.
@@ -48,7 +49,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	t := &training{Config: c, worker: c.Worker, started: time.Now()}
 	_, _, t.later = tfprocess.FirstSession()
 	if err := t.prepareProcess(); err != nil {
-		return none, err
+		return none, unusable(err)
 	}
 	t.asRank()
 	options, child := t.supervisor()
@@ -110,7 +111,7 @@ func (t *training) prepareProcess() error {
 	}
 	warnings, err := autotune.UseEnvironment(t.Session.Device, t.ReleaseMemory, t.Allocator)
 	if err != nil {
-		return unusable(err)
+		return err
 	}
 	// An earlier process of this training has reported the warnings.
 	if _, supervised := os.LookupEnv(child.SupervisedEnv); supervised && t.Worker == nil || restartedAlready() {
@@ -136,6 +137,9 @@ func (t *training) report(subject string, value any) {
 func (t *training) process(ctx context.Context, worker *supervise.Worker) (Result, error) {
 	t.worker = worker
 	r, err := t.train(ctx)
+	if ofInput(err) {
+		err = unusable(err)
+	}
 	return r, asConfig(t.restartable(err, t.continues() && (!t.resumed || notBegun(err))))
 }
 
@@ -144,20 +148,13 @@ func (t *training) continues() bool { return t.Worker == nil && t.worker.Status(
 
 func (t *training) train(ctx context.Context) (r Result, err error) {
 	r.History = &fit.History{}
-	if err := t.openModel(); err != nil {
-		return r, err
-	}
 	defer func() {
 		if closed := errors.Join(t.session.Close(), t.reader.close(), t.removeTemporary()); err == nil {
 			err = closed
 		}
 	}()
-	if err := t.openData(); err != nil {
-		return r, err
-	}
-	t.arrangeCheckpoints()
-	if err := t.checkLoop(); err != nil {
-		return r, err
+	if err := t.openInputs(); err != nil {
+		return r, unusable(err)
 	}
 	if err := t.openSession(ctx); err != nil {
 		return r, err
@@ -188,6 +185,18 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	return r, nil
 }
 
+// openInputs opens the model and the data, and checks that they can be trained.
+func (t *training) openInputs() error {
+	if err := t.openModel(); err != nil {
+		return err
+	}
+	if err := t.openData(); err != nil {
+		return err
+	}
+	t.arrangeCheckpoints()
+	return t.checkLoop()
+}
+
 // orRestart returns the error that requests another process, if the loop ended because of that
 // request.
 func (t *training) orRestart(h *fit.History, err error) error {
@@ -207,7 +216,7 @@ func (t *training) openModel() (err error) {
 	t.follow()
 	if t.Checkpoints.Folder != "" && !t.Resume {
 		if err := checkpoint.CheckUnused(t.Checkpoints.Folder); err != nil {
-			return unusable(err)
+			return err
 		}
 	}
 	if t.model, err = OpenModel(t.Model, t.LossOutput); err != nil {
@@ -255,7 +264,7 @@ func (t *training) unwritable(err error) error {
 		t.Loop.Log.Warn("the trained model could not be written now", "error", err)
 		return nil
 	}
-	return unusable(err)
+	return err
 }
 
 func (t *training) compile() (err error) {

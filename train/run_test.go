@@ -6,9 +6,12 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -21,6 +24,7 @@ import (
 	"steadyfit/fit/checkpoint"
 	"steadyfit/internal/contract"
 	"steadyfit/option"
+	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
@@ -162,6 +166,7 @@ func TestRunRefuses(t *testing.T) {
 		var wrong *option.Error
 		if c.option == "" {
 			assert.ErrorAs(t, err, new(*InputError), "%v", err)
+			assert.Equal(t, 2, ExitCode(err))
 		} else if assert.ErrorAs(t, err, &wrong) {
 			assert.Equal(t, c.option, wrong.Option)
 		}
@@ -169,6 +174,63 @@ func TestRunRefuses(t *testing.T) {
 	}
 	c := Config{Loop: fit.Loop{Batch: 32, Epochs: 1}, ValidationFraction: 2}
 	assert.EqualError(t, c.check(), "Config.ValidationFraction 2: expected a fraction between 0 and 1")
+}
+
+// Each error about the model, the data or a folder is an InputError that wraps its cause.
+func TestInputErrors(t *testing.T) {
+	made := func(fields ...data.Field) func(*Config) {
+		ds, err := data.New("made", fields...)
+		require.NoError(t, err)
+		return func(c *Config) { c.Data = Data{Memory: ds} }
+	}
+	field := func(name string, values any, shape ...int) data.Field {
+		return data.Field{Name: name, Array: data.Array{Shape: append([]int{2}, shape...), Values: values}}
+	}
+	x, y := field("x", make([]float32, 2*64), 64), field("y", []int64{0, 1})
+	damaged := func(path string, remove ...string) func(*Config) {
+		dir := t.TempDir()
+		m, err := savedmodels.Builtin("digits")
+		require.NoError(t, err)
+		require.NoError(t, os.CopyFS(dir, os.DirFS(m.Dir)))
+		for _, name := range remove {
+			require.NoError(t, os.Remove(filepath.Join(dir, name)))
+		}
+		text, err := os.ReadFile(filepath.Join(dir, path))
+		require.NoError(t, err)
+		if path == "saved_model.pb" {
+			text = bytes.ReplaceAll(text, []byte("MatMul"), []byte("MatMal"))
+		} else {
+			text[len(text)/2] ^= 1
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, path), text, 0o600))
+		return func(c *Config) { c.Model = dir }
+	}
+	for name, c := range map[string]struct {
+		change func(*Config)
+		is     error
+	}{
+		"a label that is no class": {made(x, field("y", []int64{0, 10})), data.ErrLabel},
+		"a fractional label":       {made(x, field("y", []float64{0, 0.5})), data.ErrLabel},
+		"a feature that is NaN":    {made(field("x", slices.Repeat([]float32{float32(math.NaN())}, 2*64), 64), y), data.ErrValue},
+		"text":                     {made(field("x", []string{"a", "b"}), y), session.ErrData},
+		"another shape":            {made(field("x", make([]float32, 6), 3), y), session.ErrData},
+		"no label":                 {made(x), session.ErrData},
+		"another field":            {made(x, y, field("z", []int64{0, 1})), session.ErrData},
+		"a file for a folder":      {func(c *Config) { c.Loop.Hook(fit.HistoryFile(filepath.Join(file(t, "f", ""), "h.jsonl"), false)) }, syscall.ENOTDIR},
+		"a damaged variable":       {damaged("variables/variables.data-00000-of-00001"), savedmodels.ErrNotSavedModel},
+		"an unknown operation":     {damaged("saved_model.pb", "assets.extra/steadyfit.json"), savedmodels.ErrNotSavedModel},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := Config{Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 2, Epochs: 1, StepsPerEpoch: 1}}
+			c.change(&config)
+			r, err := Run(t.Context(), config)
+			require.ErrorAs(t, err, new(*InputError))
+			assert.ErrorIs(t, err, c.is)
+			assert.Equal(t, 2, ExitCode(err))
+			assert.Empty(t, r.History.Records)
+		})
+	}
+	assert.Equal(t, tfbind.Counts{}, tfbind.Live())
 }
 
 // A training from an adapter in one run and a training in two runs, of which the second resumes,

@@ -20,6 +20,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/allocator"
 	"steadyfit/memory"
+	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
 
@@ -245,6 +246,23 @@ func TestTrialsThatFail(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, c.Measurements, 2)
 		assert.Empty(t, c.Measurements[1].Out)
+	})
+	t.Run("the model is damaged", func(t *testing.T) {
+		p := p
+		dir := t.TempDir()
+		require.NoError(t, os.CopyFS(dir, os.DirFS(p.Model.Dir)))
+		values := filepath.Join(dir, "variables", "variables.data-00000-of-00001")
+		text, err := os.ReadFile(values)
+		require.NoError(t, err)
+		text[len(text)/2] ^= 1
+		require.NoError(t, os.WriteFile(values, text, 0o600))
+		p.Model, err = savedmodels.Open(dir)
+		require.NoError(t, err)
+		c := withSample(t, &p).startProcess(t.Context(), Configuration{})
+		defer c.end()
+		_, err = c.hear(time.Now().Add(p.Time))
+		assert.ErrorContains(t, err, "is damaged")
+		assert.ErrorIs(t, err, savedmodels.ErrNotSavedModel)
 	})
 	t.Run("a process is killed", func(t *testing.T) {
 		c := withSample(t, &p).startProcess(t.Context(), Configuration{})

@@ -86,6 +86,8 @@ type answer struct {
 	// another time.
 	Failure string `json:"failure,omitempty"`
 	Lasting bool   `json:"lasting,omitempty"`
+	// BadModel means that the failure is a savedmodels.ErrNotSavedModel.
+	BadModel bool `json:"bad_model,omitempty"`
 }
 
 // lasting reports whether an error means that a model cannot run in a configuration. Other
@@ -125,7 +127,7 @@ func runTrial(ctx context.Context) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, parent.Send(answer{Failure: err.Error(), Lasting: lasting(err)}))
+			err = errors.Join(err, parent.Send(answer{Failure: err.Error(), Lasting: lasting(err), BadModel: errors.Is(err, savedmodels.ErrNotSavedModel)}))
 		}
 	}()
 	requests := listen(parent.Requests)

@@ -15,6 +15,7 @@ import (
 	"steadyfit/internal/child"
 	"steadyfit/internal/files"
 	"steadyfit/memory"
+	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
 
@@ -40,13 +41,15 @@ var (
 
 // failure is the error that a trial reports.
 type failure struct {
-	text    string
-	lasting bool
+	text              string
+	lasting, badModel bool
 }
 
 func (f *failure) Error() string { return f.text }
 
-func (f *failure) Is(target error) bool { return target == errLasting && f.lasting }
+func (f *failure) Is(target error) bool {
+	return target == errLasting && f.lasting || target == savedmodels.ErrNotSavedModel && f.badModel
+}
 
 // usable returns an error for an answer whose loss is not finite.
 func usable(a answer) error {
@@ -379,7 +382,7 @@ func (p *process) hear(until time.Time) (answer, error) {
 	case err != nil:
 		p.err = err
 	case a.Failure != "":
-		p.err = &failure{a.Failure, a.Lasting}
+		p.err = &failure{a.Failure, a.Lasting, a.BadModel}
 	}
 	if err == nil {
 		a.Anon = max(p.latest.Anon, a.Anon)

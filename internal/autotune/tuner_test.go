@@ -201,7 +201,7 @@ func TestBestThatFails(t *testing.T) {
 		passing bool
 	}{
 		{"it dies", errors.New("its process has ended: boom"), "its process has ended: boom", true},
-		{"it cannot run", &failure{"no such kernel", true}, "no such kernel", false},
+		{"it cannot run", &failure{text: "no such kernel", lasting: true}, "no such kernel", false},
 		{"its loss is not finite", errNotFinite, "its loss is not finite", false},
 		{"it hangs", errHangs, "it hangs", true},
 	} {
@@ -217,7 +217,7 @@ func TestBestThatFails(t *testing.T) {
 		})
 	}
 	t.Run("plain steps", func(t *testing.T) {
-		s := newScriptedTuner(t, &Plan{}, []scripted{{step: 1, failsAt: 3, fails: &failure{"boom", true}}, {is: fused, step: 0.5}})
+		s := newScriptedTuner(t, &Plan{}, []scripted{{step: 1, failsAt: 3, fails: &failure{text: "boom", lasting: true}}, {is: fused, step: 0.5}})
 		got := s.outcome([]Configuration{fused}, nil)
 		assert.Equal(t, Configuration{}, got.Configuration)
 		assert.Equal(t, Measurement{Configuration: fused, Out: "the steps that it is compared with failed: boom", Passing: true}, *find(got.Measurements, fused), "it is not the configuration that cannot run")
