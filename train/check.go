@@ -123,7 +123,7 @@ func checkNames(ds, field string, names []string, classes int) error {
 	shown := english.Some(names)
 	switch {
 	case len(names) > classes:
-		return fmt.Errorf("%s: field %s has the labels %s, and the model has %d classes: %w", ds, field, shown, classes, data.ErrLabel)
+		return fmt.Errorf("%s: field %s has the %d labels %s, and the model has %d classes: rename or remove the labels (or class folders) that are not classes of the model, or export the model with %d classes: %w", ds, field, len(names), shown, classes, len(names), data.ErrLabel)
 	case len(names) > 0 && len(names) < classes:
 		return fmt.Errorf("%s: field %s has the %d labels %s, and the model has %d classes without names, so the labels have no numbers; write numbers, or export the model with its class names: %w", ds, field, len(names), shown, classes, data.ErrLabel)
 	}

@@ -309,11 +309,11 @@ func TestBytesOutsideTheRange(t *testing.T) {
 	}
 }
 
-// Class names are not numbered in sorted order if the model has more classes.
-func TestFewerNamesThanClasses(t *testing.T) {
+// Class names are not numbered in sorted order if the model has another number of classes.
+func TestNamesAndClassesDifferInNumber(t *testing.T) {
 	assert.NoError(t, checkNames("d", "y", nil, 3))
 	assert.NoError(t, checkNames("d", "y", []string{"a", "b", "c"}, 3))
-	assert.ErrorIs(t, checkNames("d", "y", []string{"a", "b", "c", "d"}, 3), data.ErrLabel)
+	assert.EqualError(t, checkNames("d", "y", []string{"a", "b", "c", "d"}, 3), "d: field y has the 4 labels a, b, c, d, and the model has 3 classes: rename or remove the labels (or class folders) that are not classes of the model, or export the model with 4 classes: "+data.ErrLabel.Error())
 	assert.EqualError(t, checkNames("d", "y", []string{"a", "b"}, 3), "d: field y has the 2 labels a, b, and the model has 3 classes without names, so the labels have no numbers; write numbers, or export the model with its class names: "+data.ErrLabel.Error())
 }
 
