@@ -162,7 +162,7 @@ type Checkpoints struct {
 	// EverySteps and EveryEpochs are the intervals between checkpoints. If both are 0,
 	// EveryEpochs is 1.
 	EverySteps, EveryEpochs int
-	// Keep is the number of newest checkpoints to keep; 0 keeps all.
+	// Keep is the number of newest checkpoints to keep; 0 means 3, and a negative number keeps all.
 	Keep int
 	// Best is a metric whose best checkpoint is also kept. Empty means val_loss, if there is a
 	// validation.
@@ -230,7 +230,7 @@ func (c *Config) checkRanges() error {
 		value, min, max int
 	}{
 		{"Loop.Epochs", c.Loop.Epochs, 1, math.MaxInt}, {"Loop.Batch", c.Loop.Batch, 1, math.MaxInt32}, {"Loop.StepsPerEpoch", c.Loop.StepsPerEpoch, 0, math.MaxInt},
-		{"Checkpoints.Keep", c.Checkpoints.Keep, 0, math.MaxInt}, {"Checkpoints.Copies", c.Checkpoints.Copies, 0, math.MaxInt}, {"Config.KeepVersions", c.KeepVersions, 0, math.MaxInt}, {"Loop.InitialEpoch", c.Loop.InitialEpoch, 0, c.Loop.Epochs - 1},
+		{"Checkpoints.Copies", c.Checkpoints.Copies, 0, math.MaxInt}, {"Config.KeepVersions", c.KeepVersions, 0, math.MaxInt}, {"Loop.InitialEpoch", c.Loop.InitialEpoch, 0, c.Loop.Epochs - 1},
 		{"Loop.ValidationEvery", c.Loop.ValidationEvery, 0, math.MaxInt}, {"Config.Prefetch", c.Prefetch, -1, contract.MaxAhead}, {"Data.Workers", c.Data.Workers, 0, contract.MaxWorkers},
 		{"TensorBoard.EverySteps", c.TensorBoard.EverySteps, 0, math.MaxInt}, {"TensorBoard.Histograms", c.TensorBoard.Histograms, 0, math.MaxInt},
 	} {

@@ -1,7 +1,6 @@
 package train
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -89,7 +88,7 @@ func (t *training) arrangeCheckpoints() {
 	}
 	rank, _ := t.ranked()
 	t.Loop.Hook(fit.Checkpoint{
-		EveryRank: rank > 0, Folder: c.Folder, EverySteps: c.EverySteps, EveryEpochs: c.EveryEpochs, Keep: cmp.Or(c.Keep, -1), Best: c.Best, ContinueOnError: t.ContinueOnWriteError,
+		EveryRank: rank > 0, Folder: c.Folder, EverySteps: c.EverySteps, EveryEpochs: c.EveryEpochs, Keep: c.Keep, Best: c.Best, ContinueOnError: t.ContinueOnWriteError,
 		Foreground: t.Budget.ofProcess() || t.resets() && t.Reset.Limit > 0, // a copy of the variables would count
 	}.Hook())
 }

@@ -70,9 +70,12 @@ func TestRun(t *testing.T) {
 	assert.Positive(t, test.Len())
 
 	c = config("resumed", 1)
-	c.Checkpoints.Folder, c.Out = filepath.Join(dir, "ckpt"), ""
+	c.Checkpoints.Folder, c.Checkpoints.EverySteps, c.Out = filepath.Join(dir, "ckpt"), 10, ""
 	_, err = Run(t.Context(), c)
 	require.NoError(t, err)
+	written, err := checkpoint.List(c.Checkpoints.Folder)
+	require.NoError(t, err)
+	assert.Len(t, written, 3)
 	c = config("resumed", 2)
 	c.Checkpoints.Folder, c.Resume = filepath.Join(dir, "ckpt"), true
 	r, err = Run(t.Context(), c)

@@ -123,6 +123,9 @@ func (s *settings) combine() error {
 		}
 	}
 	s.Supervisor.Grace = max(s.deadline, time.Minute)
+	if s.Checkpoints.Keep = s.keep; s.keep == 0 {
+		s.Checkpoints.Keep = -1 // 0 would mean the default
+	}
 	return s.combineHooks()
 }
 

@@ -36,7 +36,7 @@ type settings struct {
 	restoreBest, traced            bool
 	reset                          budget.ResetPolicy
 	deadline                       time.Duration
-	restarts                       int
+	restarts, keep                 int
 
 	// Flags of fit that combineCluster sets in the Config; ranks is a flag of launch.
 	workersFile string
@@ -68,11 +68,11 @@ type settings struct {
 }
 
 func newSettings() *settings {
-	s := &settings{deadline: 5 * time.Minute, restarts: 5, steps: 1000, stepsPerCall: 50, autotune: off, ranks: 2, within: 4 * time.Minute}
+	s := &settings{deadline: 5 * time.Minute, restarts: 5, keep: 3, steps: 1000, stepsPerCall: 50, autotune: off, ranks: 2, within: 4 * time.Minute}
 	s.cluster.Start, s.cluster.Timeout = 10*time.Minute, time.Minute
 	s.Loop.Epochs, s.Loop.Batch, s.Loop.ValidationEvery = 1, 32, 1
 	s.Shuffle, s.CheckImages, s.Prefetch = true, true, -1
-	s.Checkpoints.EveryEpochs, s.Checkpoints.Keep = 1, 3
+	s.Checkpoints.EveryEpochs = 1
 	s.Autotune.Mode, s.Supervise, s.CacheFeatures = train.On, train.ForBudget, train.Auto
 	s.Budget.Layer, s.reset.Depth = memory.RSS, contract.ResetNone
 	s.plan.Runtimes, s.plan.Out, s.plan.Jobs, s.plan.Seed, s.plan.Timeout = []string{matrix.Go}, "out/matrix", 1, 1, 2*time.Minute
@@ -248,7 +248,7 @@ func (s *settings) checkpointFlags() []flag {
 		{"checkpoints", "fit", "folder for checkpoints", "Checkpoint Config.Checkpoints", &s.Checkpoints.Folder},
 		{"every", "fit", "interval of checkpoints, as in 500steps or 2epochs", "EverySteps EveryEpochs",
 			newInterval(&s.Checkpoints.EverySteps, &s.Checkpoints.EveryEpochs, "1epoch")},
-		{"keep", "fit", "number of newest checkpoints to keep (0: all)", "Keep Checkpoints.Keep", &s.Checkpoints.Keep},
+		{"keep", "fit", "number of newest checkpoints to keep (0: all)", "Checkpoints.Keep", newCount(&s.keep, 0)},
 		{"checkpoint-copies", "fit", "number of other ranks that also write checkpoints, to rank-N in their --checkpoints", "Checkpoints.Copies",
 			newCount(&s.Checkpoints.Copies, 0)},
 		{"keep-best", "fit", "metric whose best checkpoint is kept too (default val_loss, with --validation)", "Best Checkpoints.Best", &s.Checkpoints.Best},
