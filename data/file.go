@@ -15,6 +15,7 @@ import (
 
 	"steadyfit/internal/cgroup"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/files"
 	"steadyfit/option"
 )
 
@@ -297,7 +298,7 @@ func openError(path string, err error) error {
 	err = withoutPath(err)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%s: %w; check the path, which is relative to the working directory", path, err)
+		return files.Missing(path, err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%s: %w; give the user of this process the right to read it (chmod a+r)", path, err)
 	}

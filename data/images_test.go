@@ -234,6 +234,12 @@ func TestOpenImagesRefuses(t *testing.T) {
 	}
 	_, err := openImages(filepath.Join(t.TempDir(), "gone"), ImageOptions{Size: 1})
 	require.ErrorIs(t, err, fs.ErrNotExist)
+	link := filepath.Join(t.TempDir(), "a", "2.png")
+	put(t, filepath.Dir(link), "1.png", small)
+	require.NoError(t, os.Symlink("gone.png", link))
+	_, err = openImages(filepath.Dir(filepath.Dir(link)), ImageOptions{Size: 1})
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.ErrorContains(t, err, link+": a symbolic link to gone.png: no such file or directory; correct the link, or remove it")
 
 	// An error names all problems, but at most ten.
 	many := t.TempDir()

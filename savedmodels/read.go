@@ -75,7 +75,7 @@ func readModel(dir string) ([]byte, error) {
 	info, err := os.Stat(dir)
 	var cause *fs.PathError
 	if errors.As(err, &cause) && errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("SavedModel %s: %w; check the path, which is relative to the working directory", dir, cause.Err)
+		return nil, fmt.Errorf("SavedModel %w", files.Missing(dir, cause.Err))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("SavedModel %s: %w", dir, err)

@@ -30,6 +30,14 @@ func CopyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
+// Missing returns the error for a path that does not exist, or for a symbolic link whose target does not.
+func Missing(path string, err error) error {
+	if target, notLink := os.Readlink(path); notLink == nil {
+		return fmt.Errorf("%s: a symbolic link to %s: %w; correct the link, or remove it", path, target, err)
+	}
+	return fmt.Errorf("%s: %w; check the path, which is relative to the working directory", path, err)
+}
+
 // Change makes one change to the file system by calling do. Tests use a Change that returns an error
 // instead, to make an operation fail. A nil Change calls do.
 type Change func(op, path string, do func() error) error
