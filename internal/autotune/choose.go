@@ -202,19 +202,11 @@ func Choose(ctx context.Context, p Plan) (Choice, error) {
 
 // unmeasurable returns the reason why no trial is possible; empty if one is.
 func (p *Plan) unmeasurable(offered offer) string {
-	if len(offered.bases)+len(offered.settings) == 0 {
-		return "the model and the options allow nothing else"
-	}
-	return p.unusableData()
-}
-
-// unusableData returns the reason why trials cannot use the data; empty if they can.
-func (p *Plan) unusableData() string {
 	switch {
+	case len(offered.bases)+len(offered.settings) == 0:
+		return "the model and the options allow nothing else"
 	case p.Data.Len() < p.Batch:
 		return "the data has no full batch to measure with"
-	case slices.ContainsFunc(p.Data.Fields(), func(f data.FieldSpec) bool { return f.Type == "string" }):
-		return "autotune does not support data with text"
 	}
 	return ""
 }

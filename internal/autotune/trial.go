@@ -422,17 +422,24 @@ func sample(p *Plan, dir string, within time.Duration) (fields []string, err err
 	if err != nil {
 		return nil, err
 	}
-	start, read := time.Now(), 0
-	for _, err := range p.Data.Batches(pass) {
+	start, read, texts := time.Now(), 0, 0
+	for b, err := range p.Data.Batches(pass) {
 		if err != nil {
 			return nil, err
+		}
+		for _, f := range b.Fields {
+			list, _ := f.Values.([]string)
+			for _, text := range list {
+				texts += len(text)
+			}
 		}
 		if read++; read == 2 {
 			break
 		}
 	}
 	each := max(time.Since(start)/time.Duration(max(read, 1)), 1)
-	count := max(min(sampleBatches, p.Data.Len()/p.Batch, int(sampleBytes/max(batchBytes(p.Data, p.Batch), 1)), int(within/each)), 1)
+	size := max(batchBytes(p.Data, p.Batch)+float64(texts)/float64(max(read, 1)), 1)
+	count := max(min(sampleBatches, p.Data.Len()/p.Batch, int(sampleBytes/size), int(within/each)), 1)
 	w := columns.NewWriter(dir, count*p.Batch)
 	defer func() { err = w.Finish(err) }()
 	wanted := slices.Collect(maps.Values(fed))

@@ -4,15 +4,25 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
+	"steadyfit/data"
 	"steadyfit/internal/allocator"
+	"steadyfit/internal/columns"
+	"steadyfit/internal/graphdef"
 	"steadyfit/memory"
+	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
@@ -169,4 +179,69 @@ func TestSpace(t *testing.T) {
 	bases, _, err = p.Space()
 	require.NoError(t, err)
 	assert.Empty(t, bases, "the number is set")
+}
+
+// texts returns a model whose loss is the mean length of its texts.
+func texts(t *testing.T) *savedmodels.Model {
+	t.Helper()
+	cast := graphdef.Attrs{"SrcT": graphdef.Type(tfbind.Int32), "DstT": graphdef.Type(tfbind.Float32), "Truncate": graphdef.Bool(false)}
+	mean := graphdef.Attrs{"T": graphdef.Type(tfbind.Float32), "Tidx": graphdef.Type(tfbind.Int32), "keep_dims": graphdef.Bool(false)}
+	def, err := (&graphdef.Graph{}).
+		Placeholder("text", tfbind.String).
+		Constant("axis", tfbind.Int32, make([]byte, 4), 1).
+		Add("lengths", "StringLength", graphdef.Attrs{"unit": graphdef.Text("BYTE")}, "text").
+		Add("floats", "Cast", cast, "lengths").
+		Add("loss", "Mean", mean, "floats", "axis").
+		Add("init", "NoOp", nil).Bytes()
+	require.NoError(t, err)
+	graph := &graph_go_proto.GraphDef{}
+	require.NoError(t, proto.Unmarshal(def, graph))
+	info := func(op string, d tfbind.DType, dims ...int64) map[string]*pb.TensorInfo {
+		return map[string]*pb.TensorInfo{op: {Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d), TensorShape: graphdef.Shape(dims).GetShape()}}
+	}
+	content, err := proto.Marshal(&pb.SavedModel{MetaGraphs: []*pb.MetaGraphDef{{
+		MetaInfoDef: &pb.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph,
+		SignatureDef: map[string]*pb.SignatureDef{
+			"train":                 {Inputs: info("text", tfbind.String, -1), Outputs: info("loss", tfbind.Float32)},
+			"__saved_model_init_op": {Outputs: map[string]*pb.TensorInfo{"__saved_model_init_op": {Encoding: &pb.TensorInfo_Name{Name: "init"}}}},
+		},
+	}}})
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "saved_model.pb"), content, 0o600))
+	m, err := savedmodels.Open(dir)
+	require.NoError(t, err)
+	return m
+}
+
+// Trials train on texts. Long texts are few.
+func TestTrialsOfText(t *testing.T) {
+	p := planned(t)
+	p.Model = texts(t)
+	of := func(text string) data.Dataset {
+		ds, err := data.New("made", data.Field{Name: "text", Array: data.Array{Shape: []int{320}, Values: slices.Repeat([]string{text, ""}, 160)}})
+		require.NoError(t, err)
+		return ds
+	}
+	p.Data = of("a text")
+	require.Empty(t, p.unmeasurable(offer{settings: []Configuration{intra}}))
+	u := withSample(t, &p)
+	written, err := columns.Open(u.spec.Data, u.spec.Fields, false)
+	require.NoError(t, err)
+	assert.Equal(t, 320, written.Len())
+	for b := range written.Batches(data.Pass{Batch: 2}) {
+		assert.Equal(t, []string{"a text", ""}, b.Fields[0].Values)
+		break
+	}
+	c := u.startProcess(t.Context(), Configuration{})
+	defer c.end()
+	a, err := c.hear(time.Now().Add(p.Time))
+	require.NoError(t, err)
+	assert.True(t, a.Finite)
+
+	p.Data = of(strings.Repeat("a", 1<<20))
+	u = withSample(t, &p)
+	written, err = columns.Open(u.spec.Data, u.spec.Fields, false)
+	require.NoError(t, err)
+	assert.Equal(t, 3*32, written.Len(), "64 MiB in batches of a little more than 16 MiB")
 }

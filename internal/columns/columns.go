@@ -1,14 +1,19 @@
 // Package columns keeps datasets in folders of .npy files, one for each field. The names of fields may
 // be any text, such as paths, so the names of the files have numbers instead.
+//
+// The texts of a field are in a second file, one after the other. Its .npy file has two numbers per
+// text: where the text begins and ends.
 package columns
 
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"steadyfit/data"
 )
@@ -22,11 +27,13 @@ type Writer struct {
 	samples int
 	files   []*os.File
 	arrays  []data.Writer
+	texts   []int64 // the sizes of the texts of each field so far
 }
 
 // NewWriter returns a Writer of a number of samples to the folder dir. The caller must call Finish.
 func NewWriter(dir string, samples int) *Writer { return &Writer{dir: dir, samples: samples} }
 
+// numbered returns the name of a field in the folder. With the suffix .npy or .texts, it is a file.
 func numbered(field int) string { return "steadyfit-field-" + strconv.Itoa(field) }
 
 // Write adds a batch. All batches have the same fields.
@@ -36,7 +43,7 @@ func (w *Writer) Write(b data.Batch) error {
 		names = append(names, f.Name)
 	}
 	if w.Fields == nil {
-		w.Fields = names
+		w.Fields, w.texts = names, make([]int64, len(names))
 		for i := range names {
 			file, err := os.Create(filepath.Join(w.dir, numbered(i)+".npy"))
 			if err != nil {
@@ -53,11 +60,33 @@ func (w *Writer) Write(b data.Batch) error {
 		return fmt.Errorf("batch %d has the fields %q, and the first one has %q: %w", b.Index, names, w.Fields, data.ErrField)
 	}
 	for i, f := range b.Fields {
+		if texts, ok := f.Values.([]string); ok {
+			places, err := w.place(i, texts)
+			if err != nil {
+				return err
+			}
+			f.Array = data.Array{Shape: append(slices.Clone(f.Shape), 2), Values: places}
+		}
 		if err := w.arrays[i].Write(f); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// place appends texts to the file of a field, and returns where each begins and ends.
+func (w *Writer) place(field int, texts []string) (places []int64, err error) {
+	file, err := os.OpenFile(filepath.Join(w.dir, numbered(field)+".texts"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	_, err = file.WriteString(strings.Join(texts, ""))
+	for _, text := range texts {
+		end := w.texts[field] + int64(len(text))
+		places = append(places, w.texts[field], end)
+		w.texts[field] = end
+	}
+	return places, errors.Join(err, file.Close())
 }
 
 // Finish completes the files if err is nil, and closes the files in any case. It returns err joined
@@ -80,11 +109,33 @@ func Open(dir string, fields []string, onDisk bool) (*data.InMemory, error) {
 		return nil, err
 	}
 	for i, field := range fields {
-		renamed, err := ds.Rename(numbered(i), field)
+		named, err := withTexts(ds, dir, numbered(i))
+		if err == nil {
+			named, err = named.Rename(numbered(i), field)
+		}
 		if err != nil {
 			return nil, errors.Join(err, ds.Close())
 		}
-		ds = renamed
+		ds = named
 	}
 	return ds, nil
+}
+
+// withTexts returns the dataset with the texts of a field in place of their positions, if it has texts.
+func withTexts(ds *data.InMemory, dir, field string) (*data.InMemory, error) {
+	content, err := os.ReadFile(filepath.Join(dir, field+".texts"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return ds, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	all, fields := string(content), ds.Fields()
+	shape := fields[slices.IndexFunc(fields, func(f data.FieldSpec) bool { return f.Name == field })].Shape
+	return data.Map(ds.Workers(1), field, "texts", shape[:len(shape)-1], func(_ data.Sample, dst []string, places []int64) error {
+		for i := range dst {
+			dst[i] = all[places[2*i]:places[2*i+1]]
+		}
+		return nil
+	})
 }

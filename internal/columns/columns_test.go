@@ -34,6 +34,30 @@ func TestWriter(t *testing.T) {
 	require.NoError(t, ds.Close())
 }
 
+// Texts have any bytes and lengths, also with other fields on disk.
+func TestTexts(t *testing.T) {
+	dir := t.TempDir()
+	w := NewWriter(dir, 4)
+	for i, texts := range [][]string{{"a", "", "\xff\x00", "é"}, {"", "", "\r\n", "long"}} {
+		b := batch(t, "x")
+		b.Index = i
+		b.Fields = append(b.Fields, data.Field{Name: "text", Array: data.Array{Shape: []int{2, 2}, Values: texts}})
+		require.NoError(t, w.Write(b))
+	}
+	require.NoError(t, w.Finish(nil))
+	for _, onDisk := range []bool{false, true} {
+		ds, err := Open(dir, w.Fields, onDisk)
+		require.NoError(t, err)
+		require.Equal(t, []data.FieldSpec{{Name: "x", Type: "float32", Shape: []int{}}, {Name: "text", Type: "string", Shape: []int{2}}}, ds.Fields())
+		for b, err := range ds.Batches(data.Pass{Batch: 4}) {
+			require.NoError(t, err)
+			require.Equal(t, []float32{1, 2, 1, 2}, b.Fields[0].Values)
+			require.Equal(t, []string{"a", "", "\xff\x00", "é", "", "", "\r\n", "long"}, b.Fields[1].Values)
+		}
+		require.NoError(t, ds.Close())
+	}
+}
+
 // Finish with the error of a failed pass returns only this error, and no errors about missing samples.
 func TestWriterOfAFailedPass(t *testing.T) {
 	w := NewWriter(t.TempDir(), 4)
