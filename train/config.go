@@ -120,7 +120,8 @@ type Config struct {
 	MetricsListen string
 	// Observers receive the figures of the training while it runs (fit.Observers).
 	Observers []fit.Observer
-	// Progress receives the progress (fit.Progress); nil disables it.
+	// Progress receives the progress (fit.Progress); nil disables it. If Loop.Log is nil, Progress also
+	// receives the log, such as the decisions of Budget.
 	Progress io.Writer
 	// Report receives messages for the user. subject is "auto", "cluster", "features", "resolved
 	// settings", "note" or "warning". If value is an error, option.Text renders its option names. nil means
@@ -134,7 +135,7 @@ type Config struct {
 	// new process and Checkpoints is set, and does not restart after crashes. Empty trains in this
 	// process. Supervisor configures the supervision. A child process runs main from its beginning
 	// and ends in Run. Run returns only in the parent. Run sets Supervisor.Result. If Supervisor.Log
-	// is nil, the reasons of restarts go to Loop.Log, or without one to Progress.
+	// is nil, the reasons of restarts go to Loop.Log.
 	Supervise  Choice
 	Supervisor supervise.Options
 	// Worker is for programs that call supervise.Run themselves, for example to run several

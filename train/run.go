@@ -38,10 +38,10 @@ import (
 //   - with Config.Supervise, an error of supervise.Run.
 func Run(ctx context.Context, c Config) (Result, error) {
 	none := Result{History: &fit.History{}}
-	c.Supervisor.Log = cmp.Or(c.Supervisor.Log, c.Loop.Log)
-	if c.Supervisor.Log == nil && c.Progress != nil {
-		c.Supervisor.Log = slog.New(slog.NewTextHandler(c.Progress, nil))
+	if c.Loop.Log == nil && c.Progress != nil {
+		c.Loop.Log = slog.New(slog.NewTextHandler(c.Progress, nil))
 	}
+	c.Supervisor.Log = cmp.Or(c.Supervisor.Log, c.Loop.Log)
 	c.Loop.Log = cmp.Or(c.Loop.Log, slog.New(slog.DiscardHandler))
 	c.Session.Seed, c.Session.ReadOnly, c.Session.ListAllocations = int64(c.Seed), false, c.OnOutOfMemory == ""
 	c.Autotune.Fixed = autotune.Fixed(c.Autotune.Fixed).With(c.Session)

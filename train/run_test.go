@@ -104,16 +104,26 @@ func TestRunWithoutLastCheckpoint(t *testing.T) {
 	assert.NotEmpty(t, weights(t, c.Out))
 }
 
-// Without Report, the log has the messages for the user.
+// Without Report, the log has the messages for the user. Without a log, Progress has its lines.
 func TestReportsGoToTheLog(t *testing.T) {
-	var log bytes.Buffer
-	_, err := Run(t.Context(), Config{
-		Model: "builtin:digits", Data: Data{Path: "builtin:digits"},
-		Loop: fit.Loop{Batch: 32, Epochs: 1, StepsPerEpoch: 2, Log: slog.New(slog.NewTextHandler(&log, nil))},
-	})
+	var log, progress bytes.Buffer
+	c := Config{
+		Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Budget: Budget{Limit: 1 << 40}, Progress: &progress,
+		Loop: fit.Loop{Batch: 1, Epochs: 1, StepsPerEpoch: 2, Log: slog.New(slog.NewTextHandler(&log, nil))},
+	}
+	lines := []string{`msg="resolved settings"`, "without Config.Out or Config.Checkpoints, the trained model is not saved", `msg="memory budget: batches are not split"`}
+	_, err := Run(t.Context(), c)
 	require.NoError(t, err)
-	assert.Contains(t, log.String(), `msg="resolved settings"`)
-	assert.Contains(t, log.String(), "without Config.Out or Config.Checkpoints, the trained model is not saved")
+	c.Loop.Log = nil
+	both := progress.String()
+	progress.Reset()
+	_, err = Run(t.Context(), c)
+	require.NoError(t, err)
+	for _, line := range lines {
+		assert.Equal(t, 1, strings.Count(log.String(), line), line)
+		assert.NotContains(t, both, line)
+		assert.Equal(t, 1, strings.Count(progress.String(), line), line)
+	}
 }
 
 // A training that cannot work returns an error about an option or an input before it begins.
