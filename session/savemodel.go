@@ -168,18 +168,8 @@ func replaceable(dir, model string) error {
 
 // outside returns an error if dir is, or would be, inside the folder of a model.
 func outside(dir, model string) error {
-	info, err := os.Stat(model)
-	if err != nil {
-		return err
-	}
-	dir, err = filepath.Abs(dir)
-	if err != nil {
-		return err
-	}
-	for parent := filepath.Dir(dir); parent != dir; dir, parent = parent, filepath.Dir(parent) {
-		if at, err := os.Stat(parent); err == nil && os.SameFile(at, info) {
-			return fmt.Errorf("the folder is inside the model %s; choose another folder", model)
-		}
+	if files.Within(dir, model) && !files.Same(dir, model) {
+		return fmt.Errorf("the folder is inside the model %s; choose another folder", model)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"steadyfit/fit"
 	"steadyfit/fit/budget"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/files"
 	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 	"steadyfit/option"
@@ -261,7 +262,7 @@ func (c *Config) check() error {
 	case c.Loop.ValidationEvery > 1 && !c.validates():
 		return refuse("Loop.ValidationEvery", c.Loop.ValidationEvery, "needs {Config.Validation}, the data")
 	}
-	if err := cmp.Or(c.checkChoices(), c.checkFolders(), c.checkObservers(), c.checkProfile(), c.checkSupervision(), c.checkReset(), c.checkCluster(), c.Autotune.check()); err != nil {
+	if err := cmp.Or(c.checkChoices(), c.checkFolders(), c.checkOutputs(), c.checkObservers(), c.checkProfile(), c.checkSupervision(), c.checkReset(), c.checkCluster(), c.Autotune.check()); err != nil {
 		return err
 	}
 	return c.checkSplit()
@@ -301,6 +302,23 @@ func (c *Config) checkFolders() error {
 		return refuse("Config.Resume", nil, "needs {Config.Checkpoints}, the folder to resume from")
 	case c.Loop.ResumeAnyway && !c.Resume:
 		return refuse("Loop.ResumeAnyway", nil, "has an effect only with {Config.Resume}")
+	}
+	return nil
+}
+
+// checkOutputs returns an error if an output would replace or change the model or the data.
+func (c *Config) checkOutputs() error {
+	in := files.Inputs{Model: c.Model, Data: c.Data.Path, Validation: c.Validation}
+	for _, o := range []struct {
+		option, path string
+		check        func(string) error
+	}{
+		{"Config.Out", c.Out, in.CheckFolder}, {"Config.OutVersion", c.OutVersion, in.Check}, {"Config.OutAdapter", c.OutAdapter, in.Check},
+		{"Config.Checkpoints", c.Checkpoints.Folder, in.Check}, {"TensorBoard.Folder", c.TensorBoard.Folder, in.Check}, {"Config.Profile", c.Profile.File, in.Check},
+	} {
+		if err := wrong(o.option, o.path, o.check(o.path)); err != nil {
+			return err
+		}
 	}
 	return nil
 }

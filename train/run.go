@@ -17,7 +17,6 @@ import (
 	"steadyfit/internal/checkpoint"
 	"steadyfit/internal/child"
 	"steadyfit/internal/contract"
-	"steadyfit/internal/files"
 	"steadyfit/internal/rank"
 	"steadyfit/internal/tfenv"
 	"steadyfit/internal/tfprocess"
@@ -250,9 +249,6 @@ func (t *training) checkOut() error {
 	}
 	if t.Out == "" {
 		return nil
-	}
-	if files.Same(t.Out, t.model.Dir) {
-		return refuse("Config.Out", t.Out, "this is the model itself, which would be overwritten; give another folder")
 	}
 	return t.unwritable(session.CheckOutput(t.Out, t.model))
 }

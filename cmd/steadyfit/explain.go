@@ -2,6 +2,7 @@ package main
 
 import (
 	"archive/zip"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -51,7 +52,7 @@ how much memory, and when. The page is one file and needs no network.`,
 }
 
 func (s *settings) explain(cmd *cobra.Command) error {
-	if err := s.checkLayer("explain"); err != nil {
+	if err := cmp.Or(s.checkLayer("explain"), s.checkOutput("out", s.Out)); err != nil {
 		return err
 	}
 	if explain.Measuring() { // the process that started this one has prepared the environment

@@ -202,6 +202,9 @@ func (s *settings) combineReset() error {
 
 func (s *settings) combineHooks() error {
 	if s.history != "" {
+		if err := s.checkOutput("history", s.history); err != nil {
+			return err
+		}
 		s.Loop.Hook(fit.HistoryFile(s.history, s.ContinueOnWriteError))
 	}
 	if k := observe.KubeflowFromEnvironment(os.LookupEnv); k != nil {

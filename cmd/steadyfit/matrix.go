@@ -121,6 +121,9 @@ func wrapNames(names []string) string {
 }
 
 func (s *settings) matrix(ctx context.Context, stdout, stderr io.Writer) error {
+	if err := s.checkOutput("out", s.plan.Out); err != nil {
+		return err
+	}
 	var baseline *matrix.Result
 	if s.baseline != "" {
 		if s.rule == nil {

@@ -5,7 +5,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"steadyfit/internal/files"
 	"steadyfit/internal/notes"
 	"steadyfit/session"
 	"steadyfit/train"
@@ -29,12 +28,12 @@ signatures as the base model and predicts the same as the two together.`,
 }
 
 func (s *settings) merge(cmd *cobra.Command) error {
+	if err := s.inputs().CheckFolder(s.Out); err != nil {
+		return usagef("--out %s: %w", s.Out, err)
+	}
 	model, err := train.OpenModel(s.Model, "")
 	if err != nil {
 		return err
-	}
-	if files.Same(s.Out, model.Dir) {
-		return usagef("--out %s: this is the model itself, which would be overwritten; give another folder", s.Out)
 	}
 	weights, err := s.readAdapter(model)
 	if err != nil {

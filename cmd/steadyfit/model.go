@@ -13,6 +13,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/doctor"
+	"steadyfit/internal/files"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -42,6 +43,19 @@ func (s *settings) checkGrowth() error {
 	const force = "TF_FORCE_GPU_ALLOW_GROWTH"
 	if value := os.Getenv(force); s.given("memory-growth") && !s.Session.Device.MemoryGrowth && value == "true" {
 		return option.New("Options.MemoryGrowth false", force+` is "true" in the environment, and TensorFlow obeys the variable`, "unset it, or leave the option out")
+	}
+	return nil
+}
+
+// inputs returns the paths that the command reads.
+func (s *settings) inputs() files.Inputs {
+	return files.Inputs{Model: s.Model, Data: s.Data.Path, Validation: s.Validation}
+}
+
+// checkOutput returns an error if an output would replace or change the model or the data.
+func (s *settings) checkOutput(flag, path string) error {
+	if err := s.inputs().Check(path); err != nil {
+		return usagef("--%s %s: %w", flag, path, err)
 	}
 	return nil
 }

@@ -38,6 +38,9 @@ file with the path of the file in the folder, unless an output is called file.`,
 			if !slices.Contains([]string{".npy", ".csv", ".jsonl"}, kind) {
 				return usagef("--out %q: expected a file that ends in .npy, .csv or .jsonl", s.Out)
 			}
+			if err := s.checkOutput("out", s.Out); err != nil {
+				return err
+			}
 			role := func(r savedmodels.Roles) string { return r.Predict }
 			return s.infer(cmd, role, "predict with (predict, infer or serving_default)", func(opened *session.Session, ds *data.InMemory) error {
 				step, err := opened.Prepare(opened.Roles().Predict)

@@ -107,7 +107,7 @@ func (s *settings) checkTune() error {
 	case s.stepTime > 0 && s.Budget.Limit > 0:
 		return usagef("--memory-budget and --step-time exclude each other: one is kept, and the other amount is minimized")
 	}
-	if err := cmp.Or(s.checkLayer("tune"), s.checkCache()); err != nil || s.Out == "" {
+	if err := cmp.Or(s.checkLayer("tune"), s.checkCache(), s.checkOutput("out", s.Out)); err != nil || s.Out == "" {
 		return err
 	}
 	if file, err := os.Stat(s.Out); err == nil && file.IsDir() {
