@@ -97,13 +97,21 @@ func (t *objects) bad(line int, name, found, expected, fix string) error {
 	return &RowError{File: t.file, Unit: "line", Row: line, Column: name, Found: found, Expected: expected, Fix: fix, Err: ErrFormat}
 }
 
-func (t *objects) add(text []byte, line int) error {
-	if !utf8.Valid(text) { // the decoder replaces invalid bytes
+// checkText returns an error for a line that is not text in UTF-8.
+func (t *objects) checkText(text []byte, line int) error {
+	switch {
+	case bytes.IndexByte(text, 0) >= 0:
+		return damaged(t.file, line)
+	case !utf8.Valid(text): // the decoder replaces invalid bytes
 		wrong := notUTF8(string(text))
 		return t.bad(line, "", wrong.Found, wrong.Expected, wrong.Fix)
 	}
-	if bytes.IndexByte(text, 0) >= 0 {
-		return damaged(t.file, line)
+	return nil
+}
+
+func (t *objects) add(text []byte, line int) error {
+	if err := t.checkText(text, line); err != nil {
+		return err
 	}
 	if len(t.lines) == 0 { // the first line defines the names and shapes
 		if err := t.start(text, line); err != nil {
