@@ -76,11 +76,13 @@ func TestLoadErrors(t *testing.T) {
 	junk := t.TempDir()
 	write(t, filepath.Join(junk, "libtensorflow_cc.so.2"), "this is no library")
 	write(t, filepath.Join(junk, "libtensorflow_framework.so.2"), "this is no library")
-	other := t.TempDir() // a library other than TensorFlow
-	for _, name := range []string{"libtensorflow_cc.so.2", "libtensorflow_framework.so.2"} {
-		source := write(t, filepath.Join(other, "other.c"), "int nothing;")
-		out, err := exec.Command("cc", "-shared", "-fPIC", "-o", filepath.Join(other, name), source).CombinedOutput()
-		require.NoError(t, err, "%s", out)
+	other, large := t.TempDir(), t.TempDir() // libraries other than TensorFlow
+	for dir, code := range map[string]string{other: "int nothing;", large: "char nothing[1L << 47];"} {
+		for _, name := range []string{"libtensorflow_cc.so.2", "libtensorflow_framework.so.2"} {
+			source := write(t, filepath.Join(dir, "other.c"), code)
+			out, err := exec.Command("cc", "-shared", "-fPIC", "-o", filepath.Join(dir, name), source).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+		}
 	}
 
 	for _, c := range []struct {
@@ -92,6 +94,7 @@ func TestLoadErrors(t *testing.T) {
 		{"no library in the folder", empty, []string{"holds no libtensorflow_cc.so.2", "fix: "}},
 		{"incomplete", half, []string{"incomplete installation", "libtensorflow_framework.so.2 is not beside it", half}},
 		{"no library file", junk, []string{"cannot be opened", "file too short", "fix: "}},
+		{"larger than the address space", large, []string{"cannot be opened", "fix: the library does not fit into the memory or the address space of this process: raise the limit of the address space (`ulimit -v unlimited`)"}},
 		{"another library", other, []string{"cannot be opened", "has no function TF_Version"}},
 		{"too old", stub(t, "2.9.1"), []string{"TensorFlow 2.9.1; supported are " + tflibrary.MinVersion + " to " + tflibrary.MaxVersion}},
 		{"too new", stub(t, "3.0.0"), []string{"TensorFlow 3.0.0; supported are"}},
