@@ -13,6 +13,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/english"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -87,11 +88,11 @@ func (p *Plan) allowed(step time.Duration) time.Duration {
 // enough describes the length of the training, and the least number of steps with which trials
 // begin. before is the time of a step that an earlier training has measured; 0 if there was none.
 func (p *Plan) enough(before time.Duration) string {
-	step, found := max(p.least(), before), "assumed"
+	step, known := max(p.least(), before), "the time of a step is not known yet, and assumed to be at least"
 	if before > 0 {
-		found = "measured before"
+		known = "a step of an earlier training took"
 	}
-	return fmt.Sprintf(" (%d steps of %v, %s; %.0f are enough)", p.Steps, step.Round(time.Microsecond), found,
+	return fmt.Sprintf(" (%s; %s %v: then %.0f steps are enough)", english.Count(p.Steps, "step"), known, step.Round(time.Microsecond),
 		math.Ceil(minTime.Seconds()/share/step.Seconds()))
 }
 

@@ -43,7 +43,7 @@ func (m *measurement) advice(r *Report, p *Part) string {
 		}
 	case Graph:
 		if p.Bytes >= r.PeakBytes/10 && m.plan.Model.Roles.Apply != "" {
-			return "fewer signatures, each with a copy; but {Budget.Limit} needs those of micro-batches"
+			return "each signature has its own copy, so export fewer of them; {Budget.Limit} needs those of micro-batches to split batches"
 		}
 	case Optimizer:
 		if p.Bytes >= r.Part(Weights) {
