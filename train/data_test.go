@@ -341,6 +341,7 @@ func TestAugmentedFields(t *testing.T) {
 		says     string // empty if x is augmented
 	}{
 		{"class", []savedmodels.Tensor{x}, tensor("y", -1), flip, []data.Field{image("x", 2, 8, 6, 3), image("y", 2)}, ""},
+		{"grey image", []savedmodels.Tensor{tensor("x", -1, 8, 6)}, tensor("y", -1), flip, []data.Field{image("x", 2, 8, 6), image("y", 2)}, ""},
 		{"mask", []savedmodels.Tensor{x}, mask, flip, []data.Field{image("x", 2, 8, 6, 3), image("mask", 2, 8, 6, 1)}, "field mask of made has a value for each pixel of x"},
 		{"crop", []savedmodels.Tensor{x}, mask, data.Augmentation{Crop: 1}, []data.Field{image("x", 2, 8, 6, 3), image("mask", 2, 8, 6, 1)}, "field mask of made"},
 		{"jitter", []savedmodels.Tensor{x}, mask, data.Augmentation{Jitter: 0.5}, []data.Field{image("x", 2, 8, 6, 3), image("mask", 2, 8, 6, 1)}, ""},
@@ -353,7 +354,9 @@ func TestAugmentedFields(t *testing.T) {
 			model := &savedmodels.Model{Signatures: []savedmodels.Signature{predict, learn}, Roles: savedmodels.Roles{Train: "train", Predict: "predict"}}
 			ds, err := data.New("made", c.fields...)
 			require.NoError(t, err)
-			tr := &training{Config: Config{Augmentation: c.change, Loop: fit.Loop{Batch: 2}}, model: model, reader: &reader{}}
+			var notes []any
+			report := func(_ string, value any) { notes = append(notes, value) }
+			tr := &training{Config: Config{Augmentation: c.change, Loop: fit.Loop{Batch: 2}, Out: "out", Report: report}, model: model, reader: &reader{}}
 			got, err := tr.augmented(ds, "train")
 			if c.says != "" {
 				require.ErrorContains(t, err, c.says)
@@ -361,6 +364,12 @@ func TestAugmentedFields(t *testing.T) {
 			}
 			require.NoError(t, err)
 			assert.NotSame(t, ds, got)
+			tr.reportNotes()
+			var want []any
+			if c.name == "grey image" {
+				want = []any{"augmentation flip changes field x, whose samples of shape [8 6] are taken as images of 8 rows and 6 columns"}
+			}
+			assert.Equal(t, want, notes)
 		})
 	}
 }

@@ -258,6 +258,7 @@ func (t *training) augmented(train *data.InMemory, signature string) (*data.InMe
 	if err := checkPixels(train, image, change); err != nil {
 		return nil, err
 	}
+	t.augmentedField = image
 	train, err = train.Augment(image.Name, change)
 	return train, err
 }

@@ -82,8 +82,9 @@ type training struct {
 	data   data.Dataset
 	// samples is the training data before shuffling. temporary unmaps and removes files, in
 	// reverse order.
-	samples   *data.InMemory
-	temporary []func() error
+	samples        *data.InMemory
+	augmentedField data.FieldSpec // the images that Augmentation changes; empty without it
+	temporary      []func() error
 	// tuned is the plan of autotune, or nil. choice is the chosen configuration. most is the
 	// maximum number of steps per execution; see pause.
 	tuned  *autotune.Plan
@@ -437,6 +438,9 @@ func (t *training) reportNotes() {
 	}
 	if t.OutAdapter != "" && t.model.Base == "" {
 		t.report("note", text("the model has no frozen weights, so {Config.OutAdapter} holds all of them"))
+	}
+	if f := t.augmentedField; len(f.Shape) == 2 && !f.Image { // such a field may also be a series
+		t.report("note", fmt.Sprintf("augmentation %s changes field %s, whose samples of shape %v are taken as images of %d rows and %d columns", t.Augmentation, f.Name, f.Shape, f.Shape[0], f.Shape[1]))
 	}
 	names := t.reader.csv.Classes
 	if len(names) == 0 || len(t.reader.csv.Names) > 0 {
