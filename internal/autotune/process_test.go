@@ -178,7 +178,7 @@ func TestNoTrials(t *testing.T) {
 	assert.Regexp(t, fmt.Sprintf(`^plain: the training is too short for trials \(900 steps; the time of a step is not known yet, and assumed to be at least %v: then [0-9]+ steps are enough\)$`, least.Round(time.Microsecond)), c.Reason)
 	p.Steps = int64(math.Ceil(float64(minTime) / share / float64(least)))
 	assert.GreaterOrEqual(t, p.allowed(least), minTime-time.Nanosecond, "that many are enough")
-	assert.Contains(t, c.Reason, fmt.Sprintf("; %d are enough)", p.Steps))
+	assert.Contains(t, c.Reason, fmt.Sprintf(": then %d steps are enough)", p.Steps))
 	p.Steps = 900
 	p.Note(time.Millisecond)
 	c, err = Choose(t.Context(), p)
