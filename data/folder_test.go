@@ -199,7 +199,7 @@ func TestFlatFolders(t *testing.T) {
 		put(t, images, name, pngOf(t, noise(i)))
 	}
 	_, err = Open(images, Options{Unlabelled: true})
-	require.ErrorContains(t, err, "the images in a folder differ in size")
+	require.ErrorContains(t, err, "images need one size, and none is given")
 	o := Options{Unlabelled: true, Images: ImageOptions{Size: 4}}
 	_, err = Open(images, o)
 	require.ErrorIs(t, err, ErrUnsupported)

@@ -49,7 +49,7 @@ func (o ImageOptions) complete() (ImageOptions, error) {
 	const most = 1 << 14
 	switch {
 	case o.Height == 0 || o.Width == 0:
-		return o, &option.Error{Option: "ImageOptions.Size", Reason: "the images in a folder differ in size", Fix: "set the height and width that the model takes", Err: errOption}
+		return o, &option.Error{Option: "ImageOptions.Size", Reason: "images need one size, and none is given", Fix: "set the height and width that the model takes", Err: errOption}
 	case o.Height < 1 || o.Width < 1 || o.Height > most || o.Width > most:
 		return o, &option.Error{Option: "ImageOptions.Size", Value: fmt.Sprintf("%dx%d", o.Height, o.Width), Reason: fmt.Sprintf("expected 1 to %d pixels each", most), Err: errOption}
 	case o.Channels != 1 && o.Channels != 3:

@@ -332,6 +332,10 @@ func TestInferSchema(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Equal(t, want, string(schema), name)
 	}
+	images := t.TempDir()
+	put(t, images, "a/1.png", pngOf(t, noise(1)))
+	_, err = InferSchema(images, Options{})
+	require.EqualError(t, err, images+": a schema is only for CSV, JSON lines, Parquet and Arrow: not supported")
 }
 
 // A schema and a table of any content give values or an error with the name of the file, in bounded memory.

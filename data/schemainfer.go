@@ -20,6 +20,7 @@ import (
 // them. Columns of lists have no rules.
 func InferSchema(path string, o Options) ([]byte, error) {
 	o.CSV = CSVOptions{Text: true, Header: "yes", Comma: o.CSV.Comma, Schema: &Schema{texts: true}}
+	o.Images = ImageOptions{Size: 1} // images have no schema, so any size will do
 	ds, err := Open(path, o)
 	if err != nil {
 		return nil, err

@@ -21,6 +21,7 @@ import (
 	"steadyfit/internal/inputs"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
+	"steadyfit/session"
 )
 
 // Data describes the data to read.
@@ -110,7 +111,9 @@ type reader struct {
 	sortable int
 	// ranges are the values that float inputs take, by field, if the model records them.
 	ranges map[string][2]float64
-	opened []*data.InMemory
+	// noImages is the error for images without a size; nil if the signature takes images.
+	noImages error
+	opened   []*data.InMemory
 }
 
 func newReader(model *savedmodels.Model, signature string, d Data) (*reader, error) {
@@ -144,6 +147,7 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	if signature != model.Roles.Train {
 		r.ignoreRecorded(sig)
 	}
+	r.noImages = noImages(sig)
 	r.ranges = map[string][2]float64{}
 	for _, in := range sig.DataInputs() {
 		kind := dtype.ByName(in.DType.String())
@@ -161,6 +165,22 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 		}
 	}
 	return r, nil
+}
+
+// noImages returns the error for images of unknown size if a signature has no input for images.
+func noImages(sig *savedmodels.Signature) error {
+	if inputs.TakesImages(sig) {
+		return nil
+	}
+	var names []string
+	row := ""
+	for _, in := range sig.DataInputs() {
+		names = append(names, in.Name)
+		if !in.UnknownRank && len(in.Shape) == 2 && in.Shape[1] != 1 {
+			row = "; for an input that takes pixels in a row, give the size of the images ({Data.Height})"
+		}
+	}
+	return option.Errorf("%w: it has images, and signature %s takes %s, none of which is for images"+row, session.ErrData, sig.Name, english.Some(names))
 }
 
 // ignoreRecorded adds the fields that the training left out to Ignore, except for inputs of a signature.
@@ -257,6 +277,9 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 		if ds, err = data.Open(d.Path, o); !errors.Is(err, data.ErrField) {
 			break
 		}
+	}
+	if noSize := (*option.Error)(nil); r.noImages != nil && errors.As(err, &noSize) && noSize.Option == "ImageOptions.Size" && noSize.Value == nil {
+		err = fmt.Errorf("%s: %w", d.Path, r.noImages)
 	}
 	if err != nil {
 		return nil, err

@@ -387,9 +387,12 @@ func TestFolderOfTheOtherKind(t *testing.T) {
 	_, err = OpenData(m, m.Roles.Predict, Data{Path: texts}, "test", data.Pass{Batch: 2})
 	require.ErrorIs(t, err, session.ErrData)
 	assert.ErrorContains(t, err, texts+": field x for signature predict, input x: the data does not fit the model: the model takes samples of shape [64] (float32), and the folder has texts")
+	images := filepath.Join("..", "session", "testdata", "jpeg", "png")
+	_, err = OpenData(m, m.Roles.Predict, Data{Path: images}, "test", data.Pass{Batch: 2})
+	require.ErrorIs(t, err, session.ErrData)
+	assert.EqualError(t, err, images+": the data does not fit the model: it has images, and signature predict takes x, none of which is for images; for an input that takes pixels in a row, give the size of the images (Data.Height)")
 	in := sig.Input("x")
 	in.DType, in.Shape = tfbind.String, []int64{-1}
-	images := filepath.Join("..", "session", "testdata", "jpeg", "png")
 	_, err = OpenData(m, m.Roles.Predict, Data{Path: images}, "test", data.Pass{Batch: 2})
 	require.ErrorIs(t, err, session.ErrData)
 	assert.ErrorContains(t, err, images+": field x for signature predict, input x: the data does not fit the model: the model takes text, and the folder has images")

@@ -100,6 +100,9 @@ func ImageOptions(model *savedmodels.Model, signature string, height, width int)
 	return o, scale, nil
 }
 
+// TakesImages reports whether a signature has an input of shape [batch height width channels].
+func TakesImages(sig *savedmodels.Signature) bool { return len(imageInputs(sig)) > 0 }
+
 // imageInputs returns the data inputs of shape [batch height width channels] with 1, 3 or an unknown
 // number of channels.
 func imageInputs(s *savedmodels.Signature) []savedmodels.Tensor {
