@@ -54,8 +54,14 @@ func (s *settings) launch(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	if least > s.ranks {
+	batch, err := strconv.Atoi(fit.Flags().Lookup("batch").Value.String())
+	switch {
+	case err != nil:
+		return err
+	case least > s.ranks:
 		return usagef("--min-workers %d: launch starts %d ranks; expected at most that many", least, s.ranks)
+	case batch < s.ranks:
+		return usagef("--batch %d: launch starts %d ranks, which share each batch; expected at least that many", batch, s.ranks)
 	}
 	program := []string{os.Args[0]}
 	for _, name := range []string{"tensorflow", "verbose"} {
