@@ -168,18 +168,9 @@ func saveError(prefix string, vars []savedmodels.Variable, err error) error {
 	if why == nil {
 		return err
 	}
-	e := newSaveError("save", prefix, needs, withoutProbe(why))
+	e := newSaveError("save", prefix, needs, files.Cause(why))
 	e.TensorFlow = fmt.Errorf("save %s: %w", prefix, err)
 	return e
-}
-
-// withoutProbe removes the path of the test file from an error of files.Writable.
-func withoutProbe(err error) error {
-	var at *fs.PathError
-	if errors.As(err, &at) {
-		return at.Err
-	}
-	return err
 }
 
 func newSaveError(op, path string, needs int64, err error) *SaveError {

@@ -193,7 +193,7 @@ func CheckOutput(dir string, model *savedmodels.Model) error {
 func checkSpace(dir, parent string, model *savedmodels.Model) error {
 	needs := modelBytes(model)
 	if err := files.WritableDir(parent, needs); err != nil {
-		return newSaveError("save model to", dir, needs, withoutProbe(err))
+		return newSaveError("save model to", dir, needs, files.Cause(err))
 	}
 	return nil
 }

@@ -292,7 +292,7 @@ func (t *training) inFiles(ctx context.Context, x feature.Step, ds *data.InMemor
 		}
 	}
 	if err := files.WritableDir(parent, needed); err != nil {
-		return nil, no("%s of features cannot be written to %s: %w; %s", size, parent, err, files.Remedy(err, ""))
+		return nil, no("%s of features cannot be written: %w", size, err)
 	}
 	folder, remove, err := files.ScratchIn(parent, featuresPrefix)
 	if err != nil {

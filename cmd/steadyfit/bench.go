@@ -124,7 +124,7 @@ func (s *settings) checkCache() error {
 		return nil
 	}
 	if err := files.WritableDir(s.Autotune.Cache, 0); err != nil {
-		return unusable(fmt.Errorf("--cache %s: the folder cannot hold measurements: %w; name a folder that can be written", s.Autotune.Cache, err))
+		return unusable(fmt.Errorf("--cache %s: the folder cannot hold measurements: %w", s.Autotune.Cache, err))
 	}
 	return nil
 }

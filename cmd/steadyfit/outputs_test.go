@@ -52,3 +52,15 @@ func TestOutputsAreNotInputs(t *testing.T) {
 	}
 	assert.Equal(t, before, tree())
 }
+
+// Errors of outputs and of verify name the path that was given, and say what to do.
+func TestOutputErrors(t *testing.T) {
+	t.Chdir(t.TempDir())
+	require.NoError(t, os.WriteFile("multi.npz", nil, 0o666))
+	err := predict(t.Context(), nil, nil, nil, 1, "multi.npz/new/p.csv", ".csv")
+	assert.EqualError(t, err, "write multi.npz/new: not a directory; create the folder, or use another one")
+	assert.Equal(t, exitUsage, exitCode(err))
+	var stderr strings.Builder
+	assert.Equal(t, exitUsage, run(t.Context(), []string{"verify", "multi.npz"}, io.Discard, &stderr))
+	assert.Contains(t, stderr.String(), "multi.npz: it is a file; expected the folder of a SavedModel, or of --out-version")
+}

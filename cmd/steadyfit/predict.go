@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -85,7 +84,7 @@ const fileColumn = "file"
 
 // predict writes to a temporary file, which it renames at the end.
 func predict(ctx context.Context, step *session.Step, names []string, ds *data.InMemory, batch int, path, kind string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+	if err := files.WritableDir(filepath.Dir(path), 0); err != nil {
 		return unusable(err)
 	}
 	created, named := false, kind != ".npy" && ds.FilePath(0) != "" && !slices.Contains(names, fileColumn)

@@ -39,6 +39,9 @@ TensorFlow is not needed.`,
 
 // modelsIn returns dir, or the versions in it if it has versions and is no SavedModel.
 func modelsIn(dir string) (dirs []string, err error) {
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		return nil, fmt.Errorf("%s: it is a file; expected the folder of a SavedModel, or of --out-version", dir)
+	}
 	if _, err := os.Stat(filepath.Join(dir, "saved_model.pb")); err != nil {
 		found, err := savedmodels.Versions(dir)
 		if err != nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -531,9 +530,9 @@ func publish(d disk.Disk, temporary, path string) error {
 }
 
 func tidy(d disk.Disk, dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("checkpoints: %w", err)
+	entries, err := entriesOf(dir)
+	if err != nil {
+		return err
 	}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())

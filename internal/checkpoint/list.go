@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"steadyfit/internal/disk"
@@ -56,10 +57,22 @@ func List(dir string) ([]Info, error) {
 	return found, nil
 }
 
-func listSteps(dir string) ([]int64, error) {
+// entriesOf lists a folder. A folder that does not exist has no entries.
+func entriesOf(dir string) ([]fs.DirEntry, error) {
 	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, syscall.ENOTDIR):
+		return nil, &option.Error{Option: "Checkpoint", Value: dir, Reason: "it is not a folder", Fix: "name a folder for checkpoints", Err: err}
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("checkpoints: %w", err)
+	}
+	return entries, nil
+}
+
+func listSteps(dir string) ([]int64, error) {
+	entries, err := entriesOf(dir)
+	if err != nil {
+		return nil, err
 	}
 	var steps []int64
 	for _, e := range entries {

@@ -68,7 +68,7 @@ func (d Disk) Replace(path string, content []byte) error {
 
 // Probe returns an error if files cannot be written to a folder.
 func (d Disk) Probe(dir string) error {
-	return d.Change("write", dir, func() error { return files.Writable(dir, 0) })
+	return d.Change("write", dir, func() error { return files.Cause(files.Writable(dir, 0)) })
 }
 
 // CopyFiles copies the files of a folder. It makes hard links where it can, so the files must

@@ -87,10 +87,13 @@ func (c Change) Replace(path string, content []byte) error {
 // Replace writes a temporary file beside path, syncs it and renames it to path. After a crash, path has
 // either the old or the new content. The temporary file always has the same name, so only one process
 // may replace a file at a time, and at most one temporary file is left after a crash.
-func Replace(path string, content []byte) error { return Change(nil).Replace(path, content) }
+// The error is a WriteError.
+func Replace(path string, content []byte) error {
+	return writeError(path, Change(nil).Replace(path, content))
+}
 
 // Stream calls write with a temporary file beside path, and renames the file to path. It does not sync
-// the file. Several processes may replace the same path.
+// the file. Several processes may replace the same path. An error of the file is a WriteError.
 func Stream(path string, write func(io.Writer) error) error {
 	f, err := CreateFor(path)
 	if err != nil {
@@ -101,32 +104,38 @@ func Stream(path string, write func(io.Writer) error) error {
 
 // Replacement is a temporary file that is written to replace another one.
 type Replacement struct {
-	*os.File
 	// Path is the path of the file to replace.
 	Path string
+	file *os.File
 }
 
-// CreateFor creates a temporary file beside path. The caller must call Finish.
+// CreateFor creates a temporary file beside path. The caller must call Finish. An error is a WriteError.
 func CreateFor(path string) (*Replacement, error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
 	if err != nil {
-		return nil, err
+		return nil, writeError(path, err)
 	}
-	r := &Replacement{f, path}
+	r := &Replacement{path, f}
 	if err := f.Chmod(0o644); err != nil {
-		return nil, r.Finish(err)
+		return nil, r.Finish(writeError(path, err))
 	}
 	return r, nil
+}
+
+// Write writes to the temporary file. An error is a WriteError.
+func (r *Replacement) Write(b []byte) (int, error) {
+	n, err := r.file.Write(b)
+	return n, writeError(r.Path, err)
 }
 
 // Finish closes the temporary file and renames it to Path. If err is not nil, or if closing or renaming
 // fails, Finish removes the temporary file and returns the errors.
 func (r *Replacement) Finish(err error) error {
-	if err = errors.Join(err, r.Close()); err == nil {
-		err = os.Rename(r.Name(), r.Path)
+	if err = errors.Join(err, writeError(r.Path, r.file.Close())); err == nil {
+		err = writeError(r.Path, os.Rename(r.file.Name(), r.Path))
 	}
 	if err != nil {
-		err = errors.Join(err, os.Remove(r.Name()))
+		err = errors.Join(err, os.Remove(r.file.Name()))
 	}
 	return err
 }

@@ -14,10 +14,51 @@ const probeBytes = 4 << 10
 // ProbePrefix begins the name of the file that Writable writes. A crash may leave the file behind.
 const ProbePrefix = ".write-"
 
-// Writable returns an error if a folder cannot store files of this total size. It writes a small file and
+// WriteError reports that a file or a folder could not be written, and what to do about it.
+type WriteError struct {
+	// Path is the path that the caller gave, not that of a temporary file.
+	Path string
+	// Err is the cause, without a path.
+	Err error
+}
+
+func (e *WriteError) Error() string {
+	return fmt.Sprintf("write %s: %v; %s", e.Path, e.Err, Remedy(e.Err, ""))
+}
+
+// Unwrap returns the cause.
+func (e *WriteError) Unwrap() error { return e.Err }
+
+// writeError returns err as a WriteError; nil stays nil.
+func writeError(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &WriteError{path, Cause(err)}
+}
+
+// Cause returns an error of the file system without its operation and path.
+func Cause(err error) error {
+	var write *WriteError
+	var path *fs.PathError
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &write):
+		return write.Err
+	case errors.As(err, &path):
+		return path.Err
+	case errors.As(err, &link):
+		return link.Err
+	}
+	return err
+}
+
+// Writable returns a WriteError if a folder cannot store files of this total size. It writes a small file and
 // briefly reserves the rest if the file system supports that. A reservation also detects a quota, which
 // free space does not show.
-func Writable(dir string, bytes int64) error {
+func Writable(dir string, bytes int64) error { return writeError(dir, writable(dir, bytes)) }
+
+func writable(dir string, bytes int64) error {
 	f, err := os.CreateTemp(dir, ProbePrefix)
 	if err != nil {
 		return err
@@ -29,7 +70,7 @@ func Writable(dir string, bytes int64) error {
 	}
 	if err == nil {
 		if free, ok := FreeSpace(dir); ok && free < bytes {
-			err = &fs.PathError{Op: "write", Path: dir, Err: syscall.ENOSPC}
+			err = syscall.ENOSPC
 		} else if refused := reserve(f, bytes); Full(refused) {
 			err = refused
 		}
@@ -42,10 +83,10 @@ func Writable(dir string, bytes int64) error {
 	return err
 }
 
-// WritableDir makes a folder, and returns an error if it cannot store files of this total size.
+// WritableDir makes a folder, and returns a WriteError if it cannot store files of this total size.
 func WritableDir(dir string, bytes int64) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return err
+		return writeError(dir, err)
 	}
 	return Writable(dir, bytes)
 }
@@ -64,6 +105,7 @@ var remedies = []struct {
 	{[]error{syscall.EIO}, "the disk or the network file system is failing: check the kernel's log, and copy undamaged files elsewhere"},
 	{[]error{syscall.EMFILE, syscall.ENFILE}, "raise the limit of open files (ulimit -n)"},
 	{[]error{syscall.EFBIG}, "raise the limit on file size (ulimit -f), or use a file system that supports larger files"},
+	{[]error{syscall.EISDIR, syscall.EEXIST}, "name a file in the folder"},
 	{[]error{syscall.ENOENT, syscall.ENOTDIR}, "create the folder, or use another one"},
 }
 

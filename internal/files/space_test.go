@@ -1,6 +1,7 @@
 package files
 
 import (
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -24,6 +25,37 @@ func TestWritable(t *testing.T) {
 	require.Empty(t, entries)
 	_, ok := FreeSpace(filepath.Join(dir, "nowhere"))
 	require.False(t, ok)
+}
+
+// Errors name the path that the caller gave, not a temporary file, and have a remedy.
+func TestWriteErrors(t *testing.T) {
+	dir := t.TempDir()
+	file, folder, none := filepath.Join(dir, "file"), filepath.Join(dir, "folder"), filepath.Join(dir, "none")
+	require.NoError(t, os.WriteFile(file, nil, 0o666))
+	require.NoError(t, os.Mkdir(folder, 0o777))
+	nothing := func(io.Writer) error { return nil }
+	for _, c := range []struct {
+		err  error
+		path string
+		says string
+	}{
+		{Stream(filepath.Join(none, "out"), nothing), filepath.Join(none, "out"), "no such file or directory; create the folder, or use another one"},
+		{Replace(filepath.Join(none, "out"), nil), filepath.Join(none, "out"), "no such file or directory; create the folder, or use another one"},
+		{Stream(folder, nothing), folder, "file exists; name a file in the folder"},
+		{Replace(folder, nil), folder, "file exists; name a file in the folder"},
+		{Writable(none, 0), none, "no such file or directory; create the folder, or use another one"},
+		{WritableDir(filepath.Join(file, "new"), 0), filepath.Join(file, "new"), "not a directory; create the folder, or use another one"},
+		{Stream(file, func(w io.Writer) error {
+			require.NoError(t, w.(*Replacement).file.Close())
+			_, err := w.Write([]byte("text"))
+			return err
+		}), file, "file already closed; make the folder writable, or use another folder"},
+	} {
+		var failed *WriteError
+		require.ErrorAs(t, c.err, &failed)
+		assert.EqualError(t, failed, "write "+c.path+": "+c.says)
+		assert.NotContains(t, c.err.Error(), string(filepath.Separator)+".")
+	}
 }
 
 func TestRemedy(t *testing.T) {
