@@ -321,11 +321,11 @@ func TestClusterEvaluation(t *testing.T) {
 	o := session.Options{Cluster: &cluster.Cluster{Workers: []string{"a:1", "b:1"}}}
 	plan, err := session.Compile(m, o)
 	require.NoError(t, err)
-	require.NoError(t, plan.Check(8, true))
+	require.NoError(t, plan.Check(8, true, false))
 	m.Roles.Evaluate = m.Roles.Train
 	plan, err = session.Compile(m, o)
 	require.NoError(t, err)
-	require.ErrorContains(t, plan.Check(8, true), "Options.Cluster: several processes cannot evaluate the model together: signature train changes variable")
+	require.ErrorContains(t, plan.Check(8, true, false), "Options.Cluster: several processes cannot evaluate the model together: signature train changes variable")
 }
 
 // A process that is not in a cluster also checks and records Options.Exchange, so that it can

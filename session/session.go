@@ -85,6 +85,9 @@ type Options struct {
 	Exchange gpuopts.Precision
 }
 
+// errFixedRate means that a training cannot set the learning rate.
+var errFixedRate = mark.As(errors.New("the model has a learning rate or schedule of its own, since it has neither a signature set_learning_rate nor an input learning_rate"), savedmodels.ErrNoSignature)
+
 // errNoSignature means that the model has no signature for a purpose.
 var errNoSignature = fmt.Errorf("the model has %w", savedmodels.ErrNoSignature)
 
@@ -506,7 +509,7 @@ func (s *Session) SetLearningRate(rate float64) error {
 	}
 	name := s.roles.SetLearningRate
 	if name == "" {
-		return fmt.Errorf("set the learning rate: %w: the model has neither a signature set_learning_rate nor an input learning_rate, so its rate is fixed; export it again with one of them, or do not set the rate", errNoSignature)
+		return errFixedRate
 	}
 	if s.setRate == nil {
 		step, err := s.Prepare(name)

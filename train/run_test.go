@@ -126,12 +126,29 @@ func TestReportsGoToTheLog(t *testing.T) {
 	}
 }
 
+// changedModel copies the model digits, without the record of its hash, and changes a file.
+func changedModel(t *testing.T, path string, change func([]byte) []byte) string {
+	t.Helper()
+	dir := t.TempDir()
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	require.NoError(t, os.CopyFS(dir, os.DirFS(m.Dir)))
+	require.NoError(t, os.Remove(filepath.Join(dir, "assets.extra", "steadyfit.json")))
+	text, err := os.ReadFile(filepath.Join(dir, path))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, path), change(text), 0o600))
+	return dir
+}
+
 // A training that cannot work returns an error about an option or an input before it begins.
 func TestRunRefuses(t *testing.T) {
 	used := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(used, "ckpt-1"), 0o777))
 	require.NoError(t, os.WriteFile(filepath.Join(used, "ckpt-1", "history.jsonl"), nil, 0o666))
 	one := file(t, "one.csv", strings.Repeat("1,", 64)+"5\n")
+	fixed := changedModel(t, "saved_model.pb", func(text []byte) []byte {
+		return bytes.ReplaceAll(text, []byte("set_learning_rate"), []byte("put_learning_rate"))
+	})
 	for _, c := range []struct {
 		change func(*Config)
 		option string // empty for an InputError
@@ -179,6 +196,7 @@ func TestRunRefuses(t *testing.T) {
 		{func(c *Config) { c.Reset = &budget.ResetPolicy{Depth: "process"} }, "ResetPolicy.Depth", "needs Config.Supervise"},
 		{func(c *Config) { c.Autotune.Mode = "fast" }, "Autotune.Mode", "expected on, precision, live, or nothing"},
 		{func(c *Config) { c.ClassWeights = map[string]float64{"0": 2} }, "Config.ClassWeights", contract.InputSampleWeight},
+		{func(c *Config) { c.Model, c.Loop.LearningRate = fixed, fit.Constant(0.1) }, "Loop.LearningRate", "Loop.LearningRate: the model has a learning rate or schedule of its own, since it has neither a signature set_learning_rate nor an input learning_rate; leave it out, or export the model with a constant rate"},
 		{func(c *Config) { c.Augmentation = data.Augmentation{Flip: true} }, "Config.Augmentation", "Data.Height"},
 	} {
 		config := Config{Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 32, Epochs: 1}}
@@ -209,24 +227,11 @@ func TestInputErrors(t *testing.T) {
 		return data.Field{Name: name, Array: data.Array{Shape: append([]int{2}, shape...), Values: values}}
 	}
 	x, y := field("x", make([]float32, 2*64), 64), field("y", []int64{0, 1})
-	damaged := func(path string, remove ...string) func(*Config) {
-		dir := t.TempDir()
-		m, err := savedmodels.Builtin("digits")
-		require.NoError(t, err)
-		require.NoError(t, os.CopyFS(dir, os.DirFS(m.Dir)))
-		for _, name := range remove {
-			require.NoError(t, os.Remove(filepath.Join(dir, name)))
-		}
-		text, err := os.ReadFile(filepath.Join(dir, path))
-		require.NoError(t, err)
-		if path == "saved_model.pb" {
-			text = bytes.ReplaceAll(text, []byte("MatMul"), []byte("MatMal"))
-		} else {
-			text[len(text)/2] ^= 1
-		}
-		require.NoError(t, os.WriteFile(filepath.Join(dir, path), text, 0o600))
-		return func(c *Config) { c.Model = dir }
-	}
+	damaged := changedModel(t, "variables/variables.data-00000-of-00001", func(text []byte) []byte {
+		text[len(text)/2] ^= 1
+		return text
+	})
+	unknown := changedModel(t, "saved_model.pb", func(text []byte) []byte { return bytes.ReplaceAll(text, []byte("MatMul"), []byte("MatMal")) })
 	for name, c := range map[string]struct {
 		change func(*Config)
 		is     error
@@ -239,8 +244,8 @@ func TestInputErrors(t *testing.T) {
 		"no label":                 {made(x), session.ErrData},
 		"another field":            {made(x, y, field("z", []int64{0, 1})), session.ErrData},
 		"a file for a folder":      {func(c *Config) { c.Loop.Hook(fit.HistoryFile(filepath.Join(file(t, "f", ""), "h.jsonl"), false)) }, syscall.ENOTDIR},
-		"a damaged variable":       {damaged("variables/variables.data-00000-of-00001"), savedmodels.ErrNotSavedModel},
-		"an unknown operation":     {damaged("saved_model.pb", "assets.extra/steadyfit.json"), savedmodels.ErrNotSavedModel},
+		"a damaged variable":       {func(c *Config) { c.Model = damaged }, savedmodels.ErrNotSavedModel},
+		"an unknown operation":     {func(c *Config) { c.Model = unknown }, savedmodels.ErrNotSavedModel},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := Config{Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 2, Epochs: 1, StepsPerEpoch: 1}}

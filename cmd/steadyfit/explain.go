@@ -125,7 +125,7 @@ func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
 	}
 	plan, err := session.Compile(m, s.Session)
 	if err == nil {
-		err = plan.Check(s.Loop.Batch, false)
+		err = plan.Check(s.Loop.Batch, false, s.Loop.LearningRate != nil)
 	}
 	if err != nil {
 		return nil, err

@@ -66,6 +66,9 @@ func (s *settings) tune(cmd *cobra.Command) error {
 		return err
 	}
 	plan, err := session.Compile(m, s.Session)
+	if err == nil {
+		err = plan.Check(s.Loop.Batch, false, s.Loop.LearningRate != nil)
+	}
 	if err != nil {
 		return err
 	}

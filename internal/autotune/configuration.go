@@ -345,7 +345,7 @@ func newOffer(p *Plan) (offer, error) {
 // per execution, most promising first.
 func (p *Plan) bases(plan *session.Plan, l Limits) (bases []Configuration) {
 	base := func(c Configuration) {
-		if with, err := session.Compile(p.Model, c.Apply(p.Options)); err == nil && with.Check(p.Batch, false) == nil {
+		if with, err := session.Compile(p.Model, c.Apply(p.Options)); err == nil && with.Check(p.Batch, false, false) == nil {
 			bases = append(bases, c)
 		}
 	}
