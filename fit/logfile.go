@@ -268,7 +268,7 @@ func (l *lineFile) check(begin []byte) error {
 	if bytes.HasPrefix(start, first) {
 		return nil
 	}
-	return &option.Error{Option: "HistoryFile", Value: l.path, Reason: fmt.Sprintf("the file is not a history of this run: it begins with %.200q; expected %.200q", bytes.TrimSpace(first), bytes.TrimSpace(start)), Fix: "name another file"}
+	return &option.Error{Option: "HistoryFile", Value: l.path, Reason: fmt.Sprintf("the file is not a history of this run: it begins with %.200q; expected %.200s", bytes.TrimSpace(first), bytes.TrimSpace(start)), Fix: "name another file"}
 }
 
 // align returns the content that the file must have when the run begins.

@@ -58,7 +58,7 @@ func TestOutputErrors(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.WriteFile("multi.npz", nil, 0o666))
 	err := predict(t.Context(), nil, nil, nil, 1, "multi.npz/new/p.csv", ".csv")
-	assert.EqualError(t, err, "write multi.npz/new: not a directory; create the folder, or use another one")
+	assert.EqualError(t, err, "--out multi.npz/new/p.csv: write multi.npz/new: not a directory; create the folder, or use another one")
 	assert.Equal(t, exitUsage, exitCode(err))
 	var stderr strings.Builder
 	assert.Equal(t, exitUsage, run(t.Context(), []string{"verify", "multi.npz"}, io.Discard, &stderr))

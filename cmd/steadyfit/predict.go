@@ -85,7 +85,7 @@ const fileColumn = "file"
 // predict writes to a temporary file, which it renames at the end.
 func predict(ctx context.Context, step *session.Step, names []string, ds *data.InMemory, batch int, path, kind string) error {
 	if err := files.WritableDir(filepath.Dir(path), 0); err != nil {
-		return unusable(err)
+		return unusable(fmt.Errorf("--out %s: %w", path, err))
 	}
 	created, named := false, kind != ".npy" && ds.FilePath(0) != "" && !slices.Contains(names, fileColumn)
 	err := files.Stream(path, func(out io.Writer) error {
