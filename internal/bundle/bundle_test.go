@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,10 +12,12 @@ import (
 	"strings"
 	"testing"
 
+	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/bounded"
+	"steadyfit/internal/wire"
 	"steadyfit/tfbind"
 )
 
@@ -71,6 +74,43 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, Check(prefix, index), "TensorFlow may read it")
 	_, err = parse(index)
 	require.ErrorIs(t, err, errCompressed)
+}
+
+// A changed value is found with the name of its tensor. Text and missing parts are not compared.
+func TestVerify(t *testing.T) {
+	require.NoError(t, Verify(t.Context(), digits))
+	index, err := os.ReadFile(digits + ".index")
+	require.NoError(t, err)
+	values, err := os.ReadFile(digits + ".data-00000-of-00001")
+	require.NoError(t, err)
+	prefix := filepath.Join(t.TempDir(), "v")
+	require.NoError(t, os.WriteFile(prefix+".index", index, 0o666))
+	_, err = scan(index, func(key []byte, e *pb.BundleEntryProto) error {
+		if string(key) == ObjectGraph || e.Size == 0 {
+			return nil
+		}
+		torn := bytes.Clone(values)
+		torn[e.Offset+e.Size-1] ^= 1
+		require.NoError(t, os.WriteFile(prefix+".data-00000-of-00001", torn, 0o666))
+		err := Verify(t.Context(), prefix)
+		require.ErrorIs(t, err, ErrDamaged)
+		require.ErrorContains(t, err, fmt.Sprintf("the values of %s do not match their checksum", key))
+		return nil
+	})
+	require.NoError(t, err)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, Verify(ended, prefix), context.Canceled)
+}
+
+// An index in which many tensors have the same values would take much time.
+func TestVerifyReadsValuesOnce(t *testing.T) {
+	one := "\x08\x01\x28\x04\x35" + string(binary.LittleEndian.AppendUint32(nil, wire.Checksum(make([]byte, 4)))) // float32, 4 bytes, checksum
+	block := entries("", "\x08\x01", "a", one, "b", one)
+	prefix := filepath.Join(t.TempDir(), "v")
+	require.NoError(t, os.WriteFile(prefix+".data-00000-of-00001", make([]byte, 4), 0o666))
+	require.NoError(t, os.WriteFile(prefix+".index", table(block, entries("b", string(binary.AppendUvarint([]byte{0}, uint64(len(block)))))), 0o666))
+	require.ErrorContains(t, Verify(t.Context(), prefix), "its tensors overlap")
 }
 
 func TestDifferences(t *testing.T) {
