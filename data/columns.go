@@ -90,8 +90,8 @@ func (s *recordSet) choose(names []string, first map[string]value) (label string
 
 // layOut combines the columns of a table into the field x, as in a CSV file, if each column has one
 // value per row and none has the name of the model's input. A single column is renamed to x. order has
-// the names of the columns in the order of the table. label is the
-// name of the label, or empty. The dataset has no label yet.
+// the names of the columns in the order of the table. label is the name of the label, or empty. The
+// dataset has no label yet.
 func (m *InMemory) layOut(order []string, label string, o *CSVOptions) error {
 	if o.Schema.allTexts() {
 		return nil

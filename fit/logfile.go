@@ -1,7 +1,6 @@
 package fit
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -9,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -43,7 +41,7 @@ func HistoryFile(path string, continueOnError bool) Hook {
 	return lines(path).hook(continueOnError)
 }
 
-// maxFirstLine is the maximum length of the first line of a history.
+// maxFirstLine is the maximum length of a part of the first line that a crash can leave.
 const maxFirstLine = 1 << 20
 
 // recordStart begins each line of JSON.
@@ -209,8 +207,9 @@ func (l *lineFile) open(s *State) error {
 	device := err == nil && !info.Mode().IsRegular()
 	var old []byte
 	if err == nil && !device {
-		if err = l.check(l.begin(s)); err == nil {
-			old, err = files.Read(l.path, maxHistoryBytes)
+		old, err = files.Read(l.path, maxHistoryBytes)
+		if err == nil && len(old) > 0 {
+			err = l.check(old, l.begin(s))
 		}
 		if err != nil {
 			return err
@@ -245,30 +244,37 @@ func (l *lineFile) open(s *State) error {
 	return nil
 }
 
-// check returns an error for a file whose first line is neither the one of a history nor, without a
+// check returns an error for content whose first line is neither the one of a history nor, without a
 // newline, a part of it, which a crash can leave.
-func (l *lineFile) check(begin []byte) error {
-	f, _, err := files.Open(l.path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	first, err := bufio.NewReaderSize(f, maxFirstLine).ReadSlice('\n')
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
-		return err
-	}
-	start := begin
+func (l *lineFile) check(content, begin []byte) error {
+	first, _, whole := bytes.Cut(content, []byte("\n"))
+	var why string
 	if begin == nil {
-		start = []byte(recordStart)
-		torn := errors.Is(err, io.EOF) && bytes.HasPrefix(first, start) && !json.Valid(first)
+		start := []byte(recordStart)
+		torn := !whole && len(first) <= maxFirstLine && (bytes.HasPrefix(first, start) || bytes.HasPrefix(start, first)) && !json.Valid(first)
 		if _, _, ok := l.parse(first); ok || torn {
 			return nil
 		}
+		why = fmt.Sprintf("its first line is %.200q; expected a record with epoch, step and seconds", first)
+	} else {
+		header := bytes.TrimSuffix(begin, []byte("\n"))
+		if bytes.Equal(first, header) || !whole && bytes.HasPrefix(header, first) {
+			return nil
+		}
+		found, want := strings.Split(string(first), ","), strings.Split(string(header), ",")
+		column := 0
+		for column < min(len(found), len(want)) && found[column] == want[column] {
+			column++
+		}
+		at := func(names []string) string {
+			if column < len(names) {
+				return fmt.Sprintf("%.100q", names[column])
+			}
+			return "the end of the line"
+		}
+		why = fmt.Sprintf("column %d of its first line is %s; expected %s", column+1, at(found), at(want))
 	}
-	if bytes.HasPrefix(start, first) {
-		return nil
-	}
-	return &option.Error{Option: "HistoryFile", Value: l.path, Reason: fmt.Sprintf("the file is not a history of this run: it begins with %.200q; expected %.200s", bytes.TrimSpace(first), bytes.TrimSpace(start)), Fix: "name another file"}
+	return &option.Error{Option: "HistoryFile", Value: l.path, Reason: "the file is not a history of this run: " + why, Fix: "name another file"}
 }
 
 // align returns the content that the file must have when the run begins.

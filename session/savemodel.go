@@ -157,7 +157,7 @@ func replaceable(dir, model string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("save model to %s: %w", dir, err)
+		return newSaveError("save model to", dir, 0, files.Cause(err))
 	}
 	isModel := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "saved_model.pb" })
 	if len(entries) > 0 && !isModel {
@@ -223,7 +223,7 @@ func (s *Session) modelError(dir string, err error) error {
 		e.TensorFlow = saving.TensorFlow
 		return e
 	case errors.As(err, new(syscall.Errno)) && !errors.Is(err, fs.ErrNotExist):
-		return newSaveError("save model to", dir, modelBytes(s.model), err)
+		return newSaveError("save model to", dir, modelBytes(s.model), files.Cause(err))
 	}
 	// A missing file is not an error of the disk: the original model lacks it.
 	return fmt.Errorf("save model to %s: %w", dir, err)

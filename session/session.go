@@ -141,7 +141,8 @@ func OpenModel(ctx context.Context, model *savedmodels.Model, o Options) (*Sessi
 // Open loads the model of a plan into TensorFlow and restores its variables. The result must be
 // closed. Device options that contradict each other or the environment return an *option.Error.
 // If the options need a GPU (gpuopts.Options.ForGPU) that TensorFlow does not have, the
-// error is ErrNoGPU. If TensorFlow cannot load the model, it is savedmodels.ErrNotSavedModel. ctx is checked before loading, which TensorFlow cannot interrupt.
+// error is ErrNoGPU. If TensorFlow cannot load the model, it is savedmodels.ErrNotSavedModel. ctx is
+// checked before loading, which TensorFlow cannot interrupt.
 func Open(ctx context.Context, p *Plan) (*Session, error) {
 	if p == nil {
 		return nil, errors.New("open session: the plan is nil; pass one from Compile")

@@ -308,7 +308,7 @@ func (c *Config) checkFolders() error {
 
 // checkOutputs returns an error if an output would replace or change the model or the data.
 func (c *Config) checkOutputs() error {
-	in := files.Inputs{Model: c.Model, Data: c.Data.Path, Validation: c.Validation}
+	in := files.NewInputs(c.Model, c.Data.Path, c.Validation)
 	for _, o := range []struct {
 		option, path string
 		check        func(string) error

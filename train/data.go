@@ -175,8 +175,11 @@ func noImages(sig *savedmodels.Signature) error {
 	var names []string
 	row := ""
 	for _, in := range sig.DataInputs() {
+		if in.UnknownRank {
+			return nil // the input may be for images
+		}
 		names = append(names, in.Name)
-		if !in.UnknownRank && len(in.Shape) == 2 && in.Shape[1] != 1 {
+		if len(in.Shape) == 2 && in.Shape[1] != 1 {
 			row = "; for an input that takes pixels in a row, give the size of the images ({Data.Height})"
 		}
 	}

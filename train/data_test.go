@@ -392,6 +392,12 @@ func TestFolderOfTheOtherKind(t *testing.T) {
 	require.ErrorIs(t, err, session.ErrData)
 	assert.EqualError(t, err, images+": the data does not fit the model: it has images, and signature predict takes x, none of which is for images; for an input that takes pixels in a row, give the size of the images (Data.Height)")
 	in := sig.Input("x")
+	in.UnknownRank = true // the input may be for images
+	_, err = OpenData(m, m.Roles.Predict, Data{Path: images}, "test", data.Pass{Batch: 2})
+	var size *option.Error
+	require.ErrorAs(t, err, &size)
+	assert.Equal(t, "ImageOptions.Size", size.Option)
+	in.UnknownRank = false
 	in.DType, in.Shape = tfbind.String, []int64{-1}
 	_, err = OpenData(m, m.Roles.Predict, Data{Path: images}, "test", data.Pass{Batch: 2})
 	require.ErrorIs(t, err, session.ErrData)

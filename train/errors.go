@@ -41,10 +41,19 @@ func unusable(err error) error {
 // ofInput reports whether an error of any stage is about the model, the data or a folder. A model that
 // a hook cannot load again during the training was usable at the beginning.
 func ofInput(err error) bool {
-	return isA(err, new(*InputError), new(*checkpoint.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) || notBegun(err) ||
-		errors.Is(err, savedmodels.ErrNotSavedModel) && !isA(err, new(*fit.HookError)) ||
+	var hook *fit.HookError
+	if errors.As(err, &hook) && hook.Phase == "start" && errors.As(err, new(syscall.Errno)) {
+		return true
+	}
+	return isA(err, new(*InputError), new(*checkpoint.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
+		errors.Is(err, savedmodels.ErrNotSavedModel) && hook == nil ||
 		isAny(err, checkpoint.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrInexactSplit, session.ErrData,
 			session.ErrMismatch, data.ErrFormat, data.ErrUnsupported, data.ErrTooLarge, data.ErrLabel)
+}
+
+// ofData reports whether an error is about the content of the data.
+func ofData(err error) bool {
+	return isA(err, new(*InputError), new(*data.RowError)) || isAny(err, data.ErrFormat, data.ErrUnsupported, data.ErrTooLarge)
 }
 
 func refuse(name string, value any, format string, args ...any) error {

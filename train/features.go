@@ -55,7 +55,7 @@ func (t *training) cacheFeatures(ctx context.Context) error {
 		return &option.Error{Option: "Config.CacheFeatures", Value: t.CacheFeatures, Reason: why.err.Error(), Fix: "leave the option out", Err: why.err}
 	case known:
 		err = why.err
-	case t.CacheFeatures == On || context.Cause(ctx) != nil || ofInput(err):
+	case t.CacheFeatures == On || context.Cause(ctx) != nil || ofData(err):
 		return err
 	}
 	t.report("features", text("not cached: "+err.Error()))

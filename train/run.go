@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"steadyfit/adapter"
@@ -38,6 +40,9 @@ import (
 func Run(ctx context.Context, c Config) (Result, error) {
 	none := Result{History: &fit.History{}}
 	if c.Loop.Log == nil && c.Progress != nil {
+		if _, file := c.Progress.(*os.File); !file { // the loop and a goroutine that writes checkpoints use it
+			c.Progress = &oneWriter{w: c.Progress}
+		}
 		c.Loop.Log = slog.New(slog.NewTextHandler(c.Progress, nil))
 	}
 	c.Supervisor.Log = cmp.Or(c.Supervisor.Log, c.Loop.Log)
@@ -65,6 +70,18 @@ func Run(ctx context.Context, c Config) (Result, error) {
 		return err
 	})
 	return result, err
+}
+
+// oneWriter makes a writer safe for concurrent use.
+type oneWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (o *oneWriter) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.w.Write(b)
 }
 
 // training is the state of one call of Run.

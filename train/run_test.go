@@ -145,6 +145,7 @@ func TestRunRefuses(t *testing.T) {
 	used := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(used, "ckpt-1"), 0o777))
 	require.NoError(t, os.WriteFile(filepath.Join(used, "ckpt-1", "history.jsonl"), nil, 0o666))
+	require.NoError(t, os.WriteFile(filepath.Join(used, "v.csv"), nil, 0o666))
 	one := file(t, "one.csv", strings.Repeat("1,", 64)+"5\n")
 	fixed := changedModel(t, "saved_model.pb", func(text []byte) []byte {
 		return bytes.ReplaceAll(text, []byte("set_learning_rate"), []byte("put_learning_rate"))
@@ -177,7 +178,7 @@ func TestRunRefuses(t *testing.T) {
 		{func(c *Config) { c.Model, c.TensorBoard.Folder = used, used }, "TensorBoard.Folder", "the model itself"},
 		{func(c *Config) { c.Checkpoints.Folder = one }, "Config.Checkpoints", one + ": it is not a folder; name a folder for checkpoints"},
 		{func(c *Config) { c.Checkpoints.Folder, c.Resume = one, true }, "Config.Checkpoints", one + ": it is not a folder; name a folder for checkpoints"},
-		{func(c *Config) { c.OutAdapter = filepath.Join(one, "new") }, "", "write " + filepath.Join(one, "new") + ": not a directory; create the folder"},
+		{func(c *Config) { c.OutAdapter = filepath.Join(one, "new") }, "Config.OutAdapter", "write " + filepath.Join(one, "new") + ": not a directory; a part of the path is a file"},
 		{func(c *Config) { c.Checkpoints.Folder = used }, "Config.Checkpoints", "Config.Checkpoints " + used + ": it holds checkpoints of an earlier training (the newest is ckpt-1); continue it with Config.Resume"},
 		{func(c *Config) { c.Checkpoints.Best = "loss" }, "Checkpoints.Best", "needs Config.Checkpoints"},
 		{func(c *Config) { c.Loop.Hook(fit.EarlyStop{Metric: "val_loss"}.Hook()) }, "EarlyStop", "or set Config.Validation to have validation metrics"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -49,13 +50,24 @@ func (s *settings) checkGrowth() error {
 
 // inputs returns the paths that the command reads.
 func (s *settings) inputs() files.Inputs {
-	return files.Inputs{Model: s.Model, Data: s.Data.Path, Validation: s.Validation}
+	return files.NewInputs(s.Model, s.Data.Path, s.Validation)
 }
 
 // checkOutput returns an error if an output would replace or change the model or the data.
 func (s *settings) checkOutput(flag, path string) error {
 	if err := s.inputs().Check(path); err != nil {
 		return usagef("--%s %s: %w", flag, path, err)
+	}
+	return nil
+}
+
+// checkOutputFile is checkOutput for --out if it is a file. Such a file is called like the example.
+func (s *settings) checkOutputFile(example string) error {
+	if err := s.checkOutput("out", s.Out); err != nil {
+		return err
+	}
+	if file, err := os.Stat(s.Out); err == nil && file.IsDir() {
+		return usagef("--out %s: it is a folder; name a file in it, such as %s", s.Out, filepath.Join(s.Out, example))
 	}
 	return nil
 }

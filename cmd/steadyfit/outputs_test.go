@@ -17,6 +17,7 @@ func TestOutputsAreNotInputs(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.MkdirAll("images/cat", 0o777))
 	require.NoError(t, os.MkdirAll("out/base", 0o777))
+	require.NoError(t, os.Mkdir("dir.csv", 0o777))
 	require.NoError(t, os.WriteFile("shop.csv", []byte("x,y\n1,0\n"), 0o666))
 	tree := func() string {
 		var all bytes.Buffer
@@ -35,6 +36,7 @@ func TestOutputsAreNotInputs(t *testing.T) {
 	for args, says := range map[string]string{
 		"predict --model images --data shop.csv --out shop.csv":                                    "--out shop.csv: this is the data itself, which would be overwritten; give another path",
 		"predict --model out/base --data images --out images/new/p.csv":                            "--out images/new/p.csv: this is inside the data images, which must not change; give another path",
+		"predict --model images --data shop.csv --out dir.csv":                                     "--out dir.csv: it is a folder; name a file in it, such as dir.csv/predictions.csv",
 		"tune --model images --data shop.csv --out shop.csv":                                       "--out shop.csv: this is the data",
 		"tune --model images --data shop.csv --out images":                                         "--out images: this is the model",
 		"explain --model out/base --data images --out images":                                      "--out images: this is the data",
@@ -58,7 +60,7 @@ func TestOutputErrors(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.WriteFile("multi.npz", nil, 0o666))
 	err := predict(t.Context(), nil, nil, nil, 1, "multi.npz/new/p.csv", ".csv")
-	assert.EqualError(t, err, "--out multi.npz/new/p.csv: write multi.npz/new: not a directory; create the folder, or use another one")
+	assert.EqualError(t, err, "--out multi.npz/new/p.csv: write multi.npz/new: not a directory; a part of the path is a file and no folder: use another path")
 	assert.Equal(t, exitUsage, exitCode(err))
 	var stderr strings.Builder
 	assert.Equal(t, exitUsage, run(t.Context(), []string{"verify", "multi.npz"}, io.Discard, &stderr))

@@ -37,7 +37,7 @@ file with the path of the file in the folder, unless an output is called file.`,
 			if !slices.Contains([]string{".npy", ".csv", ".jsonl"}, kind) {
 				return usagef("--out %q: expected a file that ends in .npy, .csv or .jsonl", s.Out)
 			}
-			if err := s.checkOutput("out", s.Out); err != nil {
+			if err := s.checkOutputFile("predictions" + kind); err != nil {
 				return err
 			}
 			role := func(r savedmodels.Roles) string { return r.Predict }

@@ -110,11 +110,8 @@ func (s *settings) checkTune() error {
 	case s.stepTime > 0 && s.Budget.Limit > 0:
 		return usagef("--memory-budget and --step-time exclude each other: one is kept, and the other amount is minimized")
 	}
-	if err := cmp.Or(s.checkLayer("tune"), s.checkCache(), s.checkOutput("out", s.Out)); err != nil || s.Out == "" {
+	if err := cmp.Or(s.checkLayer("tune"), s.checkCache(), s.checkOutputFile("tuned.yaml")); err != nil || s.Out == "" {
 		return err
-	}
-	if file, err := os.Stat(s.Out); err == nil && file.IsDir() {
-		return usagef("--out %s: it is a folder; name a file in it, such as %s", s.Out, filepath.Join(s.Out, "tuned.yaml"))
 	}
 	if err := files.WritableDir(filepath.Dir(s.Out), 0); err != nil {
 		return unusable(fmt.Errorf("--out %s: the file cannot be written: %w", s.Out, err))

@@ -4,35 +4,48 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
-// Inputs are the paths that a command reads. Any of them may be empty; Data and Validation may be
-// patterns.
-type Inputs struct{ Model, Data, Validation string }
+// Inputs are the existing files and folders that a command reads.
+type Inputs []input
 
-func (in Inputs) check(refuses func(what, path string) error) error {
-	for _, input := range [][2]string{{"model", in.Model}, {"data", in.Data}, {"validation data", in.Validation}} {
-		paths, _ := filepath.Glob(input[1]) // an error means that the path is not a pattern
-		for _, path := range append(paths, input[1]) {
-			if err := refuses(input[0], path); err != nil {
-				return err
+type input struct {
+	what, path string
+	info       os.FileInfo
+}
+
+// NewInputs returns the files and folders of a model, data and validation data. Each of the three may be
+// empty, and the last two may be patterns. Devices and pipes are no inputs, since nothing can replace
+// their content.
+func NewInputs(model, data, validation string) (in Inputs) {
+	for _, given := range [][2]string{{"model", model}, {"data", data}, {"validation data", validation}} {
+		paths, _ := filepath.Glob(given[1]) // an error means that the path is not a pattern
+		for _, path := range append(paths, given[1]) {
+			if info, err := os.Stat(path); err == nil && (info.IsDir() || info.Mode().IsRegular()) {
+				in = append(in, input{given[0], path, info})
 			}
 		}
 	}
-	return nil
+	return in
 }
 
 // Check returns an error if an output, which may be empty, is an input or is inside of one.
 func (in Inputs) Check(output string) error {
-	return in.check(func(what, path string) error {
+	if output == "" {
+		return nil
+	}
+	self, _ := os.Stat(output) // nil if it does not exist
+	around := parents(output)
+	for _, i := range in {
 		switch {
-		case output == "" || !Within(output, path):
-			return nil
-		case Same(output, path):
-			return fmt.Errorf("this is the %s itself, which would be overwritten; give another path", what)
+		case self != nil && os.SameFile(self, i.info):
+			return fmt.Errorf("this is the %s itself, which would be overwritten; give another path", i.what)
+		case among(around, i.info):
+			return fmt.Errorf("this is inside the %s %s, which must not change; give another path", i.what, i.path)
 		}
-		return fmt.Errorf("this is inside the %s %s, which must not change; give another path", what, path)
-	})
+	}
+	return nil
 }
 
 // CheckFolder is Check for a folder that is replaced as a whole. An input inside of it is an error, too.
@@ -40,27 +53,34 @@ func (in Inputs) CheckFolder(output string) error {
 	if err := in.Check(output); err != nil {
 		return err
 	}
-	return in.check(func(what, path string) error {
-		if output == "" || !Within(path, output) {
-			return nil
+	for _, i := range in {
+		if Within(i.path, output) {
+			return fmt.Errorf("the %s %s is inside this folder, which would be replaced; give another path", i.what, i.path)
 		}
-		return fmt.Errorf("the %s %s is inside this folder, which would be replaced; give another path", what, path)
-	})
+	}
+	return nil
 }
 
 // Within reports whether a path is an existing file or folder, or inside of it. The path itself may not
 // exist. Links are followed.
 func Within(path, folder string) bool {
 	info, err := os.Stat(folder)
-	if err != nil {
-		return false
-	}
-	for path, err = filepath.Abs(path); err == nil; {
+	return err == nil && among(parents(path), info)
+}
+
+func among(all []os.FileInfo, info os.FileInfo) bool {
+	return slices.ContainsFunc(all, func(one os.FileInfo) bool { return os.SameFile(one, info) })
+}
+
+// parents returns what exists of a path and of the folders around it. Links are followed.
+func parents(path string) (found []os.FileInfo) {
+	path, err := filepath.Abs(path)
+	for err == nil {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
 			path = real
 		}
-		if at, err := os.Stat(path); err == nil && os.SameFile(at, info) {
-			return true
+		if info, err := os.Stat(path); err == nil {
+			found = append(found, info)
 		}
 		parent := filepath.Dir(path)
 		if parent == path {
@@ -68,5 +88,5 @@ func Within(path, folder string) bool {
 		}
 		path = parent
 	}
-	return false
+	return found
 }

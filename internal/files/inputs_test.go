@@ -22,37 +22,39 @@ func TestInputs(t *testing.T) {
 	require.NoError(t, os.Symlink("images/cat", "cats"))
 	require.NoError(t, os.Symlink("images/notes", "notes"))
 	for _, c := range []struct {
-		in     Inputs
+		in     [3]string // model, data, validation data
 		output string
 		says   string
 	}{
-		{Inputs{Data: "a.csv"}, "", ""},
-		{Inputs{Data: "a.csv"}, "b.csv", ""},
-		{Inputs{Data: "a.csv"}, "new/folder/b.csv", ""},
-		{Inputs{Data: "builtin:digits", Model: "builtin:digits"}, "out", ""},
-		{Inputs{Data: "images"}, "images-2", ""},
-		{Inputs{Data: "images/cat"}, "images/other", ""},
-		{Inputs{Data: "a.csv"}, "./a.csv", "this is the data itself, which would be overwritten; give another path"},
-		{Inputs{Data: "a.csv"}, "hard.csv", "the data itself"},
-		{Inputs{Data: "a.csv"}, "soft.csv", "the data itself"},
-		{Inputs{Data: "soft.csv"}, "a.csv", "the data itself"},
-		{Inputs{Data: "part-*.tfrecord"}, "part-1.tfrecord", "the data itself"},
-		{Inputs{Model: "model"}, "model/", "the model itself"},
-		{Inputs{Validation: "a.csv"}, "a.csv", "the validation data itself"},
-		{Inputs{Data: "images"}, "images/new/p.csv", "this is inside the data images, which must not change; give another path"},
-		{Inputs{Data: "images"}, "cats/new/p.csv", "inside the data images"},
-		{Inputs{Data: "images"}, "notes", "inside the data images"},
-		{Inputs{Data: "cats"}, "images/cat/p.csv", "inside the data cats"},
+		{[3]string{1: "a.csv"}, "", ""},
+		{[3]string{1: "a.csv"}, "b.csv", ""},
+		{[3]string{1: "a.csv"}, "new/folder/b.csv", ""},
+		{[3]string{"builtin:digits", "builtin:digits"}, "out", ""},
+		{[3]string{1: os.DevNull}, os.DevNull, ""},
+		{[3]string{1: "images"}, "images-2", ""},
+		{[3]string{1: "images/cat"}, "images/other", ""},
+		{[3]string{1: "a.csv"}, "./a.csv", "this is the data itself, which would be overwritten; give another path"},
+		{[3]string{1: "a.csv"}, "hard.csv", "the data itself"},
+		{[3]string{1: "a.csv"}, "soft.csv", "the data itself"},
+		{[3]string{1: "soft.csv"}, "a.csv", "the data itself"},
+		{[3]string{1: "part-*.tfrecord"}, "part-1.tfrecord", "the data itself"},
+		{[3]string{"model"}, "model/", "the model itself"},
+		{[3]string{2: "a.csv"}, "a.csv", "the validation data itself"},
+		{[3]string{1: "images"}, "images/new/p.csv", "this is inside the data images, which must not change; give another path"},
+		{[3]string{1: "images"}, "cats/new/p.csv", "inside the data images"},
+		{[3]string{1: "images"}, "notes", "inside the data images"},
+		{[3]string{1: "cats"}, "images/cat/p.csv", "inside the data cats"},
 	} {
-		if err := c.in.Check(c.output); c.says == "" {
+		if err := NewInputs(c.in[0], c.in[1], c.in[2]).Check(c.output); c.says == "" {
 			assert.NoError(t, err, c.output)
 		} else {
 			assert.ErrorContains(t, err, c.says)
 		}
 	}
-	old := Inputs{Validation: "out/old/v.csv"}
+	old := NewInputs("builtin:digits", "", "out/old/v.csv")
 	require.NoError(t, old.Check("out"))
 	assert.EqualError(t, old.CheckFolder("out"), "the validation data out/old/v.csv is inside this folder, which would be replaced; give another path")
 	assert.NoError(t, old.CheckFolder("other"))
-	assert.ErrorContains(t, Inputs{Model: "out"}.CheckFolder("out"), "the model itself")
+	assert.NoError(t, NewInputs("builtin:digits", "", "missing").CheckFolder("."))
+	assert.ErrorContains(t, NewInputs("out", "", "").CheckFolder("out"), "the model itself")
 }

@@ -106,7 +106,8 @@ var remedies = []struct {
 	{[]error{syscall.EMFILE, syscall.ENFILE}, "raise the limit of open files (ulimit -n)"},
 	{[]error{syscall.EFBIG}, "raise the limit on file size (ulimit -f), or use a file system that supports larger files"},
 	{[]error{syscall.EISDIR, syscall.EEXIST}, "name a file in the folder"},
-	{[]error{syscall.ENOENT, syscall.ENOTDIR}, "create the folder, or use another one"},
+	{[]error{syscall.ENOTDIR}, "a part of the path is a file and no folder: use another path"},
+	{[]error{syscall.ENOENT}, "create the folder, or use another one"},
 }
 
 // Remedy returns what to do about a file system error. freeing is advice on freeing space on a full

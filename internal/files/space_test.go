@@ -44,7 +44,7 @@ func TestWriteErrors(t *testing.T) {
 		{Stream(folder, nothing), folder, "file exists; name a file in the folder"},
 		{Replace(folder, nil), folder, "file exists; name a file in the folder"},
 		{Writable(none, 0), none, "no such file or directory; create the folder, or use another one"},
-		{WritableDir(filepath.Join(file, "new"), 0), filepath.Join(file, "new"), "not a directory; create the folder, or use another one"},
+		{WritableDir(filepath.Join(file, "new"), 0), filepath.Join(file, "new"), "not a directory; a part of the path is a file and no folder: use another path"},
 		{Stream(file, func(w io.Writer) error {
 			require.NoError(t, w.(*Replacement).file.Close())
 			_, err := w.Write([]byte("text"))
