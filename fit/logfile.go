@@ -199,21 +199,9 @@ func (l *lineFile) open(s *State) error {
 	if err := os.MkdirAll(filepath.Dir(l.path), 0o777); err != nil {
 		return err
 	}
-	// A pipe or a device has no lines of earlier runs, and reading it may block.
-	info, err := os.Stat(l.path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	old, device, err := l.read(s)
+	if err != nil {
 		return err
-	}
-	device := err == nil && !info.Mode().IsRegular()
-	var old []byte
-	if err == nil && !device {
-		old, err = files.Read(l.path, maxHistoryBytes)
-		if err == nil && len(old) > 0 {
-			err = l.check(old, l.begin(s))
-		}
-		if err != nil {
-			return err
-		}
 	}
 	content, err := l.align(old, s)
 	if err != nil {
@@ -228,7 +216,8 @@ func (l *lineFile) open(s *State) error {
 	if err != nil {
 		return err
 	}
-	if info, err = file.Stat(); err == nil && device {
+	info, err := file.Stat()
+	if err == nil && device {
 		_, err = file.Write(content)
 	}
 	if err == nil && info.Mode().IsRegular() {
@@ -242,6 +231,25 @@ func (l *lineFile) open(s *State) error {
 	}
 	l.file, l.regular = file, info.Mode().IsRegular()
 	return nil
+}
+
+// read returns the content of the file, which must be a history. A pipe or a device has no lines of
+// earlier runs, and reading it may block.
+func (l *lineFile) read(s *State) (content []byte, device bool, err error) {
+	info, err := os.Stat(l.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, err
+	case !info.Mode().IsRegular():
+		return nil, true, nil
+	}
+	content, err = files.Read(l.path, maxHistoryBytes)
+	if err == nil && len(content) > 0 {
+		err = l.check(content, l.begin(s))
+	}
+	return content, false, err
 }
 
 // check returns an error for content whose first line is neither the one of a history nor, without a
