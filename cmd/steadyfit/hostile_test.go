@@ -103,7 +103,7 @@ func TestHostileInputs(t *testing.T) {
 		{"csv.gz of one line", on(compressed("line.csv.gz", "", "1")), []string{"line.csv.gz: line 1", "16777216 bytes"}},
 		{"csv.gz of columns", on(compressed("commas.csv.gz", "", ",")), []string{"commas.csv.gz: line 1", "1048576 columns"}},
 		{"csv.gz of line breaks in quotes", on(compressed("quotes.csv.gz", "", "\"\n\",")), []string{"quotes.csv.gz: line 1", "1048576 columns"}},
-		{"csv of a million columns", on(columns("million.csv", "c%s,")), []string{"million.csv", "[1 1000000]"}},
+		{"csv of a million columns", on(columns("million.csv", "c%s,")), []string{"million.csv", "[1000000]"}},
 		{"csv of a million columns of one name", on(columns("same.csv", "c%.0s,")), []string{"same.csv: line 1, column", "a unique name"}},
 		{"npz that expands", on(npz("zeros.npz", 1, zip.Deflate, header("(536870912,)"), 512<<20)), []string{"zeros.npz", `array "a0"`, "--max-data"}},
 		{"npz of many arrays", on(npz("many.npz", 200_000, zip.Store, header("(1,)")+"\x00", 0)), []string{"many.npz: the archive has 200000 arrays", "at most 1024"}},
