@@ -402,10 +402,11 @@ func (g group) CheckEqual(ctx context.Context) error {
 	return nil
 }
 
-func (g group) Leave() error {
+func (g group) Leave(finished func()) error {
 	if _, err := g.Gather(0); err != nil {
 		return err
 	}
+	finished()
 	// All ranks have called Leave, but some may not have received the sum yet, and need this
 	// process for that. A second sum, whose value does not matter, waits for these ranks.
 	_, _ = g.Gather(0)

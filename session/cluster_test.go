@@ -141,7 +141,7 @@ func (j rankJob) run() (r rankResult, err error) {
 	sum := sha256.Sum256(values)
 	r.State = hex.EncodeToString(sum[:8])
 	if err == nil && group != nil {
-		err = group.Leave()
+		err = group.Leave(func() {})
 	}
 	return r, err
 }

@@ -142,6 +142,16 @@ var scripts = map[string]script{
 		w.Alive(1)
 		return nil
 	},
+	"done": func(_ context.Context, w *Worker) error {
+		w.Alive(1)
+		w.Done(7)
+		w.Alive(2)
+		w.Done(8)
+		if os.Getenv(killsEnv) != "" {
+			die(syscall.SIGKILL)
+		}
+		return errors.New("closing failed")
+	},
 	"fails":   func(context.Context, *Worker) error { return errors.New("the data is bad") },
 	"nests":   func(ctx context.Context, _ *Worker) error { return Run(ctx, Options{}, nil) },
 	"killed":  firstCrashes(func() { die(syscall.SIGKILL) }),
@@ -403,6 +413,19 @@ func TestSuperviseFinishes(t *testing.T) {
 	assert.Equal(t, 1, result)
 	assert.Empty(t, tr.waits)
 	assert.NotContains(t, tr.log.String(), "WARN")
+}
+
+// A child that has reported the end of the training is not started again, however it ends.
+func TestSuperviseDone(t *testing.T) {
+	for _, kills := range []string{"", "1"} {
+		t.Setenv(killsEnv, kills)
+		tr := newTrial(t, "done")
+		result := 0
+		tr.Result = &result
+		require.NoError(t, tr.run())
+		assert.Equal(t, 7, result)
+		assert.Empty(t, tr.waits)
+	}
 }
 
 // lastMessage returns the message that a child sends after train has returned err.

@@ -85,6 +85,8 @@ type Worker struct {
 	sending sync.Mutex
 	// step is the latest step, even if it was not sent yet.
 	step atomic.Int64
+	// done is true after Done.
+	done bool
 }
 
 const (
@@ -210,8 +212,31 @@ func (w *Worker) watchParent(orphan context.CancelCauseFunc) {
 	_ = child.KillSelf() // nobody is left to handle the error
 }
 
+// Done reports that the training is complete, with the value for Options.Result, while the child still has
+// to free what it holds. The parent does not restart the child after it, and errors that follow are
+// ignored. A second call has no effect, and neither has one whose result cannot be sent.
+func (w *Worker) Done(result any) {
+	if w == nil || w.done {
+		return
+	}
+	text, err := json.Marshal(result)
+	if err != nil {
+		return
+	}
+	w.sending.Lock() // signs of life may no longer be sent
+	w.done = true
+	_ = w.send(message{End: endDone, Step: w.step.Load(), Result: text}) // the parent has ended
+}
+
+func (w *Worker) send(last message) error {
+	return cmp.Or(w.parent.Messages.SetWriteDeadline(time.Now().Add(w.spec.Grace)), w.parent.Send(last))
+}
+
 // end sends the last message and returns the exit code.
 func (w *Worker) end(err error, o Options) (code int, lost error) {
+	if w.done {
+		return 0, nil
+	}
 	m := message{End: endDone, Step: w.step.Load()}
 	if o.Result != nil && !errors.Is(err, ErrRestart) {
 		var bad error
@@ -235,5 +260,5 @@ func (w *Worker) end(err error, o Options) (code int, lost error) {
 		m.Text = strings.ToValidUTF8(m.Text[:2000], "") + "..."
 	}
 	w.sending.Lock() // signs of life may no longer be sent
-	return m.Code, cmp.Or(w.parent.Messages.SetWriteDeadline(time.Now().Add(w.spec.Grace)), w.parent.Send(m))
+	return m.Code, w.send(m)
 }

@@ -109,14 +109,19 @@ func (t *training) stopped() bool {
 	return group != nil && group.Stopped() != nil
 }
 
-// leave waits until all ranks have finished with the same result.
-func (t *training) leave(result error) error {
+// leave waits until all ranks have finished with the same result. A complete training is then reported at
+// once: a process that was killed before the report would start again and wait for ranks that have ended.
+func (t *training) leave(r Result, result error) error {
 	group := t.session.Capabilities().Ranks()
 	if group == nil {
 		return nil
 	}
 	defer t.worker.Busy()()
-	err := group.Leave()
+	err := group.Leave(func() {
+		if result == nil {
+			t.worker.Done(r)
+		}
+	})
 	if err != nil && (group.Rank() == 0 || result != nil) { // the result is complete
 		t.Loop.Log.Warn("another rank ended before it noticed the end of the training", "error", err)
 		return nil

@@ -193,7 +193,7 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	// The ranks wait for each other at the end: after an interrupt, until the first rank has written its
 	// checkpoint; after an error that all ranks have, until slower ranks have it, too.
 	if err == nil || t.stopped() || errors.Is(err, fit.ErrDiverged) || errors.Is(err, rank.ErrDiffer) {
-		err = errors.Join(err, t.leave(err))
+		err = errors.Join(err, t.leave(r, err))
 	}
 	if err != nil {
 		return r, t.advise(err, r.History.Checkpoint)

@@ -29,8 +29,9 @@ type Group interface {
 	// bit. Ranks compute the same update, but TensorFlow may round it differently with other
 	// processors or numbers of threads.
 	CheckEqual(ctx context.Context) error
-	// Leave returns after all ranks have called it. Afterwards, their processes may end.
-	Leave() error
+	// Leave returns after all ranks have called it. Afterwards, their processes may end. It calls finished
+	// as soon as this rank knows that all have called Leave.
+	Leave(finished func()) error
 	// Times returns the times of the train steps since the last call, which are equal on all ranks
 	// except for rounding. ok is false if there was no step. On a GPU, work that is queued when an
 	// operation returns may count as exchange.

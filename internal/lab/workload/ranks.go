@@ -41,7 +41,7 @@ func newD1(ctx context.Context, b *builder) *loop.Loop {
 	l.Step = func(ctx context.Context, n int) float64 {
 		loss := train(ctx, n)
 		if n == b.Spec.Steps {
-			worker.Check(ranks.Leave())
+			worker.Check(ranks.Leave(func() {}))
 		}
 		return loss
 	}
