@@ -213,8 +213,8 @@ func (w *Worker) watchParent(orphan context.CancelCauseFunc) {
 }
 
 // Done reports that the training is complete, with the value for Options.Result, while the child still has
-// to free what it holds. The parent does not restart the child after it, and errors that follow are
-// ignored. A second call has no effect, and neither has one whose result cannot be sent.
+// to free what it holds. The parent does not restart a child that crashes after it. An error that train
+// returns replaces the report. A second call has no effect, and neither has one whose result cannot be sent.
 func (w *Worker) Done(result any) {
 	if w == nil || w.done {
 		return
@@ -223,8 +223,9 @@ func (w *Worker) Done(result any) {
 	if err != nil {
 		return
 	}
-	w.sending.Lock() // signs of life may no longer be sent
 	w.done = true
+	w.sending.Lock()
+	defer w.sending.Unlock()
 	_ = w.send(message{End: endDone, Step: w.step.Load(), Result: text}) // the parent has ended
 }
 
@@ -234,7 +235,7 @@ func (w *Worker) send(last message) error {
 
 // end sends the last message and returns the exit code.
 func (w *Worker) end(err error, o Options) (code int, lost error) {
-	if w.done {
+	if w.done && err == nil {
 		return 0, nil
 	}
 	m := message{End: endDone, Step: w.step.Load()}

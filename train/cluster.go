@@ -109,19 +109,24 @@ func (t *training) stopped() bool {
 	return group != nil && group.Stopped() != nil
 }
 
-// leave waits until all ranks have finished with the same result. A complete training is then reported at
-// once: a process that was killed before the report would start again and wait for ranks that have ended.
+// leave waits until all ranks have finished with the same result. The supervisor of a complete training
+// learns of it early: a process that was killed before would start again and wait for ranks that have
+// ended. The first rank ends even if another one is lost, so the others report before they wait.
 func (t *training) leave(r Result, result error) error {
 	group := t.session.Capabilities().Ranks()
 	if group == nil {
 		return nil
 	}
 	defer t.worker.Busy()()
-	err := group.Leave(func() {
+	done := func() {
 		if result == nil {
 			t.worker.Done(r)
 		}
-	})
+	}
+	if group.Rank() > 0 {
+		done()
+	}
+	err := group.Leave(done)
 	if err != nil && (group.Rank() == 0 || result != nil) { // the result is complete
 		t.Loop.Log.Warn("another rank ended before it noticed the end of the training", "error", err)
 		return nil
