@@ -147,8 +147,11 @@ var scripts = map[string]script{
 		w.Done(7)
 		w.Alive(2)
 		w.Done(8)
-		if os.Getenv(killsEnv) != "" {
+		switch os.Getenv(killsEnv) {
+		case "1":
 			die(syscall.SIGKILL)
+		case "0":
+			return errors.New("a rank was lost")
 		}
 		return nil
 	},
@@ -415,14 +418,20 @@ func TestSuperviseFinishes(t *testing.T) {
 	assert.NotContains(t, tr.log.String(), "WARN")
 }
 
-// A child that has reported the end of the training is not started again, however it ends.
+// A child that has reported the end of the training is not started again if it crashes. An error that it
+// returns replaces the report.
 func TestSuperviseDone(t *testing.T) {
-	for _, kills := range []string{"", "1"} {
+	for _, kills := range []string{"", "0", "1"} {
 		t.Setenv(killsEnv, kills)
 		tr := newTrial(t, "done")
 		result := 0
 		tr.Result = &result
-		require.NoError(t, tr.run())
+		err := tr.run()
+		if kills == "0" {
+			require.ErrorContains(t, err, "a rank was lost")
+			continue
+		}
+		require.NoError(t, err)
 		assert.Equal(t, 7, result)
 		assert.Empty(t, tr.waits)
 	}

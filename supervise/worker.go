@@ -86,7 +86,7 @@ type Worker struct {
 	// step is the latest step, even if it was not sent yet.
 	step atomic.Int64
 	// done is true after Done.
-	done bool
+	done atomic.Bool
 }
 
 const (
@@ -216,14 +216,13 @@ func (w *Worker) watchParent(orphan context.CancelCauseFunc) {
 // to free what it holds. The parent does not restart a child that crashes after it. An error that train
 // returns replaces the report. A second call has no effect, and neither has one whose result cannot be sent.
 func (w *Worker) Done(result any) {
-	if w == nil || w.done {
+	if w == nil {
 		return
 	}
 	text, err := json.Marshal(result)
-	if err != nil {
+	if err != nil || w.done.Swap(true) {
 		return
 	}
-	w.done = true
 	w.sending.Lock()
 	defer w.sending.Unlock()
 	_ = w.send(message{End: endDone, Step: w.step.Load(), Result: text}) // the parent has ended
@@ -235,7 +234,7 @@ func (w *Worker) send(last message) error {
 
 // end sends the last message and returns the exit code.
 func (w *Worker) end(err error, o Options) (code int, lost error) {
-	if w.done && err == nil {
+	if w.done.Load() && err == nil {
 		return 0, nil
 	}
 	m := message{End: endDone, Step: w.step.Load()}
