@@ -87,7 +87,7 @@ OTHER_ONEDNN := $(if $(filter 0 false False FALSE,$(or $(TF_ENABLE_ONEDNN_OPTS),
 # hundreds of programs. Left out are packages without goroutines, packages whose programs run
 # alone in children, a test of the memory that the command uses, tests of measured times, the
 # larger models, and tests and scripts that set oneDNN themselves.
-NO_RACE := TestHostileInputs|TestCachedFeatures|TestMeasuredChoice|TestChoiceThatRounds|TestRoundsAsItSays|TestChoose|TestPrior
+NO_RACE := TestHostileInputs|TestMatrixSamplesTheGPU|TestCachedFeatures|TestMeasuredChoice|TestChoiceThatRounds|TestRoundsAsItSays|TestChoose|TestPrior
 # Tests that end processes and compare what is left. Other tests and scripts run the same commands
 # to their end.
 ENDS := TestKilledRunsResumeBitForBit|TestKilledBeforeTheFirstCheckpoint|TestSupervisedRunsEndAsUndisturbed|TestInterruptExitsWith130|TestParentIsSmall|TestProcessResets.*|TestProcessThatRanOutOfMemory|TestLaunchFails|TestLaunchEnds|TestLaunchedRanksChange|TestLaunchedRankIsLost|TestLaunchedRanksAreKilled|TestVersionOfASupervisedTraining|TestClusterSurvivesKills|TestClusterCutOff|TestClusterSlowNetwork|TestServiceSurvivesItsWorker

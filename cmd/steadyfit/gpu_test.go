@@ -19,6 +19,7 @@ import (
 
 	"steadyfit/internal/bytesize"
 	"steadyfit/internal/gpu"
+	"steadyfit/internal/gpu/gputest"
 	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
@@ -128,7 +129,7 @@ func TestOnGPUMemory(t *testing.T) {
 	}{
 		{"growth", []string{"--memory-growth"}, besidePool + memory.GiB},
 		{"fraction", []string{"--gpu-memory-fraction", "0.2"}, total.Bytes/5 + besidePool},
-		{"limit", []string{"--memory-budget", "1GiB", "--memory-budget-of", "gpu"}, memory.GiB + besidePool},
+		{"limit", []string{"--memory-budget", "1GiB", "--memory-budget-of", "gpu", "--inexact-micro-batches"}, memory.GiB + besidePool},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := mostOnGPU(t, driver, shortFit(t, append(c.flags, "--visible-gpus", "0")...))
@@ -192,11 +193,11 @@ func TestOnGPUInForce(t *testing.T) {
 // The history has the GPU memory of the process, which is more than TensorFlow's pool.
 func TestOnGPUHistoryHasItsMemory(t *testing.T) {
 	driver := requireGPU(t)
-	if !driver.Meter(0).Read().OK {
-		t.Skip("the driver does not tell how much memory is in use")
-	}
 	var all memory.Bytes
 	for _, g := range driver.GPUs() {
+		if !g.Memory.OK {
+			t.Skip("the driver does not tell how much memory is in use")
+		}
 		all += g.Memory.Bytes
 	}
 	path := filepath.Join(t.TempDir(), "history.jsonl")
@@ -220,7 +221,7 @@ func TestOnGPUHistoryHasItsMemory(t *testing.T) {
 
 func TestOnGPUDoctorSaysWhatIsInUse(t *testing.T) {
 	driver := requireGPU(t)
-	if len(driver.GPUs()) > 1 || !driver.Meter(0).Read().OK {
+	if len(driver.GPUs()) > 1 || !driver.GPUs()[0].Memory.OK {
 		t.Skip("this needs a single GPU whose driver tells how much of its memory is in use")
 	}
 	out, err := program(t, "doctor", "--gpu", "--json").Output()
@@ -269,4 +270,31 @@ func TestOnGPULearnsTheSame(t *testing.T) {
 	t.Logf("val_accuracy on the CPU %v, on the GPU %v", onCPU, onGPU)
 	assert.Greater(t, onGPU, 0.8)
 	assert.InDelta(t, onCPU, onGPU, 0.03)
+}
+
+// The driver stays open while the matrix runs.
+func TestMatrixSamplesTheGPU(t *testing.T) {
+	dir := t.TempDir()
+	gputest.Compile(t, filepath.Join(dir, "libnvidia-ml.so.1"), "-DNEW")
+	cmd := program(t, "matrix", "--workloads", "W0", "--remedies", "W0/gc-epoch", "--pairs", "1", "--out", filepath.Join(dir, "results"))
+	cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+dir)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != exitCheck { // the calibration may fail on a busy machine
+		require.NoError(t, err, "%s", out)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "results", "runs.jsonl"))
+	require.NoError(t, err)
+	runs := 0
+	for line := range strings.Lines(string(text)) {
+		var run struct {
+			Series struct {
+				Min map[memory.Layer]int64
+			}
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &run))
+		assert.EqualValues(t, 100*memory.MiB, run.Series.Min[memlayer.GPUUsed], "what the driver of the test reports")
+		runs++
+	}
+	assert.Equal(t, 3, runs)
 }

@@ -163,7 +163,9 @@ func (s *settings) matrix(ctx context.Context, stdout, stderr io.Writer) error {
 
 // runPlan runs the plan and writes the reports. The result is nil if there is none.
 func (s *settings) runPlan(ctx context.Context, stderr io.Writer) (*matrix.Result, error) {
-	if err := s.completePlan(ctx); err != nil {
+	driver, _ := gpu.Open() // doctor reports the problems of the driver
+	defer driver.Close()
+	if err := s.completePlan(ctx, driver); err != nil {
 		return nil, err
 	}
 	s.plan.Progress = progressPrinter(stderr)
@@ -197,7 +199,8 @@ func verdict(result *matrix.Result, broken []string) error {
 	return nil
 }
 
-func (s *settings) completePlan(ctx context.Context) error {
+// completePlan adds the choices of the flags, and the GPUs of the driver, to the plan.
+func (s *settings) completePlan(ctx context.Context, driver *gpu.Driver) error {
 	p := &s.plan
 	p.User, p.Data, p.Version, p.Models, p.Commands = s.Model, s.Data.Path, version(), map[string]string{}, map[string]matrix.Command{}
 	if p.Within != 0 && p.Within < leastWithin {
@@ -229,8 +232,6 @@ func (s *settings) completePlan(ctx context.Context) error {
 		}
 		p.Commands[name] = command
 	}
-	driver, _ := gpu.Open() // doctor reports the problems of the driver
-	defer driver.Close()
 	for _, g := range driver.GPUs() {
 		p.GPUs = append(p.GPUs, g.Name)
 	}
