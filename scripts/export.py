@@ -3211,7 +3211,7 @@ def _names(text: str) -> list[str] | None:
 
 
 # The options of the command that are not arguments of export.
-OF_COMMAND = ("model", "out", "policy", "seed", "verify")
+OF_COMMAND = ("model", "out", "policy", "seed", "deterministic", "verify")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -3248,6 +3248,11 @@ def _parser() -> argparse.ArgumentParser:
         "mixed_bfloat16, or mixed_float16, which scales its loss",
     )
     what.add_argument("--seed", type=int, default=0, help="seed set before the model is made (0)")
+    what.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="use operations that are deterministic on a GPU, too, for fit --deterministic",
+    )
     what.add_argument(
         "--verify",
         metavar="DIR",
@@ -3388,8 +3393,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if not arguments.model or not arguments.out:
             raise UsageError("--model and --out are required")
-        _, keras = _load_tensorflow()
+        tf, keras = _load_tensorflow()
         keras.utils.set_random_seed(arguments.seed)
+        if arguments.deterministic:
+            tf.config.experimental.enable_op_determinism()
         if arguments.policy and arguments.model.endswith(SAVED):
             raise UsageError(
                 "--policy is for a model that a function makes; a saved one has its policies"

@@ -272,21 +272,24 @@ func TestClusterSurvivesKills(t *testing.T) {
 		require.Eventually(t, is, time.Minute, 10*time.Millisecond)
 	}
 	signals := []syscall.Signal{syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGSTOP}
+	before := 0
 	for i := range kills {
-		before := newest(job.Dir)
-		within(func() bool { return newest(job.Dir) > before })
-		victim, signal := i%2, signals[i%3] // both ranks get all signals
-		var pid int
-		within(func() bool {
-			pid = childOf(ranks[victim].Process.Pid)
-			return pid > 0 && syscall.Kill(pid, signal) == nil
-		})
-		if signal == syscall.SIGSTOP { // its supervisor also notices it, but later than the other ranks
-			other := ranks[1-victim].Process.Pid
-			was := childOf(other)
-			within(func() bool { return childOf(other) != was })
-			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+		within(func() bool { return newest(job.Dir) > before }) // both ranks train
+		victim, signal := i%2, signals[i%3]                     // both ranks get all signals
+		was := [2]int{childOf(ranks[0].Process.Pid), childOf(ranks[1].Process.Pid)}
+		replaced := func(rank int) func() bool {
+			return func() bool {
+				pid := childOf(ranks[rank].Process.Pid)
+				return pid > 0 && pid != was[rank]
+			}
 		}
+		require.NoError(t, syscall.Kill(was[victim], signal))
+		within(replaced(1 - victim))
+		if signal == syscall.SIGSTOP { // its supervisor also notices it, but later than the other rank
+			require.NoError(t, syscall.Kill(was[victim], syscall.SIGKILL))
+		}
+		within(replaced(victim))
+		before = newest(job.Dir)
 	}
 	succeed(t, ranks)
 	assert.Equal(t, state, weights(t, filepath.Join(job.Dir, "model")))

@@ -162,6 +162,9 @@ func (t *training) restartable(err error, early bool) error {
 }
 
 func (t *training) advise(err error, checkpoint string) error {
+	if failed := (*tfbind.Error)(nil); t.Session.Device.Deterministic && errors.As(err, &failed) && failed.Code == "UNIMPLEMENTED" {
+		return option.Errorf("%w\nwith {Options.Deterministic true}, the model may only have operations that are deterministic on this device; a Keras model that is exported after tf.config.experimental.enable_op_determinism() has such operations", err)
+	}
 	if errors.Is(err, session.ErrOutOfMemory) || errors.As(err, new(*budget.Error)) {
 		if held := explain.Brief(t.model, t.samples); held != "" {
 			err = fmt.Errorf("%w\n%s", err, held)

@@ -22,6 +22,7 @@ import (
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/supervise"
+	"steadyfit/tfbind"
 )
 
 // The command has more cases, in cmd/steadyfit/exit_test.go.
@@ -75,4 +76,14 @@ func TestErrorsOfData(t *testing.T) {
 	for _, err := range []error{savedmodels.ErrNotSavedModel, session.ErrMismatch, session.ErrOutOfMemory} {
 		assert.False(t, ofData(err), err)
 	}
+}
+
+func TestAdviceOnDeterminism(t *testing.T) {
+	refused := &tfbind.Error{Code: "UNIMPLEMENTED", Message: "the GPU implementation is not deterministic"}
+	var tr training
+	assert.Equal(t, refused, tr.advise(refused, ""))
+	tr.Session.Device.Deterministic = true
+	err := tr.advise(refused, "")
+	assert.ErrorIs(t, err, refused)
+	assert.ErrorContains(t, err, "\nwith Options.Deterministic true, the model may only have operations that are deterministic on this device")
 }

@@ -67,6 +67,19 @@ def test_exit_codes_of_the_process(tmp_path):
     assert unknown.returncode == 2
 
 
+def test_deterministic_operations(net, tmp_path):
+    """With TF_DETERMINISTIC_OPS, TensorFlow refuses SparseSoftmaxCrossEntropyWithLogits on a GPU."""
+
+    def replaced(out, *more):
+        command = [sys.executable, str(SCRIPTS / "export.py"), "--model", f"{net}:all_of_it"]
+        subprocess.run([*command, "--out", str(out), *more], check=True, capture_output=True)
+        graph = (out / "saved_model.pb").read_bytes()
+        return b"SparseSoftmaxCrossEntropyWithLogits/LogSoftmax" in graph
+
+    assert not replaced(tmp_path / "plain")
+    assert replaced(tmp_path / "deterministic", "--deterministic")
+
+
 def test_exports_what_a_function_returns(net, tmp_path, capsys):
     out = str(tmp_path / "out")
     assert export.main(["--model", f"{net}:all_of_it", "--out", out]) == 0
