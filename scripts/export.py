@@ -3251,7 +3251,7 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--deterministic",
         action="store_true",
-        help="use operations that are deterministic on a GPU, too, for fit --deterministic",
+        help="use operations with a deterministic form on a GPU, for fit --deterministic",
     )
     what.add_argument(
         "--verify",

@@ -275,8 +275,12 @@ func TestClusterSurvivesKills(t *testing.T) {
 	before := 0
 	for i := range kills {
 		within(func() bool { return newest(job.Dir) > before }) // both ranks train
-		victim, signal := i%2, signals[i%3]                     // both ranks get all signals
-		was := [2]int{childOf(ranks[0].Process.Pid), childOf(ranks[1].Process.Pid)}
+		victim, signal := i%2, signals[i%3]
+		var was [2]int
+		within(func() bool {
+			was = [2]int{childOf(ranks[0].Process.Pid), childOf(ranks[1].Process.Pid)}
+			return was[0] > 0 && was[1] > 0
+		})
 		replaced := func(rank int) func() bool {
 			return func() bool {
 				pid := childOf(ranks[rank].Process.Pid)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 
 	"steadyfit/data"
@@ -162,20 +163,21 @@ func (t *training) restartable(err error, early bool) error {
 }
 
 func (t *training) advise(err error, checkpoint string) error {
-	if failed := (*tfbind.Error)(nil); t.Session.Device.Deterministic && errors.As(err, &failed) && failed.Code == "UNIMPLEMENTED" {
-		return option.Errorf("%w\nwith {Options.Deterministic true}, the model may only have operations that are deterministic on this device; a Keras model that is exported after tf.config.experimental.enable_op_determinism() has such operations", err)
-	}
 	if errors.Is(err, session.ErrOutOfMemory) || errors.As(err, new(*budget.Error)) {
 		if held := explain.Brief(t.model, t.samples); held != "" {
 			err = fmt.Errorf("%w\n%s", err, held)
 		}
 	}
+	if rank, _ := t.ranked(); rank > 0 {
+		return err // rank 0 has the checkpoint and the advice
+	}
+	var failed *tfbind.Error
+	if errors.As(err, &failed) && failed.Code == "UNIMPLEMENTED" && strings.Contains(failed.Message, "determinis") {
+		return option.Errorf("%w\nwith {Options.Deterministic true}, TensorFlow refuses operations without a deterministic form on this device; a Keras model has fewer of them if it is exported after tf.config.experimental.enable_op_determinism()", err)
+	}
 	outOfMemory := errors.Is(err, session.ErrOutOfMemory) && t.OnOutOfMemory == ""
 	if !outOfMemory && (!errors.Is(err, context.Canceled) || errors.As(err, new(*fit.HookError))) {
 		return err
-	}
-	if rank, _ := t.ranked(); rank > 0 {
-		return err // rank 0 has the checkpoint and the advice
 	}
 	todo := ""
 	if outOfMemory {

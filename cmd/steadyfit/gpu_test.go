@@ -60,6 +60,16 @@ type doctorReport struct{ Checks []doctorCheck }
 
 type doctorCheck struct{ Name, Status, Found string }
 
+// inUse returns the memory in use on all GPUs.
+func inUse(driver *gpu.Driver) (used memory.Reading) {
+	driver.Source(0)(func(l memory.Layer, r memory.Reading) {
+		if l == memlayer.GPUUsed {
+			used = r
+		}
+	})
+	return used
+}
+
 // mostOnGPU runs a program to its end and returns the peak of its GPU memory. If the driver does
 // not report that for the process (in a container with its own process IDs), it returns the
 // increase in use of all GPUs.
@@ -67,12 +77,8 @@ func mostOnGPU(t *testing.T, driver *gpu.Driver, cmd *exec.Cmd) memory.Bytes {
 	t.Helper()
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
-	var before, used, own memory.Reading
-	driver.Source(0)(func(l memory.Layer, r memory.Reading) {
-		if l == memlayer.GPUUsed {
-			before = r
-		}
-	})
+	before := inUse(driver)
+	var used, own memory.Reading
 	require.NoError(t, cmd.Start())
 	source := driver.Source(cmd.Process.Pid)
 	ended := make(chan error, 1)
@@ -193,11 +199,11 @@ func TestOnGPUInForce(t *testing.T) {
 // The history has the GPU memory of the process, which is more than TensorFlow's pool.
 func TestOnGPUHistoryHasItsMemory(t *testing.T) {
 	driver := requireGPU(t)
+	if !inUse(driver).OK {
+		t.Skip("the driver does not tell how much memory is in use")
+	}
 	var all memory.Bytes
 	for _, g := range driver.GPUs() {
-		if !g.Memory.OK {
-			t.Skip("the driver does not tell how much memory is in use")
-		}
 		all += g.Memory.Bytes
 	}
 	path := filepath.Join(t.TempDir(), "history.jsonl")
@@ -221,7 +227,7 @@ func TestOnGPUHistoryHasItsMemory(t *testing.T) {
 
 func TestOnGPUDoctorSaysWhatIsInUse(t *testing.T) {
 	driver := requireGPU(t)
-	if len(driver.GPUs()) > 1 || !driver.GPUs()[0].Memory.OK {
+	if len(driver.GPUs()) > 1 || !inUse(driver).OK {
 		t.Skip("this needs a single GPU whose driver tells how much of its memory is in use")
 	}
 	out, err := program(t, "doctor", "--gpu", "--json").Output()

@@ -55,7 +55,7 @@ def test_help_answers_without_tensorflow():
 
 
 def test_exit_codes_of_the_process(tmp_path):
-    """The one test that starts the command for real."""
+    """The exit codes of the real process."""
 
     def run(arguments):
         command = [sys.executable, str(SCRIPTS / "export.py"), *arguments]
