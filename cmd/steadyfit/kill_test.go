@@ -317,7 +317,9 @@ func (d *disturbance) run(t *testing.T, cmd *exec.Cmd, next func() (pid int, sig
 		case now := <-poll.C:
 			pid, signal := next()
 			switch {
-			case pid == 0 || d.killed == d.kills:
+			case d.killed == d.kills:
+			case pid == 0:
+				last = 0
 			case pid != last:
 				last, due = pid, now.Add(time.Duration((0.4+0.6*d.random.Float64())*float64(d.took)))
 			case !due.IsZero() && now.After(due):
