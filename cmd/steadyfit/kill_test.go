@@ -299,8 +299,9 @@ func newDisturbance(t *testing.T, kills int, took time.Duration) *disturbance {
 }
 
 // run runs a command, which must succeed, and disturbs the processes that next returns, each once, at
-// a random time after its start. Few of these times come before the first step, because the supervisor
-// waits twice as long after each further crash without a step.
+// a random time after its start. next returns 0 if no process may be disturbed now. Few of the times
+// come before the first step, because the supervisor waits twice as long after each further crash
+// without a step.
 func (d *disturbance) run(t *testing.T, cmd *exec.Cmd, next func() (pid int, signal syscall.Signal)) {
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
